@@ -96,6 +96,8 @@ def load_days(store: str, period: Period, command: str) -> StoredDays:
 
 def _period(week: str | None, month: str | None, first: date | None, last: date | None) -> Period | None:
     names = [name for name, value in (("--week", week), ("--month", month), ("--from", first)) if value is not None]
+    if last is not None and not names:
+        raise UsageError("--to is the last day of a range", next_step="give the first one, too: --from DAY --to DAY")
     if len(names) > 1 or (last is not None and names != ["--from"]):
         choices = ", ".join([*names, "--to"] if last is not None else names)
         raise UsageError(f"{choices} exclude each other", next_step="give --week, or --month, or --from … --to")

@@ -143,14 +143,19 @@ class RunHistory(StateDatabase):
         first: date | None = None,
         last: date | None = None,
         state: State | None = None,
+        store: str | None = None,
         limit: int = -1,
     ) -> list[Run]:
-        """Return runs of days from ``first`` to ``last`` (both included), the latest begun first."""
-        parameters = (job, job, first and first.isoformat(), last and last.isoformat(), state, state, limit)
+        """Return runs of days from ``first`` to ``last`` (both included), the latest begun first; with ``store`` only
+        those of this store.
+        """
+        locations = json.dumps(self._spellings(store))
+        parameters = (job, job, first and first.isoformat(), last and last.isoformat(), state, state, locations, limit)
         with self._guard():
             rows = self._db.execute(
                 f"SELECT {_COLUMNS} FROM runs WHERE (? IS NULL OR job = ?) AND day >= coalesce(?, '') "  # noqa: S608 -- a constant
                 "AND day <= coalesce(?, '9999-99-99') AND (? IS NULL OR state = ?) "
+                "AND store IN (SELECT value FROM json_each(?)) "
                 "ORDER BY began_ms DESC, run DESC LIMIT ?",
                 parameters,
             ).fetchall()
@@ -165,18 +170,25 @@ class RunHistory(StateDatabase):
         with self._guard():
             query = "SELECT DISTINCT job, day, store FROM runs WHERE state = ? ORDER BY job, day"
             rows = self._db.execute(query, (State.DONE,)).fetchall()
-        stores = {location for location in {row[2] for row in rows} if store is None or is_same_place(location, store)}
+        stores = self._spellings(store)
         for job, day in dict.fromkeys((job, day) for job, day, location in rows if location in stores):
             stored.setdefault(job, []).append(date.fromisoformat(day))
         return stored
 
-    def find(self, name: str) -> Run:
-        """Return the run whose id, here or in the store, begins with ``name``; ``latest``: the run that began last.
+    def _spellings(self, store: str | None) -> list[str]:
+        """Return the recorded locations that are this store; without ``store``, all."""
+        with self._guard():
+            rows = self._db.execute("SELECT DISTINCT store FROM runs").fetchall()
+        return [location for (location,) in rows if store is None or is_same_place(location, store)]
+
+    def find(self, name: str, store: str | None = None) -> Run:
+        """Return the run whose id, here or in the store, begins with ``name``; ``latest``: the run that began last, of
+        ``store`` where it is given.
 
         Raises UsageError (2) for none or several.
         """
         if name == "latest":
-            runs = self.runs(limit=1)
+            runs = self.runs(store=store, limit=1)
             if not runs:
                 raise UsageError("no run is recorded yet", next_step="run_spark --list names the jobs")
             return runs[0]

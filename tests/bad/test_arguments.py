@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cmsspark import main
 from cmsspark.base import dates, errors, reporting
 from cmsspark.base.errors import UsageError
 from cmsspark.store.job_index import JOBS, find_job
@@ -51,6 +52,14 @@ def test_every_job_refuses_wrong_days_and_days_to_come(job: str) -> None:
         assert ended.exit_code == 2, (text, ended.output)
         assert said in ended.output
         assert "Traceback" not in ended.output
+
+
+def test_the_last_day_of_a_range_alone_asks_for_the_first(tmp_path: Path) -> None:
+    arguments = ["period", "--to", "20260112", "--fout", str(tmp_path)]
+    ended = CliRunner().invoke(main.command, arguments)
+    assert isinstance(ended.exception, UsageError)
+    assert ended.exception.problem == "--to is the last day of a range"
+    assert "--from DAY --to DAY" in str(ended.exception)
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)

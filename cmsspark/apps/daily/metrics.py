@@ -98,7 +98,7 @@ def _stored(daily: Daily, first: date, last: date) -> dict[tuple[str, date], flo
     """Return when each day was stored, as the run history knows it: seconds since 1970."""
     result: dict[tuple[str, date], float] = {}
     with suppress(CmssparkError), run_history.open_history(daily.settings.state_dir) as history:
-        for run in history.runs(first=first, last=last, state=State.DONE):
+        for run in history.runs(first=first, last=last, state=State.DONE, store=daily.fout):
             if run.ended_ms is not None and not run.details.period:
                 key = (run.job, run.day)
                 result[key] = max(result.get(key, 0.0), float(run.ended_ms // 1000))

@@ -276,7 +276,7 @@ class Daily:
         from cmsspark.store import run_history
 
         with suppress(Exception), run_history.open_history(self.settings.state_dir) as history:
-            latest = history.runs(job=task.job.name, first=task.day, last=task.day, limit=1)
+            latest = history.runs(job=task.job.name, first=task.day, last=task.day, store=self.fout, limit=1)
             if latest and latest[0].error and latest[0].began_ms >= self._began_ms:
                 return f": {latest[0].error.splitlines()[0]}"
         return ""

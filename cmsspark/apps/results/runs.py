@@ -74,12 +74,15 @@ def command(
     job_name: str | None, day: date | None, state: str | None, limit: int, as_json: bool, rebuild: bool,
     fout: str | None, settings_file: str | None,
 ) -> None:  # fmt: skip
-    """List runs of jobs, the latest first, with their state, start, duration and rows."""
+    """List runs of jobs, the latest first, with their state, start, duration and rows.
+
+    Runs of all stores; with --fout those of this store.
+    """
     settings = load_settings(settings_file)
     job = find_job(job_name).name if job_name else None
     with load_history(settings, fout, rebuild=rebuild) as history:
         only_state = State(state.upper()) if state else None
-        runs = history.runs(job=job, first=day, last=day, state=only_state, limit=limit)
+        runs = history.runs(job=job, first=day, last=day, state=only_state, store=fout, limit=limit)
     if as_json:
         for run in runs:
             click.echo(json_text(run.as_dict()))

@@ -103,7 +103,7 @@ def _show_run(name: str, form: str | None, fout: str | None, settings: Settings)
     """Print the run that ``name`` means: one of the run history, else a measured one. Raises UsageError (2)."""
     with load_history(settings, fout) as history:
         try:
-            record = _find_run(history, name, settings)
+            record = _find_run(history, name, fout, settings)
         except UsageError:
             if only_measured(settings.state_dir, name, as_json=form == "json", trace=form == "trace"):
                 return
@@ -117,17 +117,19 @@ def _show_run(name: str, form: str | None, fout: str | None, settings: Settings)
             _print_run(record, history, form == "json", settings)
 
 
-def _find_run(history: RunHistory, name: str, settings: Settings) -> Run:
-    """Return the run of the run history that a name means. Raises UsageError (2) where it means none, or a script's."""
+def _find_run(history: RunHistory, name: str, fout: str | None, settings: Settings) -> Run:
+    """Return the run of the run history that a name means; with ``fout`` the latest of this store. Raises
+    UsageError (2) where it means none, or a script's.
+    """
     if name == "latest":
-        record = history.find(name)
-        script = find_latest(settings.state_dir, name)
+        record = history.find(name, fout)
+        script = None if fout else find_latest(settings.state_dir, name)
         # The measurement of a job begins before its run: what was measured later is a script's.
         if script is not None and script.began_ms > record.began_ms:
             raise UsageError("the latest run is a script's", found=script.run)
         return record
     with suppress(UsageError):
-        runs = history.runs(job=find_job(name).name, limit=1)
+        runs = history.runs(job=find_job(name).name, store=fout, limit=1)
         if runs:
             return runs[0]
     return history.find(name)

@@ -15,7 +15,7 @@ from cmsspark.base.periods import spans
 from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import Coloured, echo_table, printable
 from cmsspark.cli.options import DayType, store_options
-from cmsspark.filesystems.storage import is_local, is_same_place, local_path
+from cmsspark.filesystems.storage import is_local, local_path
 from cmsspark.run import failure_report
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.daily_state import DailyState, DayRecord, split_key
@@ -45,11 +45,8 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
         until = last or _last_day(stored, count)
         span = [until - timedelta(days=back) for back in range(count - 1, -1, -1)]
         # Runs of periods have no single day: cmsspark period --list lists them.
-        runs = [run for run in history.runs(first=span[0], last=until) if not run.details.period]
+        runs = [run for run in history.runs(first=span[0], last=until, store=own_store) if not run.details.period]
         published = history.published(span[0], until)
-    if own_store is not None:
-        stores = {location for location in {run.store for run in runs} if is_same_place(location, own_store)}
-        runs = [run for run in runs if run.store in stores]
     if (note := _store_note(store, has_runs=bool(runs))) is not None:
         click.echo(note, err=True)
     jobs = [name for name in JOBS if any(run.job == name for run in runs)] or ["data_aggregation"]

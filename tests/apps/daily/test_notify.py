@@ -14,8 +14,10 @@ import pytest
 from cmsspark.apps.daily import metrics
 from cmsspark.apps.daily.notify import notify
 from cmsspark.base import dates
+from cmsspark.base.manifests import Manifest
+from cmsspark.run.run_context import running
 from cmsspark.store.daily_state import Note, day_key
-from tests.apps.daily.killed_daily import DAYS, LAST, Mornings
+from tests.apps.daily.killed_daily import DAYS, JOB, LAST, Mornings
 
 
 @pytest.fixture
@@ -165,6 +167,9 @@ def test_acknowledged_trouble_is_no_trouble_until_it_changes(place: Mornings) ->
 def test_metrics_show_how_fresh_each_day_of_a_job_is(place: Mornings) -> None:
     place.daily_settings = "daily: {metrics: cms.prom}\n"
     place.codes["run", LAST] = 65
+    # A trial in another store says nothing about this one.
+    with running(place.settings(), str(place.folder / "trial"), JOB, LAST, place.told.append) as trial:
+        trial.manifest = Manifest.from_dict({"run": "trial", "job": JOB, "day": str(LAST)})
     end(place)
     text = (place.folder / "cms.prom").read_text()
     assert f"cmsspark_daily_heartbeat_timestamp_seconds {float(int(place.now))}" in text

@@ -198,6 +198,18 @@ def test_status_is_of_one_store_whatever_was_run_into_others(place: Place) -> No
     assert later.isoformat() not in place.cmsspark("status", "--to", DAY.isoformat()).stdout
 
 
+def test_runs_and_show_are_of_the_store_that_is_named(place: Place) -> None:
+    stored = place.work()
+    own, place.fout = place.fout, str(place.folder / "other")
+    place.fail(DataError("too much is malformed", where="here"))
+    (run,) = place.cmsspark("runs", "--fout", own, "--json").stdout.splitlines()
+    assert json.loads(run)["stored_run"] == stored
+    assert len(place.cmsspark("runs", "--json").stdout.splitlines()) == 2
+    for name in ("latest", JOB):
+        assert json.loads(place.cmsspark("show", name, "--fout", own, "--json").stdout)["stored_run"] == stored
+        assert json.loads(place.cmsspark("show", name, "--json").stdout)["state"] == "FAILED"
+
+
 def test_every_word_of_status_is_explained_below_it(place: Place) -> None:
     place.work()
     told = place.cmsspark("status", "--to", "2026-01-15").stdout
