@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from cmsspark.base.errors import DataError, InputMissing, NotReady, SettingsError, UsageError
+from cmsspark.base.manifests import Manifest
 from cmsspark.base.text.plurals import pluralize
 from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.run.earlier_jobs import find_earlier
@@ -45,6 +46,9 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
         raise InputMissing(
             f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
         )
+    before = _replaced(request, files)
+    if before is not None and (lost := [stream for stream in before.streams if stream not in request.streams]):
+        warnings.append(f"the result that this one replaces also has {', '.join(lost)}")
     served = layout.epochs.source(REPLICAS_ROLE, request.day)
     dumps = _kept_dumps(request, layout, files, ("dbs", served))
     dbs = dumps.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, dbs_tables(request))
@@ -116,20 +120,27 @@ def index_dump_bytes(settings: Settings) -> int:
         ) from None
 
 
+def _replaced(request: DayRequest, files: Files) -> Manifest | None:
+    """Return the manifest of the day's current result."""
+    if not request.fout:
+        return None
+    try:
+        return results.current(files, request.fout, request.job, request.tables[0], request.day).manifest
+    except (InputMissing, DataError):
+        return None
+
+
 def _kept_dumps(request: DayRequest, layout: Layout, files: Files, kinds: Sequence[str]) -> dict[str, Dump]:
     """Return the dumps that the day's current result was made with; they stay chosen until ``--refresh-dumps`` (rule
     17).
 
     Dumps outside this run's folders are not kept: with another root all inputs are different.
     """
-    if request.refresh_dumps or not request.fout:
-        return {}
-    try:
-        before = results.current(files, request.fout, request.job, request.tables[0], request.day)
-    except (InputMissing, DataError):
+    before = _replaced(request, files)
+    if before is None or request.refresh_dumps:
         return {}
     dumps = {}
-    for kind, dump in before.manifest.dumps.items():
+    for kind, dump in before.dumps.items():
         if kind not in kinds or not any(location.holds(dump.folder) for location in layout.locations[kind]):
             continue
         tables = dbs_tables(request) if kind == "dbs" else DUMPS[kind].for_streams

@@ -274,6 +274,16 @@ def test_streams_that_are_not_there_are_left_out_when_allowed(spark: object, pla
     assert place.fails(errors.InputMissing, "dbs_aaa", "--allow-missing").exit_code == 66
 
 
+def test_fewer_streams_than_the_result_that_is_replaced_are_a_warning(place: Place) -> None:
+    write_streams(place.tree)
+    text = "the result that this one replaces also has eos, cmssw, crab"
+    assert place.run("data_aggregation") == 0
+    assert place.run("data_aggregation", "--streams", "aaa") == 0
+    assert text in place.manifest("data_aggregation")["warnings"]
+    assert place.run("data_aggregation", "--streams", "aaa") == 0
+    assert text not in place.manifest("data_aggregation")["warnings"]
+
+
 def test_a_folder_without_data_is_not_ready(place: Place) -> None:
     place.tree.write("aaa enr", "_SUCCESS", b"")
     place.tree.write("aaa enr", "part-0", b"")
