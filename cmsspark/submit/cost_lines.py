@@ -12,7 +12,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Final
 
-from cmsspark.base import dates
+from cmsspark.base import dates, periods
 from cmsspark.base.errors import UsageError
 
 #: Options of these scripts that take no value.
@@ -118,7 +118,11 @@ def _periods(kind: str | None, first: date, last: date) -> list[list[str]]:
         return [["--from", first.isoformat(), "--to", last.isoformat()]]
     every = (first + timedelta(days=number) for number in range((last - first).days + 1))
     name: Callable[[date], str] = lambda day: f"{day:%Y-%m}" if kind == "month" else f"{day:%G-W%V}"  # noqa: E731
-    return [[f"--{kind}", period] for period in dict.fromkeys(map(name, every))]
+    parse = periods.month if kind == "month" else periods.week
+    named = [parse(text, date.max) for text in dict.fromkeys(map(name, every))]
+    # Days of the first and last one may not be in the range.
+    is_whole = {period: first <= period.first and period.last <= last for period in named}
+    return [[f"--{kind}", str(period), *([] if is_whole[period] else ["--allow-missing"])] for period in named]
 
 
 def _sql(query: str, options: _Options) -> str:
@@ -173,7 +177,7 @@ def _agents(options: _Options) -> list[str]:
     day = f"{first:%Y%m%d}..{last:%Y%m%d}"
     return [
         shlex.join(["run_spark", "step_efficiency", "--date", day, "--fout", _store(options)]),
-        shlex.join(["cmsspark", "publish", "--table", "agent_reports", "--date", day, "--fout", _store(options)]),
+        shlex.join(["run_spark", "cern_monit", "--job", "step_efficiency", "--date", day, "--fout", _store(options)]),
     ]
 
 

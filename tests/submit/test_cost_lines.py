@@ -6,8 +6,10 @@ from __future__ import annotations
 import os
 import shlex
 
+import click
 import pytest
 
+from cmsspark import main
 from cmsspark.base.errors import UsageError
 from cmsspark.store.job_index import find_job
 from cmsspark.submit.job_commands import load_command
@@ -42,8 +44,13 @@ def test_a_line_is_answered_with_lines_that_parse(line: str) -> None:
     for program, command, *words in lines:
         assert program in ("run_spark", "cmsspark")
         if program == "run_spark":
-            options = {name for option in load_command(find_job(command)).params for name in option.opts}
-            assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, words
+            params = load_command(find_job(command)).params
+        else:
+            typed = main.command.get_command(click.Context(main.command), command)
+            assert typed is not None
+            params = typed.params
+        options = {name for option in params for name in option.opts}
+        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, words
 
 
 def test_the_end_of_a_range_is_not_part_of_it() -> None:
@@ -57,7 +64,8 @@ def test_by_gives_a_line_for_each_month_or_week() -> None:
     _, lines = _answer(LINES[2])
     assert [words[3] for words in lines[1:-1]] == [f"2025-{month:02}" for month in range(1, 13)]
     _, lines = _answer(LINES[3])
-    assert lines[1][2:4] == ["--week", "2025-W01"]
+    assert lines[1][2:5] == ["--week", "2025-W01", "--allow-missing"]  # it begins in 2024
+    assert lines[2][2:5] == ["--week", "2025-W02", "--fout"]
     assert lines[-2][3] == "2026-W01"
     assert "regexp_full_match(site, 'T1_.*') and not regexp_full_match(site, '^$')" in lines[-1][2]
 
