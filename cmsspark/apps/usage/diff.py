@@ -230,10 +230,11 @@ def _print(names: list[str], sums: list[Change], groups: list[Grouped], measure:
 
 
 def _line(change: Change, measure: str) -> tuple[str, ...]:
-    share = f"{100 * change.delta / change.before:+.1f} %" if change.before and change.after is not None else ""
     if change.before is None and change.after is None:
         return (change.key, NOTHING, NOTHING, "", "")
+    share = f"{100 * change.delta / change.before:+.1f} %" if change.before and change.delta is not None else ""
     change_text = "new" if change.before is None else "gone" if change.after is None else share
+    change_text = "not known" if change.delta is None else change_text
     before, after, delta = (_with_unit(value, measure) for value in (change.before, change.after, change.delta))
     return (change.key, before, after, delta if delta.startswith(("-", NOTHING)) else f"+{delta}", change_text)
 

@@ -12,15 +12,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Change:
-    """A group's measure before and after; None where the group does not exist. ``delta`` counts it as 0."""
+    """A group's measure before and after; None where the group does not exist or nothing is known of it.
+
+    ``is_in_both``: the group exists before and after.
+    """
 
     key: str
     before: int | float | None
     after: int | float | None
+    is_in_both: bool = False
 
     @property
-    def delta(self) -> int | float:
-        """After minus before; of seconds, in whole milliseconds."""
+    def delta(self) -> int | float | None:
+        """After minus before, of seconds in whole milliseconds. What does not exist is 0; None where a side of a group
+        in both is not known.
+        """
+        if self.is_in_both and (self.before is None or self.after is None):
+            return None
         before, after = self.before or 0, self.after or 0
         if isinstance(before, int) and isinstance(after, int):
             return after - before
@@ -68,15 +76,18 @@ def grouped(before: pl.DataFrame, after: pl.DataFrame, column: str, measure: str
 
     def sums(rows: pl.DataFrame, name: str) -> pl.DataFrame:
         numbers = rows.select(column, _whole_numbers(rows.get_column(measure)).alias(measure))
-        return numbers.group_by(column).agg(pl.col(measure).sum().alias(name))
+        known_sum = pl.when(pl.col(measure).count() > 0).then(pl.col(measure).sum())
+        return numbers.group_by(column).agg(known_sum.alias(name), pl.lit(True).alias(f"has_{name}"))
 
     both = sums(before, "before").join(sums(after, "after"), on=column, how="full", coalesce=True, nulls_equal=True)
-    both = both.with_columns(delta=pl.col("after").fill_null(0) - pl.col("before").fill_null(0))
-    has_before, has_after = pl.col("before").is_not_null(), pl.col("after").is_not_null()
-    moved = both.filter(~(has_before & has_after) | (pl.col("delta") != 0))
+    has_before, has_after = pl.col("has_before").is_not_null(), pl.col("has_after").is_not_null()
+    start, end = (pl.when(has).then(name).otherwise(0) for has, name in ((has_before, "before"), (has_after, "after")))
+    both = both.with_columns(delta=end - start, is_in_both=has_before & has_after)
+    is_same = pl.col("is_in_both") & pl.col("before").eq_missing(pl.col("after"))
+    moved = both.filter(~is_same)
     moved = moved.sort([pl.col("delta").abs(), column], descending=[True, False], nulls_last=True).head(top)
-    in_both = both.filter(has_before & has_after)
-    changed = in_both.filter(pl.col("delta") != 0).height
+    in_both = both.filter("is_in_both")
+    changed = in_both.filter(~is_same).height
     is_time = before.schema[measure].is_float()
     return Grouped(
         column,
@@ -85,7 +96,9 @@ def grouped(before: pl.DataFrame, after: pl.DataFrame, column: str, measure: str
         changed,
         in_both.height - changed,
         tuple(
-            Change(str(row[column]), _in_units(row["before"], is_time), _in_units(row["after"], is_time))
+            Change(
+                str(row[column]), _in_units(row["before"], is_time), _in_units(row["after"], is_time), row["is_in_both"]
+            )
             for row in moved.to_dicts()
         ),
     )

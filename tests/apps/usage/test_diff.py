@@ -125,6 +125,18 @@ def test_sums_over_nothing_are_null_and_null_keys_are_one_group() -> None:
     assert (found.appeared, found.vanished, found.same) == (0, 0, 1)
 
 
+def test_a_group_of_which_nothing_is_known_is_not_0(tmp_path: Path) -> None:
+    store_day(tmp_path, [row(1, remote_nacc=66), row(2, remote_nacc=5)], "r1")
+    store_day(tmp_path, [row(1, remote_nacc=None), row(2, remote_nacc=5)], "r2")
+    options = ("--by", "dataset", "--measure", "remote_nacc")
+    (by,) = diff(tmp_path, f"{TEXT}@r1", TEXT, *options)["by"]
+    assert (by["vanished"], by["changed"], by["same"]) == (0, 1, 1)
+    (change,) = by["largest"]
+    assert (change["before"], change["after"], change["delta"]) == (66, None, None)
+    line = output_of(tmp_path, f"{TEXT}@r1", TEXT, *options).splitlines()[-1]
+    assert line.split()[1:] == ["66", "–", "–", "not", "known"]
+
+
 def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
     size = 5 * 10**18 + 1
     store_day(tmp_path, [row(1, read_bytes=1), row(2, read_bytes=9)], "r1")
