@@ -165,9 +165,10 @@ def _hs06(options: _Options) -> list[str]:
 
 
 def _steps(options: _Options) -> list[str]:
+    first, last = _range(options)
     query = (
-        "select task, step, sum(cpu_of_thread_ms) / sum(thread_ms) as cpu_efficiency from step_efficiency"
-        " group by all order by all"
+        "select task, step, sum(cpu_of_thread_ms) / sum(thread_ms) as cpu_efficiency from step_efficiency"  # noqa: S608
+        f" where day between '{first}' and '{last}' group by all order by all"
     )
     return [*_runs("step_efficiency", options), _sql(query, options)]
 

@@ -60,6 +60,12 @@ def test_the_end_of_a_range_is_not_part_of_it() -> None:
     assert "outcome in ('ok') and type in ('production')" in lines[2][2]
 
 
+def test_queries_of_days_are_of_the_range() -> None:
+    for line in LINES[7:9]:
+        _, lines = _answer(line)
+        assert "day between '2021-01-01' and '2021-01-31'" in lines[-1][2]
+
+
 def test_by_gives_a_line_for_each_month_or_week() -> None:
     _, lines = _answer(LINES[2])
     assert [words[3] for words in lines[1:-1]] == [f"2025-{month:02}" for month in range(1, 13)]
