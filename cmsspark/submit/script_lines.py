@@ -184,7 +184,7 @@ def _eos(words: Sequence[str]) -> _Lines:
         values = words[position + 1 : position + 3] if position is not None else words[-2:]
         first, last = (dates.parse_day(text, latest=date.max) for text in values)
         query = (
-            "select dataset_name, app, sum(nacc) as accesses, sum(read_bytes) as read_bytes from dbs_eos"  # noqa: S608 -- printed, not run
+            "select dataset_name, app, sum(accesses) as accesses, sum(read_bytes) as read_bytes from dbs_eos"  # noqa: S608 -- printed, not run
             f" where day between '{first}' and '{last}' group by all order by read_bytes desc"
         )
         out = f"{(options.get('--outputDir') or '.').rstrip('/')}/dataset_totals.csv"

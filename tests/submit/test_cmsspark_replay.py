@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
@@ -68,7 +69,7 @@ ANSWERED = {
     "condor_crab_unique_users.py --generate_plots --by weekofyear --output_folder out --start_date 2025-01-01 --end_date 2026-01-01": _CONDOR_2025,
     "dbs_hdfs_eos.py run-update --mode append --date 2026/01/*": "run_spark dbs_eos --date 20260101..20260131 --fout hdfs:///cms/eos",
     "dbs_hdfs_eos.py run-report-totals --outputDir out --period 20250101 20260101":
-        "cmsspark sql \"select dataset_name, app, sum(nacc) as accesses, sum(read_bytes) as read_bytes from dbs_eos where day between '2025-01-01' and '2026-01-01' group by all order by read_bytes desc\" --fout hdfs:///cms/eos --out out/dataset_totals.csv",
+        "cmsspark sql \"select dataset_name, app, sum(accesses) as accesses, sum(read_bytes) as read_bytes from dbs_eos where day between '2025-01-01' and '2026-01-01' group by all order by read_bytes desc\" --fout hdfs:///cms/eos --out out/dataset_totals.csv",
     "rucio_datasets_monitoring.py --hdfs_out_dir /tmp/u/rucio_ds_mon --opensearch_host os-cms.example.org/os --opensearch_index test-rucio-ds --opensearch_secret_file secret":
         "run_spark dataset_last_access --fout /tmp/u/rucio_ds_mon --date YESTERDAY\nrun_spark cern_monit --job dataset_last_access --date YESTERDAY --fout /tmp/u/rucio_ds_mon --amq amq_broker.json",
     "rucio_datasets_stats.py --creds creds.json --base_eos_dir out --cmsspark_git_tag v1 --amq_batch_size 1000 --fdate 2026-01-15":
@@ -100,7 +101,11 @@ def check(line: str, environ: Mapping[str, str]) -> None:
         name, *rest = words
         subcommand = command.get_command(click.Context(command), name)
         assert subcommand is not None
-        subcommand.make_context(name, rest)
+        subcommand.make_context(name, [*rest])
+        if name == "sql":
+            # Any folder is a store whose tables have no rows.
+            Path("store/any").mkdir(parents=True, exist_ok=True)
+            assert CliRunner().invoke(subcommand, [rest[0], "--fout", "store"], catch_exceptions=False).exit_code == 0
     elif not words[0].startswith("/path/to/CMSSpark/"):
         # A range is one run for each day.
         words = [word.partition("..")[0] for word in words]

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import shlex
+from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from cmsspark import main
 from cmsspark.base.errors import UsageError
@@ -38,7 +40,7 @@ def _answer(line: str) -> tuple[UsageError, list[list[str]]]:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_line_is_answered_with_lines_that_parse(line: str) -> None:
+def test_a_line_is_answered_with_lines_that_parse(line: str, tmp_path: Path) -> None:
     _, lines = _answer(line)
     assert len(lines) >= 2
     for program, command, *words in lines:
@@ -49,6 +51,11 @@ def test_a_line_is_answered_with_lines_that_parse(line: str) -> None:
             typed = main.command.get_command(click.Context(main.command), command)
             assert typed is not None
             params = typed.params
+        if command == "sql":
+            # Any folder is a store whose tables have no rows.
+            (tmp_path / "any").mkdir(exist_ok=True)
+            ended = CliRunner().invoke(main.command, ["sql", words[0], "--fout", str(tmp_path)], catch_exceptions=False)
+            assert ended.exit_code == 0
         options = {name for option in params for name in option.opts}
         assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, words
 
