@@ -23,7 +23,7 @@ from cmsspark.base.dates import parse_day
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import Interval, Period, between, named, options, spans
 from cmsspark.base.resources import resource
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import require_store
 from cmsspark.engines.session import has_session
 from cmsspark.engines.session import session as _session

@@ -18,7 +18,7 @@ from typing import Any, Final
 from cmsspark.base.errors import DataError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.schemas import Column
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting.reconciliation import MALFORMED_RECORDS, TRAILING_DAYS_NEEDED, StreamBins
 
 #: The smallest sample from which missing fields are reported.

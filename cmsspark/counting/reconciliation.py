@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.base.errors import DataError, UsageError
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 
 #: Malformed records: more than this share and more than this many fail a run.
 MALFORMED_SHARE: Final = 0.001

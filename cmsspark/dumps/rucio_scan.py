@@ -13,7 +13,7 @@ import numpy as np
 from cmsspark.base import dates
 from cmsspark.base.buffers import array
 from cmsspark.base.errors import DataError, NotReady
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.dumps.keyed_rows import ROWS, Columns, KeyedRows, by_key, join_pieces, keys_of_hashes
 from cmsspark.dumps.rucio_rows import (
     ATTACHMENTS,

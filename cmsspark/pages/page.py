@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import percent, volume
+from cmsspark.base.text.terminal import percent, pluralize, volume
 from cmsspark.pages import charts, layout
 from cmsspark.pages.day_report import BINS, by_prefix
 from cmsspark.pages.layout import badge, code, section, table

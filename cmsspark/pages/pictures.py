@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import volume
+from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.counting.table_sums import sum_rows
 from cmsspark.pages import charts
 from cmsspark.pages.svg import REST, Chart, si

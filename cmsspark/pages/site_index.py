@@ -12,8 +12,7 @@ from markupsafe import Markup
 
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import spans
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import percent
+from cmsspark.base.text.terminal import percent, pluralize
 from cmsspark.pages import layout
 from cmsspark.pages.day_report import counts
 from cmsspark.pages.layout import badge, section

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import percent, printable, table, volume
+from cmsspark.base.text.terminal import percent, pluralize, printable, table, volume
 from cmsspark.pages.day_report import by_prefix
 from cmsspark.sources.registry import FEEDS
 

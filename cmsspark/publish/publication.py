@@ -18,9 +18,8 @@ from cmsspark.base.errors import DocumentsQuarantined, InputMissing, NotReady, U
 from cmsspark.base.periods import Interval, first_day
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text import progress_line
-from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.progress_line import ProgressLine
-from cmsspark.base.text.terminal import echo_table
+from cmsspark.base.text.terminal import echo_table, pluralize
 from cmsspark.cli.options import require_store
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import LocalFiles, is_local

@@ -12,7 +12,7 @@ from typing import Any
 from cmsspark.base import dates
 from cmsspark.base.errors import NotReady, OutputError
 from cmsspark.base.manifests import Manifest
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting import drift, reconciliation
 from cmsspark.counting.catalogue import Report
 from cmsspark.counting.reconciliation import StreamBins

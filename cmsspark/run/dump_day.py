@@ -17,7 +17,7 @@ from cmsspark.base import dates
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import engine_option, job_options, require_store, with_sources
 from cmsspark.engines.names import PROCESSES, SPARK

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.run.inputs import spellings
 from cmsspark.sources import file_counts

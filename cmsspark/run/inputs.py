@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from cmsspark.base.errors import DataError, InputMissing, NotReady, SettingsError, UsageError
 from cmsspark.base.manifests import Manifest
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.run.earlier_jobs import find_earlier
 from cmsspark.run.request import DayRequest, Inputs

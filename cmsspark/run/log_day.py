@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cmsspark.base.memory import trim
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting import reconciliation
 from cmsspark.counting.catalogue_build import MapParts, Part
 from cmsspark.dumps.rucio_replicas import collect_disk_replicas

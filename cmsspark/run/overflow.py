@@ -16,7 +16,7 @@ import numpy as np
 
 from cmsspark.base.access import AccessBatch
 from cmsspark.base.errors import CmssparkError, DataError
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue
 from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.run.catalogue_snapshots import open_snapshots

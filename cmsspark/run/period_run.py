@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cmsspark.base.periods import start_ms
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files
 from cmsspark.run.provenance import versions
 from cmsspark.run.run_context import RunContext

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting import drift, reconciliation
 from cmsspark.counting.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, SideRow
 from cmsspark.counting.prefixes import OTHER

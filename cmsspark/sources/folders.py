@@ -12,7 +12,7 @@ from datetime import date
 from itertools import groupby
 
 from cmsspark.base.errors import InputMissing, NotReady
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files
 from cmsspark.sources.dumps import Dump, choose_dbs_dump, choose_phedex_dump, choose_replica_dump, dump_at
 from cmsspark.sources.epochs import setting

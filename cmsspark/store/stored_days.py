@@ -14,8 +14,8 @@ from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Period, spans
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.progress_line import ProgressLine
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files, is_local, join
 from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.store import results

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.resources import read_yaml
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.job_index import JOBS, Job
 from cmsspark.submit.arguments import Signature
 

@@ -8,8 +8,7 @@ from typing import Any
 from cmsspark.apps.monitor import expected_cost
 from cmsspark.apps.usage.log_job import day_request
 from cmsspark.base.errors import UsageError
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import volume
+from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.engines.names import PROCESSES
 from cmsspark.filesystems.storage import Files, LocalFiles
 from cmsspark.run.inputs import resolve

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from cmsspark.apps.ask.forecast import LIKELY, forecast_or_none
 from cmsspark.apps.ask.use import Answer, Part, matching_names, read_frame
 from cmsspark.base.errors import InputMissing
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import volume
+from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.filesystems.storage import Files
 from cmsspark.store.stored_columns import newest, newest_replicas
 

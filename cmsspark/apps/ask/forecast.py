@@ -11,8 +11,7 @@ from cmsspark.apps.ask.use import Answer, Part, matching_names, read_frame
 from cmsspark.apps.placement import stored_inputs
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.periods import between
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import percent, volume
+from cmsspark.base.text.terminal import percent, pluralize, volume
 from cmsspark.filesystems.storage import Files
 from cmsspark.store import results
 from cmsspark.store.stored_columns import newest

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cmsspark.apps.ask.deletion import last_use
 from cmsspark.apps.ask.use import Answer, Part, matching_names, read_frame, window_dict
 from cmsspark.base.errors import UsageError
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import volume
+from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.filesystems.storage import Files
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.store.stored_columns import newest, newest_replicas

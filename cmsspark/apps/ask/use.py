@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base.errors import CmssparkError, InputMissing
 from cmsspark.base.periods import spans
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import volume
+from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.filesystems.storage import Files
 from cmsspark.sources import registry
 from cmsspark.sources.registry import STREAMS_OF_JOBS

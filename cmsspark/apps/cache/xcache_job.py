@@ -11,7 +11,7 @@ import click
 from cmsspark.base import dates
 from cmsspark.base.errors import DataError, NotAllowed, NotReady, UsageError
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import job_options, require_store, with_sources
 from cmsspark.filesystems.storage import Files

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.periods import Period
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files
 from cmsspark.run.period_run import store_period
 from cmsspark.run.run_context import running

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import msgspec
 
 from cmsspark.base import dates
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS

@@ -18,7 +18,7 @@ from cmsspark.apps.daily.outcome import FATAL_EXIT_CODES, TaskOutcome, as_error,
 from cmsspark.base import clock, dates
 from cmsspark.base.errors import CmssparkError, Exit
 from cmsspark.base.signals import interruptible
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.store.daily_state import GIVEN_UP, DailyState, DayRecord, day_key, signature, split_key
 

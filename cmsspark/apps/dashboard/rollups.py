@@ -31,7 +31,7 @@ from cmsspark.apps.dashboard.segment import (
     read_index,
 )  # fmt: skip
 from cmsspark.base.errors import CmssparkError, OutputError
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import local_path
 from cmsspark.store.query.database import Database
 from cmsspark.store.query.stored_parts import StoredInterval

@@ -8,7 +8,7 @@ from cmsspark.apps.dashboard import site_use
 from cmsspark.apps.dashboard.page_request import PageRequest
 from cmsspark.apps.dashboard.snapshot import Snapshot
 from cmsspark.apps.dashboard.widgets import Cell, Column, Figure, Section, Table, shown, si
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.query.database import Database
 
 #: Weeks without a read at the site, of each age.

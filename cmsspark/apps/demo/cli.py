@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cmsspark.base.errors import CmssparkError, OutputError
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import DayType, quiet_option
 from cmsspark.sources.registry import ACCESS_STREAMS
 

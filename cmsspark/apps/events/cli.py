@@ -9,9 +9,8 @@ from pathlib import Path
 import click
 
 from cmsspark.base.errors import UsageError
-from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.progress_line import log
-from cmsspark.base.text.terminal import echo_table
+from cmsspark.base.text.terminal import echo_table, pluralize
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.settings.settings import load_settings

@@ -27,7 +27,7 @@ from cmsspark.apps.events.root_files import (
 )
 from cmsspark.apps.events.scoring import ScoreFilesTask, scores_schema
 from cmsspark.base.errors import OutputError, UsageError
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, local_path
 from cmsspark.store.results import spark_location

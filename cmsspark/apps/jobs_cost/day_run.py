@@ -12,7 +12,7 @@ from cmsspark.apps.jobs_cost.feeds import CONDOR, Feed, MakeAggregator
 from cmsspark.apps.jobs_cost.hpc_sites import HpcSites
 from cmsspark.base import dates
 from cmsspark.base.errors import NotReady
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting import reconciliation
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.engines.names import PROCESSES, SPARK

@@ -14,8 +14,7 @@ from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.advice_peaks import Worst, find_worst, rate_confidence
 from cmsspark.apps.monitor.advice_spill import SpillCure, shuffle_partitions, spill_cure
 from cmsspark.apps.monitor.memory_sizes import MIB
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import volume
+from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.store.run_metrics import RunMetrics
 
 #: Shares of the heap above which it grows and below which it may shrink, and of garbage collection.

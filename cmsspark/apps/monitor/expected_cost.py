@@ -17,8 +17,7 @@ from typing import Any, Final
 from cmsspark.apps.monitor import memory_sizes
 from cmsspark.apps.monitor.advice_peaks import find_worst
 from cmsspark.apps.monitor.measured_runs import measured_runs
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import volume
+from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.store.run_metrics import RunMetrics
 
 #: Runs that an estimate is made of: the latest ones.

@@ -14,9 +14,8 @@ from cmsspark import __version__
 from cmsspark.apps.monitor.options import run_options
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError, Exit, InputMissing, OutputError, UsageError
-from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.readable import json_text
-from cmsspark.base.text.terminal import NOTHING, Coloured, echo_table, volume
+from cmsspark.base.text.terminal import NOTHING, Coloured, echo_table, pluralize, volume
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import FiniteRange
 from cmsspark.settings.settings import load_settings

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cmsspark.base import clock, errors
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import table, volume
+from cmsspark.base.text.terminal import pluralize, table, volume
 from cmsspark.store.run_exceptions import find_exception
 from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics
 

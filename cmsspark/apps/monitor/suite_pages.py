@@ -13,8 +13,7 @@ from cmsspark.apps.monitor.scaling_law import LEAST_SIZES, scaling
 from cmsspark.apps.monitor.suite_file import ALL, size_text
 from cmsspark.apps.monitor.suite_results import SuiteResult
 from cmsspark.base import clock
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import volume
+from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.pages.charts import Line, plot, thinned
 from cmsspark.pages.layout import document, section, table
 from cmsspark.pages.svg import WIDE, Axis, Chart, text

@@ -10,7 +10,7 @@ import numpy as np
 from cmsspark.apps.popularity.scores import mean
 from cmsspark.apps.popularity.training import Label, Training, first_by_bytes
 from cmsspark.base.arrays import Array
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 
 #: Their names, as models.
 BASELINES: Final = ("persistence", "last-week", "decayed")

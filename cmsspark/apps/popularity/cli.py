@@ -15,8 +15,7 @@ from cmsspark.apps.popularity.label_options import EVALUATED, label_options, mod
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import echo_list, echo_table, percent
+from cmsspark.base.text.terminal import echo_list, echo_table, percent, pluralize
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.cli.output_files import check_table_path, write_table, write_text

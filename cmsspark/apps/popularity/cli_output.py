@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import echo_table
+from cmsspark.base.text.terminal import echo_table, pluralize
 
 if TYPE_CHECKING:
     import polars as pl

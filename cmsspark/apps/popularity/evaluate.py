@@ -21,7 +21,7 @@ from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.engines.parallel_tasks import map_tasks
 
 if TYPE_CHECKING:

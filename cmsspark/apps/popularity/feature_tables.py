@@ -14,7 +14,7 @@ from cmsspark.base.errors import InputMissing
 from cmsspark.base.names import DERIVED
 from cmsspark.base.periods import start_ms
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 
 TABLE: Final = "popularity_features"
 SITE_TABLE: Final = "popularity_site_features"

@@ -16,7 +16,7 @@ from cmsspark.apps.popularity.dataset_catalogue import Catalogue
 from cmsspark.apps.popularity.dataset_reads import DatasetReads, DayReads, day_reads, join_reads
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.sources.registry import ACCESS_STREAMS
 from cmsspark.store.stored_days import StoredDays
 from cmsspark.store.table_files import read_table

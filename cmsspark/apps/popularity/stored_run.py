@@ -23,7 +23,7 @@ from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import between
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.run.period_run import describe_days, store_tables
 from cmsspark.run.run_context import RunContext, running

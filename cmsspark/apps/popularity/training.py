@@ -11,7 +11,7 @@ from cmsspark.apps.popularity.features import Names, features
 from cmsspark.apps.popularity.series import MEASURES, Series
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 
 #: Days of history before the first row that is learned from.
 FIRST_DAY: Final = 7

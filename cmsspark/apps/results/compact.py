@@ -8,7 +8,7 @@ import click
 
 from cmsspark.base.errors import CmssparkError, NotReady
 from cmsspark.base.periods import Interval, Period
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import DATE_HELP, DayType, require_store, store_options
 from cmsspark.cli.period_options import period_options
 from cmsspark.filesystems.storage import Files

@@ -7,8 +7,8 @@ import click
 from cmsspark.base import clock
 from cmsspark.base.dates import DAY_MS
 from cmsspark.base.errors import NotReady, UsageError
-from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.progress_line import counted
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import quiet_option, require_store, store_options
 from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import Settings, load_settings

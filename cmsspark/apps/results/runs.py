@@ -11,9 +11,8 @@ import click
 
 from cmsspark.base import clock
 from cmsspark.base.manifests import Manifest
-from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.readable import json_text
-from cmsspark.base.text.terminal import Coloured, echo_table
+from cmsspark.base.text.terminal import Coloured, echo_table, pluralize
 from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.filesystems.storage import is_local
 from cmsspark.run.run_context import from_manifest

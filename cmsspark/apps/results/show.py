@@ -14,8 +14,8 @@ from cmsspark.apps.results.runs import COLOURS, interval_text, load_history
 from cmsspark.base import clock
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval
-from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.readable import json_text
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import optional_when_options
 from cmsspark.filesystems.storage import Files, is_local, local_path

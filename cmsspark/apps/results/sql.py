@@ -12,7 +12,7 @@ import click
 
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text import progress_line
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.query import output

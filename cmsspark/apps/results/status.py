@@ -12,8 +12,7 @@ import click
 from cmsspark.apps.results.runs import load_history
 from cmsspark.base import clock, dates
 from cmsspark.base.periods import spans
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import Coloured, echo_table, printable
+from cmsspark.base.text.terminal import Coloured, echo_table, pluralize, printable
 from cmsspark.cli.options import DayType, store_options
 from cmsspark.filesystems.storage import is_local, local_path
 from cmsspark.run import failure_report

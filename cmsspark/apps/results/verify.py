@@ -9,8 +9,8 @@ import click
 
 from cmsspark.base.errors import DataError
 from cmsspark.base.periods import Interval, spans
-from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.progress_line import counted
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import quiet_option, require_store, store_options
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.stored_columns import existing_store, open_store

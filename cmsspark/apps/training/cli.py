@@ -15,8 +15,7 @@ import click
 from cmsspark.apps.training.run_command import run_command, settings_option
 from cmsspark.base import clock
 from cmsspark.base.errors import InputMissing, NotReady, OutputError, UsageError
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import echo_table
+from cmsspark.base.text.terminal import echo_table, pluralize
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.settings.settings import load_settings
 

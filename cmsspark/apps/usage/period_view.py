@@ -17,8 +17,7 @@ from cmsspark.apps.usage.view_definitions import View, find_view, load_views
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, NotReady, UsageError
 from cmsspark.base.periods import Period
-from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.terminal import echo_table, hanging, terminal_width, volume
+from cmsspark.base.text.terminal import echo_table, hanging, pluralize, terminal_width, volume
 from cmsspark.cli.options import require_store
 from cmsspark.cli.output_files import write_file
 from cmsspark.settings.settings import load_settings

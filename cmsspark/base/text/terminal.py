@@ -1,7 +1,8 @@
-"""Text for terminals: tables that fit the width, and readable numbers, shares and volumes.
+"""Text for terminals: tables that fit the width, and readable numbers, shares and volumes, also in messages.
 
 On a terminal a table never wraps: its longest texts are shortened in the middle, as both ends of a name matter most.
-In a pipe or a file nothing is shortened, so the next program gets full names.
+In a pipe or a file nothing is shortened, so the next program gets full names. Only what prints imports click: tasks
+name numbers, too.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import sys
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, overload
-
-import click
 
 from cmsspark.base.text.readable import readable
 
@@ -61,6 +60,8 @@ def table(
     than ``width`` has the texts of its widest ``texts`` columns shortened, except of those in ``full``. None in a row
     is shown as a dash, whole numbers with separators.
     """
+    import click
+
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(headings), *cells]) for i in range(len(headings))]
     if width is not None:
@@ -109,6 +110,8 @@ def echo_table(
         width=width,
         indent=indent,
     )
+    import click
+
     for line in lines:
         click.echo(line)
     if left_out := [name for i, name in enumerate(headings) if i not in columns]:
@@ -117,6 +120,8 @@ def echo_table(
 
 def echo_list(headings: tuple[str, str], items: Mapping[str, str]) -> None:
     """Print names with a text beside each, which continues below itself where the terminal is too narrow for it."""
+    import click
+
     rows, width = [headings, *items.items()], terminal_width()
     names = max(len(name) for name, _ in rows)
     for name, text in rows:
@@ -221,3 +226,13 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.1f}"
     return f"{value:,}" if isinstance(value, int) else printable(str(value))
+
+
+def pluralize(number: int, noun: str, plural: str = "") -> str:
+    """Return ``number`` with commas and its noun. ``plural``: where it is not the noun with an s.
+
+    Example:
+        >>> pluralize(1, "day"), pluralize(1204, "file"), pluralize(2, "replica of a day", "replicas of a day")
+        ('1 day', '1,204 files', '2 replicas of a day')
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -8,7 +8,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from cmsspark.base.schemas import Column, Table
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.query.stored_parts import StoredInterval
 from cmsspark.store.query.table_views import DAYS
 

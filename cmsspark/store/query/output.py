@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cmsspark.base.errors import OutputError, UsageError
-from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.readable import readable
-from cmsspark.base.text.terminal import echo_table
+from cmsspark.base.text.terminal import echo_table, pluralize
 from cmsspark.store.query.cell_values import to_cell, to_json, to_text
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import click
 
 from cmsspark.base import reporting
 from cmsspark.base.errors import CmssparkError
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.query import output
 from cmsspark.store.query.database import Database
 

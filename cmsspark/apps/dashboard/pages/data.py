@@ -11,7 +11,7 @@ from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter, text_parameter
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.names import KINDS
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.pages.charts import rank_names
 
 _COLUMNS: Final = (

@@ -15,7 +15,7 @@ from cmsspark.apps.dashboard.series_parts import choose_measure, cost_figures, l
 from cmsspark.apps.dashboard.use import MEASURES, Series
 from cmsspark.apps.dashboard.use_columns import USUAL, stored_columns, use_cells, use_columns
 from cmsspark.base.errors import InputMissing
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 
 _REPLICAS: Final = (
     ui.Column("site_name", "Site"),

@@ -10,7 +10,7 @@ from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter
 from cmsspark.base.errors import InputMissing
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 
 _SHOWN: Final = 25
 _STRATA: Final = ("all", "active", "dormant", "new")

@@ -17,7 +17,7 @@ from cmsspark.apps.dashboard.use import Series
 from cmsspark.apps.dashboard.use_columns import USUAL, stored_columns, use_cells, use_columns, with_remote_share
 from cmsspark.base.clock import to_second
 from cmsspark.base.names import KINDS
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 
 _WEEKS: Final = 12
 #: Datasets of a page of a table.

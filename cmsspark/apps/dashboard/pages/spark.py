@@ -9,7 +9,7 @@ from cmsspark.apps.dashboard.run_measures import RunView
 from cmsspark.apps.dashboard.selection import choice_parameter
 from cmsspark.apps.dashboard.widgets import Column, Content, Control, Note, Section, Table, shown
 from cmsspark.base.clock import to_second
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.run_exceptions import find_exception
 from cmsspark.store.run_metrics import RunMetrics
 

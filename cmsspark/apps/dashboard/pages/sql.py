@@ -9,7 +9,7 @@ from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.query_process import Query
 from cmsspark.apps.dashboard.widgets import Column, Content, Control, Fold, Kind, Note, Section, Table, shown
 from cmsspark.base.errors import CmssparkError, UsageError
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.query.database import QueryResult
 from cmsspark.store.query.table_views import DAYS
 
