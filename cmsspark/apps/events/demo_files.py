@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.events.topology import TOPOLOGY
+from cmsspark.apps.events.layout import TOPOLOGY
 
 Array = np.ndarray[Any, Any]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cmsspark.apps.events.layout import TOPOLOGY
 from cmsspark.apps.events.scalers import Moments
-from cmsspark.apps.events.topology import TOPOLOGY
 from tests.apps.events.events import FEATURES, HLF_COUNT, LOW_LEVEL, PARTICLES, event_schema, write_schema
 
 Array = np.ndarray[Any, Any]
