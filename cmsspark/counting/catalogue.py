@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from cmsspark.base.arrays import Longs
 from cmsspark.base.buffers import to_texts
 from cmsspark.base.compiled import compiled
 from cmsspark.base.errors import DataError
-from cmsspark.base.exact_integers import Longs
 from cmsspark.base.memory import is_shortage
 
 if TYPE_CHECKING:

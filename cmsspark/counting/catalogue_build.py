@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from cmsspark.base.arrays import Longs
 from cmsspark.base.buffers import array, flags, from_numpy, is_there, to_numpy
-from cmsspark.base.exact_integers import Longs
 from cmsspark.counting.catalogue import (
     Hash,
     Hashes,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.base.exact_integers import Longs
+from cmsspark.base.arrays import Longs
 from cmsspark.counting.catalogue import Hashes, Numbers
 
 #: Rows of a run, and about those that are merged at once. A row takes some 60 bytes while it is sorted.

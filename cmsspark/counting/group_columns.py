@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cmsspark.base.access import Group, Remote
-from cmsspark.base.exact_integers import Longs
+from cmsspark.base.arrays import Longs
 from cmsspark.counting.catalogue import Hashes, Replicas, site_hashes
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from cmsspark.base import buffers
 from cmsspark.base.access import AccessBatch, Group, HtcondorJob, Quarantined
-from cmsspark.base.exact_integers import Longs
+from cmsspark.base.arrays import Longs
 from cmsspark.base.names import JobInput, job_input
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Replicas, hashes_in, site_hashes
 from cmsspark.counting.crab_sums import CrabSums

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from cmsspark.base import buffers, dates
 from cmsspark.base.access import AccessBatch, Group, Packed, Quarantined, Remote
-from cmsspark.base.exact_integers import Longs
+from cmsspark.base.arrays import Longs
 from cmsspark.counting import prefixes
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Numbers, Replicas
 from cmsspark.counting.group_columns import GroupColumns

@@ -10,7 +10,7 @@ import numpy as np
 
 from cmsspark.base import buffers
 from cmsspark.base.access import Group
-from cmsspark.base.exact_integers import Longs
+from cmsspark.base.arrays import Longs
 from cmsspark.base.names import DERIVED
 from cmsspark.counting.catalogue import Catalogue
 from cmsspark.counting.sums import capped_sums

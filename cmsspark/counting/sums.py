@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cmsspark.base.arrays import Longs
 from cmsspark.base.errors import DataError
-from cmsspark.base.exact_integers import Longs
 
 _LIMIT: Final = 2**63 - 1
 #: If a sum of floats is below this, the sum of integers is below the limit: the rounding error is far smaller.

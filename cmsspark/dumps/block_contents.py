@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from cmsspark.base.arrays import Longs
 from cmsspark.base.buffers import flags, is_there, to_numpy
-from cmsspark.base.exact_integers import Longs
 from cmsspark.dumps.dataset_contents import SUMS, TOTALS, sum_totals
 from cmsspark.dumps.keyed_rows import (
     Columns,

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.base.exact_integers import Longs
+from cmsspark.base.arrays import Longs
 from cmsspark.base.names import KINDS
 from cmsspark.counting.catalogue import Hashes
 from cmsspark.dumps.keyed_rows import find_starts, sum_runs

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from cmsspark.base.arrays import Longs
 from cmsspark.base.buffers import from_numpy, to_numpy
-from cmsspark.base.exact_integers import Longs
 from cmsspark.counting.catalogue import Hash, Hashes, check_hash, hashes_in, name_hash
 from cmsspark.dumps.keyed_rows import (
     Columns,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from cmsspark.base import buffers
+from cmsspark.base.arrays import Longs
 from cmsspark.base.errors import OutputError
-from cmsspark.base.exact_integers import Longs
 from cmsspark.base.locked_folders import locked_folder
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.catalogue import Catalogue, Replicas

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from cmsspark.base import buffers
-from cmsspark.base.exact_integers import Longs
+from cmsspark.base.arrays import Longs
 from cmsspark.counting.merge import KEYS
 from cmsspark.counting.pre_aggregate import record_batch
 

@@ -22,7 +22,7 @@ from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
 
 if TYPE_CHECKING:
-    from cmsspark.base.exact_integers import Longs
+    from cmsspark.base.arrays import Longs
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from cmsspark.apps.cache.queues import admit, evict, make_lists, push, unlink
-from cmsspark.base.arrays import Flags, Ints, Longs
-from cmsspark.base.jit import jit
+from cmsspark.base.arrays import Flags, Ints, Longs, jit
 
 #: Where an object is.
 _ABSENT, _SMALL, _MAIN = 0, 1, 2

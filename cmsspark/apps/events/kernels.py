@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.events.layout import CHARGED_ROWS, NEUTRAL_ROWS, PHOTON_ROWS
-from cmsspark.base.jit import jit
+from cmsspark.base.arrays import jit
 
 Array = np.ndarray[Any, Any]
 

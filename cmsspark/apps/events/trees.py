@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
+from cmsspark.base.arrays import jit
 from cmsspark.base.errors import DataError
-from cmsspark.base.jit import jit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

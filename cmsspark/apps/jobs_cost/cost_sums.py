@@ -16,7 +16,7 @@ from cmsspark.apps.jobs_cost.core_windows import HourSums, Place, Presences
 from cmsspark.apps.jobs_cost.ended_jobs import SUMS, EndedJobs, PackedJobs, SelectedJobs, number_all, split
 from cmsspark.apps.jobs_cost.feed_rows import FeedAggregator
 from cmsspark.base.access import AccessBatch
-from cmsspark.base.exact_integers import Longs, sums_by_group
+from cmsspark.base.arrays import Longs, sums_by_group
 from cmsspark.counting.catalogue import hash_all, name_hash
 from cmsspark.sources.condor_costs import TOO_LARGE, CoreGroup
 

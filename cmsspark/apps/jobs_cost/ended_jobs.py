@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.base.exact_integers import Longs
+from cmsspark.base.arrays import Longs
 from cmsspark.counting.htcondor_jobs import id_hashes
 from cmsspark.sources.condor_costs import JobCost
 

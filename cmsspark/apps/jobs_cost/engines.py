@@ -11,7 +11,7 @@ import numpy as np
 
 from cmsspark.apps.jobs_cost.feeds import Feed
 from cmsspark.base import buffers
-from cmsspark.base.exact_integers import Longs
+from cmsspark.base.arrays import Longs
 from cmsspark.counting.htcondor_jobs import EARLIER, JOB
 from cmsspark.counting.merge import Merge, SideRow
 from cmsspark.counting.pre_aggregate import BIN, COLUMNS, QUARANTINE

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from cmsspark.base.access import AccessBatch
-from cmsspark.base.exact_integers import Longs
+from cmsspark.base.arrays import Longs
 from cmsspark.counting.htcondor_jobs import EARLIER, JOB, JOB_COLUMNS, id_hashes
 from cmsspark.counting.pre_aggregate import StreamAggregator
 

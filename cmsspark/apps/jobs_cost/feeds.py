@@ -24,7 +24,7 @@ from cmsspark.sources.values import MAX_LONG
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cmsspark.base.exact_integers import Longs
+    from cmsspark.base.arrays import Longs
 
 _HOUR_MS: Final = 3_600_000
 _HOURS: Final = 24

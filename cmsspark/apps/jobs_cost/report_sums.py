@@ -12,7 +12,7 @@ import numpy as np
 from cmsspark.apps.jobs_cost.ended_jobs import split
 from cmsspark.apps.jobs_cost.feed_rows import FeedAggregator
 from cmsspark.base.access import AccessBatch
-from cmsspark.base.exact_integers import Longs
+from cmsspark.base.arrays import Longs
 from cmsspark.counting.htcondor_jobs import id_hashes
 from cmsspark.engines.job_work import PARTITIONS
 from cmsspark.sources.condor_costs import TOO_LARGE

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cmsspark.base.errors import CmssparkError, DataError, NotReady, UsageError
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, local_path
-from cmsspark.store.query import cost_views, statements
+from cmsspark.store.query import statements, table_views
 from cmsspark.store.query.cell_values import distinct, to_values
 from cmsspark.store.query.descriptions import description
 from cmsspark.store.query.limits import limited, time_limit
@@ -135,10 +135,10 @@ class Database:
             )
         statement = statements.checked(sql)
         for attempt in range(_ATTEMPTS):
-            names = statements.mentioned(sql, [*self._jobs_by_table, DAYS, *cost_views.VIEWS])
-            of_costs = [name for name in names if name in cost_views.VIEWS]
+            names = statements.mentioned(sql, [*self._jobs_by_table, DAYS, *table_views.VIEWS])
+            of_costs = [name for name in names if name in table_views.VIEWS]
             if of_costs:
-                names = [*(name for name in names if name not in of_costs), *cost_views.TABLES]
+                names = [*(name for name in names if name not in of_costs), *table_views.TABLES]
             with self._lock, self._connection.cursor() as cursor:
                 self._views.create(cursor, [*names, *of_costs])
             self.refresh(names, force=bool(attempt))

@@ -20,7 +20,7 @@ from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles, RangeFile
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.query import cost_views
+from cmsspark.store.query import table_views
 from cmsspark.store.query.database import DAYS, Database
 from cmsspark.store.query.part_system import LocalPart
 from cmsspark.store.query.statements import mentioned
@@ -369,12 +369,12 @@ def test_what_lists_tables_lists_all_of_them(tmp_path: Path) -> None:
         # One view is there already.
         database.query("from partials limit 1")
         listed = database.query("select schema_name || '.' || view_name as name from duckdb_views() where not internal")
-    assert {row[0].removeprefix("main.") for row in listed.rows} == {*database.views, *cost_views.VIEWS}
+    assert {row[0].removeprefix("main.") for row in listed.rows} == {*database.views, *table_views.VIEWS}
 
 
 def test_a_view_of_costs_has_the_tables_that_it_is_made_of(tmp_path: Path) -> None:
     with Database(str(tmp_path)) as database:
-        for name in cost_views.VIEWS:
+        for name in table_views.VIEWS:
             assert database.query(f"from {name}").rows == []
         joined = database.query("select count(*) from partials join data_aggregation using (day) where false")
         assert joined.rows == [(0,)]
