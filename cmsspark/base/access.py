@@ -138,9 +138,7 @@ class Packed(Protocol):
     def name(self, row: int) -> bytes: ...
 
     def add_heads(self, rows: npt.NDArray[np.int64], counts: dict[bytes, int]) -> None:
-        """Add to ``counts`` the number of names in ``rows`` by their leading directories: up to three, with the slash
-        after each.
-        """
+        """Add to ``counts`` the names in ``rows`` by their leading directories: up to three, each with its slash."""
 
 
 @dataclass

@@ -32,8 +32,7 @@ _SHORTAGE: Final = re.compile(
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether an error, or one that led to it, says that the process gets no more memory, threads or processes.
-    """
+    """Return whether an error, or one that led to it, says that memory, threads or processes ran out."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:

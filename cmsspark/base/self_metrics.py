@@ -82,9 +82,7 @@ class LiveCounters:
 
 
 class StageTimes:
-    """A piece of work that many processes share, measured like a stage of Spark: call ``task_done`` for each task, and
-    ``end``.
-    """
+    """Work that many processes share, measured like a stage of Spark: ``task_done`` for each task, then ``end``."""
 
     _count = 0
 

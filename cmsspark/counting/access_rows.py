@@ -43,9 +43,7 @@ class AccessRows(StreamAggregator):
     def drain(
         self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
-        """Return the last batch's accesses as columns; ``dataset_name`` and ``block_id`` null where DBS has no such
-        file.
-        """
+        """Return the last batch's accesses as columns; dataset and block are null where DBS has no such file."""
         batch, self._batch = self._batch, None
         if batch is None or not batch.lfns:
             return {}

@@ -134,9 +134,7 @@ def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part
 
 
 def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> tuple[Longs, Numbers]:
-    """Names in a memory-mappable file; the dataset ids in order, and the number of each. Rows without a name are no
-    datasets.
-    """
+    """Names in a memory-mappable file, dataset ids in order and their numbers. Rows without a name are left out."""
     import pyarrow as pa
 
     names: list[str] = []

@@ -258,8 +258,7 @@ def roll_all_up(rollups: Sequence[Rollup], batches: Iterable[Sequence[tuple[date
 
 
 def matches(value: str | None, patterns: Sequence[str]) -> bool:
-    """Return whether a pattern matches the whole of ``value``: ``*`` is any text, ``?`` any character; case-sensitive.
-    """
+    """Return whether a pattern matches all of ``value``: ``*`` is any text, ``?`` any character; case-sensitive."""
     return value is not None and any(_pattern(pattern).fullmatch(value) for pattern in patterns)
 
 

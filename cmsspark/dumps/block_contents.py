@@ -54,9 +54,7 @@ def map_blocks(keys: int, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
 
 
 def merge_blocks(keys: int, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
-    """Yield sums of the blocks of one key by ``dataset`` (an id) and ``month`` (from 1970-01 on), by the key of the
-    dataset.
-    """
+    """Yield sums of a key's blocks by ``dataset`` (id) and ``month`` (from 1970-01), by the dataset's key."""
     by_kind = rows_by_kind(rows)
     blocks = _blocks_once(by_kind[NAMED_BLOCKS])
     totals = sum_totals(by_kind[TOTALS])
@@ -76,8 +74,7 @@ def merge_months(key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
 
 
 def _blocks_once(rows: Sequence[KeyedRows]) -> Columns:
-    """Return ``block_id``, each once, ``dataset`` and ``month``: of several rows the largest name's, dataset's, time's.
-    """
+    """Return ``block_id``, each once, ``dataset`` and ``month``: of several rows the largest values."""
     numbers, names = number_names(rows, "name")
     columns = join_columns(rows, ("block_id", "dataset")) | join_columns(rows, ("created",), np.float64)
     order = np.lexsort((columns["created"], columns["dataset"], rank_names(names)[numbers], columns["block_id"]))

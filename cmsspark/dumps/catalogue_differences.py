@@ -154,9 +154,7 @@ def merge_differences(count: int, keys: int, key: int, rows: Sequence[KeyedRows]
 
 
 def _compare_blocks(pairs: Sequence[KeyedRows], blocks: Sequence[KeyedRows], count: int, keys: int) -> list[KeyedRows]:
-    """Return differences of files whose blocks have other names in DBS than in Rucio; an unknown block differs from
-    none.
-    """
+    """Return differences of files whose blocks DBS and Rucio name otherwise; unknown blocks differ from none."""
     numbers, names = number_names(blocks, "name")
     ids = join_columns(blocks, ("block_id",))["block_id"]
     # Of two rows with one id the larger name is the last.

@@ -74,8 +74,7 @@ def to_frame(tables: Iterable[pa.Table]) -> pl.DataFrame:
 
 
 def datasets_in(frames: Frames) -> tuple[KnownDatasets, pl.Series]:
-    """Return the datasets that FILES and BLOCKS may name, and their names by number; none where DATASETS was not read.
-    """
+    """Return the datasets that FILES and BLOCKS may name, by number; none where DATASETS was not read."""
     if "DATASETS" not in frames:
         return known_datasets([], [], 0), pl.Series(dtype=pl.String)
     ids = identities(frames["DATASETS"])
@@ -277,8 +276,7 @@ def round_values(values: pl.Series, label: str) -> pl.Series:
 
 
 def exact_sum(name: str) -> pl.Expr:
-    """Return the sum of a column of integers in 128 bits, null where all are null; :func:`in_64_bits` brings it back.
-    """
+    """Return the 128-bit sum of integers, null where all are null; :func:`in_64_bits` brings it back."""
     return pl.when(pl.col(name).count() > 0).then(pl.col(name).cast(pl.Int128).sum()).alias(name)
 
 

@@ -60,9 +60,7 @@ def divide(stream: StreamFiles, task_bytes: int) -> list[LineRange]:
 
 
 def split_file(path: str, size: int, task_bytes: int) -> list[LineRange]:
-    """Return the even ranges of a file, the last one open: one of a packed file, and of one that is no larger than a
-    task.
-    """
+    """Return a file's even ranges, the last one open: one of a packed file, or of one no larger than a task."""
     count = 1 if is_packed_name(path) else max(1, -(-size // task_bytes))
     starts = [size * number // count for number in range(count)]
     return [LineRange(path, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]

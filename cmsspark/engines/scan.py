@@ -175,9 +175,7 @@ def read_tasks(
 def _read_files(
     stream: StreamFiles, context: TaskContext, is_accepted: bool, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Pre-aggregate the rows (file, its content) that Spark has read. ``is_accepted``: damaged files are read up to the
-    damage.
-    """
+    """Pre-aggregate Spark's rows (file, content). ``is_accepted``: damaged files are read up to the damage."""
     reader, aggregator = context.open(stream.stream, stream.format, stream.earlier_day)
     for batch in batches:
         for file, content in zip(*(column.to_pylist() for column in batch.columns), strict=True):

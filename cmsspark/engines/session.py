@@ -88,8 +88,7 @@ def session(app: str, **conf: str) -> SparkSession:
 
 
 def has_session() -> bool:
-    """Return whether :func:`session` finds a Spark to use: spark-submit started this process, or a session runs in it.
-    """
+    """Return whether there is a Spark for :func:`session`: spark-submit's, or a session of this process."""
     if _is_submitted():
         return True
     if "pyspark" not in sys.modules:
@@ -219,9 +218,7 @@ def _not_read(file: str, text: str) -> errors.CmssparkError:
 
 @contextmanager
 def static_plans(spark: SparkSession) -> Iterator[None]:
-    """Run queries whose numbers of partitions are set without adaptive execution, which runs a job of its own for each
-    exchange.
-    """
+    """Run queries of set numbers of partitions without adaptive execution, a job for each exchange."""
     before = spark.conf.get("spark.sql.adaptive.enabled")
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     try:

@@ -48,9 +48,7 @@ class Entry:
 
 
 class Files(Protocol):
-    """The interface of a file system. A location that does not exist gives None from ``stat`` and raises InputMissing
-    elsewhere.
-    """
+    """A file system. A location that does not exist gives None from ``stat``, and InputMissing elsewhere."""
 
     def stat(self, path: str) -> Entry | None: ...
     def list_dir(self, path: str) -> list[Entry]: ...
@@ -92,8 +90,7 @@ def local_path(location: str) -> str:
 
 
 def absolute(location: str) -> str:
-    """Return the location as it reads from any folder: local ones as absolute paths, URIs without a slash at their end.
-    """
+    """Return the location as seen from any folder: local ones absolute, URIs without a slash at the end."""
     return str(Path(local_path(location)).absolute()) if is_local(location) else location.rstrip("/")
 
 
@@ -250,8 +247,7 @@ class LocalFiles:
             shutil.copyfile(source, file)
 
     def uri(self, path: str) -> str:
-        """Return the location as a URI for pandas, DuckDB and Spark; a name with special characters stays a plain path.
-        """
+        """Return a URI for pandas, DuckDB and Spark; a name with special characters stays a plain path."""
         path = os.path.abspath(local_path(path))
         return f"file://{path}" if quote(path) == path else path
 
@@ -291,9 +287,7 @@ def unreadable(path: str, error: OSError) -> CmssparkError:
 
 @contextmanager
 def _reading(location: str, problem: str = "no such file") -> Iterator[str]:
-    """Yield the path on disk. Convert an OSError: InputMissing (66) where it does not exist, otherwise as
-    :func:`unreadable`.
-    """
+    """Yield the path on disk. Raises InputMissing (66) where it does not exist, else as :func:`unreadable`."""
     path = local_path(location)
     try:
         yield path

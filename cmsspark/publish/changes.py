@@ -115,9 +115,7 @@ class Changes:
         return self.completeness_digest != hashlib.sha256(completeness).digest()
 
     def knows_all(self) -> bool:
-        """Return whether every document that may have been sent is confirmed, so that its form at the destination is
-        known.
-        """
+        """Return whether all documents that may have been sent are confirmed, so their form there is known."""
         if self.last_completeness is not None and self.completeness_digest is None:
             return False
         return self._db.execute("SELECT 1 FROM docs WHERE sent IS NULL LIMIT 1").fetchone() is None

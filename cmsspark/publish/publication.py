@@ -303,9 +303,7 @@ def record_publication(request: PublishRequest, results: list[PublishResult]) ->
 
 
 def check_results(results: list[PublishResult]) -> None:
-    """Raise NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were
-    refused.
-    """
+    """Raise NotReady (75) for documents still to be confirmed, DocumentsQuarantined (3) for refused ones."""
     waiting = sum(result.totals.open for result in results)
     if waiting:
         raise NotReady(

@@ -115,9 +115,7 @@ def store_day(
 
 
 def _add_density(inputs: Inputs, outcome: DayOutcome, before: Sequence[Manifest]) -> list[str]:
-    """Add streams of unusual density to ``drift`` of the manifest, in place of those of a reused run; return warnings
-    about them.
-    """
+    """Add streams of unusual density to ``drift``, in place of those of a reused run; return warnings."""
     formats = {source.stream: source.format_name for source in inputs.streams}
     unusual, warnings = drift.unusual_density(outcome.manifest["files_read"], formats, before)
     entries = outcome.manifest["drift"]
@@ -158,9 +156,7 @@ def _check_not_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, Str
 def quarantine_records(
     request: JobRequest, records: Iterable[tuple[str, str]], bins: Mapping[str, StreamBins]
 ) -> tuple[str | None, dict[str, list[str]]]:
-    """Quarantine malformed records, pairs of a stream and its detail; return the file, and by stream a few examples
-    without values.
-    """
+    """Quarantine malformed records (stream, detail); return the file, and by stream some examples without values."""
     if not any(stream_bins.malformed for stream_bins in bins.values()):
         return None, {}
     folder = request.settings.state_dir / "quarantine" / request.job / request.day.isoformat()

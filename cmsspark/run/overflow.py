@@ -114,8 +114,7 @@ def _copied(files: Files, path: str) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class _Search:
-    """A search for the largest value of a column in the logs of a day. ``catalogue``: None where no file is looked up.
-    """
+    """A search for a column's largest value in a day's logs. ``catalogue``: None where no file is looked up."""
 
     request: DayRequest
     inputs: Inputs

@@ -135,9 +135,7 @@ def record_time(logged: int | float | None, stamp: int | float | None) -> int | 
 
 
 def job_site(logged: str | None) -> str:
-    """Return the site of a job (rule 33): without outer blanks and one ``_Disk`` at the end; ``unknown`` where it is
-    none.
-    """
+    """Return a job's site (rule 33): without outer blanks and one ``_Disk`` at the end, or ``unknown``."""
     name = (logged or "").strip().removesuffix("_Disk")
     return name if name and name.lower() != UNKNOWN else UNKNOWN
 

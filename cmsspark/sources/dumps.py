@@ -104,9 +104,7 @@ def choose_replica_dump(files: Files, layout: Layout, day: date, tables: Iterabl
 
 
 def dump_at(files: Files, kind: str, folder: str, day: date, when: date | None, tables: Iterable[str]) -> Dump | None:
-    """Return the dump in ``folder``, dated ``when``, that was chosen before for ``day``; None where it is now
-    incomplete.
-    """
+    """Return the dump in ``folder``, dated ``when``, that was chosen for ``day``; None if incomplete now."""
     names = DUMPS[kind].tables if DUMPS[kind].is_one_folder else sorted(set(tables))
     listed, incomplete = _tables(files, kind, folder, names)
     if incomplete:

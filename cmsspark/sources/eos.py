@@ -59,9 +59,7 @@ def _find_layout(keys: Fields | Mapping[str, Any]) -> str:
 
 
 class EosDecoder(AccessDecoder):
-    """Decodes EOS lines of all format versions in any mix. All accesses are at CERN; whether they are remote is
-    unknown.
-    """
+    """Decodes EOS lines of all versions in any mix. All accesses are at CERN; remote or not is unknown."""
 
     stream = "eos"
 

@@ -20,8 +20,7 @@ _PROXIES = frozenset(("proxy", "limited proxy"))
 
 
 def user_name(identity: str | None) -> str | None:
-    """Return the user's name in a certificate's DN, or the whole text where it is not a DN (rule 13); None where empty.
-    """
+    """Return the user's name in a certificate's DN, or the whole text of another form (rule 13); None where empty."""
     if identity is None:
         return None
     name = identity.partition("&")[0].strip()

@@ -51,9 +51,7 @@ def choose(
 
 
 def _spark_reason(command: Command, settings: Settings) -> str:
-    """Return the profile or the first option of Spark that somebody asked for; empty where all are the local profile's
-    own.
-    """
+    """Return the profile or first option of Spark that was asked for; empty where all are the local profile's."""
     if command.profile != "local" or command.mode != "client":
         return f"profile {command.profile}"
     for name, chosen in sorted(command.options.chosen.items()):

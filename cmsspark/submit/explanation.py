@@ -39,9 +39,7 @@ def counted_by_spark(job: Job | None, reason: str) -> list[str]:
 
 
 def explanation(command: Command, spark: Command, settings: Settings, first: Sequence[str], job_name: str) -> str:
-    """Return each option, its value, where it comes from, what it was laid over and why it is so; ``first``: lines
-    before.
-    """
+    """Return each option, its value, its source, what it was laid over and why; ``first``: lines before."""
     if spark.mode == "python":
         return "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
     lines = list(first)

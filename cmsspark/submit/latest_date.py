@@ -93,8 +93,7 @@ def without_date(
 
 
 def _newest_dump_day(dump_job: DumpJob, options: Mapping[str, Any], settings: Settings) -> date | None:
-    """Return the day of the newest dumps that a job reads, the oldest of them; None where they have none or are remote.
-    """
+    """Return the day of the oldest of the newest dumps that a job reads; None without any, or on other hosts."""
     from cmsspark.cli.options import with_sources
     from cmsspark.filesystems.storage import LocalFiles
     from cmsspark.run.provenance import is_all_local

@@ -183,8 +183,7 @@ def add_confs(options: Options, confs: Iterable[str]) -> None:
 
 
 def cluster_defaults(spark_home: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return what ``spark-defaults.conf`` of this Spark sets: spark-submit reads it itself, below all layers of ours.
-    """
+    """Return what ``spark-defaults.conf`` sets: spark-submit reads it itself, below all layers of ours."""
     folder = Path(environ["SPARK_CONF_DIR"]) if environ.get("SPARK_CONF_DIR") else spark_home / "conf"
     try:
         lines = (folder / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -195,9 +194,7 @@ def cluster_defaults(spark_home: Path, environ: Mapping[str, str]) -> dict[str, 
 
 
 def spark_submit_words(options: Options) -> list[str]:
-    """Return the options as words of spark-submit: those that it has words of its own for first, then all others by
-    name.
-    """
+    """Return the options as words of spark-submit: those it has words of its own for, then all others by name."""
     argv = []
     for name, word in _WORDS.items():
         value = options.get(name)

@@ -56,9 +56,7 @@ def settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def pages(properties: Mapping[str, str]) -> list[str]:
-    """Return the web addresses of the ResourceManagers that a ``yarn-site.xml`` names, with or without high
-    availability.
-    """
+    """Return the web addresses of all ResourceManagers that a ``yarn-site.xml`` names."""
     scheme = "https" if properties.get("yarn.http.policy") == "HTTPS_ONLY" else "http"
     key = f"yarn.resourcemanager.webapp.{'https.' if scheme == 'https' else ''}address"
     port = 8090 if scheme == "https" else 8088
@@ -170,9 +168,7 @@ class Application:
 
 
 def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:
-    """Return the container that failed and what its logs say of it: our own message, else the last exception, else the
-    end.
-    """
+    """Return the container that failed and what it says: our message, else the last exception, else the end."""
     drivers = [name for name in logs if name.endswith("_000001")]
     failed = [name for driver in drivers for name in FAILED.findall(logs[driver].get("stderr", "")) if name in logs]
     if not logs:

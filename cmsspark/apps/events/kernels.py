@@ -61,9 +61,7 @@ def _distance2(eta: float, phi: float, other_eta: float, other_phi: float) -> fl
 
 @jit
 def _candidates(rows: Array, start: int, stop: int, least: float) -> Array:
-    """Return the particles with more transverse momentum than ``least``, by η: η, φ, pT and number of each, side by
-    side.
-    """
+    """Return η, φ, pT and number of the particles above ``least`` in transverse momentum, by η."""
     numbers = np.empty(stop - start, np.int64)
     etas = np.empty(stop - start)
     count = 0

@@ -102,8 +102,7 @@ class Share:
         return sum(int(_is_validation(hashes).sum()) for hashes in self._hashes)
 
     def longest_sequence(self) -> int:
-        """Return the length that holds all particles of every event of this share; 1 for a network without particles.
-        """
+        """Return the length that holds all particles of every event of this share; 1 without particles."""
         if not needs_low_level(self.kind):
             return 1
         return max((sequence_length(self._matrices(*group)) for group in self._groups), default=1)

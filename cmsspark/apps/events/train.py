@@ -75,9 +75,7 @@ def find_sample(files: Files, fout: str, until: date) -> StoredSample:
 
 @contextmanager
 def on_this_host(files: Files, folder: str, parts: Sequence[str]) -> Iterator[Path]:
-    """Yield the folder of a sample as one of this host, with its scalers and the given parts, copied if it is
-    elsewhere.
-    """
+    """Yield a sample's folder on this host, with its scalers and the given parts, copied if it is elsewhere."""
     if is_local(folder):
         yield Path(local_path(folder))
         return

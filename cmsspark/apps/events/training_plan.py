@@ -32,9 +32,7 @@ class World:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> World:
-        """Return the world that the launcher's variables describe (``JAX_COORDINATOR_ADDRESS`` …); without them one
-        worker.
-        """
+        """Return the world of the launcher's variables (``JAX_COORDINATOR_ADDRESS`` …); without them one worker."""
         workers = int(environ.get("JAX_NUM_PROCESSES", "1"))
         if workers == 1:
             return cls()

@@ -118,8 +118,7 @@ class Plan:
         self.added.append((dataset, site))
 
     def _victims(self, dataset: int, site: int, size: float, most: float) -> list[int] | None:
-        """Return the copies that go for ``size`` bytes, which serve fewer than ``most`` accesses; None where too few.
-        """
+        """Return the copies that go for ``size`` bytes, with fewer than ``most`` accesses; None where too few."""
         missing, chosen, lost = size - self._free[site], list[int](), 0.0
         for number in self._of_site[site]:
             if missing <= 0:

@@ -71,9 +71,7 @@ def _reads(
     generator: np.random.Generator, name: str, created: int, end: int, scale: float, homes: Array, size: float,
     sites: list[str],
 ) -> list[pl.DataFrame]:  # fmt: skip
-    """Return the reads of one dataset: days from its making on, with weeks in which an analysis runs over it, or none
-    does.
-    """
+    """Return the reads of a dataset from its making on, with weeks of an analysis that runs over it, and without."""
     import polars as pl
 
     days = np.arange(max(created, 0), end)

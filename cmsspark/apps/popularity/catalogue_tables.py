@@ -134,9 +134,7 @@ _MS: Final = 86_400_000
 
 @dataclass(frozen=True)
 class _StoredTable:
-    """A stored table. ``day``: the one it is stored under. ``known_since``: that of its newest input, maybe a later
-    dump.
-    """
+    """A stored table. ``day``: its own; ``known_since``: that of its newest input, maybe a later dump."""
 
     name: str
     day: date
@@ -213,9 +211,7 @@ def _newest_input(day: date, table: CurrentTable) -> date | None:
 
 
 def _by_monday(tables: Sequence[_StoredTable], days: Sequence[date]) -> list[tuple[date, _StoredTable]]:
-    """(Monday, the newest table known before it) for the weeks of the days and the one after them, as far as tables
-    change.
-    """
+    """(Monday, the newest table known before it) for the weeks of the days and the next, where tables change."""
     monday = days[0] - timedelta(days=days[0].weekday())
     chosen: list[tuple[date, _StoredTable]] = []
     while monday <= days[-1] + timedelta(days=1):

@@ -103,9 +103,7 @@ DayReads = tuple[date, pl.DataFrame, pl.DataFrame]
 
 
 def day_reads(day: date, rows: pl.DataFrame) -> DayReads:
-    """Return the reads of a day. ``rows``: stream, dataset_name, site_name, user, nacc and remote_nacc of streams of
-    accesses.
-    """
+    """Return a day's reads, from ``rows`` of streams of accesses: stream, dataset, site, user and counts."""
     is_site = pl.col("site_name") != _UNKNOWN_SITE
     coded = rows.select(
         pl.col("dataset_name", "user").cast(pl.Categorical), pl.when(is_site).then("site_name").cast(pl.Categorical),

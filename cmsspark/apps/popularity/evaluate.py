@@ -113,9 +113,7 @@ def _forecast(shared: tuple[Series, Label], task: tuple[int, str, int]) -> dict[
 
 
 def judge(weeks: Weeks, forecast: WeekForecast) -> dict[str, Any]:
-    """Return a row: the first day of the week, the model, :func:`metrics` of the datasets that had entered, and those
-    of the strata.
-    """
+    """Return a row: the week's first day, the model, :func:`metrics` of datasets that had entered, and strata."""
     series, entered = weeks.series, ~np.isnan(forecast.scores)
     labels, scores = weeks.label.mark(series, forecast.day)[entered], forecast.scores[entered]
     parts = {

@@ -110,9 +110,7 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
 
 
 def decayed(values: Array) -> Array:
-    """Return seven times the mean of the days of ``values`` [days, datasets], each weighed half of the day two days
-    after it.
-    """
+    """Return 7 × the mean of days of ``values`` [days, datasets]; a day weighs half of that two days later."""
     recent = values[-28:]
     weights = np.exp2(np.arange(1 - len(recent), 1) / 2)
     return np.asarray(7 * weights @ recent / weights.sum())

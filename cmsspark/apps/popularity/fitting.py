@@ -137,9 +137,7 @@ def calibrated(raw: Array, weights: Array | None) -> Array:
 
 
 def helpful_calibration(past: Sequence[PastWeek]) -> Array | None:
-    """Return the calibration of the past weeks; None unless the calibration of the others lowers the error of each of
-    them.
-    """
+    """Return the calibration of past weeks; None unless that of the others lowers the error of each of them."""
     if len(past) < CALIBRATION_WEEKS:
         return None
     for number, (raw, labels) in enumerate(past):

@@ -177,9 +177,7 @@ def quality(weeks: Weeks, day: date, model_name: str, count: int, *, seed: int =
 
 
 def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl.DataFrame:
-    """Rows of :func:`cmsspark.apps.popularity.evaluate.evaluate` as the stored ``table``, one for each week, model and
-    stratum.
-    """
+    """Rows of ``evaluate`` as the stored ``table``, one for each week, model and stratum."""
     stored = []
     for row in rows:
         for stratum, metrics in {"all": row, **row["strata"]}.items():

@@ -35,9 +35,7 @@ _FLAGS: Final = ("is_tier_", "is_campaign_")
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved model: its card, and the model ready to predict, with its calibration. ``folder``: of its version, a path
-    or a URI.
-    """
+    """A saved model: its card, and the model with its calibration. ``folder``: of its version, a path or URI."""
 
     folder: str
     card: dict[str, Any]
@@ -212,9 +210,7 @@ def load(location: str) -> Saved:
 
 
 def find(location: str) -> Saved | None:
-    """Return the saved model of a folder, which may be a URI; None where a plain path is no folder. Raises as
-    :func:`load`.
-    """
+    """Return the saved model in a path or URI; None where a path is no folder. Raises as :func:`load`."""
     if is_local(location) and not location.startswith("file:") and not Path(location).is_dir():
         return None
     return load(location)

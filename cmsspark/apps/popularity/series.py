@@ -229,8 +229,7 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
 
 
 def _access_rows(stored: StoredDays) -> Iterator[tuple[date, pl.DataFrame]]:
-    """Yield each day's partials of streams of accesses, of all its part files: rows of one dataset may be in several.
-    """
+    """Yield each day's partials of streams of accesses; rows of one dataset may be in several part files."""
     texts = ("stream", "dataset_name", "site_name", "user")
     for batch in stored.batches([*texts, "nacc", "remote_nacc", "read_bytes", "cpu_time"]):
         by_day: dict[date, list[pl.DataFrame]] = {}

@@ -55,8 +55,7 @@ def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
 
 
 def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:
-    """Return the last stored day, not after the request's, on which a log of any stream has an access to each dataset.
-    """
+    """Return the last stored day, up to the request's, on which a log of any stream has an access to each dataset."""
     import polars as pl
 
     from cmsspark.store import results

@@ -1,6 +1,4 @@
-"""``event_counts``: blocks, files, events and bytes by the month in which DBS got the block, tier and campaign (rule
-39).
-"""
+"""``event_counts``: blocks, files, events and bytes by month of the block, tier and campaign (rule 39)."""
 
 from __future__ import annotations
 

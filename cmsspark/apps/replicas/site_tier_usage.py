@@ -53,9 +53,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
 
 
 def _with_replica_events(rows: pl.DataFrame) -> pl.DataFrame:
-    """``rows`` with a dataset's events times the share of its bytes that is there; null where DBS knows no events or
-    bytes of it.
-    """
+    """``rows`` with events by the share of a dataset's bytes that is there; null where DBS knows neither."""
     import polars as pl
 
     from cmsspark.dumps import dump_frames

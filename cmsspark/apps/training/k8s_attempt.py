@@ -209,8 +209,7 @@ class JobAttempt:
         return None
 
     def _refusals(self) -> list[str]:
-        """Return why the Job's controller could not make pods, as its events say; nothing where they may not be read.
-        """
+        """Return why the Job's controller could not make pods, by its events; nothing where they are not readable."""
         chosen = f"involvedObject.name={self._name},involvedObject.kind=Job,reason=FailedCreate"
         with suppress(CmssparkError), api_errors("reading events", self._where):
             events = self._core.list_namespaced_event(

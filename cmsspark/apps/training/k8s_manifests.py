@@ -68,9 +68,7 @@ def labels(run: TrainingRun) -> dict[str, str]:
 
 
 def object_name(run: TrainingRun, attempt: int) -> str:
-    """Return the name of an attempt's objects: each has its own, because those of the last may still be on their way
-    out.
-    """
+    """Return the name of an attempt's objects: those of the last may still be on their way out."""
     return run.name if attempt == 1 else f"{run.name}-r{attempt}"
 
 

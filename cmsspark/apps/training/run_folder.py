@@ -27,9 +27,7 @@ ENDED: Final = frozenset({"done", "failed", "stopped", "lost"})
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """What was started: script, arguments without secrets, back end; ``process`` and ``process_began`` identify the
-    launcher.
-    """
+    """What was started: script, arguments without secrets, back end, and the launcher's process."""
 
     name: str
     script: str

@@ -18,9 +18,7 @@ _OPTIONAL = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
 def find_imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield the modules that a script needs, with the line: all but those in ``try … except ImportError`` and for
-    types.
-    """
+    """Yield the modules that a script needs, with the line; not those in ``except ImportError`` or for types."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)

@@ -29,9 +29,7 @@ BUILT_IN: Final = "etc/views.yaml"
 
 @dataclass(frozen=True)
 class View:
-    """A view. ``period``: the last whole week or month where none is given; ``sort``: a key, upwards, or a measure,
-    largest first.
-    """
+    """A view. ``period``: by default the last whole week or month; ``sort``: a key, or a measure downwards."""
 
     name: str
     about: str

@@ -296,6 +296,5 @@ def _following_error(connection: StompConnection) -> Any | None:
 
 
 def _taken(transaction: str) -> str:
-    """Return the name of the empty transaction whose receipt says that the broker has all messages of ``transaction``.
-    """
+    """Return the empty transaction whose receipt says that the broker has all messages of ``transaction``."""
     return f"taken-{transaction}"

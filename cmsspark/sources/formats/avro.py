@@ -160,8 +160,7 @@ _PLAIN = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes"
 
 
 def _are_plain(kinds: Collection[Any]) -> bool:
-    """Return whether all types are plain and a record has at least one byte: otherwise a damaged count loops very long.
-    """
+    """Return whether all types are plain and records take bytes: otherwise a damaged count loops very long."""
     return all(map(_is_plain, kinds)) and any(kind != "null" for kind in kinds)
 
 

@@ -195,8 +195,7 @@ def _zstandard(block: memoryview) -> Any:
 
 
 def _one_stream(decompressor: Any, block: memoryview, damage: type[Exception]) -> Any:
-    """Return the content of the only stream in a block; None where it is damaged, cut short or followed by something.
-    """
+    """Return the content of a block's only stream; None where it is damaged, cut short or followed by more."""
     try:
         content = decompressor.decompress(block)
     except (damage, EOFError):

@@ -152,8 +152,7 @@ def value(field: bytes, column: Column, file: str, row: int) -> str | int | floa
 
 
 def _shown(field: bytes) -> str:
-    """Return a value for an error message: a number as it stands; of a text, which may name a person, the length only.
-    """
+    """Return a value for an error message: a number as it stands; of a text, maybe of a person, the length only."""
     if re.fullmatch(rb"[0-9.eE+-]{1,40}|(?i:[+-]?(?:nan|inf(?:inity)?))", field):
         return repr(field.decode())
     return f"a text of {len(field)} bytes"

@@ -139,9 +139,7 @@ def chunks(stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIM
 
 
 def _past_line(stream: Any, buffer: bytearray, end: int, size: int, file: str, limit: int) -> tuple[LongLine, int, int]:
-    """Read to the end of the line whose first ``end`` bytes are in the buffer. Returns it, and the span of what
-    follows.
-    """
+    """Read to the end of the line whose first ``end`` bytes are in the buffer; return it and what follows."""
     head, room = bytes(memoryview(buffer)[: min(end, RAW_LIMIT)]), memoryview(buffer)[:size]
     while got := _read(stream, room, file):
         newline = buffer.find(b"\n", 0, got)
