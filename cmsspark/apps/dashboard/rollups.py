@@ -91,7 +91,8 @@ class Rollups:
         stored = self.stored()
         faults = {day: _text(entry.fault) for day, entry in stored.items() if entry.fault is not None}
         faults |= {
-            day: self._unreadable[day, entry.run] for day, entry in stored.items()
+            day: self._unreadable[day, entry.run]
+            for day, entry in stored.items()
             if (day, entry.run) in self._unreadable
         }
         days = {day: entry for day, entry in stored.items() if day not in faults}

@@ -8,8 +8,8 @@ import msgspec
 from cmsspark.apps.monitor.event_log_search import with_events
 from cmsspark.apps.monitor.options import run_options
 from cmsspark.base.errors import UsageError
-from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.readable import json_text, readable
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import find_job
 

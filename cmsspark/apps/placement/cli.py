@@ -14,9 +14,8 @@ from cmsspark.apps.placement import stored_inputs
 from cmsspark.apps.placement.stored_inputs import PlacementInputs
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
-from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.sizes import parse_bytes
-from cmsspark.base.text.terminal import echo_list, echo_table, percent, volume
+from cmsspark.base.text.terminal import echo_list, echo_table, percent, pluralize, volume
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import FiniteRange, store_options
 from cmsspark.cli.output_files import check_table_path, write_table

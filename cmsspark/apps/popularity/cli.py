@@ -175,9 +175,7 @@ def _number_day(series: Series, day: date | None) -> int:
 @click.option("--last", type=click.IntRange(1), default=4, show_default=True, help="Past weeks for the model card.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder of the model's versions.")
 @click.option("--json", "as_json", is_flag=True, help="Print the model card as JSON.")
-def train_command(
-    label: Label, model: str, seed: int, last: int, output: Path, as_json: bool, **source: Any
-) -> None:
+def train_command(label: Label, model: str, seed: int, last: int, output: Path, as_json: bool, **source: Any) -> None:
     """Train a model on all days and save it as a new version, with its model card.
 
     The card says how good such a model was on the last weeks, each predicted from the days before it.

@@ -142,6 +142,7 @@ def _remove_lost(folder: RunFolder) -> None:
 def fetch_command(name: str, target: Path, settings_file: str | None) -> None:
     """Copy what the workers left: worker 0's files into the folder, those of others into worker-N below it."""
     from cmsspark.apps.training.launch import brought_back
+
     folder = _find(name, settings_file)
     files = brought_back(folder)
     if not files:

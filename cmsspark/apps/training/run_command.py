@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from cmsspark.base.errors import UsageError
-from cmsspark.base.text.plurals import pluralize
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:

@@ -98,8 +98,7 @@ def test_a_plan_names_executors_memory_time_and_cost() -> None:
     run = on_yarn(120, GB, totals=TaskTotals(run_ms=150_000), executors=executors)
     assert list(plan_lines([run], "yarn", size_spark_run(GB, YARN), YARN)) == [
         "executors  2 executors of 4 cores, 8 tasks at once",
-        "memory     2 × 7.5 GB for executors, 4.3 GB of heap for the driver"
-        "; 2.0 GB of Python expected in an executor",
+        "memory     2 × 7.5 GB for executors, 4.3 GB of heap for the driver; 2.0 GB of Python expected in an executor",
         "time       120 s, by 1 measured run of 1.0 GB, which took 120 s",
         "cost       0.042 core hours of tasks, at most 0.27 with what waits; 0.5 GB hours of executors",
     ]

@@ -190,9 +190,7 @@ def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[
         [
             ui.Figure("Unused there", ui.si(size, "B"), f"{size:,} B of {stored_bytes:,} B on {kind}"),
             ui.Figure("Datasets", f"{len(rows):,}", f"of {count:,} with a replica, as of {day}"),
-            ui.Figure(
-                "Not read", f"{sum(not any(row[3:]) for row in rows):,}", "not read at any other site either"
-            ),
+            ui.Figure("Not read", f"{sum(not any(row[3:]) for row in rows):,}", "not read at any other site either"),
         ]
     )
     columns = (
