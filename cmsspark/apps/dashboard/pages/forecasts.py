@@ -158,9 +158,8 @@ def _datasets(request: PageRequest, chosen: _Chosen) -> ui.Section:
 def _quality(judged: Any, *, by_site: bool) -> ui.Section:
     title = "How good such forecasts were"
     if not judged.rows:
-        return ui.Section(
-            title, [ui.Note("No past week could be judged: the store had too few days before the forecast.")]
-        )
+        reason = "the store had too few days before the forecast, or --judged was 0"
+        return ui.Section(title, [ui.Note(f"No past week was judged: {reason}.")])
     weeks = sorted({row[0] for row in judged.rows})
     values = {(row[0], row[1]): row[4] for row in judged.rows}
     series = {
