@@ -7,6 +7,7 @@ remote where its site has no complete copy of the dataset on disk when the week 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import date
 from typing import Any, Final
@@ -72,12 +73,14 @@ class Replay:
     limits: Limits = DEFAULT
 
     def run(self, rules: Sequence[str], *, weeks: int | None = None) -> list[Week]:
-        """Return a row for each week and rule. Raises InputMissing (66) where no week has enough days before it."""
+        """Return a row for each week and rule. Raises InputMissing (66) where no week has enough days, and replicas,
+        before it.
+        """
         for rule in rules:
             if rule not in ABOUT:
                 raise UsageError(f"there is no rule {rule!r}", next_step=f"one of {', '.join(ABOUT)}")
         mondays = [day for day in self.reads.mondays() if day >= 7 * FIRST_WEEKS]
-        chosen = mondays[-weeks:] if weeks else mondays
+        chosen = self._since_replicas(mondays[-weeks:] if weeks else mondays)
         if not chosen:
             raise InputMissing(
                 "no week can be replayed",
@@ -97,6 +100,14 @@ class Replay:
                 row, states[rule] = self._week(rule, day, state, forecast)
                 rows.append(row)
         return rows
+
+    def _since_replicas(self, mondays: list[int]) -> list[int]:
+        """Return the Mondays from the first one on before which replicas are known, at least the last one."""
+        for number, day in enumerate(mondays[:-1]):
+            with suppress(InputMissing):
+                self.replicas_before(self.reads.days[day])
+                return mondays[number:]
+        return mondays[-1:]
 
     def _demand(
         self, rule: str, past: Reads, groups: list[Array], outlook: Outlook | None, day: int, replicas: Replicas

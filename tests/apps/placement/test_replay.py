@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 
 from cmsspark.apps.placement import replay, synthetic
 from cmsspark.apps.placement.demand import Outlook
 from cmsspark.apps.placement.reads import Reads
 from cmsspark.apps.placement.replicas import Replicas, make_replicas, make_space
+from cmsspark.base.errors import InputMissing
 from tests.apps.placement.worlds import FIRST, HOT, NEW, TB, A, B, copies_of, copy, full, reads_of
 
 
@@ -90,3 +92,22 @@ def test_a_dataset_that_a_snapshot_lacks_does_not_arrive_twice() -> None:
 
     rows = replay.Replay(named, before, full(snapshots[0])).run(["as-is"])
     assert [row.disk_bytes for row in rows] == [2 * TB] * 3
+
+
+def test_weeks_before_the_first_replicas_are_left_out() -> None:
+    reads = reads_of(*[(day, HOT, B, 30) for day in range(49)], weeks=7)
+    replicas = copies_of(copy(HOT, A), copy("/Clock/x/RAW", A), reads=reads)
+    named = reads.named(replicas.datasets, replicas.sites)
+
+    def since(first: date) -> list[date]:
+        def before(day: date) -> Replicas:
+            if day < first:
+                raise InputMissing("no replicas")
+            return replicas
+
+        return [row.week for row in replay.Replay(named, before, full(replicas)).run(["as-is"])]
+
+    weeks = [FIRST + timedelta(days=day) for day in (28, 35, 42)]
+    assert [since(week) for week in weeks] == [weeks, weeks[1:], weeks[2:]]
+    with pytest.raises(InputMissing, match="no replicas"):
+        since(weeks[2] + timedelta(days=1))
