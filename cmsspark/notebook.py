@@ -68,6 +68,7 @@ def read(
     ``to``: ``pandas``, ``arrow`` or ``polars``. In pandas ``day`` is a datetime, and whole numbers with nulls have the
     type Int64, so they stay exact.
 
+    A partial day, which lacks an input, has the rows that it has: ``select * from stored_days where is_partial``.
     Raises InputMissing (66) for days that are not stored, unless ``allow_missing`` and some are; UsageError (2) for an
     unknown table or column.
 
@@ -146,11 +147,11 @@ def days(table: str = "data_aggregation", *, fout: str | None = None, settings_f
         >>> cms.days()
         [datetime.date(2026, 1, 15)]
     """
-    from cmsspark.store.stored_columns import stored_days
+    from cmsspark.store.stored_columns import days_with_table
 
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
-    return stored_days(_files(store, settings), store, job_of_table(table).name)
+    return days_with_table(_files(store, settings), store, table)
 
 
 def _files(store: str, settings: Settings) -> Files:

@@ -71,7 +71,11 @@ def test_a_day_is_read_as_pandas_arrow_and_polars(store: str) -> None:
 
 
 def test_a_range_is_all_its_days_or_says_which_are_missing(store: str) -> None:
-    assert cms.days(fout=store) == days(3)
+    assert cms.days(fout=store) == cms.days("partials", fout=store) == days(3)
+    # A table that the job did not store on these days.
+    assert cms.days("site_pairs", fout=store) == []
+    with pytest.raises(InputMissing, match="2 of the 2 days"):
+        cms.read("site_pairs", "2026-01-05", "2026-01-06", allow_missing=True, fout=store)
     rows = cms.read("data_aggregation", "2026-01-05", "2026-01-07", fout=store)
     assert sorted(set(rows["day"].dt.date)) == days(3)
     with pytest.raises(InputMissing, match="2026-01-08 to 2026-01-11"):

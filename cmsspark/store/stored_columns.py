@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import date
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from cmsspark.base.errors import InputMissing
+from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.memory import is_shortage
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Table, stored_table
@@ -175,6 +175,23 @@ def stored_days(files: Files, fout: str, job: str) -> list[date]:
     """Return the days that a job has a result of, in order."""
     intervals = results.stored_intervals(files, fout, job)
     return sorted(interval for interval in intervals if not isinstance(interval, Period))
+
+
+def days_with_table(files: Files, fout: str, table: str) -> list[date]:
+    """Return the days that a table is stored for, in order: a job may have stored a day without one of its tables."""
+    job = job_of_table(table)
+    days = stored_days(files, fout, job.name)
+    if table in (job.name, *job.aliases):
+        return days
+    return [day for day in days if _has_table(files, fout, job.name, table, day)]
+
+
+def _has_table(files: Files, fout: str, job: str, table: str, day: date) -> bool:
+    """Return whether the result of a day has a table; of a damaged one that shows when it is read."""
+    try:
+        return table in results.current_run(files, fout, job, day)[2].tables
+    except DataError:
+        return True
 
 
 def newest_replicas(files: Files, fout: str, until: date | None = None) -> tuple[date, CurrentTable, str]:

@@ -141,8 +141,8 @@ def fill_histograms(
             f"there is no feature {unknown[0]}", where=folder,
             next_step=f"use one of: {', '.join(layout.feature_names)}",
         )  # fmt: skip
-    if without := [name for name in ranges or {} if name not in names]:
-        raise UsageError(f"no histogram of {without[0]} is drawn", found=f"a range of {without[0]}; {', '.join(names)}")
+    if unused := [name for name in ranges or {} if name not in names]:
+        raise UsageError(f"no histogram of {unused[0]} is drawn", found=f"a range of {unused[0]}; {', '.join(names)}")
     columns = [layout.feature_names.index(name) for name in names]
     limits = _limits(folder, layout, names, columns, ranges or {})
     histograms = {

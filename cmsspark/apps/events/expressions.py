@@ -16,10 +16,10 @@ from cmsspark.base.errors import DataError
 
 _BINARY: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     # Two conditions add up to 2, as in Python; numpy would take "or".
-    ast.Add: lambda left, right: 0 + left + right,
+    ast.Add: lambda x, y: 0 + x + y,
     ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     # Whole numbers would overflow, and those of Python grow without end: 9 ** 9 ** 9.
-    ast.Pow: lambda left, right: (1.0 * left) ** right,
+    ast.Pow: lambda x, y: (1.0 * x) ** y,
     ast.Mod: operator.mod, ast.FloorDiv: operator.floordiv, ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_, ast.BitXor: operator.xor,
 }  # fmt: skip
