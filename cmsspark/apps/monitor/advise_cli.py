@@ -38,9 +38,11 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None) -> N
         click.echo(json_text(document, indent=1))
         return
     alike = alike_runs(runs)
-    others = f" ({len(runs) - len(alike)} more had another heap, or no figures)" if 0 < len(alike) < len(runs) else ""
-    used = pluralize(len(alike or runs), "measured run")
-    click.echo(f"{job}, from {used}{others}, the latest {runs[0].run}:\n")
+    left_out_text = (
+        f" ({len(runs) - len(alike)} more had another heap, or no figures)" if 0 < len(alike) < len(runs) else ""
+    )
+    compared_text = pluralize(len(alike or runs), "measured run")
+    click.echo(f"{job}, from {compared_text}{left_out_text}, the latest {runs[0].run}:\n")
     for line in lines(advice):
         click.echo(readable(line))
     if findings := runs[0].findings:
