@@ -115,15 +115,16 @@ def _page(
     title: str, card: Mapping[str, str], evaluation: Evaluation, pictures: Mapping[str, tuple[str, str, Chart]],
     uses: Sequence[str],
 ) -> str:  # fmt: skip
-    events = evaluation.confusion.sum(axis=1)
+    counts = evaluation.confusion.sum(axis=1)
+    counted = "events" if counts.dtype.kind == "i" else "sum of weights"
     classes = [
         (name, f"{curve.auc:.4f}", f"{count:,.10g}")
-        for name, curve, count in zip(evaluation.titles, evaluation.curves, events, strict=True)
+        for name, curve, count in zip(evaluation.titles, evaluation.curves, counts, strict=True)
     ]
     drawn = [layout.picture(name, heading, about, chart) for name, (heading, about, chart) in pictures.items()]
     parts = [
         layout.table((), card.items(), (0, 1)),
-        layout.section("Classes", layout.table(("class", "AUC", "events"), classes)),
+        layout.section("Classes", layout.table(("class", "AUC", counted), classes)),
         layout.section("Use", layout.items(uses)),
         Markup('<div class="pictures">{}</div>').format(Markup("").join(drawn)),
     ]

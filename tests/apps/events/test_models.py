@@ -19,6 +19,7 @@ from cmsspark.apps.events.jobs import KINDS
 from cmsspark.apps.events.layout import TOPOLOGY
 from cmsspark.apps.events.models import ABOUT, ForestModel, load, read_description, write_model
 from cmsspark.apps.events.parts import Events, PartWriter
+from cmsspark.apps.events.result_files import write_result
 from cmsspark.apps.events.runs import EventRequest, event_run
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.tree_training import fit_xgboost, parse_parameters, train_with_spark, vectors
@@ -160,6 +161,15 @@ def test_evaluate_writes_the_result_beside_a_model(sample: Path, tmp_path: Path)
     assert "events of the part train |" in card and "the part test" not in card + page
     ended = CliRunner().invoke(command, ["evaluate", "--model", f"{tmp_path}/model", "--sample", str(tmp_path)])
     assert isinstance(ended.exception, InputMissing)
+
+
+def test_the_page_of_weighted_events_says_that_its_sums_are_of_weights(sample: Path, tmp_path: Path) -> None:
+    parameters = parse_parameters("xgboost", ("trees=3",))
+    model, _ = fit_xgboost(EVENTS, SCALERS, parameters, 0, 1)
+    write_model(tmp_path, model, parameters, 0, sample)
+    for weights, heading in ((None, ">events<"), (np.full(600, 1.5), ">sum of weights<")):
+        write_result(tmp_path, evaluate(LABELS, model.predict(HLF), TOPOLOGY.classes, weights), {})
+        assert heading in (tmp_path / "report.html").read_text()
 
 
 def test_score_wants_files_or_a_folder_to_watch(tmp_path: Path) -> None:
