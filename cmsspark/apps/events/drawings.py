@@ -80,7 +80,7 @@ def learning_curves(history: Sequence[Mapping[str, float]]) -> Chart:
         lines.append(Line(name.replace("_", " "), [(x, loss if np.isfinite(loss) else None) for x, loss in points]))
     low, high = min(finite, default=0.0), max(finite, default=1.0)
     x, y = Axis(1, max(len(history), 2), "epochs or rounds", "{:g}".format), Axis(low, high, "loss", "{:.3g}".format)
-    about = f"Loss over {len(history)} epochs or rounds: {high:.3g} to {low:.3g}"
+    about = f"Loss over {len(history)} epochs or rounds: between {low:.3g} and {high:.3g}"
     return plot(
         [line for line in lines if any(y is not None for _, y in line.points)], x, y, about=about, height=_HEIGHT
     )

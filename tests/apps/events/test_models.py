@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from cmsspark.apps.events import require_events, search
 from cmsspark.apps.events.cli import command
-from cmsspark.apps.events.drawings import score_distribution
+from cmsspark.apps.events.drawings import learning_curves, score_distribution
 from cmsspark.apps.events.evaluation import evaluate, roc_curve
 from cmsspark.apps.events.jobs import KINDS
 from cmsspark.apps.events.layout import TOPOLOGY
@@ -170,6 +170,11 @@ def test_the_page_of_weighted_events_says_that_its_sums_are_of_weights(sample: P
     for weights, heading in ((None, ">events<"), (np.full(600, 1.5), ">sum of weights<")):
         write_result(tmp_path, evaluate(LABELS, model.predict(HLF), TOPOLOGY.classes, weights), {})
         assert heading in (tmp_path / "report.html").read_text()
+
+
+def test_losses_that_rise_are_not_said_to_fall() -> None:
+    history = [{"train_loss": 0.5, "validation_loss": 0.4}, {"train_loss": 0.2, "validation_loss": 0.9}]
+    assert learning_curves(history).label == "Loss over 2 epochs or rounds: between 0.2 and 0.9"
 
 
 def test_score_wants_files_or_a_folder_to_watch(tmp_path: Path) -> None:
