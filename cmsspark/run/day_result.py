@@ -21,7 +21,7 @@ from cmsspark.pages.text import bins_table
 from cmsspark.run import catalogue_snapshots
 from cmsspark.run.file_records import FileNotes, leave_out_damaged, list_records, quarantine
 from cmsspark.run.local import LocalResult
-from cmsspark.run.provenance import check_unchanged, dumps_summary, input_summary, versions
+from cmsspark.run.provenance import check_unchanged, dumps_summary, input_summary, settings_summary, versions
 from cmsspark.run.request import DayRequest, Inputs, JobRequest
 from cmsspark.run.run_context import RunContext
 from cmsspark.run.scan_summary import ScanSummary
@@ -187,6 +187,7 @@ def _manifest(
         "identical_files": identical_files(inputs.streams),
         **({"earlier_jobs": {day.stream: day.as_dict() for day in inputs.earlier}} if inputs.earlier else {}),
         **outcome.manifest,
+        "settings": settings_summary(request.settings, inputs.dumps),
         "versions": versions(),
         "seconds": round(seconds, 1),
         "timestamp": dates.start_ms(request.day),

@@ -10,8 +10,10 @@ from typing import Any
 from cmsspark import __version__
 from cmsspark.base.errors import DataError
 from cmsspark.filesystems.storage import Files, is_local
+from cmsspark.settings.settings import Settings
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
+from cmsspark.sources.rses import load_sites
 from cmsspark.store.staged_runs import STORE_VERSION
 
 
@@ -54,6 +56,12 @@ def input_summary(source: DayInput) -> dict[str, Any]:
         "is_tmp": source.is_tmp,
         "files": [[file.path, file.size, file.mtime_ms] for file in source.files],
     }
+
+
+def settings_summary(settings: Settings, dumps: Iterable[Dump]) -> dict[str, Any]:
+    """Return the settings that change counts: the maximum of bytes of a line, and exceptions to the sites of RSEs."""
+    has_rses = any(dump.kind == "rucio" for dump in dumps)
+    return {"max_line_bytes": settings.max_line_bytes, "rses": load_sites(settings.rses) if has_rses else {}}
 
 
 def versions() -> dict[str, Any]:

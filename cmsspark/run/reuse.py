@@ -1,6 +1,6 @@
 """Makes a single-stream report of a day from the rows of ``data_aggregation``, without reading the logs again.
 
-Only where a count would give the same: the same files (names, sizes, times), the same dumps, the same code.
+Only where a count would give the same: the same files (names, sizes, times), dumps, settings and code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cmsspark.base.manifests import Manifest
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.filesystems.storage import join
-from cmsspark.run.provenance import dumps_summary, input_summary, versions
+from cmsspark.run.provenance import dumps_summary, input_summary, settings_summary, versions
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.sources.registry import JOB_TABLES, STREAMS_OF_JOBS
 from cmsspark.store import results, staged_runs
@@ -54,6 +54,7 @@ def _is_same(manifest: Manifest, request: DayRequest, inputs: Inputs) -> bool:
     damaged = {file["stream"] for file in manifest.damaged}
     return (
         manifest.versions == versions()
+        and manifest.document.get("settings") == settings_summary(request.settings, inputs.dumps)
         and table.format == "parquet"
         and table.schema == stored_table(SOURCE).fingerprint()
         and stored_table(SOURCE).names == stored_table(request.job).names

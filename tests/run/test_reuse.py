@@ -81,12 +81,18 @@ def _without_oversized(place: Place) -> None:
     manifest.write_text(text.replace('"oversized"', '"outsized"'))
 
 
+def _another_setting(place: Place) -> None:
+    place.settings.write_text(place.settings.read_text() + "max_line_bytes: 2000000\n")
+
+
 def _gone(place: Place) -> None:
     for part in (place.folder / "store/data_aggregation").rglob("CURRENT"):
         part.unlink()
 
 
-@pytest.mark.parametrize("change", [_more, _older, _another_dump, _another_version, _without_oversized, _gone])
+@pytest.mark.parametrize(
+    "change", [_more, _older, _another_dump, _another_version, _without_oversized, _another_setting, _gone]
+)
 def test_what_changed_is_counted_anew(place: Place, change: Callable[[Place], None]) -> None:
     change(place)
     assert place.run("dbs_crab", "--refresh-dumps") == 0
