@@ -80,6 +80,9 @@ def run_click(command: click.Command, name: str, arguments: list[str] | None = N
     except click.ClickException as error:
         error.show()
         return int(Exit.USAGE)
+    except SystemExit as ended:
+        # Click ends with 1 where the reader of a pipe has gone, and only there.
+        return int(Exit.NO_OUTPUT) if ended.code == 1 else ended.code
 
 
 def _open_standard_streams() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -264,6 +265,14 @@ def _result(outbox: Outbox, sink: Sink, spooled: SpoolResult | None, snapshot_no
 
 
 def _print(result: PublishResult) -> None:
+    try:
+        _print_totals(result)
+    except OSError:
+        # Documents are sent and recorded also where nobody reads this; at exit nothing may be flushed into the pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print_totals(result: PublishResult) -> None:
     totals, spooled = result.totals, result.spooled
     if spooled is not None and spooled.snapshot_no is None:
         click.echo(f"{result.table}: nothing has changed since it was published to {result.where}")

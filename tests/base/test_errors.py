@@ -112,6 +112,16 @@ def test_a_commands_end_is_the_process_exit_code(arguments: list[str], code: int
     assert ended.value.code == code
 
 
+def test_an_output_whose_reader_has_gone_is_73(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def command() -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))  # click replaces them
+    assert reporting.run_click(command, "try", []) == Exit.NO_OUTPUT
+
+
 def test_an_interrupt_while_a_dataclass_is_made_is_75_too(tmp_path: Path) -> None:
     (tmp_path / "interrupted.py").write_text(
         "from cmsspark.base import reporting\nreporting.run_and_exit(lambda: exec('raise KeyboardInterrupt'))\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,22 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
+
+
+def test_all_is_published_and_recorded_where_nobody_reads_what_is_printed(place: Place) -> None:
+    place.store(rows(3))
+    (place.folder / "cmsspark.yaml").write_text("store: store\nstate_dir: state\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    start = "from cmsspark.main import main; main()"
+    environment = {**os.environ, "HOME": str(place.folder), "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", start, "publish", "--date", "20260115"]
+    done = subprocess.run(command, cwd=place.folder, env=environment, stdout=writer, stderr=-1, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+    with run_history.open_history(place.folder / "state") as history:
+        (published,) = history.published()
+    assert (published.confirmed, published.waiting) == (4, 0)
 
 
 def test_a_day_goes_to_the_file_spool_and_is_counted(place: Place) -> None:
