@@ -10,6 +10,7 @@ import click
 from cmsspark.base.errors import CmssparkError, Exit, as_ours
 from cmsspark.base.periods import Interval, Period
 from cmsspark.base.text.readable import json_text
+from cmsspark.base.text.terminal import drop_stdout
 from cmsspark.filesystems.storage import LocalFiles, is_local, join
 from cmsspark.store.results import CurrentTable
 
@@ -45,7 +46,10 @@ def print_outcome(
     outcome = describe_outcome(job, interval, done)
     if folder is not None:
         outcome["uri"] = _uri(join(done.path, folder) if folder else done.path)
-    click.echo(json_text(outcome, indent=1) if as_json else outcome["uri"])
+    try:
+        click.echo(json_text(outcome, indent=1) if as_json else outcome["uri"])
+    except BrokenPipeError:
+        drop_stdout()  # the result is stored all the same
 
 
 def describe_outcome(job: str, interval: Interval, done: CurrentTable) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +11,7 @@ import click
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.base.periods import Interval, Period, options
 from cmsspark.base.signals import interruptible
+from cmsspark.base.text.terminal import drop_stdout
 from cmsspark.cli.options import store_options
 from cmsspark.cli.period_options import when_options
 from cmsspark.publish.sink import publishing_settings
@@ -112,8 +111,7 @@ def _show(request: PublishRequest) -> None:
     try:
         show_documents(request)
     except BrokenPipeError:
-        # The reader of stdout closed it early; what Python flushes at exit must not raise again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
 
 
 def _publish(request: PublishRequest, *, resume: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +19,7 @@ from cmsspark.base.periods import Interval, first_day
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text import progress_line
 from cmsspark.base.text.progress_line import ProgressLine
-from cmsspark.base.text.terminal import echo_table, pluralize
+from cmsspark.base.text.terminal import drop_stdout, echo_table, pluralize
 from cmsspark.cli.options import require_store
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import LocalFiles, is_local
@@ -268,8 +267,8 @@ def _print(result: PublishResult) -> None:
     try:
         _print_totals(result)
     except OSError:
-        # Documents are sent and recorded also where nobody reads this; at exit nothing may be flushed into the pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Documents are sent and recorded also where nobody reads this.
+        drop_stdout()
 
 
 def _print_totals(result: PublishResult) -> None:

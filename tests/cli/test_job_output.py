@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 
@@ -29,6 +32,18 @@ def test_stdout_is_the_uri_of_the_first_table_and_nothing_else(
     assert capsys.readouterr().out == f"file://{tmp_path}/data_aggregation\n"
     print_outcome("data_aggregation", DAY, False, lambda: stored("hdfs:///cms/run"))
     assert capsys.readouterr().out == "hdfs:///cms/run/data_aggregation\n"
+
+
+def test_a_stored_result_is_done_where_nobody_reads_its_uri() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    text = (
+        "from cmsspark.cli.job_output import print_outcome; from tests.cli.test_job_output import DAY, stored; "
+        "print_outcome('data_aggregation', DAY, False, lambda: stored('/x'))"
+    )
+    done = subprocess.run([sys.executable, "-c", text], stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_the_outcome_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,11 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns or None
 
 
+def drop_stdout() -> None:
+    """Drop what is still to be printed: the reader of stdout has gone, and at exit nothing may be flushed into it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def table(
     headings: Sequence[str],
     rows: Sequence[Sequence[object]],
