@@ -46,17 +46,20 @@ def results_page(result: SuiteResult, samples: Sequence[ProcessSample], other_si
 
 
 def trend_page(suite: str, results: Sequence[SuiteResult]) -> str:
-    """Return a trend over all runs of a suite, the oldest first: resident memory, CPU and time of each step."""
+    """Return a trend over all runs of a suite, the oldest first: resident memory and time of each step, by input size:
+    runs of other sizes are no trend.
+    """
     steps = dict.fromkeys(step.name for result in results for step in result.steps)
-    memory: dict[str, list[tuple[float, float]]] = {step: [] for step in steps}
-    seconds: dict[str, list[tuple[float, float]]] = {step: [] for step in steps}
+    memory: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    seconds: dict[str, list[tuple[float, float]]] = defaultdict(list)
     rows = []
     for index, result in enumerate(results, 1):
+        run = result.run
         for step in steps:
             maxima = result.maxima.get((step, ALL))
-            memory[step] += [(index, float(maxima.rss_bytes))] if maxima and maxima.rss_bytes else []
-            seconds[step] += [(index, value)] if (value := result.seconds(step)) else []
-        run = result.run
+            name = step if run.input_size is None else f"{step}, {size_text(run.input_size)}"
+            memory[name] += [(index, float(maxima.rss_bytes))] if maxima and maxima.rss_bytes else []
+            seconds[name] += [(index, value)] if (value := result.seconds(step)) else []
         worst = max((maxima.rss_bytes for (_, role), maxima in result.maxima.items() if role == ALL), default=None)
         took = None if run.end_ms is None else f"{(run.end_ms - run.start_ms) / 1000:,.1f}"
         size = None if run.input_size is None else size_text(run.input_size)

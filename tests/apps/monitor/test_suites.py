@@ -223,6 +223,14 @@ def test_pages_escape_what_they_show() -> None:
             assert tag not in text
 
 
+def test_a_trend_has_a_line_for_each_input_size() -> None:
+    results = [result(release, 2, rss * 1000, size) for release in "12" for rss, size in ((5, 10.0), (900, 1000.0))]
+    page = suite_pages.trend_page("s", results)
+    assert page.count("<polyline") == 4, "memory and seconds"
+    assert "a, 10<" in page and "a, 1000<" in page and ">a<" not in page
+    assert ">a<" in suite_pages.trend_page("s", [result("1", 2, 100)])
+
+
 def test_containers_of_a_role_are_those_in_which_it_runs() -> None:
     rows = [
         ProcessSample("r", 1, "h", pid, 0, 0, role, container=container)
