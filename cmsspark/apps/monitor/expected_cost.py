@@ -177,7 +177,9 @@ def plan_lines(runs: Sequence[RunMetrics], kind: str, size: Size, options: Mappi
         yield f"executors  {count} of {pluralize(size.executor_cores, 'core')}, {pluralize(size.slots, 'task')} at once"
     yield f"memory     {_memory(expected, kind, size, container, options)}"
     yield f"time       {_short(expected.expected_s)} s, {expected.basis()}"
-    hours = (size.slots if container is None else size.executors * size.executor_cores) * expected.expected_s / 3600
+    cores = size.slots if container is None else size.executors * size.executor_cores
+    # Both are estimates of their own: tasks are never more than all.
+    hours = max(cores * expected.expected_s, expected.tasks_s) / 3600
     cost = f"{expected.tasks_s / 3600:.2g} core hours of tasks, at most {hours:.2g} with what waits"
     if container is not None:
         cost += f"; {size.executors * container / _GB * expected.expected_s / 3600:.2g} GB hours of executors"

@@ -117,6 +117,8 @@ def test_a_plan_by_processes_tells_the_memory_of_each(tmp_path: Path) -> None:
     ]
     first, unknown = Size(GB, 2, 2), "memory     not known before the first measured run"
     assert list(plan_lines([], "processes", first, {}))[1] == unknown
+    small = list(plan_lines([], "processes", Size(GB // 10, 1, 1), {}))[-1]
+    assert small == "cost       0.0012 core hours of tasks, at most 0.0012 with what waits"
 
 
 def test_a_run_that_ended_is_compared_with_what_was_expected_before_it(tmp_path: Path) -> None:
