@@ -308,3 +308,11 @@ def test_counters_are_shown_as_rates() -> None:
     counters = [query for query in queries if '.count"' in query]
     assert len(counters) >= 8
     assert all("non_negative_derivative" in query for query in counters)
+    rates = [panel for panel in DASHBOARD["panels"] if "derivative" in panel["targets"][0]["query"]]
+    units = {
+        (target["query"].partition(", ")[2].partition(")")[0], panel["fieldConfig"]["defaults"]["unit"])
+        for panel in rates
+        for target in panel["targets"]
+    }
+    # What grows by ns of a ns, or ms of a ms, is a number of cores or tasks, and no share of them.
+    assert units == {("1s", "Bps"), ("1s", "rps"), ("1ms", "short"), ("1ns", "short")}
