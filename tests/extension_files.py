@@ -101,8 +101,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     from cmsspark.dumps import dump_frames
 
     rows = dump_frames.with_derived(dump_frames.identities(frames["DATASETS"]), ["data_tier"])
-    counts = rows.group_by("data_tier").agg(pl.len().cast(pl.Int64).alias("dataset_count")).sort("data_tier")
-    return dump_frames.as_table(counts, "toy_tiers", day)
+    return rows.group_by("data_tier").agg(pl.len().cast(pl.Int64).alias("dataset_count")).sort("data_tier")
 
 
 JOB = DumpJob("toy_tiers", {"DATASETS": ("dataset_id", "dataset")}, False, build)

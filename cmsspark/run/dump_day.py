@@ -51,8 +51,9 @@ Written = tuple[int, dict[str, Any]]
 class DumpJob:
     """A job on dumps. ``dbs``: the columns it reads of each DBS table; ``replicas``: whether it reads the snapshot.
 
-    ``build(frames, day)`` makes the job's table, which has its name, from the frames that
-    :func:`cmsspark.dumps.dump_frames.make_frames` describes, whichever engine has read them.
+    ``build(frames, day)`` makes the rows of the job's table, which has its name, from the frames that
+    :func:`cmsspark.dumps.dump_frames.make_frames` describes, whichever engine has read them. Derived columns, ``day``
+    and ``timestamp`` are added to them.
 
     ``rucio``: tables of Rucio that it reads beside those of replicas; ``rucio_frames``: what it reads of Rucio alone
     (``rse_sums``, ``last_access``, ``differences``). A job with these, or with ``is_of_rucio``, takes no other

@@ -73,8 +73,8 @@ def make_table(
 
     trim()
     frames |= more
-    table = dump_frames.to_arrow(job.build(frames, request.day), stored_table(job.name).arrow())
-    return table, manifest | (job.manifest(frames) if job.manifest else {})
+    table = dump_frames.as_table(job.build(frames, request.day), job.name, request.day)
+    return dump_frames.to_arrow(table, stored_table(job.name).arrow()), manifest | (job.manifest(frames) if job.manifest else {})
 
 
 def dump_sources(job: DumpTable, transport: Transport, dumps: Sequence[Dump]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from cmsspark.base.errors import UsageError
 from cmsspark.base.schemas import stored_table
@@ -29,6 +30,8 @@ class Job:
     feed: str = ""
     #: The module below ``cmsspark.apps`` that has its ``command``, or makes it: ``make_command(job)``.
     location: str = "usage.log_job"
+    #: The name in that module of its :class:`cmsspark.run.dump_day.DumpJob`, if it is a job on dumps.
+    dump_job: str = "JOB"
     #: Its results are of weeks, months or other ranges, not of days.
     of_periods: bool = False
     #: It reads no day: its --date only names the result, and is today by default.
@@ -59,15 +62,16 @@ def _log_jobs() -> Iterator[Job]:
             yield Job(stream.report, about, tables, aliases=stream.report_aliases, streams=(stream.name,))
 
 
+#: The modules of the jobs on dumps that have one of their own.
+_DUMP_JOBS: Final[Mapping[str, str]] = {
+    "crsg_event_counts": "jobs_cost.crsg_event_counts",
+    **{name: f"replicas.{name}" for name in ("dataset_last_access", "dbs_events", "event_counts", "site_tier_usage")},
+}
+
+
 def _dump_jobs() -> Iterator[Job]:
-    yield Job(
-        "dbs_phedex",
-        "Replicas: datasets by site and kind of storage",
-        ("dbs_phedex",),
-        runs_in_processes=True,
-        location="replicas.dbs_phedex",
-    )
     for name, about in (
+        ("dbs_phedex", "Replicas: datasets by site and kind of storage"),
         ("dbs_rucio", "Replicas by Rucio: datasets by site and kind of storage"),
         ("rucio_daily", "Files at each storage element of Rucio by dataset: there, new, accessed"),
         ("dataset_last_access", "When each dataset was last used, and which could be deleted"),
@@ -79,8 +83,9 @@ def _dump_jobs() -> Iterator[Job]:
         ("dbs_events", "Events, files and bytes of each dataset"),
         ("phedex", "The replica snapshot of a day by site and dataset"),
     ):
-        subsystem = "jobs_cost" if name == "crsg_event_counts" else "replicas"
-        yield Job(name, about, (name,), runs_in_processes=True, location=f"{subsystem}.{name}")
+        location = _DUMP_JOBS.get(name, "replicas.replica_jobs")
+        dump_job = "JOB" if name in _DUMP_JOBS else name.upper()
+        yield Job(name, about, (name,), runs_in_processes=True, location=location, dump_job=dump_job)
 
 
 def _period_jobs() -> Iterator[Job]:

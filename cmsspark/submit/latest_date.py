@@ -41,7 +41,7 @@ def resolved(
     joined = [number for number, word in enumerate(words) if word == "--date=latest"]
     if not (ends or joined):
         return request
-    if not job.streams and not hasattr(importlib.import_module(job.module), "JOB"):
+    if not job.streams and not hasattr(importlib.import_module(job.module), job.dump_job):
         return request  # it reads what is stored: its --date refuses the word
 
     def with_day(text: str) -> list[str]:
@@ -67,7 +67,7 @@ def without_date(
     A job on dumps takes the day of its newest dump where the dumps are on a local disk. Raises InputMissing (66) where
     that is over a week ago.
     """
-    dump_job = getattr(importlib.import_module(job.module), "JOB", None)
+    dump_job = getattr(importlib.import_module(job.module), job.dump_job, None)
     newest = None
     if dump_job is not None:
         options = options_of(request.arguments)

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.demo import make
-from cmsspark.apps.replicas import phedex
+from cmsspark.apps.replicas.replica_jobs import PHEDEX
 from cmsspark.apps.usage import period
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import between
@@ -109,7 +109,7 @@ def test_a_job_on_dumps_takes_the_source_of_the_day(root: Path, tmp_path: Path) 
     kinds = {}
     for day in (LAST, FIRST):
         request = JobRequest("phedex", day, str(tmp_path), settings(tmp_path), str(root), engine="processes")
-        done = dump_day.run(phedex.JOB, request, lambda _: None)
+        done = dump_day.run(PHEDEX, request, lambda _: None)
         rows = pq.read_table(Path(done.path) / "phedex").to_pylist()
         kinds[day] = {row["kind"] for row in rows}
         files = sum(row["present_file_count"] for row in rows if row["kind"] == "disk")

@@ -12,7 +12,8 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 import pytest
 
-from cmsspark.apps.replicas import dbs_events, dbs_phedex, phedex, site_tier_usage
+from cmsspark.apps.replicas import dbs_events, site_tier_usage
+from cmsspark.apps.replicas.replica_jobs import DBS_PHEDEX, PHEDEX
 from cmsspark.base.schemas import Column, input_table, stored_table
 from cmsspark.dumps import dump_frames
 from cmsspark.dumps.dump_plan import Transport, read_dumps
@@ -29,7 +30,7 @@ from tests.corpus import tables
 from tests.corpus.tree import AWG
 
 DAY: Final = date(2015, 1, 15)
-JOBS: Final = (dbs_phedex.JOB, site_tier_usage.JOB, dbs_events.JOB, phedex.JOB)
+JOBS: Final = (DBS_PHEDEX, site_tier_usage.JOB, dbs_events.JOB, PHEDEX)
 DATASETS: Final = ["/a/x-v1/RAW", "/a/y-v1/AOD", "/b/ü-v1/AOD", "/only-primary", "no slash", '/"q",\\/n\nl/T', "", "/a"]
 _LFNS: Final = [*tables.NASTY_LFNS, "/store/a", "/store/b", "/store/ü", "\\0", "0", ""]
 _NODES: Final = [
@@ -90,7 +91,7 @@ def write_hostile(folder: Path, table: str, rows: int, rng: random.Random) -> No
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("hostile")
     rng = random.Random(20260115)
-    for table in sorted(dbs_events.DBS.keys() | dbs_phedex.DBS.keys()):
+    for table in sorted(dbs_events.DBS.keys() | DBS_PHEDEX.dbs.keys()):
         rows = 120 if table == "FILES" else 12
         write_hostile(place / AWG / "dbs/PROD_GLOBAL/2015-01-16" / table, f"dbs/{table}", rows, rng)
     snapshots = place / AWG / "phedex/block-replicas-snapshots/csv"
@@ -125,7 +126,8 @@ def built(job: DumpJob, root: Path, transport: Transport, keys: int) -> list[str
     """Return the rows that a job makes of dumps which a transport reads, in a certain order."""
     dumps = job.choose(LocalFiles(), Layout.load({}, str(root)), DAY)
     frames = read_dumps(transport, dump_sources(job, transport, dumps), keys=keys).frames
-    rows = dump_frames.to_arrow(job.build(frames, DAY), stored_table(job.name).arrow()).to_pylist()
+    table = dump_frames.as_table(job.build(frames, DAY), job.name, DAY)
+    rows = dump_frames.to_arrow(table, stored_table(job.name).arrow()).to_pylist()
     return sorted(map(repr, rows))
 
 

@@ -206,7 +206,7 @@ class Planner:
             return []
         if not job.streams:
             # A job on stored results reads no dump, and says itself which result it needs.
-            of_dumps = getattr(importlib.import_module(job.module), "JOB", None)
+            of_dumps = getattr(importlib.import_module(job.module), job.dump_job, None)
             chosen: list[Dump] = of_dumps.choose(self.files, self.layout, day) if of_dumps is not None else []
             return chosen
         dumps = [folders.choose_dbs_dump(self.files, self.layout, day, DUMPS["dbs"].for_streams)]

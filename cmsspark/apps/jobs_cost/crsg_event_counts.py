@@ -44,15 +44,13 @@ def build(selections: Mapping[str, Selection], frames: Frames, day: date) -> pl.
     """Return ``schemas/tables/crsg_event_counts.yaml``."""
     import polars as pl
 
-    from cmsspark.dumps import dump_frames
-
     parts = []
     for name, selection in selections.items():
         tiers = [*selection.tiers, *(f"{tier}/{skim}" for tier in selection.tiers for skim in selection.skims)]
         rows = event_sums.month_sums(frames, selection.remove, selection.skims)
         chosen = rows.filter(~pl.col("is_left_out"), pl.col("data_tier").is_in(tiers))
         parts.append(chosen.with_columns(selection=pl.lit(name)))
-    return dump_frames.as_table(event_sums.summed(pl.concat(parts), _KEYS), JOB.name, day)
+    return event_sums.summed(pl.concat(parts), _KEYS)
 
 
 def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:

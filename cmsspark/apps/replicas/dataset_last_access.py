@@ -47,11 +47,10 @@ def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
     state = pl.when(last.is_null()).then(pl.lit("never")).when(last < cutoff).then(pl.lit("unread"))
     named = dump_frames.with_derived(dated.with_columns(state=state.otherwise(pl.lit("read"))), ("data_tier",))
     is_old = newest.is_null() | (newest < dates.start_ms(cutoff))
-    rows = named.with_columns(
+    return named.with_columns(
         pl.col("data_tier").fill_null(""),
         is_candidate=(pl.col("state") != "read") & is_old,
     )
-    return dump_frames.as_table(rows, JOB.name, day)
 
 
 def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:

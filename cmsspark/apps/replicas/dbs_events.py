@@ -38,13 +38,12 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/dbs_events.yaml``: one row for each dataset name; datasets without files have counts of 0."""
     from cmsspark.dumps import dump_frames
 
-    rows = (
+    return (
         dump_frames.attributes(frames)
         .join(frames["contents"], "dataset_name", "left")
         .join(dump_frames.releases(frames), "dataset_name", "left")
         .sort("dataset_name")
     )
-    return dump_frames.as_table(rows, JOB.name, day)
 
 
 JOB: Final = DumpJob("dbs_events", DBS, replicas=False, build=build, by_dataset=True)

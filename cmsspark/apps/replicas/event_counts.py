@@ -27,10 +27,7 @@ def build(frames: Frames, day: date, without: Sequence[str], skims: Sequence[str
     """Return ``schemas/tables/event_counts.yaml``."""
     import polars as pl
 
-    from cmsspark.dumps import dump_frames
-
-    rows = month_sums(frames, without, skims).filter(~pl.col("is_left_out"))
-    return dump_frames.as_table(summed(rows, _KEYS), JOB.name, day)
+    return summed(month_sums(frames, without, skims).filter(~pl.col("is_left_out")), _KEYS)
 
 
 def _manifest(frames: Frames, without: Sequence[str], skims: Sequence[str]) -> dict[str, Any]:

@@ -48,8 +48,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
             dump_frames.exact_sum("events"),
         )
     )
-    summed = dump_frames.in_64_bits(replicas.join(once, KEYS, nulls_equal=True)).sort(KEYS)
-    return dump_frames.as_table(summed, JOB.name, day)
+    return dump_frames.in_64_bits(replicas.join(once, KEYS, nulls_equal=True)).sort(KEYS)
 
 
 def _with_replica_events(rows: pl.DataFrame) -> pl.DataFrame:

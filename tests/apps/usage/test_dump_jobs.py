@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.replicas import dbs_events, dbs_phedex, phedex, site_tier_usage
+from cmsspark.apps.replicas import dbs_events, site_tier_usage
+from cmsspark.apps.replicas.replica_jobs import DBS_PHEDEX, PHEDEX
 from cmsspark.base.schemas import input_table, stored_table
 from cmsspark.dumps import dump_frames
 from cmsspark.dumps.dataset_replicas import REPLICA_COLUMNS
@@ -88,7 +89,7 @@ SNAPSHOT: list[tuple[Any, ...]] = [
 
 def rows_of(name: str, dbs: dict[str, list[tuple[Any, ...]]]) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The columns and rows of a hand-made table."""
-    columns = {**dbs_phedex.DBS, **dbs_events.DBS}[name]
+    columns = {**DBS_PHEDEX.dbs, **dbs_events.DBS}[name]
     return list(columns), dbs[name]
 
 
@@ -150,11 +151,13 @@ def build(request: pytest.FixtureRequest) -> Build:
         if spark is not None:
             # Several keys, with rows of one dataset under several.
             frames = read_dumps(SparkTransport(spark), sources_of(spark, tables), keys=8).frames
-            return dump_frames.to_arrow(job.build(frames, DAY), schema.arrow()).to_pylist()  # type: ignore[no-any-return]
+            rows = dump_frames.as_table(job.build(frames, DAY), job.name, DAY)
+            return dump_frames.to_arrow(rows, schema.arrow()).to_pylist()  # type: ignore[no-any-return]
         with tempfile.TemporaryDirectory() as folder:
             frames = read_dumps(ProcessTransport(Path(folder)), parts_of(tables), keys=4).frames
             assert not list(Path(folder).iterdir())
-        return dump_frames.to_arrow(job.build(frames, DAY), schema.arrow()).to_pylist()  # type: ignore[no-any-return]
+        rows = dump_frames.as_table(job.build(frames, DAY), job.name, DAY)
+        return dump_frames.to_arrow(rows, schema.arrow()).to_pylist()  # type: ignore[no-any-return]
 
     return rows_of_job
 
@@ -163,7 +166,7 @@ def build(request: pytest.FixtureRequest) -> Build:
 def built(build: Build) -> Built:
     """The rows of each job on the hand-made tables."""
     made: Built = {}
-    for job in (dbs_phedex.JOB, site_tier_usage.JOB, dbs_events.JOB, phedex.JOB):
+    for job in (DBS_PHEDEX, site_tier_usage.JOB, dbs_events.JOB, PHEDEX):
         made[job.name] = build(job)
         for column in stored_table(job.name).columns:
             assert column.nullable or all(row[column.name] is not None for row in made[job.name]), column.name
@@ -299,18 +302,18 @@ def test_a_sum_beyond_64_bits_fails_and_never_wraps(build: Build, events: int) -
     assert row["events"] == events
     snapshot = [(A, f"{A}#1", 1, events, node, 1, events, 1) for node in ("T2_A", "T2_A_Disk")]
     with pytest.raises(Exception, match=TOO_LARGE):
-        build(phedex.JOB, snapshot=snapshot)
+        build(PHEDEX, snapshot=snapshot)
 
 
 def test_sums_of_sites_beyond_64_bits_fail_too(build: Build) -> None:
     snapshot = [(A, f"{A}#1", 1, 2**62, node, 1, 2**62, 1) for node in ("T2_A", "T2_B")]
-    assert len(build(phedex.JOB, snapshot=snapshot)) == 2
+    assert len(build(PHEDEX, snapshot=snapshot)) == 2
     with pytest.raises(Exception, match=TOO_LARGE):
         build(site_tier_usage.JOB, snapshot=snapshot)
 
 
-@pytest.mark.parametrize("job", [dbs_phedex, site_tier_usage, dbs_events, phedex])
-def test_help_describes_what_a_job_makes(job: Any) -> None:
-    shown = CliRunner().invoke(job.command, ["--help"])
+@pytest.mark.parametrize("job", [DBS_PHEDEX, site_tier_usage.JOB, dbs_events.JOB, PHEDEX])
+def test_help_describes_what_a_job_makes(job: DumpJob) -> None:
+    shown = CliRunner().invoke(job.command(), ["--help"])
     assert shown.exit_code == 0
     assert "--date" in shown.output

@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.demo.make import make
-from cmsspark.apps.replicas import dbs_events, dbs_phedex, phedex, site_tier_usage
+from cmsspark.apps.replicas import dbs_events, site_tier_usage
+from cmsspark.apps.replicas.replica_jobs import DBS_PHEDEX, PHEDEX
 from cmsspark.base.errors import DataError, InputMissing, NotReady, OutputError, UsageError
 from cmsspark.base.schemas import input_table
 from cmsspark.dumps.process_transport import spill_folder
@@ -50,7 +51,7 @@ def sql(demo: Path) -> duckdb.DuckDBPyConnection:
     """The same dumps in DuckDB, with replicas that have their site and kind."""
     layout = Layout.load({}, str(demo))
     base = duckdb.connect()
-    dump = choose_dbs_dump(LocalFiles(), layout, DAY, dbs_events.DBS.keys() | dbs_phedex.DBS.keys())
+    dump = choose_dbs_dump(LocalFiles(), layout, DAY, dbs_events.DBS.keys() | DBS_PHEDEX.dbs.keys())
     for name, files in dump.tables.items():
         table = input_table(f"dbs/{name}")
         rows = pa.concat_tables([piece for file in files for piece in read_table(file.path, table, table.names)])
@@ -101,7 +102,7 @@ def cells(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def test_dbs_phedex_of_a_demo_has_the_cells_that_duckdb_counts(
     engine: str, demo: Path, sql: duckdb.DuckDBPyConnection, tmp_path: Path, settings: Settings
 ) -> None:
-    found, manifest = stored(dbs_phedex.JOB, demo, tmp_path, settings, engine)
+    found, manifest = stored(DBS_PHEDEX, demo, tmp_path, settings, engine)
     names = ["dataset_name", "site_name", "kind", "present_bytes", "present_file_count", "newest_replica_ms"]
     names += ["events", "dataset_bytes", "dataset_file_count", "is_complete"]
     expected = sql.execute(
@@ -167,7 +168,7 @@ def test_dbs_events_and_phedex_of_a_demo_have_the_totals_that_duckdb_counts(
     assert set(manifest["dumps"]) == {"dbs"}
     assert manifest["engine"] == engine
     assert manifest.get("compiled") == (True if engine == "processes" else None)
-    found, manifest = stored(phedex.JOB, demo, tmp_path, settings, engine)
+    found, manifest = stored(PHEDEX, demo, tmp_path, settings, engine)
     names = ["dataset_name", "site_name", "kind", "present_bytes", "present_file_count"]
     expected = sql.execute(
         "select dataset, site, kind, sum(bytes)::bigint, sum(files)::bigint from nodes group by all"
@@ -181,12 +182,12 @@ def test_a_damaged_dump_fails_the_run_by_name_and_the_previous_result_stays(
 ) -> None:
     root, out = tmp_path / "cms", tmp_path / "out"
     make(root, DAY, records=50, files=200, datasets=10, seed=6)
-    before, _ = stored(phedex.JOB, root, out, settings, engine)
+    before, _ = stored(PHEDEX, root, out, settings, engine)
     current = (out / "phedex" / DAY.isoformat() / "CURRENT").read_text()
     (part, *_) = sorted(root.glob("project/awg/cms/phedex/**/part-*"))
     part.write_bytes(b"1,2,3\n")
     with pytest.raises(DataError) as raised:
-        stored(phedex.JOB, root, out, settings, engine)
+        stored(PHEDEX, root, out, settings, engine)
     assert part.name in str(raised.value.where)
     assert (out / "phedex" / DAY.isoformat() / "CURRENT").read_text() == current
     assert before.num_rows > 0
@@ -195,7 +196,7 @@ def test_a_damaged_dump_fails_the_run_by_name_and_the_previous_result_stays(
 
 def test_a_missing_or_half_written_dump_is_reported_before_anything_starts(tmp_path: Path, settings: Settings) -> None:
     with pytest.raises(InputMissing):
-        stored(phedex.JOB, tmp_path / "nothing", tmp_path / "out", settings)
+        stored(PHEDEX, tmp_path / "nothing", tmp_path / "out", settings)
     root = tmp_path / "cms"
     make(root, DAY, records=50, files=200, datasets=10, seed=6)
     for part in root.glob("project/awg/cms/dbs/PROD_GLOBAL/*/PHYSICS_GROUPS/*"):
@@ -231,7 +232,7 @@ def test_run_spark_starts_no_jvm_where_the_dumps_lie_here(demo: Path, tmp_path: 
 def test_processes_are_refused_where_only_spark_can(demo: Path, tmp_path: Path, settings: Settings) -> None:
     with pytest.raises(UsageError, match="--engine processes cannot do that"):
         dump_day.run(
-            phedex.JOB,
+            PHEDEX,
             JobRequest("phedex", DAY, str(tmp_path), settings, str(demo), fmt="csv", engine="processes"),
         )
 
@@ -253,7 +254,7 @@ def test_a_folder_of_rows_is_gone_at_the_end_and_so_are_those_of_killed_runs(tmp
 
 def test_the_command_stores_the_day(spark: Any, demo: Path, tmp_path: Path) -> None:
     arguments = ["--date", "20150115", "--root", str(demo), "--fout", str(tmp_path), "--format", "csv"]
-    shown = CliRunner().invoke(phedex.command, arguments, catch_exceptions=False)
+    shown = CliRunner().invoke(PHEDEX.command(), arguments, catch_exceptions=False)
     assert shown.exit_code == 0
     (manifest,) = tmp_path.glob("phedex/2015-01-15/runs/*/manifest.json")
     told = json.loads(manifest.read_text())

@@ -16,17 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.replicas import (
-    catalogue_check,
-    dataset_last_access,
-    dbs_phedex,
-    dbs_rucio,
-    event_counts,
-    leftovers,
-    phedex,
-    rucio_daily,
-    site_tier_usage,
-)
+from cmsspark.apps.replicas import dataset_last_access, event_counts, site_tier_usage
+from cmsspark.apps.replicas.replica_jobs import CATALOGUE_CHECK, DBS_PHEDEX, DBS_RUCIO, LEFTOVERS, PHEDEX, RUCIO_DAILY
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.schemas import input_table, stored_table
 from cmsspark.dumps import dump_plan, rucio_sources, spark_transport
@@ -44,7 +35,15 @@ from tests.oracle import rucio as oracle
 
 DAY = date(2026, 1, 15)
 DAY_MS = 1_768_435_200_000
-JOBS = (rucio_daily, dbs_rucio, site_tier_usage, leftovers, catalogue_check, event_counts, dataset_last_access)
+JOBS = (
+    RUCIO_DAILY,
+    DBS_RUCIO,
+    site_tier_usage.JOB,
+    LEFTOVERS,
+    CATALOGUE_CHECK,
+    event_counts.JOB,
+    dataset_last_access.JOB,
+)
 #: Datasets of the corpus, and some that only DBS has.
 NAMES = ["/P0/Run2016A-v0/AOD", "/P1/Run2016B-v1/RAW", "/P2/Run2016C-v2/É", "/Only/DBS-v1/AOD", "/MyTest/Era-v1/AOD"]
 
@@ -74,7 +73,7 @@ def dbs_rows(rng: random.Random, files: int) -> dict[str, list[dict[str, Any]]]:
     types = [{"dataset_access_type_id": 1, "dataset_access_type": "VALID"},
              {"dataset_access_type_id": 2, "dataset_access_type": "INVALID"}]  # fmt: skip
     made = {"DATASETS": datasets, "BLOCKS": blocks, "FILES": rows, "DATASET_ACCESS_TYPES": types}
-    return {name: [] for name in dbs_phedex.DBS} | made
+    return {name: [] for name in DBS_PHEDEX.dbs} | made
 
 
 def write_dbs(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> None:
@@ -121,7 +120,7 @@ def stored(job: DumpJob, world: Path, settings: Settings, out: Path, engine: str
 
 
 def test_rucio_daily_is_the_oracles(world: Path, found: oracle.Rucio, settings: Settings, tmp_path: Path) -> None:
-    rows = stored(rucio_daily.JOB, world, settings, tmp_path)
+    rows = stored(RUCIO_DAILY, world, settings, tmp_path)
     names = ("file_count", "bytes", "new_file_count", "new_bytes", "accessed_file_count", "last_access_ms")
     keys = ("rse", "site_name", "kind", "dataset_name")
     assert {
@@ -130,7 +129,7 @@ def test_rucio_daily_is_the_oracles(world: Path, found: oracle.Rucio, settings: 
     assert len(rows) == len(oracle.rucio_daily(found, DAY)) and any(row["dataset_name"] is None for row in rows)
 
 
-@pytest.mark.parametrize("job", [dbs_rucio.JOB, dbs_phedex.JOB], ids=lambda job: job.name)
+@pytest.mark.parametrize("job", [DBS_RUCIO, DBS_PHEDEX], ids=lambda job: job.name)
 def test_replicas_are_those_of_the_oracle(
     world: Path, found: oracle.Rucio, settings: Settings, tmp_path: Path, job: DumpJob
 ) -> None:
@@ -158,7 +157,7 @@ def test_the_catalogues_are_compared_as_by_the_oracle(
             block = blocks.get(row["block_id"])
             name = row["logical_file_name"]
             files[name] = (datasets[row["dataset_id"]], block, row["is_file_valid"], row["file_size"])
-    rows = stored(catalogue_check.JOB, world, settings, tmp_path)
+    rows = stored(CATALOGUE_CHECK, world, settings, tmp_path)
     made = {(row["difference"], row["dataset_name"]): (row["file_count"], row["dbs_bytes"], row["rucio_bytes"])
             for row in rows}  # fmt: skip
     assert made == oracle.differences(found, files)
@@ -280,7 +279,7 @@ def test_sizes_beyond_64_bits_fail_event_counts_in_both_engines(
 def test_leftovers_are_orphans_invalid_and_missing_datasets(
     world: Path, found: oracle.Rucio, settings: Settings, tmp_path: Path
 ) -> None:
-    rows = {row["dataset_name"]: row for row in stored(leftovers.JOB, world, settings, tmp_path)}
+    rows = {row["dataset_name"]: row for row in stored(LEFTOVERS, world, settings, tmp_path)}
     there = {block.split("#")[0] for _, block in found.block_replicas}
     states = {name: row["state"] for name, row in rows.items()}
     wanted = {"/P1/Run2016B-v1/RAW": "not_valid", "/P2/Run2016C-v2/É": "not_valid", "/Only/DBS-v1/AOD": "missing",
@@ -292,7 +291,7 @@ def test_leftovers_are_orphans_invalid_and_missing_datasets(
     assert missing["dbs_file_count"] > 0 and missing["campaign"] == "DBS"
 
 
-@pytest.mark.parametrize("job", [dbs_rucio.JOB, rucio_daily.JOB, dataset_last_access.JOB, catalogue_check.JOB],
+@pytest.mark.parametrize("job", [DBS_RUCIO, RUCIO_DAILY, dataset_last_access.JOB, CATALOGUE_CHECK],
                          ids=lambda job: job.name)  # fmt: skip
 def test_a_job_on_rucio_of_a_day_of_phedex_is_missing(
     job: DumpJob, world: Path, settings: Settings, tmp_path: Path
@@ -309,7 +308,7 @@ def test_on_a_day_of_rucio_phedex_is_not_read(world: Path, settings: Settings, t
     (root / AWG / "phedex/block-replicas-snapshots/csv/time=2026-01-16_03h/part-0").write_text("1\n")
     request = JobRequest("phedex", DAY, str(tmp_path), settings, str(root), engine="processes")
     with pytest.raises(InputMissing, match="no rucio dump for 2026-01-15"):
-        dump_day.run(phedex.JOB, request, lambda _: None)
+        dump_day.run(PHEDEX, request, lambda _: None)
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "cut"])
@@ -325,7 +324,7 @@ def test_a_table_that_is_written_again_while_it_is_read_is_named(
         part.write_bytes(content if is_whole else content[:-5])
         return {}
 
-    job = replace(rucio_daily.JOB, more=write_again)
+    job = replace(RUCIO_DAILY, more=write_again)
     with pytest.raises(DataError, match="changed while it was read") as told:
         stored(job, root, settings, tmp_path / "out")
     assert f"{part} had" in str(told.value.found) or f"{part} was written again" in str(told.value.found)
@@ -348,11 +347,11 @@ def test_a_command_takes_its_own_options(world: Path, settings: Settings, tmp_pa
     assert CliRunner().invoke(dataset_last_access.command, [*arguments, "--months", "0"]).exit_code == 2
 
 
-@pytest.mark.parametrize("module", JOBS, ids=lambda module: module.JOB.name)
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
 def test_processes_and_spark_make_the_same_rows(
-    spark: Any, world: Path, module: Any, settings: Settings, tmp_path: Path
+    spark: Any, world: Path, job: Any, settings: Settings, tmp_path: Path
 ) -> None:
-    rows = {engine: stored(module.JOB, world, settings, tmp_path / engine, engine) for engine in ("processes", "spark")}
+    rows = {engine: stored(job, world, settings, tmp_path / engine, engine) for engine in ("processes", "spark")}
     assert sorted(map(repr, rows["spark"])) == sorted(map(repr, rows["processes"]))
 
 
@@ -362,19 +361,17 @@ def rucio_of_manifest(out: Path, job: str) -> Any:
 
 
 @pytest.mark.parametrize("feed", ["direct", "spark", "client of HDFS"])
-@pytest.mark.parametrize(
-    "module", [dataset_last_access, catalogue_check, dbs_rucio], ids=lambda module: module.JOB.name
-)
+@pytest.mark.parametrize("job", [dataset_last_access.JOB, CATALOGUE_CHECK, DBS_RUCIO], ids=lambda job: job.name)
 def test_spark_makes_the_same_rows_with_many_keys_ranges_and_feeds(
     spark: Any,
     world: Path,
-    module: Any,
+    job: Any,
     settings: Settings,
     tmp_path: Path,
     feed: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wanted = stored(module.JOB, world, settings, tmp_path / "processes")
+    wanted = stored(job, world, settings, tmp_path / "processes")
     monkeypatch.setattr(dump_plan, "key_count", lambda *_: 4)
     options: dict[str, Any] = {"feed": feed}
     if feed == "client of HDFS":
@@ -382,7 +379,7 @@ def test_spark_makes_the_same_rows_with_many_keys_ranges_and_feeds(
         options = {"remote": Disk()}
     transport = partial(spark_transport.SparkTransport, range_bytes=20_000, **options)
     monkeypatch.setattr(spark_transport, "SparkTransport", transport)
-    found = stored(module.JOB, world, settings, tmp_path / "spark", "spark")
+    found = stored(job, world, settings, tmp_path / "spark", "spark")
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
-    name = module.JOB.name
+    name = job.name
     assert rucio_of_manifest(tmp_path / "spark", name) == rucio_of_manifest(tmp_path / "processes", name)

@@ -13,18 +13,8 @@ import fastavro
 import pytest
 
 from cmsspark.apps.demo.make import make
-from cmsspark.apps.replicas import (
-    catalogue_check,
-    dataset_last_access,
-    dbs_events,
-    dbs_phedex,
-    dbs_rucio,
-    event_counts,
-    leftovers,
-    phedex,
-    rucio_daily,
-    site_tier_usage,
-)
+from cmsspark.apps.replicas import dataset_last_access, dbs_events, event_counts, site_tier_usage
+from cmsspark.apps.replicas.replica_jobs import CATALOGUE_CHECK, DBS_PHEDEX, DBS_RUCIO, LEFTOVERS, PHEDEX, RUCIO_DAILY
 from cmsspark.dumps import dump_plan
 from cmsspark.engines.tasks import StreamFiles, total_weight
 from cmsspark.filesystems.storage import LocalFiles
@@ -183,9 +173,9 @@ def test_a_day_with_jobs_of_htcondor_takes_at_most_four_jobs_and_eight_stages(
 DUMP_COSTS = (
     pytest.param(dbs_events.JOB, 2, 3, 1, id="dbs_events"),
     pytest.param(site_tier_usage.JOB, 2, 3, 1, id="site_tier_usage"),
-    pytest.param(phedex.JOB, 1, 2, 1, id="phedex"),
-    pytest.param(dbs_phedex.JOB, 2, 3, 1, id="dbs_phedex"),
-    pytest.param(dbs_phedex.JOB, 2, 4, 4, id="dbs_phedex, several keys"),
+    pytest.param(PHEDEX, 1, 2, 1, id="phedex"),
+    pytest.param(DBS_PHEDEX, 2, 3, 1, id="dbs_phedex"),
+    pytest.param(DBS_PHEDEX, 2, 4, 4, id="dbs_phedex, several keys"),
     pytest.param(event_counts.JOB, 2, 4, 1, id="event_counts"),
     pytest.param(event_counts.JOB, 2, 5, 4, id="event_counts, several keys"),
 )
@@ -213,14 +203,14 @@ def test_a_job_on_dumps_takes_few_jobs_and_a_file(
 #: On a day of Rucio: files meet by name, and their sums by dataset. Sums that several keys have of DBS's datasets
 #: move once more.
 RUCIO_COSTS = (
-    pytest.param(rucio_daily.JOB, 1, 3, 1, id="rucio_daily"),
-    pytest.param(phedex.JOB, 1, 3, 1, id="phedex"),
+    pytest.param(RUCIO_DAILY, 1, 3, 1, id="rucio_daily"),
+    pytest.param(PHEDEX, 1, 3, 1, id="phedex"),
     pytest.param(dataset_last_access.JOB, 1, 3, 4, id="dataset_last_access, several keys"),
-    pytest.param(leftovers.JOB, 2, 4, 1, id="leftovers"),
+    pytest.param(LEFTOVERS, 2, 4, 1, id="leftovers"),
     pytest.param(site_tier_usage.JOB, 2, 5, 4, id="site_tier_usage, several keys"),
-    pytest.param(dbs_rucio.JOB, 2, 4, 1, id="dbs_rucio"),
-    pytest.param(catalogue_check.JOB, 2, 4, 1, id="catalogue_check"),
-    pytest.param(catalogue_check.JOB, 2, 5, 4, id="catalogue_check, several keys"),
+    pytest.param(DBS_RUCIO, 2, 4, 1, id="dbs_rucio"),
+    pytest.param(CATALOGUE_CHECK, 2, 4, 1, id="catalogue_check"),
+    pytest.param(CATALOGUE_CHECK, 2, 5, 4, id="catalogue_check, several keys"),
 )
 
 
