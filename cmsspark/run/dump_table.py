@@ -74,7 +74,8 @@ def make_table(
     trim()
     frames |= more
     table = dump_frames.as_table(job.build(frames, request.day), job.name, request.day)
-    return dump_frames.to_arrow(table, stored_table(job.name).arrow()), manifest | (job.manifest(frames) if job.manifest else {})
+    of_job = job.manifest(frames) if job.manifest else {}
+    return dump_frames.to_arrow(table, stored_table(job.name).arrow()), manifest | of_job
 
 
 def dump_sources(job: DumpTable, transport: Transport, dumps: Sequence[Dump]) -> dict[str, Any]:
