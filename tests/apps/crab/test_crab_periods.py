@@ -12,9 +12,10 @@ from click.testing import CliRunner
 
 from cmsspark.apps.crab.days import store_report
 from cmsspark.apps.crab.reports import BUILDERS
-from cmsspark.base.errors import InputMissing
+from cmsspark.base.errors import InputMissing, NotReady
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
+from cmsspark.engines import session
 from cmsspark.run.log_day import run
 from cmsspark.run.request import DayRequest
 from cmsspark.settings.settings import Settings
@@ -122,3 +123,17 @@ def test_days_that_are_not_stored_are_named(counted: dict[date, JobCount], priva
 def test_the_commands_want_a_period(job: str, private: Path) -> None:
     found = CliRunner().invoke(load_command(JOBS[job]), ["--fout", str(private / "store")])
     assert "name a period" in str(found.exception)
+
+
+def test_a_store_on_hdfs_is_reached_with_the_settings_that_were_given(
+    private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(app: str, settings: Settings | None) -> None:
+        raise NotReady(f"no session for {settings}")
+
+    monkeypatch.setattr(session, "small_session", refuse)
+    settings = _settings(private)
+    with pytest.raises(NotReady) as told:
+        build = BUILDERS["crab_users"]
+        store_report("crab_users", RANGE, "hdfs://n/store", settings, build, allow_missing=True, log=lambda _: None)
+    assert str(settings) in told.value.problem
