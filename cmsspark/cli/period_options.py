@@ -1,4 +1,4 @@
-"""Options that name a period, or a day or a period, spelled and explained in one place."""
+"""Options that name a period, or a day or a period, and the commands of jobs that make tables of a period."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ import click
 from cmsspark.base import dates, periods
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval, Period
-from cmsspark.cli.options import DATE_HELP, Command, DayType
+from cmsspark.cli.job_output import output_options, print_outcome
+from cmsspark.cli.options import DATE_HELP, Command, DayType, require_store, store_options
+from cmsspark.settings.settings import load_settings
+from cmsspark.store.job_index import Job
 
 if TYPE_CHECKING:
+    from cmsspark.store.results import CurrentTable
     from cmsspark.store.stored_days import StoredDays
 
 _OPTIONS = (
@@ -77,6 +81,33 @@ def needed(period: Period | None, file: str = "") -> Period:
         next_step = "give one of --week, --month, --from … --to" + (f", or {file}" if file else "")
         raise UsageError("name a period", next_step=next_step)
     return period
+
+
+#: ``--allow-missing`` of jobs of periods.
+allow_missing_option = click.option(
+    "--allow-missing", is_flag=True, help="Leave out days that are not stored and mark the result partial."
+)
+
+
+def period_command(job: Job, run: Callable[..., CurrentTable], *, has_allow_missing: bool = True) -> click.Command:
+    """Return the command of a job of periods: it calls ``run(period, store, settings, allow_missing=…)``.
+
+    Without ``has_allow_missing`` days that are not stored are always left out.
+    """
+
+    def command(
+        period: Period | None, fout: str | None, settings_file: str | None, as_json: bool, allow_missing: bool = True
+    ) -> None:
+        settings, chosen = load_settings(settings_file), needed(period)
+        store = require_store(fout, settings)
+        print_outcome(job.name, chosen, as_json, lambda: run(chosen, store, settings, allow_missing=allow_missing))
+
+    decorated: Callable[..., Any] = store_options(output_options(command))
+    if has_allow_missing:
+        decorated = allow_missing_option(decorated)
+    return click.command(job.name, help=f"{job.about}. Exit codes: cmsspark help exit-codes.")(
+        period_options(decorated)
+    )
 
 
 def load_days(store: str, period: Period, command: str) -> StoredDays:

@@ -1,23 +1,59 @@
-"""Runs that make tables of stored days: the steps that store them, and what their manifests share."""
+"""Runs that make tables of stored days: how they begin, the steps that store them, what their manifests share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from cmsspark.base.periods import start_ms
+from cmsspark.base.periods import Period, start_ms
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files
 from cmsspark.run.provenance import versions
-from cmsspark.run.run_context import RunContext
+from cmsspark.run.run_context import RunContext, running
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.staged_runs import StagedRun
+from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from cmsspark.settings.settings import Settings
+
+Days = TypeVar("Days", bound=StoredDays)
+
+
+@contextmanager
+def run_on_days(
+    settings: Settings, fout: str, job: str, period: Period, log: Callable[[str], None] | None,
+    find: Callable[[Files, str, Period], Days], *, allow_missing: bool,
+) -> Iterator[tuple[RunContext, Days]]:  # fmt: skip
+    """Begin a run of a job of periods; yields it with the days that ``find`` finds in the store.
+
+    They are all there unless ``allow_missing``. On any failure the previous result stays. Raises InputMissing (66) that
+    names the days that are not stored, DataError (65) where they cannot be combined, NotReady (75), OutputError (73).
+    """
+    with running(settings, fout, job, period, log) as run_context:
+        files = open_store(fout, f"cmsspark {job}", settings)
+        run_context.lock(files)
+        days = find(files, fout, period)
+        days.check(allow_missing=allow_missing)
+        yield run_context, days
+
+
+def with_period(rows: pl.DataFrame, period: Period) -> pl.DataFrame:
+    """Return the rows with the columns that name their period."""
+    import polars as pl
+
+    return rows.with_columns(
+        period=pl.lit(period.isoformat()),
+        first_day=pl.lit(period.first),
+        last_day=pl.lit(period.last),
+        timestamp=pl.lit(start_ms(period), pl.Int64),
+    )
 
 
 def store_tables(

@@ -11,18 +11,16 @@ import click
 from cmsspark.apps.cache.cli import POLICIES, bound_option, policies_option, seed_option
 from cmsspark.base import extras
 from cmsspark.base.errors import InputMissing
-from cmsspark.base.periods import Period, start_ms
+from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import FiniteRange, require_store, store_options
 from cmsspark.cli.period_options import needed, period_options
-from cmsspark.run.period_run import store_period
-from cmsspark.run.run_context import running
+from cmsspark.run.period_run import run_on_days, store_period, with_period
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import results
 from cmsspark.store import stored_days as stored
 from cmsspark.store.job_index import JOBS
-from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -81,11 +79,8 @@ def run(
 
     check_policies(policies)
     extras.require("replays need", "numba", extra="cache")
-    with running(settings, fout, NAME, period, log) as run_context:
-        files = open_store(fout, f"cmsspark {NAME}")
-        run_context.lock(files)
-        days = stored.find_days(files, fout, period)
-        days.check(allow_missing=True)
+    begun = run_on_days(settings, fout, NAME, period, log, stored.find_days, allow_missing=True)
+    with begun as (run_context, days):
         rows = build(days, sites, policies, shares, seed, spark, with_bound=with_bound)
         return store_period(run_context, days, {NAME: rows})
 
@@ -107,13 +102,9 @@ def build(
     if not traces:
         raise InputMissing("no request of the period has a size in dbs_events", next_step="run_spark dbs_events")
     pieces = [(site, share, policy, with_bound) for site in sorted(traces) for share in shares for policy in policies]
-    of_period = {
-        "period": days.period.isoformat(), "first_day": days.period.first, "last_day": days.period.last,
-        "timestamp": start_ms(days.period),
-    }  # fmt: skip
-    rows = [{**row, **of_period} for row in map_tasks(_compare, traces, pieces, spark)]
     table = stored_table(NAME)
-    return pl.DataFrame(rows, schema=pl.Schema(table.arrow())).select(table.names)
+    rows = pl.DataFrame(map_tasks(_compare, traces, pieces, spark), schema=pl.Schema(table.arrow()))
+    return with_period(rows, days.period).select(table.names)
 
 
 def _compare(traces: Mapping[str, Trace], piece: tuple[str, float, str, bool]) -> dict[str, Any]:

@@ -11,12 +11,11 @@ from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.periods import Period
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files
-from cmsspark.run.period_run import store_period
-from cmsspark.run.run_context import running
+from cmsspark.run.period_run import run_on_days, store_period
 from cmsspark.sources.registry import CRAB_PARTIALS, STREAMS_BY_NAME, STREAMS_OF_JOBS
 from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import open_store, table_rows
+from cmsspark.store.stored_columns import table_rows
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -93,16 +92,9 @@ def store_report(
     job: str, period: Period, fout: str, settings: Settings, build: Callable[[CrabDays], pl.DataFrame], *,
     allow_missing: bool, log: Callable[[str], None] | None = None,
 ) -> CurrentTable:  # fmt: skip
-    """Make a table of a period, which has the job's name, and store it; on any failure the previous result stays.
-
-    Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot be combined,
-    NotReady (75), OutputError (73).
-    """
-    with running(settings, fout, job, period, log) as run_context:
-        files = open_store(fout, f"cmsspark {job}")
-        run_context.lock(files)
-        days = find_crab_days(files, fout, period)
-        days.check(allow_missing=allow_missing)
+    """Make a table of a period, which has the job's name. Raises as :func:`cmsspark.run.period_run.run_on_days`."""
+    begun = run_on_days(settings, fout, job, period, log, find_crab_days, allow_missing=allow_missing)
+    with begun as (run_context, days):
         key_id = days.key_id()
         return store_period(run_context, days, {job: build(days)}, CRAB_PARTIALS, pseudonym_key_id=key_id)
 

@@ -14,14 +14,15 @@ from cmsspark.apps.crab.days import CrabDays, check_sums, store_report, sum_or_n
 from cmsspark.base import periods as calendar
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
-from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import require_store, store_options
-from cmsspark.cli.period_options import needed, period_options
-from cmsspark.settings.settings import load_settings
+from cmsspark.cli.period_options import period_command
+from cmsspark.run.period_run import with_period
 from cmsspark.store.job_index import Job
+from cmsspark.store.results import CurrentTable
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from cmsspark.settings.settings import Settings
 
 _COUNTS: Final = ("job_count", "failed_job_count", "removed_job_count")
 _MEASURES: Final = ("read_bytes", "cpu_ms", "wall_ms")
@@ -37,22 +38,10 @@ def make_command(job: Job) -> click.Command:
     ``crab_users`` say how many of their days are stored.
     """
 
-    def command(
-        period: Period | None, fout: str | None, settings_file: str | None, as_json: bool, allow_missing: bool = True
-    ) -> None:
-        settings = load_settings(settings_file)
-        chosen, store, build = needed(period), require_store(fout, settings), BUILDERS[job.name]
-        print_outcome(
-            job.name, chosen, as_json,
-            lambda: store_report(job.name, chosen, store, settings, build, allow_missing=allow_missing),
-        )  # fmt: skip
+    def run(period: Period, store: str, settings: Settings, *, allow_missing: bool) -> CurrentTable:
+        return store_report(job.name, period, store, settings, BUILDERS[job.name], allow_missing=allow_missing)
 
-    decorated: Callable[..., Any] = store_options(output_options(command))
-    if job.name == "crab_popularity":
-        about = "Leave out days that are not stored and mark the result partial."
-        decorated = click.option("--allow-missing", is_flag=True, help=about)(decorated)
-    about = f"{job.about}. Exit codes: cmsspark help exit-codes."
-    return click.command(job.name, help=about)(period_options(decorated))
+    return period_command(job, run, has_allow_missing=job.name == "crab_popularity")
 
 
 def build_popularity(days: CrabDays) -> pl.DataFrame:
@@ -81,15 +70,7 @@ def build_popularity(days: CrabDays) -> pl.DataFrame:
         for name, source in (("cpu_time", "cpu_ms"), ("wc_time", "wall_ms"))
     ]
     tiers = [None if name is None else DERIVED["data_tier"].derive(name) for name in sums["dataset_name"].to_list()]
-    period = days.period
-    table = sums.with_columns(
-        *seconds,
-        pl.Series("data_tier", tiers, pl.String),
-        period=pl.lit(period.isoformat()),
-        first_day=pl.lit(period.first),
-        last_day=pl.lit(period.last),
-        timestamp=pl.lit(calendar.start_ms(period), pl.Int64),
-    )
+    table = with_period(sums.with_columns(*seconds, pl.Series("data_tier", tiers, pl.String)), days.period)
     return table.select(stored_table("crab_popularity").names)
 
 

@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from cmsspark.apps.crab.days import check_sums, sum_or_null
-from cmsspark.base import periods as calendar
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Table, stored_table
-from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import require_store, store_options
-from cmsspark.cli.period_options import needed, period_options
+from cmsspark.cli.period_options import period_command
 from cmsspark.filesystems.storage import Files, join
-from cmsspark.run.period_run import store_period
-from cmsspark.run.run_context import running
-from cmsspark.settings.settings import load_settings
+from cmsspark.run.period_run import run_on_days, store_period, with_period
 from cmsspark.store import results
 from cmsspark.store.job_index import JOBS, Job
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import open_store, table_rows
+from cmsspark.store.stored_columns import table_rows
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -87,44 +83,21 @@ class CostDays(StoredDays):
 
 def make_command(job: Job) -> click.Command:
     """Return the command of ``<job>_period``, which makes the tables of a period of the stored days of a job."""
-
-    @click.command(job.name, help=f"{job.about}. Exit codes: cmsspark help exit-codes.")
-    @period_options
-    @click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored; marks the result partial.")
-    @store_options
-    @output_options
-    def command(
-        period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, as_json: bool
-    ) -> None:
-        settings, chosen = load_settings(settings_file), needed(period)
-        store = require_store(fout, settings)
-        day_job = job.name.removesuffix("_period")
-        print_outcome(
-            job.name, chosen, as_json, lambda: run(day_job, chosen, store, settings, allow_missing=allow_missing)
-        )
-
-    return command
+    return period_command(job, partial(run, job.name.removesuffix("_period")))
 
 
 def run(
     job: str, period: Period, fout: str, settings: Settings, *, allow_missing: bool = False,
     log: Callable[[str], None] | None = None,
 ) -> CurrentTable:  # fmt: skip
-    """Make the tables of a period and store them; on any failure the previous result stays.
-
-    Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot be combined,
-    NotReady (75), OutputError (73).
-    """
+    """Make the tables of a period and store them. Raises as :func:`cmsspark.run.period_run.run_on_days`."""
     name = f"{job}_period"
-    with running(settings, fout, name, period, log) as run_context:
-        files = open_store(fout, f"cmsspark {name}", settings)
-        run_context.lock(files)
-        days = find_days(files, fout, job, period)
-        days.check(allow_missing=allow_missing)
+    find = partial(find_days, job=job)
+    with run_on_days(settings, fout, name, period, log, find, allow_missing=allow_missing) as (run_context, days):
         return store_period(run_context, days, {table: build(days, table) for table in JOBS[name].tables}, job)
 
 
-def find_days(files: Files, fout: str, job: str, period: Period) -> CostDays:
+def find_days(files: Files, fout: str, period: Period, job: str) -> CostDays:
     """Find the stored days of a period. Raises DataError (65) where a day's result is damaged."""
     stored = {}
     for day in period.days:
@@ -139,7 +112,7 @@ def build(days: CostDays, name: str) -> pl.DataFrame:
     """Return a period's table. Raises DataError (65) where a sum exceeds 64 bits."""
     import polars as pl
 
-    schema, period = stored_table(name), days.period
+    schema = stored_table(name)
     rows = days.table(name.removeprefix("period_"))
     summed = _sums(rows, schema)
     if "hour" in schema.keys:
@@ -149,13 +122,7 @@ def build(days: CostDays, name: str) -> pl.DataFrame:
 
         cores = pl.col("core_windows_milli") / (HOUR_WINDOWS * 1000 * len(days.partials))
         summed = summed.with_columns(average_cores=cores)
-    added = summed.with_columns(
-        period=pl.lit(period.isoformat()),
-        first_day=pl.lit(period.first),
-        last_day=pl.lit(period.last),
-        day_count=pl.lit(len(days.partials), pl.Int64),
-        timestamp=pl.lit(calendar.start_ms(period), pl.Int64),
-    )
+    added = with_period(summed.with_columns(day_count=pl.lit(len(days.partials), pl.Int64)), days.period)
     return added.select(schema.names).sort(schema.keys)
 
 

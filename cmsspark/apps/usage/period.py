@@ -5,28 +5,20 @@ Sums are those of the days; distinct users are counted again over the whole peri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import click
-
-from cmsspark.base import periods as calendar
 from cmsspark.base.periods import Period, spans
 from cmsspark.base.schemas import stored_table
-from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import require_store, store_options
-from cmsspark.cli.period_options import needed, period_options
+from cmsspark.cli.period_options import period_command
 from cmsspark.filesystems.storage import join
-from cmsspark.run.period_run import store_period
-from cmsspark.run.run_context import RunContext, running
+from cmsspark.run.period_run import run_on_days, store_period, with_period
 from cmsspark.run.run_report import write_page
-from cmsspark.settings.settings import load_settings
 from cmsspark.sources.registry import SITE_PAIRS, STREAMS_NAMING_READERS
 from cmsspark.store import results, stored_days
 from cmsspark.store.job_index import JOBS
-from cmsspark.store.stored_columns import open_store, table_rows
+from cmsspark.store.stored_columns import table_rows
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -41,33 +33,13 @@ KEYS: Final = ("stream", "dataset_name", "site_name", "app")
 _MEASURES: Final = ("day_count", "nacc", "distinct_users", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
 
 
-@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
-@period_options
-@click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored and mark the result partial.")
-@store_options
-@output_options
-def command(
-    period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, as_json: bool,
-) -> None:  # fmt: skip
-    settings, interval = load_settings(settings_file), needed(period)
-    store = require_store(fout, settings)
-    print_outcome(NAME, interval, as_json, lambda: run(interval, store, settings, allow_missing=allow_missing))
-
-
 def run(
-    period: Period,
-    fout: str,
-    settings: Settings,
-    *,
-    allow_missing: bool = False,
+    period: Period, fout: str, settings: Settings, *, allow_missing: bool = False,
     log: Callable[[str], None] | None = None,
-) -> results.CurrentTable:
-    """Make the period's table and store it; on any failure the previous result stays.
-
-    Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot be combined,
-    NotReady (75), OutputError (73).
-    """
-    with run_on_days(settings, fout, NAME, period, log, allow_missing=allow_missing) as (run_context, days):
+) -> results.CurrentTable:  # fmt: skip
+    """Make the period's table and store it. Raises as :func:`cmsspark.run.period_run.run_on_days`."""
+    begun = run_on_days(settings, fout, NAME, period, log, stored_days.find_days, allow_missing=allow_missing)
+    with begun as (run_context, days):
         tables = {TABLE: build(days)}
         pairs, warnings = build_site_pairs(days)
         if pairs is not None:
@@ -76,19 +48,6 @@ def run(
         done = store_period(run_context, days, tables, stored_days.TABLE, **entries)
         write_page(fout, NAME, done, run_context.log)
         return done
-
-
-@contextmanager
-def run_on_days(
-    settings: Settings, fout: str, job: str, period: Period, log: Callable[[str], None] | None, *, allow_missing: bool
-) -> Iterator[tuple[RunContext, StoredDays]]:
-    """Begin a run of a job of periods; yields it with the stored days, which are all there unless ``allow_missing``."""
-    with running(settings, fout, job, period, log) as run_context:
-        files = open_store(fout, f"cmsspark {job}", settings)
-        run_context.lock(files)
-        days = stored_days.find_days(files, fout, period)
-        days.check(allow_missing=allow_missing)
-        yield run_context, days
 
 
 def build(days: StoredDays) -> pl.DataFrame:
@@ -139,13 +98,4 @@ def build_site_pairs(days: StoredDays) -> tuple[pl.DataFrame | None, list[str]]:
     return with_period(rows, days.period).select(schema.names), [lacking] if missing else []
 
 
-def with_period(rows: pl.DataFrame, period: Period) -> pl.DataFrame:
-    """Return the rows with the columns that name their period."""
-    import polars as pl
-
-    return rows.with_columns(
-        period=pl.lit(period.isoformat()),
-        first_day=pl.lit(period.first),
-        last_day=pl.lit(period.last),
-        timestamp=pl.lit(calendar.start_ms(period), pl.Int64),
-    )
+command = period_command(JOBS[NAME], run)

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.apps.usage.period import run_on_days, with_period
 from cmsspark.apps.usage.view_definitions import View, find_view, load_views
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import require_store, store_options
-from cmsspark.cli.period_options import needed, period_options
-from cmsspark.run.period_run import store_period
+from cmsspark.cli.period_options import allow_missing_option, needed, period_options
+from cmsspark.run.period_run import run_on_days, store_period, with_period
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import results, stored_days
 from cmsspark.store.job_index import JOBS
@@ -32,7 +31,7 @@ NAME: Final = "period_views"
 @period_options
 @click.option("--view", "names", metavar="NAME", multiple=True, help="A view; may be repeated. [default: all views]")
 @click.option("--views", "views_file", metavar="FILE", help="File with own views. [default: `views` in the settings]")
-@click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored and mark the result partial.")
+@allow_missing_option
 @store_options
 @output_options
 def command(
@@ -47,20 +46,12 @@ def command(
 
 
 def run(
-    period: Period,
-    fout: str,
-    settings: Settings,
-    views: Sequence[View],
-    *,
-    allow_missing: bool = False,
+    period: Period, fout: str, settings: Settings, views: Sequence[View], *, allow_missing: bool = False,
     log: Callable[[str], None] | None = None,
-) -> results.CurrentTable:
-    """Make the table of a period and store it; on any failure the previous result stays.
-
-    Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot be combined,
-    NotReady (75), OutputError (73).
-    """
-    with run_on_days(settings, fout, NAME, period, log, allow_missing=allow_missing) as (run_context, days):
+) -> results.CurrentTable:  # fmt: skip
+    """Make the table of a period and store it. Raises as :func:`cmsspark.run.period_run.run_on_days`."""
+    begun = run_on_days(settings, fout, NAME, period, log, stored_days.find_days, allow_missing=allow_missing)
+    with begun as (run_context, days):
         rows, views_entry = build(days, views), {view.name: _definition(view) for view in views}
         entries = {"pseudonym_key_id": days.key_id(), "views": views_entry}
         return store_period(run_context, days, {NAME: rows}, stored_days.TABLE, **entries)
