@@ -73,9 +73,9 @@ def make_table(
 
     trim()
     frames |= more
-    table = dump_frames.as_table(job.build(frames, request.day), job.name, request.day)
-    of_job = job.manifest(frames) if job.manifest else {}
-    return dump_frames.to_arrow(table, stored_table(job.name).arrow()), manifest | of_job
+    of_day = dump_frames.as_table(job.build(frames, request.day), job.name, request.day)
+    table = dump_frames.to_arrow(of_day, stored_table(job.name).arrow())
+    return table, manifest | (job.manifest(frames) if job.manifest else {})
 
 
 def dump_sources(job: DumpTable, transport: Transport, dumps: Sequence[Dump]) -> dict[str, Any]:

@@ -112,7 +112,6 @@ def test_a_large_table_is_some_files_in_order_with_the_same_cells(
 ) -> None:
     import pyarrow.parquet as pq
 
-
     count_day(place)
     wanted = {table: place.rows(table) for table in ("data_aggregation", "partials")}
     monkeypatch.setattr(spark_runner, "DRIVER_ROWS", driver_rows)
