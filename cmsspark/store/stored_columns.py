@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+#: The tables with a row for each dataset at a site; of one day the first counts.
+REPLICA_TABLES: Final = ("dbs_phedex", "dbs_rucio")
 #: Bytes of CSV that are parsed at once: no row is longer.
 _CSV_BYTES: Final = 8 * 1024 * 1024
 
@@ -200,7 +202,7 @@ def newest_replicas(files: Files, fout: str, until: date | None = None) -> tuple
     Raises InputMissing (66) where neither is stored.
     """
     tables = []
-    for table in ("dbs_phedex", "dbs_rucio"):
+    for table in REPLICA_TABLES:
         with suppress(InputMissing):
             tables.append((*newest(files, fout, table, until), table))
     if not tables:

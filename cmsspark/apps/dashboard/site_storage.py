@@ -10,6 +10,7 @@ from cmsspark.apps.dashboard.snapshot import Snapshot
 from cmsspark.apps.dashboard.widgets import Cell, Column, Figure, Section, Table, shown, si
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.query.database import Database
+from cmsspark.store.stored_columns import REPLICA_TABLES
 
 #: Weeks without a read at the site, of each age.
 AGES: Final = (4, 12, 26, 52)
@@ -20,21 +21,22 @@ _FORECASTS: Final = 10
 
 def age_figures(snapshot: Snapshot, database: Database, site: str, kind: str) -> list[Figure]:
     """Return the replicas at a site by weeks without a read there; no age that is longer than the stored days."""
-    days = database.days("dbs_phedex")
-    if not days:
+    newest = database.newest(REPLICA_TABLES)
+    if newest is None:
         return []
+    as_of, table = newest
     last = site_use.last_days(snapshot, site)
     replicas = database.query(
-        "SELECT dataset_name, present_bytes FROM dbs_phedex "
+        f"SELECT dataset_name, present_bytes FROM {table} "
         "WHERE day = ? AND site_name = ? AND kind = ? AND present_bytes > 0",
-        [days[-1], site, kind],
+        [as_of, site, kind],
     ).rows
-    newest = snapshot.days[-1]
-    recorded = (newest - snapshot.days[0]).days + 1
+    last_day = snapshot.days[-1]
+    recorded = (last_day - snapshot.days[0]).days + 1
     figures = []
     for weeks in (weeks for weeks in AGES if 7 * weeks <= recorded):
         unread = [
-            size for name, size in replicas if name not in last or (newest - last[name]).days >= 7 * weeks
+            size for name, size in replicas if name not in last or (last_day - last[name]).days >= 7 * weeks
         ]  # fmt: skip
         size, datasets = sum(unread), pluralize(len(unread), "dataset")
         figures.append(Figure(f"Unread for {pluralize(weeks, 'week')}", si(size, "B"), f"{size:,} B", datasets))

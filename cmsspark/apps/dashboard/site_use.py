@@ -14,6 +14,7 @@ from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number
 from cmsspark.apps.dashboard.use import codes_of_users, integer
 from cmsspark.store.query.database import Database
+from cmsspark.store.stored_columns import REPLICA_TABLES
 
 _SUMS: Final = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
 #: Groups of a site's accesses: the column of ``site_days``.
@@ -121,13 +122,14 @@ def unused(
     site, and for each unused one (dataset, bytes, newest replica ms, accesses elsewhere, jobs elsewhere), the largest
     first.
     """
-    replica_days = database.days("dbs_phedex")
-    if not replica_days:
+    newest_replicas = database.newest(REPLICA_TABLES)
+    if newest_replicas is None:
         return None, 0, 0, []
+    as_of, table = newest_replicas
     replicas = database.query(
-        "SELECT dataset_name, present_bytes, newest_replica_ms FROM dbs_phedex "
+        f"SELECT dataset_name, present_bytes, newest_replica_ms FROM {table} "
         "WHERE day = ? AND site_name = ? AND kind = ? AND present_bytes > 0",
-        [replica_days[-1], site, kind],
+        [as_of, site, kind],
     ).table
     columns = [column.to_pylist() for column in replicas.columns]
     first, last = window(snapshot, weeks)
@@ -139,7 +141,7 @@ def unused(
         if name not in read
     ]
     rows.sort(key=lambda row: (-row[1], row[0] or ""))
-    return replica_days[-1], sum(columns[1]), replicas.num_rows, rows
+    return as_of, sum(columns[1]), replicas.num_rows, rows
 
 
 def window(snapshot: Snapshot, weeks: int) -> tuple[date, date]:

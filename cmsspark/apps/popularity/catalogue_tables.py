@@ -17,7 +17,7 @@ from cmsspark.base.periods import start_ms
 from cmsspark.filesystems.storage import Files
 from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import stored_days, table_rows
+from cmsspark.store.stored_columns import REPLICA_TABLES, stored_days, table_rows
 
 #: Tiers of sites whose disk copies have a column.
 SITE_TIERS: Final = ("T0", "T1", "T2", "T3")
@@ -123,7 +123,7 @@ def _make_replica_features(values: Array) -> dict[str, Array]:
 
 
 #: The tables of each kind; of tables that are known since the same day the first one is taken.
-_TABLES: Final = {"dbs": ("dbs_events",), "replicas": ("dbs_phedex", "dbs_rucio")}
+_TABLES: Final = {"dbs": ("dbs_events",), "replicas": REPLICA_TABLES}
 _DBS: Final = ("dataset_name", "dataset_bytes", "file_count", "events", "created_ms", "release_versions")
 _REPLICAS: Final = ("dataset_name", "site_name", "kind", "site_tier", "present_bytes", "dataset_bytes", "is_complete")
 #: Days before the series whose tables may be the newest ones on its first Monday.

@@ -198,6 +198,11 @@ class Database:
         """Return the stored days of a table, in order."""
         return [entry.interval for entry in self.stored(table) if isinstance(entry.interval, date)]
 
+    def newest(self, tables: Sequence[str]) -> tuple[date, str] | None:
+        """Return the newest stored day of tables of one kind, and its table, of one day the first; None without any."""
+        stored = [(days[-1], table) for table in tables if (days := self.days(table))]
+        return max(stored, key=lambda entry: entry[0], default=None)
+
     @property
     def tables(self) -> list[Table]:
         """The schemas of all tables as views have them, ``stored_days`` last."""

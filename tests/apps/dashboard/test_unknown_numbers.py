@@ -22,7 +22,7 @@ from cmsspark.apps.dashboard.cli import command
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.base.errors import InputMissing
 from tests.apps.dashboard.conftest import Running, serving
-from tests.apps.dashboard.stores import store_day
+from tests.apps.dashboard.stores import store_day, store_table
 
 #: A Wednesday; day 2 lacks cmssw, day 3 is not stored, and no access of eos comes on day 1.
 FIRST = date(2026, 1, 7)
@@ -194,3 +194,15 @@ def test_columns_of_a_table_that_is_not_stored_say_which_job_stores_it(dashboard
     text = text_of(dashboard, "datasets")
     assert "No day of sizes, events and states in DBS is stored. Run: run_spark dbs_events --date DAY" in text
     assert "No day of replicas is stored. Run: run_spark dbs_phedex --date DAY" in text
+
+
+def test_replicas_are_those_of_rucio_where_only_they_are_stored(tmp_path: Path) -> None:
+    store, name, site = tmp_path / "store", "/ZMM/Run2018A-v1/AOD", "T1_US_FNAL"
+    store_day(store, FIRST, [row(FIRST, "aaa", 5)], streams=STREAMS)
+    replica = {"dataset_name": name, "site_name": site, "kind": "disk", "present_bytes": 7, "present_file_count": 1}
+    store_table(store, "dbs_rucio", FIRST, [replica])
+    with serving(store, tmp_path / "folders") as running:
+        assert [line["present_bytes"] for line in download(running, "dataset", "replicas", name=name)] == ["7"]
+        assert [line["disk_bytes"] for line in download(running, "datasets", "datasets")] == ["7"]
+        assert [line["present_bytes"] for line in download(running, "sites", "unused", site=site)] == ["7"]
+        assert [line["bytes"] for line in download(running, "data", "site_by_data_tier")] == ["7"]

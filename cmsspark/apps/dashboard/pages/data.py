@@ -13,6 +13,7 @@ from cmsspark.base.errors import InputMissing
 from cmsspark.base.names import KINDS
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.pages.charts import rank_names
+from cmsspark.store.stored_columns import REPLICA_TABLES
 
 _COLUMNS: Final = (
     ui.Column("site_tier", "Site tier"),
@@ -33,7 +34,7 @@ def view(request: PageRequest) -> ui.Content:
 
     Raises InputMissing (66) for a day without data.
     """
-    days = {table: request.database.days(table) for table in ("site_tier_usage", "dbs_phedex")}
+    days = {table: request.database.days(table) for table in ("site_tier_usage", *REPLICA_TABLES)}
     every = sorted({day for stored in days.values() for day in stored})
     if not every:
         note = ui.Note(
@@ -55,7 +56,8 @@ def view(request: PageRequest) -> ui.Content:
     else:
         table = ui.Table("data_by_tier", _COLUMNS, usage, "Data at the sites of each tier", bars=3)
         sections.append(ui.Section("By site tier, storage and data tier", [_figures(usage), table]))
-    sections.append(_map(request, day, kind, tier, day in days["dbs_phedex"]))
+    of_day = next((table for table in REPLICA_TABLES if day in days[table]), None)
+    sections.append(_map(request, day, kind, tier, of_day))
     tiers = _tiers(request, days)
     controls = [
         ui.Control(
@@ -92,12 +94,12 @@ def _figures(rows: list[tuple[Any, ...]]) -> ui.Figures:
     )
 
 
-def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool) -> ui.Section:
+def _map(request: PageRequest, day: date, kind: str, tier: str, table: str | None) -> ui.Section:
     title = "Site × data tier"
-    if not is_stored:
+    if table is None:
         return ui.Section(title, [ui.Note(f"Not stored for this day: run_spark dbs_phedex --date {day}", "warn")])
     result = request.database.query(
-        "SELECT site_name, data_tier, sum(present_bytes) AS bytes FROM dbs_phedex WHERE day = $day "
+        f"SELECT site_name, data_tier, sum(present_bytes) AS bytes FROM {table} WHERE day = $day "
         "AND ($kind = 'all' OR kind = $kind) AND ($tier = '' OR site_tier = $tier) GROUP BY ALL HAVING bytes > 0",
         {"day": day, "kind": kind, "tier": tier},
     )
@@ -122,7 +124,7 @@ def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool)
 
 
 def _tiers(request: PageRequest, days: dict[str, list[date]]) -> list[str]:
-    table = "site_tier_usage" if days["site_tier_usage"] else "dbs_phedex"
+    table = next(table for table, stored in days.items() if stored)
     sql = f"SELECT DISTINCT site_tier FROM {table} WHERE day = ? AND site_tier IS NOT NULL ORDER BY 1"
     return request.values(sql, [days[table][-1]])
 

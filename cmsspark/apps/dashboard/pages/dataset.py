@@ -16,6 +16,7 @@ from cmsspark.apps.dashboard.use import MEASURES, Series
 from cmsspark.apps.dashboard.use_columns import USUAL, stored_columns, use_cells, use_columns
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.terminal import pluralize
+from cmsspark.store.stored_columns import REPLICA_TABLES
 
 _REPLICAS: Final = (
     ui.Column("site_name", "Site"),
@@ -174,21 +175,22 @@ def _replicas(request: PageRequest, used: DatasetUse, name: str, notes: list[ui.
     # Accesses and jobs, or accesses alone where no jobs are stored.
     read_at = {row[0]: (int(row[1] or 0), int(row[of_jobs] or 0)) for row in used.by_site}
     of_site = 2 - (len(_REPLICAS) - len(columns))
-    days = optional(notes, "The replicas", lambda: request.database.days("dbs_phedex"))
+    newest = optional(notes, "The replicas", lambda: request.database.newest(REPLICA_TABLES) or ())
     empty = "The newest replica snapshot has no replica of it."
-    if not days:
-        empty = empty if days is None else "No replicas are stored: run_spark dbs_phedex --date DAY"
+    if not newest:
+        empty = empty if newest is None else "No replicas are stored: run_spark dbs_phedex --date DAY"
         return ui.Table("replicas", columns, [], "Replicas", empty=empty, bars=2)
+    as_of, table = newest
     sql = (
         "SELECT site_name, kind, present_bytes, present_file_count, is_complete, newest_replica_ms "
-        "FROM dbs_phedex WHERE day = ? AND dataset_name = ? ORDER BY present_bytes DESC, site_name, kind"
+        f"FROM {table} WHERE day = ? AND dataset_name = ? ORDER BY present_bytes DESC, site_name, kind"
     )
-    stored = optional(notes, "The replicas", lambda: request.database.query(sql, [days[-1], name]).rows)
+    stored = optional(notes, "The replicas", lambda: request.database.query(sql, [as_of, name]).rows)
     rows = [
         (ui.Cell(row[0], request.site_link(row[0])), *row[1:], *read_at.get(row[0], (0, 0))[:of_site])
         for row in stored or ()
     ]
-    caption = f"Replicas as of {days[-1]}, and the accesses at the same site"
+    caption = f"Replicas as of {as_of}, and the accesses at the same site"
     return ui.Table("replicas", columns, rows, caption, empty=empty, bars=2)
 
 

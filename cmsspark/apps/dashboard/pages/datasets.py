@@ -22,6 +22,7 @@ from cmsspark.apps.dashboard.use_columns import use_columns
 from cmsspark.apps.dashboard.widgets import Cell, Column, Content, Control, Note, Section, Table, shown, sort_rows
 from cmsspark.base.errors import UsageError
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
+from cmsspark.store.stored_columns import REPLICA_TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -155,26 +156,27 @@ def _facts(request: PageRequest, notes: list[Note]) -> dict[str, dict[str, Any]]
     """Dataset → size, events and state in DBS, and its replicas, as the newest stored days have them."""
     facts: dict[str, dict[str, Any]] = {}
     queries = {
-        "dbs_events": "SELECT dataset_name, dataset_bytes, events, access_type FROM dbs_events WHERE day = ?",
-        "dbs_phedex": (
+        ("dbs_events",): "SELECT dataset_name, dataset_bytes, events, access_type FROM {} WHERE day = ?",
+        REPLICA_TABLES: (
             "SELECT dataset_name, sum(present_bytes) FILTER (kind = 'disk') AS disk_bytes, "
             "count(DISTINCT site_name) FILTER (kind = 'disk' AND present_bytes > 0) AS disk_sites, "
-            "sum(present_bytes) FILTER (kind = 'tape') AS tape_bytes FROM dbs_phedex WHERE day = ? GROUP BY 1"
+            "sum(present_bytes) FILTER (kind = 'tape') AS tape_bytes FROM {} WHERE day = ? GROUP BY 1"
         ),
     }
-    for table, sql in queries.items():
-        for row in optional(notes, table, partial(_newest, request, table, sql, notes)) or ():
+    for tables, sql in queries.items():
+        for row in optional(notes, tables[0], partial(_newest, request, tables, sql, notes)) or ():
             facts.setdefault(row.pop("dataset_name"), {}).update(row)
     facts.pop(None, None)  # type: ignore[call-overload]
     return facts
 
 
-def _newest(request: PageRequest, table: str, sql: str, notes: list[Note]) -> list[dict[str, Any]]:
-    days = request.database.days(table)
-    if not days:
-        notes.append(Note(f"No {_DAYS[table]} is stored. Run: run_spark {table} --date DAY"))
+def _newest(request: PageRequest, tables: Sequence[str], sql: str, notes: list[Note]) -> list[dict[str, Any]]:
+    newest = request.database.newest(tables)
+    if newest is None:
+        notes.append(Note(f"No {_DAYS[tables[0]]} is stored. Run: run_spark {tables[0]} --date DAY"))
         return []
-    return request.database.query(sql, [days[-1]]).dicts
+    day, table = newest
+    return request.database.query(sql.format(table), [day]).dicts
 
 
 def parse_condition(text: str) -> Callable[[Row], bool]:
