@@ -15,10 +15,11 @@ from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.reconciliation import StreamBins
-from cmsspark.filesystems.storage import join
+from cmsspark.filesystems.storage import Files, join
 from cmsspark.run.provenance import dumps_summary, input_summary, settings_summary, versions
 from cmsspark.run.request import DayRequest, Inputs
-from cmsspark.sources.registry import JOB_TABLES, STREAMS_OF_JOBS
+from cmsspark.sources.dumps import Dump, dump_at
+from cmsspark.sources.registry import DUMPS, JOB_TABLES, STREAMS_OF_JOBS
 from cmsspark.store import results, staged_runs
 from cmsspark.store.stored_columns import table_rows
 
@@ -54,19 +55,31 @@ def _is_same(manifest: Manifest, request: DayRequest, inputs: Inputs) -> bool:
     damaged = {file["stream"] for file in manifest.damaged}
     return (
         manifest.versions == versions()
-        and manifest.document.get("settings") == settings_summary(request.settings, inputs.dumps)
+        and _settings(manifest, inputs) == settings_summary(request.settings, inputs.dumps)
         and table.format == "parquet"
         and table.schema == stored_table(SOURCE).fingerprint()
         and stored_table(SOURCE).names == stored_table(request.job).names
         and not damaged & set(request.streams)
         and manifest.document.get("oversized") == {}
         and all(table in manifest.tables and manifest.tables[table].format == "parquet" for table in request.tables[1:])
-        and all(_earlier(manifest, day.stream).get("folder") == day.as_dict()["folder"] for day in inputs.earlier)
+        and all(_files(_earlier(manifest, day.stream)) == _files(day.as_dict()) for day in inputs.earlier)
         and all(read.get(stream.stream) == input_summary(stream) for stream in inputs.streams)
-        and all(
-            manifest.document["dumps"].get(kind) == summary for kind, summary in dumps_summary(inputs.dumps).items()
-        )
+        and all(_has_dump(manifest, dump, request, inputs.files) for dump in inputs.dumps)
     )
+
+
+def _settings(manifest: Manifest, inputs: Inputs) -> dict[str, Any]:
+    """Return the settings of a run; without sites of RSEs where this request looks up none."""
+    settings: dict[str, Any] = manifest.document.get("settings") or {}
+    return settings if inputs.replicas or not settings else {**settings, "rses": {}}
+
+
+def _has_dump(manifest: Manifest, dump: Dump, request: DayRequest, files: Files) -> bool:
+    """Return whether a run read a dump. A report of jobs needs fewer tables of DBS than a run with accesses read."""
+    dumps = [dump]
+    if dump.kind == "dbs":
+        dumps.append(dump_at(files, "dbs", dump.folder, request.day, dump.day, DUMPS["dbs"].for_streams) or dump)
+    return any(dumps_summary([read]) == {dump.kind: manifest.document["dumps"].get(dump.kind)} for read in dumps)
 
 
 def restore_outcome(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOutcome:
@@ -114,6 +127,11 @@ def _earlier(manifest: Manifest, stream: str) -> Mapping[str, Any]:
     """Return the entry of the manifest on the day before of a stream of jobs."""
     entry: Mapping[str, Any] = (manifest.document.get("earlier_jobs") or {}).get(stream, {})
     return entry
+
+
+def _files(earlier: Mapping[str, Any]) -> list[Any]:
+    """Return where the logs of the day before are, and the sums of their files."""
+    return [earlier.get(name) for name in ("folder", "file_count", "bytes", "newest_ms")]
 
 
 def _of(entries: Mapping[str, Any], streams: tuple[str, ...]) -> dict[str, Any]:

@@ -190,14 +190,29 @@ def test_people_of_jobs_are_pseudonyms_and_partials_are_the_oracles(
     assert "Änne" not in stored
 
 
+@pytest.mark.parametrize("streams", [("condor",), ("aaa", "condor")], ids="+".join)
 def test_the_report_of_jobs_is_made_from_data_aggregation_without_the_logs(
-    world: Path, wanted: JobCount, tmp_path: Path
+    streams: tuple[str, ...], world: Path, wanted: JobCount, tmp_path: Path
 ) -> None:
-    request = _request(world, tmp_path, job="data_aggregation", tables=("data_aggregation", "partials", *JOB_TABLES))
+    tables_of_day = ("data_aggregation", "partials", *JOB_TABLES)
+    request = _request(
+        world, tmp_path, job="data_aggregation", tables=tables_of_day, streams=streams, allow_missing=True
+    )
     _, counted = _run(request)
     tables, manifest = _run(_request(world, tmp_path))
     assert manifest["made_from"] == {"job": "data_aggregation", "run": counted["run"]}
     _check(tables, manifest, wanted)
+
+
+def test_the_report_of_jobs_is_counted_where_the_logs_of_the_day_before_have_changed(
+    world: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(world, root)
+    _run(_request(root, tmp_path, job="data_aggregation", tables=("data_aggregation", *JOB_TABLES)))
+    Tree(root, YESTERDAY).write("condor", "part-9.json", b"")
+    _, manifest = _run(_request(root, tmp_path))
+    assert "made_from" not in manifest
 
 
 def test_a_job_that_read_more_than_the_limit_is_quarantined(world: Path, tmp_path: Path) -> None:
