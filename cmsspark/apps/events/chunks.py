@@ -13,9 +13,8 @@ from cmsspark.apps.events.expressions import Expression
 from cmsspark.apps.events.features import Collection, EventFeatures, compute_features, flatten_collections, flattened
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS
 from cmsspark.apps.events.layout import BATCH_ROWS, HLF_BATCH_ROWS
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

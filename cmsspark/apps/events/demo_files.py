@@ -15,8 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.events.layout import TOPOLOGY
-
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
 
 CLASSES: Final = TOPOLOGY.class_names
 TREE: Final = "Delphes"

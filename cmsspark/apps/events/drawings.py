@@ -13,12 +13,11 @@ import numpy as np
 from cmsspark.apps.events.evaluation import Evaluation, shares
 from cmsspark.apps.events.layout import EventLayout, layout_in
 from cmsspark.apps.events.parts import event_groups, sample_parts
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import OutputError, UsageError
 from cmsspark.pages.charts import Line, cell, plot
 from cmsspark.pages.png import png
 from cmsspark.pages.svg import WIDTH, Axis, Chart, standalone, text
-
-Array = np.ndarray[Any, Any]
 
 _HEIGHT: Final = 300
 #: Shares below this are drawn as this: on a logarithmic scale those of one per cent are visible.

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
-
-Array = np.ndarray[Any, Any]
 
 #: Points of a stored ROC curve, and bins of a distribution of scores.
 CURVE_POINTS: Final = 200

@@ -12,9 +12,8 @@ import xxhash
 
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS, LIMITS, SELECTED, fill
 from cmsspark.apps.events.layout import TOPOLOGY
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
-
-Array = np.ndarray[Any, Any]
 
 #: Types of awkward arrays with a number, or a list of numbers, for each event.
 _NUMBERS: Final = re.compile(r"\d+ \* (?:(?:var|\d+) \* )?(?:bool|u?int\d+|float\d+)")

@@ -7,14 +7,12 @@ results in single.
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from cmsspark.apps.events.layout import CHARGED_ROWS, NEUTRAL_ROWS, PHOTON_ROWS
-from cmsspark.base.arrays import jit
-
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array, jit
 
 #: The collections and their columns, in the order of :func:`fill`.
 KERNEL_COLUMNS: Final = {

@@ -15,9 +15,8 @@ from cmsspark.apps.events.layout import SCHEMA_FILE, EventLayout, layout_in
 from cmsspark.apps.events.scalers import SCALERS_FILE
 from cmsspark.apps.events.trees import TREES_FILE, Trees
 from cmsspark.base import extras
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
-
-Array = np.ndarray[Any, Any]
 
 MODEL_FILE: Final = "model.json"
 BOOSTER_FILE: Final = "xgboost.ubj"

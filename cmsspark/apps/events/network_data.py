@@ -10,25 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from cmsspark.apps.events.layout import layout_in
 from cmsspark.apps.events.networks import make_sequences, needs_low_level, sequence_length
 from cmsspark.apps.events.scalers import Scalers
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-Array = np.ndarray[Any, Any]
-
 #: One of so many events, by its hash, is for validation.
 VALIDATION_SHARE: Final = 10
 #: Row groups that are shuffled together where they hold matrices: some 60 MB.
 GROUPS_AT_ONCE: Final = 2
-
 
 #: The columns of :class:`Rows`.
 COLUMNS: Final = ("hlf", "sequence", "label", "weight")

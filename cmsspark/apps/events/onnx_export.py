@@ -16,9 +16,8 @@ import numpy as np
 from cmsspark.apps.events.models import NETWORKS, read_description
 from cmsspark.apps.events.networks import GRU_WIDTH, HIDDEN, Network, load
 from cmsspark.base import extras
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import OutputError, UsageError
-
-Array = np.ndarray[Any, Any]
 
 _OPSET: Final = 17
 _IR_VERSION: Final = 8

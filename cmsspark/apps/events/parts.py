@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from cmsspark.apps.events.layout import EventLayout, layout_in
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, OutputError
 from cmsspark.filesystems.storage import Files, is_local, join, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Array = np.ndarray[Any, Any]
 
 #: Rows of a row group, with and without the matrix.
 GROUP_ROWS: Final = {True: 500, False: 2_000}

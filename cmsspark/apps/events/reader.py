@@ -17,9 +17,9 @@ import numpy as np
 from cmsspark.apps.events.layout import EventLayout, layout_in
 from cmsspark.apps.events.parts import Events, event_groups, sample_parts
 from cmsspark.apps.events.scalers import Scalers
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 
-Array = np.ndarray[Any, Any]
 Batch = dict[str, Array]
 
 

@@ -17,11 +17,10 @@ from cmsspark.apps.events.layout import EventLayout
 from cmsspark.apps.events.parts import PartWriter, row_groups, to_matrix
 from cmsspark.apps.events.prepare_task import make_rows, read_numbers
 from cmsspark.apps.events.scalers import Moments
+from cmsspark.base.arrays import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Array = np.ndarray[Any, Any]
 
 TRAIN: Final = "train"
 TEST: Final = "test"

@@ -14,9 +14,8 @@ from typing import Any, Final, Self
 import numpy as np
 
 from cmsspark.apps.events.layout import EventLayout, layout_in
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
-
-Array = np.ndarray[Any, Any]
 
 SCALERS_FILE: Final = "scalers.json"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -25,14 +25,13 @@ from cmsspark.apps.events.prepare_task import (
 )
 from cmsspark.apps.events.root_files import EntryRange
 from cmsspark.apps.events.scalers import Scalers
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
 from cmsspark.filesystems.storage import Entry
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
-
-Array = np.ndarray[Any, Any]
 
 LABELLED_SCHEMA: Final = "label tinyint, weight double, probabilities array<float>"
 

@@ -11,12 +11,11 @@ from cmsspark.apps.events.models import XgboostModel, require_xgboost
 from cmsspark.apps.events.parts import Events
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.trees import Trees, from_spark, read_nodes
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-Array = np.ndarray[Any, Any]
 
 #: The parameters of each kind, with their defaults.
 PARAMETERS: Final[Mapping[str, Mapping[str, float]]] = {

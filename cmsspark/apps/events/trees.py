@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from cmsspark.base.arrays import jit
+from cmsspark.base.arrays import Array, jit
 from cmsspark.base.errors import DataError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Array = np.ndarray[Any, Any]
 
 TREES_FILE: Final = "trees.npz"
 _LEAF: Final = -1
