@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -32,6 +33,7 @@ COLUMNS: Final = {
     "custodial": ("is_custodial",),
     "since": (),
 }
+_EXPONENT: Final = re.compile(r"\d+(\.\d+)?e\+?\d{1,2}")
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,13 @@ def read_space(path: Path) -> dict[str, tuple[float | None, float | None]]:
     rows = {}
     for row in table.to_dicts():
         texts = (row.get(name) for name in ("capacity", "budget"))
-        capacity, budget = (None if text in (None, "") else float(parse_bytes(text)) for text in texts)
+        capacity, budget = (None if text in (None, "") else _parse_size(text) for text in texts)
         rows[row["site"]] = (capacity, budget)
     return rows
+
+
+def _parse_size(text: str) -> float:
+    """Return the bytes of a size. Raises UsageError (2)."""
+    # Text of a column of floats, as Parquet files and pandas have it.
+    number = int(float(text)) if _EXPONENT.fullmatch(text) else text
+    return float(parse_bytes(str(number)))

@@ -302,7 +302,7 @@ def test_the_law_stays_whole_in_a_narrow_terminal(tmp_path: Path, monkeypatch: p
     ]
     shown: list[str] = []
     monkeypatch.setattr("cmsspark.base.text.terminal.terminal_width", lambda: 80)
-    monkeypatch.setattr("cmsspark.base.text.terminal.click.echo", lambda text: shown.append(text))
+    monkeypatch.setattr("click.echo", lambda text: shown.append(text))
     _echo_scaling(results, as_json=False)
     assert max(map(len, shown)) <= 80 and sum("constant (exponent 0.00, ±0%)" in line for line in shown) == 3
 
