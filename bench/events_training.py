@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from cmsspark.apps.events.layout import BATCH_ROWS, TOPOLOGY
+from cmsspark.apps.events.layout import BATCH_ROWS
 from cmsspark.apps.events.parts import PartWriter
 from cmsspark.apps.events.scalers import Moments
+from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.apps.training.launch import launch
 from cmsspark.apps.training.local_backend import LocalBackend
 from cmsspark.apps.training.run_folder import RunFolder

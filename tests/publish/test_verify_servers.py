@@ -12,7 +12,7 @@ import pytest
 
 from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, SettingsError, UsageError
 from cmsspark.publish.search_client import SearchClient
-from cmsspark.publish.verify import index_names, search_server
+from cmsspark.publish.search_server import index_names, search_server
 from cmsspark.settings.http_client import HttpAddress
 from tests.activemq import Certificates
 from tests.opensearch import OpenSearch

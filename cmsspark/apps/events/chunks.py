@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cmsspark.apps.events.definition import BranchPlan, Definition, to_branch_spec, to_feature_spec
+from cmsspark.apps.events.branches import BranchPlan
+from cmsspark.apps.events.definition import Definition, to_branch_spec, to_feature_spec
 from cmsspark.apps.events.expressions import Expression
 from cmsspark.apps.events.features import Collection, EventFeatures, compute_features, flatten_collections, flattened
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS

@@ -150,7 +150,7 @@ def histograms_command(
     FOLDER has parts of events: train of a sample, or events of a run of events_prepare.
     """
     from cmsspark.apps.events import require_events
-    from cmsspark.apps.events.drawings import fill_histograms, write_histograms
+    from cmsspark.apps.events.histograms import fill_histograms, write_histograms
     from cmsspark.apps.events.parts import sample_parts
     from cmsspark.base.errors import InputMissing
 

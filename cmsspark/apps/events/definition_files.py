@@ -20,7 +20,8 @@ from cmsspark.apps.events.definition import (
 )
 from cmsspark.apps.events.expressions import Expression, ExpressionError
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS, KERNEL_CUTS, LIMITS
-from cmsspark.apps.events.layout import HLF, NAME, RESERVED
+from cmsspark.apps.events.layout import NAME, RESERVED
+from cmsspark.apps.events.topology import HLF
 from cmsspark.base.config_files import ConfigFile, nearest, parse
 from cmsspark.base.errors import InputMissing, NotAllowed, UsageError
 from cmsspark.base.resources import resource

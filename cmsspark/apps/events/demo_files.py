@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.events.layout import TOPOLOGY
+from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.base.arrays import Array
 
 CLASSES: Final = TOPOLOGY.class_names

@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS, LIMITS, SELECTED, fill
-from cmsspark.apps.events.layout import TOPOLOGY
+from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
 

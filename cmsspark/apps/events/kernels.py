@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from cmsspark.apps.events.layout import CHARGED_ROWS, NEUTRAL_ROWS, PHOTON_ROWS
+from cmsspark.apps.events.topology import CHARGED_ROWS, NEUTRAL_ROWS, PHOTON_ROWS
 from cmsspark.base.arrays import Array, jit
 
 #: The collections and their columns, in the order of :func:`fill`.
@@ -59,7 +59,9 @@ def _distance2(eta: float, phi: float, other_eta: float, other_phi: float) -> fl
 
 @jit
 def _candidates(rows: Array, start: int, stop: int, least: float) -> Array:
-    """Return η, φ, pT and number of the particles above ``least`` in transverse momentum, by η."""
+    """Return the particles with more transverse momentum than ``least``, by η: η, φ, pT and number of each, side by
+    side.
+    """
     numbers = np.empty(stop - start, np.int64)
     etas = np.empty(stop - start)
     count = 0

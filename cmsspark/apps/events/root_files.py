@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from cmsspark.apps.events.branches import plan_branches
 from cmsspark.apps.events.chunks import Chunk
-from cmsspark.apps.events.definition import Definition, plan_branches
+from cmsspark.apps.events.definition import Definition
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, UsageError
 from cmsspark.filesystems.storage import is_local, local_path
 

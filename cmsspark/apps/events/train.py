@@ -5,98 +5,32 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.events import sample
 from cmsspark.apps.events.evaluation import Evaluation
-from cmsspark.apps.events.layout import SCHEMA_FILE, layout_in
+from cmsspark.apps.events.layout import layout_in
 from cmsspark.apps.events.models import NETWORKS, ForestModel, read_description, write_model
 from cmsspark.apps.events.parts import read_events
 from cmsspark.apps.events.result_files import write_history, write_result
-from cmsspark.apps.events.runs import EventRequest, event_run, find_run_folder, finish, latest_run
+from cmsspark.apps.events.runs import EventRequest, event_run, finish
 from cmsspark.apps.events.sample_tasks import TEST, TRAIN
-from cmsspark.apps.events.scalers import SCALERS_FILE, Scalers
+from cmsspark.apps.events.sample_use import StoredSample, find_sample, on_this_host, put_folder
+from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.scoring import judge
 from cmsspark.apps.events.tree_training import fit_xgboost, parse_parameters, train_with_spark, vectors
 from cmsspark.base import dates
 from cmsspark.base.errors import DataError, UsageError
 from cmsspark.base.schemas import stored_table
-from cmsspark.filesystems.storage import Entry, Files, is_local, join, local_path
-from cmsspark.store.part_files import list_parts
+from cmsspark.filesystems.storage import Files, is_local, join, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cmsspark.store.results import CurrentTable
     from cmsspark.store.staged_runs import StagedRun
-
-
-@dataclass(frozen=True)
-class StoredSample:
-    """A sample of the store: ``folder`` is its run's. ``counts``: events of train and test."""
-
-    folder: str
-    run: str
-    low_level: bool
-    seed: int
-    counts: dict[str, int]
-
-    def parts(self, files: Files, part: str) -> list[Entry]:
-        """Return the part files of ``train`` or ``test``."""
-        return list_parts(files, join(self.folder, part))
-
-    def facts(self, learned: int | None = None) -> dict[str, str]:
-        """Return what a model card says of the sample; ``learned``: the events that were read, if not all of train."""
-        return {
-            "sample": f"run {self.run}, seed {self.seed}, equal classes",
-            "learned from": f"{self.counts[TRAIN] if learned is None else learned:,} events of the part train",
-            "judged by": f"{self.counts[TEST]:,} events of the part test, none of which was learned from",
-        }
-
-    def manifest(self) -> dict[str, Any]:
-        """Return what a manifest says of the sample."""
-        inputs = [{"stream": None, "table": sample.TABLE, "folder": self.folder, "files": [[self.run, None, None]]}]
-        return {"sample": {"folder": self.folder, "run": self.run}, "inputs": inputs}
-
-
-def find_sample(files: Files, fout: str, until: date) -> StoredSample:
-    """Return the newest sample of a store up to a day. Raises InputMissing (66), DataError (65)."""
-    run = latest_run(files, fout, sample.NAME, sample.TABLE, until)
-    document = run.manifest.document
-    counts = {name: int(document["folders"][name]["rows"]) for name in (TRAIN, TEST)}
-    about = document["sample"]
-    return StoredSample(find_run_folder(run), run.manifest.run, about["low_level"], about["seed"], counts)
-
-
-@contextmanager
-def on_this_host(files: Files, folder: str, parts: Sequence[str]) -> Iterator[Path]:
-    """Yield a sample's folder on this host, with its scalers and the given parts, copied if it is elsewhere."""
-    if is_local(folder):
-        yield Path(local_path(folder))
-        return
-    with tempfile.TemporaryDirectory(prefix="cmsspark-sample-") as aside:
-        for name in (SCALERS_FILE, SCHEMA_FILE):
-            if files.stat(join(folder, name)) is not None:
-                files.fetch(join(folder, name), Path(aside, name))
-        for part in parts:
-            Path(aside, part).mkdir()
-            for entry in list_parts(files, join(folder, part)):
-                files.fetch(entry.path, Path(aside, part, entry.name))
-        yield Path(aside)
-
-
-def put_folder(files: Files, source: Path, target: str) -> None:
-    """Copy the files of a folder of this host into the store. Raises OutputError (73)."""
-    files.make_dirs(target)
-    for path in sorted(source.iterdir()):
-        if path.is_file():
-            files.put(path, join(target, path.name))
-
 
 NAME: Final = "events_train"
 TABLE: Final = "event_models"

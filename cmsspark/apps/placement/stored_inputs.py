@@ -168,7 +168,8 @@ def forecast_with(model: str, label: Label, seed: int) -> Callable[[Reads], Outl
     import numpy as np
 
     from cmsspark.apps.placement.demand import Outlook
-    from cmsspark.apps.popularity.fitting import expected, predict
+    from cmsspark.apps.popularity.fitting import predict
+    from cmsspark.apps.popularity.quantities import expected
     from cmsspark.apps.popularity.series import MEASURES, Series
     from cmsspark.apps.popularity.training import Weeks
 

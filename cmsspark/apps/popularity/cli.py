@@ -90,8 +90,9 @@ def evaluate_command(
     label: Label, models: tuple[str, ...], last: int | None, seed: int, as_json: bool, **source: Any
 ) -> None:
     """Predict each past week from what was known on its Monday, and compare with what happened."""
+    from cmsspark.apps.popularity.baselines import with_baselines
     from cmsspark.apps.popularity.evaluate import forecast_and_judge
-    from cmsspark.apps.popularity.scores import mean, with_baselines
+    from cmsspark.apps.popularity.scores import mean
     from cmsspark.apps.popularity.training import Weeks
 
     compared = with_baselines(models or EVALUATED)
@@ -117,7 +118,7 @@ _NUMBERS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
 
 
 def _echo_warnings(rows: list[dict[str, Any]], model: str) -> None:
-    from cmsspark.apps.popularity.scores import warnings
+    from cmsspark.apps.popularity.baselines import warnings
 
     for text in warnings(rows, model):
         click.echo(f"warning: {text}", err=True)
@@ -181,8 +182,8 @@ def train_command(label: Label, model: str, seed: int, last: int, output: Path, 
     The card says how good such a model was on the last weeks, each predicted from the days before it.
     """
     from cmsspark.apps.popularity import saved
+    from cmsspark.apps.popularity.baselines import with_baselines
     from cmsspark.apps.popularity.evaluate import forecast_and_judge
-    from cmsspark.apps.popularity.scores import with_baselines
     from cmsspark.apps.popularity.training import Weeks
 
     weeks = Weeks(_load_series(**source), label)
@@ -221,9 +222,9 @@ def features_command(label: Label, day: date | None, last: int, output: Path, **
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
 def report_command(label: Label, model: str, seed: int, last: int | None, output: Path, **source: Any) -> None:
     """Write a page with a model card, weekly numbers, reliability and gain."""
+    from cmsspark.apps.popularity.baselines import with_baselines
     from cmsspark.apps.popularity.evaluate import forecast_and_judge
     from cmsspark.apps.popularity.report import evaluation_page
-    from cmsspark.apps.popularity.scores import with_baselines
     from cmsspark.apps.popularity.training import Weeks
 
     weeks = Weeks(_load_series(**source), label)
@@ -247,7 +248,7 @@ def tune_command(
 
     The last week is held back: no configuration is chosen by it, and it measures the first one.
     """
-    from cmsspark.apps.popularity.evaluate import parse_grid, tune
+    from cmsspark.apps.popularity.tuning import parse_grid, tune
 
     chosen = parse_grid(model, grid)
     series = _load_series(**source)

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from cmsspark.apps.popularity.catalogue_tables import CATALOGUE_COLUMNS
+from cmsspark.apps.popularity.dataset_catalogue import CATALOGUE_COLUMNS
 from cmsspark.apps.popularity.dataset_reads import OF_SITES, READS_COLUMNS
 from cmsspark.apps.popularity.series import MEASURES, Series
 from cmsspark.base.arrays import Array

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from cmsspark.apps.popularity.scores import Persistence, select_measure
+from cmsspark.apps.popularity.baselines import Persistence, select_measure
 from cmsspark.apps.popularity.training import Label, Training
 from cmsspark.base import extras
 from cmsspark.base.arrays import Array

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from cmsspark.apps.popularity.catalogue_tables import Catalogue
+from cmsspark.apps.popularity.dataset_catalogue import Catalogue
 from cmsspark.apps.popularity.dataset_reads import DatasetReads, DayReads, day_reads, join_reads
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing

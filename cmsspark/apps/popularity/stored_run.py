@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from cmsspark.apps.popularity import saved
+from cmsspark.apps.popularity.baselines import warnings, with_baselines
 from cmsspark.apps.popularity.evaluate import forecast_and_judge
 from cmsspark.apps.popularity.feature_tables import week_rows
 from cmsspark.apps.popularity.forecast import model_row, predictions, quality, quality_rows, table_name
 from cmsspark.apps.popularity.label_options import EVALUATED, FOLDER
 from cmsspark.apps.popularity.report import evaluation_page
-from cmsspark.apps.popularity.scores import warnings, with_baselines
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base.errors import InputMissing

@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from cmsspark.apps.training import k8s_manifests as manifests
+from cmsspark.apps.training.backend import Attempt, WorkerFailure, describe_exit
 from cmsspark.apps.training.k8s_errors import ApiAway, api_errors, read_message, translated
 from cmsspark.apps.training.k8s_output import PodOutput
 from cmsspark.apps.training.k8s_pods import find_failure, is_ready, read_rank, waits_for_config, why_pending
-from cmsspark.apps.training.spec import Attempt, WorkerFailure, describe_exit
 from cmsspark.base.errors import CmssparkError, NotReady
 
 #: Seconds that the API server may be away while workers run, and that a pod may lack a Secret.

@@ -12,10 +12,11 @@ import yaml
 
 from cmsspark.apps.training import k8s_manifests as manifests
 from cmsspark.apps.training import pod_worker
+from cmsspark.apps.training.backend import Attempt, WorkerFailure
 from cmsspark.apps.training.k8s_attempt import JobAttempt
 from cmsspark.apps.training.k8s_errors import api_errors
 from cmsspark.apps.training.shipped_files import K8S_BYTES, pack_files
-from cmsspark.apps.training.spec import Attempt, TrainingRun, WorkerFailure, is_object_name
+from cmsspark.apps.training.spec import TrainingRun, is_object_name
 from cmsspark.base import extras
 from cmsspark.base.errors import InputMissing, SettingsError, UsageError
 

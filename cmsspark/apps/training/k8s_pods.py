@@ -69,7 +69,7 @@ def _terminated(terminated: Any) -> str:
         return "was killed: it needed more than its --memory (OOMKilled)"
     code = terminated.exit_code
     if code > 128:
-        from cmsspark.apps.training.spec import describe_exit
+        from cmsspark.apps.training.backend import describe_exit
 
         return describe_exit(128 - code)
     return f"ended with exit code {code}"

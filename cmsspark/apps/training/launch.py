@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TextIO
 
+from cmsspark.apps.training.backend import Attempt, Backend, WorkerFailure
 from cmsspark.apps.training.checked_script import check_files, check_script
 from cmsspark.apps.training.run_folder import RunFolder, RunState
-from cmsspark.apps.training.spec import Attempt, Backend, TrainingRun, WorkerFailure
+from cmsspark.apps.training.spec import TrainingRun
 from cmsspark.base import clock, signals
 from cmsspark.base.errors import CmssparkError, DataError
 from cmsspark.base.text.readable import readable

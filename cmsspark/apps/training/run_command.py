@@ -14,7 +14,8 @@ from cmsspark.base.text.terminal import pluralize
 from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
-    from cmsspark.apps.training.spec import Backend, TrainingRun
+    from cmsspark.apps.training.backend import Backend
+    from cmsspark.apps.training.spec import TrainingRun
 
 _BACKENDS: Final = ("local", "spark", "k8s")
 #: Options that only one back end has.

@@ -13,7 +13,7 @@ import numpy as np
 from cmsspark.apps.events.definition_files import default_definition
 from cmsspark.apps.events.features import Collection, EventFeatures, compute_features, flatten_collections
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS
-from cmsspark.apps.events.layout import TOPOLOGY
+from cmsspark.apps.events.topology import TOPOLOGY
 
 DELPHES = default_definition()
 CUTS = DELPHES.cuts

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cmsspark.apps.events.layout import TOPOLOGY
 from cmsspark.apps.events.scalers import Moments
+from cmsspark.apps.events.topology import TOPOLOGY
+from cmsspark.base.arrays import Array
 from tests.apps.events.events import FEATURES, HLF_COUNT, LOW_LEVEL, PARTICLES, event_schema, write_schema
-
-Array = np.ndarray[Any, Any]
 
 
 def events(count: int, seed: int, particles: int = 0) -> tuple[Array, Array | None, Array, Array]:

@@ -16,12 +16,12 @@ from cmsspark.apps.events.cli import command
 from cmsspark.apps.events.drawings import learning_curves, score_distribution
 from cmsspark.apps.events.evaluation import evaluate, roc_curve
 from cmsspark.apps.events.jobs import KINDS
-from cmsspark.apps.events.layout import TOPOLOGY
 from cmsspark.apps.events.models import ABOUT, ForestModel, load, read_description, write_model
 from cmsspark.apps.events.parts import Events, PartWriter
 from cmsspark.apps.events.result_files import write_result
 from cmsspark.apps.events.runs import EventRequest, event_run
 from cmsspark.apps.events.scalers import Scalers
+from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.apps.events.tree_training import fit_xgboost, parse_parameters, train_with_spark, vectors
 from cmsspark.base.errors import DataError, InputMissing, SettingsError, UsageError
 from cmsspark.engines import session

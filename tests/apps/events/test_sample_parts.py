@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from cmsspark.apps.events import sample
-from cmsspark.apps.events.layout import TOPOLOGY
 from cmsspark.apps.events.parts import PartWriter, keep_only, read_events
 from cmsspark.apps.events.sample import write_small
 from cmsspark.apps.events.sample_choice import SampleOptions, chosen_counts, last_bin
 from cmsspark.apps.events.sample_tasks import WriteTask, _as_bytes, _from_bytes, assign_parts, is_test, make_keys
 from cmsspark.apps.events.scalers import Moments, Scalers
+from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.base.errors import DataError, InputMissing, OutputError
 from cmsspark.filesystems.storage import LocalFiles
 from tests.apps.events.events import CLASSES, FEATURES, HLF_COUNT, MATRIX, PARTICLES, event_schema, write_schema

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cmsspark.apps.popularity.evaluate import configurations, parse_grid, tune
 from cmsspark.apps.popularity.fitting import fit
 from cmsspark.apps.popularity.scores import average_precision
 from cmsspark.apps.popularity.spark_models import SparkModel
 from cmsspark.apps.popularity.training import Label, Weeks
+from cmsspark.apps.popularity.tuning import configurations, parse_grid, tune
 from cmsspark.base import errors
 from cmsspark.engines.parallel_tasks import map_tasks
 from tests.apps.popularity.example_series import made_series

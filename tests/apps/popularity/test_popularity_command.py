@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark.apps.popularity import saved
+from cmsspark.apps.popularity.baselines import with_baselines
 from cmsspark.apps.popularity.cli import command
-from cmsspark.apps.popularity.scores import with_baselines
 from cmsspark.apps.popularity.series import Series, read_series
 from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base import errors

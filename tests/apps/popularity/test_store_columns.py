@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.popularity.catalogue_tables import Catalogue, Snapshot
 from cmsspark.apps.popularity.cli import command
+from cmsspark.apps.popularity.dataset_catalogue import Catalogue, Snapshot
 from cmsspark.apps.popularity.dataset_reads import READS_COLUMNS, DatasetReads
 from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 from cmsspark.apps.popularity.guards import check_columns, check_guards, check_later_days

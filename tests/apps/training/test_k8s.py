@@ -289,7 +289,7 @@ def test_an_interrupted_run_leaves_nothing_and_all_it_made_was_the_jobs(cluster:
     def echo(line: str) -> None:
         raise AssertionError(line)
 
-    from cmsspark.apps.training.spec import Attempt
+    from cmsspark.apps.training.backend import Attempt
 
     def on_state(rank: int, state: str) -> None:
         if state == "running":
