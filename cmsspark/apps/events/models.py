@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from cmsspark.apps.events.layout import SCHEMA_FILE, EventLayout, layout_in
+from cmsspark.apps.events.networks import WEIGHTS_FILE
 from cmsspark.apps.events.scalers import SCALERS_FILE
 from cmsspark.apps.events.trees import TREES_FILE, Trees
 from cmsspark.base import extras
@@ -20,6 +22,8 @@ from cmsspark.base.errors import DataError, InputMissing
 
 MODEL_FILE: Final = "model.json"
 BOOSTER_FILE: Final = "xgboost.ubj"
+#: What a folder has of a model, without what judges it.
+_FILES: Final = (MODEL_FILE, BOOSTER_FILE, TREES_FILE, WEIGHTS_FILE, SCALERS_FILE, SCHEMA_FILE)
 FORMAT_VERSION: Final = 1
 #: Each kind with what it is.
 TREE_KINDS: Final[Mapping[str, str]] = {
@@ -131,6 +135,15 @@ def load(folder: str | Path) -> Model:
 def require_xgboost() -> None:
     """Raise UsageError (2) that names the extra where XGBoost is not installed."""
     extras.require("boosted trees of XGBoost need", "xgboost", extra="events")
+
+
+def model_digest(folder: Path) -> str:
+    """Return a digest of the files of a model that its scores come from."""
+    digest = hashlib.sha256()
+    for name in _FILES:
+        path = folder / name
+        digest.update(f"{name} ".encode() + hashlib.sha256(path.read_bytes() if path.exists() else b"").digest())
+    return digest.hexdigest()
 
 
 def write_model(

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from cmsspark.apps.events.definition import Definition
 from cmsspark.apps.events.definition_files import load_definition
 from cmsspark.apps.events.layout import layout_in
+from cmsspark.apps.events.models import model_digest
 from cmsspark.apps.events.parts import file_system, keep_only
 from cmsspark.apps.events.prepare import check_damaged, with_tree
 from cmsspark.apps.events.prepare_task import RangeResult, inspect_files, run_tasks
@@ -40,6 +41,7 @@ _FILES_SCHEMA: Final = "path string, modificationTime timestamp, length bigint, 
 #: Names in the folder of scores that are no batch.
 CHECKPOINT: Final = "_checkpoint"
 QUARANTINE: Final = "quarantine.jsonl"
+MODEL: Final = "_model.sha256"
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,8 @@ def stream_scores(
 
     Batch *n* is the folder ``batch-n`` of ``output``, written whole or not at all. Files that cannot be read are named
     in ``quarantine.jsonl`` and the stream goes on. ``once``: score what is there, then end. A file must appear in the
-    folder complete: write it elsewhere and rename it.
+    folder complete: write it elsewhere and rename it. Raises OutputError (73) where ``output`` has scores of another
+    model.
     """
     if not is_local(folder) or not os.path.isdir(folder := os.path.abspath(local_path(folder))):
         raise UsageError("no folder to watch on this host", where=folder, next_step="make it, or name another")
@@ -176,6 +179,7 @@ def stream_scores(
     output = os.path.abspath(local_path(output))
     store = LocalFiles()
     store.make_dirs(output)
+    _check_model(Path(output), request.model)
 
     def score_batch(batch: DataFrame, number: int) -> None:
         paths = sorted(_to_path(row["path"]) for row in batch.select("path").collect())
@@ -200,6 +204,20 @@ def stream_scores(
         query.awaitTermination()
     finally:
         query.stop()
+
+
+def _check_model(output: Path, model: Path) -> None:
+    """Note whose scores a stream writes, once. Raises OutputError (73) where they are those of another model."""
+    path, digest = output / MODEL, model_digest(model)
+    if not path.exists():
+        aside = path.with_suffix(".part")
+        aside.write_text(digest, encoding="utf-8")
+        aside.replace(path)
+    elif path.read_text(encoding="utf-8") != digest:
+        raise OutputError(
+            "the folder has scores of another model", where=output, found=f"the model now: {model}",
+            next_step="name another folder with --output",
+        )  # fmt: skip
 
 
 def _note_left_out(path: Path, number: int, files: Sequence[InspectedFile]) -> None:

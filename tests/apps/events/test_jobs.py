@@ -248,7 +248,7 @@ def stream_of_files(made: Made, spark: Any, request: score_files.ScoreRequest, f
     (arriving / "bad.root").write_bytes(b"no ROOT file")
     (arriving / "notes.txt").write_text("not for us")
 
-    def run() -> None:
+    def run(request: score_files.ScoreRequest = request) -> None:
         score_files.stream_scores(
             spark, str(arriving), request, str(output), once=True, seconds=1, log=lambda text: None
         )
@@ -257,6 +257,10 @@ def stream_of_files(made: Made, spark: Any, request: score_files.ScoreRequest, f
     shutil.copyfile(made.files / "qcd_000.root", arriving / "b.root")
     run()
     run()
+    shutil.copytree(request.model, folder / "another")
+    (folder / "another/model.json").write_text((request.model / "model.json").read_text().replace("seed", "sead"))
+    with pytest.raises(OutputError, match="scores of another model"):
+        run(replace(request, model=folder / "another"))
     batches = sorted(path.name for path in output.glob("batch-*"))
     assert batches == ["batch-000000", "batch-000001"]
     files = [set(pq.read_table(output / name)["file"].to_pylist()) for name in batches]
