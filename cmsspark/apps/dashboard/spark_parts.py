@@ -8,6 +8,7 @@ from typing import Final
 from cmsspark.apps.dashboard.run_measures import RunView, by_role, over_time
 from cmsspark.apps.dashboard.table_order import without_noughts
 from cmsspark.apps.dashboard.widgets import Chart, Column, Figure, Figures, Table, ratio, si
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.pages.charts import thinned
 from cmsspark.store.process_samples import ProcessSample
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
@@ -68,10 +69,12 @@ def figures(view: RunView) -> Figures:
             "Shuffled": totals.shuffle_write_bytes, "Spilled to disk": totals.disk_spilled_bytes,
         }  # fmt: skip
         shown += [Figure(name, si(size, "B"), f"{size:,} B") for name, size in volumes.items() if size]
-    _, sums = by_role(view.samples, "rss_bytes")
+    times, sums = by_role(view.samples, "rss_bytes")
     if sums:
         most = int(max(sum(values) for values in zip(*sums.values(), strict=True)))
-        shown.append(Figure("Resident memory", si(most, "B"), f"{most:,} B", note="all processes, at most"))
+        # A process may have had more between two looks.
+        note = f"all processes, the most of {pluralize(len(times), 'look')}"
+        shown.append(Figure("Resident memory", si(most, "B"), f"{most:,} B", note=note))
     return Figures(shown)
 
 

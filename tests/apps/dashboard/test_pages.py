@@ -255,6 +255,8 @@ def test_texts_of_runs_name_no_folders_of_the_host() -> None:
 
 def test_the_calendar_shows_the_worst_state_of_each_day(dashboard: Running) -> None:
     text = get(dashboard, "runs")[1]
+    about = "Numbers count the days of each job"
+    assert about in text and about not in get(dashboard, "runs", job="data_aggregation")[1]
     partial = LAST - timedelta(days=3)
     assert f"{partial}: data_aggregation: partial" in text and "What needs a look" in text
     assert ">partial<" in text and "January 2026" in text

@@ -132,6 +132,8 @@ def test_hosts_that_look_at_times_of_their_own_add_up() -> None:
     samples = [
         ProcessSample("w", at, host, pid, 1, 5, "python_worker", rss_bytes=size * MB) for at, host, pid, size in looks
     ]
+    view = run_measures.RunView(run_measures.RunChoice("r", "r", 0), None, samples=samples)
+    assert parts.figures(view).figures[-1].note == "all processes, the most of 4 looks", "a process may have had more"
     times, sums = run_measures.by_role(samples, "rss_bytes")
     assert times == [0, 400, 1_000, 1_400]
     # The last look of each host is the end of what is known of it.

@@ -61,10 +61,11 @@ def view(request: PageRequest) -> ui.Content:
         ui.Control("to", "To (included)", days[-1].isoformat(), kind="date"),
         ui.Control("job", "Job", name, options),
     ]
+    about = "Numbers count the days of each job; the calendar has the worst state of each day." if len(jobs) > 1 else ""
     return ui.Content(
         "Runs",
         [
-            ui.Section("Each day", [_figures(index, jobs), _calendar(request, index, days, jobs)]),
+            ui.Section("Each day", [_figures(index, jobs), _calendar(request, index, days, jobs)], about),
             *_attention(request, index, jobs),
             ui.Section(
                 "Where every record went",
