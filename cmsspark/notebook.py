@@ -213,7 +213,7 @@ def accesses(
         >>> sorted(accesses.columns)[:4]
         ['app', 'block_name', 'cpu_seconds', 'dataset_name']
     """
-    from cmsspark.run.log_day import scan_accesses
+    from cmsspark.run.access_scan import scan_accesses
     from cmsspark.run.request import DayRequest
     from cmsspark.sources.epochs import Epochs
 

@@ -101,7 +101,7 @@ def test_wrong_arguments_say_what_is_there(store: str) -> None:
 
 def test_accesses_are_those_of_the_streams_that_the_day_has_and_never_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cmsspark.notebook.session", lambda: None)
-    monkeypatch.setattr("cmsspark.run.log_day.scan_accesses", lambda _, request: request.streams)
+    monkeypatch.setattr("cmsspark.run.access_scan.scan_accesses", lambda _, request: request.streams)
     assert cms.accesses("2026-01-15") == cms.accesses(FIRST, streams=[]) == ("aaa", "eos", "cmssw")
     assert "crab" in cms.accesses("2019-01-15") and cms.accesses("2026-01-15", streams="aaa") == ("aaa",)
     for streams, found in ((["aaa", "condor"], "has jobs"), ("aa", "there is no stream aa")):

@@ -1,7 +1,4 @@
-"""Counts a day of log streams: resolves the inputs, scans, checks and stores. All jobs on log streams run this.
-
-Notebooks get single accesses of a day as a DataFrame.
-"""
+"""Counts a day of log streams: resolves the inputs, scans, checks and stores. All jobs on log streams run this."""
 
 from __future__ import annotations
 
@@ -17,21 +14,17 @@ from cmsspark.base.memory import trim
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting import reconciliation
 from cmsspark.counting.catalogue_build import MapParts, Part
-from cmsspark.dumps.dump_tables import table_source
 from cmsspark.dumps.rucio_replicas import collect_disk_replicas
 from cmsspark.dumps.rucio_scan import RucioScan, read_rses
 from cmsspark.dumps.spark_transport import SparkTransport
-from cmsspark.engines.broadcast_files import ship
 from cmsspark.engines.job_work import HtcondorMergeSpec
 from cmsspark.engines.names import PROCESSES
-from cmsspark.engines.scan import scan
 from cmsspark.engines.session import unwrap_cause
 from cmsspark.engines.spark_progress import log_page
 from cmsspark.engines.tasks import StreamFiles, TaskContext
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run import catalogue_snapshots, day_result, engine_choice, local, overflow, reuse
-from cmsspark.run.catalogue_snapshots import open_snapshots
 from cmsspark.run.inputs import resolve, uses_index
 from cmsspark.run.job_run import JobRun, begin
 from cmsspark.run.overflow import build_reader
@@ -39,14 +32,12 @@ from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.run.run_context import RunContext
 from cmsspark.run.spark import SparkRunner
 from cmsspark.settings import pseudonyms
-from cmsspark.sources.folders import Layout
-from cmsspark.sources.reader import Reader
 from cmsspark.sources.rses import Rses
 from cmsspark.store import results
 from cmsspark.store.staged_runs import StagedRun
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 #: Parts of the dumps that the driver of a Spark day fetches and reads at once.
 FETCHES: Final = 4
@@ -242,27 +233,3 @@ def stream_files(inputs: Inputs) -> list[StreamFiles]:
     streams = [StreamFiles.from_input(source) for source in inputs.streams]
     earlier = [StreamFiles.from_input(day.to_read, day.day) for day in inputs.earlier if day.to_read is not None]
     return streams + earlier
-
-
-def scan_accesses(spark: SparkSession, request: DayRequest) -> DataFrame:
-    """Return the accesses of a day with their datasets and blocks, as :func:`cmsspark.accesses` does."""
-    from pyspark.sql import functions as F
-
-    settings = request.settings
-    files = files_for("hdfs://", spark)
-    inputs = resolve(request, Layout.from_settings(settings, request.root), files)
-    cache = settings.cache_dir / "catalogue"
-    opened = open_snapshots(files, inputs.dbs, inputs.replicas, cache, rses_file=settings.rses)
-    assert opened.catalogue is not None
-    key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, request.day)
-    catalogue = ship(spark, opened.catalogue)
-    replicas = ship(spark, opened.replicas) if opened.replicas else None
-    context = TaskContext(request.day, catalogue, replicas, key, Reader, single_accesses=True)
-    rows = scan(spark, stream_files(inputs), context)
-    blocks = table_source(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name")).table().dropDuplicates(["block_id"])
-    return (
-        rows.join(blocks, "block_id", "left")
-        .withColumn("cpu_seconds", F.col("cpu_ms") / F.lit(1000.0))
-        .withColumn("wall_seconds", F.col("wall_ms") / F.lit(1000.0))
-        .drop("block_id", "cpu_ms", "wall_ms")
-    )

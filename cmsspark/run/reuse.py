@@ -76,10 +76,13 @@ def _settings(manifest: Manifest, inputs: Inputs) -> dict[str, Any]:
 
 def _has_dump(manifest: Manifest, dump: Dump, request: DayRequest, files: Files) -> bool:
     """Return whether a run read a dump. A report of jobs needs fewer tables of DBS than a run with accesses read."""
-    dumps = [dump]
-    if dump.kind == "dbs":
-        dumps.append(dump_at(files, "dbs", dump.folder, request.day, dump.day, DUMPS["dbs"].for_streams) or dump)
-    return any(dumps_summary([read]) == {dump.kind: manifest.document["dumps"].get(dump.kind)} for read in dumps)
+    stored = {dump.kind: manifest.document["dumps"].get(dump.kind)}
+    if dumps_summary([dump]) == stored:
+        return True
+    if dump.kind != "dbs" or {*dump.tables} == {*DUMPS["dbs"].for_streams}:
+        return False
+    all_tables = dump_at(files, "dbs", dump.folder, request.day, dump.day, DUMPS["dbs"].for_streams)
+    return all_tables is not None and dumps_summary([all_tables]) == stored
 
 
 def restore_outcome(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOutcome:

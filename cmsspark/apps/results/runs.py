@@ -86,6 +86,9 @@ def command(
         for run in runs:
             click.echo(json_text(run.as_dict()))
         return
+    if not runs:
+        click.echo(f"no such run is recorded{f' of the store {fout}' if fout else ''}", err=True)
+        return
     headings = ("run", "job", "day", "state", "started (UTC)", "seconds", "rows", "")
     echo_table(headings, [_row(run) for run in runs], texts=(0, 1, 2, 3, 4, 7), full=(0, 2, 3, 4), optional=(5, 4))
 

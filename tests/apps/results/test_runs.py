@@ -202,6 +202,8 @@ def test_runs_and_show_are_of_the_store_that_is_named(place: Place) -> None:
     stored = place.work()
     own, place.fout = place.fout, str(place.folder / "other")
     place.fail(DataError("too much is malformed", where="here"))
+    nowhere = place.cmsspark("runs", "--fout", f"{place.folder}/nowhere")
+    assert (nowhere.stdout, nowhere.stderr) == ("", f"no such run is recorded of the store {place.folder}/nowhere\n")
     (run,) = place.cmsspark("runs", "--fout", own, "--json").stdout.splitlines()
     assert json.loads(run)["stored_run"] == stored
     assert len(place.cmsspark("runs", "--json").stdout.splitlines()) == 2
