@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.base.arrays import Longs, rounded
+from cmsspark.base.arrays import Longs
 from cmsspark.base.buffers import array, flags, is_there, to_numpy
+from cmsspark.base.exact_integers import rounded
 from cmsspark.base.names import KINDS, site_and_kind
 from cmsspark.counting.catalogue import Hashes, check_hash, hashes_in, name_hash
 from cmsspark.dumps.dataset_contents import KnownDatasets

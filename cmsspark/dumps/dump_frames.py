@@ -15,9 +15,9 @@ import numpy.typing as npt
 import polars as pl
 
 from cmsspark.base import dates
-from cmsspark.base.arrays import joined, rounded
 from cmsspark.base.buffers import array
 from cmsspark.base.errors import DataError
+from cmsspark.base.exact_integers import joined, rounded
 from cmsspark.base.names import DERIVED, KINDS
 from cmsspark.base.schemas import stored_table
 from cmsspark.dumps.block_contents import MONTH_SUMS, NULL

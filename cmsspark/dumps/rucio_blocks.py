@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from cmsspark.base.arrays import Longs, joined
+from cmsspark.base.arrays import Longs
 from cmsspark.base.buffers import array, from_numpy
+from cmsspark.base.exact_integers import joined
 from cmsspark.counting.catalogue import Hashes, replica_keys
 from cmsspark.dumps.dataset_replicas import REPLICAS
 from cmsspark.dumps.keyed_rows import (

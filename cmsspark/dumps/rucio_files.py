@@ -11,7 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from cmsspark.base.arrays import Longs, sums_by_group
+from cmsspark.base.arrays import Longs
+from cmsspark.base.exact_integers import sums_by_group
 from cmsspark.counting.catalogue import Hashes
 from cmsspark.dumps.keyed_rows import Columns, KeyedRows, find_starts, group_rows, join_columns, number_hashes
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from cmsspark.apps.cache.queues import admit, evict, make_lists, push, unlink
-from cmsspark.base.arrays import Flags, Ints, Longs, jit
+from cmsspark.base.arrays import Flags, Ints, Longs
+from cmsspark.base.jit import jit
 
 #: Where an object is.
 _ABSENT, _SMALL, _MAIN = 0, 1, 2

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cmsspark.base.arrays import Floats, Ints, Longs, jit
+from cmsspark.base.arrays import Floats, Ints, Longs
+from cmsspark.base.jit import jit
 
 
 @jit

@@ -11,7 +11,8 @@ import numpy as np
 
 from cmsspark.apps.cache.heaps import heap_push, heap_remove, heap_update, make_heap
 from cmsspark.apps.cache.queues import admit, evict, make_lists, push, unlink
-from cmsspark.base.arrays import Flags, Ints, Longs, jit
+from cmsspark.base.arrays import Flags, Ints, Longs
+from cmsspark.base.jit import jit
 
 
 @jit

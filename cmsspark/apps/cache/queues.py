@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cmsspark.base.arrays import Flags, Ints, Longs, jit
+from cmsspark.base.arrays import Flags, Ints, Longs
+from cmsspark.base.jit import jit
 
 
 @jit

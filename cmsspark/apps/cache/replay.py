@@ -12,8 +12,9 @@ import numpy as np
 
 from cmsspark.apps.cache import adaptive, bounds, forecast, policies, scored
 from cmsspark.apps.cache.trace import Trace
-from cmsspark.base.arrays import Array, jit
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, UsageError
+from cmsspark.base.jit import jit
 
 #: Policies that need the trace and the size only.
 PLAIN: Final[dict[str, Callable[..., Array]]] = {

@@ -13,8 +13,9 @@ from pyarrow import csv, parquet
 
 from cmsspark.apps.cache.trace_columns import COLUMNS, FIRST_S, LAST_S, hashes, read_columns, require_columns
 from cmsspark.apps.cache.xcache_records import is_xcache, xcache_batches
-from cmsspark.base.arrays import Array, jit
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, UsageError
+from cmsspark.base.jit import jit
 
 #: A request of libCacheSim's oracleGeneral files: seconds, object, bytes, and the number of the next request.
 _ORACLE: Final = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.base.arrays import jit
 from cmsspark.base.errors import DataError, SettingsError
+from cmsspark.base.jit import jit
 
 Array = Any
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from cmsspark.base.arrays import Array, jit
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
+from cmsspark.base.jit import jit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

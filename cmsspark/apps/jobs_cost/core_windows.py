@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.base.arrays import Longs, sums_by_group
+from cmsspark.base.arrays import Longs
+from cmsspark.base.exact_integers import sums_by_group
 from cmsspark.sources.condor_costs import HOUR_WINDOWS, CoreGroup
 
 #: What running cores are summed by: site, subsite, type.

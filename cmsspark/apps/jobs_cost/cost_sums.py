@@ -13,7 +13,8 @@ import numpy.typing as npt
 from cmsspark.apps.jobs_cost.core_windows import HourSums, Place, Presences
 from cmsspark.apps.jobs_cost.cost_records import decode
 from cmsspark.apps.jobs_cost.ended_jobs import SUMS, EndedJobs, SelectedJobs, number_all
-from cmsspark.base.arrays import Longs, sums_by_group
+from cmsspark.base.arrays import Longs
+from cmsspark.base.exact_integers import sums_by_group
 from cmsspark.counting.catalogue import name_hash
 from cmsspark.sources.condor_costs import TOO_LARGE, CoreGroup
 
