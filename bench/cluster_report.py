@@ -1,4 +1,6 @@
-"""Days on a cluster as tables: what a run cost, in all and by part, beside the same day by processes."""
+"""Days on a cluster as tables: what a run cost, in all and by part, beside the same day
+by processes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,20 @@ from cmsspark.base.text.terminal import table
 
 BEGIN, END = "<!-- cluster: written by bench/cluster.py -->", "<!-- end of the cluster -->"
 _HEAD = (
-    *("records", "job", "way", "wall s", "CPU s", "driver", "AM", "executor", "Python", "DataNode", "jobs", "stages"),
+    *(
+        "records",
+        "job",
+        "way",
+        "wall s",
+        "CPU s",
+        "driver",
+        "AM",
+        "executor",
+        "Python",
+        "DataNode",
+        "jobs",
+        "stages",
+    ),
     *("tasks", "files", "moved MB", "runs s", "driver s", "heap GB", "Python GB", "load"),
 )
 
@@ -44,10 +59,16 @@ class Result:
     @property
     def name(self) -> str:
         """What was run, for a table's head."""
-        return f"{self.records:,} records, {self.job}, {self.way}" if self.records else f"nothing, {self.way}"
+        return (
+            f"{self.records:,} records, {self.job}, {self.way}"
+            if self.records
+            else f"nothing, {self.way}"
+        )
 
     def parts(self) -> dict[str, float]:
-        """CPU seconds by part, where there are any: roles of processes, and for JVMs their threads."""
+        """CPU seconds by part, where there are any: roles of processes, and for JVMs
+        their threads.
+        """
         parts: dict[str, float] = {}
         for role in (*IN_CLIENT, *IN_CONTAINERS):
             use = (self.uses or {})[role]
@@ -62,14 +83,25 @@ class Result:
 
     def cells(self) -> tuple[str, ...]:
         """A line of the table."""
-        first = (f"{self.records:,}", self.job, self.way, f"{self.cost.wall_s:.1f}", f"{self.cpu_s:.1f}")
+        first = (
+            f"{self.records:,}",
+            self.job,
+            self.way,
+            f"{self.cost.wall_s:.1f}",
+            f"{self.cpu_s:.1f}",
+        )
         load = f"{self.cost.load:.1f}"
         if self.application is None or self.uses is None:
             peak = f"{self.cost.peak_bytes / 1e9:.2f}"
             return (*first, *("",) * 8, str(self.files), *("",) * 4, peak, load)
         found, uses = self.application, self.uses
         python = self._sum("Python daemon", "Python workers")
-        parts = (uses["master JVM"].cpu_s, uses["executor JVM"].cpu_s, python, uses["DataNode"].cpu_s)
+        parts = (
+            uses["master JVM"].cpu_s,
+            uses["executor JVM"].cpu_s,
+            python,
+            uses["DataNode"].cpu_s,
+        )
         return (
             *first,
             *(f"{seconds:.1f}" for seconds in (self.cost.cpu_s, *parts)),
@@ -84,7 +116,9 @@ class Result:
 
 
 def medians(results: Sequence[Result]) -> list[str]:
-    """A line for each way of a day on YARN: medians of the seconds that it runs and of the driver's own."""
+    """A line for each way of a day on YARN: medians of the seconds that it runs and of
+    the driver's own.
+    """
     runs: dict[str, list[Application]] = {}
     for result in results:
         if result.application is not None:
@@ -98,22 +132,35 @@ def medians(results: Sequence[Result]) -> list[str]:
 
 
 def parts(results: Sequence[Result]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The head and the rows of a table: median CPU seconds of each part of the applications, without empty rows."""
+    """The head and the rows of a table: median CPU seconds of each part of the
+    applications, without empty rows.
+    """
     columns: dict[str, list[dict[str, float]]] = {}
     for result in results:
         if result.uses is not None:
             columns.setdefault(result.name, []).append(result.parts())
     names = next(iter(columns.values()))[0]
-    rows = [(name, [statistics.median(run[name] for run in runs) for runs in columns.values()]) for name in names]
-    lines = [(name, *(f"{value:.1f}" for value in values)) for name, values in rows if max(map(abs, values)) >= 0.05]
+    rows = [
+        (name, [statistics.median(run[name] for run in runs) for runs in columns.values()])
+        for name in names
+    ]
+    lines = [
+        (name, *(f"{value:.1f}" for value in values))
+        for name, values in rows
+        if max(map(abs, values)) >= 0.05
+    ]
     return ("CPU s", *columns), lines
 
 
 def ratios(results: Sequence[Result]) -> list[str]:
-    """A line for each day: its CPU seconds on YARN beyond an empty application, beside those by processes."""
+    """A line for each day: its CPU seconds on YARN beyond an empty application, beside
+    those by processes.
+    """
     empty = [result.cpu_s for result in results if not result.records]
     lines = []
-    for records, job in dict.fromkeys((result.records, result.job) for result in results if result.records):
+    for records, job in dict.fromkeys(
+        (result.records, result.job) for result in results if result.records
+    ):
         warm = [
             result
             for result in results
@@ -135,14 +182,20 @@ def written(results: Sequence[Result], cpus: int) -> str:
     lines = [f"| {' | '.join(_HEAD)} |", f"| {' | '.join('---' for _ in _HEAD)} |"]
     lines += [f"| {' | '.join(one.cells())} |" for one in results]
     return "\n".join(
-        (BEGIN, f"{cpus} cores, one node of YARN with one executor, {os.cpu_count()} CPUs.", "", *lines, END)
+        (
+            BEGIN,
+            f"{cpus} cores, one node of YARN with one executor, {os.cpu_count()} CPUs.",
+            "",
+            *lines,
+            END,
+        )
     )
 
 
 def write(doc: Path, text: str) -> None:
     """Put the table between its marks, or at the end of the file."""
     old = doc.read_text(encoding="utf-8")
-    if BEGIN in old:
+    if BEGIN in old:  # noqa: SIM108
         old = old[: old.index(BEGIN)] + text + old[old.index(END) + len(END) :]
     else:
         old = f"{old.rstrip()}\n\n{text}\n"

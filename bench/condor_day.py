@@ -1,7 +1,9 @@
-"""Days of HTCondor's records as a collector writes them: every 12 minutes each running job, and jobs that ended.
+"""Days of HTCondor's records as a collector writes them: every 12 minutes each running
+job, and jobs that ended.
 
-Nine of ten records are of running jobs, of which each has about 60; one in twelve of the others repeats a job that
-ended in the 12 minutes before. A part file has 12 minutes.
+Nine of ten records are of running jobs, of which each has about 60; one in twelve of
+the others repeats a job that ended in the 12 minutes before. A part file has 12
+minutes.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ def _fillers() -> list[str]:
 
 @cache
 def _running(slots: int) -> tuple[list[tuple[str, str]], list[int]]:
-    """Return two jobs for each slot of running jobs, and the window from which the second has the slot."""
+    """Return two jobs for each slot of running jobs, and the window from which the
+    second has the slot.
+    """
     rng = np.random.default_rng(3)
     jobs = _Jobs(_world(), rng, DAY, _WINDOWS + 1)
     return [_body(jobs, number, is_running=True) for number in range(2 * slots)], rng.integers(
@@ -96,4 +100,7 @@ def _body(jobs: Any, number: int, *, is_running: bool) -> tuple[str, str]:
     at = names.index("RecordTime")
     head = _JSON.encode({name: data[name] for name in names[:at]})[:-1]
     rest = _JSON.encode({name: data[name] for name in names[at + 1 :]})[1:-1]
-    return f'{{"data":{head},"RecordTime":', f',{rest},{filler}}},"metadata":{{"producer":"condor","timestamp":'
+    return (
+        f'{{"data":{head},"RecordTime":',
+        f',{rest},{filler}}},"metadata":{{"producer":"condor","timestamp":',
+    )

@@ -1,7 +1,8 @@
 """What jobs cost, at scale: ``python -m bench.costs [MILLIONS]`` from the top of a checkout.
 
-Makes a day of so many millions of HTCondor's records (10 without a number), counts it by ``job_efficiency`` and by
-DuckDB on the same files, and compares cells of job_efficiency and running_cores.
+Makes a day of so many millions of HTCondor's records (10 without a number), counts it
+by ``job_efficiency`` and by DuckDB on the same files, and compares cells of
+job_efficiency and running_cores.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from bench.condor_day import DAY
 from bench.daily import Bench, run_spark
 
 _COMPARED = {
-    "job_efficiency": ("type", "workflow", "site", "outcome", "job_count", "cpu_ms", "core_ms", "distinct_users"),
+    "job_efficiency": (
+        "type",
+        "workflow",
+        "site",
+        "outcome",
+        "job_count",
+        "cpu_ms",
+        "core_ms",
+        "distinct_users",
+    ),
     "running_cores": ("site", "subsite", "type", "hour", "core_windows_milli", "job_windows"),
 }
 
@@ -47,7 +57,9 @@ def main() -> None:
     peers_words = [root, DAY.isoformat(), str(peer), str(bench.cpus)]
     costs = {
         "job_efficiency": bench.run("job_efficiency", [*run_spark(), "job_efficiency", *words]),
-        "duckdb": bench.run("duckdb", [sys.executable, "-m", "bench.peers.costs_with_duckdb", *peers_words]),
+        "duckdb": bench.run(
+            "duckdb", [sys.executable, "-m", "bench.peers.costs_with_duckdb", *peers_words]
+        ),
     }
     for name, cost in costs.items():
         memory = f"{cost.peak_bytes / 1e6:7.0f} MB at a load of {cost.load:.1f}"

@@ -1,10 +1,13 @@
-"""How quick the dashboard is in a real Chromium: first view, filters, datasets; one person and eight at once.
+"""How quick the dashboard is in a real Chromium: first view, filters, datasets; one
+person and eight at once.
 
-``python -m bench.dashboard STORE`` starts the dashboard over a store (``cmsspark demo --days 365``), opens its pages
-with addresses that were not asked before, and prints medians and 95th percentiles beside the limits, the processor time
-that the server and the browser take for a page (which other programs of the machine change little), the peak of the
-server's memory, and the same questions asked of the stored tables without rollups. The last lines are the server's
-answers to eight people whose browsers run on other machines.
+``python -m bench.dashboard STORE`` starts the dashboard over a store (``cmsspark demo
+--days 365``), opens its pages with addresses that were not asked before, and prints
+medians and 95th percentiles beside the limits, the processor time that the server and
+the browser take for a page (which other programs of the machine change little), the
+peak of the server's memory, and the same questions asked of the stored tables without
+rollups. The last lines are the server's answers to eight people whose browsers run on
+other machines.
 """
 
 from __future__ import annotations
@@ -37,8 +40,8 @@ CHROMIUM = "/usr/bin/chromium"
 #: Limits in ms for one person; for eight at once they are twice as long.
 LIMITS = {"first view": 500, "filter": 300, "dataset": 500, "page": 500, "sql": 500}
 VISITORS = 8
-#: Choose a value in the form; what it was, and the milliseconds until the page says that it is up to date and its next
-#: frame is drawn.
+#: Choose a value in the form; what it was, and the milliseconds until the page says
+#: that it is up to date and its next frame is drawn.
 _CHOOSE = """([id, value]) => new Promise((resolve) => {
   const box = `input[name="${id}"][value="${value}"]`;
   const find = () => document.getElementById(`c-${id}`) || document.querySelector(box);
@@ -62,8 +65,9 @@ Visit = Callable[[int, Sequence[Any]], Awaitable[list[float]]]
 
 @dataclass
 class Server:
-    """A running dashboard: its address, its process, the time that the rollups took, and the peaks of the memory of all
-    its processes in bytes, with and without the files that they map, whose memory the system can take back.
+    """A running dashboard: its address, its process, the time that the rollups took,
+    and the peaks of the memory of all its processes in bytes, with and without the
+    files that they map, whose memory the system can take back.
     """
 
     address: str
@@ -77,7 +81,9 @@ class Server:
 
     @property
     def cpu_s(self) -> tuple[float, float]:
-        """The processor time that it has taken, and that of all processes of the browser, ended ones too."""
+        """The processor time that it has taken, and that of all processes of the
+        browser, ended ones too.
+        """
         times = psutil.Process(self.process.pid).cpu_times()
         browser = 0.0
         for process in psutil.Process().children(recursive=True):
@@ -173,7 +179,9 @@ async def filters(page: Any, address: str, choices: Sequence[tuple[str, str]]) -
     for name, value in choices:
         shown, took = await page.evaluate(_CHOOSE, [name, value])
         if shown != value:
-            raise ValueError(f"the page shows {shown!r} where {name} was to be {value!r}: {page.url}")
+            raise ValueError(
+                f"the page shows {shown!r} where {name} was to be {value!r}: {page.url}"
+            )
         times.append(float(took))
     return times
 
@@ -217,7 +225,9 @@ class Visits:
         return f"{self.address}/sql?{urlencode({'q': sql})}"
 
     def choices(self, visitor: int) -> tuple[str, list[tuple[str, str]]]:
-        """Where a visitor begins, and what is chosen then: two streams of a data tier, which no other visitor has."""
+        """Where a visitor begins, and what is chosen then: two streams of a data tier,
+        which no other visitor has.
+        """
         turn, tier = divmod(visitor, len(self.tiers))
         first, second = self.streams[2 * turn : 2 * turn + 2]
         following = [
@@ -250,8 +260,8 @@ class Table:
         print(f"{'':<28}{'n':>5}{heads}   within; all in ms")
 
     async def add(self, name: str, visitors: int, pages: int, visit: Visit) -> None:
-        """Add the line of visitors at once, each with some new pages. Processor times are those of a timed step; the
-        windows are opened before.
+        """Add the line of visitors at once, each with some new pages. Processor times
+        are those of a timed step; the windows are opened before.
         """
         from playwright.async_api import Error
 
@@ -261,7 +271,9 @@ class Table:
         visits = (visit(number, own) for number, own in enumerate(windows))
         ended = await asyncio.gather(*visits, return_exceptions=True)
         after = self._running.cpu_s
-        times = sorted(one for result in ended if not isinstance(result, BaseException) for one in result)
+        times = sorted(
+            one for result in ended if not isinstance(result, BaseException) for one in result
+        )
         gave_up = [result for result in ended if isinstance(result, Error)]
         for error in (result for result in ended if isinstance(result, BaseException)):
             if error not in gave_up or not times:
@@ -273,7 +285,9 @@ class Table:
             print(f"  one of {visitors} gave up: {' '.join(str(error).split())[:160]}")
 
     def ask(self, name: str, addresses_of_people: Sequence[Sequence[str]]) -> None:
-        """Add the line of people at once who ask for some addresses each, without a browser: until the last byte."""
+        """Add the line of people at once who ask for some addresses each, without a
+        browser: until the last byte.
+        """
 
         def answer(address: str) -> float:
             began = time.perf_counter()
@@ -284,17 +298,27 @@ class Table:
         before = self._running.cpu_s
         with ThreadPoolExecutor(len(addresses_of_people)) as people:
             answers = list(
-                people.map(lambda addresses: [answer(address) for address in addresses], addresses_of_people)
+                people.map(
+                    lambda addresses: [answer(address) for address in addresses],
+                    addresses_of_people,
+                )
             )
         times = sorted(one for own in answers for one in own)
         self._line(name, len(addresses_of_people), times, before, self._running.cpu_s)
 
     def _line(
-        self, name: str, visitors: int, times: Sequence[float], before: Sequence[float], after: Sequence[float]
+        self,
+        name: str,
+        visitors: int,
+        times: Sequence[float],
+        before: Sequence[float],
+        after: Sequence[float],
     ) -> None:
         limit = LIMITS[name.partition(",")[0]] * min(visitors, 2)
         median, high = statistics.median(times), times[min(len(times) - 1, int(0.95 * len(times)))]
-        server, browser = (1000 * (end - begin) / len(times) for begin, end in zip(before, after, strict=True))
+        server, browser = (
+            1000 * (end - begin) / len(times) for begin, end in zip(before, after, strict=True)
+        )
         figures = f"{len(times):>5}{median:>10.0f}{high:>10.0f}{limit:>10}{server:>12.0f}{browser:>13.0f}"
         print(f"{name:<28}{figures}   {'yes' if median <= limit else 'NO'}", flush=True)
 
@@ -307,7 +331,10 @@ async def measure(running: Server, visits: Visits, repeat: int) -> None:
 
     def opening(address: Callable[[int], str], start: int, visitors: int) -> Visit:
         async def visit(number: int, pages: Sequence[Any]) -> list[float]:
-            return [await first_view(page, address(start + number + n * visitors)) for n, page in enumerate(pages)]
+            return [
+                await first_view(page, address(start + number + n * visitors))
+                for n, page in enumerate(pages)
+            ]
 
         return visit
 
@@ -339,15 +366,22 @@ async def measure(running: Server, visits: Visits, repeat: int) -> None:
             await table.add(f"page, {name}", 1, 3, opening(partial(visits.page, name), 0, 1))
         await table.add("page, a site", 1, 3, opening(visits.site, 0, 1))
         await table.add("sql", 1, 3, opening(visits.sql, 0, 1))
-        await table.add("first view, eight at once", VISITORS, 1, opening(visits.first, repeat, VISITORS))
+        await table.add(
+            "first view, eight at once", VISITORS, 1, opening(visits.first, repeat, VISITORS)
+        )
         await table.add("filter, eight at once", VISITORS, 1, choosing(alone))
         await table.add("dataset, eight at once", VISITORS, 1, going_on(2 * repeat, 3, VISITORS))
         await browser.close()
     start = 2 * repeat + 3 * VISITORS
     people = range(VISITORS)
     table.ask("first view, eight answers", [[visits.first(start + number)] for number in people])
-    table.ask("filter, eight answers", [visits.filtered(alone + VISITORS + number) for number in people])
-    table.ask("dataset, eight answers", [[visits.dataset(start + VISITORS * n + k) for n in range(3)] for k in people])
+    table.ask(
+        "filter, eight answers", [visits.filtered(alone + VISITORS + number) for number in people]
+    )
+    table.ask(
+        "dataset, eight answers",
+        [[visits.dataset(start + VISITORS * n + k) for n in range(3)] for k in people],
+    )
 
 
 def raw(store: Path, year: dict[str, str]) -> float:
@@ -357,16 +391,23 @@ def raw(store: Path, year: dict[str, str]) -> float:
         began = time.perf_counter()
         days = [year["from"], year["to"]]
         where = "FROM partials WHERE day BETWEEN ?::DATE AND ?::DATE"
-        database.query(f"SELECT stream, date_trunc('week', day), sum(accesses) {where} GROUP BY ALL", days)
-        database.query(f'SELECT count(DISTINCT "user"), sum(accesses), sum(read_bytes) {where}', days)
         database.query(
-            f'SELECT dataset_name, sum(accesses) AS n, count(DISTINCT "user") {where} GROUP BY 1 ORDER BY n DESC', days
+            f"SELECT stream, date_trunc('week', day), sum(accesses) {where} GROUP BY ALL", days
+        )
+        database.query(
+            f'SELECT count(DISTINCT "user"), sum(accesses), sum(read_bytes) {where}', days
+        )
+        database.query(
+            f'SELECT dataset_name, sum(accesses) AS n, count(DISTINCT "user") {where} GROUP BY 1 ORDER BY n DESC',
+            days,
         )
         return time.perf_counter() - began
 
 
 def contents(store: Path) -> tuple[list[date], list[str], list[str], list[str], list[str]]:
-    """The stored days, and what the newest has: the most used datasets, data tiers, streams and sites."""
+    """The stored days, and what the newest has: the most used datasets, data tiers,
+    streams and sites.
+    """
     with Database(str(store)) as database:
         days = database.days("partials")
         if not days:
@@ -385,7 +426,9 @@ def main() -> None:
     """Measure the store of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("store", type=Path)
-    parser.add_argument("--cache", type=Path, help="where rollups are kept; by default they are built anew")
+    parser.add_argument(
+        "--cache", type=Path, help="where rollups are kept; by default they are built anew"
+    )
     parser.add_argument("--repeat", type=int, default=20)
     chosen = parser.parse_args()
     stored, datasets, tiers, streams, sites = contents(chosen.store)
@@ -409,7 +452,9 @@ def main() -> None:
         quick = time.perf_counter() - began
         asyncio.run(measure(running, visits, chosen.repeat))
         own, whole = running.own_peak / 1e6, running.peak / 1e6
-    print(f"memory of the server at its peak: {own:,.0f} MB, with mapped files {whole:,.0f} MB (limit 600 MB)")
+    print(
+        f"memory of the server at its peak: {own:,.0f} MB, with mapped files {whole:,.0f} MB (limit 600 MB)"
+    )
     scan = raw(chosen.store, year)
     ratio = f"{scan / quick:.0f} times the page's {quick:.2f} s"
     print(f"the first view's questions over the stored tables: {scan:.1f} s, {ratio}")

@@ -1,11 +1,14 @@
-"""CPU time of a record's way through a task, stage by stage: ``python -m bench.decoders`` from the top of a checkout.
+"""CPU time of a record's way through a task, stage by stage: ``python -m
+bench.decoders`` from the top of a checkout.
 
-For each stream, on clean input and with 0.02 % malformed records, in µs of CPU a record: *floor* (the file read in
-pieces and parsed, msgspec or polars alone), *decode* (binned accesses) and *kernel* (hashed, looked up, folded, too).
-``--bytes`` compares streams instead: the CPU time of decoding a byte of AAA (enriched), of today's AAA and of HTCondor
-with a thousand fields a record, in turns, as ns a byte and as the ratio to AAA.
-``--against REV`` runs another revision of the checkout by turns on the same files, each in processes of its own, and
-adds the median of the pairs' ratios. Others on the machine make all of it dearer: ratios say more than microseconds.
+For each stream, on clean input and with 0.02 % malformed records, in µs of CPU a
+record: *floor* (the file read in pieces and parsed, msgspec or polars alone), *decode*
+(binned accesses) and *kernel* (hashed, looked up, folded, too). ``--bytes`` compares
+streams instead: the CPU time of decoding a byte of AAA (enriched), of today's AAA and
+of HTCondor with a thousand fields a record, in turns, as ns a byte and as the ratio to
+AAA. ``--against REV`` runs another revision of the checkout by turns on the same files,
+each in processes of its own, and adds the median of the pairs' ratios. Others on the
+machine make all of it dearer: ratios say more than microseconds.
 """
 
 from __future__ import annotations
@@ -109,15 +112,21 @@ print(json.dumps({name: min(found) for name, found in times.items()}))
 
 def checkout(revision: str, folder: Path) -> None:
     """The tree of a revision, beside this one, with its compiled code."""
-    packed = subprocess.run(["git", "archive", revision], cwd=TOP, check=True, capture_output=True).stdout
+    packed = subprocess.run(
+        ["git", "archive", revision], cwd=TOP, check=True, capture_output=True
+    ).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(folder, filter="data")
     build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
-    subprocess.run(build, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        build, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def write_inputs(stream: str, parts: list[str], folder: Path) -> dict[str, Path]:
-    """A stream's records in one file as they are made (``bad``), and without those that are malformed (``clean``)."""
+    """A stream's records in one file as they are made (``bad``), and without those that
+    are malformed (``clean``).
+    """
     bad, clean = folder / f"{stream}-bad", folder / f"{stream}-clean"
     if stream == "crab":
         _write_avro(parts, bad, clean)
@@ -156,25 +165,60 @@ def _write_avro(parts: list[str], bad: Path, clean: Path) -> None:
             fastavro.writer(file, schema, content, codec="snappy")
 
 
-def measure(tree: Path, stream: str, files: list[Path], dbs: Path, rounds: int) -> dict[str, float]:
-    """µs of CPU a record of each stage, by the package in ``tree``, whose catalogue is kept beside the files."""
+def measure(
+    tree: Path, stream: str, files: list[Path], dbs: Path, rounds: int
+) -> dict[str, float]:
+    """µs of CPU a record of each stage, by the package in ``tree``, whose catalogue is
+    kept beside the files.
+    """
     cache = files[0].parent / f"cache-{tree.name}"
-    command = [sys.executable, "-c", MEASURE, stream, FORMS[stream], DAY.isoformat(), str(dbs), str(cache), str(rounds)]
+    command = [
+        sys.executable,
+        "-c",
+        MEASURE,
+        stream,
+        FORMS[stream],
+        DAY.isoformat(),
+        str(dbs),
+        str(cache),
+        str(rounds),
+    ]
     command += map(str, files)
-    done = subprocess.run(command, cwd=tree, check=True, capture_output=True, text=True, env={"PYTHONPATH": str(tree)})
+    done = subprocess.run(
+        command,
+        cwd=tree,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(tree)},
+    )
     microseconds: dict[str, float] = json.loads(done.stdout)
     return microseconds
 
 
-def row(name: str, kind: str, here: list[dict[str, float]], before: list[dict[str, float]], floor: float) -> str:
-    """A line of the table: medians, what the kernel costs beside the floor, and beside the other revision."""
-    medians = {stage: statistics.median(costs[stage] for costs in here) for stage in STAGES if stage in here[0]}
+def row(
+    name: str,
+    kind: str,
+    here: list[dict[str, float]],
+    before: list[dict[str, float]],
+    floor: float,
+) -> str:
+    """A line of the table: medians, what the kernel costs beside the floor, and beside
+    the other revision.
+    """
+    medians = {
+        stage: statistics.median(costs[stage] for costs in here)
+        for stage in STAGES
+        if stage in here[0]
+    }
     cells = [f"{medians[stage]:.2f}" if stage in medians else "" for stage in STAGES]
     cells.append(f"{medians['kernel'] / floor:.2f}")
     if before:
         cells.append(f"{statistics.median(costs['kernel'] for costs in before):.2f}")
         pairs = zip(here, before, strict=True)
-        cells.append(f"{statistics.median(now['kernel'] / then['kernel'] for now, then in pairs):.2f}")
+        cells.append(
+            f"{statistics.median(now['kernel'] / then['kernel'] for now, then in pairs):.2f}"
+        )
     return f"| {name:6} | {kind:10} | " + " | ".join(f"{text:>7}" for text in cells) + " |"
 
 
@@ -191,9 +235,19 @@ def compare_bytes(records: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="bytes-") as scratch:
         contents = {}
         for name, (stream, _, layout) in BYTES.items():
-            made = make(Path(scratch, name), DAY, records=records, files=5000, datasets=200, people=200,
-                        streams=(stream,), layout=layout)  # fmt: skip
-            contents[name] = [file.read_bytes() for file in sorted(made.folders[stream].glob("part-*"))]
+            made = make(
+                Path(scratch, name),
+                DAY,
+                records=records,
+                files=5000,
+                datasets=200,
+                people=200,
+                streams=(stream,),
+                layout=layout,
+            )
+            contents[name] = [
+                file.read_bytes() for file in sorted(made.folders[stream].glob("part-*"))
+            ]
         best = dict.fromkeys(BYTES, float("inf"))
         # A task reads many files with one reader; the first round is its start.
         readers = {name: Reader(stream, form, DAY) for name, (stream, form, _) in BYTES.items()}
@@ -205,7 +259,9 @@ def compare_bytes(records: int, rounds: int) -> None:
                         pass
                 if turn:
                     best[name] = min(best[name], time.process_time() - began)
-    print("| stream | bytes a record | ns a byte | x aaa |\n| ------ | -------------- | --------- | ----- |")
+    print(
+        "| stream | bytes a record | ns a byte | x aaa |\n| ------ | -------------- | --------- | ----- |"
+    )
     ns = {name: 1e9 * best[name] / sum(map(len, contents[name])) for name in BYTES}
     for name, parts in contents.items():
         lines = sum(content.count(b"\n") for content in parts)
@@ -214,22 +270,34 @@ def compare_bytes(records: int, rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--against", metavar="REV")
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=3, help="in each process, of which the quickest counts")
-    parser.add_argument("--records", type=int, default=400_000, help="of the day that all streams share")
-    parser.add_argument("--parts", type=int, default=1, help="files of each stream, of up to 50,000 records")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="in each process, of which the quickest counts"
+    )
+    parser.add_argument(
+        "--records", type=int, default=400_000, help="of the day that all streams share"
+    )
+    parser.add_argument(
+        "--parts", type=int, default=1, help="files of each stream, of up to 50,000 records"
+    )
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench")
     parser.add_argument("--only", choices=sorted(FORMS))
-    parser.add_argument("--bytes", action="store_true", help="compare the cost of a byte over streams")
+    parser.add_argument(
+        "--bytes", action="store_true", help="compare the cost of a byte over streams"
+    )
     chosen = parser.parse_args()
     if chosen.bytes:
         compare_bytes(min(chosen.records, 60_000), chosen.rounds)
         return
     inputs = provide(Day(chosen.records, files_for(chosen.records)), chosen.cache, 2)
     heads = [*STAGES, "x floor", *(("before", "ratio") if chosen.against else ())]
-    print("| stream | input      | " + " | ".join(f"{head:>7}" for head in heads) + " |", flush=True)
+    print(
+        "| stream | input      | " + " | ".join(f"{head:>7}" for head in heads) + " |", flush=True
+    )
     print("| ------ | ---------- | " + " | ".join("-------" for _ in heads) + " |", flush=True)
     with tempfile.TemporaryDirectory(prefix="decoders-") as scratch:
         trees = [TOP]
@@ -238,14 +306,21 @@ def main() -> None:
             checkout(chosen.against, trees[1])
         for stream in (chosen.only,) if chosen.only else FORMS:
             floor = 0.0
-            for kind, file in write_inputs(stream, inputs.parts(stream)[: chosen.parts], Path(scratch)).items():
+            for kind, file in write_inputs(
+                stream, inputs.parts(stream)[: chosen.parts], Path(scratch)
+            ).items():
                 found: list[list[dict[str, float]]] = [[] for _ in trees]
                 for turn in range(chosen.pairs):
                     for place in range(len(trees)) if turn % 2 else reversed(range(len(trees))):
-                        done = measure(trees[place], stream, [file], inputs.folders["dbs"], chosen.rounds)
+                        done = measure(
+                            trees[place], stream, [file], inputs.folders["dbs"], chosen.rounds
+                        )
                         found[place].append(done)
                 floor = floor or statistics.median(one["floor"] for one in found[0])
-                print(row(stream, kind, found[0], found[1] if chosen.against else [], floor), flush=True)
+                print(
+                    row(stream, kind, found[0], found[1] if chosen.against else [], floor),
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

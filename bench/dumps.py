@@ -1,8 +1,9 @@
 """The jobs on dumps against DuckDB: ``python -m bench.dumps`` from the top of a checkout.
 
-Makes dumps of millions of files and runs each job by ``run_spark`` (processes; with ``--engines`` also Spark) and by
-DuckDB on the same files, in turns, with two threads each. Checks that both agree in every cell, prints medians and
-writes them to a file. Ends with 1 where anything differs or fails.
+Makes dumps of millions of files and runs each job by ``run_spark`` (processes; with
+``--engines`` also Spark) and by DuckDB on the same files, in turns, with two threads
+each. Checks that both agree in every cell, prints medians and writes them to a file.
+Ends with 1 where anything differs or fails.
 """
 
 from __future__ import annotations
@@ -27,7 +28,18 @@ from cmsspark.base.schemas import stored_table
 JOBS = ("dbs_events", "dbs_phedex", "site_tier_usage", "phedex")
 PEER = "duckdb"
 BEGIN, END = "<!-- dumps: written by bench/dumps.py -->", "<!-- end of the dumps -->"
-_HEAD = ("files", "job", "engine", "runs", "wall s", "CPU s", "peak GB", "wall / DuckDB", "CPU / DuckDB", "load")
+_HEAD = (
+    "files",
+    "job",
+    "engine",
+    "runs",
+    "wall s",
+    "CPU s",
+    "peak GB",
+    "wall / DuckDB",
+    "CPU / DuckDB",
+    "load",
+)
 #: Records of the day's logs, which nobody reads here.
 _RECORDS = 100_000
 
@@ -46,7 +58,10 @@ class Row:
 
     def cells(self, engine: str) -> tuple[str, ...]:
         """A line of the table."""
-        wall, cpu = (self.median(engine, figure) for figure in (lambda run: run.wall_s, lambda run: run.cpu_s))
+        wall, cpu = (
+            self.median(engine, figure)
+            for figure in (lambda run: run.wall_s, lambda run: run.cpu_s)
+        )
         ratios = ["", ""]
         if PEER in self.costs and engine != PEER:
             ratios = [
@@ -61,7 +76,14 @@ class Row:
 
 def ours(bench: Bench, dumps: Inputs, job: str, engine: str) -> Cost:
     """The job as users run it."""
-    words = ["--date", DAY.isoformat(), "--root", str(dumps.root), "--fout", str(bench.store(engine))]
+    words = [
+        "--date",
+        DAY.isoformat(),
+        "--root",
+        str(dumps.root),
+        "--fout",
+        str(bench.store(engine)),
+    ]
     return bench.run(engine, [*run_spark(), f"{job}.py", "--engine", engine, *words])
 
 
@@ -70,7 +92,9 @@ def peer(bench: Bench, dumps: Inputs, job: str) -> Cost:
     out = bench.place / PEER
     out.mkdir(exist_ok=True)
     module = "bench.peers.dumps_with_duckdb"
-    return bench.run(PEER, [sys.executable, "-m", module, str(dumps.root), str(out), str(bench.cpus), job])
+    return bench.run(
+        PEER, [sys.executable, "-m", module, str(dumps.root), str(out), str(bench.cpus), job]
+    )
 
 
 def differences(bench: Bench, job: str, engine: str) -> list[str]:
@@ -85,11 +109,15 @@ def differences(bench: Bench, job: str, engine: str) -> list[str]:
         rows = con.execute(
             f"SELECT {columns} FROM {tables[holder]} EXCEPT ALL SELECT {columns} FROM {tables[lacking]}"
         ).fetchall()
-        problems += [f"{job}: {len(rows)} rows that only {holder} has, as {rows[0]}"] if rows else []
+        problems += (
+            [f"{job}: {len(rows)} rows that only {holder} has, as {rows[0]}"] if rows else []
+        )
     return problems
 
 
-def measure_job(bench: Bench, dumps: Inputs, job: str, engines: Sequence[str], repeats: int) -> Row:
+def measure_job(
+    bench: Bench, dumps: Inputs, job: str, engines: Sequence[str], repeats: int
+) -> Row:
     """All engines in turns; what they made is compared after each turn."""
     row = Row(dumps.day.files, job, {name: [] for name in engines})
     for turn in range(repeats):
@@ -98,7 +126,10 @@ def measure_job(bench: Bench, dumps: Inputs, job: str, engines: Sequence[str], r
             row.costs[name].append(cost)
             print(f"  {job} {turn + 1}/{repeats} {name:9} {report.cost(cost)}", flush=True)
         problems = [
-            line for name in engines if name != PEER and PEER in engines for line in differences(bench, job, name)
+            line
+            for name in engines
+            if name != PEER and PEER in engines
+            for line in differences(bench, job, name)
         ]
         if problems:
             sys.exit("\n".join(["the engines do not agree", *problems]))
@@ -116,14 +147,21 @@ def table(rows: Sequence[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--files", default="1,5", help="millions of files in DBS, separated by commas")
+    parser.add_argument(
+        "--files", default="1,5", help="millions of files in DBS, separated by commas"
+    )
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--repeats", type=int, default=3, help="runs of each, the medians count")
-    parser.add_argument("--engines", default=f"processes,{PEER}", help="of processes, spark and duckdb")
+    parser.add_argument(
+        "--engines", default=f"processes,{PEER}", help="of processes, spark and duckdb"
+    )
     parser.add_argument("--plain", action="store_true", help="dumps that are not packed")
     parser.add_argument("--cpus", type=int, default=2)
     parser.add_argument(
-        "--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench", help="inputs are kept here"
+        "--cache",
+        type=Path,
+        default=Path.home() / ".cache/cmsspark/bench",
+        help="inputs are kept here",
     )
     parser.add_argument("--doc", type=Path, help="write the table between the marks in this file")
     chosen = parser.parse_args()
@@ -137,7 +175,9 @@ def main() -> None:
             rows.append(measure_job(bench, dumps, job, chosen.engines.split(","), chosen.repeats))
         print(table(rows), flush=True)
         if chosen.doc:
-            report.between(chosen.doc, BEGIN, END, f"{table(rows)}\n\n{report.machine(chosen.cpus)}")
+            report.between(
+                chosen.doc, BEGIN, END, f"{table(rows)}\n\n{report.machine(chosen.cpus)}"
+            )
     for engine in chosen.engines.split(","):
         shutil.rmtree(bench.store(engine), ignore_errors=True)
 

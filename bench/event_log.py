@@ -1,4 +1,6 @@
-"""What Spark's event log says of an application: jobs, stages, tasks, bytes moved, when it was at work."""
+"""What Spark's event log says of an application: jobs, stages, tasks, bytes moved, when
+it was at work.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ class Application:
     #: From its start to its end, and how much of that at least one task was at work.
     seconds: float = 0.0
     task_seconds: float = 0.0
-    #: From RUNNING (YARN has accepted and started it) to its end, and how much of that was the driver's own work: no
-    #: task was at work, and no job waited for the first executor.
+    #: From RUNNING (YARN has accepted and started it) to its end, and how much of that
+    #: was the driver's own work: no task was at work, and no job waited for the first
+    #: executor.
     running_s: float = 0.0
     driver_s: float = 0.0
     #: Of the longest task, and of all of them.
@@ -66,7 +69,11 @@ def read(lines: Iterable[str]) -> Application:
     ended = times.get("ApplicationEnd", max((last for _, last in spans), default=began))
     # The driver's block manager is the first that Spark makes once YARN says RUNNING.
     running = times.get("BlockManagerAdded", began)
-    waiting = [(times["JobStart"], times["ExecutorAdded"])] if {"JobStart", "ExecutorAdded"} <= times.keys() else []
+    waiting = (
+        [(times["JobStart"], times["ExecutorAdded"])]
+        if {"JobStart", "ExecutorAdded"} <= times.keys()
+        else []
+    )
     if spans:
         found.first_task_s = (min(first for first, _ in spans) - began) / 1000
         found.task_seconds = _covered(spans) / 1000
@@ -83,14 +90,18 @@ def _task(event: dict[str, object], found: Application) -> tuple[int, int]:
     if not found.stage_tasks:
         found.first_localities[str(info["Locality"])] += 1
     found.failed_tasks += bool(info["Failed"])
-    found.shuffle_bytes += int((metrics.get("Shuffle Write Metrics") or {}).get("Shuffle Bytes Written", 0))
+    found.shuffle_bytes += int(
+        (metrics.get("Shuffle Write Metrics") or {}).get("Shuffle Bytes Written", 0)
+    )
     found.spilled_bytes += int(metrics.get("Disk Bytes Spilled", 0))
     found.input_bytes += int((metrics.get("Input Metrics") or {}).get("Bytes Read", 0))
     first, last = int(info["Launch Time"]), int(info["Finish Time"])
     found.longest_s = max(found.longest_s, (last - first) / 1000)
     found.run_s += (last - first) / 1000
     found.heap_peak_bytes = max(found.heap_peak_bytes, int(peaks.get("JVMHeapMemory", 0)))
-    found.python_peak_bytes = max(found.python_peak_bytes, int(peaks.get("ProcessTreePythonRSSMemory", 0)))
+    found.python_peak_bytes = max(
+        found.python_peak_bytes, int(peaks.get("ProcessTreePythonRSSMemory", 0))
+    )
     return first, last
 
 

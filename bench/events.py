@@ -1,8 +1,11 @@
-"""Preparation of events against Spark's higher-order functions: ``python -m bench.events`` from the top of a checkout.
+"""Preparation of events against Spark's higher-order functions: ``python -m
+bench.events`` from the top of a checkout.
 
-Made events of all classes, two local cores, each way by turns: ROOT files by the compiled pass in tasks, written as
-Parquet; and the same events, already as Parquet of arrays, by higher-order functions, written nowhere. Prints events a
-second, the ratios of the medians, the memory of the largest worker, and how far the numbers of both differ.
+Made events of all classes, two local cores, each way by turns: ROOT files by the
+compiled pass in tasks, written as Parquet; and the same events, already as Parquet of
+arrays, by higher-order functions, written nowhere. Prints events a second, the ratios
+of the medians, the memory of the largest worker, and how far the numbers of both
+differ.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ HLF_COPIES = 4
 
 
 def make(folder: Path, events: int) -> list[EntryRange]:
-    """The same events as a ROOT file and as Parquet for each class; the entry ranges of the ROOT files."""
+    """The same events as a ROOT file and as Parquet for each class; the entry ranges of
+    the ROOT files.
+    """
     ranges = []
     for label, (name, model) in enumerate(MODELS.items()):
         events_of_class = make_events(model, events, np.random.default_rng(label))
@@ -47,7 +52,9 @@ def make(folder: Path, events: int) -> list[EntryRange]:
     return ranges
 
 
-def fused(spark: Any, ranges: list[EntryRange], folder: Path, *, low_level: bool) -> list[RangeResult]:
+def fused(
+    spark: Any, ranges: list[EntryRange], folder: Path, *, low_level: bool
+) -> list[RangeResult]:
     """Run the tasks of the preparation."""
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
@@ -72,28 +79,40 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def difference(spark: Any, folder: Path, written: Path) -> tuple[int, float]:
-    """The number of events that are compared, and the largest relative difference of a value between both ways."""
+    """The number of events that are compared, and the largest relative difference of a
+    value between both ways.
+    """
     import pyarrow.parquet as pq
 
-    rows = events_higher_order.with_matrix(spark.read.parquet(str(folder / "qcd_0.parquet"))).limit(200)
+    rows = events_higher_order.with_matrix(
+        spark.read.parquet(str(folder / "qcd_0.parquet"))
+    ).limit(200)
     theirs = {
-        row["number"]: (row["hlf"], row["low_level"]) for row in rows.select("number", "hlf", "low_level").collect()
+        row["number"]: (row["hlf"], row["low_level"])
+        for row in rows.select("number", "hlf", "low_level").collect()
     }
     worst, compared = 0.0, 0
     for part in sample_parts(written):
         table = pq.read_table(part)
         if not table["file"][0].as_py().endswith("qcd.root"):
             continue
-        hlf, matrix = to_matrix(table["hlf"], TOPOLOGY.hlf_count), to_matrix(table["low_level"], TOPOLOGY.matrix)
+        hlf, matrix = (
+            to_matrix(table["hlf"], TOPOLOGY.hlf_count),
+            to_matrix(table["low_level"], TOPOLOGY.matrix),
+        )
         for place, entry in enumerate(table["entry"].to_pylist()):
             if entry in theirs:
                 compared += 1
                 for ours, other in zip((hlf[place], matrix[place]), theirs[entry], strict=True):
-                    worst = max(worst, float(np.max(np.abs(ours - other) / np.maximum(1, np.abs(ours)))))
+                    worst = max(
+                        worst, float(np.max(np.abs(ours - other) / np.maximum(1, np.abs(ours))))
+                    )
     return compared, worst
 
 
-def compare(spark: Any, folder: Path, ranges: list[EntryRange], events: int, repeats: int, low_level: bool) -> int:
+def compare(
+    spark: Any, folder: Path, ranges: list[EntryRange], events: int, repeats: int, low_level: bool
+) -> int:
     """Run both ways by turns and print their rates; the memory of the largest worker of ours."""
     # Features alone take so little time that starting jobs would be most of it.
     copies, written = (1 if low_level else HLF_COPIES), folder / "written"
@@ -119,26 +138,36 @@ def compare(spark: Any, folder: Path, ranges: list[EntryRange], events: int, rep
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--events", type=int, default=4_000, help="events of each class")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each, the medians count")
     arguments = parser.parse_args()
     from cmsspark.apps.events.score_files import quiet_options
     from cmsspark.engines.session import session
 
-    options = {"spark.master": f"local[{CORES}]", "spark.ui.enabled": "false", "spark.driver.memory": "2g"}
+    options = {
+        "spark.master": f"local[{CORES}]",
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "2g",
+    }
     spark = session("bench events", **options, **quiet_options())
     with tempfile.TemporaryDirectory(prefix="bench-events-") as name:
         folder = Path(name)
         ranges = make(folder, arguments.events)
-        print(f"{CORES} cores, load {os.getloadavg()[0]:.1f}, {arguments.repeats} runs", flush=True)
+        print(
+            f"{CORES} cores, load {os.getloadavg()[0]:.1f}, {arguments.repeats} runs", flush=True
+        )
         memory = max(
             compare(spark, folder, ranges, 3 * arguments.events, arguments.repeats, low_level)
             for low_level in (False, True)
         )
         print(f"memory of the largest worker: {memory / 1e9:.2f} GB (wanted: 1.5 at most)")
         compared, worst = difference(spark, folder, folder / "written")
-        print(f"largest relative difference: {worst:.1e} in {compared} events (wanted: 3e-5 at most)")
+        print(
+            f"largest relative difference: {worst:.1e} in {compared} events (wanted: 3e-5 at most)"
+        )
     spark.stop()
 
 

@@ -1,7 +1,9 @@
-"""Training throughput of two workers against one: ``python -m bench.events_training`` from the top of a checkout.
+"""Training throughput of two workers against one: ``python -m bench.events_training``
+from the top of a checkout.
 
-Networks train on synthetic numbers by processes of ``cmsspark lab train`` here, with one and two workers by turns,
-each worker with one thread. Prints events a second, without the first epoch, which compiles, and the ratio of medians.
+Networks train on synthetic numbers by processes of ``cmsspark lab train`` here, with
+one and two workers by turns, each worker with one thread. Prints events a second,
+without the first epoch, which compiles, and the ratio of medians.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ WORKERS = (1, 2)
 
 
 def make_sample(folder: Path, events: int, particles: int) -> None:
-    """A sample of random numbers; ``particles`` rows of each matrix are filled, without any there is no matrix."""
+    """A sample of random numbers; ``particles`` rows of each matrix are filled, without
+    any there is no matrix.
+    """
     layout = TOPOLOGY if particles else TOPOLOGY.without_matrix()
     draw, moments = np.random.default_rng(0), Moments.empty(layout)
     (folder / "train").mkdir(parents=True)
@@ -41,7 +45,9 @@ def make_sample(folder: Path, events: int, particles: int) -> None:
             for start in range(0, events // 8, BATCH_ROWS):
                 count = min(BATCH_ROWS, events // 8 - start)
                 label = draw.integers(0, 3, count).astype(np.int8)
-                hlf = draw.normal(size=(count, layout.hlf_count)).astype(np.float32) + label[:, None]
+                hlf = (
+                    draw.normal(size=(count, layout.hlf_count)).astype(np.float32) + label[:, None]
+                )
                 columns: dict[str, Any] = {"hlf": hlf, "label": label, "weight": np.ones(count)}
                 columns["event_hash"] = draw.integers(0, 2**63, count).astype(np.uint64)
                 matrix = None
@@ -53,7 +59,9 @@ def make_sample(folder: Path, events: int, particles: int) -> None:
                 writer.write(columns)
     scalers = moments.scalers(low_level=bool(particles)).as_dict()
     (folder / "scalers.json").write_text(json.dumps(scalers), encoding="utf-8")
-    (folder / "schema.json").write_text(json.dumps(layout.document(origin=False)), encoding="utf-8")
+    (folder / "schema.json").write_text(
+        json.dumps(layout.document(origin=False)), encoding="utf-8"
+    )
 
 
 def throughput(run: TrainingRun, base: Path) -> float:
@@ -65,19 +73,38 @@ def throughput(run: TrainingRun, base: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--events", type=int, default=200_000, help="events without particles; with them a fiftieth")
-    parser.add_argument("--particles", type=int, default=128, help="of an event, for the inclusive network")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--events",
+        type=int,
+        default=200_000,
+        help="events without particles; with them a fiftieth",
+    )
+    parser.add_argument(
+        "--particles", type=int, default=128, help="of an event, for the inclusive network"
+    )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3, help="runs of each, the medians count")
     arguments = parser.parse_args()
-    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, {arguments.repeats} runs")
+    print(
+        f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, {arguments.repeats} runs"
+    )
     with tempfile.TemporaryDirectory(prefix="bench-training-") as name:
         for kind in ("hlf", "inclusive"):
             sample = Path(name, f"sample-{kind}")
             particles = 0 if kind == "hlf" else arguments.particles
             make_sample(sample, arguments.events // (50 if particles else 1), particles)
-            script = (str(sample), "--model", kind, "--epochs", str(arguments.epochs), "--patience", "99")
+            script = (
+                str(sample),
+                "--model",
+                kind,
+                "--epochs",
+                str(arguments.epochs),
+                "--patience",
+                "99",
+            )
             run = TrainingRun("bench", SCRIPT, script)
             rates: dict[int, list[float]] = {workers: [] for workers in WORKERS}
             for number in range(arguments.repeats):

@@ -1,8 +1,10 @@
 """How often findings are right: precision and recall of each on a corpus of labelled scripts.
 
-``python -m bench.findings`` judges the event logs that are kept in ``tests/apps/monitor/corpus/logs``, without Spark.
-``--record [NAME …]`` runs the scripts again and keeps their logs; ``--run [NAME …]`` judges new runs and keeps nothing.
-Each script names in its head what it is built to show (``# finds: CODE``, or ``nothing``).
+``python -m bench.findings`` judges the event logs that are kept in
+``tests/apps/monitor/corpus/logs``, without Spark. ``--record [NAME …]`` runs the
+scripts again and keeps their logs; ``--run [NAME …]`` judges new runs and keeps
+nothing. Each script names in its head what it is built to show (``# finds: CODE``, or
+``nothing``).
 """
 
 from __future__ import annotations
@@ -33,7 +35,17 @@ TOP = Path(__file__).resolve().parents[1]
 CORPUS = TOP / "tests" / "apps" / "monitor" / "corpus"
 LOGS = CORPUS / "logs"
 #: What a measurement adds to an event log; the rest is read from the log again.
-MEASURED = ("samples", "log_lines", "options", "master", "exit_code", "state", "began_ms", "ended_ms", "sources")
+MEASURED = (
+    "samples",
+    "log_lines",
+    "options",
+    "master",
+    "exit_code",
+    "state",
+    "began_ms",
+    "ended_ms",
+    "sources",
+)
 LEAST = 0.9
 _FINDS = re.compile(r"^# finds: (\w+)$", re.MULTILINE)
 
@@ -88,7 +100,11 @@ def metrics_of(lines: Iterable[bytes], measured: Mapping[str, Any] | None = None
 def kept(name: str, folder: Path = LOGS) -> RunMetrics:
     """Return the run of a script as it is kept."""
     measured = folder / f"{name}.run.zst"
-    fields = json.loads(bytes(cramjam.zstd.decompress(measured.read_bytes()))) if measured.exists() else None
+    fields = (
+        json.loads(bytes(cramjam.zstd.decompress(measured.read_bytes())))
+        if measured.exists()
+        else None
+    )
     return metrics_of(find_log(str(folder / f"{name}.zst")), fields)
 
 
@@ -117,14 +133,18 @@ def table(result: Mapping[str, Score]) -> Iterator[str]:
 
 
 def record(names: Iterable[str], folder: Path) -> Iterator[str]:
-    """Run scripts and keep their logs in ``folder``; yields the name of each as soon as it is kept."""
+    """Run scripts and keep their logs in ``folder``; yields the name of each as soon as
+    it is kept.
+    """
     names = list(names)
     plain = [name for name in names if not needs_samples(name)]
     with tempfile.TemporaryDirectory() as scratch:
         if plain:
             scripts = [str(CORPUS / f"{name}.py") for name in plain]
             command = [sys.executable, "-m", "bench.findings_runs", scratch, *scripts]
-            subprocess.run(command, cwd=TOP, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                command, cwd=TOP, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
         for name in plain:
             _keep(folder / f"{name}.zst", (Path(scratch) / f"{name}.log").read_bytes())
             yield name
@@ -137,16 +157,35 @@ def record(names: Iterable[str], folder: Path) -> Iterator[str]:
 
 def _measure(name: str, state: Path, folder: Path) -> None:
     """Run a script by run_spark, which samples its processes, and keep its log and its samples."""
-    options = ["--master", "local[2]", "--driver-memory", "1g", "--conf", "spark.eventLog.compress=false"]
-    options += ["--conf", "spark.eventLog.rolling.enabled=false", "--conf", "spark.driver.maxResultSize=0"]
+    options = [
+        "--master",
+        "local[2]",
+        "--driver-memory",
+        "1g",
+        "--conf",
+        "spark.eventLog.compress=false",
+    ]
+    options += [
+        "--conf",
+        "spark.eventLog.rolling.enabled=false",
+        "--conf",
+        "spark.driver.maxResultSize=0",
+    ]
     options += ["--conf", "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1"]
     program = "from cmsspark.submit import main; main()"
     command = [sys.executable, "-c", program, *options, str(CORPUS / f"{name}.py")]
-    environ = {**os.environ, "CMSSPARK_STATE_DIR": str(state), "CMSSPARK_CACHE_DIR": str(state), "PYTHONPATH": str(TOP)}
+    environ = {
+        **os.environ,
+        "CMSSPARK_STATE_DIR": str(state),
+        "CMSSPARK_CACHE_DIR": str(state),
+        "PYTHONPATH": str(TOP),
+    }
     subprocess.run(command, cwd=state, env=environ, check=False, capture_output=True)
     (file,) = (state / "monitor" / "runs").glob("*/run.json")
     run = json.loads(file.read_bytes())
-    (log,) = (path for path in (state / "monitor" / "events").iterdir() if not path.name.startswith("."))
+    (log,) = (
+        path for path in (state / "monitor" / "events").iterdir() if not path.name.startswith(".")
+    )
     _keep(folder / f"{name}.zst", log.read_bytes())
     measured = {key: run[key] for key in MEASURED if key in run}
     _pack(folder / f"{name}.run.zst", _nameless(json.dumps(measured)).encode())
@@ -164,7 +203,10 @@ def _keep(file: Path, log: bytes) -> None:
 
 
 def _nameless(text: str) -> str:
-    addresses = {socket.gethostname(), *re.findall(r'"(?:Host|spark\.driver\.host)":"([\d.]+)"', text)}
+    addresses = {
+        socket.gethostname(),
+        *re.findall(r'"(?:Host|spark\.driver\.host)":"([\d.]+)"', text),
+    }
     for address in addresses - {"localhost"}:
         text = re.sub(rf"(?<![\w.]){re.escape(address)}(?![\w.])", "node1", text)
     text = text.replace(str(TOP), "/srv/cmsspark").replace(str(Path.home()) + "/", "/home/user/")
@@ -180,7 +222,9 @@ def main() -> int:
     """Judge the corpus. Ends with 1 where a finding has less than 0.9 of precision or recall."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("--record", action="store_true", help="run the scripts, and keep their logs")
+    action.add_argument(
+        "--record", action="store_true", help="run the scripts, and keep their logs"
+    )
     action.add_argument("--run", action="store_true", help="run the scripts, and judge these runs")
     parser.add_argument("names", nargs="*", help="scripts [default: all]")
     words = parser.parse_args()
@@ -195,7 +239,11 @@ def main() -> int:
     for line in table(result):
         print(line)
     weak = [code for code, score in result.items() if min(score.precision, score.recall) < LEAST]
-    print(f"below {LEAST}: {', '.join(weak)}" if weak else f"all at least {LEAST}, from {len(names)} scripts")
+    print(
+        f"below {LEAST}: {', '.join(weak)}"
+        if weak
+        else f"all at least {LEAST}, from {len(names)} scripts"
+    )
     return 1 if weak else 0
 
 

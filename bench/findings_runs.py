@@ -1,7 +1,7 @@
 """Runs scripts of the corpus of findings one after another in this process, an event log for each.
 
-``python -m bench.findings_runs FOLDER SCRIPT…`` is what :mod:`bench.findings` starts: one JVM for many scripts, a
-context of its own for each.
+``python -m bench.findings_runs FOLDER SCRIPT…`` is what :mod:`bench.findings` starts:
+one JVM for many scripts, a context of its own for each.
 """
 
 from __future__ import annotations

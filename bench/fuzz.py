@@ -1,9 +1,12 @@
-"""A bounded fuzz run on the record decoders: the fast way must come to what the way by the letter comes to.
+"""A bounded fuzz run on the record decoders: the fast way must come to what the way by
+the letter comes to.
 
-``python bench/fuzz.py [--seconds 60] [--engine atheris|mutations|known]`` from the top of the checkout. atheris
-(``pip install atheris``) is led by what the code does with an input; without it, records of the tests'
-corpus are mutated at random. ``known`` compares compiled code with the decoder that has none, on mutated lines of
-which the shapes are known. The first input on which the two ways differ is printed, and the exit code is 1.
+``python bench/fuzz.py [--seconds 60] [--engine atheris|mutations|known]`` from the top
+of the checkout. atheris (``pip install atheris``) is led by what the code does with an
+input; without it, records of the tests' corpus are mutated at random. ``known``
+compares compiled code with the decoder that has none, on mutated lines of which the
+shapes are known. The first input on which the two ways differ is printed, and the exit
+code is 1.
 """
 
 from __future__ import annotations
@@ -25,7 +28,20 @@ from tests.sources.test_decoders import DECODERS, UNSEEN, by_the_letter, result_
 
 NAMES = sorted(DECODERS)
 #: Of names and of people.
-PIECES = (b"/", b"//", b"file:", b"root://", b"h", b"/eos/cms", b"/CN=", b"7", b"proxy", b"&", b" ", "é€😀".encode())
+PIECES = (
+    b"/",
+    b"//",
+    b"file:",
+    b"root://",
+    b"h",
+    b"/eos/cms",
+    b"/CN=",
+    b"7",
+    b"proxy",
+    b"&",
+    b" ",
+    "é€😀".encode(),
+)
 FORMS = {"aaa enr": "enr", "aaa raw": "raw", "cmssw": "json", "eos": "json"}
 
 
@@ -38,7 +54,9 @@ def check(name: str, chunk: bytes) -> None:
         result_of(fast, fast.decode(chunk, "f")),
         result_of(strict, by_the_letter(strict, chunk)),
     )
-    assert fast_result == strict_result, f"{name}: {chunk!r}\nfast:   {fast_result}\nstrict: {strict_result}"
+    assert fast_result == strict_result, (
+        f"{name}: {chunk!r}\nfast:   {fast_result}\nstrict: {strict_result}"
+    )
 
 
 def seeds() -> list[tuple[str, bytes]]:
@@ -47,7 +65,8 @@ def seeds() -> list[tuple[str, bytes]]:
         (name, case.record)
         for name in NAMES
         for case in hostile.cases()
-        if isinstance(case.record, bytes) and (case.stream, case.form) == (name.split()[0], FORMS[name])
+        if isinstance(case.record, bytes)
+        and (case.stream, case.form) == (name.split()[0], FORMS[name])
         if len(case.record) < 4000
     ]
 
@@ -63,8 +82,15 @@ def with_atheris(seconds: int) -> int:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
         for number, (name, record) in enumerate(seeds()):
             (Path(scratch) / f"{number:05}").write_bytes(bytes([NAMES.index(name)]) + record)
-        options = [f"-max_total_time={seconds}", "-max_len=4000", "-verbosity=0", "-print_final_stats=1"]
-        return subprocess.call([sys.executable, __file__, "--inside", *options, scratch], cwd=scratch)
+        options = [
+            f"-max_total_time={seconds}",
+            "-max_len=4000",
+            "-verbosity=0",
+            "-print_final_stats=1",
+        ]
+        return subprocess.call(
+            [sys.executable, __file__, "--inside", *options, scratch], cwd=scratch
+        )
 
 
 def inside(arguments: list[str]) -> None:
@@ -78,7 +104,11 @@ def inside(arguments: list[str]) -> None:
 
     for module in (access_decoder, record_schema, json_lines, eos, fields, strict_json, values):
         for thing in vars(module).values():
-            if callable(thing) and getattr(thing, "__module__", "") == module.__name__ and hasattr(thing, "__code__"):
+            if (
+                callable(thing)
+                and getattr(thing, "__module__", "") == module.__name__
+                and hasattr(thing, "__code__")
+            ):
                 atheris.instrument_func(thing)
     atheris.Setup([sys.argv[0], *arguments], one_input)
     atheris.Fuzz()
@@ -105,12 +135,16 @@ def with_mutations(seconds: int, seed: int) -> int:
 
 
 def with_known(seconds: int, seed: int) -> int:
-    """Change lines whose shapes compiled code knows, and compare it with the decoder that has none."""
+    """Change lines whose shapes compiled code knows, and compare it with the decoder
+    that has none.
+    """
     rng, end = random.Random(seed), time.monotonic() + seconds
     short: dict[str, list[bytes]] = {name: examples(name) for name in NAMES}
     for form, line in SHORT.items():
         short[decoder_of(form)].append(line)
-    cases: dict[str, list[bytes]] = {name: [record for other, record in seeds() if other == name] for name in NAMES}
+    cases: dict[str, list[bytes]] = {
+        name: [record for other, record in seeds() if other == name] for name in NAMES
+    }
     lines = compiled = 0
     while time.monotonic() < end:
         name = rng.choice(NAMES)

@@ -1,8 +1,9 @@
 """Figures about the code itself: size, rooms, import circles, where an extension touches, words.
 
-``python -m bench.house [PATH] [--detail]`` reads the checkout at PATH (default: this one) without importing it, so it
-also measures other revisions. ``bench/house_names.py`` has the rules about names. Parts of the package that are not
-Python (``*.pyx``, ``*.pxi``, ``*.pxd``) count as lines, as importers and as text, not as functions.
+``python -m bench.house [PATH] [--detail]`` reads the checkout at PATH (default: this
+one) without importing it, so it also measures other revisions. ``bench/house_names.py``
+has the rules about names. Parts of the package that are not Python (``*.pyx``,
+``*.pxi``, ``*.pxd``) count as lines, as importers and as text, not as functions.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _DESCRIPTIONS = re.compile(r'#.*$|"?(about|description)"?:.*$', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Source:
-    """One file of the package: its path below the package, its text, and its tree where it is Python."""
+    """One file of the package: its path below the package, its text, and its tree where
+    it is Python.
+    """
 
     path: Path
     text: str
@@ -66,14 +69,22 @@ def sources(top: Path) -> list[Source]:
     package = top / PACKAGE
     if not package.is_dir():
         raise SystemExit(f"{top} is no checkout: it has no folder {PACKAGE}")
-    files = sorted(file for file in package.rglob("*") if file.suffix in SUFFIXES and "__pycache__" not in file.parts)
+    files = sorted(
+        file
+        for file in package.rglob("*")
+        if file.suffix in SUFFIXES and "__pycache__" not in file.parts
+    )
     return [Source(file.relative_to(package), file.read_text(encoding="utf-8")) for file in files]
 
 
 def imported(source: Source, modules: set[str], *, for_types: bool = False) -> Iterator[str]:
-    """Modules of the package that a file imports, also inside of functions; ``for_types``: also for type checkers."""
+    """Modules of the package that a file imports, also inside of functions;
+    ``for_types``: also for type checkers.
+    """
     for name in (
-        _python_imports(source.tree, for_types) if source.path.suffix == ".py" else _cython_imports(source.text)
+        _python_imports(source.tree, for_types)
+        if source.path.suffix == ".py"
+        else _cython_imports(source.text)
     ):
         target = name
         while target and target not in modules:
@@ -83,7 +94,9 @@ def imported(source: Source, modules: set[str], *, for_types: bool = False) -> I
 
 
 def named(source: Source, modules: set[str]) -> Iterator[str]:
-    """Modules of the package whose names stand in texts of a file, as ``module`` or ``module:attribute``."""
+    """Modules of the package whose names stand in texts of a file, as ``module`` or
+    ``module:attribute``.
+    """
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Constant) and str(node.value).partition(":")[0] in modules:
             yield str(node.value).partition(":")[0]
@@ -91,7 +104,11 @@ def named(source: Source, modules: set[str]) -> Iterator[str]:
 
 def _python_imports(tree: ast.AST, for_types: bool) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
-        if not for_types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if (
+            not for_types
+            and isinstance(node, ast.If)
+            and "TYPE_CHECKING" in ast.unparse(node.test)
+        ):
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -101,12 +118,16 @@ def _python_imports(tree: ast.AST, for_types: bool) -> Iterator[str]:
 
 
 def _cython_imports(text: str) -> Iterator[str]:
-    for module, names in re.findall(r"^\s*from ([\w.]+) c?import \(?([\w, ]+)", text, re.MULTILINE):
+    for module, names in re.findall(
+        r"^\s*from ([\w.]+) c?import \(?([\w, ]+)", text, re.MULTILINE
+    ):
         yield from (f"{module}.{name.strip().split(' ')[0]}" for name in names.split(","))
 
 
 def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Groups of nodes that reach each other (strongly connected components of more than one), by Tarjan."""
+    """Groups of nodes that reach each other (strongly connected components of more than
+    one), by Tarjan.
+    """
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -142,7 +163,9 @@ def room_circles(files: list[Source]) -> list[list[str]]:
     rooms = {source.module: source.room for source in files}
     arrows: dict[str, set[str]] = defaultdict(set)
     for source in files:
-        arrows[source.room] |= {rooms[name] for name in imported(source, set(rooms))} - {source.room}
+        arrows[source.room] |= {rooms[name] for name in imported(source, set(rooms))} - {
+            source.room
+        }
     return circles(arrows)
 
 
@@ -159,18 +182,23 @@ def long_functions(files: list[Source]) -> list[str]:
 
 
 def files_of_stream(top: Path, files: list[Source], stream: str) -> list[str]:
-    """Files outside of tests, docs and the demo whose code, keys or name contain the stream's name as a word."""
+    """Files outside of tests, docs and the demo whose code, keys or name contain the
+    stream's name as a word.
+    """
     word = re.compile(rf"(?<![a-z]){stream}(?![a-z])", re.IGNORECASE)
     found = [
         f"{PACKAGE}/{source.path}"
         for source in files
-        if not source.is_of_demo and any(map(word.search, house_names.code_texts(source.tree, source.text)))
+        if not source.is_of_demo
+        and any(map(word.search, house_names.code_texts(source.tree, source.text)))
     ]
     for folder in ("etc", "schemas"):
         for file in sorted((top / folder).rglob("*")):
             if file.suffix in (".yaml", ".json"):
                 name = str(file.relative_to(top))
-                if word.search(name) or word.search(_DESCRIPTIONS.sub("", file.read_text(encoding="utf-8"))):
+                if word.search(name) or word.search(
+                    _DESCRIPTIONS.sub("", file.read_text(encoding="utf-8"))
+                ):
                     found.append(name)
     return found
 
@@ -205,15 +233,29 @@ def figures(top: Path) -> Iterator[Figure]:
     for source in files:
         lines[source.path.suffix] += source.lines
     modules = [source for source in files if source.path.suffix in (".py", ".pyx")]
-    rooms = Counter(source.room if len(source.path.parts) > 1 else "(beside the rooms)" for source in modules)
-    yield Figure("package lines", f"{lines.total():,}", [f"{kind}: {count:,}" for kind, count in sorted(lines.items())])
-    yield Figure("modules", f"{len(modules):,}", [f"{room}: {count}" for room, count in rooms.most_common()])
+    rooms = Counter(
+        source.room if len(source.path.parts) > 1 else "(beside the rooms)" for source in modules
+    )
+    yield Figure(
+        "package lines",
+        f"{lines.total():,}",
+        [f"{kind}: {count:,}" for kind, count in sorted(lines.items())],
+    )
+    yield Figure(
+        "modules", f"{len(modules):,}", [f"{room}: {count}" for room, count in rooms.most_common()]
+    )
     sizes = [source.lines for source in modules if source.path.suffix == ".py"]
     widths = sorted(len(line) for source in modules for line in source.text.splitlines())
     yield Figure("line width, 90 of 100", f"{widths[len(widths) * 9 // 10] if widths else 0}", [])
-    yield Figure("median module lines", f"{statistics.median(sizes or [0]):.0f}", [f"largest: {max(sizes, default=0)}"])
+    yield Figure(
+        "median module lines",
+        f"{statistics.median(sizes or [0]):.0f}",
+        [f"largest: {max(sizes, default=0)}"],
+    )
     yield Figure.of("functions over 60 lines", long_functions(files))
-    yield Figure.of("import circles of modules", [" ".join(group) for group in module_circles(files)])
+    yield Figure.of(
+        "import circles of modules", [" ".join(group) for group in module_circles(files)]
+    )
     yield Figure.of("import circles of rooms", [" ".join(group) for group in room_circles(files)])
     for stream in STREAMS:
         yield Figure.of(f"files that mention {stream}", files_of_stream(top, files, stream))
@@ -222,12 +264,17 @@ def figures(top: Path) -> Iterator[Figure]:
 
 
 def words(files: list[Source]) -> Iterator[Figure]:
-    """Yield the shares of vague names and of docstrings without a verb, with the counts of each file."""
+    """Yield the shares of vague names and of docstrings without a verb, with the counts
+    of each file.
+    """
     for title, kind, everything in (
         ("vague names", house_names.vague_names, house_names.bound_names),
         ("docstrings without a verb", house_names.without_verb, house_names.docstrings),
     ):
-        by_file = {str(source.path): (len(kind(source.tree)), len(list(everything(source.tree)))) for source in files}
+        by_file = {
+            str(source.path): (len(kind(source.tree)), len(list(everything(source.tree))))
+            for source in files
+        }
         count, total = (sum(numbers) for numbers in zip(*by_file.values(), strict=True))
         details = [f"{path}: {number}" for path, (number, _) in by_file.items() if number]
         yield Figure(title, f"{count / max(total, 1):.1%}", details)
@@ -235,7 +282,9 @@ def words(files: list[Source]) -> Iterator[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("path", nargs="?", type=Path, default=TOP, help="a checkout (default: this one)")
+    parser.add_argument(
+        "path", nargs="?", type=Path, default=TOP, help="a checkout (default: this one)"
+    )
     parser.add_argument("--detail", action="store_true", help="also list what each figure counts")
     chosen = parser.parse_args()
     for figure in figures(chosen.path):

@@ -1,4 +1,6 @@
-"""What ``bench.house`` looks for in names: names that say nothing, docstrings without a verb, computed columns."""
+"""What ``bench.house`` looks for in names: names that say nothing, docstrings without a
+verb, computed columns.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _COLUMN_CALLS = frozenset({"alias", "withColumn", "with_columns", "append_column
 
 
 def bound_names(tree: ast.AST) -> Iterator[str]:
-    """Yield each name that code binds, once for each binding: functions, classes, parameters, variables, attributes."""
+    """Yield each name that code binds, once for each binding: functions, classes,
+    parameters, variables, attributes.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
@@ -42,10 +46,14 @@ def vague_names(tree: ast.AST) -> list[str]:
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield (function, docstring) of the functions of a module that have one; properties are attributes."""
+    """Yield (function, docstring) of the functions of a module that have one;
+    properties are attributes.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            is_property = any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+            is_property = any(
+                "property" in ast.unparse(decorator) for decorator in node.decorator_list
+            )
             if not is_property and (text := ast.get_docstring(node)):
                 yield node.name, text
 
@@ -60,9 +68,15 @@ def code_texts(tree: ast.AST, text: str) -> Iterator[str]:
     if isinstance(tree, ast.Module) and not tree.body:
         yield from (line.partition("#")[0] for line in text.splitlines())
         return
-    docstrings = {id(statement.value) for statement in ast.walk(tree) if isinstance(statement, ast.Expr)}
+    docstrings = {
+        id(statement.value) for statement in ast.walk(tree) if isinstance(statement, ast.Expr)
+    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docstrings
+        ):
             yield node.value
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.NAME:
@@ -70,7 +84,9 @@ def code_texts(tree: ast.AST, text: str) -> Iterator[str]:
 
 
 def computed_columns(tree: ast.AST, columns: tuple[str, ...]) -> Iterator[str]:
-    """The columns that code computes: functions and aliases of that name, and computed values with that key."""
+    """The columns that code computes: functions and aliases of that name, and computed
+    values with that key.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name in columns:
             yield node.name
@@ -78,12 +94,26 @@ def computed_columns(tree: ast.AST, columns: tuple[str, ...]) -> Iterator[str]:
             yield from (name for name in columns if node.args and _is(node.args[0], name))
         elif isinstance(node, ast.Dict):
             pairs = zip(node.keys, node.values, strict=True)
-            yield from (name for key, value in pairs for name in columns if key and _is(key, name) and _computed(value))
+            yield from (
+                name
+                for key, value in pairs
+                for name in columns
+                if key and _is(key, name) and _computed(value)
+            )
         elif isinstance(node, ast.Assign):
             keys = [target.slice for target in node.targets if isinstance(target, ast.Subscript)]
-            yield from (name for key in keys for name in columns if _is(key, name) and _computed(node.value))
-        elif isinstance(node, ast.For) and any(isinstance(inner, ast.Assign) for inner in ast.walk(node)):
-            yield from (name for name in columns if any(_is(inner, name) for inner in ast.walk(node.iter)))
+            yield from (
+                name
+                for key in keys
+                for name in columns
+                if _is(key, name) and _computed(node.value)
+            )
+        elif isinstance(node, ast.For) and any(
+            isinstance(inner, ast.Assign) for inner in ast.walk(node)
+        ):
+            yield from (
+                name for name in columns if any(_is(inner, name) for inner in ast.walk(node.iter))
+            )
 
 
 def _is(node: ast.AST, text: str) -> bool:

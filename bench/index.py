@@ -1,8 +1,9 @@
-"""The catalogue at tens and hundreds of millions of files: ``python -m bench.index`` from the top of a checkout.
+"""The catalogue at tens and hundreds of millions of files: ``python -m bench.index``
+from the top of a checkout.
 
-Builds a snapshot from synthetic names as long as production's, handed over as Arrow tables (reading a dump's CSV
-comes on top: about 1.2 CPU s for each million files), and looks up known and unknown names in it, in batches as tasks
-do.
+Builds a snapshot from synthetic names as long as production's, handed over as Arrow
+tables (reading a dump's CSV comes on top: about 1.2 CPU s for each million files), and
+looks up known and unknown names in it, in batches as tasks do.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ DATASETS = 200_000
 FILES_IN_BLOCK = 30
 PIECE = 100_000
 BATCH = 100_000
-HEAD = ("files in DBS", "build CPU s", "build wall s", "index GB", "peak GB", "look-up µs", "of unknown names µs")
+HEAD = (
+    "files in DBS",
+    "build CPU s",
+    "build wall s",
+    "index GB",
+    "peak GB",
+    "look-up µs",
+    "of unknown names µs",
+)
 
 
 def name_of(number: int) -> str:
@@ -51,7 +60,10 @@ class Part:
             numbers = np.arange(start, min(start + PIECE, self.last))
             blocks = numbers // FILES_IN_BLOCK
             names = pa.array(map(name_of, numbers.tolist()), pa.string())
-            yield pa.table([names, blocks, blocks % DATASETS, numbers], names=["lfn", "block", "dataset", "file"])
+            yield pa.table(
+                [names, blocks, blocks % DATASETS, numbers],
+                names=["lfn", "block", "dataset", "file"],
+            )
 
 
 def measure(files: int, place: Path) -> tuple[str, ...]:
@@ -66,19 +78,30 @@ def measure(files: int, place: Path) -> tuple[str, ...]:
         for _ in part():
             pass
     making = (time.process_time() - made) / min(step, files) * files
-    datasets = pa.table([np.arange(DATASETS), [f"/Primary{n}/Processed/TIER" for n in range(DATASETS)]], ["id", "name"])
+    datasets = pa.table(
+        [np.arange(DATASETS), [f"/Primary{n}/Processed/TIER" for n in range(DATASETS)]],
+        ["id", "name"],
+    )
     wall, cpu = time.monotonic(), time.process_time()
     build_catalogue(folder, parts, [datasets])
     wall, cpu = time.monotonic() - wall - making, time.process_time() - cpu - making
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     size = sum(path.stat().st_size for path in folder.iterdir()) / 1e9
     catalogue = Catalogue(folder)
-    known = look_up(catalogue, np.random.default_rng(1).integers(0, files, 10 * BATCH).tolist(), True)
+    known = look_up(
+        catalogue, np.random.default_rng(1).integers(0, files, 10 * BATCH).tolist(), True
+    )
     unknown = look_up(catalogue, range(files, files + 10 * BATCH), False)
     shutil.rmtree(folder)
     return (
-        f"{files:,}", f"{cpu:.0f}", f"{wall:.0f}", f"{size:.2f}", f"{peak:.1f}", f"{known:.2f}", f"{unknown:.2f}"
-    )  # fmt: skip
+        f"{files:,}",
+        f"{cpu:.0f}",
+        f"{wall:.0f}",
+        f"{size:.2f}",
+        f"{peak:.1f}",
+        f"{known:.2f}",
+        f"{unknown:.2f}",
+    )
 
 
 def look_up(catalogue: Catalogue, numbers: list[int] | range, is_there: bool) -> float:
@@ -95,7 +118,9 @@ def look_up(catalogue: Catalogue, numbers: list[int] | range, is_there: bool) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--files", default="5,50,200", help="millions of files, separated by commas")
+    parser.add_argument(
+        "--files", default="5,50,200", help="millions of files, separated by commas"
+    )
     parser.add_argument("--place", type=Path, default=Path.home() / ".cache/cmsspark/bench/work")
     parser.add_argument("--doc", type=Path, help="write the table between the marks in this file")
     chosen = parser.parse_args()

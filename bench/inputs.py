@@ -22,8 +22,8 @@ _TOP = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Day:
-    """A day to measure: how many records on how many files in DBS, packed or not, which EOS records, and what share of
-    the accesses one dataset has (0: as it comes).
+    """A day to measure: how many records on how many files in DBS, packed or not, which
+    EOS records, and what share of the accesses one dataset has (0: as it comes).
     """
 
     records: int
@@ -42,7 +42,9 @@ class Day:
 
 @dataclass(frozen=True)
 class Inputs:
-    """A day on disk. ``folders`` by stream, and of the dumps; ``reconciliation``: what a right count finds."""
+    """A day on disk. ``folders`` by stream, and of the dumps; ``reconciliation``: what
+    a right count finds.
+    """
 
     day: Day
     root: Path
@@ -58,7 +60,11 @@ class Inputs:
 
 def files_for(records: int) -> int:
     """Files in DBS beside so many records: one million to five."""
-    return min(5_000_000, max(1_000_000, records * 5 // 8)) if records >= 1_000_000 else max(1_000, 2 * records)
+    return (
+        min(5_000_000, max(1_000_000, records * 5 // 8))
+        if records >= 1_000_000
+        else max(1_000, 2 * records)
+    )
 
 
 def provide(day: Day, cache: Path, processes: int) -> Inputs:
@@ -71,8 +77,21 @@ def provide(day: Day, cache: Path, processes: int) -> Inputs:
         root.mkdir(parents=True)
         print(f"making {day.name} in {root}", flush=True)
         # A process of its own: it forks, and this one has threads.
-        command = [sys.executable, "-m", "bench.inputs", str(root), str(day.records), str(day.files), maker]
-        command += ["all" if day.gzip else "none", day.generations, str(processes), str(day.favourite)]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.inputs",
+            str(root),
+            str(day.records),
+            str(day.files),
+            maker,
+        ]
+        command += [
+            "all" if day.gzip else "none",
+            day.generations,
+            str(processes),
+            str(day.favourite),
+        ]
         subprocess.run(command, check=True, cwd=_TOP)
     return load(day, root)
 
@@ -85,7 +104,9 @@ def load(day: Day, root: Path) -> Inputs:
 
 
 def warm(inputs: Inputs) -> None:
-    """Read all files once: whoever runs first finds them in the page cache, as far as they fit, as all others do."""
+    """Read all files once: whoever runs first finds them in the page cache, as far as
+    they fit, as all others do.
+    """
     for folder in inputs.folders.values():
         for path in sorted(folder.rglob("part-*")):
             with path.open("rb", buffering=0) as stream:

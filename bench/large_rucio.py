@@ -1,9 +1,10 @@
-"""Jobs on dumps of Rucio of growing size, on a real HDFS and YARN: ``python -m bench.large_rucio`` from the top of a
-checkout.
+"""Jobs on dumps of Rucio of growing size, on a real HDFS and YARN: ``python -m
+bench.large_rucio`` from the top of a checkout.
 
-A small dump is made once; its files and blocks come again under other names, in the same datasets, until REPLICAS have
-so many bytes. Sums of a dataset at a storage element are those of the small dump times the number of copies, which is
-checked. Prints stages, tasks and how many of them read on the host of their bytes, and peaks of memory.
+A small dump is made once; its files and blocks come again under other names, in the
+same datasets, until REPLICAS have so many bytes. Sums of a dataset at a storage element
+are those of the small dump times the number of copies, which is checked. Prints stages,
+tasks and how many of them read on the host of their bytes, and peaks of memory.
 """
 
 from __future__ import annotations
@@ -41,20 +42,40 @@ _MARK: Final = b"copy000-"
 #: The tables with rows of files that the jobs read.
 _COPIED: Final = ("REPLICAS", "CONTENTS")
 _HEAD: Final = (
-    *("REPLICAS GB", "job", "wall s", "CPU s", "jobs", "stages", "tasks", "readers", "of them near", "moved GB"),
-    *("spilled GB", "longest task s", "executor JVM GB", "Python workers GB", "driver JVM GB", "driver Python GB"),
+    *(
+        "REPLICAS GB",
+        "job",
+        "wall s",
+        "CPU s",
+        "jobs",
+        "stages",
+        "tasks",
+        "readers",
+        "of them near",
+        "moved GB",
+    ),
+    *(
+        "spilled GB",
+        "longest task s",
+        "executor JVM GB",
+        "Python workers GB",
+        "driver JVM GB",
+        "driver Python GB",
+    ),
 )
 
 
 def make_small(root: Path, files: int, datasets: int) -> dict[str, Path]:
-    """Return the files of the large tables of a dump, not packed, and logs and other dumps below ``root``; made where
-    they are not there.
+    """Return the files of the large tables of a dump, not packed, and logs and other
+    dumps below ``root``; made where they are not there.
     """
     parts = {name: root / f"{name}.avro" for name in _COPIED}
     if not (root / "made").exists():
         shutil.rmtree(root, ignore_errors=True)
         make(root, DAY, records=50_000, files=20_000)
-        world = _marked(make_world(np.random.default_rng(7), datasets=datasets, files=files, people=10))
+        world = _marked(
+            make_world(np.random.default_rng(7), datasets=datasets, files=files, people=10)
+        )
         for name in _COPIED:
             folder = write_rucio_table(world, root / "packed", AFTER, codec="snappy", name=name)
             _unpack(folder / name.lower(), parts[name])
@@ -67,7 +88,10 @@ def _marked(world: World) -> World:
     mark = _MARK.decode()
     return replace(
         world,
-        lfns=[f"{folder}/{mark}{name}" for folder, _, name in (lfn.rpartition("/") for lfn in world.lfns)],
+        lfns=[
+            f"{folder}/{mark}{name}"
+            for folder, _, name in (lfn.rpartition("/") for lfn in world.lfns)
+        ],
         block_names=[name.replace("#", f"#{mark}") for name in world.block_names],
     )
 
@@ -86,7 +110,9 @@ def _unpack(folder: Path, target: Path) -> None:
 
 
 class Large:
-    """The dump on HDFS. ``copies``: how many of the small one it has so far, beside what the demo has made."""
+    """The dump on HDFS. ``copies``: how many of the small one it has so far, beside
+    what the demo has made.
+    """
 
     def __init__(self, bench: Bench, parts: dict[str, Path], small: Path) -> None:
         self.bench, self.parts, self.small = bench, parts, small
@@ -102,8 +128,12 @@ class Large:
             for name, part in self.parts.items():
                 copy = self.bench.place / "copy.avro"
                 # Of the same length, so that the bytes of all rows stay where they are.
-                copy.write_bytes(part.read_bytes().replace(_MARK, b"copy%03d-" % (self.copies + 1)))
-                self.bench.cluster.hdfs.put(copy, f"{folder}/{name.lower()}/part-m-{10_000 + self.copies}.avro")
+                copy.write_bytes(
+                    part.read_bytes().replace(_MARK, b"copy%03d-" % (self.copies + 1))
+                )
+                self.bench.cluster.hdfs.put(
+                    copy, f"{folder}/{name.lower()}/part-m-{10_000 + self.copies}.avro"
+                )
                 copy.unlink()
             self.copies += 1
         return self.copies * size / 1e9
@@ -111,8 +141,19 @@ class Large:
     def measure(self, job: str, gigabytes: float) -> tuple[str, ...]:
         """Run a job, and return a line of the table."""
         shutil.rmtree(self.bench.place / "cache-yarn", ignore_errors=True)
-        words = [job, "--date", DAY.isoformat(), "--root", "hdfs:///large", "--fout", "hdfs:///large/store", "--yarn"]
-        cost, application, uses = self.bench._application([*run_spark(), *words], f"{job}-{self.copies}")
+        words = [
+            job,
+            "--date",
+            DAY.isoformat(),
+            "--root",
+            "hdfs:///large",
+            "--fout",
+            "hdfs:///large/store",
+            "--yarn",
+        ]
+        cost, application, uses = self.bench._application(
+            [*run_spark(), *words], f"{job}-{self.copies}"
+        )
         line = _line(f"{gigabytes:.1f}", job, application, uses, cost.wall_s)
         print("  ".join(line), flush=True)
         return line
@@ -133,11 +174,25 @@ def _line(
     near = application.first_localities["NODE_LOCAL"]
     peaks = ("executor JVM", "Python workers", "driver JVM", "driver Python")
     return (
-        gigabytes, job, f"{wall_s:.0f}", f"{sum(use.cpu_s for use in uses.values()):.0f}",
-        *map(str, (application.jobs, application.stages, application.tasks, application.stage_tasks[0], near)),
-        f"{application.shuffle_bytes / 1e9:.2f}", f"{application.spilled_bytes / 1e9:.2f}",
-        f"{application.longest_s:.0f}", *(f"{uses[role].peak_bytes / 1e9:.2f}" for role in peaks),
-    )  # fmt: skip
+        gigabytes,
+        job,
+        f"{wall_s:.0f}",
+        f"{sum(use.cpu_s for use in uses.values()):.0f}",
+        *map(
+            str,
+            (
+                application.jobs,
+                application.stages,
+                application.tasks,
+                application.stage_tasks[0],
+                near,
+            ),
+        ),
+        f"{application.shuffle_bytes / 1e9:.2f}",
+        f"{application.spilled_bytes / 1e9:.2f}",
+        f"{application.longest_s:.0f}",
+        *(f"{uses[role].peak_bytes / 1e9:.2f}" for role in peaks),
+    )
 
 
 def difference(less: pl.DataFrame, more: pl.DataFrame, copies: int) -> str:
@@ -148,7 +203,8 @@ def difference(less: pl.DataFrame, more: pl.DataFrame, copies: int) -> str:
         return f"{len(less)} rows became {len(more)}, or are others"
     # Two unknown sums have an unknown difference; one beside a known sum is wrong.
     wrong = [
-        (less[name].is_null() != more[name].is_null()) | ((more[name] - less[name]) % copies != 0).fill_null(False)
+        (less[name].is_null() != more[name].is_null())
+        | ((more[name] - less[name]) % copies != 0).fill_null(False)
         for name in sums
     ]
     rows = pl.DataFrame(wrong).select(pl.any_horizontal(pl.all())).to_series().sum()
@@ -157,7 +213,9 @@ def difference(less: pl.DataFrame, more: pl.DataFrame, copies: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--gigabytes", default="1,10", help="sizes of REPLICAS, the smallest first")
+    parser.add_argument(
+        "--gigabytes", default="1,10", help="sizes of REPLICAS, the smallest first"
+    )
     parser.add_argument("--jobs", default="rucio_daily,dbs_rucio,data_aggregation")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench")
     given = parser.parse_args()

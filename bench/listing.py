@@ -1,8 +1,10 @@
-"""A folder of many small files on a real NameNode: ``python -m bench.listing`` from the top of a checkout.
+"""A folder of many small files on a real NameNode: ``python -m bench.listing`` from the
+top of a checkout.
 
-Starts HDFS on this machine (or uses the cluster in ``--dir``), makes a folder of empty files and measures what a run
-does with it: listing, fixing (the digest of names, sizes and times), checking again at the end, and Spark's plan to
-read it. Counts the calls that the NameNode gets and ends with 1 where there is a call for each file.
+Starts HDFS on this machine (or uses the cluster in ``--dir``), makes a folder of empty
+files and measures what a run does with it: listing, fixing (the digest of names, sizes
+and times), checking again at the end, and Spark's plan to read it. Counts the calls
+that the NameNode gets and ends with 1 where there is a call for each file.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ public class MakeFiles {
 def calls(cluster: Cluster) -> dict[str, int]:
     """How many calls of each kind the NameNode has had."""
     query = f"/jmx?qry=Hadoop:service=NameNode,name=RpcDetailedActivityForPort{cluster.ports['namenode-rpc']}"
-    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.ports['namenode-http']}{query}", timeout=30) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{cluster.ports['namenode-http']}{query}", timeout=30
+    ) as answer:
         (bean,) = json.load(answer)["beans"]
     return {name: int(bean.get(name, 0)) for name in (*_BY_FILE, *_LISTING)}
 
@@ -93,7 +97,9 @@ def make_files(cluster: Cluster, folder: str, count: int) -> None:
     source.write_text(_MAKE_FILES)
     classes = f"{cluster.env['HADOOP_CONF_DIR']}:{artifacts.jars()}/hadoop/*"
     java = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", classes, str(source)]
-    subprocess.run([*java, folder, str(count), "16"], check=True, env={**os.environ, **cluster.env})
+    subprocess.run(
+        [*java, folder, str(count), "16"], check=True, env={**os.environ, **cluster.env}
+    )
 
 
 def measure(cluster: Cluster, count: int) -> list[dict[str, Any]]:
@@ -105,7 +111,11 @@ def measure(cluster: Cluster, count: int) -> list[dict[str, Any]]:
     from cmsspark.sources.listing import data_files, digest
 
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    options = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.driver.extraJavaOptions": quick}
+    options = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": quick,
+    }
     spark = session("listing", **options)
     folder = f"{cluster.uri()}/listing/{count}"
     began = time.monotonic()

@@ -1,7 +1,7 @@
 """Run a command and measure its whole process tree: wall, CPU seconds, peak memory.
 
-``python -m bench.meter RESULT.json LOG CPUS COMMAND…``, a process of its own: it adopts whatever the command leaves
-behind, so that the CPU time of daemons counts too.
+``python -m bench.meter RESULT.json LOG CPUS COMMAND…``, a process of its own: it adopts
+whatever the command leaves behind, so that the CPU time of daemons counts too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _LINGER_S = 20.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command cost. ``peak_bytes``: proportional set size, so that a page that processes share counts once;
-    pages of mapped files are in it. ``load``: the machine's load average over the last minute when it began.
+    """What a command cost. ``peak_bytes``: proportional set size, so that a page that
+    processes share counts once; pages of mapped files are in it. ``load``: the
+    machine's load average over the last minute when it began.
     """
 
     wall_s: float
@@ -66,7 +67,9 @@ def _run(command: Sequence[str], log: Path) -> Cost:
 
 
 def _await_orphans() -> set[int]:
-    """Wait for what the command left behind; return those processes, whose time counts like any child's."""
+    """Wait for what the command left behind; return those processes, whose time counts
+    like any child's.
+    """
     adopted: set[int] = set()
     deadline = time.monotonic() + _LINGER_S
     while time.monotonic() < deadline:
@@ -78,15 +81,19 @@ def _await_orphans() -> set[int]:
             adopted.add(pid)
         else:
             time.sleep(0.02)
-    print("something that the command started still runs; its CPU time is not counted", file=sys.stderr)
+    print(
+        "something that the command started still runs; its CPU time is not counted",
+        file=sys.stderr,
+    )
     return adopted
 
 
 class _Tree(threading.Thread):
     """Looks at all processes below this one, twenty times a second.
 
-    A parent that ignores SIGCHLD, as PySpark's daemon does, waits for none of its children: the time of these is in
-    nobody's account, and ``unwaited`` keeps what was last seen of it.
+    A parent that ignores SIGCHLD, as PySpark's daemon does, waits for none of its
+    children: the time of these is in nobody's account, and ``unwaited`` keeps what was
+    last seen of it.
     """
 
     def __init__(self) -> None:
@@ -119,7 +126,9 @@ class _Tree(threading.Thread):
 def _ignores_children(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/status") as lines:
-            ignored = next((int(line.split()[1], 16) for line in lines if line.startswith("SigIgn:")), 0)
+            ignored = next(
+                (int(line.split()[1], 16) for line in lines if line.startswith("SigIgn:")), 0
+            )
     except OSError:
         return False
     return bool(ignored >> (signal.SIGCHLD - 1) & 1)
@@ -128,7 +137,9 @@ def _ignores_children(pid: int) -> bool:
 def _pss(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/smaps_rollup") as lines:
-            return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+            return next(
+                (1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0
+            )
     except OSError:
         return 0  # it has ended
 

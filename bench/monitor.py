@@ -1,13 +1,16 @@
-"""``python -m bench.monitor``: what measuring a run costs, in pairs of the same run with and without it.
+"""``python -m bench.monitor``: what measuring a run costs, in pairs of the same run
+with and without it.
 
-Each pair runs back to back, in turns of which comes first, on the same CPUs; CPU seconds are those of the whole process
-tree, what the tree leaves behind included. Wall times of a busy host say little; CPU seconds do. The JVM has one
-compiler and one collector: which methods it compiles twice, and when, would be more than what is measured. Five pairs
-of the default length take some five minutes on two quiet cores.
+Each pair runs back to back, in turns of which comes first, on the same CPUs; CPU
+seconds are those of the whole process tree, what the tree leaves behind included. Wall
+times of a busy host say little; CPU seconds do. The JVM has one compiler and one
+collector: which methods it compiles twice, and when, would be more than what is
+measured. Five pairs of the default length take some five minutes on two quiet cores.
 
-Pairs on a host that others use differ by several percent for nothing. Beside them stands what measuring used by the
-accounts of the system: run_spark itself, the monitor beside it, and in the JVM the threads that write the event log and
-take the metrics of executors; for each as much more as in the run without.
+Pairs on a host that others use differ by several percent for nothing. Beside them
+stands what measuring used by the accounts of the system: run_spark itself, the monitor
+beside it, and in the JVM the threads that write the event log and take the metrics of
+executors; for each as much more as in the run without.
 """
 
 from __future__ import annotations
@@ -57,8 +60,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=24, help="queries of a run: its length")
     parser.add_argument("--rows", type=float, default=8, help="million rows of a query")
     parser.add_argument("--cpus", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=6, help="no pair begins that would take longer")
-    parser.add_argument("--words", default="", help="more options of run_spark for the measured run, such as --conf …")
+    parser.add_argument(
+        "--minutes", type=float, default=6, help="no pair begins that would take longer"
+    )
+    parser.add_argument(
+        "--words",
+        default="",
+        help="more options of run_spark for the measured run, such as --conf …",
+    )
     words = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cmsspark-bench-") as name:
         folder = Path(name)
@@ -69,7 +78,9 @@ def main() -> None:
         for pair in range(words.pairs):
             passed = time.monotonic() - began
             if pair and passed * (pair + 1) / pair > 60 * words.minutes:
-                print(f"{pair} of {words.pairs} pairs in {passed / 60:.0f} minutes: the host is busy (--minutes)")
+                print(
+                    f"{pair} of {words.pairs} pairs in {passed / 60:.0f} minutes: the host is busy (--minutes)"
+                )
                 break
             pairs.measure()
         pairs.summarize()
@@ -85,7 +96,8 @@ class _Pairs:
     cpus: int
     more: list[str]
     costs: dict[str, list[Cost]] = field(default_factory=lambda: {"with": [], "without": []})
-    #: CPU seconds of run_spark itself and of threads of the JVM that measure, by the accounts of the system.
+    #: CPU seconds of run_spark itself and of threads of the JVM that measure, by the
+    #: accounts of the system.
     parts: dict[str, list[float]] = field(default_factory=lambda: {"with": [], "without": []})
 
     def ratios(self) -> list[float]:
@@ -118,10 +130,14 @@ class _Pairs:
         seconds = {kind: [cost.cpu_s for cost in costs] for kind, costs in self.costs.items()}
         plain = statistics.median(seconds["without"])
         of_medians = statistics.median(seconds["with"]) / plain - 1
-        print(f"median of {len(ratios)} pairs {statistics.median(ratios):+.2%} CPU, of the medians {of_medians:+.2%}")
+        print(
+            f"median of {len(ratios)} pairs {statistics.median(ratios):+.2%} CPU, of the medians {of_medians:+.2%}"
+        )
         # What runs of one kind differ by is what a pair may differ by for nothing.
         spread = max((max(one) - min(one)) / statistics.median(one) for one in seconds.values())
-        print(f"spread: pairs {min(ratios):+.2%} to {max(ratios):+.2%}, runs of one kind differ by {spread:.2%}")
+        print(
+            f"spread: pairs {min(ratios):+.2%} to {max(ratios):+.2%}, runs of one kind differ by {spread:.2%}"
+        )
         monitor = _monitor_s(self.folder)
         print(
             f"by the system's accounts {self._own():.2f} s of CPU: {self._own() / plain:.2%} (monitor {monitor:.2f} s)"
@@ -129,10 +145,21 @@ class _Pairs:
 
 
 def _run(folder: Path, script: Path, kind: str, cpus: int, more: list[str]) -> Cost:
-    environ = {**os.environ, "CMSSPARK_STATE_DIR": str(folder / "state"), "CMSSPARK_CACHE_DIR": str(folder / "cache")}
+    environ = {
+        **os.environ,
+        "CMSSPARK_STATE_DIR": str(folder / "state"),
+        "CMSSPARK_CACHE_DIR": str(folder / "cache"),
+    }
     options = ["--no-monitor"] if kind == "without" else more
     # As many cores as the run may use.
-    local = ["--master", f"local[{cpus}]", "--driver-memory", "2g", "--conf", f"spark.driver.extraJavaOptions={_JAVA}"]
+    local = [
+        "--master",
+        f"local[{cpus}]",
+        "--driver-memory",
+        "2g",
+        "--conf",
+        f"spark.driver.extraJavaOptions={_JAVA}",
+    ]
     command = [sys.executable, "-c", _MAIN, str(script), *local, *options]
     cost = measure(command, environ, folder / f"{kind}.log", cpus)
     if cost.code:
@@ -142,15 +169,27 @@ def _run(folder: Path, script: Path, kind: str, cpus: int, more: list[str]) -> C
 
 def _said(log: Path, word: str) -> float:
     """Seconds of CPU that a run wrote to its log."""
-    return next(float(line.split()[1]) for line in log.read_text().splitlines() if line.startswith(f"{word} "))
+    return next(
+        float(line.split()[1])
+        for line in log.read_text().splitlines()
+        if line.startswith(f"{word} ")
+    )
 
 
 def _monitor_s(folder: Path) -> float:
     """Seconds of CPU that the monitor of processes used in a run, as it says itself; the median."""
     with read_processes(folder / "state") as database:
         runs = database.runs() if database is not None else []
-        entries = [entry.message for run in runs for entry in database.log(run.run)] if database is not None else []
-    used = [float(match[1]) for entry in entries if (match := re.search(r"the monitor used ([\d.]+) s", entry))]
+        entries = (
+            [entry.message for run in runs for entry in database.log(run.run)]
+            if database is not None
+            else []
+        )
+    used = [
+        float(match[1])
+        for entry in entries
+        if (match := re.search(r"the monitor used ([\d.]+) s", entry))
+    ]
     return statistics.median(used) if used else 0.0
 
 

@@ -1,9 +1,12 @@
-"""The paper's day, 130 million records, once: ``python -m bench.paper_day`` from the top of a checkout.
+"""The paper's day, 130 million records, once: ``python -m bench.paper_day`` from the
+top of a checkout.
 
-The day of 8 million records (``bench.daily`` makes it), its part files repeated under other names by hard links:
-sixteen times, and a quarter of them once more. So the disk holds it, and the page cache does too: what is measured is
-counting, not reading a disk. The result is checked against those of the 8 million and of the quarter: sums add up
-sixteen times and once, users are those of the 8 million. Ends with 1 where a cell differs.
+The day of 8 million records (``bench.daily`` makes it), its part files repeated under
+other names by hard links: sixteen times, and a quarter of them once more. So the disk
+holds it, and the page cache does too: what is measured is counting, not reading a disk.
+The result is checked against those of the 8 million and of the quarter: sums add up
+sixteen times and once, users are those of the 8 million. Ends with 1 where a cell
+differs.
 """
 
 from __future__ import annotations
@@ -25,11 +28,16 @@ from cmsspark.sources.registry import STREAMS
 from cmsspark.store.results import current
 
 COPIES = 16
-BEGIN, END = "<!-- the paper's day: written by bench/paper_day.py -->", "<!-- end of the paper's day -->"
+BEGIN, END = (
+    "<!-- the paper's day: written by bench/paper_day.py -->",
+    "<!-- end of the paper's day -->",
+)
 
 
 def linked(day: Inputs, root: Path, copies: int, quarter: bool) -> Inputs:
-    """A day with each part of ``day`` ``copies`` times, and a quarter of the parts once more; the same dumps."""
+    """A day with each part of ``day`` ``copies`` times, and a quarter of the parts once
+    more; the same dumps.
+    """
     shutil.rmtree(root, ignore_errors=True)
     for name, folder in day.folders.items():
         target = root / folder.relative_to(day.root)
@@ -46,7 +54,9 @@ def linked(day: Inputs, root: Path, copies: int, quarter: bool) -> Inputs:
 
 
 def differences(whole: str, once: str, quarter: str) -> list[str]:
-    """Cells of the whole day that are not sixteen times those of ``once`` and those of ``quarter``."""
+    """Cells of the whole day that are not sixteen times those of ``once`` and those of
+    ``quarter``.
+    """
     sums = ("nacc", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
     keys = ("stream", "dataset_name", "site_name", "app")
     added = ", ".join(f"sum({name} * times) AS {name}" for name in sums)
@@ -64,7 +74,10 @@ def differences(whole: str, once: str, quarter: str) -> list[str]:
         FROM '{whole}/*.parquet' w FULL JOIN o USING ({", ".join(keys)})
         WHERE w.nacc IS NULL OR o.nacc IS NULL OR NOT ({is_equal})
         LIMIT 10"""
-    return [f"{name}: {day_sum}, wanted {expected}" for name, day_sum, expected in duckdb.sql(query).fetchall()]
+    return [
+        f"{name}: {day_sum}, wanted {expected}"
+        for name, day_sum, expected in duckdb.sql(query).fetchall()
+    ]
 
 
 def run(bench: Bench, day: Inputs, name: str) -> tuple[Cost, str, int]:
@@ -80,17 +93,28 @@ def run(bench: Bench, day: Inputs, name: str) -> tuple[Cost, str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--records", type=float, default=8.0, help="millions of records in the day that is repeated")
+    parser.add_argument(
+        "--records",
+        type=float,
+        default=8.0,
+        help="millions of records in the day that is repeated",
+    )
     parser.add_argument("--files", type=int, default=5_000_000, help="files in DBS")
     parser.add_argument("--cpus", type=int, default=2)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench")
-    parser.add_argument("--doc", type=Path, help="write what was measured between the marks in this file")
+    parser.add_argument(
+        "--doc", type=Path, help="write what was measured between the marks in this file"
+    )
     chosen = parser.parse_args()
     bench = Bench(chosen.cache / "work", chosen.cpus)
     day = inputs.provide(Day(round(chosen.records * 1e6), chosen.files), chosen.cache, chosen.cpus)
     inputs.warm(day)
     tables = {}
-    for name, copies, quarter in (("quarter", 0, True), ("once", 1, False), ("whole", COPIES, True)):
+    for name, copies, quarter in (
+        ("quarter", 0, True),
+        ("once", 1, False),
+        ("whole", COPIES, True),
+    ):
         copies_of_day = linked(day, chosen.cache / "paper" / name, copies, quarter)
         cost, tables[name], records = run(bench, copies_of_day, f"paper-{name}")
     problems = differences(tables["whole"], tables["once"], tables["quarter"])

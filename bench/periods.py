@@ -1,8 +1,11 @@
-"""A year of stored days: what periods, views, questions, status and diff cost, beside reading raw logs again.
+"""A year of stored days: what periods, views, questions, status and diff cost, beside
+reading raw logs again.
 
-``python -m bench.periods`` from the top of a checkout. Makes a year of partials once (seeded, kept in --cache), runs
-the commands as users run them, each several times in turns, and prints medians. The CPU of a month from partials is
-held against that of reading the month's logs again: a million records' cost is given, or measured on two small days.
+``python -m bench.periods`` from the top of a checkout. Makes a year of partials once
+(seeded, kept in --cache), runs the commands as users run them, each several times in
+turns, and prints medians. The CPU of a month from partials is held against that of
+reading the month's logs again: a million records' cost is given, or measured on two
+small days.
 """
 
 from __future__ import annotations
@@ -93,7 +96,9 @@ def raw_cost(bench: Bench) -> float:
         # The same dumps beside both: what differs is the logs.
         day = provide(Day(int(records * 1e6), 400_000), bench.cache / "raw", 1)
         words = ("data_aggregation", "--date", DAY.isoformat(), "--root", str(day.root))
-        argv = python("cmsspark.submit", *words, "--fout", str(bench.cache / f"raw-store-{records}"))
+        argv = python(
+            "cmsspark.submit", *words, "--fout", str(bench.cache / f"raw-store-{records}")
+        )
         bench.run("raw", argv)  # makes the catalogue's snapshot
         seconds.append(min(bench.run("raw", argv).cpu_s for _ in range(3)))
         print(f"raw day of {records} million records: {seconds[-1]:.1f} CPU s", flush=True)
@@ -102,12 +107,20 @@ def raw_cost(bench: Bench) -> float:
 
 def table_text(costs: Mapping[str, list[Cost]], per_million: float, head: str) -> str:
     """The table and the ratio, as Markdown."""
-    lines = [head, "", "| command | wall s | CPU s | peak GB | load |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        head,
+        "",
+        "| command | wall s | CPU s | peak GB | load |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for name, runs in costs.items():
         wall, cpu, peak = (
-            statistics.median(getattr(run, figure) for run in runs) for figure in ("wall_s", "cpu_s", "peak_bytes")
+            statistics.median(getattr(run, figure) for run in runs)
+            for figure in ("wall_s", "cpu_s", "peak_bytes")
         )
-        lines.append(f"| {name} | {wall:.2f} | {cpu:.2f} | {peak / 1e9:.2f} | {max(run.load for run in runs):.1f} |")
+        lines.append(
+            f"| {name} | {wall:.2f} | {cpu:.2f} | {peak / 1e9:.2f} | {max(run.load for run in runs):.1f} |"
+        )
     month = statistics.median(run.cpu_s for run in costs["month"])
     raw = 31 * RECORDS_A_DAY / 1e6 * per_million
     lines += [
@@ -131,10 +144,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.periods", description=__doc__)
     parser.add_argument("--days", type=int, default=365)
     parser.add_argument("--rows", type=int, default=200_000, help="partials a day")
-    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "cmsspark-bench-periods")
+    parser.add_argument(
+        "--cache", type=Path, default=Path.home() / ".cache" / "cmsspark-bench-periods"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cpus", type=int, default=2)
-    parser.add_argument("--cpu-per-million", type=float, help="CPU s of a million raw records [default: measured]")
+    parser.add_argument(
+        "--cpu-per-million", type=float, help="CPU s of a million raw records [default: measured]"
+    )
     parser.add_argument("--doc", type=Path, help="a page to write the table into")
     given = parser.parse_args()
     given.cache.mkdir(parents=True, exist_ok=True)

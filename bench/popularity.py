@@ -1,8 +1,10 @@
-"""Rows and seconds of each step from stored partials to predictions, and the window study, on a synthetic past.
+"""Rows and seconds of each step from stored partials to predictions, and the window
+study, on a synthetic past.
 
-``python -m bench.popularity`` from the top of a checkout. Makes half a year of days once (seeded, in --store), then
-runs the chain: accesses → partials → dataset-days → dataset-weeks → samples → model → predictions. With --windows it
-predicts one, two and three weeks ahead with the same model. The past is simulated: its seconds and rows are
+``python -m bench.popularity`` from the top of a checkout. Makes half a year of days
+once (seeded, in --store), then runs the chain: accesses → partials → dataset-days →
+dataset-weeks → samples → model → predictions. With --windows it predicts one, two and
+three weeks ahead with the same model. The past is simulated: its seconds and rows are
 measurements, its precision is not one of CMS.
 """
 
@@ -56,18 +58,27 @@ def chain(days: stored_days.StoredDays, model: str) -> Series:
     partials = sum(table.manifest.tables["partials"].rows for table in days.partials.values())
     print(f"{'partials (dataset, site, app, user, day)':42} {partials:>13,}")
     series: Series = timed(
-        "dataset-days with an access", lambda result: int((result.accesses > 0).sum()), lambda: stored_series(days)
+        "dataset-days with an access",
+        lambda result: int((result.accesses > 0).sum()),
+        lambda: stored_series(days),
     )
     print(f"{'accesses':42} {int(series.accesses.sum()):>13,}")
     weeks = Weeks(series, Label(10))
     day = len(series.days)
     dataset_weeks = day // 7 * len(series.datasets)
     print(f"{'dataset-weeks':42} {dataset_weeks:>13,}")
-    training = timed("samples with features and labels", lambda result: len(result.rows), lambda: weeks.training(day))
+    training = timed(
+        "samples with features and labels",
+        lambda result: len(result.rows),
+        lambda: weeks.training(day),
+    )
     shape = f"{training.rows.shape[1]} columns, {training.rows.nbytes / 1e9:.2f} GB, of {training.total:,} dataset-days"
     print(f"{'':42} {shape}")
-    fitted = timed(f"model ({model}), with its calibration", lambda result: len(result.training.rows),
-                   lambda: fit(weeks, day, model))  # fmt: skip
+    fitted = timed(
+        f"model ({model}), with its calibration",
+        lambda result: len(result.training.rows),
+        lambda: fit(weeks, day, model),
+    )
     timed("predictions", len, lambda: fitted.model.predict(weeks.rows(day)))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(f"peak memory {peak:.2f} GB")
@@ -91,21 +102,36 @@ def windows(series: Series, model: str, count: int) -> None:
             scores, baseline = predict(weeks, day, model), predict(weeks, day, "persistence")
             entered = weeks.until(day).population(day)
             labels, scores, baseline = labels[entered], scores[entered], baseline[entered]
-            rows.append((labels.mean(), average_precision(labels, scores), average_precision(labels, baseline),
-                         ((scores - labels) ** 2).mean()))  # fmt: skip
+            rows.append(
+                (
+                    labels.mean(),
+                    average_precision(labels, scores),
+                    average_precision(labels, baseline),
+                    ((scores - labels) ** 2).mean(),
+                )
+            )
         share, own, base, brier = np.mean(rows, axis=0)
         seconds = time.perf_counter() - began
-        print(f"{horizon:>8} {share:8.1%} {own:18.3f} {base:15.3f} {brier:7.3f} {seconds:8.1f}", flush=True)
+        print(
+            f"{horizon:>8} {share:8.1%} {own:18.3f} {base:15.3f} {brier:7.3f} {seconds:8.1f}",
+            flush=True,
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", type=Path, default=Path("build/bench-popularity"), help="kept between runs")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--store", type=Path, default=Path("build/bench-popularity"), help="kept between runs"
+    )
     parser.add_argument("--days", type=int, default=182)
     parser.add_argument("--datasets", type=int, default=20_000)
     parser.add_argument("--rows", type=int, default=20_000, help="partials a day")
     parser.add_argument("--model", default="boosting")
-    parser.add_argument("--windows", type=int, metavar="WEEKS", help="study horizons on so many weeks")
+    parser.add_argument(
+        "--windows", type=int, metavar="WEEKS", help="study horizons on so many weeks"
+    )
     asked = parser.parse_args()
     days = make_store(asked.store, asked.days, asked.rows, asked.datasets)
     series = chain(days, asked.model)

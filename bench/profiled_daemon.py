@@ -1,8 +1,10 @@
 """PySpark's worker daemon, with workers that sample what their CPU time goes into.
 
-Sent to executors by ``python -m bench.cluster --profile`` (``spark.python.daemon.module``). Each 10 ms of CPU time the
-stack of a worker names a part. A sample in compiled code counts for the Python function that called it. Each worker
-keeps its counts in a file of the folder ``BENCH_PROFILE``. Before a fork it imports what the daemon of our jobs does.
+Sent to executors by ``python -m bench.cluster --profile``
+(``spark.python.daemon.module``). Each 10 ms of CPU time the stack of a worker names a
+part. A sample in compiled code counts for the Python function that called it. Each
+worker keeps its counts in a file of the folder ``BENCH_PROFILE``. Before a fork it
+imports what the daemon of our jobs does.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from types import FrameType
 from typing import Any, Final
 
 EVERY_S: Final = 0.01
-#: The part by what the file of a frame ends with or holds; the innermost frame that has one counts.
+#: The part by what the file of a frame ends with or holds; the innermost frame that has
+#: one counts.
 _PARTS: Final = (
     ("importlib._bootstrap", "imports"),
     ("zipimport", "imports"),
@@ -46,7 +49,9 @@ def counts(folder: Path) -> dict[str, float]:
     for path in folder.iterdir():
         data = path.read_bytes()
         for number, part in enumerate(PARTS):
-            sums[part] += EVERY_S * int.from_bytes(data[_BYTES * number : _BYTES * (number + 1)], "little")
+            sums[part] += EVERY_S * int.from_bytes(
+                data[_BYTES * number : _BYTES * (number + 1)], "little"
+            )
     return sums
 
 

@@ -69,13 +69,27 @@ def table(rows: Sequence[Row]) -> str:
 def _cells(row: Row, engine: str) -> tuple[str, ...]:
     wall = row.median(engine, lambda run: run.wall_s)
     cpu = row.median(engine, lambda run: run.cpu_s)
-    ratios = [f"{wall / row.median(peer, lambda run: run.wall_s):.2f}" if peer in row.costs else "" for peer in _RIVALS]
+    ratios = [
+        f"{wall / row.median(peer, lambda run: run.wall_s):.2f}" if peer in row.costs else ""
+        for peer in _RIVALS
+    ]
     peak = row.median(engine, lambda run: run.peak_bytes) / 1e9
     load = max(run.load for run in row.costs[engine])
-    cells = (row.day.name, f"{row.log_bytes / 1e9:.2f}", _NAMES[engine], str(len(row.costs[engine])))
+    cells = (
+        row.day.name,
+        f"{row.log_bytes / 1e9:.2f}",
+        _NAMES[engine],
+        str(len(row.costs[engine])),
+    )
     return (
-        *cells, f"{wall:.2f}", f"{cpu:.1f}", f"{peak:.2f}", f"{cpu / row.day.records * 1e6:.2f}", *ratios, f"{load:.1f}"
-    )  # fmt: skip
+        *cells,
+        f"{wall:.2f}",
+        f"{cpu:.1f}",
+        f"{peak:.2f}",
+        f"{cpu / row.day.records * 1e6:.2f}",
+        *ratios,
+        f"{load:.1f}",
+    )
 
 
 _RIVALS = ("duckdb", "polars")
@@ -85,13 +99,18 @@ def _slopes(rows: Sequence[Row]) -> list[str]:
     """CPU seconds for each million records more, from the smallest to the largest day of a form."""
     lines = []
     for is_packed in (False, True):
-        days = sorted((row for row in rows if row.day.gzip == is_packed), key=lambda row: row.day.records)
+        days = sorted(
+            (row for row in rows if row.day.gzip == is_packed), key=lambda row: row.day.records
+        )
         if len(days) < 2 or days[0].day.records == days[-1].day.records:
             continue
         first, last = days[0], days[-1]
         millions = (last.day.records - first.day.records) / 1e6
         for engine in first.costs:
-            per = (last.median(engine, lambda run: run.cpu_s) - first.median(engine, lambda run: run.cpu_s)) / millions
+            per = (
+                last.median(engine, lambda run: run.cpu_s)
+                - first.median(engine, lambda run: run.cpu_s)
+            ) / millions
             packed = "gzip" if is_packed else "plain"
             peaks = [row.median(engine, lambda run: run.peak_bytes) for row in (first, last)]
             lines.append(
@@ -103,9 +122,20 @@ def _slopes(rows: Sequence[Row]) -> list[str]:
 
 def machine(cpus: int) -> str:
     """What it was measured on, and with which versions."""
-    model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
-    memory = next(int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal"))
-    packages = ", ".join(f"{name} {version(name)}" for name in ("pyspark", "duckdb", "polars", "pyarrow", "msgspec"))
+    model = next(
+        (
+            line.split(":")[1].strip()
+            for line in _lines("/proc/cpuinfo")
+            if line.startswith("model name")
+        ),
+        "",
+    )
+    memory = next(
+        int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")
+    )
+    packages = ", ".join(
+        f"{name} {version(name)}" for name in ("pyspark", "duckdb", "polars", "pyarrow", "msgspec")
+    )
     return (
         f"{model or platform.machine()}, {cpus} of {os.cpu_count()} CPUs, {memory / 1e6:.0f} GB; "
         f"Linux {platform.release()}; {_java()}; Python {platform.python_version()}; {packages}."
@@ -117,7 +147,9 @@ def _lines(path: str) -> list[str]:
 
 
 def _java() -> str:
-    said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
+    said = subprocess.run(
+        ["java", "-version"], capture_output=True, text=True, check=False
+    ).stderr.splitlines()
     return said[0] if said else "Java"
 
 
@@ -129,7 +161,9 @@ def write(path: Path, rows: Sequence[Row], cpus: int) -> None:
 
 
 def between(path: Path, begin: str, end: str, content: str) -> None:
-    """Put ``content`` between two marks of ``path``; the text around them stays. Without the marks it comes last."""
+    """Put ``content`` between two marks of ``path``; the text around them stays.
+    Without the marks it comes last.
+    """
     text = path.read_text() if path.exists() else "# Performance\n"
     if begin not in text:
         text = f"{text.rstrip()}\n\n{begin}\n{end}\n"

@@ -1,4 +1,5 @@
-"""CPU seconds and memory of the parts of an application, sampled from ``/proc`` by the roles of its processes.
+"""CPU seconds and memory of the parts of an application, sampled from ``/proc`` by the
+roles of its processes.
 
 The parts of a JVM are told by the names of its threads: compilers, collectors, tasks, network.
 """
@@ -27,7 +28,10 @@ _THREADS: Final = (
     (("C1 Compiler", "C2 Compiler"), "JIT"),
     (("GC Thread", "G1 ", "VM Thread"), "GC"),
     (("Executor task", "stdout writer", "Writer for"), "tasks"),
-    (("shuffle-", "rpc-", "netty-", "files-client", "block-manager", "IPC ", "nioEventLoop"), "network"),
+    (
+        ("shuffle-", "rpc-", "netty-", "files-client", "block-manager", "IPC ", "nioEventLoop"),
+        "network",
+    ),
 )
 PARTS: Final = ("JIT", "GC", "tasks", "network", "start, rest")
 #: The monitor is a fork of run_spark that names itself.
@@ -35,13 +39,28 @@ _MONITOR: Final = "cmsspark-watch"
 DAEMONS: Final = ("DataNode", "daemons")
 CONTAINER_SCRIPTS: Final = "containers' scripts"
 #: The roles of the client and of containers, in the order of a table.
-IN_CLIENT: Final = ("run_spark", "monitor", "scripts", "launcher JVM", "driver JVM", "driver Python")
-IN_CONTAINERS: Final = (CONTAINER_SCRIPTS, "master JVM", "executor JVM", "Python daemon", "Python workers")
+IN_CLIENT: Final = (
+    "run_spark",
+    "monitor",
+    "scripts",
+    "launcher JVM",
+    "driver JVM",
+    "driver Python",
+)
+IN_CONTAINERS: Final = (
+    CONTAINER_SCRIPTS,
+    "master JVM",
+    "executor JVM",
+    "Python daemon",
+    "Python workers",
+)
 
 
 @dataclass
 class Use:
-    """CPU seconds of all processes of a role, and the largest sum of their memory (proportional set size)."""
+    """CPU seconds of all processes of a role, and the largest sum of their memory
+    (proportional set size).
+    """
 
     cpu_s: float = 0.0
     peak_bytes: int = 0
@@ -63,8 +82,9 @@ class _Process:
 class Roles(threading.Thread):
     """Samples what runs below ``bench.meter`` and the NodeManagers until :meth:`stop`.
 
-    Python's workers die unwaited, so the time of each process is what was last seen of it. ``daemons``: the kind of
-    each daemon by its process; what a NodeManager starts belongs to the application.
+    Python's workers die unwaited, so the time of each process is what was last seen of
+    it. ``daemons``: the kind of each daemon by its process; what a NodeManager starts
+    belongs to the application.
     """
 
     daemons: Callable[[], dict[int, str]]
@@ -86,7 +106,10 @@ class Roles(threading.Thread):
         """End the sampling; return the use of each role since the start."""
         self._over.set()
         self.join()
-        uses = {role: Use(0.0, self.peaks.get(role, 0)) for role in (*IN_CLIENT, *IN_CONTAINERS, *DAEMONS)}
+        uses = {
+            role: Use(0.0, self.peaks.get(role, 0))
+            for role in (*IN_CLIENT, *IN_CONTAINERS, *DAEMONS)
+        }
         for process in self.processes.values():
             use = uses.get(process.role)
             if use is None:
@@ -99,7 +122,11 @@ class Roles(threading.Thread):
     def look(self) -> None:
         """Take one sample."""
         daemons = self.daemons()
-        stats = {int(name): stat for name in os.listdir("/proc") if name.isdigit() and (stat := _stat(int(name)))}
+        stats = {
+            int(name): stat
+            for name in os.listdir("/proc")
+            if name.isdigit() and (stat := _stat(int(name)))
+        }
         self._births = {pid: stat[1] for pid, stat in stats.items()}
         memory: dict[str, int] = {}
         for pid in sorted(stats, key=lambda pid: stats[pid][1]):
@@ -114,8 +141,12 @@ class Roles(threading.Thread):
         for role, size in memory.items():
             self.peaks[role] = max(self.peaks.get(role, 0), size)
 
-    def _process(self, pid: int, parent: int, birth: int, seconds: float, daemons: dict[int, str]) -> _Process | None:
-        """Return the process where it belongs to the application or the cluster; its role until it is final."""
+    def _process(
+        self, pid: int, parent: int, birth: int, seconds: float, daemons: dict[int, str]
+    ) -> _Process | None:
+        """Return the process where it belongs to the application or the cluster; its
+        role until it is final.
+        """
         process = self.processes.get((pid, birth))
         if process is None:
             above = self._above(parent)
@@ -130,7 +161,9 @@ class Roles(threading.Thread):
             self.processes[pid, birth] = process
         if not process.is_final:
             above = self._above(process.parent)
-            process.role, process.is_final = role_of(_words(pid), "" if above is None else above.role)
+            process.role, process.is_final = role_of(
+                _words(pid), "" if above is None else above.role
+            )
             if _name(pid) == _MONITOR:
                 process.role, process.is_final = "monitor", True
         return process
@@ -140,7 +173,8 @@ class Roles(threading.Thread):
 
 
 def role_of(words: Sequence[str], above: str) -> tuple[str, bool]:
-    """Return the role of a process by its command line and its parent's role, and whether it stays so.
+    """Return the role of a process by its command line and its parent's role, and
+    whether it stays so.
 
     What was just forked has the command line of its parent, and shells execute other programs.
     """
@@ -153,7 +187,11 @@ def role_of(words: Sequence[str], above: str) -> tuple[str, bool]:
     if above in ("Python daemon", "Python workers"):
         return "Python workers", True
     if program.startswith("python"):
-        pythons = {"executor JVM": "Python daemon", "driver JVM": "driver Python", "meter": "run_spark"}
+        pythons = {
+            "executor JVM": "Python daemon",
+            "driver JVM": "driver Python",
+            "meter": "run_spark",
+        }
         return pythons.get(above, scripts), above in ("executor JVM", "driver JVM")
     return scripts, False
 
@@ -198,6 +236,8 @@ def _words(pid: int) -> list[str]:
 def _pss(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/smaps_rollup") as lines:
-            return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+            return next(
+                (1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0
+            )
     except OSError:
         return 0

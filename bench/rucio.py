@@ -1,8 +1,10 @@
-"""``rucio_daily`` beside Polars on the same dump of Rucio: ``python -m bench.rucio`` from the top of a checkout.
+"""``rucio_daily`` beside Polars on the same dump of Rucio: ``python -m bench.rucio``
+from the top of a checkout.
 
-Makes a dump with about three replicas of each file, runs the job by ``run_spark`` (processes) and by Polars in turns,
-each in a process of its own with the same cores, compares every cell and prints medians and ratios. Ends with 1 where
-anything differs or fails.
+Makes a dump with about three replicas of each file, runs the job by ``run_spark``
+(processes) and by Polars in turns, each in a process of its own with the same cores,
+compares every cell and prints medians and ratios. Ends with 1 where anything differs or
+fails.
 """
 
 from __future__ import annotations
@@ -28,7 +30,16 @@ from cmsspark.base.dates import start_ms
 DAY: Final = date(2026, 1, 15)
 DAY_MS: Final = start_ms(DAY)
 _COLUMNS: Final = (
-    *("rse", "site_name", "kind", "dataset_name", "file_count", "bytes", "new_file_count", "new_bytes"),
+    *(
+        "rse",
+        "site_name",
+        "kind",
+        "dataset_name",
+        "file_count",
+        "bytes",
+        "new_file_count",
+        "new_bytes",
+    ),
     *("accessed_file_count", "last_access_ms"),
 )
 
@@ -43,7 +54,9 @@ def provide(root: Path, files: int) -> Path:
     if not (root / "made").exists():
         shutil.rmtree(root, ignore_errors=True)
         print(f"making a dump of {files:,} files, once: some minutes a million", flush=True)
-        world = make_world(np.random.default_rng(7), datasets=max(50, files // 200), files=files, people=10)
+        world = make_world(
+            np.random.default_rng(7), datasets=max(50, files // 200), files=files, people=10
+        )
         for name in TABLES:
             write_rucio_table(world, root, after, codec="snappy", name=name)
             print(f"  {name}", flush=True)
@@ -55,14 +68,25 @@ def provide(root: Path, files: int) -> Path:
 
 def ours(bench: Bench, root: Path) -> Cost:
     """The job as users run it."""
-    words = ["--date", DAY.isoformat(), "--root", str(root), "--fout", str(bench.store("processes"))]
-    return bench.run("processes", [*run_spark(), "rucio_daily.py", "--engine", "processes", *words])
+    words = [
+        "--date",
+        DAY.isoformat(),
+        "--root",
+        str(root),
+        "--fout",
+        str(bench.store("processes")),
+    ]
+    return bench.run(
+        "processes", [*run_spark(), "rucio_daily.py", "--engine", "processes", *words]
+    )
 
 
 def peer(bench: Bench, dump: Path) -> Cost:
     """Polars' process, from its start to its written table."""
     out = bench.place / "polars.parquet"
-    return bench.run("polars", [sys.executable, "-m", "bench.peers.rucio_with_polars", str(dump), str(out)])
+    return bench.run(
+        "polars", [sys.executable, "-m", "bench.peers.rucio_with_polars", str(dump), str(out)]
+    )
 
 
 def difference(bench: Bench) -> str:
@@ -73,12 +97,19 @@ def difference(bench: Bench) -> str:
         pl.read_parquet(source).select(_COLUMNS).sort(_COLUMNS[:4])
         for source in (f"{run}/*.parquet", bench.place / "polars.parquet")
     )
-    return "" if ours.equals(theirs) else f"{ours.height} rows of ours, {theirs.height} of Polars, and they differ"
+    return (
+        ""
+        if ours.equals(theirs)
+        else f"{ours.height} rows of ours, {theirs.height} of Polars, and they differ"
+    )
 
 
 def line(name: str, costs: Sequence[Cost]) -> str:
     """Medians of an engine."""
-    wall, cpu = (statistics.median(getattr(cost, figure) for cost in costs) for figure in ("wall_s", "cpu_s"))
+    wall, cpu = (
+        statistics.median(getattr(cost, figure) for cost in costs)
+        for figure in ("wall_s", "cpu_s")
+    )
     peak = max(cost.peak_bytes for cost in costs) / 1e9
     return f"{name:10} wall {wall:7.2f} s   CPU {cpu:7.2f} s   peak {peak:5.2f} GB"
 
@@ -92,20 +123,35 @@ def main() -> None:
     chosen = parser.parse_args()
     root = chosen.cache / f"rucio-{chosen.files:g}"
     dump = provide(root, round(chosen.files * 1e6))
-    size = sum(path.stat().st_size for table in ("replicas", "contents") for path in (dump / table).glob("*.avro"))
-    print(f"{chosen.files:g} million files, {size / 1e6:,.0f} MB of REPLICAS and CONTENTS", flush=True)
+    size = sum(
+        path.stat().st_size
+        for table in ("replicas", "contents")
+        for path in (dump / table).glob("*.avro")
+    )
+    print(
+        f"{chosen.files:g} million files, {size / 1e6:,.0f} MB of REPLICAS and CONTENTS",
+        flush=True,
+    )
     bench = Bench(chosen.cache / "work-rucio", chosen.cpus)
     costs: dict[str, list[Cost]] = {"processes": [], "polars": []}
     for turn in range(chosen.repeats):
-        for name, run in (("processes", lambda: ours(bench, root)), ("polars", lambda: peer(bench, dump))):
+        for name, run in (
+            ("processes", lambda: ours(bench, root)),
+            ("polars", lambda: peer(bench, dump)),
+        ):
             costs[name].append(run())
-            print(f"  {turn + 1}/{chosen.repeats} {name:10} {report.cost(costs[name][-1])}", flush=True)
+            print(
+                f"  {turn + 1}/{chosen.repeats} {name:10} {report.cost(costs[name][-1])}",
+                flush=True,
+            )
         if problem := difference(bench):
             sys.exit(f"the tables differ: {problem}")
     for name, of_name in costs.items():
         print(line(name, of_name))
     for figure, title in (("wall_s", "wall"), ("cpu_s", "CPU")):
-        processes, polars = (statistics.median(getattr(cost, figure) for cost in costs[name]) for name in costs)
+        processes, polars = (
+            statistics.median(getattr(cost, figure) for cost in costs[name]) for name in costs
+        )
         print(f"{title} processes / polars: {processes / polars:.2f}")
     shutil.rmtree(bench.store("processes"), ignore_errors=True)
 

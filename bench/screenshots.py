@@ -1,6 +1,8 @@
-"""The pictures of docs/dashboard.md: pages in a real Chromium, on a desk and on a phone, light and dark.
+"""The pictures of docs/dashboard.md: pages in a real Chromium, on a desk and on a
+phone, light and dark.
 
-``python -m bench.screenshots STORE [--to docs]`` starts the dashboard over a store, such as that of ``cmsspark demo
+``python -m bench.screenshots STORE [--to docs]`` starts the dashboard over a store,
+such as that of ``cmsspark demo
 --days 90``, and writes PNGs. Look at each of them.
 """
 
@@ -49,7 +51,10 @@ def main() -> None:
     parser.add_argument("--to", type=Path, default=REPO / "docs")
     chosen = parser.parse_args()
     chosen.to.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="cmsspark-shots-") as cache, server(chosen.store, Path(cache)) as running:
+    with (
+        tempfile.TemporaryDirectory(prefix="cmsspark-shots-") as cache,
+        server(chosen.store, Path(cache)) as running,
+    ):
         asyncio.run(shoot(running.address, chosen.to))
 
 

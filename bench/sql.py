@@ -1,8 +1,9 @@
 """Questions in SQL to a year of stored days, beside Polars on the same part files.
 
-``python -m bench.sql`` from the top of a checkout. Makes the year once (seeded, in --store), asks each question both
-ways in turns, compares the rows, and prints medians of wall and CPU seconds and their ratio to Polars. What each way
-needs to find the days is part of its time.
+``python -m bench.sql`` from the top of a checkout. Makes the year once (seeded, in
+--store), asks each question both ways in turns, compares the rows, and prints medians
+of wall and CPU seconds and their ratio to Polars. What each way needs to find the days
+is part of its time.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ def timed(ask: Callable[[], list[tuple[Any, ...]]]) -> tuple[float, float, list[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--store", type=Path, default=Path("bench-year"), help="where the year is made, once")
+    parser.add_argument(
+        "--store", type=Path, default=Path("bench-year"), help="where the year is made, once"
+    )
     parser.add_argument("--days", type=int, default=365)
     parser.add_argument("--rows", type=int, default=200_000, help="partials a day")
     parser.add_argument("--repeats", type=int, default=3)
@@ -112,7 +115,11 @@ def main() -> None:
     days = [LAST - timedelta(days=back) for back in range(options.days - 1, -1, -1)]
     began = time.monotonic()
     made = store_history(
-        History(key.pseudonym, 1, options.rows), str(options.store), days, key.key_id, processes=os.cpu_count() or 1
+        History(key.pseudonym, 1, options.rows),
+        str(options.store),
+        days,
+        key.key_id,
+        processes=os.cpu_count() or 1,
     )
     print(f"{made} days made in {time.monotonic() - began:.0f} s")
     print("| question | SQL s | CPU s | Polars s | CPU s | wall to Polars | CPU to Polars |")
@@ -129,7 +136,12 @@ def main() -> None:
             sys.exit(f"{question.name}: the rows differ")
         wall, cpu, their_wall, their_cpu = (
             statistics.median(pick(run) for run in runs)
-            for pick in (lambda r: r[0][0], lambda r: r[0][1], lambda r: r[1][0], lambda r: r[1][1])
+            for pick in (
+                lambda r: r[0][0],
+                lambda r: r[0][1],
+                lambda r: r[1][0],
+                lambda r: r[1][1],
+            )
         )
         print(
             f"| {question.name} | {wall:.2f} | {cpu:.2f} | {their_wall:.2f} | {their_cpu:.2f} |"

@@ -1,7 +1,8 @@
-"""Where the time of one run of the daily job goes: ``python -m bench.timeline --records 1 [--cold]``.
+"""Where the time of one run of the daily job goes: ``python -m bench.timeline --records
+1 [--cold]``.
 
-Steps from Spark's event log, processes and their CPU time as seen from outside. Both cost a little: for figures, take
-``bench.daily``.
+Steps from Spark's event log, processes and their CPU time as seen from outside. Both
+cost a little: for figures, take ``bench.daily``.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Seen:
         return before[-1] if before else 0.0
 
 
-def watch(command: list[str], environ: dict[str, str], log: Path) -> tuple[float, float, dict[int, Seen]]:
+def watch(
+    command: list[str], environ: dict[str, str], log: Path
+) -> tuple[float, float, dict[int, Seen]]:
     """Run the command; return its start and end as unix times, and the processes that it had."""
     seen: dict[int, Seen] = {}
     with log.open("wb") as sink:
@@ -86,8 +89,14 @@ def _threads(pid: int) -> dict[int, tuple[str, float]]:
             text = (path / "stat").read_text()
         except OSError:
             continue
-        name, fields = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
-        times[int(path.name)] = (name, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+        name, fields = (
+            text[text.index("(") + 1 : text.rindex(")")],
+            text[text.rindex(")") + 2 :].split(),
+        )
+        times[int(path.name)] = (
+            name,
+            (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        )
     return times
 
 
@@ -98,13 +107,19 @@ def _role(words: list[str]) -> str:
     if "java" in Path(words[0]).name:
         return "JVM" if "org.apache.spark.deploy.SparkSubmit" in text else "JVM (launcher)"
     if "python" in Path(words[0]).name:
-        return "run_spark" if "run_spark" in text or "submit import main" in text else "driver's Python"
+        return (
+            "run_spark"
+            if "run_spark" in text or "submit import main" in text
+            else "driver's Python"
+        )
     return Path(words[0]).name
 
 
 def events(folder: Path) -> Iterator[dict[str, Any]]:
     """The events that Spark logged."""
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size):
+    for path in sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.stat().st_size
+    ):
         for line in path.read_text().splitlines():
             if line.startswith("{"):
                 yield json.loads(line)
@@ -153,7 +168,12 @@ def main() -> None:
     logs.mkdir()
     command = [*run_spark(), *arguments(day, bench.store("warm")), *chosen.rest]
     command += ["--conf", "spark.eventLog.enabled=true"]
-    command += ["--conf", f"spark.eventLog.dir=file://{logs}", "--conf", "spark.eventLog.compress=false"]
+    command += [
+        "--conf",
+        f"spark.eventLog.dir=file://{logs}",
+        "--conf",
+        "spark.eventLog.compress=false",
+    ]
     load = os.getloadavg()[0]
     began, ended, seen = watch(command, dict(bench.environ), bench.place / "timeline.log")
     print((bench.place / "timeline.log").read_text())
@@ -161,10 +181,16 @@ def main() -> None:
     print(f"load average at the start: {load:.1f}")
 
 
-def show(began: float, ended: float, seen: dict[int, Seen], moments: list[tuple[float, str]]) -> None:
-    """Steps with seconds since the start and since the step before, and CPU seconds of the JVM and of all so far."""
+def show(
+    began: float, ended: float, seen: dict[int, Seen], moments: list[tuple[float, str]]
+) -> None:
+    """Steps with seconds since the start and since the step before, and CPU seconds of
+    the JVM and of all so far.
+    """
     starts = [
-        (process.began, f"{process.role} [{pid}] begins") for pid, process in seen.items() if process.cpu_s >= 0.05
+        (process.began, f"{process.role} [{pid}] begins")
+        for pid, process in seen.items()
+        if process.cpu_s >= 0.05
     ]
     before = began
     print(f"{'s':>7}  {'':7}  {'JVM':>6}  {'all':>6} CPU s")

@@ -9,8 +9,9 @@ Importing this package starts nothing: no JVM, no Spark, no file is read. In not
     >>> list(cms.sql("select stream, sum(accesses) as accesses from data_aggregation group by 1").columns)
     ['stream', 'accesses']
 
-``read`` takes a week, a month or a range as well. With Spark: ``session``, ``table``, ``accesses``, and ``measure`` for
-what a block of statements used. ``measure`` is in :mod:`cmsspark.apps.monitor.measured_block`, all others are in
+``read`` takes a week, a month or a range as well. With Spark: ``session``, ``table``,
+``accesses``, and ``measure`` for what a block of statements used. ``measure`` is in
+:mod:`cmsspark.apps.monitor.measured_block`, all others are in
 :mod:`cmsspark.notebook`; a module is imported when a function of it is used.
 """
 
@@ -29,7 +30,9 @@ __all__ = ["__version__", "accesses", "days", "measure", "read", "session", "sql
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        module = "cmsspark.apps.monitor.measured_block" if name == "measure" else "cmsspark.notebook"
+        module = (
+            "cmsspark.apps.monitor.measured_block" if name == "measure" else "cmsspark.notebook"
+        )
         return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

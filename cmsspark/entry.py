@@ -1,7 +1,9 @@
-"""Entry points of the ``cmsspark`` and ``run_spark`` scripts: they hold also while modules are imported.
+"""Entry points of the ``cmsspark`` and ``run_spark`` scripts: they hold also while
+modules are imported.
 
-A signal, or too little memory, may end a command before any module of ours could handle it. This module imports next to
-nothing, so that even then there is one line and a documented exit code, and never a traceback.
+A signal, or too little memory, may end a command before any module of ours could handle
+it. This module imports next to nothing, so that even then there is one line and a
+documented exit code, and never a traceback.
 """
 
 import importlib
@@ -30,7 +32,9 @@ def _run(module: str, program: str) -> None:
 
 
 def _imported(module: str, program: str):  # type: ignore[no-untyped-def]  # typing is not imported here
-    """Import the module; a signal during its import ends the process with 75, what cannot be loaded with its code."""
+    """Import the module; a signal during its import ends the process with 75, what
+    cannot be loaded with its code.
+    """
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         loaded = importlib.import_module(module)
@@ -51,7 +55,9 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _report(error: BaseException, program: str) -> None:
-    """Print one line for what could not be imported, as :mod:`cmsspark.base.errors` does where that can be loaded."""
+    """Print one line for what could not be imported, as :mod:`cmsspark.base.errors`
+    does where that can be loaded.
+    """
     try:
         from cmsspark.base import reporting
 

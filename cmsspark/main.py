@@ -17,55 +17,161 @@ from cmsspark.base.text.spelling import suggestion
 #: A command's module, attribute and line of help.
 Entry = tuple[str, str, str]
 
-#: Heading of ``cmsspark --help`` → name → entry. At most 20 names fit one screen; the others are in LAB.
+#: Heading of ``cmsspark --help`` → name → entry. At most 20 names fit one screen; the
+#: others are in LAB.
 GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
     "Run": {
-        "demo": ("cmsspark.apps.demo.cli", "command", "Create a small simulated CMS, process and show a day."),
-        "daily": ("cmsspark.apps.daily.cli", "command", "Bring the last days up to date: run, publish. For cron."),
-        "period": ("cmsspark.apps.usage.period_cli", "command", "Make, list and view weeks, months and other ranges."),
+        "demo": (
+            "cmsspark.apps.demo.cli",
+            "command",
+            "Create a small simulated CMS, process and show a day.",
+        ),
+        "daily": (
+            "cmsspark.apps.daily.cli",
+            "command",
+            "Bring the last days up to date: run, publish. For cron.",
+        ),
+        "period": (
+            "cmsspark.apps.usage.period_cli",
+            "command",
+            "Make, list and view weeks, months and other ranges.",
+        ),
     },
     "Look": {
-        "show": ("cmsspark.apps.results.show", "command", "Show a stored table or a run: details, path, manifest."),
-        "ask": ("cmsspark.apps.ask.cli", "command", "Show who reads a dataset, what a site holds, what is unused."),
-        "sql": ("cmsspark.apps.results.sql", "command", "Query the stored tables in SQL, once or at a prompt."),
-        "diff": ("cmsspark.apps.usage.diff", "command", "Compare two days, or two runs of one day."),
-        "dashboard": ("cmsspark.apps.dashboard.cli", "command", "Serve web pages over the stored days, on this host."),
+        "show": (
+            "cmsspark.apps.results.show",
+            "command",
+            "Show a stored table or a run: details, path, manifest.",
+        ),
+        "ask": (
+            "cmsspark.apps.ask.cli",
+            "command",
+            "Show who reads a dataset, what a site holds, what is unused.",
+        ),
+        "sql": (
+            "cmsspark.apps.results.sql",
+            "command",
+            "Query the stored tables in SQL, once or at a prompt.",
+        ),
+        "diff": (
+            "cmsspark.apps.usage.diff",
+            "command",
+            "Compare two days, or two runs of one day.",
+        ),
+        "dashboard": (
+            "cmsspark.apps.dashboard.cli",
+            "command",
+            "Serve web pages over the stored days, on this host.",
+        ),
     },
     "Publish": {
-        "publish": ("cmsspark.publish.cli", "command", "Publish a stored day or period to MONIT, or to files."),
-        "outbox": ("cmsspark.publish.outbox_cli", "command", "List, retry or discard documents to be published."),
-        "report": ("cmsspark.apps.usage.report", "command", "Report a day or period: text, page, pictures, web site."),
+        "publish": (
+            "cmsspark.publish.cli",
+            "command",
+            "Publish a stored day or period to MONIT, or to files.",
+        ),
+        "outbox": (
+            "cmsspark.publish.outbox_cli",
+            "command",
+            "List, retry or discard documents to be published.",
+        ),
+        "report": (
+            "cmsspark.apps.usage.report",
+            "command",
+            "Report a day or period: text, page, pictures, web site.",
+        ),
     },
     "Plan": {
-        "popularity": ("cmsspark.apps.popularity.cli", "command", "Predict which datasets will be popular."),
-        "placement": ("cmsspark.apps.placement.cli", "command", "Plan copies of datasets: what to make, what can go."),
-        "cache": ("cmsspark.apps.cache.cli", "command", "Simulate caches: policies, bounds, the size a site needs."),
+        "popularity": (
+            "cmsspark.apps.popularity.cli",
+            "command",
+            "Predict which datasets will be popular.",
+        ),
+        "placement": (
+            "cmsspark.apps.placement.cli",
+            "command",
+            "Plan copies of datasets: what to make, what can go.",
+        ),
+        "cache": (
+            "cmsspark.apps.cache.cli",
+            "command",
+            "Simulate caches: policies, bounds, the size a site needs.",
+        ),
     },
     "Watch": {
-        "status": ("cmsspark.apps.results.status", "command", "Show which days are done, published or failed."),
+        "status": (
+            "cmsspark.apps.results.status",
+            "command",
+            "Show which days are done, published or failed.",
+        ),
         "runs": ("cmsspark.apps.results.runs", "command", "List runs of jobs, the latest first."),
-        "monitor": ("cmsspark.apps.monitor.cli", "command", "Watch the processes of runs, here and on a cluster."),
+        "monitor": (
+            "cmsspark.apps.monitor.cli",
+            "command",
+            "Watch the processes of runs, here and on a cluster.",
+        ),
     },
     "Keep": {
-        "verify": ("cmsspark.apps.results.verify", "command", "Compare the stored tables with their checksums."),
-        "prune": ("cmsspark.apps.results.prune", "command", "Remove runs that are no longer current from the store."),
+        "verify": (
+            "cmsspark.apps.results.verify",
+            "command",
+            "Compare the stored tables with their checksums.",
+        ),
+        "prune": (
+            "cmsspark.apps.results.prune",
+            "command",
+            "Remove runs that are no longer current from the store.",
+        ),
         "doctor": ("cmsspark.submit.doctor", "command", "Check what cmsspark needs on this host."),
     },
-}  # fmt: skip
+}
 #: The commands of ``cmsspark lab``.
 LAB: Final[Mapping[str, Entry]] = {
-    "advise": ("cmsspark.apps.monitor.advise_cli", "command", "Advise on options of Spark for a job, from its runs."),
+    "advise": (
+        "cmsspark.apps.monitor.advise_cli",
+        "command",
+        "Advise on options of Spark for a job, from its runs.",
+    ),
     "compact": ("cmsspark.apps.results.compact", "command", "Merge small files of stored days."),
-    "completion": ("cmsspark.submit.completion", "command", "Print a script that completes both commands in a shell."),
-    "events": ("cmsspark.apps.events.cli", "command", "Score collision events, judge models, show cutflows."),
-    "lint": ("cmsspark.apps.monitor.lint_cli", "command", "Find what makes a script slow or large, with its cure."),
-    "perf": ("cmsspark.apps.monitor.perf_cli", "command", "Run suites of steps, compare releases and sizes."),
-    "pseudonyms": ("cmsspark.apps.results.pseudonyms", "command", "List, rotate and forget the keys of pseudonyms."),
-    "train": ("cmsspark.apps.training.cli", "command", "Run a training script here, on Spark or on Kubernetes."),
-    }  # fmt: skip
-#: Found by ``cmsspark NAME`` and ``cmsspark help NAME``, and named at the foot of ``cmsspark --help``.
+    "completion": (
+        "cmsspark.submit.completion",
+        "command",
+        "Print a script that completes both commands in a shell.",
+    ),
+    "events": (
+        "cmsspark.apps.events.cli",
+        "command",
+        "Score collision events, judge models, show cutflows.",
+    ),
+    "lint": (
+        "cmsspark.apps.monitor.lint_cli",
+        "command",
+        "Find what makes a script slow or large, with its cure.",
+    ),
+    "perf": (
+        "cmsspark.apps.monitor.perf_cli",
+        "command",
+        "Run suites of steps, compare releases and sizes.",
+    ),
+    "pseudonyms": (
+        "cmsspark.apps.results.pseudonyms",
+        "command",
+        "List, rotate and forget the keys of pseudonyms.",
+    ),
+    "train": (
+        "cmsspark.apps.training.cli",
+        "command",
+        "Run a training script here, on Spark or on Kubernetes.",
+    ),
+}
+#: Found by ``cmsspark NAME`` and ``cmsspark help NAME``, and named at the foot of
+#: ``cmsspark --help``.
 _HELP: Final[Mapping[str, Entry]] = {
-    "help": ("cmsspark.apps.results.help", "command", "Show help on a topic (exit-codes) or on a command."),
+    "help": (
+        "cmsspark.apps.results.help",
+        "command",
+        "Show help on a topic (exit-codes) or on a command.",
+    ),
     "lab": ("cmsspark.main", "lab", "List the commands that few people need."),
 }
 COMMANDS: Final[Mapping[str, Entry]] = {
@@ -108,14 +214,20 @@ class LazyGroup(click.Group):
     def _hint(self, name: str) -> str:
         if name in COMMANDS or name in LAB:
             return f"Type: cmsspark {name}" if name in COMMANDS else f"Type: cmsspark lab {name}"
-        hint = _job_hint(name) or suggestion(name, self.entries) or "the commands are listed by cmsspark --help."
+        hint = (
+            _job_hint(name)
+            or suggestion(name, self.entries)
+            or "the commands are listed by cmsspark --help."
+        )
         return f"{hint[0].upper()}{hint[1:]}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         widest = max(len(name) for name in self.entries)
         for heading, entries in self.groups.items():
             with formatter.section(heading):
-                formatter.write_dl([(f"{name:<{widest}}", about) for name, (_, _, about) in entries.items()])
+                formatter.write_dl(
+                    [(f"{name:<{widest}}", about) for name, (_, _, about) in entries.items()]
+                )
         if self.foot:
             formatter.write_paragraph()
             formatter.write_text(self.foot)
@@ -148,8 +260,8 @@ def lab() -> None:
 @click.group(cls=LazyGroup, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="cmsspark")
 def command() -> None:
-    """Count which CMS data are used, where, by how many people and at what cost. Jobs run with ``run_spark JOB``;
-    ``run_spark --list`` lists them.
+    """Count which CMS data are used, where, by how many people and at what cost. Jobs
+    run with ``run_spark JOB``; ``run_spark --list`` lists them.
     """
 
 

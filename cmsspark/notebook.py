@@ -1,7 +1,8 @@
 """Functions for notebooks and scripts: ``import cmsspark as cms``.
 
-Stored tables as pandas, Arrow or Polars without a JVM (``cms.read``, ``cms.sql``, ``cms.days``), and Spark beside them
-(``cms.session``, ``cms.accesses``, ``cms.table``). The store is that of the settings, or ``fout=``.
+Stored tables as pandas, Arrow or Polars without a JVM (``cms.read``, ``cms.sql``,
+``cms.days``), and Spark beside them (``cms.session``, ``cms.accesses``, ``cms.table``).
+The store is that of the settings, or ``fout=``.
 
 Example:
     >>> import cmsspark as cms
@@ -61,16 +62,19 @@ def read(
 ) -> Any:
     """Return the rows of a stored table for a day, for a range of days, or for a week or month.
 
-    ``when`` is a day (``"2026-01-15"``), a week (``"2026-W03"``), a month (``"2026-01"``) or, with ``last``, the first
-    day of a range. ``period_aggregation`` is stored by period: its rows are those of exactly that period.
-    ``columns``: one or some of the columns in ``schemas/tables/NAME.yaml``, where ``accesses`` and ``jobs`` stand for
-    the stored ``nacc``, and ``job_read_bytes`` is beside ``read_bytes``: a sum over all rows adds no jobs to accesses.
-    ``to``: ``pandas``, ``arrow`` or ``polars``. In pandas ``day`` is a datetime, and whole numbers with nulls have the
+    ``when`` is a day (``"2026-01-15"``), a week (``"2026-W03"``), a month
+    (``"2026-01"``) or, with ``last``, the first day of a range. ``period_aggregation``
+    is stored by period: its rows are those of exactly that period. ``columns``: one or
+    some of the columns in ``schemas/tables/NAME.yaml``, where ``accesses`` and ``jobs``
+    stand for the stored ``nacc``, and ``job_read_bytes`` is beside ``read_bytes``: a
+    sum over all rows adds no jobs to accesses. ``to``: ``pandas``, ``arrow`` or
+    ``polars``. In pandas ``day`` is a datetime, and whole numbers with nulls have the
     type Int64, so they stay exact.
 
-    A partial day, which lacks an input, has the rows that it has: ``select * from stored_days where is_partial``.
-    Raises InputMissing (66) for days that are not stored, unless ``allow_missing`` and some are; UsageError (2) for an
-    unknown table or column.
+    A partial day, which lacks an input, has the rows that it has: ``select * from
+    stored_days where is_partial``. Raises InputMissing (66) for days that are not
+    stored, unless ``allow_missing`` and some are; UsageError (2) for an unknown table
+    or column.
 
     Example:
         >>> usage = cms.read("data_aggregation", "2026-01-15")
@@ -100,7 +104,8 @@ def read(
 
     stored_columns = stored_names(name, names)
     parts = [
-        table_rows(files, current(files, store, job.name, name, interval), name, stored_columns) for interval in chosen
+        table_rows(files, current(files, store, job.name, name, interval), name, stored_columns)
+        for interval in chosen
     ]
     return _converted(separated(pa.concat_tables(parts), name, names), to)
 
@@ -115,16 +120,18 @@ def sql(
     fout: str | None = None,
     settings_file: str | None = None,
 ) -> Any:
-    """Return the rows of an SQL query over all stored tables and days. Needs the extra ``cmsspark[sql]``.
+    """Return the rows of an SQL query over all stored tables and days. Needs the extra
+    ``cmsspark[sql]``.
 
-    Each stored table is a view, as for ``cmsspark sql`` (``docs/sql.md``). ``parameters`` fill ``?`` or ``$name``.
-    ``max_rows`` keeps the first rows. Raises UsageError (2) for a wrong query, InputMissing (66) for a missing store,
-    NotReady (75) after ``max_seconds``.
+    Each stored table is a view, as for ``cmsspark sql`` (``docs/sql.md``).
+    ``parameters`` fill ``?`` or ``$name``. ``max_rows`` keeps the first rows. Raises
+    UsageError (2) for a wrong query, InputMissing (66) for a missing store, NotReady
+    (75) after ``max_seconds``.
 
     Example:
         >>> top = cms.sql(
-        ...     "select dataset_name, sum(accesses) as accesses, sum(jobs) as jobs from data_aggregation "
-        ...     "where day = ? group by 1 order by 2 desc nulls last limit 10",
+        ...     "select dataset_name, sum(accesses) as accesses, sum(jobs) as jobs "
+        ...     "from data_aggregation where day = ? group by 1 order by 2 desc nulls last limit 10",
         ...     ["2026-01-15"],
         ... )
         >>> list(top.columns), len(top)
@@ -140,7 +147,9 @@ def sql(
     return _converted(result.table, to)
 
 
-def days(table: str = "data_aggregation", *, fout: str | None = None, settings_file: str | None = None) -> list[date]:
+def days(
+    table: str = "data_aggregation", *, fout: str | None = None, settings_file: str | None = None
+) -> list[date]:
     """Return the stored days of a table, in order.
 
     Example:
@@ -155,7 +164,9 @@ def days(table: str = "data_aggregation", *, fout: str | None = None, settings_f
 
 
 def _files(store: str, settings: Settings) -> Files:
-    """Return the file system of a store. What a JVM that it takes prints goes where that of :func:`session` goes."""
+    """Return the file system of a store. What a JVM that it takes prints goes where
+    that of :func:`session` goes.
+    """
     from cmsspark.store.stored_columns import open_store
 
     if is_local(store) or has_session():
@@ -165,10 +176,12 @@ def _files(store: str, settings: Settings) -> Files:
 
 
 def session(app: str = "cmsspark notebook", **conf: str) -> SparkSession:
-    """Return the running Spark session, or start a local one with the options that correct numbers depend on.
+    """Return the running Spark session, or start a local one with the options that
+    correct numbers depend on.
 
-    ``app`` names the application. Other keywords are ignored where a session is running already. What a new JVM prints
-    goes to ``notebook-spark.log`` in the state directory; errors of queries are raised as always.
+    ``app`` names the application. Other keywords are ignored where a session is running
+    already. What a new JVM prints goes to ``notebook-spark.log`` in the state
+    directory; errors of queries are raised as always.
 
     Example:
         >>> spark = cms.session()
@@ -196,15 +209,17 @@ def accesses(
     settings_file: str | None = None,
     allow_tmp: bool = False,
 ) -> DataFrame:
-    """Return a DataFrame with one row for each access of ``day``, whether its file is in DBS or not.
+    """Return a DataFrame with one row for each access of ``day``, whether its file is
+    in DBS or not.
 
-    ``streams``: one or some of aaa, eos, cmssw and crab; without them all that have accesses of that day.
-    Columns: stream, lfn (normalised), site_name, app, user (pseudonym), is_remote, read_bytes, cpu_seconds,
-    wall_seconds, dataset_name and block_name (both null where DBS does not have the file). Records in a bin of the
+    ``streams``: one or some of aaa, eos, cmssw and crab; without them all that have
+    accesses of that day. Columns: stream, lfn (normalised), site_name, app, user
+    (pseudonym), is_remote, read_bytes, cpu_seconds, wall_seconds, dataset_name and
+    block_name (both null where DBS does not have the file). Records in a bin of the
     decoder (malformed, out of day, only written, without a file name) are left out.
 
-    Raises the errors of the job ``data_aggregation``, for example InputMissing (66) for a day without logs, and
-    UsageError (2) for a stream of jobs, or an unknown one.
+    Raises the errors of the job ``data_aggregation``, for example InputMissing (66) for
+    a day without logs, and UsageError (2) for a stream of jobs, or an unknown one.
 
     Example:
         >>> accesses = cms.accesses("2026-01-15", root="/data/mirror", streams=["aaa"])
@@ -219,7 +234,11 @@ def accesses(
 
     settings, parsed = load_settings(settings_file), _day(day)
     epochs = Epochs.load(settings.sources, settings.where)
-    streams = [streams] if isinstance(streams, str) else streams or epochs.streams_of_day(parsed, ACCESS_STREAMS)
+    streams = (
+        [streams]
+        if isinstance(streams, str)
+        else streams or epochs.streams_of_day(parsed, ACCESS_STREAMS)
+    )
     of_jobs = sorted({*streams} & {*STREAMS_OF_JOBS})
     if of_jobs:
         raise UsageError(
@@ -228,7 +247,10 @@ def accesses(
             next_step='notebook.table("dbs_condor", DAY) has its jobs by dataset, site and app',
         )
     if unknown := sorted({*streams} - {*ACCESS_STREAMS}):
-        raise UsageError(f"there is no stream {', '.join(unknown)}", found=f"streams: {', '.join(ACCESS_STREAMS)}")
+        raise UsageError(
+            f"there is no stream {', '.join(unknown)}",
+            found=f"streams: {', '.join(ACCESS_STREAMS)}",
+        )
     request = DayRequest(
         "data_aggregation",
         parsed,
@@ -242,7 +264,9 @@ def accesses(
     return scan_accesses(session(), request)
 
 
-def table(name: str, day: str | date, *, fout: str | None = None, settings_file: str | None = None) -> DataFrame:
+def table(
+    name: str, day: str | date, *, fout: str | None = None, settings_file: str | None = None
+) -> DataFrame:
     """Return the current result of a stored table for ``day``.
 
     The columns are those of :func:`read`. Raises InputMissing (66), which names the stored
@@ -289,7 +313,9 @@ def _interval(selected: When, last: str | date | None) -> Interval:
 
 def _day(when: When) -> date:
     if isinstance(when, Period):
-        raise UsageError("a range is from a day to a day", found=str(when), next_step="leave out the last day")
+        raise UsageError(
+            "a range is from a day to a day", found=str(when), next_step="leave out the last day"
+        )
     if isinstance(when, date):
         # Values of a column ``day`` are timestamps of pandas.
         return when.date() if isinstance(when, datetime) else when
@@ -297,7 +323,13 @@ def _day(when: When) -> date:
 
 
 def _check_missing(
-    table: str, store: str, period: Period, missing: list[date], intervals: list[Interval], *, allow_missing: bool
+    table: str,
+    store: str,
+    period: Period,
+    missing: list[date],
+    intervals: list[Interval],
+    *,
+    allow_missing: bool,
 ) -> None:
     if not missing or (allow_missing and intervals):
         return
@@ -328,13 +360,17 @@ def _converted(rows: pa.Table, to: Kind) -> Any:
     for field in rows.schema:
         # A column with nulls would become float, which is exact up to 2^53 only.
         if pa.types.is_int64(field.type) and rows[field.name].null_count:
-            frame[field.name] = rows[field.name].to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+            frame[field.name] = rows[field.name].to_pandas(
+                types_mapper={pa.int64(): pd.Int64Dtype()}.get
+            )
     return frame
 
 
 @contextmanager
 def _stderr_in(path: Path) -> Iterator[None]:
-    """Let processes that start in this block write their stderr to a file, unless it cannot be written."""
+    """Let processes that start in this block write their stderr to a file, unless it
+    cannot be written.
+    """
     log = None
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

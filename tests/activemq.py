@@ -1,6 +1,8 @@
-"""A real ActiveMQ for tests: the distribution's package, own ports, own folder, stopped at the end.
+"""A real ActiveMQ for tests: the distribution's package, own ports, own folder, stopped
+at the end.
 
-Plain STOMP and STOMP over TLS (with and without client certificates), certificates made on the spot.
+Plain STOMP and STOMP over TLS (with and without client certificates), certificates made
+on the spot.
 """
 
 from __future__ import annotations
@@ -57,13 +59,40 @@ class Certificates:
         self._signed("elsewhere", "DNS:broker.example.org")
         self._signed("expired", "DNS:localhost", days="-1")
         for name in ("server", "elsewhere"):
-            self._run("pkcs12", "-export", "-in", f"{name}.pem", "-inkey", f"{name}.key", "-out", f"{name}.p12",
-                      "-passout", "pass:changeit", "-name", "broker")  # fmt: skip
+            self._run(
+                "pkcs12",
+                "-export",
+                "-in",
+                f"{name}.pem",
+                "-inkey",
+                f"{name}.key",
+                "-out",
+                f"{name}.p12",
+                "-passout",
+                "pass:changeit",
+                "-name",
+                "broker",
+            )
         subprocess.run(
-            ["keytool", "-importcert", "-noprompt", "-alias", "ca", "-file", "ca.pem", "-keystore", "trust.p12",
-             "-storetype", "PKCS12", "-storepass", "changeit"],
-            cwd=self.folder, check=True, capture_output=True,
-        )  # fmt: skip
+            [
+                "keytool",
+                "-importcert",
+                "-noprompt",
+                "-alias",
+                "ca",
+                "-file",
+                "ca.pem",
+                "-keystore",
+                "trust.p12",
+                "-storetype",
+                "PKCS12",
+                "-storepass",
+                "changeit",
+            ],
+            cwd=self.folder,
+            check=True,
+            capture_output=True,
+        )
 
     def __getitem__(self, name: str) -> str:
         return str(self.folder / name)
@@ -72,10 +101,25 @@ class Certificates:
         subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
 
     def _authority(self, name: str) -> None:
-        self._run("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.pem",
-                  "-days", "3650", "-subj", f"/CN={name} of the tests",
-                  "-addext", "basicConstraints=critical,CA:TRUE",
-                  "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
+        self._run(
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            f"{name}.key",
+            "-out",
+            f"{name}.pem",
+            "-days",
+            "3650",
+            "-subj",
+            f"/CN={name} of the tests",
+            "-addext",
+            "basicConstraints=critical,CA:TRUE",
+            "-addext",
+            "keyUsage=critical,keyCertSign",
+        )
 
     def _signed(self, name: str, alternative: str, days: str = "3650") -> None:
         extensions = self.folder / f"{name}.ext"
@@ -83,11 +127,36 @@ class Certificates:
             f"subjectAltName={alternative}\nbasicConstraints=CA:FALSE\nkeyUsage=digitalSignature,keyEncipherment\n"
             "authorityKeyIdentifier=keyid\n"
         )
-        self._run("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
-                  "-subj", f"/CN={name}")  # fmt: skip
+        self._run(
+            "req",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            f"{name}.key",
+            "-out",
+            f"{name}.csr",
+            "-subj",
+            f"/CN={name}",
+        )
         os.chmod(self.folder / f"{name}.key", 0o600)
-        self._run("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
-                  "-out", f"{name}.pem", "-days", days, "-extfile", f"{name}.ext")  # fmt: skip
+        self._run(
+            "x509",
+            "-req",
+            "-in",
+            f"{name}.csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-out",
+            f"{name}.pem",
+            "-days",
+            days,
+            "-extfile",
+            f"{name}.ext",
+        )
 
 
 _CONFIG = """<beans xmlns="http://www.springframework.org/schema/beans"
@@ -147,7 +216,8 @@ class ActiveMQ:
     def start(self) -> None:
         """Start and wait until it takes connections."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Without a word about it log4j takes everything for worth a message, and the broker spends its time on that.
+        # Without a word about it log4j takes everything for worth a message, and the
+        # broker spends its time on that.
         (self.folder / "log4j.properties").write_text(
             "log4j.rootLogger=WARN, out\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\n"
             "log4j.appender.out.layout=org.apache.log4j.PatternLayout\n"
@@ -167,12 +237,21 @@ class ActiveMQ:
             )
         )
         command = [
-            "java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dactivemq.home={HOME}",
-            f"-Dactivemq.base={self.folder}", f"-Dactivemq.conf={self.folder}", f"-Dactivemq.data={self.folder}/data",
-            f"-Djava.io.tmpdir={self.folder}", f"-Dlog4j.configuration=file:{self.folder}/log4j.properties",
-            "-jar", str(HOME / "bin" / "activemq.jar"), "start",
+            "java",
+            "-Xmx384m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            f"-Dactivemq.home={HOME}",
+            f"-Dactivemq.base={self.folder}",
+            f"-Dactivemq.conf={self.folder}",
+            f"-Dactivemq.data={self.folder}/data",
+            f"-Djava.io.tmpdir={self.folder}",
+            f"-Dlog4j.configuration=file:{self.folder}/log4j.properties",
+            "-jar",
+            str(HOME / "bin" / "activemq.jar"),
+            "start",
             f"xbean:file:{config}",
-        ]  # fmt: skip
+        ]
         with open(self.folder / "broker.log", "ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
         self._wait(PATIENCE)
@@ -189,7 +268,9 @@ class ActiveMQ:
                 return
             except OSError:
                 time.sleep(0.1)
-        raise RuntimeError(f"the broker did not start: {(self.folder / 'broker.log').read_text()[-2000:]}")
+        raise RuntimeError(
+            f"the broker did not start: {(self.folder / 'broker.log').read_text()[-2000:]}"
+        )
 
     def kill(self) -> None:
         """kill -9."""
@@ -207,25 +288,46 @@ class ActiveMQ:
             self.process = None
 
     def credentials(self, path: Path, queue: str, **more: Any) -> Path:
-        """An amq_broker.json for ``/queue/<queue>``; ``more`` replaces its keys, None takes one out."""
+        """An amq_broker.json for ``/queue/<queue>``; ``more`` replaces its keys, None
+        takes one out.
+        """
         content: dict[str, Any] = {
-            "username": USER, "password": PASSWORD, "producer": "cms-test", "topic": f"/queue/{queue}",
-            "host_and_ports": f"127.0.0.1:{self.plain}", **more,
-        }  # fmt: skip
-        path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+            "username": USER,
+            "password": PASSWORD,
+            "producer": "cms-test",
+            "topic": f"/queue/{queue}",
+            "host_and_ports": f"127.0.0.1:{self.plain}",
+            **more,
+        }
+        path.write_text(
+            json.dumps({key: value for key, value in content.items() if value is not None})
+        )
         path.chmod(0o600)
         return path
 
     def broker(self, queue: str) -> Broker:
         """The plain connector, as the publisher's own object."""
-        return Broker((("127.0.0.1", self.plain),), f"/queue/{queue}", "cms-test", username=USER, password=PASSWORD)
+        return Broker(
+            (("127.0.0.1", self.plain),),
+            f"/queue/{queue}",
+            "cms-test",
+            username=USER,
+            password=PASSWORD,
+        )
 
     def consume(
-        self, queue: str, at_least: int = 0, *, quiet: float = 0.5, while_true: Callable[[], bool] = lambda: False
+        self,
+        queue: str,
+        at_least: int = 0,
+        *,
+        quiet: float = 0.5,
+        while_true: Callable[[], bool] = lambda: False,
     ) -> list[Message]:
-        """All messages of a queue as (headers, body), taken off it; ends when the broker says that none is left.
+        """All messages of a queue as (headers, body), taken off it; ends when the
+        broker says that none is left.
 
-        Not before ``while_true()`` ends and ``at_least`` different bodies came, unless none came for PATIENCE seconds.
+        Not before ``while_true()`` ends and ``at_least`` different bodies came, unless
+        none came for PATIENCE seconds.
         """
         reader = _Reader(self.plain, queue)
         try:
@@ -235,14 +337,22 @@ class ActiveMQ:
 
 
 class _Reader:
-    """Takes messages off a queue and acknowledges each: what was only on its way when it goes returns to the queue."""
+    """Takes messages off a queue and acknowledges each: what was only on its way when
+    it goes returns to the queue.
+    """
 
     def __init__(self, port: int, queue: str) -> None:
         from stomp.protocol import Protocol12
 
         self._queue = f"/queue/{queue}"
         self._link = connect_stomp(
-            "127.0.0.1", ("127.0.0.1", port), socket.AF_INET, None, 5, SystemClock(), lambda text: None
+            "127.0.0.1",
+            ("127.0.0.1", port),
+            socket.AF_INET,
+            None,
+            5,
+            SystemClock(),
+            lambda text: None,
         )
         self._protocol = Protocol12(self._link)
         self._protocol.connect(USER, PASSWORD)

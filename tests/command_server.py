@@ -1,8 +1,10 @@
-"""Runs commands of ours in forks of one Python that has imported the package: a process for each, without its start.
+"""Runs commands of ours in forks of one Python that has imported the package: a process
+for each, without its start.
 
-``python -m tests.command_server SOCKET`` serves until its standard input ends. A request is JSON with ``module``,
-``words``, ``environ`` and ``folder``, and three descriptors; ``module.main()`` runs in a fork with these. The answers
-are the process id and, at the end, the exit code, a message each.
+``python -m tests.command_server SOCKET`` serves until its standard input ends. A
+request is JSON with ``module``, ``words``, ``environ`` and ``folder``, and three
+descriptors; ``module.main()`` runs in a fork with these. The answers are the process id
+and, at the end, the exit code, a message each.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ from collections.abc import Callable
 from typing import Any
 
 #: What commands import before they do anything.
-LOADED = ("cmsspark.main", "cmsspark.submit.job_commands", "cmsspark.publish.cli", "pyarrow.dataset", "pyarrow.parquet")
+LOADED = (
+    "cmsspark.main",
+    "cmsspark.submit.job_commands",
+    "cmsspark.publish.cli",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+)
 MOST_BYTES = 1 << 20
 
 
@@ -48,7 +56,9 @@ def serve(address: str) -> None:
 
 
 def answer(connection: socket.socket) -> None:
-    """Start a command, and send its process id and its code; neither this process nor the command's returns."""
+    """Start a command, and send its process id and its code; neither this process nor
+    the command's returns.
+    """
     text, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, 3)
     request = json.loads(text)
     if command := os.fork():
@@ -66,7 +76,8 @@ def answer(connection: socket.socket) -> None:
     os.chdir(request["folder"])
     sys.argv[1:] = request["words"]
     code = code_of(importlib.import_module(request["module"]).main)
-    # As at the end of a Python, but that modules are not taken apart one by one: most of a fork's time.
+    # As at the end of a Python, but that modules are not taken apart one by one: most
+    # of a fork's time.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

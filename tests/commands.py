@@ -1,4 +1,5 @@
-"""Commands of ours as a person runs them, each in a process: without the seconds that a Python takes to start.
+"""Commands of ours as a person runs them, each in a process: without the seconds that a
+Python takes to start.
 
 Where the start is what is tested, or what a new Python imports, a test starts one itself.
 """
@@ -31,7 +32,9 @@ def server() -> tuple[str, subprocess.Popen[str]]:
     """The address of the server of this process of tests; it ends with this process."""
     address = f"{tempfile.mkdtemp(prefix='cmsspark-commands-')}/socket"
     command = [sys.executable, "-m", "tests.command_server", address]
-    process = subprocess.Popen(command, cwd=TOP, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=TOP, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     return address, process
 

@@ -27,11 +27,15 @@ time.tzset()
 for name in ("CMSSPARK_SETTINGS", "CMSSPARK_ROOT", "CMSSPARK_STATE_DIR", "SPARK_OPTIONS"):
     os.environ.pop(name, None)
 
-# Processes of tests, and what they start, compile each network once: that is most of the time of small trainings.
-os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).resolve().parents[1] / "build" / "jax")
+# Processes of tests, and what they start, compile each network once: that is most of
+# the time of small trainings.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
+    Path(__file__).resolve().parents[1] / "build" / "jax"
+)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
-# Signals work in what tests start, however the tests themselves were started (nohup, a script's background).
+# Signals work in what tests start, however the tests themselves were started (nohup, a
+# script's background).
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -45,7 +49,9 @@ if _FILES < 4_096:
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
 
 # A machine that many share is slow now and then; that is no finding.
-settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("shared machine")
 
 
@@ -54,7 +60,9 @@ def _limits_of_this_process_stay() -> Iterator[None]:
     """A limit that a test leaves behind fails others later, far from its cause."""
     before = [resource.getrlimit(kind) for kind in _LIMITS]
     yield
-    assert [resource.getrlimit(kind) for kind in _LIMITS] == before, "this test changed a limit of the process"
+    assert [resource.getrlimit(kind) for kind in _LIMITS] == before, (
+        "this test changed a limit of the process"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +80,8 @@ def spark() -> Iterator[object]:
             "spark.driver.extraJavaOptions": f"{LIGHT} -Duser.timezone=UTC",
             # As run_spark has it.
             "spark.python.daemon.module": "cmsspark.engines.quiet_daemon",
-            # Code made for each query takes longer to compile than so few rows to pass. Runs of run_spark have it.
+            # Code made for each query takes longer to compile than so few rows to pass.
+            # Runs of run_spark have it.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },
@@ -98,36 +107,65 @@ def chromium() -> Iterator[Any]:
         pytest.skip("no Chromium; next: sudo apt-get install chromium")
     with sync_playwright() as playwright:
         # Playwright's own half a minute is short for a busy machine.
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=300_000)
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"], timeout=300_000
+        )
         yield browser
         browser.close()
 
 
-#: Fixtures, and what each starts for the whole run. Workers of pytest-xdist share no server, no browser and no JVM.
+#: Fixtures, and what each starts for the whole run. Workers of pytest-xdist share no
+#: server, no browser and no JVM.
 STARTED_ONCE = {
-    "opensearch": "opensearch", "activemq": "activemq", "page": "chromium", "chromium": "chromium", "kube": "kube",
+    "opensearch": "opensearch",
+    "activemq": "activemq",
+    "page": "chromium",
+    "chromium": "chromium",
+    "kube": "kube",
     "spark": "spark",
-}  # fmt: skip
+}
 
 
-#: Servers and files that take long, in seconds on a quiet machine: they start first, so that workers end together.
+#: Servers and files that take long, in seconds on a quiet machine: they start first, so
+#: that workers end together.
 SLOW = {
-    "spark": 400, "chromium": 150, "activemq": 80, "tests/apps/monitor/test_proof.py": 70, "opensearch": 60,
+    "spark": 400,
+    "chromium": 150,
+    "activemq": 80,
+    "tests/apps/monitor/test_proof.py": 70,
+    "opensearch": 60,
     "tests/apps/events/test_inclusive_model.py": 50,
-    "tests/test_notebooks.py": 40, "tests/run/test_secrets.py": 35, "tests/bad/test_no_traceback.py": 30,
-    "tests/test_extending.py": 30, "tests/publish/test_machine.py": 30, "tests/apps/events/test_networks.py": 25,
-    "tests/apps/training/test_networks_on_workers.py": 25, "tests/publish/test_publisher.py": 25,
-    "tests/test_docs_blocks.py": 25, "tests/apps/monitor/test_metrics.py": 20, "kube": 20,
-    "tests/sources/test_decoders.py": 20, "tests/submit/test_engine_choice.py": 20, "tests/bad/test_no_room.py": 20,
-    "tests/publish/test_secrets.py": 20, "tests/publish/test_stomp_faults.py": 20, "tests/publish/test_withheld.py": 20,
-    "tests/apps/daily/test_daily.py": 15, "tests/apps/popularity/test_popularity_site_jobs.py": 15,
-    "tests/apps/popularity/test_forecast_job.py": 15, "tests/apps/dashboard/test_rollups.py": 15,
-    "tests/apps/monitor/test_suites_faults.py": 15, "tests/apps/monitor/test_processes_node.py": 15,
-    "tests/sources/test_template_reader.py": 30, "tests/base/test_compiled.py": 30,
+    "tests/test_notebooks.py": 40,
+    "tests/run/test_secrets.py": 35,
+    "tests/bad/test_no_traceback.py": 30,
+    "tests/test_extending.py": 30,
+    "tests/publish/test_machine.py": 30,
+    "tests/apps/events/test_networks.py": 25,
+    "tests/apps/training/test_networks_on_workers.py": 25,
+    "tests/publish/test_publisher.py": 25,
+    "tests/test_docs_blocks.py": 25,
+    "tests/apps/monitor/test_metrics.py": 20,
+    "kube": 20,
+    "tests/sources/test_decoders.py": 20,
+    "tests/submit/test_engine_choice.py": 20,
+    "tests/bad/test_no_room.py": 20,
+    "tests/publish/test_secrets.py": 20,
+    "tests/publish/test_stomp_faults.py": 20,
+    "tests/publish/test_withheld.py": 20,
+    "tests/apps/daily/test_daily.py": 15,
+    "tests/apps/popularity/test_popularity_site_jobs.py": 15,
+    "tests/apps/popularity/test_forecast_job.py": 15,
+    "tests/apps/dashboard/test_rollups.py": 15,
+    "tests/apps/monitor/test_suites_faults.py": 15,
+    "tests/apps/monitor/test_processes_node.py": 15,
+    "tests/sources/test_template_reader.py": 30,
+    "tests/base/test_compiled.py": 30,
     "tests/apps/demo/test_readme.py": 25,
-    "tests/apps/dashboard/test_survival.py": 25, "tests/sources/test_fast_json.py": 25, "tests/test_building.py": 20,
+    "tests/apps/dashboard/test_survival.py": 25,
+    "tests/sources/test_fast_json.py": 25,
+    "tests/test_building.py": 20,
     "tests/submit/test_wrapper.py": 20,
-}  # fmt: skip
+}
 
 
 class Scopes:
@@ -141,13 +179,17 @@ class Scopes:
         file = nodeid.split("::", 1)[0]
         if file not in self._of_file:
             words = set(re.findall(r"\w+(?=: )", (self.top / file).read_text(encoding="utf-8")))
-            self._of_file[file] = next((STARTED_ONCE[name] for name in STARTED_ONCE if name in words), file)
+            self._of_file[file] = next(
+                (STARTED_ONCE[name] for name in STARTED_ONCE if name in words), file
+            )
         return self._of_file[file]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With workers a file is run by one worker, and all files that use the same server by the same worker."""
+    """With workers a file is run by one worker, and all files that use the same server
+    by the same worker.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     scopes = Scopes(config.rootpath)
@@ -160,7 +202,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker of pytest-xdist put the slowest scopes first: units of work are handed out in this order."""
+    """In a worker of pytest-xdist put the slowest scopes first: units of work are
+    handed out in this order.
+    """
     if hasattr(config, "workerinput"):
         scopes = Scopes(config.rootpath)
         items.sort(key=lambda item: -SLOW.get(scopes.of(item.nodeid), 0))
@@ -173,17 +217,22 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--durations-to", metavar="FILE", help="write seconds and CPU seconds of tests to FILE")
+    parser.addoption(
+        "--durations-to", metavar="FILE", help="write seconds and CPU seconds of tests to FILE"
+    )
 
 
 _seconds: Counter[str] = Counter()
 _cpu_seconds: Counter[str] = Counter()
-#: CPU seconds of this process until the last report, by it and by its children that ended: not by servers that go on.
+#: CPU seconds of this process until the last report, by it and by its children that
+#: ended: not by servers that go on.
 _spent = [0.0]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add the set-up, call and end of a test; where workers run tests, their head gets these reports."""
+    """Add the set-up, call and end of a test; where workers run tests, their head gets
+    these reports.
+    """
     _seconds[report.nodeid] += report.duration  # type: ignore[assignment]
     _cpu_seconds[report.nodeid] += getattr(report, "cpu_seconds", 0)
 
@@ -194,7 +243,9 @@ def pytest_runtest_logstart() -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Add CPU seconds to a report. In CI a skipped test is a failed one: nothing is skipped for lack of a server."""
+    """Add CPU seconds to a report. In CI a skipped test is a failed one: nothing is
+    skipped for lack of a server.
+    """
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     report.cpu_seconds = (now := sum(os.times()[:4])) - _spent[0]
@@ -206,7 +257,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End here where DuckDB was used: at Python's end it prints what is still open, below pytest's last line."""
+    """End here where DuckDB was used: at Python's end it prints what is still open,
+    below pytest's last line.
+    """
     if hasattr(config, "workerinput"):
         # A worker of pytest-xdist still has to hand over its results.
         return
@@ -224,4 +277,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         file = Path(session.config.rootpath, target)
         file.parent.mkdir(parents=True, exist_ok=True)
         slowest = ((seconds, _cpu_seconds[name], name) for name, seconds in _seconds.most_common())
-        file.write_text("".join(f"{seconds:.2f}\t{cpu:.2f}\t{name}\n" for seconds, cpu, name in slowest))
+        file.write_text(
+            "".join(f"{seconds:.2f}\t{cpu:.2f}\t{name}\n" for seconds, cpu, name in slowest)
+        )

@@ -15,8 +15,11 @@ columns:
   - {name: "metadata.timestamp", feeds: timestamp, type: long, about: "seconds, ms or µs by its size"}
 """
 ENTRY = '    Stream("toy", "toy accesses", (Format("json"),), needs_replicas=True),\n'
-FOLDERS = "\ntoy:\n  json: {form: json, folder: /project/monitoring/archive/toy, days: YYYY/MM/DD}\n"
-#: The command that generates the schemas of documents; without its last word it names those that are stale.
+FOLDERS = (
+    "\ntoy:\n  json: {form: json, folder: /project/monitoring/archive/toy, days: YYYY/MM/DD}\n"
+)
+#: The command that generates the schemas of documents; without its last word it names
+#: those that are stale.
 WRITE_SCHEMAS = ("-m", "cmsspark.publish.document_schemas", "--write")
 
 #: A derived column: the country of a site.

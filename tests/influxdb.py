@@ -1,4 +1,6 @@
-"""A real InfluxDB 1.x for tests: the distribution's package, our configuration, own ports, stopped at the end."""
+"""A real InfluxDB 1.x for tests: the distribution's package, our configuration, own
+ports, stopped at the end.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,13 @@ class InfluxDb:
     http: int
 
     def query(self, text: str) -> list[dict[str, Any]]:
-        """The series of an InfluxQL query. Raises AssertionError with the error of one that is wrong."""
+        """The series of an InfluxQL query. Raises AssertionError with the error of one
+        that is wrong.
+        """
         words = urllib.parse.urlencode({"db": "spark", "q": text, "epoch": "s"})
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/query?{words}", timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.http}/query?{words}", timeout=PATIENCE
+        ) as answer:
             (result,) = json.load(answer)["results"]
         assert "error" not in result, f"{text}: {result}"
         return list(result.get("series", []))
@@ -56,7 +62,9 @@ class InfluxDb:
 
 @contextmanager
 def running(folder: Path, program: str) -> Iterator[InfluxDb]:
-    """InfluxDB with ``etc/metrics/influxdb.conf``: other folders and ports, all else as it is there."""
+    """InfluxDB with ``etc/metrics/influxdb.conf``: other folders and ports, all else as
+    it is there.
+    """
     ports = free_ports(3)
     text = (TOP / "etc" / "metrics" / "influxdb.conf").read_text(encoding="utf-8")
     for old, new in zip((2003, 8086, 8088), ports, strict=True):

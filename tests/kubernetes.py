@@ -1,7 +1,7 @@
 """A real Kubernetes API server with etcd for tests: own ports, own folder, stopped at the end.
 
-There is no kubelet and no controller: tests set the states of pods through the API, and :class:`Kubelet` answers for
-logs. ``bin/kube_apiserver`` builds the server.
+There is no kubelet and no controller: tests set the states of pods through the API, and
+:class:`Kubelet` answers for logs. ``bin/kube_apiserver`` builds the server.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def missing() -> str | None:
 
 
 def own_address() -> str:
-    """An address of this host that is no loopback: the API server passes no request on to a loopback address."""
+    """An address of this host that is no loopback: the API server passes no request on
+    to a loopback address.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))
         return str(probe.getsockname()[0])
@@ -61,7 +63,9 @@ class KubeServer:
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self) -> None:
-        """Start both and wait until they answer. A port that somebody else took meanwhile is tried again."""
+        """Start both and wait until they answer. A port that somebody else took
+        meanwhile is tried again.
+        """
         program = apiserver() or Path(
             subprocess.run(
                 [TOP / "bin" / "kube_apiserver"], stdout=subprocess.PIPE, text=True, check=True
@@ -70,35 +74,65 @@ class KubeServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         key = self.folder / "accounts.key"
         if not key.exists():
-            subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+            subprocess.run(
+                ["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True
+            )
         tokens = f'{ADMIN},admin,1,"system:masters"\n{NOBODY},nobody,2\n'
         (self.folder / "tokens.csv").write_text(tokens)
         for _ in range(3):
             if self._started(program, key):
                 return
             self.stop()
-        raise RuntimeError(f"Kubernetes did not start: {(self.folder / 'apiserver.log').read_text()[-3000:]}")
+        raise RuntimeError(
+            f"Kubernetes did not start: {(self.folder / 'apiserver.log').read_text()[-3000:]}"
+        )
 
     def _started(self, program: Path, key: Path) -> bool:
         etcd, peer, port = free_ports(3)
-        self._run("etcd", [
-            "etcd", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", f"http://127.0.0.1:{etcd}",
-            "--advertise-client-urls", f"http://127.0.0.1:{etcd}", "--listen-peer-urls", f"http://127.0.0.1:{peer}",
-            "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
-            "--initial-cluster", f"default=http://127.0.0.1:{peer}", "--unsafe-no-fsync",
-        ])  # fmt: skip
-        self._run("apiserver", [
-            str(program), f"--etcd-servers=http://127.0.0.1:{etcd}", "--bind-address=127.0.0.1",
-            f"--secure-port={port}", "--advertise-address=192.0.2.1", "--service-cluster-ip-range=10.0.0.0/24",
-            f"--cert-dir={self.folder}/certificates", f"--token-auth-file={self.folder}/tokens.csv",
-            "--authorization-mode=RBAC", "--service-account-issuer=https://test",
-            f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
-            "--disable-admission-plugins=ServiceAccount", "--kubelet-preferred-address-types=InternalIP",
-            "--enable-priority-and-fairness=false",
-        ])  # fmt: skip
+        self._run(
+            "etcd",
+            [
+                "etcd",
+                "--data-dir",
+                str(self.folder / "etcd"),
+                "--listen-client-urls",
+                f"http://127.0.0.1:{etcd}",
+                "--advertise-client-urls",
+                f"http://127.0.0.1:{etcd}",
+                "--listen-peer-urls",
+                f"http://127.0.0.1:{peer}",
+                "--initial-advertise-peer-urls",
+                f"http://127.0.0.1:{peer}",
+                "--initial-cluster",
+                f"default=http://127.0.0.1:{peer}",
+                "--unsafe-no-fsync",
+            ],
+        )
+        self._run(
+            "apiserver",
+            [
+                str(program),
+                f"--etcd-servers=http://127.0.0.1:{etcd}",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={port}",
+                "--advertise-address=192.0.2.1",
+                "--service-cluster-ip-range=10.0.0.0/24",
+                f"--cert-dir={self.folder}/certificates",
+                f"--token-auth-file={self.folder}/tokens.csv",
+                "--authorization-mode=RBAC",
+                "--service-account-issuer=https://test",
+                f"--service-account-key-file={key}",
+                f"--service-account-signing-key-file={key}",
+                "--disable-admission-plugins=ServiceAccount",
+                "--kubelet-preferred-address-types=InternalIP",
+                "--enable-priority-and-fairness=false",
+            ],
+        )
         self.url = f"https://127.0.0.1:{port}"
         deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline and all(process.poll() is None for process in self._processes):
+        while time.monotonic() < deadline and all(
+            process.poll() is None for process in self._processes
+        ):
             with suppress(Exception):
                 self.core().read_namespace("default", _request_timeout=2)
                 return True
@@ -107,7 +141,9 @@ class KubeServer:
 
     def _run(self, name: str, command: list[str]) -> None:
         with open(self.folder / f"{name}.log", "ab") as log:
-            self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+            self._processes.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            )
 
     @property
     def certificate(self) -> Path:
@@ -136,11 +172,15 @@ class KubeServer:
         path = self.folder / f"kubeconfig-{token}-{namespace}"
         server = {"server": self.url, "certificate-authority": str(self.certificate)}
         document = {
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
             "clusters": [{"name": "c", "cluster": server}],
             "users": [{"name": "u", "user": {"token": token}}],
-            "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u", "namespace": namespace}}],
-        }  # fmt: skip
+            "contexts": [
+                {"name": "test", "context": {"cluster": "c", "user": "u", "namespace": namespace}}
+            ],
+        }
         path.write_text(json.dumps(document))
         path.chmod(0o600)
         return path

@@ -1,6 +1,8 @@
-"""A real OpenSearch for tests: one node from Maven's jars, own port, own folder, stopped at the end.
+"""A real OpenSearch for tests: one node from Maven's jars, own port, own folder,
+stopped at the end.
 
-It knows neither TLS nor users. ``python -m tests.opensearch`` (``bin/opensearch``) runs one until it is interrupted.
+It knows neither TLS nor users. ``python -m tests.opensearch`` (``bin/opensearch``) runs
+one until it is interrupted.
 """
 
 from __future__ import annotations
@@ -47,8 +49,20 @@ def classes() -> Path:
     if not target.is_dir():
         with tempfile.TemporaryDirectory(dir=jars) as aside:
             # Not javac: a machine that only runs Java has none.
-            compiler = ["java", "-cp", f"{jars}/compiler/*", "org.eclipse.jdt.internal.compiler.batch.Main"]
-            words = ["-17", "-nowarn", "-cp", ":".join(map(str, sorted(jars.glob("opensearch/*.jar")))), "-d", aside]
+            compiler = [
+                "java",
+                "-cp",
+                f"{jars}/compiler/*",
+                "org.eclipse.jdt.internal.compiler.batch.Main",
+            ]
+            words = [
+                "-17",
+                "-nowarn",
+                "-cp",
+                ":".join(map(str, sorted(jars.glob("opensearch/*.jar")))),
+                "-d",
+                aside,
+            ]
             subprocess.run([*compiler, *words, str(source)], check=True)
             with suppress(OSError):  # another one compiled it meanwhile
                 shutil.copytree(aside, f"{aside}.done")
@@ -72,11 +86,19 @@ class OpenSearch:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         address.unlink(missing_ok=True)
         command = [
-            *_JAVA, f"-Djava.io.tmpdir={self.folder}", f"-Dlog4j.configurationFile={HOME}/log4j2.properties",
-            "-Dlog4j2.formatMsgNoLookups=true", "-cp", f"{launcher}:{jars}/opensearch/*", "Launcher", str(self.folder),
-        ]  # fmt: skip
+            *_JAVA,
+            f"-Djava.io.tmpdir={self.folder}",
+            f"-Dlog4j.configurationFile={HOME}/log4j2.properties",
+            "-Dlog4j2.formatMsgNoLookups=true",
+            "-cp",
+            f"{launcher}:{jars}/opensearch/*",
+            "Launcher",
+            str(self.folder),
+        ]
         with open(self.folder / "node.log", "ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
+            )
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and self.process.poll() is None:
             if address.is_file():
@@ -99,11 +121,14 @@ class OpenSearch:
     def request(self, method: str, path: str, body: Any = None, *, ok: bool = True) -> Any:
         """The JSON answer of a request; ``body`` is sent as JSON, or as it is where it is bytes.
 
-        With ``ok`` an answer that is an error raises RuntimeError with its text, else that answer is returned.
+        With ``ok`` an answer that is an error raises RuntimeError with its text, else
+        that answer is returned.
         """
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         kind = "application/x-ndjson" if isinstance(body, bytes) else "application/json"
-        request = urllib.request.Request(self.url + path, content, {"Content-Type": kind}, method=method)
+        request = urllib.request.Request(
+            self.url + path, content, {"Content-Type": kind}, method=method
+        )
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
                 text = answer.read()
@@ -114,14 +139,19 @@ class OpenSearch:
                 raise RuntimeError(f"{method} {path}: {error.code} {text[:2000]!r}") from None
         return json.loads(text) if text else {}
 
-    def create(self, index: str, properties: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        """Make an index of one shard without copies; ``properties``: its mapping, beside what OpenSearch guesses."""
+    def create(
+        self, index: str, properties: Mapping[str, Any] | None = None, **settings: Any
+    ) -> None:
+        """Make an index of one shard without copies; ``properties``: its mapping,
+        beside what OpenSearch guesses.
+        """
         given = {"number_of_shards": 1, "number_of_replicas": 0, **settings}
         mapping = {"mappings": {"properties": dict(properties)}} if properties else {}
         self.request("PUT", f"/{index}", {"settings": given, **mapping})
 
     def put(self, index: str, documents: Iterable[tuple[str | None, Mapping[str, Any]]]) -> int:
-        """Store documents, each under its ``_id`` or, where that is None, a random one; returns how many.
+        """Store documents, each under its ``_id`` or, where that is None, a random one;
+        returns how many.
 
         They can be searched when it returns. Raises RuntimeError where one is refused.
         """
@@ -141,7 +171,9 @@ class OpenSearch:
     def _bulk(self, lines: list[str]) -> None:
         answer = self.request("POST", "/_bulk", ("\n".join(lines) + "\n").encode())
         if answer["errors"]:
-            first = next(item["index"] for item in answer["items"] if item["index"]["status"] >= 300)
+            first = next(
+                item["index"] for item in answer["items"] if item["index"]["status"] >= 300
+            )
             raise RuntimeError(f"a document is refused: {first}")
 
     def clear(self) -> None:
@@ -178,7 +210,9 @@ def main() -> None:
         JARS.pin(Path(sys.argv[2]), "python -m tests.opensearch --pin")
         return
     with tempfile.TemporaryDirectory(prefix="opensearch-") as name, running(Path(name)) as node:
-        sys.stdout.write(f"{node.url}\nOpenSearch runs until this ends (Ctrl-C); its log: {node.folder}/node.log\n")
+        sys.stdout.write(
+            f"{node.url}\nOpenSearch runs until this ends (Ctrl-C); its log: {node.folder}/node.log\n"
+        )
         sys.stdout.flush()
         assert node.process is not None
         with suppress(KeyboardInterrupt):

@@ -21,9 +21,15 @@ class Ran:
 
 
 def run_watched(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Ran:
-    """Run a command and read the command lines of it and of all that it starts, as ``ps`` shows them to everybody."""
+    """Run a command and read the command lines of it and of all that it starts, as
+    ``ps`` shows them to everybody.
+    """
     process = subprocess.Popen(
-        command, cwd=folder, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     ran = Ran(0, b"")
     done = threading.Event()
@@ -49,7 +55,9 @@ def _command_lines(top: int) -> set[bytes]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(entry.name)] = int(
+                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                )
     found = {top}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
@@ -60,23 +68,33 @@ def _command_lines(top: int) -> set[bytes]:
     return lines
 
 
-def leaks(secrets: Mapping[str, bytes], ran: Ran, *folders: Path, except_in: Sequence[str] = ()) -> list[str]:
-    """Where planted secrets show: in what was printed, in command lines, in files and their names below ``folders``.
+def leaks(
+    secrets: Mapping[str, bytes], ran: Ran, *folders: Path, except_in: Sequence[str] = ()
+) -> list[str]:
+    """Where planted secrets show: in what was printed, in command lines, in files and
+    their names below ``folders``.
 
     ``except_in``: names of folders and files that are private, and meant to hold them.
     """
     shown = []
     for name, secret in secrets.items():
         if secret in ran.printed:
-            line = next(line for line in ran.printed.splitlines() if secret in line) if b"\n" not in secret else secret
+            line = (
+                next(line for line in ran.printed.splitlines() if secret in line)
+                if b"\n" not in secret
+                else secret
+            )
             shown.append(f"{name} is printed: {line[:300]!r}")
-        shown += [f"{name} is in a command line: {line[:300]!r}" for line in ran.argv if secret in line]
+        shown += [
+            f"{name} is in a command line: {line[:300]!r}" for line in ran.argv if secret in line
+        ]
     for folder in folders:
         for file in sorted(folder.rglob("*")):
             if not set(file.relative_to(folder).parts) & set(except_in):
                 content = file.read_bytes() if file.is_file() else b""
                 shown += [
-                    f"{name} is in {file}" for name, secret in secrets.items()
+                    f"{name} is in {file}"
+                    for name, secret in secrets.items()
                     if secret in content or secret in str(file).encode()
-                ]  # fmt: skip
+                ]
     return shown

@@ -1,4 +1,6 @@
-"""Ports for servers of tests, which nobody else gets between the moment that one is chosen and its use."""
+"""Ports for servers of tests, which nobody else gets between the moment that one is
+chosen and its use.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from typing import Final
 
 _RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST: Final = 20_000
-#: The end of the ports that the kernel gives to no client, and to no server that asks for any port.
+#: The end of the ports that the kernel gives to no client, and to no server that asks
+#: for any port.
 _END: Final = int(_RANGE.read_text().split()[0]) if _RANGE.is_file() else 0
-#: Each worker of pytest-xdist has its own third. It begins anywhere there, as two runs of tests may go on at once.
+#: Each worker of pytest-xdist has its own third. It begins anywhere there, as two runs
+#: of tests may go on at once.
 _WORKERS: Final = 3
 _SHARE: Final = max(0, _END - _FIRST) // _WORKERS
 _WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -24,7 +28,9 @@ _NUMBERS: Final = itertools.count(random.SystemRandom().randrange(_SHARE or 1))
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on, now and until the caller does; another one with each call."""
+    """Return a port that nothing listens on, now and until the caller does; another one
+    with each call.
+    """
     for _ in range(_SHARE):
         port = _LOWEST + next(_NUMBERS) % _SHARE
         with socket.socket() as probe, suppress(OSError):

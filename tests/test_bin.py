@@ -1,4 +1,6 @@
-"""What bin/* tell on a machine that lacks something, and that they do nothing twice. Made-up programs stand on PATH."""
+"""What bin/* tell on a machine that lacks something, and that they do nothing twice.
+Made-up programs stand on PATH.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,22 @@ def tools(folder: Path) -> Path:
     place = folder / "tools"
     if not place.exists():
         place.mkdir()
-        for name in ("dirname", "readlink", "sed", "head", "id", "cat", "env", "sha256sum", "cut", "df", "find"):
-            (place / name).symlink_to(next(p for p in (Path("/usr/bin") / name, Path("/bin") / name) if p.exists()))
+        for name in (
+            "dirname",
+            "readlink",
+            "sed",
+            "head",
+            "id",
+            "cat",
+            "env",
+            "sha256sum",
+            "cut",
+            "df",
+            "find",
+        ):
+            (place / name).symlink_to(
+                next(p for p in (Path("/usr/bin") / name, Path("/bin") / name) if p.exists())
+            )
     return place
 
 
@@ -53,8 +69,16 @@ def apt(folder: Path, packages: str, os_release: str) -> None:
 
 
 DEBIANS = {
-    "12": ("ID=debian\nVERSION_ID=12\n", "openjdk-17-jre-headless python3-venv", "openjdk-17-jre-headless"),
-    "13": ("ID=debian\nVERSION_ID=13\n", "openjdk-21-jre-headless python3-venv", "openjdk-21-jre-headless"),
+    "12": (
+        "ID=debian\nVERSION_ID=12\n",
+        "openjdk-17-jre-headless python3-venv",
+        "openjdk-17-jre-headless",
+    ),
+    "13": (
+        "ID=debian\nVERSION_ID=13\n",
+        "openjdk-21-jre-headless python3-venv",
+        "openjdk-21-jre-headless",
+    ),
 }
 
 
@@ -67,22 +91,37 @@ def test_all_that_lacks_is_named_at_once_in_one_line_with_packages_of_this_distr
     program(tmp_path, "python3", 'case "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac')
     program(tmp_path, "id", "echo 1000")
     environ = {"OS_RELEASE": str(tmp_path / "os-release"), "CMSSPARK_VENV": str(tmp_path / "venv")}
-    run = setup('check_room() { :; }; find_java() { return 1; }; prepare "" java', tmp_path, **environ)
+    run = setup(
+        'check_room() { :; }; find_java() { return 1; }; prepare "" java', tmp_path, **environ
+    )
     assert run.returncode == 78
     assert "Python 3.11, 3.12 or 3.13" in run.stderr and "found: Python 3.9.2" in run.stderr
     (line,) = [line for line in run.stderr.splitlines() if "next:" in line]
-    assert line.startswith("  next: sudo apt-get install -y python3") and java in line and "gcc" in line
+    assert (
+        line.startswith("  next: sudo apt-get install -y python3")
+        and java in line
+        and "gcc" in line
+    )
     assert "Installing" not in run.stderr, "this account may not"
 
 
 def test_a_python_that_is_named_and_does_not_fit_is_refused(tmp_path: Path) -> None:
-    old = program(tmp_path / "old", "python3", 'case "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac')
+    old = program(
+        tmp_path / "old", "python3", 'case "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac'
+    )
     program(tmp_path, "python3", "exit 0")
     run = setup('prepare ""', tmp_path, PYTHON=str(old))
     assert run.returncode == 78
     assert f"PYTHON={old} does not fit: it is Python 3.9.2" in run.stderr
-    without = program(tmp_path / "bare", "python3", 'case "$1" in --version) echo Python 3.12.1;; *) exit 1;; esac')
-    assert "Python 3.12.1 without its venv module" in setup('prepare ""', tmp_path, PYTHON=str(without)).stderr
+    without = program(
+        tmp_path / "bare",
+        "python3",
+        'case "$1" in --version) echo Python 3.12.1;; *) exit 1;; esac',
+    )
+    assert (
+        "Python 3.12.1 without its venv module"
+        in setup('prepare ""', tmp_path, PYTHON=str(without)).stderr
+    )
 
 
 def test_what_is_installed_already_asks_for_nothing(tmp_path: Path) -> None:
@@ -110,8 +149,13 @@ def test_an_index_that_does_not_answer_ends_in_75(tmp_path: Path) -> None:
     words = f"check_index {sys.executable}"
     run = setup(words, tmp_path, PIP_INDEX_URL="http://127.0.0.1:9/simple", http_proxy="")
     assert run.returncode == 75
-    assert "http://127.0.0.1:9/simple does not answer" in run.stderr and "PIP_INDEX_URL" in run.stderr
-    assert setup(words, tmp_path, PIP_NO_INDEX="1", PIP_INDEX_URL="http://127.0.0.1:9").returncode == 0
+    assert (
+        "http://127.0.0.1:9/simple does not answer" in run.stderr and "PIP_INDEX_URL" in run.stderr
+    )
+    assert (
+        setup(words, tmp_path, PIP_NO_INDEX="1", PIP_INDEX_URL="http://127.0.0.1:9").returncode
+        == 0
+    )
 
 
 def test_a_checkout_that_cannot_be_written_has_its_environment_elsewhere(tmp_path: Path) -> None:
@@ -147,14 +191,17 @@ def test_a_newer_python_beside_the_old_one_is_found(tmp_path: Path) -> None:
 
 def test_no_java_is_reported_with_the_exact_command(tmp_path: Path) -> None:
     apt(tmp_path, *DEBIANS["13"][1::-1])
-    run = setup("find_java() { return 1; }; use_java 17", tmp_path, OS_RELEASE=str(tmp_path / "os-release"))
+    run = setup(
+        "find_java() { return 1; }; use_java 17", tmp_path, OS_RELEASE=str(tmp_path / "os-release")
+    )
     assert run.returncode == 78
     assert "Java 17 or 21 is needed" in run.stderr
     assert "apt-get install -y openjdk-21-jre-headless" in run.stderr
 
 
 @pytest.mark.parametrize(
-    ("version", "major"), [("17.0.15", "17"), ("21", "21"), ("1.8.0_452", "8"), ("21-ea", "21"), ("25.0.1", "25")]
+    ("version", "major"),
+    [("17.0.15", "17"), ("21", "21"), ("1.8.0_452", "8"), ("21-ea", "21"), ("25.0.1", "25")],
 )
 def test_javas_major_version_is_read(version: str, major: str, tmp_path: Path) -> None:
     java = program(tmp_path, "java", f"echo 'openjdk version \"{version}\" 2026-01-01' >&2")
@@ -166,8 +213,12 @@ def test_java_home_comes_first_and_one_that_does_not_fit_is_passed_over(tmp_path
         program(tmp_path / home / "bin", "java", f"echo 'openjdk version \"{version}\"' >&2")
     words = "use_java && echo $JAVA_HOME"
     path = tmp_path / "other" / "bin"
-    assert setup(words, path, JAVA_HOME=str(tmp_path / "new")).stdout.strip() == str(tmp_path / "new")
-    assert setup(words, path, JAVA_HOME=str(tmp_path / "old")).stdout.strip() == str(tmp_path / "other")
+    assert setup(words, path, JAVA_HOME=str(tmp_path / "new")).stdout.strip() == str(
+        tmp_path / "new"
+    )
+    assert setup(words, path, JAVA_HOME=str(tmp_path / "old")).stdout.strip() == str(
+        tmp_path / "other"
+    )
 
 
 def test_packages_are_not_installed_by_an_account_that_may_not(tmp_path: Path) -> None:
@@ -184,7 +235,9 @@ def test_an_environment_is_made_anew_once_there_is_a_c_compiler(tmp_path: Path) 
     words = f"stamp_of python3 {REPO}/constraints.txt"
     without = setup(words, tmp_path).stdout
     program(tmp_path, "cc", "exit 0")
-    assert len(without) == 33 and setup(words, tmp_path).stdout == without, "Python's headers are missing still"
+    assert len(without) == 33 and setup(words, tmp_path).stdout == without, (
+        "Python's headers are missing still"
+    )
     (headers / "Python.h").touch()
     assert setup(words, tmp_path).stdout not in ("", without)
 
@@ -192,7 +245,9 @@ def test_an_environment_is_made_anew_once_there_is_a_c_compiler(tmp_path: Path) 
 def test_every_script_is_sound_shell() -> None:
     for script in (*sorted((REPO / "bin").iterdir()), REPO / ".ci" / "run"):
         if script.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash"):
-            run = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False)
+            run = subprocess.run(
+                ["bash", "-n", str(script)], capture_output=True, text=True, check=False
+            )
             assert (run.returncode, run.stderr) == (0, ""), script
 
 
@@ -203,12 +258,18 @@ def test_cron_daily_passes_its_options_on_with_crons_short_path(tmp_path: Path) 
     (tmp_path / "bin" / "setup").write_text(stub)
     program(tmp_path / ".venv" / "bin", "cmsspark", 'echo "$@" in $TZ')
     command = ["/bin/bash", f"{tmp_path}/bin/cron_daily", "--to", "20260115", "--job", "a b"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": "/nowhere"})
+    run = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"PATH": "/nowhere"}
+    )
     assert run.stdout.splitlines() == ["daily --to 20260115 --job a b in UTC"], run.stderr
 
 
 def test_the_example_for_cron_names_programs_that_are_there_and_no_percent_sign() -> None:
-    lines = [line for line in (REPO / "etc" / "crontab").read_text().splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in (REPO / "etc" / "crontab").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     jobs = [line.split(None, 5) for line in lines if "=" not in line.split()[0]]
     assert jobs
     for *when, command in jobs:
@@ -218,11 +279,17 @@ def test_the_example_for_cron_names_programs_that_are_there_and_no_percent_sign(
 
 
 @pytest.mark.parametrize("option", [["--out", "FOLDER/new"], ["--out=FOLDER/new"]])
-def test_a_demo_that_cannot_be_written_is_refused_before_set_up(tmp_path: Path, option: list[str]) -> None:
+def test_a_demo_that_cannot_be_written_is_refused_before_set_up(
+    tmp_path: Path, option: list[str]
+) -> None:
     folder = tmp_path / "a file"
     folder.touch()
     words = [word.replace("FOLDER", str(folder)) for word in option]
-    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CMSSPARK_VENV": str(tmp_path / "venv")}
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "CMSSPARK_VENV": str(tmp_path / "venv"),
+    }
     command = ["bash", str(REPO / "bin" / "demo"), *words]
     run = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert run.returncode == 73 and "bin/demo --out DIR" in run.stderr

@@ -19,16 +19,24 @@ LONGS = st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=40)
 
 @settings(deadline=None)  # the first import of pandas by pa.array takes its time
 @given(LONGS, LONGS, st.integers(0, 10))
-def test_any_column_in_any_chunks_is_read_as_it_is(first: list[int | None], second: list[int | None], cut: int) -> None:
-    column = pa.chunked_array([pa.array(first, pa.int64()).slice(cut), pa.array(second, pa.int64())])
+def test_any_column_in_any_chunks_is_read_as_it_is(
+    first: list[int | None], second: list[int | None], cut: int
+) -> None:
+    column = pa.chunked_array(
+        [pa.array(first, pa.int64()).slice(cut), pa.array(second, pa.int64())]
+    )
     wanted = first[cut:] + second
     assert is_there(column).tolist() == [value is not None for value in wanted]
-    assert to_numpy(column, np.int64, -1).tolist() == [-1 if value is None else value for value in wanted]
+    assert to_numpy(column, np.int64, -1).tolist() == [
+        -1 if value is None else value for value in wanted
+    ]
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.float64])
 @given(values=st.lists(st.tuples(st.integers(0, 99), st.booleans()), max_size=40))
-def test_numbers_become_an_array_with_nulls(kind: type[np.generic], values: list[tuple[int, bool]]) -> None:
+def test_numbers_become_an_array_with_nulls(
+    kind: type[np.generic], values: list[tuple[int, bool]]
+) -> None:
     numbers = np.array([number for number, _ in values], kind)
     made = from_numpy(numbers, np.array([there for _, there in values], np.bool_))
     made.validate(full=True)
@@ -69,7 +77,9 @@ def test_a_day_is_counted_stored_and_shown_without_pandas(tmp_path: Path) -> Non
         "run(DayRequest('dbs_aaa', day, asked.fout, settings, asked.root, streams=('aaa',), tables=('dbs_aaa',)))\n"
         "print([name for name in ('pandas', 'pyspark', 'polars') if name in sys.modules])\n"
     )
-    told = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
     assert told.stdout == "[]\n", told.stderr
     assert "taken from data_aggregation" in told.stderr
     assert "where every record went: " in told.stderr

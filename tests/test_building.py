@@ -1,4 +1,6 @@
-"""The package is built with a C compiler and without one, and nothing that was made of other sources stays."""
+"""The package is built with a C compiler and without one, and nothing that was made of
+other sources stays.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,19 @@ def setup(source: Path, *words: str, **environ: str) -> None:
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
 
 
-def test_without_a_compiler_the_package_is_installed_and_reads_logs(checkout: Path, tmp_path: Path) -> None:
+def test_without_a_compiler_the_package_is_installed_and_reads_logs(
+    checkout: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "installed"
-    words = ["install", "--no-build-isolation", "--no-deps", "--no-index", "--target", str(target), str(checkout)]
+    words = [
+        "install",
+        "--no-build-isolation",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(target),
+        str(checkout),
+    ]
     run = subprocess.run(
         [sys.executable, "-m", "pip", *words],
         capture_output=True,
@@ -70,7 +82,9 @@ def test_without_a_compiler_the_package_is_installed_and_reads_logs(checkout: Pa
     assert look(target) == {"why not": "missing", "from": None}
 
 
-def test_what_changed_is_compiled_and_where_that_fails_nothing_old_stays(checkout: Path, tmp_path: Path) -> None:
+def test_what_changed_is_compiled_and_where_that_fails_nothing_old_stays(
+    checkout: Path, tmp_path: Path
+) -> None:
     package, noted, compiler = checkout / "cmsspark", tmp_path / "noted", tmp_path / "cc"
     compiler.write_text(COMPILER)
     compiler.chmod(0o755)
@@ -81,8 +95,13 @@ def test_what_changed_is_compiled_and_where_that_fails_nothing_old_stays(checkou
         return sorted(Path(line).stem for line in noted.read_text().splitlines())
 
     def libraries() -> dict[str, bytes]:
-        found = {path.relative_to(package).as_posix(): path.read_bytes() for path in package.rglob("*.so")}
-        return {name.removesuffix(SUFFIX).replace("/", "."): content for name, content in found.items()}
+        found = {
+            path.relative_to(package).as_posix(): path.read_bytes()
+            for path in package.rglob("*.so")
+        }
+        return {
+            name.removesuffix(SUFFIX).replace("/", "."): content for name, content in found.items()
+        }
 
     def are_of_these_sources() -> bool:
         wanted = digests(lambda inside: (package / inside).read_bytes())
@@ -97,10 +116,18 @@ def test_what_changed_is_compiled_and_where_that_fails_nothing_old_stays(checkou
     assert build() == [] and files == {path: path.stat().st_ino for path in package.rglob("*.so")}
 
     changed = package / "sources" / "formats" / "plain_csv.pyx"
-    for added, cc, compiled in (("ADDED_FIRST", compiler, ["plain_csv"]), ("ADDED_THEN", "/bin/false", [])):
+    for added, cc, compiled in (
+        ("ADDED_FIRST", compiler, ["plain_csv"]),
+        ("ADDED_THEN", "/bin/false", []),
+    ):
         changed.write_text(f"{changed.read_text()}{added} = 1\n")
         # As from an archive: its time says nothing.
         os.utime(changed, (1, 1))
         assert build(cc) == compiled and are_of_these_sources()
-        assert added in (checkout / "build" / "cmsspark" / "sources" / "formats" / "plain_csv.c").read_text()
+        assert (
+            added
+            in (
+                checkout / "build" / "cmsspark" / "sources" / "formats" / "plain_csv.c"
+            ).read_text()
+        )
     assert set(NAMES) - set(libraries()) == {"sources.formats.plain_csv"}

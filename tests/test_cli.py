@@ -32,7 +32,9 @@ def test_help_names_every_command_with_a_line() -> None:
         assert len(names) == len(set(names)) <= 20
         for heading, entries in GROUPS.items():
             listed = output.partition(f"\n{heading}:\n")[2].partition("\n\n")[0].splitlines()
-            assert [line.split(maxsplit=1) for line in listed] == [[n, entry[2]] for n, entry in entries.items()]
+            assert [line.split(maxsplit=1) for line in listed] == [
+                [n, entry[2]] for n, entry in entries.items()
+            ]
 
 
 def test_what_few_people_need_is_listed_by_lab_only() -> None:
@@ -68,7 +70,9 @@ def test_a_command_of_no_known_name_ends_in_2() -> None:
         (("dbs_jm",), "It is a job: run_spark dbs_jm"),
     ],
 )
-def test_an_unknown_command_names_the_nearest_one_or_the_job_that_was_meant(words: tuple[str, ...], said: str) -> None:
+def test_an_unknown_command_names_the_nearest_one_or_the_job_that_was_meant(
+    words: tuple[str, ...], said: str
+) -> None:
     result = CliRunner().invoke(command, words)
     assert result.exit_code == 2
     assert said in result.output
@@ -83,7 +87,9 @@ def test_an_unknown_command_names_the_nearest_one_or_the_job_that_was_meant(word
         (("show", "data_agregation", "--date", "20260115"), "did you mean data_aggregation?"),
     ],
 )
-def test_an_unknown_name_is_refused_with_the_nearest_one(words: tuple[str, ...], said: str) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest_one(
+    words: tuple[str, ...], said: str
+) -> None:
     with pytest.raises(UsageError) as error:
         CliRunner().invoke(command, words, catch_exceptions=False)
     assert error.value.next_step == said
@@ -94,7 +100,12 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(words: tuple[str, ...],
 def test_help_imports_neither_pyspark_nor_any_job() -> None:
     check = "sys.exit(any(m.startswith(('pyspark', 'cmsspark.apps.')) for m in sys.modules))"
     code = f"import sys; from cmsspark.main import command; command.main(['--help'], standalone_mode=False); {check}"
-    assert subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL
+        ).returncode
+        == 0
+    )
 
 
 def test_every_command_is_a_click_command() -> None:
@@ -106,12 +117,19 @@ def test_help_on_exit_codes_prints_each_code_with_its_meaning_and_the_next_step(
     text = run("help", "exit-codes")
     for code in Exit:
         assert re.search(
-            rf"^ +{int(code)}  {re.escape(code.meaning)}\n +next: {re.escape(code.next_step)}$", text, re.M
+            rf"^ +{int(code)}  {re.escape(code.meaning)}\n +next: {re.escape(code.next_step)}$",
+            text,
+            re.M,
         )
 
 
 def test_the_exit_codes_of_the_operations_page_are_those_of_the_code() -> None:
-    section = (DOCS / "operations.md").read_text(encoding="utf-8").partition("## Exit codes")[2].partition("\n## ")[0]
+    section = (
+        (DOCS / "operations.md")
+        .read_text(encoding="utf-8")
+        .partition("## Exit codes")[2]
+        .partition("\n## ")[0]
+    )
     rows = re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \|$", section, re.MULTILINE)
     assert rows == [(str(int(code)), code.meaning, code.next_step) for code in Exit]
 
@@ -132,7 +150,9 @@ def test_help_alone_lists_commands_and_topics() -> None:
     assert "exit-codes" in text.partition("Topics")[2]
 
 
-@pytest.mark.parametrize("names", [("nothing",), ("diff", "nothing"), ("exit-codes", "65"), ("outbox", "nothing")])
+@pytest.mark.parametrize(
+    "names", [("nothing",), ("diff", "nothing"), ("exit-codes", "65"), ("outbox", "nothing")]
+)
 def test_help_on_an_unknown_name_says_what_there_is(names: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="there is no help on") as error:
         CliRunner().invoke(command, ["help", *names], catch_exceptions=False)
@@ -148,7 +168,9 @@ def test_help_loads_no_other_command_and_no_spark() -> None:
         "import sys; from cmsspark.main import command; "
         f"command.main(['help', 'exit-codes'], standalone_mode=False); {check}"
     )
-    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True
+    )
     assert ended.stderr.strip() == "['cmsspark.apps.results', 'cmsspark.apps.results.help']"
 
 

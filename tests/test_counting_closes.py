@@ -1,4 +1,6 @@
-"""Rules 41 to 46 of ``docs/counting.md`` over hand-written records: what the package and the oracle make of each."""
+"""Rules 41 to 46 of ``docs/counting.md`` over hand-written records: what the package
+and the oracle make of each.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def form_of(case: closes.CloseCase) -> str:
 
 
 @pytest.mark.parametrize("form", ["flat", "data", "other"])
-def test_rules_41_to_46_the_oracle_and_both_decoders_count_each_case_as_it_is_written(form: str) -> None:
+def test_rules_41_to_46_the_oracle_and_both_decoders_count_each_case_as_it_is_written(
+    form: str,
+) -> None:
     def check(case: closes.CloseCase) -> None:
         assert _one(_by_oracle([case.line])) == case.expected
         assert _one(_by_decoder([case.line])) == case.expected
@@ -90,10 +94,23 @@ def test_rules_41_to_47_every_cell_of_a_day_is_the_oracles(tmp_path: Path) -> No
     write_case_tables(tree.dbs(), tree.phedex())
     lines = closes.lines_at_random(4, 2000)
     tree.write_lines("aaa-ng", lines, parts=4)
-    settings = Settings(None, None, tmp_path / "state", tmp_path / "cache",
-                        sources={"epochs": {"aaa": {"aaa-ng": {"from": "2019-06-01"}}}})  # fmt: skip
-    request = DayRequest("dbs_aaa", DAY, str(tmp_path / "store"), settings, root=str(tree.root), streams=("aaa",),
-                         tables=("dbs_aaa",), max_malformed="100%")  # fmt: skip
+    settings = Settings(
+        None,
+        None,
+        tmp_path / "state",
+        tmp_path / "cache",
+        sources={"epochs": {"aaa": {"aaa-ng": {"from": "2019-06-01"}}}},
+    )
+    request = DayRequest(
+        "dbs_aaa",
+        DAY,
+        str(tmp_path / "store"),
+        settings,
+        root=str(tree.root),
+        streams=("aaa",),
+        tables=("dbs_aaa",),
+        max_malformed="100%",
+    )
     done = run(request, log=lambda text: None)
     counted = StreamCount()
     catalogue = read_catalogue(tree.root, DAY)

@@ -1,4 +1,6 @@
-"""Rules 29 to 33 of ``docs/counting.md`` over hand-written records: what the package and the oracle make of each."""
+"""Rules 29 to 33 of ``docs/counting.md`` over hand-written records: what the package
+and the oracle make of each.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ CASES = [(case.name, case) for case in jobs.cases()]
 @cache
 def _catalogue() -> oracle.JobCatalogue:
     names = {row[0]: row[1] for row in tables.DATASETS}
-    found = oracle.JobCatalogue({row[1]: names[row[2]] for row in tables.BLOCKS}, set(names.values()))
+    found = oracle.JobCatalogue(
+        {row[1]: names[row[2]] for row in tables.BLOCKS}, set(names.values())
+    )
     for row in tables.REPLICAS:
         site, kind = catalogue.site_and_kind(row[13])
         if kind == "disk" and row[20] not in ("0", "null"):
@@ -38,18 +42,31 @@ def _catalogue() -> oracle.JobCatalogue:
 
 def _by_oracle(case: jobs.JobCase) -> tuple[Counter[str], list[tuple[object, ...]]]:
     count = oracle.count_jobs(case.lines, DAY, case.before, _catalogue())
-    return +count.bins, [tuple(_value(job, what) for what in case.what) for job in count.jobs if case.what]
+    return +count.bins, [
+        tuple(_value(job, what) for what in case.what) for job in count.jobs if case.what
+    ]
 
 
 def _value(job: oracle.Job, what: str) -> object:
     record = job.record
     return {
-        "input": job.input, "dataset": job.dataset, "block": job.block, "remote": job.remote,
-        "site": record.site_name, "user": record.user_name, "app": record.app, "status": record.status,
-        "time": record.time_ms, "wall": oracle.milliseconds(record.wall), "cpu": oracle.milliseconds(record.cpu),
-        "bytes": record.read_bytes, "exit": record.exit_code, "raw_block": record.block, "raw_dataset": record.dataset,
+        "input": job.input,
+        "dataset": job.dataset,
+        "block": job.block,
+        "remote": job.remote,
+        "site": record.site_name,
+        "user": record.user_name,
+        "app": record.app,
+        "status": record.status,
+        "time": record.time_ms,
+        "wall": oracle.milliseconds(record.wall),
+        "cpu": oracle.milliseconds(record.cpu),
+        "bytes": record.read_bytes,
+        "exit": record.exit_code,
+        "raw_block": record.block,
+        "raw_dataset": record.dataset,
         "workflow": record.workflow,
-    }[what]  # fmt: skip
+    }[what]
 
 
 def test_rules_29_to_33_the_oracle_counts_each_case_as_it_is_written() -> None:
@@ -81,24 +98,37 @@ def _check_decoder(case: jobs.JobCase, *, is_fast: bool) -> None:
     """Check the bins of a case and the record of each job that counts."""
     batch = _decoded(case.lines, DAY, is_fast=is_fast)
     early = {
-        **batch.job_bins, "malformed": len(batch.malformed), "out_of_day": sum(batch.out_of_day.values()),
-    }  # fmt: skip
+        **batch.job_bins,
+        "malformed": len(batch.malformed),
+        "out_of_day": sum(batch.out_of_day.values()),
+    }
     wanted = {
-        name: case.bins.get(name, 0) for name in ("malformed", "out_of_day", "not_final", "other_type", "never_ran")
+        name: case.bins.get(name, 0)
+        for name in ("malformed", "out_of_day", "not_final", "other_type", "never_ran")
     }
     assert {name: early.get(name, 0) for name in wanted} == wanted
     assert batch.read == len(case.lines)
-    before = {job.job_id for job in _decoded(case.before, DAY - timedelta(days=1), is_fast=is_fast).jobs}
+    before = {
+        job.job_id for job in _decoded(case.before, DAY - timedelta(days=1), is_fast=is_fast).jobs
+    }
     best = {}
     for job in batch.jobs:
         if job.job_id not in before:
             best[job.job_id] = max(best.get(job.job_id, job), job, key=rank)
     assert len(batch.jobs) - len(best) == case.bins.get("repeated", 0)
     of_job = {
-        "site": "site", "user": "user", "app": "app", "time": "time_ms", "wall": "wall_ms", "cpu": "cpu_ms",
-        "bytes": "read_bytes", "exit": "exit_code", "raw_block": "data_block", "raw_dataset": "desired_dataset",
+        "site": "site",
+        "user": "user",
+        "app": "app",
+        "time": "time_ms",
+        "wall": "wall_ms",
+        "cpu": "cpu_ms",
+        "bytes": "read_bytes",
+        "exit": "exit_code",
+        "raw_block": "data_block",
+        "raw_dataset": "desired_dataset",
         "workflow": "workflow",
-    }  # fmt: skip
+    }
     for job, values in zip(best.values(), case.counted, strict=False):
         for what, value in zip(case.what, values, strict=True):
             if what in of_job:
@@ -108,7 +138,9 @@ def _check_decoder(case: jobs.JobCase, *, is_fast: bool) -> None:
 
 
 @pytest.mark.parametrize("is_fast", [True, False], ids=["compiled", "plain"])
-def test_rules_29_to_31_the_decoder_bins_each_case_and_keeps_the_record_that_counts(is_fast: bool) -> None:
+def test_rules_29_to_31_the_decoder_bins_each_case_and_keeps_the_record_that_counts(
+    is_fast: bool,
+) -> None:
     assert failures(CASES, lambda case: _check_decoder(case, is_fast=is_fast)) == []
 
 

@@ -1,6 +1,8 @@
-"""Every rule of ``docs/counting.md`` over hand-written records: what the decoders and the oracle make of each.
+"""Every rule of ``docs/counting.md`` over hand-written records: what the decoders and
+the oracle make of each.
 
-The records with their expectations are in ``tests/corpus/cases_*.py``; each test here takes those of one rule.
+The records with their expectations are in ``tests/corpus/cases_*.py``; each test here
+takes those of one rule.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def forms_of(rule: int) -> pytest.MarkDecorator:
 
 
 def _by_decoder(case: Case) -> Expected:
-    """A file of another schema may be refused as a whole; then it is told, and not counted as anything else."""
+    """A file of another schema may be refused as a whole; then it is told, and not
+    counted as anything else.
+    """
     try:
         return judged.by_decoder(case)
     except DataError:
@@ -65,7 +69,24 @@ def _judged(judge: Callable[[Case], Expected], case: Case) -> object:
 
 def test_every_case_belongs_to_a_form_and_rule_tested_here() -> None:
     assert {form for _, form in _cases()} == set(FORMS)
-    assert {rule for rule, _ in _cases()} == {1, 2, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 18, 21}
+    assert {rule for rule, _ in _cases()} == {
+        1,
+        2,
+        4,
+        5,
+        6,
+        7,
+        9,
+        10,
+        11,
+        12,
+        13,
+        14,
+        15,
+        16,
+        18,
+        21,
+    }
     names = [str(case) for case in hostile.cases()]
     assert len(names) == len(set(names)) > 3000
 
@@ -136,7 +157,8 @@ def test_rule_08_more_than_one_malformed_in_a_thousand_and_more_than_ten_fail(
 
 
 @pytest.mark.parametrize(
-    ("read", "matched", "fails"), [(999, 0, False), (1000, 0, True), (1000, 1, False), (0, 0, False)]
+    ("read", "matched", "fails"),
+    [(999, 0, False), (1000, 0, True), (1000, 1, False), (0, 0, False)],
 )
 def test_rule_08_none_of_a_thousand_matched_fails(read: int, matched: int, fails: bool) -> None:
     bins = {"crab": StreamBins(read=read, matched=matched)}
@@ -153,7 +175,10 @@ def test_rule_08_none_of_a_thousand_matched_fails(read: int, matched: int, fails
 def test_rule_08_more_than_five_in_a_hundred_out_of_day_warn(out: int, warns: bool) -> None:
     bins = {"eos": StreamBins(read=100, matched=100 - out)}
     bins["eos"].out_of_day["2019-06-14"] = out
-    assert bool(reconciliation.check(bins, reconciliation.parse_tolerances(None, ["eos"]), {})) == warns
+    assert (
+        bool(reconciliation.check(bins, reconciliation.parse_tolerances(None, ["eos"]), {}))
+        == warns
+    )
 
 
 def test_rule_08_tolerances_are_set_for_one_stream_or_all() -> None:
@@ -214,12 +239,16 @@ def test_rule_21_remote_is_reported_by_sites_or_by_replicas(form: str) -> None:
 
 
 @pytest.mark.parametrize("case", cases_eos.repeated_counts(), ids=str)
-def test_rule_02_a_count_that_stands_twice_is_malformed_by_the_oracle_if_any_is_ill_typed(case: Case) -> None:
+def test_rule_02_a_count_that_stands_twice_is_malformed_by_the_oracle_if_any_is_ill_typed(
+    case: Case,
+) -> None:
     assert judged.by_oracle(case) == case.expected
 
 
 @pytest.mark.parametrize("case", cases_eos.repeated_counts(), ids=str)
-def test_rule_02_a_count_that_stands_twice_in_an_eos_struct_is_malformed_if_any_is_ill_typed(case: Case) -> None:
+def test_rule_02_a_count_that_stands_twice_in_an_eos_struct_is_malformed_if_any_is_ill_typed(
+    case: Case,
+) -> None:
     assert judged.by_decoder(case) == case.expected
 
 
@@ -231,13 +260,17 @@ MUTATED = {
 
 
 @pytest.mark.parametrize("stream", MUTATED)
-def test_records_changed_at_random_are_counted_as_the_oracle_counts_them(stream: str, seed: int = 11) -> None:
+def test_records_changed_at_random_are_counted_as_the_oracle_counts_them(
+    stream: str, seed: int = 11
+) -> None:
     form, lines = MUTATED[stream]
     made = ordinary.world(seed)
     made.lfns = [row[1] for row in tables.FILES]
     changed = list(hostile.mutated(lines(made, 1000, DAY_START), seed))
     wrong = []
-    for start in range(0, len(changed), 10):  # in small files, so that a difference is easily found
+    for start in range(
+        0, len(changed), 10
+    ):  # in small files, so that a difference is easily found
         content = b"\n".join(changed[start : start + 10])
         by_decoder = judged.decoded(stream, form, content)
         by_oracle = judged.counted_by_oracle(stream, content)

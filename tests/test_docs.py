@@ -1,4 +1,6 @@
-"""The documentation: links and anchors lead somewhere, the API page's examples run, lists are complete."""
+"""The documentation: links and anchors lead somewhere, the API page's examples run,
+lists are complete.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,11 @@ PAGES = [
 _FENCE = re.compile(r"^(```+).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 #: Directives of the API page: the kind of object and its name.
-API = re.findall(r"^\.\. auto(\w+):: ([\w.]+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
-#: Functions whose examples share a Spark session; those of all others run in ``tests/test_examples.py``.
+API = re.findall(
+    r"^\.\. auto(\w+):: ([\w.]+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE
+)
+#: Functions whose examples share a Spark session; those of all others run in
+#: ``tests/test_examples.py``.
 NEEDS_SPARK = ("session", "accesses", "table", "measure")
 
 
@@ -41,7 +46,9 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, made as GitHub makes them; a heading that occurs again gets a number."""
+    """The anchors of a page's headings, made as GitHub makes them; a heading that
+    occurs again gets a number.
+    """
     text = prose(page)
     for included in re.findall(r"```\{include\} (\S+)", page.read_text(encoding="utf-8")):
         text += prose(page.parent / included)
@@ -74,7 +81,11 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 
 def test_modules_and_functions_that_pages_name_exist() -> None:
-    names = {name for page in PAGES for name in re.findall(r"`(cmsspark\.apps\.[\w.]+)[(`]", page.read_text("utf-8"))}
+    names = {
+        name
+        for page in PAGES
+        for name in re.findall(r"`(cmsspark\.apps\.[\w.]+)[(`]", page.read_text("utf-8"))
+    }
     assert len(names) > 5
     for name in names:
         pkgutil.resolve_name(name)
@@ -85,7 +96,10 @@ def test_a_link_to_a_file_or_a_heading_that_does_not_exist_is_found(tmp_path: Pa
     page.write_text(
         "# Über *uns*: a `b`\n[1](#über-uns-a-b) [2](#gone) [3](gone.md)\n```\n# no heading [4](x.md)\n```\n"
     )
-    assert list(dict.fromkeys(broken_links(page))) == ["#gone: no such heading", "gone.md: no such file"]
+    assert list(dict.fromkeys(broken_links(page))) == [
+        "#gone: no such heading",
+        "gone.md: no such file",
+    ]
 
 
 def test_the_index_lists_every_page_and_every_decision() -> None:
@@ -131,14 +145,22 @@ def test_every_function_on_the_api_page_has_an_example(name: str) -> None:
 
 
 def run_examples(name: str, replaced: dict[str, str]) -> doctest.TestResults:
-    """Run the examples in the docstring of an object, with some texts replaced, in its module's names."""
+    """Run the examples in the docstring of an object, with some texts replaced, in its
+    module's names.
+    """
     found = inspect.unwrap(documented(name))
     module = sys.modules[found.__module__]
     text = inspect.getdoc(found) or ""
     for old, new in replaced.items():
         text = text.replace(old, new)
-    names = {**vars(module), module.__name__.rpartition(".")[2]: module, "cms": importlib.import_module("cmsspark")}
-    return doctest.DocTestRunner(verbose=False).run(doctest.DocTestParser().get_doctest(text, names, name, None, 0))
+    names = {
+        **vars(module),
+        module.__name__.rpartition(".")[2]: module,
+        "cms": importlib.import_module("cmsspark"),
+    }
+    return doctest.DocTestRunner(verbose=False).run(
+        doctest.DocTestParser().get_doctest(text, names, name, None, 0)
+    )
 
 
 def test_the_examples_for_notebooks_work_on_a_made_day(
@@ -149,7 +171,12 @@ def test_the_examples_for_notebooks_work_on_a_made_day(
         monkeypatch.setenv(f"XDG_{name.upper()}_HOME", str(tmp_path / name))
     monkeypatch.setenv("PYTHONPATH", str(TOP))
     monkeypatch.chdir(tmp_path)
-    command = [*installed("run_spark", "cmsspark.submit"), "data_aggregation", "--date", "20260115"]
+    command = [
+        *installed("run_spark", "cmsspark.submit"),
+        "data_aggregation",
+        "--date",
+        "20260115",
+    ]
     command += ["--root", str(tmp_path / "mirror"), "--fout", str(tmp_path / "results")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -159,8 +186,13 @@ def test_the_examples_for_notebooks_work_on_a_made_day(
 
 
 def test_what_builds_the_site_is_pinned() -> None:
-    pinned = {line.partition("==")[0].lower() for line in (TOP / "constraints.txt").read_text().splitlines()}
-    extra = re.search(r'"docs": \[(.+?)\]', (TOP / "setup.py").read_text(encoding="utf-8"), re.DOTALL)
+    pinned = {
+        line.partition("==")[0].lower()
+        for line in (TOP / "constraints.txt").read_text().splitlines()
+    }
+    extra = re.search(
+        r'"docs": \[(.+?)\]', (TOP / "setup.py").read_text(encoding="utf-8"), re.DOTALL
+    )
     assert extra
     wanted = {re.split(r"[<>=]", text)[0] for text in re.findall(r'"([^"]+)"', extra[1])}
     assert {"sphinx", "myst-parser"} <= wanted <= pinned

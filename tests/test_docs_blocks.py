@@ -1,8 +1,9 @@
-"""Each block of each page is run: as shell lines, as Python, as settings. One that a test machine cannot run says why.
+"""Each block of each page is run: as shell lines, as Python, as settings. One that a
+test machine cannot run says why.
 
-The line above a block may be ``<!-- not run: REASON -->`` or ``<!-- run by tests/FILE -->``. One without a language has
-lines for a shell, each run in a folder with a small CMS. Lines that need a cluster or a broker are run with
-``--dry-run``.
+The line above a block may be ``<!-- not run: REASON -->`` or ``<!-- run by tests/FILE
+-->``. One without a language has lines for a shell, each run in a folder with a small
+CMS. Lines that need a cluster or a broker are run with ``--dry-run``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from tests.commands import CLIENT, CMSSPARK, RUN_SPARK, server
 
 TOP = Path(__file__).resolve().parent.parent
 PAGES = sorted(
-    [*(TOP / name for name in ("README.md", "CONTRIBUTING.md", "bench/README.md")), *(TOP / "docs").rglob("*.md")]
+    [
+        *(TOP / name for name in ("README.md", "CONTRIBUTING.md", "bench/README.md")),
+        *(TOP / "docs").rglob("*.md"),
+    ]
 )
 DAY = date(2026, 1, 15)
 #: Stored days, so that twelve weeks and a month are whole.
@@ -43,7 +47,8 @@ STANDS_FOR = {
     "--from 20260101 --to 20260131 --parallel 2": "--from 20260114 --to 20260115 --parallel 2",
     "20260101..20260105,20260109": "20260114..20260114,20260115",
 }
-#: Codes that are no failure: days wait for logs that are not there; there is nothing to compare an earlier run with.
+#: Codes that are no failure: days wait for logs that are not there; there is nothing to
+#: compare an earlier run with.
 ALLOWED = {"cmsspark daily": (0, 3, 75), "cmsspark daily acknowledge": (0, 2)}
 
 
@@ -72,13 +77,17 @@ def blocks_of(page: Path) -> list[Block]:
         else:
             above = re.fullmatch(r"<!-- (.*) -->", lines[start - 1]) if start else None
             text = "\n".join(lines[start + 1 : number])
-            found.append(Block(page, start + 1, lines[start][3:].strip(), text, above[1] if above else ""))
+            found.append(
+                Block(page, start + 1, lines[start][3:].strip(), text, above[1] if above else "")
+            )
             start = None
     assert start is None, f"{page}: a block without an end"
     return found
 
 
-BLOCKS = [block for page in PAGES for block in blocks_of(page) if not block.language.startswith("{")]
+BLOCKS = [
+    block for page in PAGES for block in blocks_of(page) if not block.language.startswith("{")
+]
 UNMARKED = [block for block in BLOCKS if not block.mark]
 
 
@@ -90,31 +99,49 @@ def test_every_block_is_run_or_says_why_not() -> None:
     for block in BLOCKS:
         if block.mark.startswith("run by "):
             file = TOP / block.mark.removeprefix("run by ")
-            assert block.page.stem in file.read_text(encoding="utf-8").replace("README", "README"), block
+            assert block.page.stem in file.read_text(encoding="utf-8").replace(
+                "README", "README"
+            ), block
         elif block.mark:
             assert re.fullmatch(r"not run: \w.{10,}", block.mark), f"{block}: {block.mark}"
         else:
-            assert block.language in ("", "sh", "python", "yaml", "json"), f"{block}: {block.language}"
+            assert block.language in ("", "sh", "python", "yaml", "json"), (
+                f"{block}: {block.language}"
+            )
     assert len(BLOCKS) > 30
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small CMS, its stored days, a script, settings and credentials; ``bin`` has both commands."""
+    """A folder with a small CMS, its stored days, a script, settings and credentials;
+    ``bin`` has both commands.
+    """
     place = tmp_path_factory.mktemp("docs")
     make(place / "mirror", DAY - timedelta(days=1), days=2, records=1_500)
     (place / "mine.py").write_text("")
     credentials = {
-        "amq_broker.json": {"username": "u", "password": "p", "producer": "cms", "topic": "/topic/cms.test",
-                            "host_and_ports": "127.0.0.1:1"},
+        "amq_broker.json": {
+            "username": "u",
+            "password": "p",
+            "producer": "cms",
+            "topic": "/topic/cms.test",
+            "host_and_ports": "127.0.0.1:1",
+        },
         "monit.json": {"url": "https://127.0.0.1:1/x", "username": "u", "password": "p"},
-    }  # fmt: skip
+    }
     for name, content in credentials.items():
         (place / name).write_text(json.dumps(content))
         (place / name).chmod(0o600)
-    (place / "my.yaml").write_text(next(block.text for block in of_language("yaml") if block.text.startswith("zmm:")))
-    settings = {"root": "mirror", "store": "results", "state_dir": "state", "cache_dir": "cache",
-                "daily": {"publish": False, "quiet_minutes": 0}}  # fmt: skip
+    (place / "my.yaml").write_text(
+        next(block.text for block in of_language("yaml") if block.text.startswith("zmm:"))
+    )
+    settings = {
+        "root": "mirror",
+        "store": "results",
+        "state_dir": "state",
+        "cache_dir": "cache",
+        "daily": {"publish": False, "quiet_minutes": 0},
+    }
     (place / "cmsspark.yaml").write_text(yaml.safe_dump(settings))
     _commands(place / "bin")
     for job in ("data_aggregation", "dbs_aaa", "dbs_phedex", "site_tier_usage"):
@@ -161,7 +188,9 @@ def _past(place: Path) -> None:
     store_history(_Past(rows), str(place / "results"), before, key.key_id)  # type: ignore[arg-type]
 
 
-def run(place: Path, line: str, allowed: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
+def run(
+    place: Path, line: str, allowed: tuple[int, ...] = (0,)
+) -> subprocess.CompletedProcess[str]:
     """Run a line as a shell does."""
     environment = {
         **os.environ,
@@ -171,7 +200,13 @@ def run(place: Path, line: str, allowed: tuple[int, ...] = (0,)) -> subprocess.C
         "CMSSPARK_SETTINGS": str(place / "cmsspark.yaml"),
     }
     ended = subprocess.run(
-        ["bash", "-c", line], cwd=place, env=environment, capture_output=True, text=True, timeout=300, check=False
+        ["bash", "-c", line],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert ended.returncode in allowed, f"{line}\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
     return ended
@@ -195,7 +230,10 @@ def test_each_line_for_a_shell_works(block: Block, place: Path) -> None:
         for text, stands in STANDS_FOR.items():
             line = line.replace(text, stands)
         if "@2026" in line:
-            runs = sorted(path.name for path in (place / "results/data_aggregation/2026-01-15/runs").iterdir())
+            runs = sorted(
+                path.name
+                for path in (place / "results/data_aggregation/2026-01-15/runs").iterdir()
+            )
             line = re.sub(r"@\w+", f"@{runs[0]}", line)
         run(place, line.replace("…", ""), allowed_codes(line))
 
@@ -203,7 +241,9 @@ def test_each_line_for_a_shell_works(block: Block, place: Path) -> None:
 @pytest.mark.parametrize("block", of_language("python"), ids=str)
 def test_each_python_block_runs(block: Block, tmp_path: Path) -> None:
     code = block.text.replace("/tmp/", f"{tmp_path}/").replace("/data/", f"{tmp_path}/")
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=TOP, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=TOP, check=False
+    )
     assert ended.returncode == 0, ended.stderr
 
 
@@ -231,10 +271,14 @@ def test_each_piece_of_configuration_is_understood(block: Block, tmp_path: Path)
 
 def test_the_output_that_the_readme_shows_is_that_of_the_demo(tmp_path: Path) -> None:
     """Also that the folders that docs/demo.md lists are made."""
-    (shown,) = [b.text for b in BLOCKS if b.page.name == "README.md" and b.text.startswith("Every record")]
+    (shown,) = [
+        b.text for b in BLOCKS if b.page.name == "README.md" and b.text.startswith("Every record")
+    ]
     command = [sys.executable, "-c", "from cmsspark.main import main; main()", "demo"]
     environment = {**os.environ, "PYTHONPATH": str(TOP), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert shown in "\n".join(line.rstrip() for line in ended.stdout.splitlines())
     (tree,) = [block.text for block in BLOCKS if block.text.startswith("demo-cms/cms/project")]

@@ -1,4 +1,6 @@
-"""The examples in docstrings print what they show. Those that need Spark run in ``tests/test_docs.py``."""
+"""The examples in docstrings print what they show. Those that need Spark run in
+``tests/test_docs.py``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from bench.house import TOP, sources
 from cmsspark.apps.demo.history import store_history
 from tests.store.query.stores import HISTORY, KEY
 
-MODULES = [source.module for source in sources(TOP) if ">>> " in source.text and source.path.suffix == ".py"]
+MODULES = [
+    source.module
+    for source in sources(TOP)
+    if ">>> " in source.text and source.path.suffix == ".py"
+]
 _NEEDS_SPARK = re.compile(r"cms\.(session|accesses|table|measure)\(")
 
 
@@ -29,11 +35,15 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_examples_print_what_they_show(module: str, settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_print_what_they_show(
+    module: str, settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(TOP)
     monkeypatch.setenv("CMSSPARK_SETTINGS", str(settings))
     runner = doctest.DocTestRunner(verbose=False)
-    for test in doctest.DocTestFinder().find(importlib.import_module(module), extraglobs={"cms": cmsspark}):
+    for test in doctest.DocTestFinder().find(
+        importlib.import_module(module), extraglobs={"cms": cmsspark}
+    ):
         if not _NEEDS_SPARK.search(test.docstring or ""):
             runner.run(test)
     assert runner.failures == 0

@@ -1,4 +1,5 @@
-"""CONTRIBUTING's walkthroughs of a stream, a derived column, a sink and a job, done and run on a copy of the tree.
+"""CONTRIBUTING's walkthroughs of a stream, a derived column, a sink and a job, done and
+run on a copy of the tree.
 
 Each touches the files that the text names, and no other.
 """
@@ -42,7 +43,8 @@ DAY = date(2026, 1, 15)
 
 @dataclass
 class Copy:
-    """A copy of the tree and a folder to work in. ``touched``: the files of each extension, as paths in the tree.
+    """A copy of the tree and a folder to work in. ``touched``: the files of each
+    extension, as paths in the tree.
 
     ``bins``: how many of the new stream's records were made for each bin.
     """
@@ -60,7 +62,9 @@ class Copy:
         return self.folder / "store"
 
     def put(self, path: str, text: str, *, before: str = "") -> None:
-        """Make a file of the copy, or insert ``text`` into it: before that text, which must be there once."""
+        """Make a file of the copy, or insert ``text`` into it: before that text, which
+        must be there once.
+        """
         file = self.tree / path
         if before:
             old = file.read_text()
@@ -75,18 +79,33 @@ class Copy:
         before = self.files()
         yield
         after = self.files()
-        self.touched[name] = {path for path, content in after.items() if before.get(path) != content}
+        self.touched[name] = {
+            path for path, content in after.items() if before.get(path) != content
+        }
 
     def files(self) -> dict[str, bytes]:
         """The content of every file of the copy, by its path in the tree."""
-        paths = (path for path in self.tree.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        paths = (
+            path
+            for path in self.tree.rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        )
         return {path.relative_to(self.tree).as_posix(): path.read_bytes() for path in paths}
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """What a Python of this tree prints; it must end with ``code``."""
-        environment = {**os.environ, "PYTHONPATH": str(self.tree), "CMSSPARK_SETTINGS": str(self.folder / "own.yaml")}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.tree),
+            "CMSSPARK_SETTINGS": str(self.folder / "own.yaml"),
+        }
         done = subprocess.run(
-            [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=self.tree, env=environment
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.tree,
+            env=environment,
         )
         assert done.returncode == code, done.stderr[-3000:]
         return done.stdout
@@ -105,7 +124,9 @@ class Copy:
         self.run_spark(job, "--date", DAY.isoformat(), "--fout", str(self.store), *root, *options)
 
     def manifest(self, table: str) -> dict[str, Any]:
-        text = self.cmsspark("show", table, "--manifest", "--date", DAY.isoformat(), "--fout", str(self.store))
+        text = self.cmsspark(
+            "show", table, "--manifest", "--date", DAY.isoformat(), "--fout", str(self.store)
+        )
         manifest: dict[str, Any] = json.loads(text)
         return manifest
 
@@ -116,18 +137,26 @@ class Copy:
 
     def stored(self, table: str) -> list[dict[str, Any]]:
         """The stored rows of a table."""
-        path = self.cmsspark("show", table, "--path", "--date", DAY.isoformat(), "--fout", str(self.store)).strip()
+        path = self.cmsspark(
+            "show", table, "--path", "--date", DAY.isoformat(), "--fout", str(self.store)
+        ).strip()
         parts = sorted(Path(path.removeprefix("file://")).glob("part-*.parquet"))
         return [row for part in parts for row in pq.ParquetFile(part).read().to_pylist()]
 
 
 @pytest.fixture(scope="module")
 def with_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
-    """A copy of the tree with all extensions, and a day of logs in which the new stream has what CMSSW has."""
+    """A copy of the tree with all extensions, and a day of logs in which the new stream
+    has what CMSSW has.
+    """
     copy = Copy(tmp_path_factory.mktemp("extending"))
     for name in ("cmsspark", "etc", "schemas"):
-        shutil.copytree(REPO / name, copy.tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy.folder / "own.yaml").write_text(f"state_dir: {copy.folder}/state\ncache_dir: {copy.folder}/cache\n")
+        shutil.copytree(
+            REPO / name, copy.tree / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    (copy.folder / "own.yaml").write_text(
+        f"state_dir: {copy.folder}/state\ncache_dir: {copy.folder}/cache\n"
+    )
     extend(copy)
     root = copy.folder / "root"
     made = make(root, DAY, records=2_000, files=1_000, datasets=40, people=30)
@@ -151,7 +180,9 @@ def extend(copy: Copy) -> None:
         copy.put("cmsspark/publish/sinks/__init__.py", SINK_LINE, before='    "stomp": SinkEntry(')
     with copy.extension("a job"):
         copy.put("cmsspark/apps/replicas/toy_tiers.py", JOB)
-        copy.put("cmsspark/store/job_index.py", JOB_LINE, before='    yield Job("cern_monit"')
+        copy.put(
+            "cmsspark/store/job_index.py", JOB_LINE, before='    yield Job(\n        "cern_monit"'
+        )
         copy.put("schemas/tables/toy_tiers.yaml", JOB_TABLE)
         copy.run(*WRITE_SCHEMAS)
     with copy.extension("a log stream"):
@@ -161,7 +192,9 @@ def extend(copy: Copy) -> None:
 
 
 def steps(extension: str) -> list[str]:
-    """The files that the section of CONTRIBUTING on an extension names at the begin of its numbered steps."""
+    """The files that the section of CONTRIBUTING on an extension names at the begin of
+    its numbered steps.
+    """
     text = (REPO / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = text.partition(f"## Add {extension}\n")[2].partition("\n## ")[0]
     return re.findall(r"^[0-9]\. `([^`]+)`", section, re.MULTILINE)
@@ -169,12 +202,23 @@ def steps(extension: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("extension", "name"),
-    [("a log stream", "toy"), ("a derived column", "aggregation"), ("a sink", "toy"), ("a job", "toy_tiers")],
+    [
+        ("a log stream", "toy"),
+        ("a derived column", "aggregation"),
+        ("a sink", "toy"),
+        ("a job", "toy_tiers"),
+    ],
 )
-def test_an_extension_takes_the_files_that_contributing_names(with_toy: Copy, extension: str, name: str) -> None:
+def test_an_extension_takes_the_files_that_contributing_names(
+    with_toy: Copy, extension: str, name: str
+) -> None:
     words = {"SUBSYSTEM": "replicas", "NAME": name, "FORMAT": "json"}
-    named = {re.sub("|".join(words), lambda match: words[match[0]], path) for path in steps(extension)}
-    touched = {path for path in with_toy.touched[extension] if not path.startswith("schemas/documents/")}
+    named = {
+        re.sub("|".join(words), lambda match: words[match[0]], path) for path in steps(extension)
+    }
+    touched = {
+        path for path in with_toy.touched[extension] if not path.startswith("schemas/documents/")
+    }
     assert touched == named - {"schemas/documents/"}
     has_documents = touched != with_toy.touched[extension]
     assert has_documents == ("schemas/documents/" in named and extension != "a log stream")
@@ -198,7 +242,9 @@ def test_where_its_records_went_is_reported(with_toy: Copy) -> None:
     assert "toy" in report
 
 
-@pytest.mark.parametrize("options", [(), ("--recount",)], ids=["taken from data_aggregation", "counted"])
+@pytest.mark.parametrize(
+    "options", [(), ("--recount",)], ids=["taken from data_aggregation", "counted"]
+)
 def test_it_has_a_report_of_its_own(with_toy: Copy, options: tuple[str, ...]) -> None:
     with_toy.count("dbs_toy.py", *options)
     assert with_toy.rows("dbs_toy", "toy") == with_toy.rows("data_aggregation", "toy")
@@ -207,7 +253,9 @@ def test_it_has_a_report_of_its_own(with_toy: Copy, options: tuple[str, ...]) ->
 
 def test_commands_name_it(with_toy: Copy) -> None:
     assert "One day of toy accesses per dataset, site and app" in with_toy.run_spark("--list")
-    assert "toy,aaa,eos,cmssw,crab" in "".join(with_toy.run_spark("data_aggregation", "--help").split())
+    assert "toy,aaa,eos,cmssw,crab" in "".join(
+        with_toy.run_spark("data_aggregation", "--help").split()
+    )
 
 
 def test_its_documents_are_published(with_toy: Copy) -> None:
@@ -217,14 +265,19 @@ def test_its_documents_are_published(with_toy: Copy) -> None:
     lines = [line for file in spool.rglob("*.jsonl*") for line in file.read_text().splitlines()]
     documents = [json.loads(line) for line in lines]
     assert {"toy", "cmssw"} < {document.get("stream") for document in documents}
-    (told,) = (one["reconciliation"] for one in documents if one.get("table") == "data_aggregation")
+    (told,) = (
+        one["reconciliation"] for one in documents if one.get("table") == "data_aggregation"
+    )
     assert told["toy"] == told["cmssw"]
 
 
 def test_a_command_writes_the_schemas_of_its_documents(with_toy: Copy) -> None:
     command, before = WRITE_SCHEMAS[:-1], with_toy.files()
     stale = with_toy.run(*command, code=1).splitlines()
-    assert stale == ["schemas/documents/completeness.json is stale", "schemas/documents/dbs_toy.json is stale"]
+    assert stale == [
+        "schemas/documents/completeness.json is stale",
+        "schemas/documents/dbs_toy.json is stale",
+    ]
     with_toy.run(*WRITE_SCHEMAS)
     assert with_toy.run(*command) == ""
     changed = {path for path, content in with_toy.files().items() if before.get(path) != content}
@@ -237,11 +290,21 @@ def test_a_derived_column_is_in_reports_periods_and_documents(with_toy: Copy) ->
         assert {row["site_country"] for row in rows} > {"US"}
         assert all(row["site_country"] == [*row["site_name"].split("_"), None][1] for row in rows)
         for row in rows:
-            assert row["processing_version"] == [*(row["processing_name"] or "").split("-"), None][1]
+            assert (
+                row["processing_version"] == [*(row["processing_name"] or "").split("-"), None][1]
+            )
     day = DAY.isoformat()
     with_toy.run_spark("period.py", "--from", day, "--to", day, "--fout", str(with_toy.store))
     path = with_toy.cmsspark(
-        "show", "period_aggregation", "--path", "--from", day, "--to", day, "--fout", str(with_toy.store)
+        "show",
+        "period_aggregation",
+        "--path",
+        "--from",
+        day,
+        "--to",
+        day,
+        "--fout",
+        str(with_toy.store),
     )
     (part,) = Path(path.strip().removeprefix("file://")).glob("part-*.parquet")
     table = pq.read_table(part)
@@ -254,7 +317,11 @@ def test_a_sink_takes_the_documents(with_toy: Copy) -> None:
     folder = with_toy.folder / "sink"
     options = ("--date", DAY.isoformat(), "--fout", str(with_toy.store), "--spool", str(folder))
     assert "confirmed" in with_toy.cmsspark("publish", "--sink", "toy", *options)
-    documents = [json.loads(line) for file in folder.rglob("*.toy") for line in file.read_text().splitlines()]
+    documents = [
+        json.loads(line)
+        for file in folder.rglob("*.toy")
+        for line in file.read_text().splitlines()
+    ]
     assert len([document for document in documents if document.get("stream") == "toy"]) > 10
     assert {document.get("site_country") for document in documents} > {"US"}
 
@@ -276,12 +343,23 @@ def test_the_demo_goes_on_without_it(with_toy: Copy) -> None:
 def test_days_before_its_first_are_counted_without_it(with_toy: Copy) -> None:
     registry = with_toy.tree / "cmsspark/sources/registry.py"
     text = registry.read_text()
-    registry.write_text(text.replace(ENTRY, ENTRY.replace("replicas=True", "replicas=True, since=date(2026, 2, 1)")))
+    registry.write_text(
+        text.replace(
+            ENTRY, ENTRY.replace("replicas=True", "replicas=True, since=date(2026, 2, 1)")
+        )
+    )
     shutil.move(with_toy.folder / "root/project/monitoring/archive/toy", with_toy.folder / "toy")
     try:
         with_toy.count("data_aggregation.py")
-        assert with_toy.manifest("data_aggregation")["streams"] == ["aaa", "eos", "cmssw", "condor"]
+        assert with_toy.manifest("data_aggregation")["streams"] == [
+            "aaa",
+            "eos",
+            "cmssw",
+            "condor",
+        ]
         assert with_toy.rows("data_aggregation", "toy") == []
     finally:
         registry.write_text(text)
-        shutil.move(with_toy.folder / "toy", with_toy.folder / "root/project/monitoring/archive/toy")
+        shutil.move(
+            with_toy.folder / "toy", with_toy.folder / "root/project/monitoring/archive/toy"
+        )

@@ -1,4 +1,6 @@
-"""``import cmsspark as cms``: light, the same rows as the store, and two notebooks that run from top to bottom."""
+"""``import cmsspark as cms``: light, the same rows as the store, and two notebooks that
+run from top to bottom.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_importing_the_package_imports_nothing_else() -> None:
     code = "import sys, cmsspark; print(*(n for n in sys.modules if n.startswith(('cmsspark.', 'pyarrow', 'pandas'))))"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=TOP)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=TOP
+    )
     assert ended.stdout == "\n"
     assert {"read", "sql", "days", "session", "accesses", "table"} <= set(dir(cms))
     with pytest.raises(AttributeError, match="nothing_of_that_name"):
@@ -44,30 +48,53 @@ def test_importing_the_package_imports_nothing_else() -> None:
 
 
 def test_old_names_are_the_same_functions() -> None:
-    assert (cms.session, cms.accesses, cms.table) == (notebook.session, notebook.accesses, notebook.table)
+    assert (cms.session, cms.accesses, cms.table) == (
+        notebook.session,
+        notebook.accesses,
+        notebook.table,
+    )
 
 
 def test_a_day_is_read_as_pandas_arrow_and_polars(store: str) -> None:
     wanted = HISTORY.partials(FIRST, stored_table("partials"))
     arrow = cms.read("partials", "2026-01-05", to="arrow", fout=store)
-    names = [name for name in stored_table("partials").names if name not in ("nacc", "read_bytes", "remote_nacc")]
-    assert isinstance(arrow, pa.Table) and arrow.select(names).to_pylist() == wanted.select(names).to_pylist()
+    names = [
+        name
+        for name in stored_table("partials").names
+        if name not in ("nacc", "read_bytes", "remote_nacc")
+    ]
+    assert (
+        isinstance(arrow, pa.Table)
+        and arrow.select(names).to_pylist() == wanted.select(names).to_pylist()
+    )
     frame = cms.read("partials", FIRST, fout=store)
     assert isinstance(frame, pd.DataFrame) and list(frame.columns) == arrow.column_names
     assert (str(frame["day"].dtype), str(frame["read_bytes"].dtype)) == ("datetime64[ms]", "Int64")
     stored = pl.from_arrow(wanted)
     assert isinstance(stored, pl.DataFrame)
-    for is_job, count, read_bytes in ((False, "accesses", "read_bytes"), (True, "jobs", "job_read_bytes")):
+    for is_job, count, read_bytes in (
+        (False, "accesses", "read_bytes"),
+        (True, "jobs", "job_read_bytes"),
+    ):
         rows = stored.filter((pl.col("stream") == "condor") == is_job)
-        assert (frame[count].sum(), frame[read_bytes].sum()) == (rows["nacc"].sum(), rows["read_bytes"].sum())
+        assert (frame[count].sum(), frame[read_bytes].sum()) == (
+            rows["nacc"].sum(),
+            rows["read_bytes"].sum(),
+        )
         assert frame[count].notna().sum() == len(rows)
-    polars = cms.read("partials", "20260105", columns=["accesses", "stream"], to="polars", fout=store)
+    polars = cms.read(
+        "partials", "20260105", columns=["accesses", "stream"], to="polars", fout=store
+    )
     assert isinstance(polars, pl.DataFrame) and polars.columns == ["accesses", "stream"]
-    assert cms.read("partials", "20260105", columns=["jobs"], to="arrow", fout=store).column_names == ["jobs"]
+    assert cms.read(
+        "partials", "20260105", columns=["jobs"], to="arrow", fout=store
+    ).column_names == ["jobs"]
     # As a person has them: the value of a column, and the name of one column.
     same = cms.read("partials", frame["day"].max(), frame["day"].max(), columns="jobs", fout=store)
     assert list(same.columns) == ["jobs"] and len(same) == len(frame)
-    assert len(cms.read("partials", frame["day"].min(), columns=["jobs", "jobs"], fout=store)) == len(frame)
+    assert len(
+        cms.read("partials", frame["day"].min(), columns=["jobs", "jobs"], fout=store)
+    ) == len(frame)
 
 
 def test_a_range_is_all_its_days_or_says_which_are_missing(store: str) -> None:
@@ -80,7 +107,9 @@ def test_a_range_is_all_its_days_or_says_which_are_missing(store: str) -> None:
     assert sorted(set(rows["day"].dt.date)) == days(3)
     with pytest.raises(InputMissing, match="2026-01-08 to 2026-01-11"):
         cms.read("data_aggregation", "2026-W02", fout=store)
-    assert len(cms.read("data_aggregation", "2026-W02", allow_missing=True, fout=store)) == len(rows)
+    assert len(cms.read("data_aggregation", "2026-W02", allow_missing=True, fout=store)) == len(
+        rows
+    )
     with pytest.raises(InputMissing):
         cms.read("data_aggregation", "2025-12", allow_missing=True, fout=store)
 
@@ -99,11 +128,17 @@ def test_wrong_arguments_say_what_is_there(store: str) -> None:
             cms.read(*arguments, fout=store, **options)
 
 
-def test_accesses_are_those_of_the_streams_that_the_day_has_and_never_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accesses_are_those_of_the_streams_that_the_day_has_and_never_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("cmsspark.notebook.session", lambda: None)
-    monkeypatch.setattr("cmsspark.run.access_scan.scan_accesses", lambda _, request: request.streams)
+    monkeypatch.setattr(
+        "cmsspark.run.access_scan.scan_accesses", lambda _, request: request.streams
+    )
     assert cms.accesses("2026-01-15") == cms.accesses(FIRST, streams=[]) == ("aaa", "eos", "cmssw")
-    assert "crab" in cms.accesses("2019-01-15") and cms.accesses("2026-01-15", streams="aaa") == ("aaa",)
+    assert "crab" in cms.accesses("2019-01-15") and cms.accesses("2026-01-15", streams="aaa") == (
+        "aaa",
+    )
     for streams, found in ((["aaa", "condor"], "has jobs"), ("aa", "there is no stream aa")):
         with pytest.raises(UsageError, match=found):
             cms.accesses("2026-01-15", streams=streams)
@@ -112,8 +147,15 @@ def test_accesses_are_those_of_the_streams_that_the_day_has_and_never_jobs(monke
 def test_a_query_gives_the_same_rows(store: str) -> None:
     sql = "select stream, sum(accesses) as accesses from partials where day = $day group by stream order by stream"
     frame = cms.sql(sql, {"day": date(2026, 1, 6)}, fout=store)
-    read = cms.read("partials", "2026-01-06", fout=store).groupby("stream")["accesses"].sum(min_count=1)
-    assert frame["accesses"].dropna().tolist() == read.dropna().tolist() and frame["accesses"].isna().sum() == 1
+    read = (
+        cms.read("partials", "2026-01-06", fout=store)
+        .groupby("stream")["accesses"]
+        .sum(min_count=1)
+    )
+    assert (
+        frame["accesses"].dropna().tolist() == read.dropna().tolist()
+        and frame["accesses"].isna().sum() == 1
+    )
     assert cms.sql("from partials", max_rows=2, to="arrow", fout=store).num_rows == 2
 
 
@@ -126,7 +168,9 @@ def test_a_store_elsewhere_is_reached_by_the_options_of_the_named_settings(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = tmp_path / "named.yaml"
-    named.write_text(f"state_dir: {tmp_path}\nspark: {{spark.hadoop.fs.s3a.endpoint: 'http://127.0.0.1:9'}}\n")
+    named.write_text(
+        f"state_dir: {tmp_path}\nspark: {{spark.hadoop.fs.s3a.endpoint: 'http://127.0.0.1:9'}}\n"
+    )
     endpoints = []
 
     def open_store(fout: str, _app: str, settings: Settings) -> FarFiles:
@@ -155,8 +199,12 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("path", sorted((TOP / "etc" / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
-def test_a_notebook_runs_and_shows_no_warning(path: Path, settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "path", sorted((TOP / "etc" / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem
+)
+def test_a_notebook_runs_and_shows_no_warning(
+    path: Path, settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CMSSPARK_SETTINGS", str(settings))
     monkeypatch.setenv("PYTHONPATH", str(TOP))
     document = nbformat.read(path, as_version=4)
@@ -167,5 +215,9 @@ def test_a_notebook_runs_and_shows_no_warning(path: Path, settings: Path, monkey
     NotebookClient(document, kernel_name="python3", resources=resources, **patience).execute()
     outputs = [output for cell in document.cells for output in cell.get("outputs", ())]
     assert outputs
-    assert [output.text for output in outputs if output.output_type == "stream" and output.name == "stderr"] == []
+    assert [
+        output.text
+        for output in outputs
+        if output.output_type == "stream" and output.name == "stderr"
+    ] == []
     assert "WARN" not in str(outputs)

@@ -1,4 +1,6 @@
-"""The OpenSearch of the tests: its jars are the pinned ones, and it does what dashboards and checks ask of one."""
+"""The OpenSearch of the tests: its jars are the pinned ones, and it does what
+dashboards and checks ask of one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tests.jars import JarSet
 from tests.opensearch import JARS, OpenSearch
 
 
-def test_jars_that_are_not_the_pinned_ones_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_that_are_not_the_pinned_ones_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Changed(JarSet):
         def fetch(self, target: Path) -> None:
             (target / "opensearch").mkdir(parents=True)
@@ -27,7 +31,10 @@ def test_it_stores_searches_and_sums(opensearch: OpenSearch) -> None:
     assert opensearch.request("GET", "/")["version"]["number"] == "2.19.6"
     opensearch.create("t-sums", {"site": {"type": "keyword"}, "at": {"type": "date"}})
     day = 86_400_000
-    opensearch.put("t-sums", [(str(n), {"site": f"T{n % 2}", "at": n % 3 * day, "nacc": n}) for n in range(12)])
+    opensearch.put(
+        "t-sums",
+        [(str(n), {"site": f"T{n % 2}", "at": n % 3 * day, "nacc": n}) for n in range(12)],
+    )
     body = {
         "size": 0,
         "query": {"query_string": {"query": "site:T1"}},
@@ -39,5 +46,11 @@ def test_it_stores_searches_and_sums(opensearch: OpenSearch) -> None:
         },
         "script_fields": {"twice": {"script": "doc['nacc'].value * 2"}},
     }
-    buckets = opensearch.request("POST", "/t-sums/_search", body)["aggregations"]["days"]["buckets"]
-    assert [(bucket["doc_count"], bucket["n"]["value"]) for bucket in buckets] == [(2, 12.0), (2, 8.0), (2, 16.0)]
+    buckets = opensearch.request("POST", "/t-sums/_search", body)["aggregations"]["days"][
+        "buckets"
+    ]
+    assert [(bucket["doc_count"], bucket["n"]["value"]) for bucket in buckets] == [
+        (2, 12.0),
+        (2, 8.0),
+        (2, 16.0),
+    ]

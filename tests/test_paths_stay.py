@@ -17,11 +17,21 @@ OUT = ["../../outside", "..", "/etc", "a/b", "data_aggregation/../../outside", "
 def test_a_name_that_leads_elsewhere_is_no_name(tmp_path: Path, call: str, name: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    (tmp_path / "cmsspark.yaml").write_text(f"store: {tmp_path}/in/store\nstate_dir: {tmp_path}/in/state\n")
+    (tmp_path / "cmsspark.yaml").write_text(
+        f"store: {tmp_path}/in/store\nstate_dir: {tmp_path}/in/state\n"
+    )
     settings = ["--settings", str(tmp_path / "cmsspark.yaml")]
     arguments = {
         "path": ["show", name, "--path", "--date", "20260115", "--fout", f"{tmp_path}/in/store"],
-        "manifest": ["show", name, "--manifest", "--date", "20260115", "--fout", f"{tmp_path}/in/store"],
+        "manifest": [
+            "show",
+            name,
+            "--manifest",
+            "--date",
+            "20260115",
+            "--fout",
+            f"{tmp_path}/in/store",
+        ],
         "job": ["publish", "--date", "20260115", "--job", name, *settings],
         "table": ["outbox", "show", "--table", name, *settings],
         "to": ["outbox", "discard", "--yes", "--to", name, *settings],
@@ -34,6 +44,13 @@ def test_a_name_that_leads_elsewhere_is_no_name(tmp_path: Path, call: str, name:
     assert list(outside.iterdir()) == []
 
 
-@pytest.mark.parametrize("day", ["../../outside", "2026-01-15/..", "20260115/../..", "..", "2026-01-15\n"])
+@pytest.mark.parametrize(
+    "day", ["../../outside", "2026-01-15/..", "20260115/../..", "..", "2026-01-15\n"]
+)
 def test_a_day_that_leads_elsewhere_is_no_day(tmp_path: Path, day: str) -> None:
-    assert reporting.run_click(command, "cmsspark", ["publish", "--date", day, "--fout", str(tmp_path)]) == 2
+    assert (
+        reporting.run_click(
+            command, "cmsspark", ["publish", "--date", day, "--fout", str(tmp_path)]
+        )
+        == 2
+    )

@@ -1,6 +1,8 @@
-"""Names that say nothing, and docstrings without a verb: a room may have as many as here, or fewer, never more.
+"""Names that say nothing, and docstrings without a verb: a room may have as many as
+here, or fewer, never more.
 
-``python -m bench.house --detail`` names the files. Whoever renames some lowers the number of the room.
+``python -m bench.house --detail`` names the files. Whoever renames some lowers the
+number of the room.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def test_no_room_gets_more_names_that_say_nothing(files: list[Source]) -> None:
 
 
 def test_a_docstring_of_a_function_begins_with_a_verb(files: list[Source]) -> None:
-    assert [f"{source.path}: {name}" for source in files for name in without_verb(source.tree)] == []
+    assert [
+        f"{source.path}: {name}" for source in files for name in without_verb(source.tree)
+    ] == []
 
 
 def test_no_function_is_named_of(files: list[Source]) -> None:

@@ -1,7 +1,8 @@
-"""The tables of HTCondor's jobs by DuckDB: ``python -m bench.peers.costs_with_duckdb ROOT DAY OUT THREADS``.
+"""The tables of HTCondor's jobs by DuckDB: ``python -m bench.peers.costs_with_duckdb
+ROOT DAY OUT THREADS``.
 
-Columns are given, so that nothing is sniffed and only what is needed is read. Lines that are no JSON are
-left out, and other days; nothing is counted in bins.
+Columns are given, so that nothing is sniffed and only what is needed is read. Lines
+that are no JSON are left out, and other days; nothing is counted in bins.
 """
 
 from __future__ import annotations
@@ -13,14 +14,34 @@ from pathlib import Path
 import duckdb
 
 _TEXTS = (
-    "GlobalJobId", "Status", "Type", "Site", "CRAB_UserHN", "CMS_JobType", "Workflow", "WMAgent_RequestName",
-    "ScheddName", "Tier", "MachineAttrCMSSubSiteName0",
-)  # fmt: skip
+    "GlobalJobId",
+    "Status",
+    "Type",
+    "Site",
+    "CRAB_UserHN",
+    "CMS_JobType",
+    "Workflow",
+    "WMAgent_RequestName",
+    "ScheddName",
+    "Tier",
+    "MachineAttrCMSSubSiteName0",
+)
 _NUMBERS = (
-    "RecordTime", "CpuTimeHr", "WallClockHr", "RequestCpus", "CoreHr", "CommittedCoreHr", "CommittedWallClockHr",
-    "MaxWallTimeMins", "ChirpCMSSWReadTimeMsecs", "ChirpCMSSWElapsed", "HS06CpuTimeHr", "ExitCode", "CpuEffOutlier",
+    "RecordTime",
+    "CpuTimeHr",
+    "WallClockHr",
+    "RequestCpus",
+    "CoreHr",
+    "CommittedCoreHr",
+    "CommittedWallClockHr",
+    "MaxWallTimeMins",
+    "ChirpCMSSWReadTimeMsecs",
+    "ChirpCMSSWElapsed",
+    "HS06CpuTimeHr",
+    "ExitCode",
+    "CpuEffOutlier",
     "JobFailed",
-)  # fmt: skip
+)
 
 
 def _ms(hours: str) -> str:

@@ -1,7 +1,7 @@
 """A job on dumps by DuckDB: ``python -m bench.peers.dumps_with_duckdb ROOT OUT THREADS JOB``.
 
-What makes it fast here, each tried: columns given, so that nothing is sniffed and only what is needed is read; rows of
-one name found by a 64-bit hash of it.
+What makes it fast here, each tried: columns given, so that nothing is sniffed and only
+what is needed is read; rows of one name found by a 64-bit hash of it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ _KINDS: Final = {"string": "VARCHAR", "long": "BIGINT", "double": "DOUBLE"}
 def write(con: duckdb.DuckDBPyConnection, inputs: Inputs, job: str, out: Path) -> None:
     """Write the job's table to ``out/JOB.parquet``."""
     for name in (*_NAMES, *_RELEASES, "PROCESSING_ERAS", "PHYSICS_GROUPS", "FILES", "BLOCKS"):
-        con.execute(f"CREATE VIEW {name} AS SELECT * FROM {_csv(inputs.parts(f'dbs/{name}'), f'dbs/{name}')}")
-    con.execute(f"CREATE VIEW replicas AS SELECT * FROM {_csv(inputs.parts('phedex'), 'phedex/block_replicas')}")
+        con.execute(
+            f"CREATE VIEW {name} AS SELECT * FROM {_csv(inputs.parts(f'dbs/{name}'), f'dbs/{name}')}"
+        )
+    con.execute(
+        f"CREATE VIEW replicas AS SELECT * FROM {_csv(inputs.parts('phedex'), 'phedex/block_replicas')}"
+    )
     if job != "phedex":
         con.execute(_CONTENTS)
     if job != "dbs_events":
@@ -40,7 +44,9 @@ def write(con: duckdb.DuckDBPyConnection, inputs: Inputs, job: str, out: Path) -
 
 
 def _csv(parts: list[str], table: str) -> str:
-    kinds = ", ".join(f"'{column.name}': '{_KINDS[column.type]}'" for column in input_table(table).columns)
+    kinds = ", ".join(
+        f"'{column.name}': '{_KINDS[column.type]}'" for column in input_table(table).columns
+    )
     form = "header=false, delim=',', quote='\"', escape='\\', nullstr='null', auto_detect=false"
     return f"read_csv({parts}, columns={{{kinds}}}, {form})"
 

@@ -1,4 +1,5 @@
-"""Features of events by Spark's higher-order functions: written from docs/events.md, without code of the package.
+"""Features of events by Spark's higher-order functions: written from docs/events.md,
+without code of the package.
 
 It is what the compiled pass is compared with, in tests and in :mod:`bench.events`.
 """
@@ -31,18 +32,22 @@ def _collection(name: str, pt: str, least: str, more: str = "") -> str:
 
 
 def _leptons(name: str, is_electron: str) -> str:
-    fields = (
-        f"double(p.PT) as pt, double(p.Eta) as eta, double(p.Phi) as phi, double(p.Charge) as q, {is_electron} as ele"
-    )
+    fields = f"double(p.PT) as pt, double(p.Eta) as eta, double(p.Phi) as phi, double(p.Charge) as q, {is_electron} as ele"
     return f"filter(transform({name}, p -> struct({fields})), p -> p.pt >= 23D)"
 
 
 def with_leptons(events: Any) -> Any:
-    """Events with collections, hard and isolated leptons, and ``cut``: the step that rejects them, or 'selected'."""
+    """Events with collections, hard and isolated leptons, and ``cut``: the step that
+    rejects them, or 'selected'.
+    """
     from pyspark.sql import functions as F
 
     own = f"{distance2('c', 'l')} > 1e-8D"
-    cones = (_cone("l", "tracks", own), _cone("l", "photons", "true"), _cone("l", "neutrals", "true"))
+    cones = (
+        _cone("l", "tracks", own),
+        _cone("l", "photons", "true"),
+        _cone("l", "neutrals", "true"),
+    )
     isolated = (
         "transform(hard, l -> struct(l.pt as pt, l.eta as eta, l.phi as phi, l.q as q, l.ele as ele, "
         f"{cones[0]} as ch, {cones[1]} as gamma, {cones[2]} as neu))"
@@ -52,7 +57,9 @@ def with_leptons(events: Any) -> Any:
         events.withColumn("tracks", F.expr(_collection("EFlowTrack", "PT", "0.5D", more)))
         .withColumn("photons", F.expr(_collection("EFlowPhoton", "ET", "1D")))
         .withColumn("neutrals", F.expr(_collection("EFlowNeutralHadron", "ET", "1D")))
-        .withColumn("hard", F.expr(f"concat({_leptons('Electron', '1D')}, {_leptons('MuonTight', '0D')})"))
+        .withColumn(
+            "hard", F.expr(f"concat({_leptons('Electron', '1D')}, {_leptons('MuonTight', '0D')})")
+        )
         .withColumn("good", F.expr(f"filter({isolated}, l -> l.ch + l.gamma + l.neu < 0.45D)"))
         .withColumn(
             "cut",
@@ -69,8 +76,12 @@ def with_hlf(events: Any) -> Any:
     from pyspark.sql import functions as F
 
     jets = "filter(Jet, j -> j.PT > 30 and abs(double(j.Eta)) < 2.6D)"
-    selected = with_leptons(events).where("cut = 'selected'").withColumn("lepton", F.expr("good[0]"))
-    selected = selected.withColumn("jets", F.expr(jets)).withColumn("met", F.expr("double(MissingET[0].MET)"))
+    selected = (
+        with_leptons(events).where("cut = 'selected'").withColumn("lepton", F.expr("good[0]"))
+    )
+    selected = selected.withColumn("jets", F.expr(jets)).withColumn(
+        "met", F.expr("double(MissingET[0].MET)")
+    )
     selected = selected.withColumn("met_phi", F.expr("double(MissingET[0].Phi)"))
     values = (
         "aggregate(jets, 0D, (sum, j) -> sum + double(j.PT))",
@@ -79,7 +90,15 @@ def with_hlf(events: Any) -> Any:
         "sqrt(2 * lepton.pt * met * (1 - cos(lepton.phi - met_phi)))",
         "double(size(jets))",
         "double(size(filter(jets, j -> j.BTag != 0)))",
-        *("lepton.pt", "lepton.eta", wrapped("lepton.phi"), "lepton.ch", "lepton.gamma", "lepton.neu", "lepton.q"),
+        *(
+            "lepton.pt",
+            "lepton.eta",
+            wrapped("lepton.phi"),
+            "lepton.ch",
+            "lepton.gamma",
+            "lepton.neu",
+            "lepton.q",
+        ),
         "lepton.ele",
     )
     return selected.withColumn("hlf", F.expr(f"cast(array({', '.join(values)}) as array<float>)"))
@@ -94,9 +113,13 @@ def with_matrix(events: Any) -> Any:
         f"lepton.pt * sinh(lepton.eta), lepton.pt, lepton.eta, {wrapped('lepton.phi')}, 0D, 0D, 0D, lepton.ch, "
         "lepton.gamma, lepton.neu, 0D, 0D, 0D, lepton.ele, 1 - lepton.ele, lepton.q))"
     )
-    found = with_hlf(events).withColumn("others", F.expr(f"filter(tracks, t -> {distance2('t', 'lepton')} > 1e-8D)"))
+    found = with_hlf(events).withColumn(
+        "others", F.expr(f"filter(tracks, t -> {distance2('t', 'lepton')} > 1e-8D)")
+    )
     groups = [
-        _rows("others", "tracks", 450, ("p.x", "p.y", "p.z"), ("1D", "0D", "0D", "0D", "0D", "p.q")),
+        _rows(
+            "others", "tracks", 450, ("p.x", "p.y", "p.z"), ("1D", "0D", "0D", "0D", "0D", "p.q")
+        ),
         _rows("photons", "photons", 150, ("0D",) * 3, ("0D", "0D", "1D", "0D", "0D", "0D")),
         _rows("neutrals", "neutrals", 200, ("0D",) * 3, ("0D", "1D", "0D", "0D", "0D", "0D")),
     ]
@@ -104,13 +127,25 @@ def with_matrix(events: Any) -> Any:
     return found.withColumn("low_level", F.expr(matrix))
 
 
-def _rows(collection: str, own: str, limit: int, vertex: tuple[str, ...], flags: tuple[str, ...]) -> str:
+def _rows(
+    collection: str, own: str, limit: int, vertex: tuple[str, ...], flags: tuple[str, ...]
+) -> str:
     """The rows of a group: by falling momentum, cut, and filled with zeros."""
     order = "(a, b) -> case when a.pt > b.pt then -1 when a.pt < b.pt then 1 when a.i < b.i then -1 else 1 end"
     chosen = f"slice(array_sort({collection}, {order}), 1, {limit})"
-    cones = [_cone("p", name, "c.i != p.i" if name == own else "true") for name in ("tracks", "photons", "neutrals")]
+    cones = [
+        _cone("p", name, "c.i != p.i" if name == own else "true")
+        for name in ("tracks", "photons", "neutrals")
+    ]
     values = (
-        *("p.pt * cosh(p.eta)", "p.pt * cos(p.phi)", "p.pt * sin(p.phi)", "p.pt * sinh(p.eta)", "p.pt", "p.eta"),
+        *(
+            "p.pt * cosh(p.eta)",
+            "p.pt * cos(p.phi)",
+            "p.pt * sin(p.phi)",
+            "p.pt * sinh(p.eta)",
+            "p.pt",
+            "p.eta",
+        ),
         *(wrapped("p.phi"), *vertex, *cones, *flags),
     )
     rows = f"transform({chosen}, p -> array({', '.join(values)}))"
@@ -118,8 +153,12 @@ def _rows(collection: str, own: str, limit: int, vertex: tuple[str, ...], flags:
 
 
 def write_parquet(collections: Any, path: str) -> None:
-    """Write what :func:`cmsspark.apps.events.demo_files.make_events` made, an event a row, for :func:`with_hlf`."""
+    """Write what :func:`cmsspark.apps.events.demo_files.make_events` made, an event a
+    row, for :func:`with_hlf`.
+    """
     import awkward as ak
 
-    rows = ak.zip({**collections, "number": ak.local_index(collections["MissingET"], axis=0)}, depth_limit=1)
+    rows = ak.zip(
+        {**collections, "number": ak.local_index(collections["MissingET"], axis=0)}, depth_limit=1
+    )
     ak.to_parquet(rows, path, extensionarray=False, list_to32=True, row_group_size=1_000)

@@ -1,6 +1,7 @@
 """``rucio_daily`` by Polars: ``python -m bench.peers.rucio_with_polars DUMP OUT``.
 
-Only the needed columns are read; Polars' reader of Avro has no lazy form, so the files are read one after the other.
+Only the needed columns are read; Polars' reader of Avro has no lazy form, so the files
+are read one after the other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ _IGNORED: Final = r"(?i)_(test|temp|mock)$"
 
 def table(dump: Path, name: str, *columns: str) -> pl.DataFrame:
     """The columns of a table's files."""
-    return pl.concat([pl.read_avro(part, columns=list(columns)) for part in sorted((dump / name).glob("*.avro"))])
+    return pl.concat(
+        [
+            pl.read_avro(part, columns=list(columns))
+            for part in sorted((dump / name).glob("*.avro"))
+        ]
+    )
 
 
 def rucio_daily(dump: Path) -> pl.DataFrame:
@@ -29,9 +35,11 @@ def rucio_daily(dump: Path) -> pl.DataFrame:
         pl.col("DELETED_AT").is_null() & ~pl.col("RSE").str.contains(_IGNORED)
     )
     rest = pl.col("RSE").str.replace(_PURPOSE, "")
-    is_tape = pl.when(pl.col("RSE_TYPE").is_null()).then(rest.str.contains("_(Tape|MSS)$")).otherwise(
-        pl.col("RSE_TYPE").str.to_uppercase() == "TAPE"
-    )  # fmt: skip
+    is_tape = (
+        pl.when(pl.col("RSE_TYPE").is_null())
+        .then(rest.str.contains("_(Tape|MSS)$"))
+        .otherwise(pl.col("RSE_TYPE").str.to_uppercase() == "TAPE")
+    )
     places = rses.select(
         pl.col("ID").alias("RSE_ID"),
         pl.col("RSE").alias("rse"),
@@ -49,15 +57,20 @@ def rucio_daily(dump: Path) -> pl.DataFrame:
         .group_by("rse", "site_name", "kind", "NAME")
         .agg(pl.col("BYTES", "CREATED_AT", "ACCESSED_AT").max())
     )
-    contents = table(dump, "contents", "SCOPE", "NAME", "CHILD_SCOPE", "CHILD_NAME", "DID_TYPE", "CHILD_TYPE").lazy()
+    contents = table(
+        dump, "contents", "SCOPE", "NAME", "CHILD_SCOPE", "CHILD_NAME", "DID_TYPE", "CHILD_TYPE"
+    ).lazy()
     blocks = (
         contents.filter(
-            (pl.col("SCOPE") == "cms") & (pl.col("CHILD_SCOPE") == "cms") & (pl.col("DID_TYPE") == "D")
-            & (pl.col("CHILD_TYPE") == "F") & pl.col("NAME").str.contains(r"^/[^/#]+/[^/#]+/[^/#]+#.")
+            (pl.col("SCOPE") == "cms")
+            & (pl.col("CHILD_SCOPE") == "cms")
+            & (pl.col("DID_TYPE") == "D")
+            & (pl.col("CHILD_TYPE") == "F")
+            & pl.col("NAME").str.contains(r"^/[^/#]+/[^/#]+/[^/#]+#.")
         )
         .group_by(pl.col("CHILD_NAME").alias("file"))
         .agg(pl.col("NAME").min().str.extract("^([^#]*)").alias("dataset_name"))
-    )  # fmt: skip
+    )
     is_new = pl.col("CREATED_AT").is_between(DAY_MS, DAY_MS + 86_400_000, closed="left")
     return (
         replicas.join(blocks, left_on="NAME", right_on="file", how="left")

@@ -1,7 +1,8 @@
 """The day's tables by DuckDB: ``python -m bench.peers.with_duckdb ROOT OUT THREADS``.
 
-What makes it fast here, each tried: columns given, so that nothing is sniffed and only what is needed is read; the join
-with FILES on a 64-bit hash; names and applications parsed once a group, not once a record.
+What makes it fast here, each tried: columns given, so that nothing is sniffed and only
+what is needed is read; the join with FILES on a 64-bit hash; names and applications
+parsed once a group, not once a record.
 """
 
 from __future__ import annotations
@@ -32,17 +33,25 @@ _DBS = {
     "DATASETS": "dataset_id dataset valid primary_id processed_id tier access era processing grp cross prep a b c d",
 }
 _NUMBERS = ("file_id", "dataset_id", "block_id", "node_files")
-_PHEDEX = " ".join(f"c{n}" for n in range(28)).replace("c6 ", "block_name ").replace("c13 ", "node_name ")
+_PHEDEX = (
+    " ".join(f"c{n}" for n in range(28))
+    .replace("c6 ", "block_name ")
+    .replace("c13 ", "node_name ")
+)
 _PHEDEX = _PHEDEX.replace("c20 ", "node_files ")
 
 
 def tables(con: duckdb.DuckDBPyConnection, inputs: Inputs, out: Path) -> None:
     """Write ``partials.parquet`` (``user`` by name) and ``data_aggregation.parquet`` into ``out``."""
     for name, columns in _DBS.items():
-        con.execute(f"CREATE VIEW {name} AS SELECT * FROM {_csv(inputs.parts(f'dbs/{name}'), columns)}")
+        con.execute(
+            f"CREATE VIEW {name} AS SELECT * FROM {_csv(inputs.parts(f'dbs/{name}'), columns)}"
+        )
     con.execute(f"CREATE VIEW replicas AS SELECT * FROM {_csv(inputs.parts('phedex'), _PHEDEX)}")
     for stream in ("aaa", "eos", "cmssw"):
-        con.execute(f"CREATE VIEW {stream} AS SELECT data.*, metadata.timestamp AS ts FROM {_json(inputs, stream)}")
+        con.execute(
+            f"CREATE VIEW {stream} AS SELECT data.*, metadata.timestamp AS ts FROM {_json(inputs, stream)}"
+        )
     con.register("crab", _crab(inputs))
     con.execute(_MACROS)
     # The larger file_id counts where a name stands twice.
@@ -64,13 +73,19 @@ def tables(con: duckdb.DuckDBPyConnection, inputs: Inputs, out: Path) -> None:
 
 
 def _json(inputs: Inputs, stream: str) -> str:
-    fields = [f"{name} VARCHAR" for name in _TEXTS[stream]] + [f"{name} BIGINT" for name in _COUNTS[stream]]
-    columns = f"""{{data: 'STRUCT({", ".join(fields)})', metadata: 'STRUCT("timestamp" BIGINT)'}}"""
+    fields = [f"{name} VARCHAR" for name in _TEXTS[stream]] + [
+        f"{name} BIGINT" for name in _COUNTS[stream]
+    ]
+    columns = (
+        f"""{{data: 'STRUCT({", ".join(fields)})', metadata: 'STRUCT("timestamp" BIGINT)'}}"""
+    )
     return f"read_ndjson({inputs.parts(stream)}, columns={columns}, ignore_errors=true)"
 
 
 def _csv(parts: list[str], names: str) -> str:
-    kinds = ", ".join(f"'{n}': '{'BIGINT' if n in _NUMBERS else 'VARCHAR'}'" for n in names.split())
+    kinds = ", ".join(
+        f"'{n}': '{'BIGINT' if n in _NUMBERS else 'VARCHAR'}'" for n in names.split()
+    )
     form = "header=false, delim=',', quote='\"', escape='\\', nullstr='null', auto_detect=false"
     return f"read_csv({parts}, columns={{{kinds}}}, {form})"
 
@@ -79,7 +94,9 @@ def _crab(inputs: Inputs) -> Any:
     # DuckDB's own Avro reader is an extension to download; polars' is the fastest that PyPI has.
     import polars as pl
 
-    return pl.concat([pl.read_avro(part, columns=list(_CRAB)) for part in inputs.parts("crab")]).to_arrow()
+    return pl.concat(
+        [pl.read_avro(part, columns=list(_CRAB)) for part in inputs.parts("crab")]
+    ).to_arrow()
 
 
 _MACROS = r"""
@@ -108,14 +125,18 @@ CREATE MACRO app(info) AS CASE
 
 
 def _today() -> str:
-    return "(ts IS NULL OR " + " OR ".join(f"ts BETWEEN {first} AND {last}" for first, last in bounds(DAY)) + ")"
+    return (
+        "(ts IS NULL OR "
+        + " OR ".join(f"ts BETWEEN {first} AND {last}" for first, last in bounds(DAY))
+        + ")"
+    )
 
 
 def _groups() -> str:
-    """One row for each (stream, dataset_id, site, app as logged, user as logged); both as logged stay few."""
-    sums = (
-        "count(*) AS nacc, sum(CAST(remote AS INT)) AS remote, sum(bytes) AS bytes, sum(cpu) AS cpu, sum(wall) AS wall"
-    )
+    """One row for each (stream, dataset_id, site, app as logged, user as logged); both
+    as logged stay few.
+    """
+    sums = "count(*) AS nacc, sum(CAST(remote AS INT)) AS remote, sum(bytes) AS bytes, sum(cpu) AS cpu, sum(wall) AS wall"
     return f"""
 WITH others AS (
     SELECT 'aaa' AS stream, plain(file_lfn) AS lfn, site(src_experiment_site) AS site, app_info AS info, user_dn AS dn,

@@ -1,7 +1,8 @@
-"""The common records of the log streams, an access or an ended job, and the bins of all other records.
+"""The common records of the log streams, an access or an ended job, and the bins of all
+other records.
 
-Decoders (``cmsspark.sources``) produce an :class:`AccessBatch` and the kernel consumes it. This module does not depend
-on files, formats or Spark.
+Decoders (``cmsspark.sources``) produce an :class:`AccessBatch` and the kernel consumes
+it. This module does not depend on files, formats or Spark.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-#: The parts of ``unmatched`` in the reconciliation of a stream of accesses, and of a stream of jobs.
+#: The parts of ``unmatched`` in the reconciliation of a stream of accesses, and of a
+#: stream of jobs.
 UNMATCHED_BINS: Final = ("no_lfn", "user_file", "temporary", "not_in_dbs")
 UNMATCHED_JOB_BINS: Final = ("no_input", "user_file", "not_in_dbs")
 #: The bins that only a stream of jobs has, in the order in which they are tried (rule 30).
@@ -27,7 +29,8 @@ class Remote:
     YES: Final = 1
     #: Null: the stream or the record does not contain it.
     UNKNOWN: Final = 2
-    #: The catalogue decides: remote unless the file's block has a disk replica at the access's site.
+    #: The catalogue decides: remote unless the file's block has a disk replica at the
+    #: access's site.
     BY_REPLICA: Final = 3
 
 
@@ -36,7 +39,8 @@ class Group(NamedTuple):
 
     site: str
     app: str
-    #: The person's name as logged (never leaves the task; outside it there are pseudonyms only), or None.
+    #: The person's name as logged (never leaves the task; outside it there are
+    #: pseudonyms only), or None.
     user: str | None
     #: One of :class:`Remote`.
     remote: int
@@ -53,7 +57,8 @@ RAW_ENCODING: Final = "latin-1"
 class Quarantined(NamedTuple):
     """A malformed record: its position, the reason, and its first ``RAW_LIMIT`` raw bytes.
 
-    A line of text is kept as it was read, without its newline; of an Avro record, Python's ``repr`` of it in UTF-8.
+    A line of text is kept as it was read, without its newline; of an Avro record,
+    Python's ``repr`` of it in UTF-8.
     """
 
     file: str
@@ -66,7 +71,9 @@ class Quarantined(NamedTuple):
 
     @classmethod
     def cut(cls, file: str, position: int, reason: str, start: bytes, size: int) -> Quarantined:
-        """Return a record of ``size`` bytes; ``start`` has its first ``RAW_LIMIT`` bytes or more, or all of them."""
+        """Return a record of ``size`` bytes; ``start`` has its first ``RAW_LIMIT``
+        bytes or more, or all of them.
+        """
         raw = start[:RAW_LIMIT]
         return cls(file, position, reason, raw, size if size > len(raw) else None)
 
@@ -87,7 +94,8 @@ class Quarantined(NamedTuple):
 class HtcondorJob(NamedTuple):
     """A record of a job that ended, after the rules for sites, users and apps (rules 29 to 33).
 
-    Several records may be of one job: :mod:`cmsspark.counting.htcondor_jobs` decides which of them counts.
+    Several records may be of one job: :mod:`cmsspark.counting.htcondor_jobs` decides
+    which of them counts.
     """
 
     job_id: str
@@ -138,16 +146,20 @@ class Packed(Protocol):
     def name(self, row: int) -> bytes: ...
 
     def add_heads(self, rows: npt.NDArray[np.int64], counts: dict[bytes, int]) -> None:
-        """Add to ``counts`` the names in ``rows`` by their leading directories: up to three, each with its slash."""
+        """Add to ``counts`` the names in ``rows`` by their leading directories: up to
+        three, each with its slash.
+        """
 
 
 @dataclass
 class AccessBatch:
-    """Accesses of some lines of one file, in columns of equal length, and counts of the other records.
+    """Accesses of some lines of one file, in columns of equal length, and counts of the
+    other records.
 
-    ``lfns``: normalised names, never empty. ``groups``: index into the decoder's ``groups``. ``read_bytes``: bytes,
-    or None where the stream has none (CRAB). ``cpu_ms`` and ``wall_ms``: whole milliseconds or None for each
-    record, or None where the stream has none. ``packed``: more accesses, in no order relative to these.
+    ``lfns``: normalised names, never empty. ``groups``: index into the decoder's
+    ``groups``. ``read_bytes``: bytes, or None where the stream has none (CRAB).
+    ``cpu_ms`` and ``wall_ms``: whole milliseconds or None for each record, or None
+    where the stream has none. ``packed``: more accesses, in no order relative to these.
     """
 
     lfns: list[str] = field(default_factory=list)
@@ -161,7 +173,8 @@ class AccessBatch:
     content_bytes: int = 0
     write_only: int = 0
     no_lfn: int = 0
-    #: Jobs that ended (:class:`HtcondorJob`), or the records of a feed; a stream has either accesses or these.
+    #: Jobs that ended (:class:`HtcondorJob`), or the records of a feed; a stream has
+    #: either accesses or these.
     jobs: list[Any] = field(default_factory=list)
     #: The 12-minute windows of the day with a record, as bits (rule 54).
     windows: int = 0
@@ -176,7 +189,10 @@ class AccessBatch:
     @property
     def malformed_bytes(self) -> int:
         """Bytes of the malformed records."""
-        return sum(len(record.raw) if record.whole_size is None else record.whole_size for record in self.malformed)
+        return sum(
+            len(record.raw) if record.whole_size is None else record.whole_size
+            for record in self.malformed
+        )
 
     def count_job(self, name: str, count: int = 1) -> None:
         """Count records of jobs in the bin ``name``."""
@@ -184,7 +200,9 @@ class AccessBatch:
             self.job_bins[name] = self.job_bins.get(name, 0) + count
 
     def count_out_of_day(self, day: int) -> None:
-        """Count a record of another day (days since 1970). Days after the last date share one count."""
+        """Count a record of another day (days since 1970). Days after the last date
+        share one count.
+        """
         day = min(day, _LAST_DAY)
         self.out_of_day[day] = self.out_of_day.get(day, 0) + 1
 
@@ -204,4 +222,7 @@ class AccessBatch:
 
 
 def _with_nulls(values: npt.NDArray[np.int64], valid: npt.NDArray[np.int64]) -> list[int | None]:
-    return [value if is_valid else None for value, is_valid in zip(values.tolist(), valid.tolist(), strict=True)]
+    return [
+        value if is_valid else None
+        for value, is_valid in zip(values.tolist(), valid.tolist(), strict=True)
+    ]

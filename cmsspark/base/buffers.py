@@ -1,7 +1,7 @@
 """Conversions between lists, numpy and Arrow, made directly from Arrow's buffers.
 
-``pa.array``, ``pa.scalar`` and ``to_numpy`` import pandas to check for its types, which costs up to half a second of
-CPU in each process.
+``pa.array``, ``pa.scalar`` and ``to_numpy`` import pandas to check for its types, which
+costs up to half a second of CPU in each process.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 
 
 def array(values: Sequence[Any], kind: str) -> pa.Array:
-    """Return ``values``, each perhaps None, as an array of ``kind``: ``string``, ``binary``, ``long`` or ``boolean``.
+    """Return ``values``, each perhaps None, as an array of ``kind``: ``string``,
+    ``binary``, ``long`` or ``boolean``.
 
-    Raises UnicodeEncodeError for text that UTF-8 cannot encode, OverflowError for a number beyond 64 bits or texts of
-    more than 2 GB in total.
+    Raises UnicodeEncodeError for text that UTF-8 cannot encode, OverflowError for a
+    number beyond 64 bits or texts of more than 2 GB in total.
     """
     import pyarrow as pa
 
     count = len(values)
     if kind == "string":
-        return _of_bytes([None if value is None else value.encode() for value in values], pa.string())
+        return _of_bytes(
+            [None if value is None else value.encode() for value in values], pa.string()
+        )
     if kind == "binary":
         return binary(values)
     validity = pa.py_buffer(_bits([value is not None for value in values]))
@@ -38,7 +41,9 @@ def array(values: Sequence[Any], kind: str) -> pa.Array:
 
 
 def binary(values: Sequence[bytes | None]) -> pa.Array:
-    """Return ``values``, of which any may be None, as an array. Raises OverflowError for more than 2 GB in total."""
+    """Return ``values``, of which any may be None, as an array. Raises OverflowError
+    for more than 2 GB in total.
+    """
     import pyarrow as pa
 
     return _of_bytes(values, pa.binary())
@@ -53,7 +58,9 @@ def _of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
         raise OverflowError("the texts of one column are more than 2 GB")
     starts = np.concatenate((np.zeros(1, np.int32), ends.astype(np.int32)))
     content = b"".join(value or b"" for value in values)
-    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(starts), pa.py_buffer(content)])
+    return pa.Array.from_buffers(
+        kind, len(values), [validity, pa.py_buffer(starts), pa.py_buffer(content)]
+    )
 
 
 def _bits(flags: list[bool]) -> bytes:
@@ -82,7 +89,9 @@ def scalar(value: Any, kind: str) -> pa.Scalar:
 
 
 def from_numpy(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return numbers (int32, int64 or float64) as an array, null where ``valid`` is false. The memory is shared."""
+    """Return numbers (int32, int64 or float64) as an array, null where ``valid`` is
+    false. The memory is shared.
+    """
     import pyarrow as pa
 
     kinds = {"int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64()}
@@ -92,7 +101,9 @@ def from_numpy(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = N
 
 
 def dictionary_array(texts: Sequence[str | None], numbers: npt.NDArray[Any]) -> pa.DictionaryArray:
-    """Return ``texts[number]`` for each of ``numbers``, dictionary-encoded with distinct texts; None is null."""
+    """Return ``texts[number]`` for each of ``numbers``, dictionary-encoded with
+    distinct texts; None is null.
+    """
     import pyarrow as pa
 
     distinct: dict[str, int] = {}
@@ -110,8 +121,12 @@ def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(_packed(values))])
 
 
-def to_numpy(column: pa.Array | pa.ChunkedArray, kind: type[np.generic], null: int = 0) -> npt.NDArray[Any]:
-    """Return a column of numbers of the numpy type ``kind`` as a numpy array, with ``null`` for nulls."""
+def to_numpy(
+    column: pa.Array | pa.ChunkedArray, kind: type[np.generic], null: int = 0
+) -> npt.NDArray[Any]:
+    """Return a column of numbers of the numpy type ``kind`` as a numpy array, with
+    ``null`` for nulls.
+    """
     parts = [np.zeros(0, kind)]
     for chunk in _chunks(column):
         if not len(chunk):
@@ -121,8 +136,12 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, kind: type[np.generic], null: i
     return parts[1] if len(parts) == 2 else np.concatenate(parts)
 
 
-def to_texts(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]]:
-    """For each chunk of a string column: its offsets (one more than texts), and the bytes they point into."""
+def to_texts(
+    column: pa.Array | pa.ChunkedArray,
+) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]]:
+    """For each chunk of a string column: its offsets (one more than texts), and the
+    bytes they point into.
+    """
     for chunk in _chunks(column):
         if len(chunk):
             _, ends, content = chunk.buffers()
@@ -146,7 +165,9 @@ def _valid(chunk: pa.Array) -> npt.NDArray[np.bool_]:
     bits = chunk.buffers()[0]
     if bits is None or not chunk.null_count:
         return np.full(len(chunk), bool(chunk.null_count == 0))
-    flags = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[chunk.offset : chunk.offset + len(chunk)]
+    flags = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[
+        chunk.offset : chunk.offset + len(chunk)
+    ]
     return flags.astype(np.bool_)
 
 

@@ -1,6 +1,7 @@
 """The UTC clock, and the formats of instants in names, files and messages.
 
-An instant is an integer of UTC milliseconds since 1970. See :mod:`cmsspark.base.dates` for calendar days.
+An instant is an integer of UTC milliseconds since 1970. See :mod:`cmsspark.base.dates`
+for calendar days.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def stamp() -> str:
 
 
 def new_run_id(ms: int | None = None) -> str:
-    """Return a run id, ``20260115T060000Z-1a2b3c``: the start of the run, by default now, and a random part."""
+    """Return a run id, ``20260115T060000Z-1a2b3c``: the start of the run, by default
+    now, and a random part.
+    """
     return f"{utc(now_ms() if ms is None else ms).strftime(_RUN_STAMP)}-{uuid.uuid4().hex[:6]}"
 
 

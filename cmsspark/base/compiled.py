@@ -1,12 +1,14 @@
 """The package's compiled modules: either all of them are used or none.
 
-None is used where no compiler was available, under another version of Python, and where the modules were built from
-other sources than the installed ones: stale compiled code must not run with new Python code, nor a module with stale
-classes of another one. Results are the same without compiled modules, only slower; CMSSPARK_COMPILED=0 in the
+None is used where no compiler was available, under another version of Python, and where
+the modules were built from other sources than the installed ones: stale compiled code
+must not run with new Python code, nor a module with stale classes of another one.
+Results are the same without compiled modules, only slower; CMSSPARK_COMPILED=0 in the
 environment turns them off.
 
-Python cannot load compiled modules from the zip for executors, so each is written to a temporary file first.
-``setup.py`` runs this file for :func:`digests`, so it imports only the standard library.
+Python cannot load compiled modules from the zip for executors, so each is written to a
+temporary file first. ``setup.py`` runs this file for :func:`digests`, so it imports
+only the standard library.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ def digests(read: Callable[[str], bytes]) -> dict[str, str]:
 
 
 def _digest(*contents: bytes) -> str:
-    # Newlines separate the files, so that moving text from one file to the next changes the digest.
+    # Newlines separate the files, so that moving text from one file to the next changes
+    # the digest.
     return hashlib.sha256(b"\n".join(contents)).hexdigest()[:24]
 
 
@@ -92,7 +95,8 @@ def _modules() -> tuple[dict[str, ModuleType], str]:
             # Cython raises these where the classes of another module have changed.
             return {}, STALE
         except (ImportError, OSError):
-            # A library that the module links to is missing, or the temporary file cannot be written.
+            # A library that the module links to is missing, or the temporary file
+            # cannot be written.
             return {}, MISSING
         source_digest = str(getattr(module, "SOURCES", "unknown"))
         shared = shared or source_digest.split()[0]
@@ -108,7 +112,8 @@ def _imported(name: str) -> ModuleType:
         module = importlib.import_module(full)
         if str(module.__file__).startswith(str(Path(__file__).parents[1])):
             return module
-        # An editable install provides modules of its checkout that this copy of the package does not have.
+        # An editable install provides modules of its checkout that this copy of the
+        # package does not have.
         del sys.modules[full]
     if not isinstance(_loader(), zipimporter):
         raise ModuleNotFoundError(full)
@@ -143,6 +148,7 @@ def _read(name: str) -> bytes:
     """Return a file of the package, which may be a zip. Raises OSError."""
     loader = _loader()
     if isinstance(loader, zipimporter):
-        # By its name in the archive: YARN adds a dot to the path of the archive, which the loader does not know.
+        # By its name in the archive: YARN adds a dot to the path of the archive, which
+        # the loader does not know.
         return loader.get_data(f"cmsspark/{name}")
     return Path(__file__).parents[1].joinpath(name).read_bytes()

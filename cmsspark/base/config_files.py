@@ -1,8 +1,8 @@
 """Configuration files: plain YAML with the line of every key, converted to msgspec structs.
 
-:func:`parse` reads a file of settings, views or a profile. :meth:`ConfigFile.convert` converts it, or a part, to a
-struct. Every error is a SettingsError (78) with file and line, the wrong value, the expected one, and the nearest valid
-name.
+:func:`parse` reads a file of settings, views or a profile. :meth:`ConfigFile.convert`
+      converts it, or a part, to a struct. Every error is a SettingsError (78) with file
+      and line, the wrong value, the expected one, and the nearest valid name.
 """
 
 from __future__ import annotations
@@ -21,21 +21,27 @@ from cmsspark.base.errors import SettingsError
 from cmsspark.base.text.spelling import suggestion
 
 _T = TypeVar("_T")
-#: A key of a file: the names from the top level down to it; an element of a list is its number, from 0.
+#: A key of a file: the names from the top level down to it; an element of a list is its
+#: number, from 0.
 Key = tuple[str, ...]
 #: The 1-based line of each key.
 Lines = Mapping[Key, int]
 
 #: msgspec's type names and their descriptions in messages.
 _TYPE_NAMES: Final = {
-    "str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
     "object": "`key: value` lines",
-}  # fmt: skip
+}
 _EXPECTED: Final = re.compile(r"Expected `([^`]+)`(.*?)(?:, got `.*)?")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(.*)`")
 _LENGTH: Final = re.compile(r" of length >= (\d+)")
-#: A step of msgspec's path: a field, the number of an element, or a key of a mapping, which it does not name.
+#: A step of msgspec's path: a field, the number of an element, or a key of a mapping,
+#: which it does not name.
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[([0-9]+)\]|(\[\.\.\.\])")
 
 
@@ -54,7 +60,9 @@ class ConfigFile:
                 return f"{self.name}, line {self.lines[key[:length]]}"
         return self.name
 
-    def error(self, problem: str, *key: str, found: object = None, next_step: str | None = None) -> SettingsError:
+    def error(
+        self, problem: str, *key: str, found: object = None, next_step: str | None = None
+    ) -> SettingsError:
         """Return an error about a key; ``found`` is the wrong value, shown as Python writes it."""
         shown = None if found is None else repr(found)
         return SettingsError(problem, where=self.where(*key), found=shown, next_step=next_step)
@@ -71,7 +79,9 @@ class ConfigFile:
 
 
 def nearest(name: str, valid_names: Iterable[str]) -> str:
-    """Return the next step for an unknown name: the most similar valid name, if any, and all valid names."""
+    """Return the next step for an unknown name: the most similar valid name, if any,
+    and all valid names.
+    """
     names = list(valid_names)
     return f"{suggestion(name, names)} use one of: {', '.join(names)}".strip()
 
@@ -100,7 +110,9 @@ def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any
     subject = f"each of {dotted}" if in_list else dotted or "the file"
     if choices := _choices(kind):
         hint = nearest(values, choices) if isinstance(values, str) else None
-        return file.error(f"{subject} is one of {', '.join(choices)}", *key, found=values, next_step=hint)
+        return file.error(
+            f"{subject} is one of {', '.join(choices)}", *key, found=values, next_step=hint
+        )
     expected = _EXPECTED.fullmatch(reason)
     if expected is None:
         return file.error(f"{subject}: {reason}", *key, found=values)
@@ -110,8 +122,14 @@ def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any
     hint = "put it in quotes" if types == [_TYPE_NAMES["str"]] and is_one_value else None
     if types == [_TYPE_NAMES["array"]] and is_one_value:
         hint = "write it as [VALUE, …], or one `- VALUE` a line"
-    limit = _LENGTH.sub(r" with at least \1 in it", expected[2]) if types == [_TYPE_NAMES["array"]] else expected[2]
-    return file.error(f"{subject} {verb} {' or '.join(types)}{limit}{below}", *key, found=values, next_step=hint)
+    limit = (
+        _LENGTH.sub(r" with at least \1 in it", expected[2])
+        if types == [_TYPE_NAMES["array"]]
+        else expected[2]
+    )
+    return file.error(
+        f"{subject} {verb} {' or '.join(types)}{limit}{below}", *key, found=values, next_step=hint
+    )
 
 
 def _members(kind: Any) -> list[Any]:
@@ -120,17 +138,35 @@ def _members(kind: Any) -> list[Any]:
         return _members(kind.__origin__)
     if get_origin(kind) in (None, list, tuple, dict, Literal):
         return [kind]
-    return [inner for member in get_args(kind) if member is not type(None) for inner in _members(member)]
+    return [
+        inner
+        for member in get_args(kind)
+        if member is not type(None)
+        for inner in _members(member)
+    ]
 
 
 def _fields(kind: Any) -> dict[str, Any]:
-    structs = [member for member in _members(kind) if isinstance(member, type) and issubclass(member, msgspec.Struct)]
-    return {field.encode_name: field.type for struct in structs for field in msgspec.structs.fields(struct)}
+    structs = [
+        member
+        for member in _members(kind)
+        if isinstance(member, type) and issubclass(member, msgspec.Struct)
+    ]
+    return {
+        field.encode_name: field.type
+        for struct in structs
+        for field in msgspec.structs.fields(struct)
+    }
 
 
 def _arguments(kind: Any, *origins: type) -> tuple[Any, ...]:
-    """Return the types of which a list, tuple or mapping that ``kind`` allows consists; None where it allows none."""
-    return next((get_args(member) for member in _members(kind) if get_origin(member) in origins), (None, None))
+    """Return the types of which a list, tuple or mapping that ``kind`` allows consists;
+    None where it allows none.
+    """
+    return next(
+        (get_args(member) for member in _members(kind) if get_origin(member) in origins),
+        (None, None),
+    )
 
 
 def _wrong_entry(values: Mapping[str, Any], kind: Any) -> str:
@@ -144,25 +180,38 @@ def _wrong_entry(values: Mapping[str, Any], kind: Any) -> str:
 
 
 def _choices(kind: Any) -> list[str]:
-    return [str(value) for member in _members(kind) if get_origin(member) is Literal for value in get_args(member)]
+    return [
+        str(value)
+        for member in _members(kind)
+        if get_origin(member) is Literal
+        for value in get_args(member)
+    ]
 
 
-def parse(content: bytes, name: str, is_text: Callable[[Key], bool] = lambda key: False) -> ConfigFile:
+def parse(
+    content: bytes, name: str, is_text: Callable[[Key], bool] = lambda key: False
+) -> ConfigFile:
     """Parse plain YAML: a mapping with unique keys, without aliases, anchors and tags.
 
-    Numbers and dates of keys for which ``is_text`` is true are kept as text. An empty file has no values.
-    Raises SettingsError (78) with ``name`` and line.
+    Numbers and dates of keys for which ``is_text`` is true are kept as text. An empty
+    file has no values. Raises SettingsError (78) with ``name`` and line.
     """
     return _Parser(name, is_text).parse(content)
 
 
 class _PlainLoader(Composer, Resolver):
-    """Composes nodes of the events of ``events`` and calls ``check`` with the event that each begins with."""
+    """Composes nodes of the events of ``events`` and calls ``check`` with the event
+    that each begins with.
+    """
 
     def __init__(self, events: Any, check: Callable[[yaml.Event], None]) -> None:
         Composer.__init__(self)
         Resolver.__init__(self)
-        self.check_event, self.peek_event, self.get_event = events.check_event, events.peek_event, events.get_event
+        self.check_event, self.peek_event, self.get_event = (
+            events.check_event,
+            events.peek_event,
+            events.get_event,
+        )
         self._check = check
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -182,22 +231,31 @@ class _Parser:
             node = self._compose(content.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise SettingsError(
-                "settings must be UTF-8 text", where=self._name, found=f"byte {error.start} is not UTF-8"
+                "settings must be UTF-8 text",
+                where=self._name,
+                found=f"byte {error.start} is not UTF-8",
             ) from None
         except yaml.YAMLError as error:
             raise self._not_yaml(error) from None
         except RecursionError:
             raise SettingsError(
-                "settings must be nested a few levels deep", where=self._name, found="too many levels"
+                "settings must be nested a few levels deep",
+                where=self._name,
+                found="too many levels",
             ) from None
         if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
             return ConfigFile(self._name, {})
         if not isinstance(node, yaml.MappingNode):
-            raise SettingsError("settings must be `key: value` lines", where=self._at(node), found=f"a {_kind(node)}")
+            raise SettingsError(
+                "settings must be `key: value` lines",
+                where=self._at(node),
+                found=f"a {_kind(node)}",
+            )
         return ConfigFile(self._name, self._mapping(node, ()), self._lines)
 
     def _compose(self, text: str) -> yaml.Node | None:
-        # libyaml, which not every PyYAML has, is seven times as fast. PyYAML's own parser says better what is wrong.
+        # libyaml, which not every PyYAML has, is seven times as fast. PyYAML's own
+        # parser says better what is wrong.
         quick = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         try:
             return _PlainLoader(quick(text), self._reject_references).get_single_node()
@@ -215,7 +273,9 @@ class _Parser:
         return SettingsError("settings must be plain YAML", where=where, found=problem)
 
     def _reject_references(self, event: yaml.Event) -> None:
-        """Reject aliases, anchors and tags: with them a value can differ from what is written at its key."""
+        """Reject aliases, anchors and tags: with them a value can differ from what is
+        written at its key.
+        """
         reference = None
         if isinstance(event, yaml.AliasEvent):
             reference = f"the alias *{event.anchor}"
@@ -238,11 +298,15 @@ class _Parser:
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise SettingsError(
-                    "a key must be a single word", where=self._at(key_node), found=f"a {_kind(key_node)}"
+                    "a key must be a single word",
+                    where=self._at(key_node),
+                    found=f"a {_kind(key_node)}",
                 )
             key = str(key_node.value)
             if key in result:
-                raise SettingsError("a key must not be repeated", where=self._at(key_node), found=f"{key!r} again")
+                raise SettingsError(
+                    "a key must not be repeated", where=self._at(key_node), found=f"{key!r} again"
+                )
             self._lines[*path, key] = key_node.start_mark.line + 1
             result[key] = self._value(value_node, (*path, key))
         return result
@@ -253,17 +317,23 @@ class _Parser:
         if isinstance(node, yaml.SequenceNode):
             for number, item in enumerate(node.value):
                 self._lines[*path, str(number)] = item.start_mark.line + 1
-            return [self._value(item, (*path, str(number))) for number, item in enumerate(node.value)]
+            return [
+                self._value(item, (*path, str(number))) for number, item in enumerate(node.value)
+            ]
         if self._is_text(path) and node.tag.rsplit(":", 1)[-1] in ("int", "float", "timestamp"):
             return node.value
         try:
             return self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError) as error:
-            raise SettingsError("not a plain value", where=self._at(node), found=str(error)) from None
+            raise SettingsError(
+                "not a plain value", where=self._at(node), found=str(error)
+            ) from None
 
     def _at(self, node: yaml.Node) -> str:
         return f"{self._name}, line {node.start_mark.line + 1}"
 
 
 def _kind(node: yaml.Node) -> str:
-    return {"MappingNode": "mapping", "SequenceNode": "list"}.get(type(node).__name__, "single value")
+    return {"MappingNode": "mapping", "SequenceNode": "list"}.get(
+        type(node).__name__, "single value"
+    )

@@ -1,7 +1,7 @@
 """Days: calendar dates in UTC, parsed once at the command line.
 
-A day is a ``datetime.date``; as an interval it is half-open, ``[00:00, next 00:00)`` UTC. Timestamps are integers whose
-size determines their unit.
+A day is a ``datetime.date``; as an interval it is half-open, ``[00:00, next 00:00)``
+UTC. Timestamps are integers whose size determines their unit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from cmsspark.base.errors import UsageError
 
 DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1)
-_DAY = re.compile(r"(\d{4})(\d{2})(\d{2})|(\d{4})-(\d{2})-(\d{2})|(\d{4})/(\d{2})/(\d{2})", re.ASCII)
+_DAY = re.compile(
+    r"(\d{4})(\d{2})(\d{2})|(\d{4})-(\d{2})-(\d{2})|(\d{4})/(\d{2})/(\d{2})", re.ASCII
+)
 
 
 def today() -> date:
@@ -26,7 +28,8 @@ def today() -> date:
 def parse_day(text: str, *, latest: date | None = None) -> date:
     """Parse a date written as ``20260115``, ``2026-01-15`` or ``2026/01/15``.
 
-    Raises UsageError (2) for any other format, for a date that does not exist, and for one after ``latest``.
+    Raises UsageError (2) for any other format, for a date that does not exist, and for
+    one after ``latest``.
 
     Example:
         >>> parse_day("20260115")
@@ -42,7 +45,10 @@ def parse_day(text: str, *, latest: date | None = None) -> date:
     except ValueError as error:
         raise UsageError(f"{text!r} is not a calendar day ({error})", next_step=hint) from None
     if latest is not None and day > latest:
-        raise UsageError(f"{day} is in the future (today is {latest} in UTC)", next_step="give a day that has logs")
+        raise UsageError(
+            f"{day} is in the future (today is {latest} in UTC)",
+            next_step="give a day that has logs",
+        )
     return day
 
 
@@ -63,7 +69,8 @@ def timestamp_ms_bounds(day: date) -> tuple[int, int]:
 
 
 def day_number(timestamp: int) -> int:
-    """Return days since 1970 of a timestamp in seconds (below 1e11), milliseconds (below 1e14) or microseconds.
+    """Return days since 1970 of a timestamp in seconds (below 1e11), milliseconds
+    (below 1e14) or microseconds.
 
     Example:
         >>> day_number(1_768_435_200), day_number(1_768_435_200_000)
@@ -77,7 +84,8 @@ def day_number(timestamp: int) -> int:
 
 
 def timestamp_ms(timestamp: int) -> int:
-    """Return milliseconds since 1970 of a timestamp in seconds, milliseconds or microseconds, by its size.
+    """Return milliseconds since 1970 of a timestamp in seconds, milliseconds or
+    microseconds, by its size.
 
     Example:
         >>> timestamp_ms(1_768_435_200)
@@ -89,7 +97,8 @@ def timestamp_ms(timestamp: int) -> int:
 
 
 def day_name(number: int) -> str:
-    """Return ``YYYY-MM-DD`` for a number of days since 1970; ``beyond 9999-12-31`` after the last date.
+    """Return ``YYYY-MM-DD`` for a number of days since 1970; ``beyond 9999-12-31``
+    after the last date.
 
     Example:
         >>> day_name(20468)
@@ -112,7 +121,8 @@ def days_before(day: date, count: int) -> date:
 
 
 def months_before(day: date, months: int) -> date:
-    """Return the day so many months before, at most the last one of its month; not before the year 1.
+    """Return the day so many months before, at most the last one of its month; not
+    before the year 1.
 
     Example:
         >>> months_before(date(2024, 3, 31), 1)

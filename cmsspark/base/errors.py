@@ -1,7 +1,7 @@
 """Error classes with exit codes. :mod:`cmsspark.base.reporting` prints them.
 
-Each error says what is wrong, where, what is there instead and the next step, and has an exit code. ``Exit`` defines
-the exit codes.
+Each error says what is wrong, where, what is there instead and the next step, and has
+an exit code. ``Exit`` defines the exit codes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from cmsspark.base.text.readable import readable
 class Exit(IntEnum):
     """The exit codes of every command, each with its meaning and the next step.
 
-    This is their only definition: ``cmsspark help exit-codes`` prints this list, and a test compares the table in
-    ``docs/operations.md`` with it.
+    This is their only definition: ``cmsspark help exit-codes`` prints this list, and a
+    test compares the table in ``docs/operations.md`` with it.
 
     Example:
         >>> Exit(66).name, Exit.NO_INPUT.meaning
@@ -42,7 +42,11 @@ class Exit(IntEnum):
         return member
 
     DONE = (0, "done", "nothing")
-    USAGE = (2, "the command line is wrong", "correct the command line; `--help` lists the options")
+    USAGE = (
+        2,
+        "the command line is wrong",
+        "correct the command line; `--help` lists the options",
+    )
     QUARANTINED = (
         3,
         "some documents were quarantined; all others are published",
@@ -59,21 +63,33 @@ class Exit(IntEnum):
         "run it again when the input has arrived; `cmsspark daily` turns this code into 75",
     )
     BUG = (70, "a bug in cmsspark", "run it again with `--debug` and send us what it prints")
-    NO_OUTPUT = (73, "a result cannot be written", "make room or get permission there, then run it again")
+    NO_OUTPUT = (
+        73,
+        "a result cannot be written",
+        "make room or get permission there, then run it again",
+    )
     NOT_READY = (
         75,
         "not ready, locked by another run, or interrupted",
         "run the same command again later; this is the only code for which a retry alone helps",
     )
-    NOT_ALLOWED = (77, "authentication, TLS or a permission failed", "renew or get the permission, then run it again")
-    SETTINGS = (78, "a settings file or value is wrong", "correct the file and line that the message names")
+    NOT_ALLOWED = (
+        77,
+        "authentication, TLS or a permission failed",
+        "renew or get the permission, then run it again",
+    )
+    SETTINGS = (
+        78,
+        "a settings file or value is wrong",
+        "correct the file and line that the message names",
+    )
 
 
 class CmssparkError(Exception):
     """An error that says what is wrong, where, what is there instead, and what to do next.
 
-    ``str()`` returns the message for users: one line for the problem, and one indented line for each of ``where``,
-    ``found`` and ``next_step`` that is not None.
+    ``str()`` returns the message for users: one line for the problem, and one indented
+    line for each of ``where``, ``found`` and ``next_step`` that is not None.
 
     Example:
         >>> error = InputMissing("no logs of this day", where="/data/2026/01/15", next_step="try another day")
@@ -104,10 +120,15 @@ class CmssparkError(Exception):
     def text(self) -> str:
         """Return the message as users read it."""
         lines = [self.problem]
-        for label, value in (("where", self.where), ("found", self.found), ("next", self.next_step)):
+        for label, value in (
+            ("where", self.where),
+            ("found", self.found),
+            ("next", self.next_step),
+        ):
             if value is not None:
                 lines.append(f"  {label}: {value}")
-        # A file name may contain any bytes. Escape those that control a terminal or that UTF-8 cannot encode.
+        # A file name may contain any bytes. Escape those that control a terminal or
+        # that UTF-8 cannot encode.
         return readable("\n".join(lines))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -175,8 +196,14 @@ _OS_ERRORS: dict[int, type[CmssparkError]] = {
     errno.EFBIG: OutputError,
     errno.EACCES: NotAllowed,
     errno.EPERM: NotAllowed,
-    **dict.fromkeys((errno.EIO, errno.ENXIO, errno.ENODEV, errno.EREMOTEIO, errno.EUCLEAN, errno.EBADMSG), DataError),
-    **dict.fromkeys((errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN), NotReady),
+    **dict.fromkeys(
+        (errno.EIO, errno.ENXIO, errno.ENODEV, errno.EREMOTEIO, errno.EUCLEAN, errno.EBADMSG),
+        DataError,
+    ),
+    **dict.fromkeys(
+        (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN),
+        NotReady,
+    ),
 }
 _NEXT_STEPS: Final[dict[type[CmssparkError], str]] = {
     DataError: "check the disk of that file, then run it again",
@@ -185,7 +212,8 @@ _NEXT_STEPS: Final[dict[type[CmssparkError], str]] = {
 
 
 def as_ours(error: BaseException) -> CmssparkError | None:
-    """Return the error as a :class:`CmssparkError`; disk and permission errors are converted, others give None.
+    """Return the error as a :class:`CmssparkError`; disk and permission errors are
+    converted, others give None.
 
     Example:
         >>> print(as_ours(PermissionError(errno.EACCES, "Permission denied", "/data/results")))
@@ -205,8 +233,15 @@ def as_ours(error: BaseException) -> CmssparkError | None:
         )
     if is_shortage(error):
         return _no_memory(error)
-    if isinstance(error, FileNotFoundError) and error.filename is None and _is_working_folder_gone():
-        return UsageError("the working folder was deleted", next_step="cd to a folder that exists, then run it again")
+    if (
+        isinstance(error, FileNotFoundError)
+        and error.filename is None
+        and _is_working_folder_gone()
+    ):
+        return UsageError(
+            "the working folder was deleted",
+            next_step="cd to a folder that exists, then run it again",
+        )
     number = os_error_number(error)
     if number in _OS_ERRORS and (isinstance(error, OSError) or _RUST_ERROR.search(str(error))):
         kind = _OS_ERRORS[number]
@@ -214,13 +249,17 @@ def as_ours(error: BaseException) -> CmssparkError | None:
             "a file cannot be written or read",
             where=getattr(error, "filename", None),
             found=os.strerror(number),
-            next_step=_NEXT_STEPS.get(kind, "make room or get permission there, then run it again"),
+            next_step=_NEXT_STEPS.get(
+                kind, "make room or get permission there, then run it again"
+            ),
         )
     return None
 
 
 def os_error_number(error: BaseException) -> int:
-    """Return the number of an error of the system, or 0; numpy reports a full disk without one, polars in its text."""
+    """Return the number of an error of the system, or 0; numpy reports a full disk
+    without one, polars in its text.
+    """
     if isinstance(error, OSError) and error.errno is None and _SHORT_WRITE.search(str(error)):
         return errno.ENOSPC
     if (rust := _RUST_ERROR.search(str(error))) is not None:
@@ -229,7 +268,9 @@ def os_error_number(error: BaseException) -> int:
 
 
 def _no_memory(error: BaseException) -> CmssparkError:
-    """Return the error for too little memory: 77 for a limit of this process, 75 for a host that is full."""
+    """Return the error for too little memory: 77 for a limit of this process, 75 for a
+    host that is full.
+    """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     found = " ".join(str(error).split())[:200] or type(error).__name__
     if limit != resource.RLIM_INFINITY:

@@ -1,4 +1,6 @@
-"""64-bit integers that never wrap: sums by group, whose upper and lower 32 bits are summed apart, and rounding."""
+"""64-bit integers that never wrap: sums by group, whose upper and lower 32 bits are
+summed apart, and rounding.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _LOW: Final = 0xFFFFFFFF
 
 
 def sums_by_group(groups: npt.NDArray[Any], values: Longs, count: int) -> tuple[Longs, Longs]:
-    """Return the sums of the upper and of the lower 32 bits of the values of each group (numbers below ``count``)."""
+    """Return the sums of the upper and of the lower 32 bits of the values of each group
+    (numbers below ``count``).
+    """
     upper, lower = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for start in range(0, len(values), _AT_ONCE):
         chunk, of_rows = values[start : start + _AT_ONCE], groups[start : start + _AT_ONCE]
@@ -32,13 +36,16 @@ def joined(upper: Longs, lower: Longs, quantity: str) -> Longs:
     carried = upper + (lower >> 32)
     if len(carried) and (int(carried.max()) >= 2**31 or int(carried.min()) < -(2**31)):
         raise DataError(
-            f"the sum of {quantity} of one group does not fit 64 bits", next_step="look for absurd sizes in the dump"
+            f"the sum of {quantity} of one group does not fit 64 bits",
+            next_step="look for absurd sizes in the dump",
         )
     return (carried << 32) + (lower & _LOW)
 
 
 def rounded(values: npt.NDArray[np.float64]) -> tuple[Longs, npt.NDArray[np.bool_]]:
-    """Return the nearest integers, halves away from 0; and where these fit 64 bits (0 stands where they do not)."""
+    """Return the nearest integers, halves away from 0; and where these fit 64 bits (0
+    stands where they do not).
+    """
     fits = np.abs(values) < 2.0**63
     fitting = np.where(fits, values, 0.0)
     truncated = np.trunc(fitting)

@@ -14,4 +14,6 @@ def require(needs: str, *packages: str, extra: str, alternative: str = "") -> No
     """
     if missing := [name for name in packages if find_spec(name) is None]:
         next_step = f"pip install 'cmsspark[{extra}]'{alternative}"
-        raise UsageError(f"{needs} {', '.join(missing)}", found="not installed", next_step=next_step)
+        raise UsageError(
+            f"{needs} {', '.join(missing)}", found="not installed", next_step=next_step
+        )

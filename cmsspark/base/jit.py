@@ -1,4 +1,5 @@
-"""Compilation of functions by numba, which comes with the extras ``cmsspark[events]`` and ``cmsspark[cache]``.
+"""Compilation of functions by numba, which comes with the extras ``cmsspark[events]``
+and ``cmsspark[cache]``.
 
 The same functions run without it, some hundred times slower: tests compare both.
 """
@@ -12,9 +13,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def jit(function: Function, *, cache: bool = True) -> Function:
-    """Compile at the first call. The machine code is kept beside the source, or in the user's cache folder.
+    """Compile at the first call. The machine code is kept beside the source, or in the
+    user's cache folder.
 
-    ``cache``: false for functions without a file. The lock of the interpreter is released, so functions run in threads.
+    ``cache``: false for functions without a file. The lock of the interpreter is
+    released, so functions run in threads.
     """
     try:
         from numba import njit

@@ -1,4 +1,6 @@
-"""Temporary folders, each locked while its process lives: those of killed processes can be told and removed."""
+"""Temporary folders, each locked while its process lives: those of killed processes can
+be told and removed.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from cmsspark.base.errors import OutputError
 
 @contextmanager
 def locked_folder(parent: Path, prefix: str, mode: int = 0o777) -> Iterator[Path]:
-    """Yield a new folder in ``parent``, which is removed in the end. Folders of killed processes with the same
-    ``prefix`` are removed first. Raises OSError.
+    """Yield a new folder in ``parent``, which is removed in the end. Folders of killed
+    processes with the same ``prefix`` are removed first. Raises OSError.
     """
     name = uuid.uuid4().hex
     new, folder = parent / f".new-{name}", parent / f"{prefix}{name}"
@@ -35,7 +37,12 @@ def locked_folder(parent: Path, prefix: str, mode: int = 0o777) -> Iterator[Path
 def cache_not_written(folder: Path, error: OSError) -> OutputError:
     """Return the error (73) for a cache in which no folder can be made."""
     next_step = "name another one in the settings, as cache_dir"
-    return OutputError("the cache folder cannot be written", where=folder, found=error.strerror, next_step=next_step)
+    return OutputError(
+        "the cache folder cannot be written",
+        where=folder,
+        found=error.strerror,
+        next_step=next_step,
+    )
 
 
 def _remove_unlocked(parent: Path, prefix: str) -> None:

@@ -1,7 +1,8 @@
 """The manifest of a stored run: its tables, what it was made from, and what was counted.
 
-Jobs write it as JSON (``manifest.json`` in the run's folder). All keys of a run of logs, of dumps or of a period are
-optional here, as old runs lack some; keys that are not named here are in ``document`` only.
+Jobs write it as JSON (``manifest.json`` in the run's folder). All keys of a run of
+logs, of dumps or of a period are optional here, as old runs lack some; keys that are
+not named here are in ``document`` only.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import msgspec
 
 
 class TableEntry(msgspec.Struct, frozen=True):
-    """A table of a run. ``schema``: the digest of its columns; ``bytes`` of its part files; ``sha256`` of each part
-    file by its name, None in manifests of old versions.
+    """A table of a run. ``schema``: the digest of its columns; ``bytes`` of its part
+    files; ``sha256`` of each part file by its name, None in manifests of old versions.
     """
 
     rows: int = 0
@@ -27,7 +28,9 @@ class TableEntry(msgspec.Struct, frozen=True):
 
 
 class InputEntry(msgspec.Struct, frozen=True):
-    """What a run read of a stream, a dump's table or a day: each file's path, size in bytes and mtime in UTC ms."""
+    """What a run read of a stream, a dump's table or a day: each file's path, size in
+    bytes and mtime in UTC ms.
+    """
 
     stream: str | None = None
     table: str | None = None
@@ -50,12 +53,15 @@ class DumpEntry(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A manifest. What a job of that kind does not write, or an old version did not, is empty or None.
+    """A manifest. What a job of that kind does not write, or an old version did not, is
+    empty or None.
 
-    ``reconciliation``: by stream, the bins as :meth:`cmsspark.counting.reconciliation.StreamBins.as_dict` has them.
-    ``unmatched_prefixes``: by stream, [prefix, records]. ``earlier_jobs``: by stream of jobs, the day before.
-    ``rows_of``: of a compacted run, the run that made its rows. ``days``: of a period, each day's run. ``document``:
-    the manifest as it stands in the file.
+    ``reconciliation``: by stream, the bins as
+    :meth:`cmsspark.counting.reconciliation.StreamBins.as_dict` has them.
+    ``unmatched_prefixes``: by stream, [prefix, records]. ``earlier_jobs``: by stream of
+    jobs, the day before. ``rows_of``: of a compacted run, the run that made its rows.
+    ``days``: of a period, each day's run. ``document``: the manifest as it stands in
+    the file.
     """
 
     document: dict[str, Any]
@@ -87,8 +93,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows_run(self) -> str:
-        """The run that made the rows, in a compacted run another one. Who has published these rows, or made a period of
-        them, need not do it again.
+        """The run that made the rows, in a compacted run another one. Who has published
+        these rows, or made a period of them, need not do it again.
         """
         return self.rows_of or self.run
 
@@ -98,9 +104,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises ValueError where a part has another type.
         """
-        values = {name: document[name] for name in cls.__struct_fields__ if document.get(name) is not None}
+        values = {
+            name: document[name]
+            for name in cls.__struct_fields__
+            if document.get(name) is not None
+        }
         return msgspec.convert({**values, "document": dict(document)}, cls)
 
     def find_input(self, source: str) -> InputEntry | None:
         """Return what the run read of a stream, or of a dump's table or another feed by its name."""
-        return next((entry for entry in self.inputs if source in (entry.stream, entry.table)), None)
+        return next(
+            (entry for entry in self.inputs if source in (entry.stream, entry.table)), None
+        )

@@ -1,4 +1,6 @@
-"""Memory: what it looks like when there is too little, and the return of what is unused to the system."""
+"""Memory: what it looks like when there is too little, and the return of what is unused
+to the system.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,17 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-#: Megabytes of address space that the large libraries need at least: with less they end the process on their own.
+#: Megabytes of address space that the large libraries need at least: with less they end
+#: the process on their own.
 _LEAST: Final = {"numpy": 400, "pyarrow": 400, "pandas": 400, "polars": 900}
-#: With less than so many megabytes of address space libraries start one thread each, as a thread reserves some 70 MB
-#: and ends the process where it gets no memory, and Arrow uses malloc, as its own allocators reserve 1 GB at once.
+#: With less than so many megabytes of address space libraries start one thread each, as
+#: a thread reserves some 70 MB and ends the process where it gets no memory, and Arrow
+#: uses malloc, as its own allocators reserve 1 GB at once.
 _ROOMY: Final = 4_000
 _SPARING: Final = {
-    **dict.fromkeys(("OMP_NUM_THREADS", "ARROW_IO_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS"), "1"),
+    **dict.fromkeys(
+        ("OMP_NUM_THREADS", "ARROW_IO_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS"), "1"
+    ),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 #: The name of glibc's limit of arenas in ``mallopt``; other C libraries have none.
@@ -32,7 +38,9 @@ _SHORTAGE: Final = re.compile(
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether an error, or one that led to it, says that memory, threads or processes ran out."""
+    """Return whether an error, or one that led to it, says that memory, threads or
+    processes ran out.
+    """
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:
@@ -41,7 +49,10 @@ def is_shortage(error: BaseException) -> bool:
         if isinstance(cause, OSError) and (cause.errno == errno.ENOMEM or _is_of_fork(cause)):
             return True
         # Arrow's own errors are none of Python's.
-        may_tell = isinstance(cause, ImportError | RuntimeError | OSError) or type(cause).__module__ == "pyarrow.lib"
+        may_tell = (
+            isinstance(cause, ImportError | RuntimeError | OSError)
+            or type(cause).__module__ == "pyarrow.lib"
+        )
         if may_tell and _SHORTAGE.search(str(cause)):
             return True
         seen.append(cause)
@@ -56,11 +67,16 @@ def _is_of_fork(error: OSError) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_name in ("_launch", "_execute_child", "_fork_exec")
+    return trace is not None and trace.tb_frame.f_code.co_name in (
+        "_launch",
+        "_execute_child",
+        "_fork_exec",
+    )
 
 
 def trim() -> None:
-    """Return free memory to the system, where the C library and Arrow support it: both otherwise keep much of it.
+    """Return free memory to the system, where the C library and Arrow support it: both
+    otherwise keep much of it.
 
     It takes a few milliseconds and pays off between stages that use memory differently.
     """
@@ -83,8 +99,8 @@ def share_freed() -> None:
 
 
 def check_room() -> None:
-    """Have the large libraries refused, with MemoryError, where the address space of this process is too small for
-    them, and start few threads where it is small.
+    """Have the large libraries refused, with MemoryError, where the address space of
+    this process is too small for them, and start few threads where it is small.
     """
     # Nothing here computes with matrices, and each thread of OpenBLAS reserves much address space.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -101,7 +117,9 @@ def check_room() -> None:
 
 
 class _NoRoom:
-    """Refuses large libraries in a process that has no room for them. ``refused``: the megabytes that each needs."""
+    """Refuses large libraries in a process that has no room for them. ``refused``: the
+    megabytes that each needs.
+    """
 
     def __init__(self, refused: Mapping[str, int]) -> None:
         self._refused = refused

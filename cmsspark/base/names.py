@@ -1,4 +1,6 @@
-"""Rules for the names of sites, nodes, datasets and jobs' inputs (``docs/counting.md``, rules 20, 32), as functions."""
+"""Rules for the names of sites, nodes, datasets and jobs' inputs (``docs/counting.md``,
+rules 20, 32), as functions.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ KINDS: Final = ("disk", "tape", "buffer")
 
 @dataclass(frozen=True)
 class Derived:
-    """A column derived from another one: one part of the text in ``source``, split at ``separator``.
+    """A column derived from another one: one part of the text in ``source``, split at
+    ``separator``.
 
-    In :data:`DERIVED` ``source`` is a stored column: a rule on a derived column follows that column's own rule, which
-    is ``first``.
+    In :data:`DERIVED` ``source`` is a stored column: a rule on a derived column follows
+    that column's own rule, which is ``first``.
 
     Example:
         >>> DERIVED["campaign"].derive("/ZMM/Run3Summer22-v1/AOD")
@@ -47,9 +50,9 @@ def _on_stored_columns(rules: Mapping[str, Derived]) -> dict[str, Derived]:
     return resolved
 
 
-#: The derived columns of all tables: ``T2`` of ``T2_CH_CERN``; the parts of ``/primary/processed/TIER``; the campaign,
-#: which is the processed name up to its first dash. The merge, rollups of periods and the jobs on dumps use this
-#: definition.
+#: The derived columns of all tables: ``T2`` of ``T2_CH_CERN``; the parts of
+#: ``/primary/processed/TIER``; the campaign, which is the processed name up to its
+#: first dash. The merge, rollups of periods and the jobs on dumps use this definition.
 DERIVED: Final[Mapping[str, Derived]] = _on_stored_columns(
     {
         "site_tier": Derived("site_name", "_", 0),
@@ -62,7 +65,8 @@ DERIVED: Final[Mapping[str, Derived]] = _on_stored_columns(
 
 
 def site_and_kind(node: str) -> tuple[str, str]:
-    """Return a PhEDEx node's site and kind of storage: ``T1_US_FNAL_MSS`` is ``("T1_US_FNAL", "tape")``.
+    """Return a PhEDEx node's site and kind of storage: ``T1_US_FNAL_MSS`` is
+    ``("T1_US_FNAL", "tape")``.
 
     At most one suffix is removed; the name of a site may have four parts (``T2_CH_CERN_HLT``).
 
@@ -96,7 +100,9 @@ def block_dataset(block: str) -> str:
 
 
 class JobInput(NamedTuple):
-    """The input that a job names: a dataset, perhaps with a block of it; or the bin of a job without one."""
+    """The input that a job names: a dataset, perhaps with a block of it; or the bin of
+    a job without one.
+    """
 
     block: str | None = None
     dataset: str | None = None
@@ -104,8 +110,12 @@ class JobInput(NamedTuple):
     bin: str | None = None
 
 
-#: Values of ``CRAB_DataBlock`` that stand for no block: private simulation, and the user's own files.
-_FAKE_BLOCKS: Final = {"MCFakeBlock": JobInput(bin="no_input"), "UserFilesFakeBlock": JobInput(bin="user_file")}
+#: Values of ``CRAB_DataBlock`` that stand for no block: private simulation, and the
+#: user's own files.
+_FAKE_BLOCKS: Final = {
+    "MCFakeBlock": JobInput(bin="no_input"),
+    "UserFilesFakeBlock": JobInput(bin="user_file"),
+}
 
 
 def job_input(data_block: str | None, desired_dataset: str | None) -> JobInput:

@@ -1,7 +1,8 @@
 """Periods: ISO weeks, calendar months and any other range of whole days, in UTC.
 
-As an interval a period is half-open, ``[first, end)``. Each period has exactly one name, which paths and document ids
-use: a range that equals a week or a month has the name of that week or month.
+As an interval a period is half-open, ``[first, end)``. Each period has exactly one
+name, which paths and document ids use: a range that equals a week or a month has the
+name of that week or month.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Period:
     @property
     def days(self) -> list[date]:
         """The days of the period, in order."""
-        return [self.first + timedelta(days=number) for number in range((self.end - self.first).days)]
+        return [
+            self.first + timedelta(days=number) for number in range((self.end - self.first).days)
+        ]
 
     @property
     def is_week(self) -> bool:
@@ -60,7 +63,9 @@ class Period:
         return self.first.day == 1 and self.end == _next_month(self.first)
 
     def isoformat(self) -> str:
-        """Return the name: ``2026-W46``, ``2026-11``, or ``2026-11-01--2026-11-10`` (last day included)."""
+        """Return the name: ``2026-W46``, ``2026-11``, or ``2026-11-01--2026-11-10``
+        (last day included).
+        """
         if self.is_week:
             year, week, _ = self.first.isocalendar()
             return f"{year:04}-W{week:02}"
@@ -101,7 +106,8 @@ def options(interval: Interval) -> str:
 def week(text: str, today: date) -> Period:
     """Return ``2026-W46``, ``2026W46``, or ``last``: the last week that ended before ``today``.
 
-    Raises UsageError (2) for other formats, weeks that do not exist, and weeks that begin after ``today``.
+    Raises UsageError (2) for other formats, weeks that do not exist, and weeks that
+    begin after ``today``.
 
     Example:
         >>> week("2026-W46", today=date(2026, 11, 20))
@@ -119,12 +125,15 @@ def week(text: str, today: date) -> Period:
         monday = date.fromisocalendar(int(match[1]), int(match[2]), 1)
         period = Period(monday, monday + timedelta(days=7))
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"{text!r} is not a calendar week ({error})", next_step="a year has 52 or 53 weeks") from None
+        raise UsageError(
+            f"{text!r} is not a calendar week ({error})", next_step="a year has 52 or 53 weeks"
+        ) from None
     return _require_begun(period, today)
 
 
 def month(text: str, today: date) -> Period:
-    """Return ``2026-11``, ``202611``, or ``last``: the last month that ended before ``today``. Raises as :func:`week`.
+    """Return ``2026-11``, ``202611``, or ``last``: the last month that ended before
+    ``today``. Raises as :func:`week`.
 
     Example:
         >>> len(month("2026-11", today=date(2026, 11, 20)).days)
@@ -140,13 +149,15 @@ def month(text: str, today: date) -> Period:
         first = date(int(match[1]), int(match[2]), 1)
         period = Period(first, _next_month(first))
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"{text!r} is not a calendar month ({error})", next_step="write it as 2026-11") from None
+        raise UsageError(
+            f"{text!r} is not a calendar month ({error})", next_step="write it as 2026-11"
+        ) from None
     return _require_begun(period, today)
 
 
 def between(first: date, last: date) -> Period:
-    """Return the days from ``first`` to ``last``, both included. Raises UsageError (2) where there are none or too
-    many.
+    """Return the days from ``first`` to ``last``, both included. Raises UsageError (2)
+    where there are none or too many.
 
     Example:
         >>> str(between(date(2026, 11, 1), date(2026, 11, 10)))
@@ -157,13 +168,15 @@ def between(first: date, last: date) -> Period:
     if first > last:
         raise UsageError(f"--from {first} is after --to {last}", next_step="swap them")
     if (last - first).days >= MAX_DAYS or last == date.max:
-        raise UsageError(f"{first} to {last} is longer than {MAX_DAYS:,} days", next_step="give a shorter range")
+        raise UsageError(
+            f"{first} to {last} is longer than {MAX_DAYS:,} days", next_step="give a shorter range"
+        )
     return Period(first, last + _ONE_DAY)
 
 
 def named(name: str) -> Interval:
-    """Return the day or period of the given name, as used by folders of the store. Raises ValueError for any other
-    text.
+    """Return the day or period of the given name, as used by folders of the store.
+    Raises ValueError for any other text.
 
     Example:
         >>> named("2026-01-15")
@@ -215,5 +228,8 @@ def _next_month(first: date) -> date:
 
 def _require_begun(period: Period, today: date) -> Period:
     if period.first > today:
-        raise UsageError(f"{period} is in the future (today is {today} in UTC)", next_step="give one that has begun")
+        raise UsageError(
+            f"{period} is in the future (today is {today} in UTC)",
+            next_step="give one that has begun",
+        )
     return period

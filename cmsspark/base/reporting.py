@@ -1,4 +1,6 @@
-"""Reports errors: a command runs, its error goes to stderr in a few lines, and its exit code ends the process."""
+"""Reports errors: a command runs, its error goes to stderr in a few lines, and its exit
+code ends the process.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import click
 
 from cmsspark.base.errors import Exit, as_ours
 
-#: The next step that is printed for an error without its own. The message of a usage error has what to type instead.
+#: The next step that is printed for an error without its own. The message of a usage
+#: error has what to type instead.
 _USUAL_STEPS: Final = {
     Exit.DATA: "repair or replace what the message names, then run it again",
     Exit.NO_INPUT: "check the name; if the input has not arrived yet, run it again when it has",
@@ -23,7 +26,8 @@ _USUAL_STEPS: Final = {
     Exit.SETTINGS: Exit.SETTINGS.next_step,
 }
 
-#: The program whose errors are printed: ``cmsspark``, or ``run_spark`` in its own process and in those of its jobs.
+#: The program whose errors are printed: ``cmsspark``, or ``run_spark`` in its own
+#: process and in those of its jobs.
 _program = "cmsspark"
 
 
@@ -36,8 +40,8 @@ def set_program(name: str) -> None:
 def report(error: BaseException) -> Exit:
     """Print ``error`` to stderr, behind the program's name, and return its exit code.
 
-    Any error other than a :class:`CmssparkError` is a bug (70). It is printed in one line, with its traceback only when
-    debugging.
+    Any error other than a :class:`CmssparkError` is a bug (70). It is printed in one
+    line, with its traceback only when debugging.
     """
     if debugging():
         _write_stderr("".join(traceback.format_exception(error)))
@@ -62,7 +66,9 @@ def debugging() -> bool:
 
 
 def _write_stderr(text: str) -> None:
-    """Write to stderr. Failures are ignored, for example on a full disk: the exit code still reports the error."""
+    """Write to stderr. Failures are ignored, for example on a full disk: the exit code
+    still reports the error.
+    """
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -88,7 +94,8 @@ def run_click(command: click.Command, name: str, arguments: list[str] | None = N
 def _open_standard_streams() -> None:
     """Reopen closed standard streams on /dev/null.
 
-    The next file that is opened would have its number, and children would write their messages into it.
+    The next file that is opened would have its number, and children would write their
+    messages into it.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None:
@@ -99,7 +106,11 @@ def _open_standard_streams() -> None:
                 os.dup2(null, number)
                 os.close(null)
             os.set_inheritable(number, True)
-            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+            setattr(
+                sys,
+                name,
+                open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False),  # noqa: SIM115
+            )
 
 
 def run_and_exit(command: Callable[[], object]) -> NoReturn:
@@ -108,8 +119,9 @@ def run_and_exit(command: Callable[[], object]) -> NoReturn:
     try:
         outcome = command()
     except (Exception, KeyboardInterrupt) as error:
-        # Where the interrupt came while a text was executed, as dataclasses do, Python would end `python -m` by SIGINT
-        # instead of the code. Executing another text makes it forget that.
+        # Where the interrupt came while a text was executed, as dataclasses do, Python
+        # would end `python -m` by SIGINT instead of the code. Executing another text
+        # makes it forget that.
         exec("")  # noqa: S102
         sys.exit(int(report(error)))
     sys.exit(int(outcome) if isinstance(outcome, int) else 0)

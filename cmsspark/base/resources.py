@@ -1,7 +1,7 @@
 """Resource files of the package: schemas, profiles, source folders, templates.
 
-In a wheel, and in the zip for a cluster, they are inside the package; in a checkout they are at its top level. Only
-this module resolves them.
+In a wheel, and in the zip for a cluster, they are inside the package; in a checkout
+they are at its top level. Only this module resolves them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import yaml
 
 
 def resource(name: str) -> Traversable:
-    """Return the resource ``name``, for example ``etc/sources.yaml`` or ``schemas/tables/partials.yaml``.
+    """Return the resource ``name``, for example ``etc/sources.yaml`` or
+    ``schemas/tables/partials.yaml``.
 
     Raises FileNotFoundError where the installation does not have it.
     """

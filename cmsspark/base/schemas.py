@@ -1,13 +1,15 @@
 """Schemas of every input and stored table, read from ``schemas/``.
 
-A table's file is YAML: ``table``, ``about`` and ``columns``, each ``{name, type, nullable, about}`` with type one of
-``string, long, int, double, date, boolean``; of logs also ``signed`` (a negative number, too), ``flag`` (0 or 1) and
-``any`` (not read). ``keys`` names the columns that identify a document of the table;
-``private: true`` marks a table that is never published.
+A table's file is YAML: ``table``, ``about`` and ``columns``, each ``{name, type,
+nullable, about}`` with type one of ``string, long, int, double, date, boolean``; of
+logs also ``signed`` (a negative number, too), ``flag`` (0 or 1) and ``any`` (not read).
+``keys`` names the columns that identify a document of the table; ``private: true``
+marks a table that is never published.
 
-With ``extends: OTHER`` a table inherits the columns and keys of OTHER unless it defines its own. In its own ``columns``
-a plain name inherits the column of that name, and a mapping with the name of an inherited column overrides parts of it.
-Spark and Arrow schemas are made on demand, so importing this module does not import either.
+With ``extends: OTHER`` a table inherits the columns and keys of OTHER unless it defines
+its own. In its own ``columns`` a plain name inherits the column of that name, and a
+mapping with the name of an inherited column overrides parts of it. Spark and Arrow
+schemas are made on demand, so importing this module does not import either.
 """
 
 from __future__ import annotations
@@ -34,8 +36,20 @@ if TYPE_CHECKING:
 _STREAM_REPORT: Final = "schemas/tables/dbs_STREAM.yaml"
 #: Endings of names, or whole names, of columns with numbers → their unit.
 _UNITS: Final = {
-    **{"_bytes": "bytes", "_ms": "ms", "_count": "number", "_share": "share of 1", "cpu_time": "s", "wc_time": "s"},
-    **{"timestamp": "ms since 1970", "bytes": "bytes", "accesses": "accesses", "remote_nacc": "accesses"},
+    **{
+        "_bytes": "bytes",
+        "_ms": "ms",
+        "_count": "number",
+        "_share": "share of 1",
+        "cpu_time": "s",
+        "wc_time": "s",
+    },
+    **{
+        "timestamp": "ms since 1970",
+        "bytes": "bytes",
+        "accesses": "accesses",
+        "remote_nacc": "accesses",
+    },
     **{"jobs": "jobs", "distinct_users": "people", "events": "events", "replica_events": "events"},
 }
 _STREAM_REPORT_NAME: Final = re.compile(r"dbs_([a-z][a-z0-9_]*)")
@@ -45,8 +59,9 @@ _STREAM_REPORT_NAME: Final = re.compile(r"dbs_([a-z][a-z0-9_]*)")
 class Column:
     """One column: its name, its type, whether nulls are allowed, and a description with the unit.
 
-    ``feeds``: for a field of a log that is read, the attribute of an access or of a job that it feeds. ``is_required``:
-    a stream in which no record has any required field for an attribute has another schema.
+    ``feeds``: for a field of a log that is read, the attribute of an access or of a job
+    that it feeds. ``is_required``: a stream in which no record has any required field
+    for an attribute has another schema.
 
     Example:
         >>> Column("read_bytes", "long", about="bytes read").nullable
@@ -62,7 +77,8 @@ class Column:
 
     @property
     def unit(self) -> str | None:
-        """The unit of its numbers, by its name; None for other values, and for numbers without one.
+        """The unit of its numbers, by its name; None for other values, and for numbers
+        without one.
 
         Example:
             >>> Column("read_bytes", "long").unit
@@ -70,7 +86,11 @@ class Column:
         """
         if self.type not in ("long", "int", "double"):
             return None
-        endings = (unit for name, unit in _UNITS.items() if name.startswith("_") and self.name.endswith(name))
+        endings = (
+            unit
+            for name, unit in _UNITS.items()
+            if name.startswith("_") and self.name.endswith(name)
+        )
         return _UNITS.get(self.name) or next(endings, None)
 
 
@@ -78,8 +98,8 @@ class Column:
 class Table:
     """The columns of a table, in order.
 
-    ``keys``: the columns that identify a document, in the order of document ids. ``is_private``: rows describe single
-    people and are never published.
+    ``keys``: the columns that identify a document, in the order of document ids.
+    ``is_private``: rows describe single people and are never published.
 
     Example:
         >>> table = stored_table("data_aggregation")
@@ -101,12 +121,16 @@ class Table:
         return [column.name for column in self.columns]
 
     def fingerprint(self) -> str:
-        """Return a digest of names and types, in order, that identifies this version of the schema."""
+        """Return a digest of names and types, in order, that identifies this version of
+        the schema.
+        """
         columns = ",".join(f"{column.name}:{column.type}" for column in self.columns)
         return hashlib.sha256(columns.encode()).hexdigest()[:12]
 
     def spark(self) -> StructType:
-        """Return the Spark schema. Every field is nullable, as Parquet round trips do not keep the flag."""
+        """Return the Spark schema. Every field is nullable, as Parquet round trips do
+        not keep the flag.
+        """
         from pyspark.sql import types
 
         kinds: dict[str, types.DataType] = {
@@ -117,7 +141,9 @@ class Table:
             "date": types.DateType(),
             "boolean": types.BooleanType(),
         }
-        return types.StructType([types.StructField(column.name, kinds[column.type]) for column in self.columns])
+        return types.StructType(
+            [types.StructField(column.name, kinds[column.type]) for column in self.columns]
+        )
 
     def arrow(self) -> pa.Schema:
         """Return the Arrow schema. Every field is nullable, as in the Spark schema."""
@@ -136,9 +162,9 @@ class Table:
 
 @cache
 def stored_table(name: str) -> Table:
-    """Return the schema of a stored table, from ``schemas/tables/NAME.yaml``, or from ``dbs_STREAM.yaml`` for the
-    report of a single stream. Raises FileNotFoundError where neither exists, SettingsError (78) for a wrong
-    description.
+    """Return the schema of a stored table, from ``schemas/tables/NAME.yaml``, or from
+    ``dbs_STREAM.yaml`` for the report of a single stream. Raises FileNotFoundError
+    where neither exists, SettingsError (78) for a wrong description.
 
     Example:
         >>> "dataset_name" in stored_table("data_aggregation").names
@@ -150,7 +176,9 @@ def stored_table(name: str) -> Table:
         match = _STREAM_REPORT_NAME.fullmatch(name)
         if match is None:
             raise
-        return described_table(_STREAM_REPORT, lambda path: read_text(path).replace("{stream}", match[1]))
+        return described_table(
+            _STREAM_REPORT, lambda path: read_text(path).replace("{stream}", match[1])
+        )
 
 
 @cache
@@ -164,11 +192,14 @@ def input_table(path: str) -> Table:
     return described_table(f"schemas/inputs/{path}.yaml")
 
 
-def described_table(path: str, read: Callable[[str], str] = read_text, children: tuple[str, ...] = ()) -> Table:
-    """Return the table that the file at ``path`` describes; ``children`` are the files that extend it.
+def described_table(
+    path: str, read: Callable[[str], str] = read_text, children: tuple[str, ...] = ()
+) -> Table:
+    """Return the table that the file at ``path`` describes; ``children`` are the files
+    that extend it.
 
-    Raises FileNotFoundError, and SettingsError (78) with file and line for a parent that does not exist or extends this
-    table, for unknown names, and for missing parts.
+    Raises FileNotFoundError, and SettingsError (78) with file and line for a parent
+    that does not exist or extends this table, for unknown names, and for missing parts.
     """
     file = config_files.parse(read(path).encode(), path)
     described = file.convert(_TableDescription)
@@ -180,7 +211,9 @@ def described_table(path: str, read: Callable[[str], str] = read_text, children:
         try:
             parent = described_table(above, read, (path, *children))
         except FileNotFoundError:
-            raise file.error(f"there is no table {described.extends} to extend", "extends") from None
+            raise file.error(
+                f"there is no table {described.extends} to extend", "extends"
+            ) from None
     return _table(described, file, parent)
 
 
@@ -210,7 +243,10 @@ def _table(described: _TableDescription, file: ConfigFile, parent: Table | None)
     """Return the table, including what it inherits from ``parent``. Raises SettingsError (78)."""
     inherited = {column.name: column for column in parent.columns} if parent else {}
     if described.columns is not None:
-        columns = [_column(column, inherited, file, number) for number, column in enumerate(described.columns)]
+        columns = [
+            _column(column, inherited, file, number)
+            for number, column in enumerate(described.columns)
+        ]
     elif parent:
         columns = list(parent.columns)
     else:
@@ -225,7 +261,10 @@ def _table(described: _TableDescription, file: ConfigFile, parent: Table | None)
 
 
 def _column(
-    described: str | _ColumnDescription, inherited: Mapping[str, Column], file: ConfigFile, number: int
+    described: str | _ColumnDescription,
+    inherited: Mapping[str, Column],
+    file: ConfigFile,
+    number: int,
 ) -> Column:
     name = described if isinstance(described, str) else described.name
     changes = {} if isinstance(described, str) else msgspec.structs.asdict(described)

@@ -1,7 +1,8 @@
-"""What a job says of itself to the measurement that it runs in, so that bytes read by path are not missing from it.
+"""What a job says of itself to the measurement that it runs in, so that bytes read by
+path are not missing from it.
 
-``run_spark`` names the folder of the measured run in ``CMSSPARK_MEASURED``; without it nothing is written. A job on
-another host, in cluster mode, has no such folder.
+``run_spark`` names the folder of the measured run in ``CMSSPARK_MEASURED``; without it
+nothing is written. A job on another host, in cluster mode, has no such folder.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from cmsspark.base import clock
 
 VARIABLE: Final = "CMSSPARK_MEASURED"
 FILE: Final = "reported.jsonl"
-#: The counters of a job while it runs. To have them, run_spark makes the file, empty, before the job starts.
+#: The counters of a job while it runs. To have them, run_spark makes the file, empty,
+#: before the job starts.
 LIVE_FILE: Final = "live.json"
 _LIVE_EVERY_S: Final = 1.0
 
@@ -31,11 +33,17 @@ def measured_run() -> str | None:
 
 
 def report_read(
-    run: str, job: str, day: str, sizes: Iterable[int], counts: Mapping[str, Mapping[str, Any]] | None = None
+    run: str,
+    job: str,
+    day: str,
+    sizes: Iterable[int],
+    counts: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Report the files that the run ``run`` of the run history read, by their bytes, and its records.
+    """Report the files that the run ``run`` of the run history read, by their bytes,
+    and its records.
 
-    ``counts``: the reconciliation of the run: for each stream how many records were ``read`` and ``malformed``.
+    ``counts``: the reconciliation of the run: for each stream how many records were
+    ``read`` and ``malformed``.
     """
     if os.environ.get(VARIABLE):
         files = list(sizes)
@@ -52,7 +60,9 @@ def report_read(
 
 
 class LiveCounters:
-    """What this job has read until now, for live metrics: written to the measured run at most once a second."""
+    """What this job has read until now, for live metrics: written to the measured run
+    at most once a second.
+    """
 
     _sums: ClassVar[dict[str, int]] = {}
 
@@ -82,7 +92,9 @@ class LiveCounters:
 
 
 class StageTimes:
-    """Work that many processes share, measured like a stage of Spark: ``task_done`` for each task, then ``end``."""
+    """Work that many processes share, measured like a stage of Spark: ``task_done`` for
+    each task, then ``end``.
+    """
 
     _count = 0
 
@@ -93,7 +105,9 @@ class StageTimes:
 
     @staticmethod
     def now() -> float:
-        """Return the time that ``task_done`` takes as a begin: seconds by a clock that does not jump."""
+        """Return the time that ``task_done`` takes as a begin: seconds by a clock that
+        does not jump.
+        """
         return time.monotonic()
 
     def task_done(self, began: float) -> None:
@@ -107,14 +121,30 @@ class StageTimes:
         times = sorted(self._durations) or [0]
         totals = {"tasks": len(self._durations), "task_ms": sum(times), "run_ms": sum(times)}
         spread = {"min": times[0], "median": times[(len(times) - 1) // 2], "max": times[-1]}
-        stage = {"stage": StageTimes._count, "name": self.name, "task_count": self.tasks, "totals": totals}
+        stage = {
+            "stage": StageTimes._count,
+            "name": self.name,
+            "task_count": self.tasks,
+            "totals": totals,
+        }
         StageTimes._count += 1
         ended = clock.now_ms()
-        _report({"stage": {**stage, "submitted_ms": self._submitted, "completed_ms": ended, "task_ms": spread}})
+        _report(
+            {
+                "stage": {
+                    **stage,
+                    "submitted_ms": self._submitted,
+                    "completed_ms": ended,
+                    "task_ms": spread,
+                }
+            }
+        )
 
 
 def _report(values: Mapping[str, Any]) -> None:
-    """Add a line to the measured run. What cannot be written is left out: a measurement never fails a job."""
+    """Add a line to the measured run. What cannot be written is left out: a measurement
+    never fails a job.
+    """
     folder = os.environ.get(VARIABLE, "")
     with suppress(OSError), Path(folder, FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(values) + "\n")

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt inside the block on SIGTERM; the handler before is restored at the end.
+    """Raise KeyboardInterrupt inside the block on SIGTERM; the handler before is
+    restored at the end.
 
-    In other threads than the main one nothing changes: Python handles signals in the main thread only.
+    In other threads than the main one nothing changes: Python handles signals in the
+    main thread only.
     """
 
     def stop(number: int, frame: object) -> None:

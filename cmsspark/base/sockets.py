@@ -36,7 +36,8 @@ def addresses(
 ) -> list[Address]:
     """Return the addresses behind a name, IPv4 first (attempts over IPv6 have cost minutes).
 
-    Raises ConnectionLost when the name does not resolve, or no name server answers for ``timeout`` seconds.
+    Raises ConnectionLost when the name does not resolve, or no name server answers for
+    ``timeout`` seconds.
     """
     results: list[Any] = []
     errors: list[OSError] = []
@@ -49,7 +50,8 @@ def addresses(
         except UnicodeError:
             errors.append(OSError(0, "no host has such a name"))
 
-    # The system's resolver has no deadline and cannot be interrupted, so it runs in a thread that may end late.
+    # The system's resolver has no deadline and cannot be interrupted, so it runs in a
+    # thread that may end late.
     thread = threading.Thread(target=resolve, daemon=True, name=f"lookup of {host}")
     thread.start()
     thread.join(timeout)
@@ -57,13 +59,22 @@ def addresses(
         raise ConnectionLost(f"{host}: the name does not resolve ({errors[0].strerror})")
     if thread.is_alive() or not results:
         raise ConnectionLost(f"{host}: the name does not resolve (no answer in {timeout:.0f} s)")
-    return sorted(((int(result[0]), result[4]) for result in results), key=lambda entry: entry[0] != socket.AF_INET)
+    return sorted(
+        ((int(result[0]), result[4]) for result in results),
+        key=lambda entry: entry[0] != socket.AF_INET,
+    )
 
 
 def connect(
-    host: str, address: tuple[Any, ...], family: int, context: ssl.SSLContext | None, timeout: float, clock: Clock
+    host: str,
+    address: tuple[Any, ...],
+    family: int,
+    context: ssl.SSLContext | None,
+    timeout: float,
+    clock: Clock,
 ) -> socket.socket:
-    """Return a non-blocking socket to one address of ``host``; with TLS the certificate must be for ``host``.
+    """Return a non-blocking socket to one address of ``host``; with TLS the certificate
+    must be for ``host``.
 
     Raises ConnectionLost within ``timeout`` seconds.
     """
@@ -75,7 +86,9 @@ def connect(
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
         if context is not None:
-            connection = context.wrap_socket(connection, server_hostname=host, do_handshake_on_connect=False)
+            connection = context.wrap_socket(
+                connection, server_hostname=host, do_handshake_on_connect=False
+            )
             _handshake(connection, deadline, clock)
         return connection
     except OSError as error:
@@ -84,7 +97,9 @@ def connect(
 
 
 def _handshake(connection: ssl.SSLSocket, deadline: float, clock: Clock) -> None:
-    """Finish the TLS handshake before ``deadline``: a peer that sends a byte at a time cannot extend it."""
+    """Finish the TLS handshake before ``deadline``: a peer that sends a byte at a time
+    cannot extend it.
+    """
     while True:
         try:
             connection.do_handshake()
@@ -110,7 +125,9 @@ def await_ready(connection: socket.socket, events: int, deadline: float, clock: 
 def connection_lost(error: OSError) -> ConnectionLost:
     """Return the ConnectionLost that describes a socket's error."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return ConnectionLost(f"TLS: the server's certificate is rejected: {error.verify_message}", forbidden=True)
+        return ConnectionLost(
+            f"TLS: the server's certificate is rejected: {error.verify_message}", forbidden=True
+        )
     if isinstance(error, ssl.SSLZeroReturnError | ssl.SSLEOFError):
         return ConnectionLost("the server closed the TLS connection")
     if isinstance(error, ssl.SSLError):
@@ -161,7 +178,8 @@ class DeadlineSocket:
                 # A server that refuses may answer and read no further.
                 await_ready(self._connection, select.POLLOUT | select.POLLIN, until, self._clock)
             except (ConnectionError, ssl.SSLEOFError):
-                # The server has closed. Why may have arrived before: an answer, or with TLS 1.3 a refused certificate.
+                # The server has closed. Why may have arrived before: an answer, or with
+                # TLS 1.3 a refused certificate.
                 if self.is_idle():
                     raise
                 return False
@@ -210,7 +228,9 @@ class DeadlineSocket:
         return io.BufferedReader(_Reader(self))
 
     def close(self) -> None:
-        """Do nothing: HTTPConnection calls it, perhaps before the body was read; :meth:`end` closes the socket."""
+        """Do nothing: HTTPConnection calls it, perhaps before the body was read;
+        :meth:`end` closes the socket.
+        """
 
     def end(self) -> None:
         """Close the socket."""

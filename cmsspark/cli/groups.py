@@ -14,5 +14,11 @@ class CommandGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         with formatter.section("Commands"):
-            shown = {name: entry for name, entry in commands.items() if entry is not None and not entry.hidden}
-            formatter.write_dl([(name, entry.get_short_help_str(_LONGEST)) for name, entry in shown.items()])
+            shown = {
+                name: entry
+                for name, entry in commands.items()
+                if entry is not None and not entry.hidden
+            }
+            formatter.write_dl(
+                [(name, entry.get_short_help_str(_LONGEST)) for name, entry in shown.items()]
+            )

@@ -1,4 +1,6 @@
-"""What a job prints on stdout: the URI of its result, or with ``--json`` its outcome. All else goes to stderr."""
+"""What a job prints on stdout: the URI of its result, or with ``--json`` its outcome.
+All else goes to stderr.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,43 @@ from cmsspark.store.results import CurrentTable
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--quiet``, ``--verbose``, ``--debug`` and ``--json`` of every job; the command gets ``as_json``.
+    """Add ``--quiet``, ``--verbose``, ``--debug`` and ``--json`` of every job; the
+    command gets ``as_json``.
 
-    What they change is not the command's: errors are printed by ``errors``, and run_spark sets the level of the log.
+    What they change is not the command's: errors are printed by ``errors``, and
+    run_spark sets the level of the log.
     """
     for option in (
         click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks."),
-        click.option("--verbose", is_flag=True, expose_value=False, help="Print more progress messages."),
-        click.option("--quiet", is_flag=True, expose_value=False, help="Print no progress and no notes."),
-        click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON on stdout, also of a failure."),
+        click.option(
+            "--verbose", is_flag=True, expose_value=False, help="Print more progress messages."
+        ),
+        click.option(
+            "--quiet", is_flag=True, expose_value=False, help="Print no progress and no notes."
+        ),
+        click.option(
+            "--json",
+            "as_json",
+            is_flag=True,
+            help="Print the outcome as JSON on stdout, also of a failure.",
+        ),
     ):
         command = option(command)
     return command
 
 
 def print_outcome(
-    job: str, interval: Interval, as_json: bool, work: Callable[[], CurrentTable], folder: str | None = None
+    job: str,
+    interval: Interval,
+    as_json: bool,
+    work: Callable[[], CurrentTable],
+    folder: str | None = None,
 ) -> None:
-    """Do ``work``, and print the URI of the job's first table; with ``as_json`` the outcome of success or failure.
+    """Do ``work``, and print the URI of the job's first table; with ``as_json`` the
+    outcome of success or failure.
 
-    ``folder``: a folder of the run whose URI is printed instead; "" is the run's own. Raises what the work raises.
+    ``folder``: a folder of the run whose URI is printed instead; "" is the run's own.
+    Raises what the work raises.
     """
     try:
         done = work()
@@ -73,7 +92,9 @@ def describe_outcome(job: str, interval: Interval, done: CurrentTable) -> dict[s
 
 
 def _failed(job: str, interval: Interval, error: Exception) -> dict[str, Any]:
-    ours = as_ours(error) or CmssparkError(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    ours = as_ours(error) or CmssparkError(
+        f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    )
     code = Exit.BUG if as_ours(error) is None else ours.exit_code
     return {
         **_named(job, interval),

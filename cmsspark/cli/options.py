@@ -22,29 +22,40 @@ from cmsspark.sources.registry import DUMPS, STREAMS
 Command = TypeVar("Command", bound=Callable[..., Any])
 #: Help of ``--settings``.
 SETTINGS_HELP: Final = "Settings file. [default: CMSSPARK_SETTINGS, else cmsspark.yaml]"
-#: What ``--source`` may name: streams, dumps, WMArchive and the caches' records, which are no streams.
+#: What ``--source`` may name: streams, dumps, WMArchive and the caches' records, which
+#: are no streams.
 _SOURCES: Final = (*STREAMS, *DUMPS, "wmarchive", "xcache")
 #: The help of ``--date``.
 DATE_HELP: Final = "The day (UTC): 20260115, 2026-01-15, yesterday."
 
 
 class DayType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
-    """A day in UTC: 20260115, 2026-01-15, 2026/01/15, ``yesterday`` or ``today``; not in the future."""
+    """A day in UTC: 20260115, 2026-01-15, 2026/01/15, ``yesterday`` or ``today``; not
+    in the future.
+    """
 
     name = "day"
     _BACK: Final = {"today": 0, "yesterday": 1}
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> date:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> date:
         if isinstance(value, date):
             return value
         text = str(value)
         if text in self._BACK:
             return dates.today() - timedelta(days=self._BACK[text])
         if text == "latest":
-            self.fail("latest is for jobs on logs and dumps, and for cmsspark daily; give a date here", param, ctx)
+            self.fail(
+                "latest is for jobs on logs and dumps, and for cmsspark daily; give a date here",
+                param,
+                ctx,
+            )
         if re.search(r"\.\.|,|:|\d{8}-\d{8}", text):
             self.fail(
-                f"{text!r} is more than one day; cmsspark daily --date 20260101..20260131 takes several", param, ctx
+                f"{text!r} is more than one day; cmsspark daily --date 20260101..20260131 takes several",
+                param,
+                ctx,
             )
         try:
             return dates.parse_day(text, latest=dates.today())
@@ -67,7 +78,9 @@ class DaysType(click.ParamType):  # type: ignore[type-arg]
 
     name = "days"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[date]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[date]:
         if isinstance(value, frozenset):
             return value
         one_day, chosen = DayType(), set()
@@ -77,7 +90,9 @@ class DaysType(click.ParamType):  # type: ignore[type-arg]
             until = one_day.convert(last.strip(), param, ctx) if dots else since
             if since > until:
                 self.fail(f"{part!r} ends before it begins; swap the days", param, ctx)
-            chosen |= {since + timedelta(days=number) for number in range((until - since).days + 1)}
+            chosen |= {
+                since + timedelta(days=number) for number in range((until - since).days + 1)
+            }
         return frozenset(chosen)
 
     @classmethod
@@ -94,13 +109,17 @@ class StreamsType(click.ParamType):  # type: ignore[type-arg]
 
     name = "streams"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
         named = [part.strip() for part in str(value).split(",") if part.strip()]
         unknown = sorted(set(named) - set(STREAMS))
         if unknown or not named:
-            self.fail(f"{value!r}: choose from {', '.join(STREAMS)}, separated by commas", param, ctx)
+            self.fail(
+                f"{value!r}: choose from {', '.join(STREAMS)}, separated by commas", param, ctx
+            )
         return tuple(stream for stream in STREAMS if stream in named)
 
 
@@ -109,17 +128,25 @@ class SourceType(click.ParamType):  # type: ignore[type-arg]
 
     name = "source"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, str]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str, str]:
         if isinstance(value, tuple):
             return value
         match = re.fullmatch(r"(\w+)\.([\w-]+)=(.+)", str(value))
         if match is None or match[1] not in _SOURCES:
-            self.fail(f"{value!r} is not SOURCE.NAME=FOLDER with a source of {', '.join(_SOURCES)}", param, ctx)
+            self.fail(
+                f"{value!r} is not SOURCE.NAME=FOLDER with a source of {', '.join(_SOURCES)}",
+                param,
+                ctx,
+            )
         return match[1], match[2], match[3]
 
 
 def with_sources(settings: Settings, sources: Iterable[tuple[str, str, str]]) -> Settings:
-    """Return the settings with folders of the command line (``--source``), which come before those of the file."""
+    """Return the settings with folders of the command line (``--source``), which come
+    before those of the file.
+    """
     merged = {name: dict(locations) for name, locations in settings.sources.items()}
     for source, name, folder in sources:
         merged.setdefault(source, {})[name] = folder
@@ -139,7 +166,11 @@ def _set_quiet(context: click.Context, parameter: click.Parameter, value: bool) 
 
 #: ``--quiet`` of commands that take long.
 quiet_option = click.option(
-    "--quiet", is_flag=True, expose_value=False, callback=_set_quiet, help="Print no progress and no notes of runs."
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_quiet,
+    help="Print no progress and no notes of runs.",
 )
 
 
@@ -147,7 +178,9 @@ def store_options(command: Command) -> Command:
     """Add ``--fout`` and ``--settings``, for commands that read the store."""
     for option in (
         click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP),
-        click.option("--fout", metavar="URI", help="URI of the store. [default: `store` in the settings]"),
+        click.option(
+            "--fout", metavar="URI", help="URI of the store. [default: `store` in the settings]"
+        ),
     ):
         command = option(command)
     return command
@@ -156,7 +189,13 @@ def store_options(command: Command) -> Command:
 def job_options(command: Command) -> Command:
     """Return the options of every job that reads a day and writes a result."""
     for option in (
-        click.option("--format", "fmt", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True),
+        click.option(
+            "--format",
+            "fmt",
+            type=click.Choice(["parquet", "csv"]),
+            default="parquet",
+            show_default=True,
+        ),
         click.option(
             "--source",
             "source",
@@ -165,7 +204,11 @@ def job_options(command: Command) -> Command:
             metavar="NAME=FOLDER",
             help="Folder of a source, such as aaa.enr=/my/aaa; etc/sources.yaml has the names. May be repeated.",
         ),
-        click.option("--root", metavar="URI", help="Root of the default input folders. [default: CMSSPARK_ROOT]"),
+        click.option(
+            "--root",
+            metavar="URI",
+            help="Root of the default input folders. [default: CMSSPARK_ROOT]",
+        ),
     ):
         command = option(command)
     return date_option(store_options(command))
@@ -177,23 +220,37 @@ def listed(text: str | None) -> tuple[str, ...]:
 
 
 def require_store(fout: str | None, settings: Settings) -> str:
-    """Return the store: ``--fout`` or the settings'. Raises UsageError (2) where neither names one."""
+    """Return the store: ``--fout`` or the settings'. Raises UsageError (2) where
+    neither names one.
+    """
     chosen = fout or settings.store
     if not chosen:
-        raise UsageError("name the result folder", next_step="give --fout URI, or `store: URI` in cmsspark.yaml")
+        raise UsageError(
+            "name the result folder", next_step="give --fout URI, or `store: URI` in cmsspark.yaml"
+        )
     return chosen
 
 
 #: How ``run_spark`` passes on the engine that it chose.
-engine_option = click.option("--engine", type=click.Choice(["auto", "processes", "spark"]), default="auto", hidden=True)
+engine_option = click.option(
+    "--engine", type=click.Choice(["auto", "processes", "spark"]), default="auto", hidden=True
+)
 
 
 def reading_options(command: Command) -> Command:
-    """Add ``--allow-tmp``, ``--max-malformed``, ``--accept-damaged`` and ``--quarantine-above`` of jobs on logs."""
+    """Add ``--allow-tmp``, ``--max-malformed``, ``--accept-damaged`` and
+    ``--quarantine-above`` of jobs on logs.
+    """
     options = (
-        click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one."),
         click.option(
-            "--max-malformed", metavar="SHARE", help="Tolerated malformed records: 0.01, 1%, or aaa=1%,eos=0.5%."
+            "--allow-tmp",
+            is_flag=True,
+            help="Read a day's .tmp folder where there is no final one.",
+        ),
+        click.option(
+            "--max-malformed",
+            metavar="SHARE",
+            help="Tolerated malformed records: 0.01, 1%, or aaa=1%,eos=0.5%.",
         ),
         click.option(
             "--accept-damaged",

@@ -17,7 +17,9 @@ _TABLES: Final = (".parquet", ".csv")
 
 
 def check_table_path(path: Path | None) -> None:
-    """Raise UsageError (2) for a name that does not end in .csv or .parquet: before any work is done."""
+    """Raise UsageError (2) for a name that does not end in .csv or .parquet: before any
+    work is done.
+    """
     if path is not None and path.suffix not in _TABLES:
         raise UsageError(
             f"the kind of {path.name} is not known",
@@ -27,7 +29,9 @@ def check_table_path(path: Path | None) -> None:
 
 
 def write_table(rows: pl.DataFrame, path: Path) -> None:
-    """Write rows as CSV or Parquet, by the ending. Raises UsageError (2) for another ending, OutputError (73)."""
+    """Write rows as CSV or Parquet, by the ending. Raises UsageError (2) for another
+    ending, OutputError (73).
+    """
     check_table_path(path)
     write_file(path, rows.write_parquet if path.suffix == ".parquet" else rows.write_csv)
 
@@ -38,7 +42,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_file(path: Path, write: Callable[[Path], object], label: str = "the file") -> None:
-    """Have ``write`` write a file aside, which then takes its name: there is never a part of it, also on a full disk.
+    """Have ``write`` write a file aside, which then takes its name: there is never a
+    part of it, also on a full disk.
 
     Raises OutputError (73) that names ``label`` and the path.
     """
@@ -54,6 +59,8 @@ def write_file(path: Path, write: Callable[[Path], object], label: str = "the fi
         if not number and not isinstance(error, OSError):
             raise
         raise OutputError(
-            f"{label} cannot be written", where=path, found=os.strerror(number) if number else str(error),
+            f"{label} cannot be written",
+            where=path,
+            found=os.strerror(number) if number else str(error),
             next_step="make room or get permission there, or name another place",
-        ) from None  # fmt: skip
+        ) from None

@@ -20,7 +20,9 @@ class StoredName(click.ParamType):  # type: ignore[type-arg]  # generic from cli
     def __init__(self, column: str) -> None:
         self.name, self.column = column.partition("_")[0], column
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         # Without a store, or with a damaged one, a shell offers nothing.
         with suppress(Exception):
             names = _names(self.column, ctx.params.get("fout"), ctx.params.get("settings_file"))
@@ -29,8 +31,8 @@ class StoredName(click.ParamType):  # type: ignore[type-arg]  # generic from cli
 
 
 def _names(column: str, fout: str | None, settings_file: str | None) -> list[str]:
-    """Return the names of the newest day on a local disk, sorted. A file in the cache directory has them until the next
-    run.
+    """Return the names of the newest day on a local disk, sorted. A file in the cache
+    directory has them until the next run.
     """
     from cmsspark.filesystems.storage import LocalFiles
     from cmsspark.store.stored_columns import newest

@@ -1,4 +1,5 @@
-"""Accesses as they are, one row each, for one's own jobs and notebooks: with file, block and dataset, unfolded.
+"""Accesses as they are, one row each, for one's own jobs and notebooks: with file,
+block and dataset, unfolded.
 
 Runs in Spark's Python workers; knows no Spark.
 """
@@ -31,7 +32,9 @@ ACCESS_COLUMNS: Final = (
 
 
 class AccessRows(StreamAggregator):
-    """Hands on the accesses of each batch; records in bins of the decoder are not accesses and are left out."""
+    """Hands on the accesses of each batch; records in bins of the decoder are not
+    accesses and are left out.
+    """
 
     _batch: AccessBatch | None = None
 
@@ -43,7 +46,9 @@ class AccessRows(StreamAggregator):
     def drain(
         self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
-        """Return the last batch's accesses as columns; dataset and block are null where DBS has no such file."""
+        """Return the last batch's accesses as columns; dataset and block are null where
+        DBS has no such file.
+        """
         batch, self._batch = self._batch, None
         if batch is None or not batch.lfns:
             return {}
@@ -54,11 +59,15 @@ class AccessRows(StreamAggregator):
         blocks[is_known] = catalogue.pair_blocks[pairs[is_known]]
         datasets[is_known] = catalogue.pair_datasets[pairs[is_known]]
         unique = np.unique(datasets[is_known])
-        names = dict(zip(unique.tolist(), catalogue.dataset_names(unique.astype(np.int32)), strict=True))
+        names = dict(
+            zip(unique.tolist(), catalogue.dataset_names(unique.astype(np.int32)), strict=True)
+        )
         of_row = [groups[number] for number in batch.groups]
         has_replica: list[bool | None] = [None] * len(of_row)
         if replicas is not None:
-            has_replica = replicas.has_replica(blocks, site_hashes([group.site for group in of_row])).tolist()
+            has_replica = replicas.has_replica(
+                blocks, site_hashes([group.site for group in of_row])
+            ).tolist()
         count = len(of_row)
         return {
             "stream": [self.stream] * count,
@@ -68,7 +77,9 @@ class AccessRows(StreamAggregator):
             "user": [pseudonym(group.user) if group.user else None for group in of_row],
             "is_remote": [
                 _is_remote(group.remote, is_here, is_in_dbs)
-                for group, is_here, is_in_dbs in zip(of_row, has_replica, is_known.tolist(), strict=True)
+                for group, is_here, is_in_dbs in zip(
+                    of_row, has_replica, is_known.tolist(), strict=True
+                )
             ],
             "read_bytes": batch.read_bytes or [None] * count,
             "cpu_ms": batch.cpu_ms or [None] * count,

@@ -1,10 +1,12 @@
-"""The catalogue: which block and dataset a file belongs to, as a compact index that tasks look up in.
+"""The catalogue: which block and dataset a file belongs to, as a compact index that
+tasks look up in.
 
-A snapshot is a folder of arrays made once for a dump: sorted 64-bit hashes of the files' names and, beside them, the
-number of each file's (block, dataset) pair, and where hashes with the same first bits begin; 13 bytes a file,
-memory-mapped, one copy a host. Disk replicas are a sorted array of hashes of (block, site). Two names with one hash
-are found when building and told apart by a second hash; a name outside the catalogue is taken for one in it with odds
-of (files in it) / 2^64.
+A snapshot is a folder of arrays made once for a dump: sorted 64-bit hashes of the
+files' names and, beside them, the number of each file's (block, dataset) pair, and
+where hashes with the same first bits begin; 13 bytes a file, memory-mapped, one copy a
+host. Disk replicas are a sorted array of hashes of (block, site). Two names with one
+hash are found when building and told apart by a second hash; a name outside the
+catalogue is taken for one in it with odds of (files in it) / 2^64.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ def hashes_in(column: pa.ChunkedArray, hash_name: Hash = name_hash) -> Hashes:
     seed = {name_hash: 0, check_hash: CHECK_SEED}.get(hash_name)
     parts = [np.zeros(0, np.uint64)]
     if _hashed is not None and seed is not None:
-        parts += [_hashed.hashes_of_texts(ends, content, seed) for ends, content in to_texts(column)]
+        parts += [
+            _hashed.hashes_of_texts(ends, content, seed) for ends, content in to_texts(column)
+        ]
     else:
         for chunk in column.chunks:
             names = chunk.to_pylist()
@@ -71,7 +75,9 @@ def hashes_in(column: pa.ChunkedArray, hash_name: Hash = name_hash) -> Hashes:
 
 
 def replica_keys(blocks: Longs, sites: Hashes) -> Hashes:
-    """Return the key of a disk replica of each block (its id) at the site of the same row (the hash of its name)."""
+    """Return the key of a disk replica of each block (its id) at the site of the same
+    row (the hash of its name).
+    """
     return _mixed(_mixed(blocks.astype(np.uint64)) ^ sites)
 
 
@@ -99,9 +105,9 @@ class Report:
     duplicates: int = 0
     #: Names that share a hash with another name and are told apart by the second.
     collisions: int = 0
-    #: Parts with more orphans than dumps have, or with more names that begin with no slash: ``part`` (its place in the
-    #: dump's list, from 0 on), ``rows``, ``orphans``, ``odd_names``; ``first_orphan``, ``first_odd_name``: the row,
-    #: from 1 on.
+    #: Parts with more orphans than dumps have, or with more names that begin with no
+    #: slash: ``part`` (its place in the dump's list, from 0 on), ``rows``, ``orphans``,
+    #: ``odd_names``; ``first_orphan``, ``first_odd_name``: the row, from 1 on.
     suspects: list[dict[str, int]] = field(default_factory=list)
 
 
@@ -127,17 +133,23 @@ class Catalogue:
         self._names: Any = None
 
     def lookup(self, names: list[bytes]) -> Numbers:
-        """Return the pair number of each file name (UTF-8 bytes), ``NOT_THERE`` where the catalogue has none."""
+        """Return the pair number of each file name (UTF-8 bytes), ``NOT_THERE`` where
+        the catalogue has none.
+        """
         return self.lookup_hashes(hash_all(names, len(names), self.hash_name), names.__getitem__)
 
     def lookup_hashes(self, hashes: Hashes, name: Callable[[int], bytes]) -> Numbers:
-        """As :meth:`lookup`, for hashes; ``name`` returns the name of a row whose hash other names share."""
+        """As :meth:`lookup`, for hashes; ``name`` returns the name of a row whose hash
+        other names share.
+        """
         count = len(hashes)
         if not count or not len(self.hashes):
             return np.full(count, NOT_THERE, np.int32)
         pairs = self._find_pairs(hashes)
         if self.colliding:
-            for position in np.flatnonzero(np.isin(hashes, np.array(list(self.colliding), np.uint64))):
+            for position in np.flatnonzero(
+                np.isin(hashes, np.array(list(self.colliding), np.uint64))
+            ):
                 of_hash = self.colliding[int(hashes[position])]
                 pairs[position] = of_hash.get(check_hash(name(int(position))), NOT_THERE)
         return pairs
@@ -147,9 +159,13 @@ class Catalogue:
         if _hashed is not None:
             bits = choose_bits(len(self.hashes))
             try:
-                pairs = _hashed.find_pairs(hashes, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
+                pairs = _hashed.find_pairs(
+                    hashes, self.hashes, self.pairs, self.starts, bits, NOT_THERE
+                )
             except ValueError as error:
-                raise _damaged(self.folder, error, "delete that folder and run it again: it is built anew") from None
+                raise _damaged(
+                    self.folder, error, "delete that folder and run it again: it is built anew"
+                ) from None
             return np.array(pairs)  # its own memory, which may be written
         # In sorted order the searches walk the array once, which its pages and the caches thank.
         order = np.argsort(hashes)
@@ -157,7 +173,9 @@ class Catalogue:
         positions = np.searchsorted(self.hashes, in_order)
         positions[positions == len(self.hashes)] = 0
         pairs = np.empty(len(hashes), np.int32)
-        pairs[order] = np.where(self.hashes[positions] == in_order, self.pairs[positions], NOT_THERE)
+        pairs[order] = np.where(
+            self.hashes[positions] == in_order, self.pairs[positions], NOT_THERE
+        )
         return pairs
 
     def dataset_names(self, numbers: Numbers) -> list[str]:
@@ -165,10 +183,16 @@ class Catalogue:
         import pyarrow as pa
 
         if self._names is None:
-            with _reading(self.folder), pa.memory_map(str(self.folder / "datasets.arrow")) as source:
+            with (
+                _reading(self.folder),
+                pa.memory_map(str(self.folder / "datasets.arrow")) as source,
+            ):
                 self._names = pa.ipc.open_file(source).read_all()["name"].combine_chunks()
-        # pa.array would import pandas to ask whether these are of its kind: a third of a second in each worker.
-        rows = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+        # pa.array would import pandas to ask whether these are of its kind: a third of
+        # a second in each worker.
+        rows = pa.Array.from_buffers(
+            pa.int32(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))]
+        )
         names: list[str] = self._names.take(rows).to_pylist()
         return names
 
@@ -179,8 +203,8 @@ def choose_bits(count: int) -> int:
 
 
 def find_starts(pieces: Iterable[Hashes], count: int) -> npt.NDArray[np.uint32]:
-    """Return where, in ``count`` ascending hashes, those with each beginning of :func:`choose_bits` bits begin; and how
-    many there are. The hashes come in pieces.
+    """Return where, in ``count`` ascending hashes, those with each beginning of
+    :func:`choose_bits` bits begin; and how many there are. The hashes come in pieces.
 
     Raises ValueError for more than an index holds.
     """
@@ -202,24 +226,36 @@ class DamagedSnapshot(DataError):
 
 @contextlib.contextmanager
 def _reading(folder: Path) -> Iterator[None]:
-    """Raise DamagedSnapshot for a snapshot that cannot be read. A shortage and missing rights are not damage."""
+    """Raise DamagedSnapshot for a snapshot that cannot be read. A shortage and missing
+    rights are not damage.
+    """
     try:
         yield
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:  # pyarrow's errors are ValueErrors
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        KeyError,
+        TypeError,
+    ) as error:  # pyarrow's errors are ValueErrors
         if is_no_damage(error):
             raise
         raise _damaged(folder, error, "run it again: the snapshot is built anew") from None
 
 
 def is_no_damage(error: Exception) -> bool:
-    """Return whether an error says that this process may not do what it asked for, not that a file is damaged."""
+    """Return whether an error says that this process may not do what it asked for, not
+    that a file is damaged.
+    """
     is_limit = getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or is_shortage(error)
     return is_limit or isinstance(error, PermissionError)
 
 
 def _damaged(folder: Path, error: Exception, next_step: str) -> DamagedSnapshot:
     reason = f"{type(error).__name__}: {error}"
-    return DamagedSnapshot("a catalogue snapshot is damaged", where=folder, found=reason, next_step=next_step)
+    return DamagedSnapshot(
+        "a catalogue snapshot is damaged", where=folder, found=reason, next_step=next_step
+    )
 
 
 def check_catalogue(folder: Path) -> None:
@@ -241,7 +277,9 @@ class Replicas:
             self.hashes: Hashes = _mapped(folder / "replicas.npy")
 
     def has_replica(self, blocks: Longs, sites: Hashes) -> npt.NDArray[np.bool_]:
-        """Return whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) of its row."""
+        """Return whether each block (-1: unknown) has a disk replica at the site
+        (:func:`site_hashes`) of its row.
+        """
         if not len(self.hashes) or not len(sites):
             return np.zeros(len(sites), np.bool_)
         return self._find(replica_keys(blocks, sites)) & (blocks >= 0)
@@ -255,15 +293,21 @@ class Replicas:
             return is_there
         bits = choose_bits(len(self.hashes))
         try:
-            is_there = _hashed.find_pairs(keys, self.hashes, *self._index, bits, NOT_THERE) != NOT_THERE
+            is_there = (
+                _hashed.find_pairs(keys, self.hashes, *self._index, bits, NOT_THERE) != NOT_THERE
+            )
         except ValueError as error:
-            raise _damaged(self._folder, error, "delete that folder and run it again: it is built anew") from None
+            raise _damaged(
+                self._folder, error, "delete that folder and run it again: it is built anew"
+            ) from None
         return is_there
 
     @cached_property
     def _index(self) -> tuple[Numbers, npt.NDArray[np.uint32]]:
         """A number for each replica, and where those of each beginning of a hash begin."""
-        pieces = (self.hashes[first : first + _PIECE] for first in range(0, len(self.hashes), _PIECE))
+        pieces = (
+            self.hashes[first : first + _PIECE] for first in range(0, len(self.hashes), _PIECE)
+        )
         return np.zeros(len(self.hashes), np.int32), find_starts(pieces, len(self.hashes))
 
 

@@ -1,6 +1,8 @@
-"""Building the catalogue's snapshots from a dump's parts; :mod:`cmsspark.counting.catalogue` reads them.
+"""Building the catalogue's snapshots from a dump's parts;
+:mod:`cmsspark.counting.catalogue` reads them.
 
-Parts are worked on one by one, or by several processes at once: ``map_parts`` is ``map``, or something like it.
+Parts are worked on one by one, or by several processes at once: ``map_parts`` is
+``map``, or something like it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from cmsspark.counting.file_runs import ROWS, FileRows, RunColumn, Slice, Sorted
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The tables of one part, read when it is called. It must pickle where ``map_parts`` has other processes.
+#: The tables of one part, read when it is called. It must pickle where ``map_parts``
+#: has other processes.
 Part = Callable[[], "Iterator[pa.Table]"]
 #: ``map``, or something like it: results in order, whoever worked them out.
 MapParts = Callable[[Callable[[Part], Any], Iterable[Part]], Iterable[Any]]
@@ -69,11 +72,12 @@ def build_catalogue(
     map_parts: MapParts = map,
     rows: int = ROWS,
 ) -> Report:
-    """Write a snapshot to ``folder``, which takes 28 bytes for each file meanwhile. Needs 60 MB of memory, and 200
-    bytes for each pair of block and dataset.
+    """Write a snapshot to ``folder``, which takes 28 bytes for each file meanwhile.
+    Needs 60 MB of memory, and 200 bytes for each pair of block and dataset.
 
-    ``files``: parts with tables of (lfn string, block_id, dataset_id, file_id as int64, nullable); ``datasets``: tables
-    of (dataset_id int64, name string). Raises whatever the readers raise.
+    ``files``: parts with tables of (lfn string, block_id, dataset_id, file_id as int64,
+    nullable); ``datasets``: tables of (dataset_id int64, name string). Raises whatever
+    the readers raise.
     """
     known_ids, numbers = _write_datasets(folder, datasets)
     report = Report()
@@ -93,7 +97,10 @@ def build_catalogue(
             setattr(report, name, getattr(report, name) + count)
     all_pairs, numbers_of = _same_pairs(find_pairs)
     colliding: dict[int, dict[int, int]] = {}
-    hashes, pairs_column = RunColumn(folder / "hashes.npy", np.uint64), RunColumn(folder / "pairs.npy", np.int32)
+    hashes, pairs_column = (
+        RunColumn(folder / "hashes.npy", np.uint64),
+        RunColumn(folder / "pairs.npy", np.int32),
+    )
     for part in slices(runs, rows):
         merged = _merged(part, numbers_of, report, colliding)
         hashes.append(merged[0])
@@ -109,12 +116,14 @@ def build_catalogue(
     return report
 
 
-def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part], map_parts: MapParts = map) -> int:
+def build_replicas(
+    folder: Path, blocks: Iterable[Part], replicas: Iterable[Part], map_parts: MapParts = map
+) -> int:
     """Write the disk replicas' keys to ``folder`` and return how many there are.
 
-    ``blocks``: parts with tables of (block_id int64, block_name string); ``replicas``: of (block_name, site), disk
-    only; a block may be the hash of its name (int64). Replicas of blocks that DBS does not name are left out: no file
-    leads to them.
+    ``blocks``: parts with tables of (block_id int64, block_name string); ``replicas``:
+    of (block_name, site), disk only; a block may be the hash of its name (int64).
+    Replicas of blocks that DBS does not name are left out: no file leads to them.
     """
     names, ids = _columns(map_parts(_block_rows, blocks), np.uint64, np.int64)
     block_hashes, sites = _columns(map_parts(_replica_rows, replicas), np.uint64, np.uint64)
@@ -134,7 +143,9 @@ def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part
 
 
 def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> tuple[Longs, Numbers]:
-    """Names in a memory-mappable file, dataset ids in order and their numbers. Rows without a name are left out."""
+    """Names in a memory-mappable file, dataset ids in order and their numbers. Rows
+    without a name are left out.
+    """
     import pyarrow as pa
 
     names: list[str] = []
@@ -145,7 +156,10 @@ def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> tuple[Longs, 
                 numbers[dataset_id] = len(names)
                 names.append(name)
     names_table = pa.table({"name": array(names, "string").cast(pa.large_string())})
-    with pa.OSFile(str(folder / "datasets.arrow"), "wb") as sink, pa.ipc.new_file(sink, names_table.schema) as writer:
+    with (
+        pa.OSFile(str(folder / "datasets.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, names_table.schema) as writer,
+    ):
         writer.write_table(names_table)
     known_ids = sorted(numbers)
     return np.array(known_ids, np.int64), np.array([numbers[key] for key in known_ids], np.int32)
@@ -164,7 +178,11 @@ def _file_runs(
     pending = 0
     for table in part():
         for start in range(0, table.num_rows, rows):
-            pieces.append(_that_can_match(known_ids, numbers, hash_name, table.slice(start, rows), report, shape))
+            pieces.append(
+                _that_can_match(
+                    known_ids, numbers, hash_name, table.slice(start, rows), report, shape
+                )
+            )
             pending += len(pieces[-1][0])
             if pending >= rows:
                 runs.append(_sort_run(pieces, spool))
@@ -177,7 +195,9 @@ def _file_runs(
 
 @dataclass
 class _PartShape:
-    """Signs of moved columns in a part of FILES: counts of odd rows, and the number, from 1 on, of the first one."""
+    """Signs of moved columns in a part of FILES: counts of odd rows, and the number,
+    from 1 on, of the first one.
+    """
 
     rows: int = 0
     orphans: int = 0
@@ -202,7 +222,12 @@ class _PartShape:
 
 
 def _that_can_match(
-    known_ids: Longs, numbers: Numbers, hash_name: Hash, table: pa.Table, report: Report, shape: _PartShape
+    known_ids: Longs,
+    numbers: Numbers,
+    hash_name: Hash,
+    table: pa.Table,
+    report: Report,
+    shape: _PartShape,
 ) -> tuple[Any, ...]:
     """Hashes, second hashes, file ids, block ids and dataset numbers of the rows that count."""
     report.files += table.num_rows
@@ -230,7 +255,9 @@ def _begin_with_a_slash(names: pa.ChunkedArray) -> Any:
 
 
 def _sort_run(pieces: list[tuple[Any, ...]], spool: Path) -> tuple[SortedRun, _Pairs]:
-    hashes, checks, file_ids, blocks, datasets = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    hashes, checks, file_ids, blocks, datasets = (
+        np.concatenate(column) for column in zip(*pieces, strict=True)
+    )
     rows_pairs, pairs = _Pairs.number_rows(blocks, datasets)
     return SortedRun.write(spool, FileRows(hashes, checks, rows_pairs, file_ids)), pairs
 
@@ -240,7 +267,9 @@ def _longs(table: pa.Table, column: int) -> Longs:
 
 
 def _same_pairs(find_pairs: Sequence[_Pairs]) -> tuple[_Pairs, list[Numbers]]:
-    """Return the distinct pairs of all runs, and for each run the number of each of its own pairs among them."""
+    """Return the distinct pairs of all runs, and for each run the number of each of its
+    own pairs among them.
+    """
     blocks = np.concatenate([np.zeros(0, np.int64), *(pairs.blocks for pairs in find_pairs)])
     datasets = np.concatenate([np.zeros(0, np.int32), *(pairs.datasets for pairs in find_pairs)])
     numbers, all_pairs = _Pairs.number_rows(blocks, datasets)
@@ -253,7 +282,8 @@ def _merged(
 ) -> tuple[Hashes, Numbers]:
     """Return the index of a range: its hashes, each once, and their pairs."""
     unsorted = part.column("hashes")
-    # Sorted runs behind each other: a stable sort merges them, and leaves rows of one hash as the dump has them.
+    # Sorted runs behind each other: a stable sort merges them, and leaves rows of one
+    # hash as the dump has them.
     order = np.argsort(unsorted, kind="stable")
     hashes = unsorted[order]
     part_pairs = zip(part.columns("pairs"), numbers_of, strict=True)
@@ -261,7 +291,9 @@ def _merged(
     is_repeated = hashes[1:] == hashes[:-1]
     if not is_repeated.any():
         return hashes, pairs
-    repeated = np.flatnonzero(np.concatenate((is_repeated, [False])) | np.concatenate(([False], is_repeated)))
+    repeated = np.flatnonzero(
+        np.concatenate((is_repeated, [False])) | np.concatenate(([False], is_repeated))
+    )
     rows = order[repeated]
     checks, file_ids = part.column("checks")[rows], part.column("file_ids")[rows]
     repeats = FileRows(hashes[repeated], checks, pairs[repeated], file_ids)
@@ -287,15 +319,19 @@ def _distinct(values: Longs) -> tuple[Numbers, Longs]:
     return to_numpy(encoded.indices, np.int32), to_numpy(encoded.dictionary, np.int64)
 
 
-def _resolve_repeats(rows: FileRows, report: Report) -> tuple[list[int], dict[int, dict[int, int]]]:
+def _resolve_repeats(
+    rows: FileRows, report: Report
+) -> tuple[list[int], dict[int, dict[int, int]]]:
     """Resolve rows that share their hash with another row; they are in the order of the dump.
 
-    Returns the rows that leave the index, and the names that share only their hash. Of one name the row with the
-    larger file_id counts, then the later one.
+    Returns the rows that leave the index, and the names that share only their hash. Of
+    one name the row with the larger file_id counts, then the later one.
     """
     best: dict[int, dict[int, tuple[int, int]]] = {}
     columns = (rows.hashes, rows.checks, rows.file_ids)
-    for row, (first, check, file_id) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+    for row, (first, check, file_id) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
         of_hash = best.setdefault(first, {})
         of_hash[check] = max(of_hash.get(check, (-2, -2)), (file_id, row))
     # One row of each hash stays; other names that share it are told apart beside the index.
@@ -325,12 +361,18 @@ def _replica_rows(part: Part) -> tuple[Hashes, Hashes]:
     for table in part():
         complete = table.drop_null()
         is_hashed = str(complete.schema.types[0]) == "int64"
-        blocks = to_numpy(complete[0], np.int64).view(np.uint64) if is_hashed else hashes_in(complete[0])
+        blocks = (
+            to_numpy(complete[0], np.int64).view(np.uint64)
+            if is_hashed
+            else hashes_in(complete[0])
+        )
         parts.append((blocks, hashes_in(complete[1])))
     return _columns(parts, np.uint64, np.uint64)
 
 
 def _columns(parts: Iterable[tuple[Any, Any]], first: Any, second: Any) -> tuple[Any, Any]:
-    """Two columns, each concatenated from its parts. ``first``, ``second``: their types where there are no parts."""
+    """Two columns, each concatenated from its parts. ``first``, ``second``: their types
+    where there are no parts.
+    """
     both = [(np.zeros(0, first), np.zeros(0, second)), *parts]
     return np.concatenate([pair[0] for pair in both]), np.concatenate([pair[1] for pair in both])

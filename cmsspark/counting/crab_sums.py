@@ -1,4 +1,6 @@
-"""Sums of CRAB's jobs of a day by input, dataset, block, user and task: what reports of periods are made from."""
+"""Sums of CRAB's jobs of a day by input, dataset, block, user and task: what reports of
+periods are made from.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class CrabSums:
     def add(self, job: HtcondorJob, key: tuple[Any, ...]) -> None:
         """Add a job that counts. A job failed where its exit code is neither null nor 0."""
         counts = (1, int(bool(job.exit_code)), int(not job.is_completed))
-        self._add(key, (*counts, job.read_bytes, job.cpu_ms, job.wall_ms, job.time_ms, job.time_ms))
+        self._add(
+            key, (*counts, job.read_bytes, job.cpu_ms, job.wall_ms, job.time_ms, job.time_ms)
+        )
 
     def add_sums(self, sums: CrabSums) -> None:
         """Add the sums of other jobs."""
@@ -56,14 +60,21 @@ class CrabSums:
         sums[-2], sums[-1] = min(sums[-2], values[-2]), max(sums[-1], values[-1])
 
     def table(self, day: date, schema: Table) -> pa.Table:
-        """Return the rows, sorted by their keys, null first. Raises DataError (65) where a sum exceeds 64 bits."""
+        """Return the rows, sorted by their keys, null first. Raises DataError (65)
+        where a sum exceeds 64 bits.
+        """
         import pyarrow as pa
 
         in_order = sorted(
-            self._sums, key=lambda key: [(value is not None, value or "") for value in key[:-1]] + [key[-1]]
+            self._sums,
+            key=lambda key: [(value is not None, value or "") for value in key[:-1]] + [key[-1]],
         )
         rows = [(*key, *self._sums[key]) for key in in_order]
-        values = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(_COLUMNS, ())
+        values = (
+            dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True))
+            if rows
+            else dict.fromkeys(_COLUMNS, ())
+        )
         for name in CRAB_MEASURES:
             if max((value or 0 for value in values[name]), default=0) > _LIMIT:
                 problem = f"a sum of {name} of CRAB jobs is beyond 2^63-1"

@@ -1,10 +1,12 @@
-"""Drift: fields of the logs that no schema names, and needed fields that are missing or of another type.
+"""Drift: fields of the logs that no schema names, and needed fields that are missing or
+of another type.
 
-Judged from samples of each file (kind ``sample`` of a scan's result). A run fails only where the counts of all records
-confirm the sample.
+Judged from samples of each file (kind ``sample`` of a scan's result). A run fails only
+where the counts of all records confirm the sample.
 
-Density is how many records of a log count for each megabyte of its text. A loss that no count of lines shows, such as
-many records in one line, makes a log less dense than on the days before.
+Density is how many records of a log count for each megabyte of its text. A loss that no
+count of lines shows, such as many records in one line, makes a log less dense than on
+the days before.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ _FITS: Final = {
     "timestamp-millis": ("long",),
 }
 
-#: The usual range: from this share of the least density of the days before to this multiple of the largest.
+#: The usual range: from this share of the least density of the days before to this
+#: multiple of the largest.
 LEAST_SHARE: Final = 0.8
 LARGEST_FACTOR: Final = 1.25
 #: What the entries of a manifest's ``drift`` call it.
@@ -59,7 +62,9 @@ NeededOf = Callable[[str, str], tuple[Column, ...]]
 
 @dataclass
 class Seen:
-    """A stream's sample: records by format, types by (format, field), new fields with records and an example."""
+    """A stream's sample: records by format, types by (format, field), new fields with
+    records and an example.
+    """
 
     records: Counter[str] = field(default_factory=Counter)
     types: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
@@ -80,7 +85,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class FieldChange:
-    """A needed field that no record of the sample has (``is_gone``), or has only with another type."""
+    """A needed field that no record of the sample has (``is_gone``), or has only with
+    another type.
+    """
 
     format: str
     column: Column
@@ -112,13 +119,27 @@ def changes(stream: str, seen: Seen, load_needed: NeededOf) -> list[FieldChange]
                 if "may be absent" in column.about:
                     continue
                 changed.append(
-                    FieldChange(fmt, column, records, f"in none of {pluralize(records, 'record')}", True, together)
+                    FieldChange(
+                        fmt,
+                        column,
+                        records,
+                        f"in none of {pluralize(records, 'record')}",
+                        True,
+                        together,
+                    )
                 )
             elif not any(_fits(kind, column.type) for kind in types if kind):
                 most = sorted(types.items(), key=lambda entry: (-entry[1], entry[0]))[:3]
                 observed = ", ".join(f"{kind} in {count}" for kind, count in most if kind)
                 changed.append(
-                    FieldChange(fmt, column, records, f"{observed} of {pluralize(records, 'record')}", False, together)
+                    FieldChange(
+                        fmt,
+                        column,
+                        records,
+                        f"{observed} of {pluralize(records, 'record')}",
+                        False,
+                        together,
+                    )
                 )
     return changed
 
@@ -133,9 +154,11 @@ def check(
     load_needed: NeededOf,
     is_known: Callable[[str, str], bool],
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Return the drift for the manifest, by stream, and warnings. Raises DataError (65) for a stream of another schema.
+    """Return the drift for the manifest, by stream, and warnings. Raises DataError (65)
+    for a stream of another schema.
 
-    ``is_known(stream, what)``: whether any counted access of the stream has its bytes, site, user or app.
+    ``is_known(stream, what)``: whether any counted access of the stream has its bytes,
+    site, user or app.
     """
     drift: dict[str, list[dict[str, Any]]] = {}
     warnings = []
@@ -154,11 +177,16 @@ def check(
             for (fmt, name), (count, example) in sorted(seen.new.items())
         ]
         entries += [
-            {"field": change.column.name, "form": change.format, "change": "missing" if change.is_gone else "type",
-             "example": change.observed, "records": change.records}
+            {
+                "field": change.column.name,
+                "form": change.format,
+                "change": "missing" if change.is_gone else "type",
+                "example": change.observed,
+                "records": change.records,
+            }
             for change in changed
             if change.records >= ENOUGH
-        ]  # fmt: skip
+        ]
         if entries:
             drift[stream] = entries
             warnings.append(f"{stream}: fields are not those of its schema: {_named(entries)}")
@@ -166,12 +194,20 @@ def check(
 
 
 def _named(entries: list[dict[str, Any]]) -> str:
-    texts = [f"{entry['field']} ({entry['change']}: {entry['example']})" for entry in entries[:_NAMED]]
-    return ", ".join(texts) + (f" and {len(entries) - _NAMED} more" if len(entries) > _NAMED else "")
+    texts = [
+        f"{entry['field']} ({entry['change']}: {entry['example']})" for entry in entries[:_NAMED]
+    ]
+    return ", ".join(texts) + (
+        f" and {len(entries) - _NAMED} more" if len(entries) > _NAMED else ""
+    )
 
 
 def _other_schema(
-    stream: str, bins: StreamBins, seen: Seen, changed: list[FieldChange], is_known: Callable[[str, str], bool]
+    stream: str,
+    bins: StreamBins,
+    seen: Seen,
+    changed: list[FieldChange],
+    is_known: Callable[[str, str], bool],
 ) -> list[FieldChange]:
     """Return the changes that the counts of all records confirm."""
     if bins.malformed == bins.read and bins.read > MALFORMED_RECORDS:
@@ -180,7 +216,9 @@ def _other_schema(
     bad = []
     for attribute in dict.fromkeys(change.column.feeds for change in missing):
         of_field = [change for change in missing if change.column.feeds == attribute]
-        if _in_no_format(seen, of_field) and _is_confirmed(stream, bins, attribute, seen, is_known):
+        if _in_no_format(seen, of_field) and _is_confirmed(
+            stream, bins, attribute, seen, is_known
+        ):
             bad += of_field
     return bad
 
@@ -190,7 +228,9 @@ def _in_no_format(seen: Seen, missing: list[FieldChange]) -> bool:
     names: dict[str, set[str]] = {}
     for change in missing:
         names.setdefault(change.format, set()).add(change.column.name)
-    return names.keys() == seen.records.keys() and all(names[change.format] >= change.together for change in missing)
+    return names.keys() == seen.records.keys() and all(
+        names[change.format] >= change.together for change in missing
+    )
 
 
 def _is_confirmed(
@@ -214,9 +254,11 @@ def measure_density(files: Sequence[Mapping[str, Any]]) -> float | None:
 def unusual_density(
     files_read: FilesRead, formats: Mapping[str, str], before: Sequence[Manifest]
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Return entries for ``drift`` of the manifest, by stream, and warnings. ``formats``: of each stream of the day.
+    """Return entries for ``drift`` of the manifest, by stream, and warnings.
+    ``formats``: of each stream of the day.
 
-    A stream is compared with the days before on which it had the same format; fewer than three say nothing.
+    A stream is compared with the days before on which it had the same format; fewer
+    than three say nothing.
     """
     entries, warnings = {}, []
     for stream, files in files_read.items():
@@ -231,15 +273,23 @@ def unusual_density(
         records = sum(file["records_counted"] for file in files)
         entry = {"field": DENSITY_FIELD, "form": formats.get(stream, ""), "change": DENSITY_CHANGE}
         entries[stream] = [{**entry, "example": text, "records": records}]
-        warnings.append(f"{stream}: {DENSITY_FIELD} of text: {text}; are records missing, or several in a line?")
+        warnings.append(
+            f"{stream}: {DENSITY_FIELD} of text: {text}; are records missing, or several in a line?"
+        )
     return entries, warnings
 
 
-def _earlier_densities(stream: str, format_name: str | None, before: Sequence[Manifest]) -> list[float]:
+def _earlier_densities(
+    stream: str, format_name: str | None, before: Sequence[Manifest]
+) -> list[float]:
     densities = []
     for manifest in before:
         source = manifest.find_input(stream)
         files = (manifest.document.get("files_read") or {}).get(stream, ())
-        if source is not None and source.format_name == format_name and (density := measure_density(files)) is not None:
+        if (
+            source is not None
+            and source.format_name == format_name
+            and (density := measure_density(files)) is not None
+        ):
             densities.append(density)
     return densities

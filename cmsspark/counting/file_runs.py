@@ -1,4 +1,6 @@
-"""Rows of FILES on disk, in runs sorted by hash, so that the memory of a build does not grow with the dump."""
+"""Rows of FILES on disk, in runs sorted by hash, so that the memory of a build does not
+grow with the dump.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,22 @@ import numpy as np
 from cmsspark.base.arrays import Longs
 from cmsspark.counting.catalogue import Hashes, Numbers
 
-#: Rows of a run, and about those that are merged at once. A row takes some 60 bytes while it is sorted.
+#: Rows of a run, and about those that are merged at once. A row takes some 60 bytes
+#: while it is sorted.
 ROWS: Final = 1 << 20
-_COLUMNS: Final = {"hashes": np.uint64, "pairs": np.int32, "checks": np.uint64, "file_ids": np.int64}
+_COLUMNS: Final = {
+    "hashes": np.uint64,
+    "pairs": np.int32,
+    "checks": np.uint64,
+    "file_ids": np.int64,
+}
 
 
 @dataclass
 class FileRows:
-    """Rows of FILES that can match: hashes of their names, number of (block, dataset), file_id (-1: none)."""
+    """Rows of FILES that can match: hashes of their names, number of (block, dataset),
+    file_id (-1: none).
+    """
 
     hashes: Hashes
     checks: Hashes
@@ -30,7 +40,9 @@ class FileRows:
 
 @dataclass(frozen=True)
 class SortedRun:
-    """Rows in a file, column by column, sorted by hash; rows of one hash are in the order of the dump."""
+    """Rows in a file, column by column, sorted by hash; rows of one hash are in the
+    order of the dump.
+    """
 
     path: Path
     rows: int
@@ -48,7 +60,10 @@ class SortedRun:
     def read(self, name: str, first: int, last: int) -> Any:
         """Return the values of a column in the rows from ``first`` to before ``last``."""
         names = list(_COLUMNS)
-        before = sum(np.dtype(_COLUMNS[column]).itemsize for column in names[: names.index(name)]) * self.rows
+        before = (
+            sum(np.dtype(_COLUMNS[column]).itemsize for column in names[: names.index(name)])
+            * self.rows
+        )
         kind: np.dtype[Any] = np.dtype(_COLUMNS[name])
         return np.fromfile(self.path, kind, last - first, offset=before + first * kind.itemsize)
 
@@ -67,7 +82,9 @@ class Slice:
 
     def columns(self, name: str) -> list[Any]:
         """Return the values of a column in each run."""
-        return [run.read(name, *rows) for run, rows in zip(self.runs, self.row_ranges, strict=True)]
+        return [
+            run.read(name, *rows) for run, rows in zip(self.runs, self.row_ranges, strict=True)
+        ]
 
 
 def slices(runs: Sequence[SortedRun], rows: int) -> Iterator[Slice]:

@@ -1,4 +1,6 @@
-"""The groups of a task's accesses in columns: by site, application and user, and whether their accesses are remote."""
+"""The groups of a task's accesses in columns: by site, application and user, and
+whether their accesses are remote.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ class GroupColumns:
 
     #: The number of each distinct (site, app, user).
     numbers: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
-    #: For each group: the number of its (site, app, user), one of ``Remote``, and the hash of its site.
+    #: For each group: the number of its (site, app, user), one of ``Remote``, and the
+    #: hash of its site.
     keys: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
     kinds: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
     sites: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
@@ -25,12 +28,17 @@ class GroupColumns:
     def update(self, groups: list[Group]) -> None:
         """Add the new groups: those after the ones added before."""
         new = groups[len(self.keys) :]
-        keys = [self.numbers.setdefault((group.site, group.app, group.user), len(self.numbers)) for group in new]
+        keys = [
+            self.numbers.setdefault((group.site, group.app, group.user), len(self.numbers))
+            for group in new
+        ]
         self.keys = np.append(self.keys, np.array(keys, np.int64))
         self.kinds = np.append(self.kinds, np.array([group.remote for group in new], np.int64))
         self.sites = np.append(self.sites, site_hashes([group.site for group in new]))
 
-    def remote(self, groups: Longs, blocks: Longs, pairs: Longs, replicas: Replicas | None) -> Longs:
+    def remote(
+        self, groups: Longs, blocks: Longs, pairs: Longs, replicas: Replicas | None
+    ) -> Longs:
         """Return the remoteness of accesses, given their groups and pairs.
 
         Where the record does not tell, the replicas decide (rule 21).

@@ -1,8 +1,10 @@
-"""Jobs instead of accesses: the records of jobs that ended, of which one counts for each job (rules 30 to 33).
+"""Jobs instead of accesses: the records of jobs that ended, of which one counts for
+each job (rules 30 to 33).
 
-A task hands on every such record, as bytes beside a hash of the job's id. The merge has all records of a job in one
-partition: it chooses the one that counts, finds its input in DBS, and gives rows as those of accesses. The name of a
-user is among the keys that decide ties, so the bytes hold it until then; the rows have pseudonyms only.
+A task hands on every such record, as bytes beside a hash of the job's id. The merge has
+all records of a job in one partition: it chooses the one that counts, finds its input
+in DBS, and gives rows as those of accesses. The name of a user is among the keys that
+decide ties, so the bytes hold it until then; the rows have pseudonyms only.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def id_hashes(job_ids: Sequence[str]) -> Longs:
 
 @dataclass
 class JobAggregator(StreamAggregator):
-    """Collects the jobs of one stream in one task. Nothing is summed: the task cannot know which record counts."""
+    """Collects the jobs of one stream in one task. Nothing is summed: the task cannot
+    know which record counts.
+    """
 
     columns: ClassVar = JOB_COLUMNS
     kind: ClassVar = JOB
@@ -63,7 +67,9 @@ class JobAggregator(StreamAggregator):
         """Jobs in memory."""
         return len(self._jobs)
 
-    def rows(self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]) -> dict[str, Any]:
+    def rows(
+        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+    ) -> dict[str, Any]:
         """Return the jobs that have not left the task."""
         jobs, self._jobs = self._jobs, []
         if not jobs:
@@ -86,7 +92,9 @@ class JobAggregator(StreamAggregator):
             return self.rows(groups, replicas, pseudonym)
         return super().drain(groups, replicas, pseudonym)
 
-    def _side_rows(self, named: list[tuple[str, int, str | None]], records: list[Quarantined]) -> dict[str, list[Any]]:
+    def _side_rows(
+        self, named: list[tuple[str, int, str | None]], records: list[Quarantined]
+    ) -> dict[str, list[Any]]:
         rows = super()._side_rows(named, records)
         return self._empty(len(rows["kind"])) | rows
 
@@ -96,7 +104,9 @@ class JobAggregator(StreamAggregator):
 
 @dataclass
 class EarlierJobs(JobAggregator):
-    """Collects the ids of the jobs of the day before, and nothing else: its records were judged on their own day."""
+    """Collects the ids of the jobs of the day before, and nothing else: its records
+    were judged on their own day.
+    """
 
     kind: ClassVar = EARLIER
 
@@ -123,16 +133,19 @@ class EarlierJobs(JobAggregator):
 
 
 def rank(job: HtcondorJob) -> tuple[Any, ...]:
-    """Return the order of the records of one job, of which the last counts (rule 31); null is lower than any value."""
+    """Return the order of the records of one job, of which the last counts (rule 31);
+    null is lower than any value.
+    """
     return tuple((value is not None, value) for value in job[1:])
 
 
 @dataclass(frozen=True)
 class HtcondorMerge:
-    """What a merge of jobs needs: the stream, the inputs in DBS, the replicas, the pseudonyms, and earlier ids.
+    """What a merge of jobs needs: the stream, the inputs in DBS, the replicas, the
+    pseudonyms, and earlier ids.
 
-    ``inputs``: a catalogue of the names of blocks and of datasets. ``earlier``: hashes of the ids of the jobs of the
-    day before, sorted.
+    ``inputs``: a catalogue of the names of blocks and of datasets. ``earlier``: hashes
+    of the ids of the jobs of the day before, sorted.
     """
 
     stream: str
@@ -142,7 +155,9 @@ class HtcondorMerge:
     earlier: Longs
 
     def choose(self, records: Iterable[bytes], earlier: Iterable[int] = ()) -> MergedJobs:
-        """Choose the record of each job. ``records``: all records of these jobs; ``earlier``: more earlier ids."""
+        """Choose the record of each job. ``records``: all records of these jobs;
+        ``earlier``: more earlier ids.
+        """
         best: dict[str, HtcondorJob] = {}
         count = 0
         for record in records:
@@ -161,7 +176,9 @@ class HtcondorMerge:
 
 @dataclass
 class MergedJobs:
-    """The jobs that count, each once. ``ids``: hashes of the ids of all jobs of the day, repeated ones too."""
+    """The jobs that count, each once. ``ids``: hashes of the ids of all jobs of the
+    day, repeated ones too.
+    """
 
     merge: HtcondorMerge
     jobs: list[HtcondorJob]
@@ -171,7 +188,9 @@ class MergedJobs:
     crab: CrabSums = field(default_factory=CrabSums)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield rows of ``pre_aggregate.COLUMNS``: one for each job with a dataset, and the bins of the others."""
+        """Yield rows of ``pre_aggregate.COLUMNS``: one for each job with a dataset, and
+        the bins of the others.
+        """
         bins = {"repeated": self.repeated}
         jobs = iter(self.jobs)
         while part := list(islice(jobs, JOBS_KEPT)):
@@ -188,29 +207,56 @@ class MergedJobs:
         for job, match in zip(jobs, self._datasets(jobs), strict=True):
             user = None if job.user is None else self.merge.pseudonym(job.user)
             if job.app == "crab":
-                # The name of a task may have its user's name in it, so it becomes a pseudonym, too.
+                # The name of a task may have its user's name in it, so it becomes a
+                # pseudonym, too.
                 task = self.merge.pseudonym(f"task {job.workflow}") if job.workflow else None
-                self.crab.add(job, (match.bin or "dataset", match.dataset, match.block, user, task, job.is_analysis))
+                self.crab.add(
+                    job,
+                    (
+                        match.bin or "dataset",
+                        match.dataset,
+                        match.block,
+                        user,
+                        task,
+                        job.is_analysis,
+                    ),
+                )
             if match.bin:
                 bins[match.bin] = bins.get(match.bin, 0) + 1
                 continue
             remote = None if match.is_remote is None else int(match.is_remote)
-            values = (match.dataset, job.site, job.app, user, 1, remote, job.read_bytes, job.cpu_ms, job.wall_ms, None)
+            values = (
+                match.dataset,
+                job.site,
+                job.app,
+                user,
+                1,
+                remote,
+                job.read_bytes,
+                job.cpu_ms,
+                job.wall_ms,
+                None,
+            )
             for (name, _), value in zip(COLUMNS[2:], values, strict=True):
                 rows[name].append(value)
         count = len(rows["nacc"])
         if count:
             rows["kind"] = buffers.dictionary_array([ACCESS], np.zeros(count, np.int32))
-            rows["stream"] = buffers.dictionary_array([self.merge.stream], np.zeros(count, np.int32))
+            rows["stream"] = buffers.dictionary_array(
+                [self.merge.stream], np.zeros(count, np.int32)
+            )
             yield record_batch(rows, COLUMNS)
 
     def _datasets(self, jobs: list[HtcondorJob]) -> list[JobDataset]:
-        """Return the dataset and block of each job, or the bin of a job without a dataset in DBS (rules 32 and 33)."""
+        """Return the dataset and block of each job, or the bin of a job without a
+        dataset in DBS (rules 32 and 33).
+        """
         inputs = [job_input(job.data_block, job.desired_dataset) for job in jobs]
         blocks = self._pairs([entry.block for entry in inputs])
         # A block that DBS does not have, or has without a dataset, tells its dataset by its name.
         by_name = [
-            entry.dataset if block == NOT_THERE else None for entry, block in zip(inputs, blocks.tolist(), strict=True)
+            entry.dataset if block == NOT_THERE else None
+            for entry, block in zip(inputs, blocks.tolist(), strict=True)
         ]
         pairs = np.where(blocks == NOT_THERE, self._pairs(by_name), blocks)
         catalogue = self.merge.inputs
@@ -224,19 +270,27 @@ class MergedJobs:
             JobDataset(next(datasets), entry.block if block != NOT_THERE else None, None, far)
             if has_dataset
             else JobDataset(None, None, unmatched_job_bin(entry), None)
-            for entry, block, has_dataset, far in zip(inputs, blocks.tolist(), is_there.tolist(), remote, strict=True)
+            for entry, block, has_dataset, far in zip(
+                inputs, blocks.tolist(), is_there.tolist(), remote, strict=True
+            )
         ]
 
     def _pairs(self, names: list[str | None]) -> Longs:
-        """Return the number of each name's (block, dataset) in the catalogue, ``NOT_THERE`` for null."""
+        """Return the number of each name's (block, dataset) in the catalogue,
+        ``NOT_THERE`` for null.
+        """
         pairs = np.full(len(names), NOT_THERE, np.int64)
         present = [index for index, name in enumerate(names) if name]
         if present:
-            pairs[present] = self.merge.inputs.lookup([(names[index] or "").encode() for index in present])
+            pairs[present] = self.merge.inputs.lookup(
+                [(names[index] or "").encode() for index in present]
+            )
         return pairs
 
     def _remote(self, jobs: list[HtcondorJob], pairs: Longs) -> list[bool | None]:
-        """Return whether the block of each job has no disk replica at its site; None without a block or a site."""
+        """Return whether the block of each job has no disk replica at its site; None
+        without a block or a site.
+        """
         replicas = self.merge.replicas
         if replicas is None:
             return [None] * len(jobs)

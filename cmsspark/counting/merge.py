@@ -1,7 +1,8 @@
-"""The merge: the pre-aggregated rows of all tasks become the tables of a day and the side rows of its scan.
+"""The merge: the pre-aggregated rows of all tasks become the tables of a day and the
+side rows of its scan.
 
-Both runners use this code: the local runner merges the whole day at once, Spark merges each partition by the keys of
-the report. Knows no Spark.
+Both runners use this code: the local runner merges the whole day at once, Spark merges
+each partition by the keys of the report. Knows no Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from cmsspark.base.names import DERIVED
 from cmsspark.base.schemas import Table
 from cmsspark.counting import prefixes
 from cmsspark.counting.packing import Codes, pack
-from cmsspark.counting.pre_aggregate import ACCESS, BIN, PREFIX, QUARANTINE, UNMATCHED, unmatched_bin
+from cmsspark.counting.pre_aggregate import (
+    ACCESS,
+    BIN,
+    PREFIX,
+    QUARANTINE,
+    UNMATCHED,
+    unmatched_bin,
+)
 from cmsspark.counting.site_pairs import PAIR, PAIR_KEYS, SCAN_COLUMNS
 from cmsspark.counting.sums import Nullable, find_runs, in_seconds, sum_by_key
 
@@ -33,9 +41,11 @@ USER_KEYS: Final = (*KEYS, "user")
 SUMS: Final = ("nacc", "remote_nacc", "read_bytes", "cpu_ms", "wall_ms")
 #: The columns of seconds in the tables, and the sums of milliseconds that they are computed from.
 SECONDS: Final = {"cpu_time": "cpu_ms", "wc_time": "wall_ms"}
-#: Kinds of side rows that the merge adds: values that the accesses of a stream have; quarantined records not kept.
+#: Kinds of side rows that the merge adds: values that the accesses of a stream have;
+#: quarantined records not kept.
 HAS, QUARANTINE_CUT = "has", "quarantine_cut"
-#: Bytes of quarantined records that are kept for each stream: a log of garbage must not fill the driver's memory.
+#: Bytes of quarantined records that are kept for each stream: a log of garbage must not
+#: fill the driver's memory.
 QUARANTINE_KEPT_BYTES: Final = 64 * 1024 * 1024
 
 #: Rows that are collected before they are merged.
@@ -54,7 +64,9 @@ class Merge:
     _pairs: _KeyedRows = field(default_factory=lambda: _KeyedRows(PAIR_KEYS, is_capped=True))
     _side: Counter[tuple[str, str, str, str | None]] = field(default_factory=Counter)
     #: Records of files that the shuffle join has not found, by stream and prefix.
-    _unmatched: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _unmatched: defaultdict[str, Counter[str]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
     _quarantined: list[tuple[str, str]] = field(default_factory=list)
     _quarantined_bytes: Counter[str] = field(default_factory=Counter)
 
@@ -93,12 +105,17 @@ class Merge:
     def result(self) -> Aggregated:
         """Return the merged rows. Raises DataError (65) if a sum exceeds 64 bits."""
         for stream, counts in self._unmatched.items():
-            self._side.update({(PREFIX, stream, name, ""): count for name, count in counts.items()})
-        return Aggregated(self._accesses.merged(), self._pairs.merged(), dict(self._side), self._quarantined)
+            self._side.update(
+                {(PREFIX, stream, name, ""): count for name, count in counts.items()}
+            )
+        return Aggregated(
+            self._accesses.merged(), self._pairs.merged(), dict(self._side), self._quarantined
+        )
 
 
 def merge(batches: Iterable[pa.RecordBatch]) -> Aggregated:
-    """Return the rows of all tasks with each (stream, dataset, site, app, user) once, sorted by it, null first.
+    """Return the rows of all tasks with each (stream, dataset, site, app, user) once,
+    sorted by it, null first.
 
     ``batches`` have ``pre_aggregate.COLUMNS``. Raises DataError (65) if a sum exceeds 64 bits.
     """
@@ -138,7 +155,8 @@ class _KeyedRows:
 class Rows:
     """Rows with numbers for texts: the number of a key is the position of its text in ``texts``.
 
-    The texts are distinct and sorted, null first, so that the order of numbers is the order of texts.
+    The texts are distinct and sorted, null first, so that the order of numbers is the
+    order of texts.
     """
 
     texts: Mapping[str, list[str | None]]
@@ -149,7 +167,9 @@ class Rows:
         return len(self.sums["nacc"].values)
 
     def merged(self, keys: Sequence[str], *, is_capped: bool = False) -> Rows:
-        """Return the rows with each combination of ``keys`` once, in their order, and the sums added up."""
+        """Return the rows with each combination of ``keys`` once, in their order, and
+        the sums added up.
+        """
         packed, _ = pack([self.keys[key] for key in keys], len(self))
         runs = find_runs(packed)
         sums = sum_by_key(runs, self.sums, is_capped=is_capped)
@@ -159,15 +179,22 @@ class Rows:
         """Return the rows as a batch, with texts as dictionary arrays."""
         import pyarrow as pa
 
-        columns = {key: buffers.dictionary_array(self.texts[key], codes) for key, codes in self.keys.items()}
+        columns = {
+            key: buffers.dictionary_array(self.texts[key], codes)
+            for key, codes in self.keys.items()
+        }
         columns |= {name: buffers.from_numpy(*column) for name, column in self.sums.items()}
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
     def as_table(self, day: date, schema: Table) -> pa.Table:
-        """Return the rows as a table with the columns of ``schema``. Only this method computes the tables' columns."""
+        """Return the rows as a table with the columns of ``schema``. Only this method
+        computes the tables' columns.
+        """
         import pyarrow as pa
 
-        return pa.table({name: self._column(name, day) for name in schema.names}, schema=schema.arrow())
+        return pa.table(
+            {name: self._column(name, day) for name in schema.names}, schema=schema.arrow()
+        )
 
     def _column(self, name: str, day: date) -> pa.Array:
         if name in self.keys:
@@ -175,7 +202,8 @@ class Rows:
         if name in DERIVED:
             rule = DERIVED[name]
             return self._decode_texts(
-                rule.source, [None if text is None else rule.derive(text) for text in self.texts[rule.source]]
+                rule.source,
+                [None if text is None else rule.derive(text) for text in self.texts[rule.source]],
             )
         if name in SECONDS:
             milliseconds = self.sums[SECONDS[name]]
@@ -195,7 +223,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """The result of a scan. ``by_user`` has one row for each (stream, dataset, site, app, user), in that order."""
+    """The result of a scan. ``by_user`` has one row for each (stream, dataset, site,
+    app, user), in that order.
+    """
 
     by_user: Rows
     #: One row for each (stream, data tier, reader's site, source site), in that order (rule 63).
@@ -206,28 +236,35 @@ class Aggregated:
     quarantined: list[tuple[str, str]]
 
     def partials(self, day: date, schema: Table) -> pa.Table:
-        """Return ``schemas/tables/partials.yaml``: one row for each (day, stream, dataset, site, app, user)."""
+        """Return ``schemas/tables/partials.yaml``: one row for each (day, stream,
+        dataset, site, app, user).
+        """
         return self.by_user.as_table(day, schema)
 
     def report(self, day: date, schema: Table) -> pa.Table:
-        """Return ``schemas/tables/data_aggregation.yaml``: one row for each (day, stream, dataset, site, app).
+        """Return ``schemas/tables/data_aggregation.yaml``: one row for each (day,
+        stream, dataset, site, app).
 
         Raises DataError (65) if a sum exceeds 64 bits.
         """
-        # Each user has one row for a key: the number of rows with a user is the number of distinct users.
+        # Each user has one row for a key: the number of rows with a user is the number
+        # of distinct users.
         has_user = Nullable((self.by_user.keys["user"] > 0).astype(np.int64))
         rows = replace(self.by_user, sums={**self.by_user.sums, "distinct_users": has_user})
         return rows.merged(KEYS).as_table(day, schema)
 
     def site_pairs(self, day: date, schema: Table) -> pa.Table:
-        """Return ``schemas/tables/site_pairs.yaml``: one row for each (day, stream, data tier, reader, source)."""
+        """Return ``schemas/tables/site_pairs.yaml``: one row for each (day, stream,
+        data tier, reader, source).
+        """
         return self.by_pair.as_table(day, schema)
 
     def side_rows(self) -> Iterator[SideRow]:
         """Yield the side rows of the scan, and two kinds of rows on the accesses of each stream.
 
-        (``access``, stream, ``matched``, count, None) is the number of accesses; (``has``, stream, name, rows, None) is
-        the number of rows that have bytes, a site, a user or an app, where it is not 0.
+        (``access``, stream, ``matched``, count, None) is the number of accesses;
+        (``has``, stream, name, rows, None) is the number of rows that have bytes, a
+        site, a user or an app, where it is not 0.
         """
         for (kind, stream, name, detail), count in self.side.items():
             yield kind, stream, name, count, detail
@@ -262,18 +299,25 @@ def _gather_rows(batches: Sequence[pa.RecordBatch], key_names: Sequence[str]) ->
 
 
 def _numbered(chunks: Sequence[pa.Array]) -> tuple[list[str | None], Codes]:
-    """Return the distinct texts of a column, sorted, null first; and for each row the position of its text."""
+    """Return the distinct texts of a column, sorted, null first; and for each row the
+    position of its text.
+    """
     import pyarrow as pa
 
     if not chunks:
         return [None], np.zeros(0, np.int32)
-    encoded = [chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode() for chunk in chunks]
+    encoded = [
+        chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        for chunk in chunks
+    ]
     combined = pa.concat_arrays(encoded)  # this unifies the dictionaries
     texts = combined.dictionary.to_pylist()
     ranked = sorted(range(len(texts)), key=texts.__getitem__)
     ranks = np.zeros(len(texts) + 1, np.int32)  # index -1 is null; it takes the last element
     ranks[ranked] = np.arange(1, len(texts) + 1)
-    return [None, *(texts[index] for index in ranked)], ranks[buffers.to_numpy(combined.indices, np.int32, -1)]
+    return [None, *(texts[index] for index in ranked)], ranks[
+        buffers.to_numpy(combined.indices, np.int32, -1)
+    ]
 
 
 def _position(text: str, texts: Sequence[str | None]) -> int:

@@ -1,4 +1,5 @@
-"""Pre-aggregation: the accesses of a task become one row for each (stream, dataset, site, app, user), beside its bins.
+"""Pre-aggregation: the accesses of a task become one row for each (stream, dataset,
+site, app, user), beside its bins.
 
 The same code runs in Spark's Python workers and in local processes. It knows no Spark.
 """
@@ -29,14 +30,16 @@ if TYPE_CHECKING:
 
 #: Accesses that a task keeps before it aggregates them, by default.
 AGGREGATE_AT: Final = 50_000
-#: Bytes of quarantined records that a task keeps: a file of garbage must not fill its memory. Each counts so many more.
+#: Bytes of quarantined records that a task keeps: a file of garbage must not fill its
+#: memory. Each counts so many more.
 QUARANTINE_BYTES: Final = 16 * 1024 * 1024
 _RECORD_BYTES: Final = 200
 #: Different first directories of unmatched files that are counted before they go to bins.
 HEADS_KEPT: Final = 10_000
 
-#: Kinds of rows in the result of a scan. Notes of readers have other kinds. ``UNMATCHED``: records of files that the
-#: shuffle join has not found, by the prefix of their names.
+#: Kinds of rows in the result of a scan. Notes of readers have other kinds.
+#: ``UNMATCHED``: records of files that the shuffle join has not found, by the prefix of
+#: their names.
 ACCESS, BIN, QUARANTINE, PREFIX, UNMATCHED = "access", "bin", "quarantine", "prefix", "unmatched"
 
 #: (name, type) of each column of the result of a scan.
@@ -150,8 +153,8 @@ class StreamAggregator:
     def _aggregate(self, groups: list[Group], replicas: Replicas | None) -> None:
         """Add the pending accesses to the sums.
 
-        Remoteness is decided here. After that blocks do not matter: the sums have one row for each (dataset, site, app,
-        user), however many accesses there are.
+        Remoteness is decided here. After that blocks do not matter: the sums have one
+        row for each (dataset, site, app, user), however many accesses there are.
         """
         if not self._parts:
             return
@@ -170,8 +173,11 @@ class StreamAggregator:
         self._sums = pre_aggregate(joined(parts), "pair", "group", self.stream)
         self._aggregated = len(self._sums["pair"])
 
-    def rows(self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]) -> dict[str, Any]:
-        """Return the aggregated accesses as columns of a scan's result, with pseudonyms instead of user names.
+    def rows(
+        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+    ) -> dict[str, Any]:
+        """Return the aggregated accesses as columns of a scan's result, with pseudonyms
+        instead of user names.
 
         The columns are Arrow arrays; text columns are dictionary arrays.
         """
@@ -183,15 +189,20 @@ class StreamAggregator:
         names, count = self._catalogue().dataset_names(datasets.astype(np.int32)), len(positions)
         return rows | {
             "dataset_name": buffers.dictionary_array(names, positions),
-            "remote_nacc": with_nulls(self._sums["remote_nacc"], self._sums["remote_count"], count),
+            "remote_nacc": with_nulls(
+                self._sums["remote_nacc"], self._sums["remote_count"], count
+            ),
             "detail": buffers.dictionary_array([None], np.zeros(count, np.int32)),
         }
 
     def drain(
         self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
-        """Return the rows that can leave before the task ends: quarantined records, once they are many."""
-        # Each aggregation also sorts the rows aggregated before. Waiting for as many pending rows keeps it rare.
+        """Return the rows that can leave before the task ends: quarantined records,
+        once they are many.
+        """
+        # Each aggregation also sorts the rows aggregated before. Waiting for as many
+        # pending rows keeps it rare.
         if self._pending >= max(self.aggregate_at, self._aggregated):
             self._aggregate(groups, replicas)
         if sum(len(record.raw) + _RECORD_BYTES for record in self.quarantined) < QUARANTINE_BYTES:
@@ -200,18 +211,24 @@ class StreamAggregator:
         return self._side_rows([], records)
 
     def bin_rows(self) -> dict[str, list[Any]]:
-        """Return bins as rows: the bin in ``app``, its count in ``nacc``; and quarantined records, in ``detail``.
+        """Return bins as rows: the bin in ``app``, its count in ``nacc``; and
+        quarantined records, in ``detail``.
 
         Bins and prefixes of unmatched files are complete once this has run.
         """
         self._bin_heads()
-        named: list[tuple[str, int, str | None]] = [(name, count, None) for name, count in self.bins.items() if count]
-        named += [("out_of_day", count, dates.day_name(day)) for day, count in self.out_of_day.items()]
+        named: list[tuple[str, int, str | None]] = [
+            (name, count, None) for name, count in self.bins.items() if count
+        ]
+        named += [
+            ("out_of_day", count, dates.day_name(day)) for day, count in self.out_of_day.items()
+        ]
         named += [(f"generation {name}", count, None) for name, count in self.generations.items()]
         return self._side_rows(named, self.quarantined)
 
     def note_rows(self, notes: Sequence[tuple[str, str, int, str]]) -> dict[str, list[Any]]:
-        """Return the notes of a reader (kind, name, count, detail) and the prefixes of unmatched files as rows.
+        """Return the notes of a reader (kind, name, count, detail) and the prefixes of
+        unmatched files as rows.
 
         The name is in ``app``, the count in ``nacc``.
         """
@@ -220,19 +237,25 @@ class StreamAggregator:
         rows["kind"] = [kind for kind, *_ in notes]
         return rows
 
-    def _side_rows(self, named: list[tuple[str, int, str | None]], records: list[Quarantined]) -> dict[str, list[Any]]:
+    def _side_rows(
+        self, named: list[tuple[str, int, str | None]], records: list[Quarantined]
+    ) -> dict[str, list[Any]]:
         size = len(named) + len(records)
         rows: dict[str, list[Any]] = {name: [None] * size for name, _ in COLUMNS}
         rows["kind"] = [BIN] * len(named) + [QUARANTINE] * len(records)
         rows["stream"] = [self.stream] * size
         rows["app"] = [name for name, _, _ in named] + ["malformed"] * len(records)
         rows["nacc"] = [count for _, count, _ in named] + [0] * len(records)
-        rows["detail"] = [detail for _, _, detail in named] + [json.dumps(record.as_dict()) for record in records]
+        rows["detail"] = [detail for _, _, detail in named] + [
+            json.dumps(record.as_dict()) for record in records
+        ]
         return rows
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
-    """Return the parts concatenated. All have the same columns; a column that is None in one is None in all."""
+    """Return the parts concatenated. All have the same columns; a column that is None
+    in one is None in all.
+    """
     joined_columns: Columns = {}
     for name in parts[0]:
         columns = [part[name] for part in parts]
@@ -241,7 +264,8 @@ def joined(parts: Sequence[Columns]) -> Columns:
 
 
 def pre_aggregate(columns: Columns, first: str, second: str, stream: str) -> Columns:
-    """Return ``columns`` with each combination of the keys ``first`` and ``second`` once and all others summed.
+    """Return ``columns`` with each combination of the keys ``first`` and ``second``
+    once and all others summed.
 
     Keys are numbers from 0 on. Raises DataError (65) if a sum exceeds 64 bits.
     """
@@ -253,7 +277,11 @@ def pre_aggregate(columns: Columns, first: str, second: str, stream: str) -> Col
     sums: Columns = {first: keys // width, second: keys % width}
     for name, values in columns.items():
         if name not in sums:
-            sums[name] = None if values is None else sum_runs(values[runs.order], runs.starts, f"{name} of {stream}")
+            sums[name] = (
+                None
+                if values is None
+                else sum_runs(values[runs.order], runs.starts, f"{name} of {stream}")
+            )
     return sums
 
 
@@ -269,7 +297,9 @@ def collect_measures(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:
     return {
         "group": np.array(batch.groups, np.int64)[rows],
         "nacc": np.ones(len(rows), np.int64),
-        "read_bytes": None if batch.read_bytes is None else np.array(batch.read_bytes, np.int64)[rows],
+        "read_bytes": None
+        if batch.read_bytes is None
+        else np.array(batch.read_bytes, np.int64)[rows],
         "cpu_ms": cpu,
         "cpu_count": cpu_count,
         "wall_ms": wall,
@@ -279,7 +309,9 @@ def collect_measures(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:
 
 def _packed_measures(packed: Packed, rows: npt.NDArray[np.intp]) -> Columns:
     sizes, times = packed.read_bytes, packed.times
-    cpu, cpu_count, wall, wall_count = (None,) * 4 if times is None else (column[rows] for column in times)
+    cpu, cpu_count, wall, wall_count = (
+        (None,) * 4 if times is None else (column[rows] for column in times)
+    )
     return {
         "group": packed.groups[rows],
         "nacc": np.ones(len(rows), np.int64),
@@ -292,14 +324,19 @@ def _packed_measures(packed: Packed, rows: npt.NDArray[np.intp]) -> Columns:
 
 
 def access_columns(
-    stream: str, sums: Columns, keys: Sequence[tuple[str, str, str | None]], pseudonym: Callable[[str], str]
+    stream: str,
+    sums: Columns,
+    keys: Sequence[tuple[str, str, str | None]],
+    pseudonym: Callable[[str], str],
 ) -> dict[str, Any]:
-    """Return columns of a scan's result by sums of accesses, with pseudonyms instead of user names. ``keys``: the
-    (site, application, user) that ``group`` numbers.
+    """Return columns of a scan's result by sums of accesses, with pseudonyms instead of
+    user names. ``keys``: the (site, application, user) that ``group`` numbers.
     """
     numbers, count = sums["group"], len(sums["group"])
     zeros = np.zeros(count, np.int32)
-    pseudonyms = {user: None if user is None else pseudonym(user) for user in {user for _, _, user in keys}}
+    pseudonyms = {
+        user: None if user is None else pseudonym(user) for user in {user for _, _, user in keys}
+    }
     return {
         "kind": buffers.dictionary_array([ACCESS], zeros),
         "stream": buffers.dictionary_array([stream], zeros),
@@ -313,7 +350,9 @@ def access_columns(
     }
 
 
-def _nullable(values: list[int | None] | None, rows: npt.NDArray[np.intp]) -> tuple[Longs | None, Longs | None]:
+def _nullable(
+    values: list[int | None] | None, rows: npt.NDArray[np.intp]
+) -> tuple[Longs | None, Longs | None]:
     """Return values with 0 for null, and counts: 1 for a value, 0 for null."""
     if values is None:
         return None, None
@@ -331,7 +370,9 @@ def with_nulls(values: Longs | None, counts: Longs | None, count: int) -> pa.Arr
 def record_batch(
     rows: Mapping[str, Any], columns: Sequence[tuple[str, str]], *, dictionaries: bool = False
 ) -> pa.RecordBatch:
-    """Return ``rows`` as an Arrow batch of ``columns`` (name, type). ``dictionaries``: keep dictionary arrays."""
+    """Return ``rows`` as an Arrow batch of ``columns`` (name, type). ``dictionaries``:
+    keep dictionary arrays.
+    """
     import pyarrow as pa
 
     arrays = []

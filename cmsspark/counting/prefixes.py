@@ -1,7 +1,8 @@
 """Where files lie that are not in DBS, for people: beginnings of their names that name nobody.
 
-A directory may be called after a person, so only words that are known to name an area of CMS are shown; below areas of
-production also an era, which begins with a capital and holds a digit, as logins do not.
+A directory may be called after a person, so only words that are known to name an area
+of CMS are shown; below areas of production also an era, which begins with a capital and
+holds a digit, as logins do not.
 """
 
 from __future__ import annotations
@@ -17,30 +18,58 @@ KEPT: Final = 200
 OTHER: Final = "other"
 
 _PRODUCED: Final = frozenset(
-    ("data", "mc", "hidata", "himc", "express", "hiexpress", "relval", "generator", "lhe", "backfill", "unmerged")
+    (
+        "data",
+        "mc",
+        "hidata",
+        "himc",
+        "express",
+        "hiexpress",
+        "relval",
+        "generator",
+        "lhe",
+        "backfill",
+        "unmerged",
+    )
 )
 _AREAS: Final = _PRODUCED | frozenset(
-    ("user", "group", "temp", "results", "caf", "test", "logs", "local", "phedex_monitoring", "accounting")
+    (
+        "user",
+        "group",
+        "temp",
+        "results",
+        "caf",
+        "test",
+        "logs",
+        "local",
+        "phedex_monitoring",
+        "accounting",
+    )
 )
 _HEAD: Final = re.compile(r"(?:[^/]*/){0,4}")
 _ERA: Final = re.compile(r"(?=[^0-9]*[0-9])[A-Z][A-Za-z0-9_-]{2,79}", re.ASCII)
 
 
 def heads(lfns: Iterable[str]) -> Counter[str]:
-    """Return how many of ``lfns`` begin with which directories: up to three, with the slash after each."""
+    """Return how many of ``lfns`` begin with which directories: up to three, with the
+    slash after each.
+    """
     match = _HEAD.match
     return Counter(match(lfn)[0] for lfn in lfns)  # type: ignore[index]  # it matches any text
 
 
 def all_shown(lfns: Iterable[str]) -> list[str]:
-    """Return of each of ``lfns`` the beginning that people may see. Names with one beginning have one bin."""
+    """Return of each of ``lfns`` the beginning that people may see. Names with one
+    beginning have one bin.
+    """
     match = _HEAD.match
     return [shown(match(lfn)[0]) for lfn in lfns]  # type: ignore[index]  # it matches any text
 
 
 @lru_cache(maxsize=10_000)
 def shown(head: str) -> str:
-    """``head`` as people may see it: ``/store/user/*``, ``/store/mc/Run2018A/*``, ``/store/*``; ``*`` for any other.
+    """``head`` as people may see it: ``/store/user/*``, ``/store/mc/Run2018A/*``,
+    ``/store/*``; ``*`` for any other.
 
     What it returns is shown as it is.
     """

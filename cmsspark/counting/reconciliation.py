@@ -1,4 +1,6 @@
-"""Reconciliation: the bin of every record of a stream, checked on every run (``docs/counting.md``, rules 4 to 8)."""
+"""Reconciliation: the bin of every record of a stream, checked on every run
+(``docs/counting.md``, rules 4 to 8).
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,12 @@ _SHARE = re.compile(r"([0-9]*\.?[0-9]+)(%?)", re.ASCII)
 
 @dataclass
 class StreamBins:
-    """Records of one stream by bin; ``out_of_day`` by the day that records name, ``generations`` by format.
+    """Records of one stream by bin; ``out_of_day`` by the day that records name,
+    ``generations`` by format.
 
-    ``job_bins``: the bins that only a stream of jobs has, None for a stream of accesses. Jobs write nothing.
-    ``content_bytes``: of the text of all files, after unpacking; ``malformed_bytes``: of the malformed records.
+    ``job_bins``: the bins that only a stream of jobs has, None for a stream of
+    accesses. Jobs write nothing. ``content_bytes``: of the text of all files, after
+    unpacking; ``malformed_bytes``: of the malformed records.
     """
 
     read: int = 0
@@ -53,11 +57,15 @@ class StreamBins:
     @classmethod
     def of_jobs(cls) -> StreamBins:
         """Empty bins of a stream of jobs."""
-        return cls(unmatched=dict.fromkeys(UNMATCHED_JOB_BINS, 0), job_bins=dict.fromkeys(JOB_BINS, 0))
+        return cls(
+            unmatched=dict.fromkeys(UNMATCHED_JOB_BINS, 0), job_bins=dict.fromkeys(JOB_BINS, 0)
+        )
 
     @classmethod
     def of_feed(cls, names: Iterable[str]) -> StreamBins:
-        """Return empty bins of a feed, whose records match nothing in DBS; ``names``: its own bins."""
+        """Return empty bins of a feed, whose records match nothing in DBS; ``names``:
+        its own bins.
+        """
         return cls(unmatched={}, job_bins=dict.fromkeys(names, 0))
 
     def add(self, name: str, count: int, detail: str | None) -> None:
@@ -77,7 +85,9 @@ class StreamBins:
 
     @property
     def malformed_equivalent(self) -> float:
-        """How many well-formed records of average size the malformed bytes are; 0 where none is well-formed."""
+        """How many well-formed records of average size the malformed bytes are; 0 where
+        none is well-formed.
+        """
         size = self.content_bytes - self.malformed_bytes
         return self.malformed_bytes * (self.read - self.malformed) / size if size > 0 else 0.0
 
@@ -88,10 +98,19 @@ class StreamBins:
 
     @property
     def binned(self) -> int:
-        """Return the number of records in all bins; every record is in one, so this must be ``read``."""
+        """Return the number of records in all bins; every record is in one, so this
+        must be ``read``.
+        """
         out = self.out_of_day.total()
         of_jobs = sum((self.job_bins or {}).values())
-        return self.matched + sum(self.unmatched.values()) + self.malformed + out + self.write_only + of_jobs
+        return (
+            self.matched
+            + sum(self.unmatched.values())
+            + self.malformed
+            + out
+            + self.write_only
+            + of_jobs
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the bins as the manifest has them, also those of 0."""
@@ -107,9 +126,11 @@ class StreamBins:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How much may be malformed: ``share`` of the records, or ``records`` of them, whichever is set.
+    """How much may be malformed: ``share`` of the records, or ``records`` of them,
+    whichever is set.
 
-    The same holds for bytes, as one line may hold what should be many: of ``records`` those of the average record.
+    The same holds for bytes, as one line may hold what should be many: of ``records``
+    those of the average record.
     """
 
     share: float | None = MALFORMED_SHARE
@@ -121,15 +142,23 @@ class Tolerance:
         if self.share is None or is_few:
             return not is_few
         by_lines = bins.malformed > self.records and bins.malformed > self.share * bins.read
-        by_bytes = bins.malformed_equivalent > self.records and bins.malformed_bytes > self.share * bins.content_bytes
+        by_bytes = (
+            bins.malformed_equivalent > self.records
+            and bins.malformed_bytes > self.share * bins.content_bytes
+        )
         return by_lines or by_bytes
 
     def __str__(self) -> str:
-        return pluralize(self.records, "record") if self.share is None else f"{100 * self.share:.4g} %"
+        return (
+            pluralize(self.records, "record")
+            if self.share is None
+            else f"{100 * self.share:.4g} %"
+        )
 
 
 def parse_tolerances(text: str | None, streams: Iterable[str]) -> dict[str, Tolerance]:
-    """``--max-malformed`` for each stream: a share (``0.01``, ``1%``), a count above 1, or ``aaa=1%,eos=0.5``.
+    """``--max-malformed`` for each stream: a share (``0.01``, ``1%``), a count above 1,
+    or ``aaa=1%,eos=0.5``.
 
     Raises UsageError (2).
     """
@@ -162,9 +191,9 @@ def from_rows(
     of_jobs: Collection[str] = (),
     feeds: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, StreamBins]:
-    """Sum (stream, bin, count, detail) rows of a scan by stream; ``matched`` counts the accesses in the tables,
-    so that the sum of bins also proves that no join lost or multiplied counts. ``of_jobs``: streams of jobs;
-    ``feeds``: the bins of feeds.
+    """Sum (stream, bin, count, detail) rows of a scan by stream; ``matched`` counts the
+    accesses in the tables, so that the sum of bins also proves that no join lost or
+    multiplied counts. ``of_jobs``: streams of jobs; ``feeds``: the bins of feeds.
     """
     of_feeds = feeds or {}
     bins = {
@@ -188,10 +217,12 @@ def check(
     prefixes: Mapping[str, Sequence[Sequence[Any]]] | None = None,
     quarantine: str | None = None,
 ) -> list[str]:
-    """Warnings about the day. Raises DataError (65) beyond the tolerances; a wrong sum is a bug of ours (70).
+    """Warnings about the day. Raises DataError (65) beyond the tolerances; a wrong sum
+    is a bug of ours (70).
 
-    ``dump`` names the DBS dump, ``prefixes`` by stream the beginnings of names that it does not contain;
-    ``quarantine`` is the file of all malformed records, ``examples`` has a few by stream.
+    ``dump`` names the DBS dump, ``prefixes`` by stream the beginnings of names that it
+    does not contain; ``quarantine`` is the file of all malformed records, ``examples``
+    has a few by stream.
     """
     warnings = []
     for stream, counts in bins.items():
@@ -211,7 +242,9 @@ def check(
             raise _none_matched(stream, counts, dump, (prefixes or {}).get(stream, ()))
         out = counts.out_of_day.total()
         if out > OUT_OF_DAY_SHARE * counts.read:
-            warnings.append(f"{stream}: {out:,} of {counts.read:,} records are of other days ({_other_days(counts)})")
+            warnings.append(
+                f"{stream}: {out:,} of {counts.read:,} records are of other days ({_other_days(counts)})"
+            )
     return warnings
 
 
@@ -221,11 +254,17 @@ def _bytes_share(bins: StreamBins) -> str:
     return f", {bins.malformed_bytes / bins.content_bytes:.2%} of {bins.content_bytes:,} bytes"
 
 
-def _none_matched(stream: str, counts: StreamBins, dump: str | None, prefixes: Sequence[Sequence[Any]]) -> DataError:
-    """Return the error where no record matched. The dump is to blame only for records that were looked up in it."""
+def _none_matched(
+    stream: str, counts: StreamBins, dump: str | None, prefixes: Sequence[Sequence[Any]]
+) -> DataError:
+    """Return the error where no record matched. The dump is to blame only for records
+    that were looked up in it.
+    """
     observed = _unmatched(counts, prefixes)
     records = pluralize(counts.read, "record")
-    if any(count for name, count in counts.unmatched.items() if name not in ("no_lfn", "no_input")):
+    if any(
+        count for name, count in counts.unmatched.items() if name not in ("no_lfn", "no_input")
+    ):
         return DataError(
             f"{stream}: none of {records} matched a {counts.matched_what} in DBS",
             where=dump,
@@ -252,16 +291,23 @@ def _other_days(bins: StreamBins) -> str:
 def _unmatched(bins: StreamBins, prefixes: Sequence[Sequence[Any]]) -> str:
     """Return the bins that are not empty, and how names begin, for an error."""
     binned = bins.as_dict()
-    counts = {**binned.pop("unmatched"), **{name: binned[name] for name in binned if name not in ("read", "matched")}}
+    counts = {
+        **binned.pop("unmatched"),
+        **{name: binned[name] for name in binned if name not in ("read", "matched")},
+    }
     text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     if prefixes:
-        text += "; names begin with " + ", ".join(f"{prefix} ({count:,})" for prefix, count in prefixes[:5])
+        text += "; names begin with " + ", ".join(
+            f"{prefix} ({count:,})" for prefix, count in prefixes[:5]
+        )
     return text
 
 
 @dataclass(frozen=True)
 class Usual:
-    """The usual values of a stream: medians of its records a day and of the share that is unmatched, over ``days``."""
+    """The usual values of a stream: medians of its records a day and of the share that
+    is unmatched, over ``days``.
+    """
 
     days: int
     read: float
@@ -269,22 +315,30 @@ class Usual:
 
 
 def usual(stream: str, before: Sequence[Mapping[str, Any]]) -> Usual | None:
-    """Return the usual values of a stream in earlier manifests; None with fewer than three days with records."""
+    """Return the usual values of a stream in earlier manifests; None with fewer than
+    three days with records.
+    """
     earlier = [day[stream] for day in before if day.get(stream, {}).get("read")]
     if len(earlier) < TRAILING_DAYS_NEEDED:
         return None
     shares = [sum(day["unmatched"].values()) / day["read"] for day in earlier]
-    return Usual(len(earlier), statistics.median(day["read"] for day in earlier), statistics.median(shares))
+    return Usual(
+        len(earlier), statistics.median(day["read"] for day in earlier), statistics.median(shares)
+    )
 
 
 def unusual(
-    bins: Mapping[str, StreamBins], before: Sequence[Mapping[str, Any]], missing: Collection[str] = ()
+    bins: Mapping[str, StreamBins],
+    before: Sequence[Mapping[str, Any]],
+    missing: Collection[str] = (),
 ) -> list[str]:
-    """Warnings about streams of which far more is unmatched (rule 8), or far less is there, than on the days before.
+    """Warnings about streams of which far more is unmatched (rule 8), or far less is
+    there, than on the days before.
 
-    A file that was cut where it stays valid (at a newline, a gzip member's or an Avro block's end) shows nowhere else.
-    Raises DataError (65) for a stream without any record where the days before had some; those of ``missing`` were
-    left out on purpose.
+    A file that was cut where it stays valid (at a newline, a gzip member's or an Avro
+    block's end) shows nowhere else. Raises DataError (65) for a stream without any
+    record where the days before had some; those of ``missing`` were left out on
+    purpose.
     """
     warnings = []
     for stream, counts in bins.items():

@@ -1,8 +1,9 @@
-"""From the partials of many days to sums and exact distinct counts by any keys. Knows no Spark and no store.
+"""From the partials of many days to sums and exact distinct counts by any keys. Knows
+no Spark and no store.
 
-Texts are numbers here: the dictionaries of Parquet are unified once, filters and derived keys are evaluated on their
-values, and each row is a few integers. Seconds are summed as whole milliseconds, so a result does not depend on the
-order of days and rows.
+Texts are numbers here: the dictionaries of Parquet are unified once, filters and
+derived keys are evaluated on their values, and each row is a few integers. Seconds are
+summed as whole milliseconds, so a result does not depend on the order of days and rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ import polars as pl
 import pyarrow as pa
 
 from cmsspark.base.names import DERIVED
-from cmsspark.counting.packing import Codes, Unpack, distinct, find_starts, joined, pack, rank_values
+from cmsspark.counting.packing import (
+    Codes,
+    Unpack,
+    distinct,
+    find_starts,
+    joined,
+    pack,
+    rank_values,
+)
 from cmsspark.counting.sums import Nullable, find_runs, in_seconds, sum_by_key
 
 #: Keys that partials have. The keys in ``DERIVED`` are computed from one of them.
@@ -40,7 +49,8 @@ _SECONDS: Final = ("cpu_time", "wc_time")
 class Rollup:
     """A query on partials: one row for each combination of ``keys`` that has an access.
 
-    ``filters``: column → patterns, of which one must match. ``*`` is any text, ``?`` any character. Null matches none.
+    ``filters``: column → patterns, of which one must match. ``*`` is any text, ``?``
+    any character. Null matches none.
     """
 
     keys: tuple[str, ...]
@@ -50,7 +60,12 @@ class Rollup:
     @property
     def columns(self) -> list[str]:
         """The columns of partials that the query needs, in the order of partials."""
-        needed = {*self.keys, *self.filters, *self.measures, *(COUNTS.get(name, name) for name in self.measures)}
+        needed = {
+            *self.keys,
+            *self.filters,
+            *self.measures,
+            *(COUNTS.get(name, name) for name in self.measures),
+        }
         # At least one column: without columns a table does not know its number of rows.
         needed |= {"nacc", *(DERIVED[name].source for name in needed & DERIVED.keys())}
         return [name for name in (*STORED, "user", *SUMS) if name in needed]
@@ -58,7 +73,11 @@ class Rollup:
     @property
     def grouped(self) -> tuple[str, ...]:
         """The keys without those that are derived from another key of the query."""
-        return tuple(name for name in self.keys if name not in DERIVED or DERIVED[name].source not in self.keys)
+        return tuple(
+            name
+            for name in self.keys
+            if name not in DERIVED or DERIVED[name].source not in self.keys
+        )
 
     @property
     def counts(self) -> tuple[str, ...]:
@@ -80,7 +99,9 @@ class Texts:
     def codes(self, values: Sequence[Any]) -> Codes:
         """Return the numbers of ``values``."""
         numbers = self._numbers
-        return np.fromiter((numbers.setdefault(value, len(numbers)) for value in values), np.int64, len(values))
+        return np.fromiter(
+            (numbers.setdefault(value, len(numbers)) for value in values), np.int64, len(values)
+        )
 
     @property
     def values(self) -> list[Any]:
@@ -98,7 +119,9 @@ class _DistinctPairs:
 
 @dataclass(frozen=True)
 class _Batch:
-    """A reduced batch: the sums and distinct values of each group; ``unpack`` turns group numbers into key numbers."""
+    """A reduced batch: the sums and distinct values of each group; ``unpack`` turns
+    group numbers into key numbers.
+    """
 
     unpack: Unpack
     sums: pl.DataFrame
@@ -123,20 +146,28 @@ class _Filter:
             is_match &= np.concatenate(chunks) if chunks else is_match
         return table.filter(pa.array(is_match))
 
-    def _of_rows(self, name: str, chunk: pa.DictionaryArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _of_rows(
+        self, name: str, chunk: pa.DictionaryArray
+    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
         is_match, rule = self._matches[name], DERIVED.get(name)
         values = chunk.dictionary.to_pylist()
         for value in values:
             if value not in is_match:
-                is_match[value] = matches(rule.derive(value) if rule else value, self._filters[name])
+                is_match[value] = matches(
+                    rule.derive(value) if rule else value, self._filters[name]
+                )
         # Index -1 is null; it takes the last element.
-        of_values = np.fromiter((is_match[value] for value in (*values, None)), np.bool_, len(values) + 1)
+        of_values = np.fromiter(
+            (is_match[value] for value in (*values, None)), np.bool_, len(values) + 1
+        )
         of_rows: np.ndarray[Any, np.dtype[np.bool_]] = of_values[_indices(chunk)]
         return of_rows
 
 
 class RollupState:
-    """Collects partials batch by batch and returns the rows of the rollup. It does not apply filters."""
+    """Collects partials batch by batch and returns the rows of the rollup. It does not
+    apply filters.
+    """
 
     def __init__(self, rollup: Rollup) -> None:
         self.rollup = rollup
@@ -144,9 +175,11 @@ class RollupState:
         self._batches: list[_Batch] = []
 
     def add(self, batch: Sequence[tuple[date, pa.Table]]) -> None:
-        """Add the partials of some days. A day may be split into several tables with different rows.
+        """Add the partials of some days. A day may be split into several tables with
+        different rows.
 
-        Texts may be plain or dictionary arrays. Needs the columns ``rollup.columns``; others are ignored.
+        Texts may be plain or dictionary arrays. Needs the columns ``rollup.columns``;
+        others are ignored.
         """
         tables = [_as_dictionaries(table.select(self.rollup.columns)) for _, table in batch]
         rows = pa.concat_tables(tables).unify_dictionaries()
@@ -181,14 +214,18 @@ class RollupState:
     def _derived_codes(self, name: str) -> Codes:
         """Return the number of the derived text for each number of its source."""
         rule = DERIVED[name]
-        values = [None if value is None else rule.derive(value) for value in self._of(rule.source).values]
+        values = [
+            None if value is None else rule.derive(value) for value in self._of(rule.source).values
+        ]
         return self._of(name).codes(values)
 
     def _reduce(self, codes: Mapping[str, Codes], rows: pa.Table) -> None:
         """Reduce a batch to the sums and the distinct values of its groups."""
         count = rows.num_rows
         packed, unpack = pack([codes[name] for name in self.rollup.grouped], count)
-        measures = {name: _whole_numbers(pl.Series(values=rows.column(name))) for name in self.rollup.sums}
+        measures = {
+            name: _whole_numbers(pl.Series(values=rows.column(name))) for name in self.rollup.sums
+        }
         sums = _summed(pl.DataFrame({"key": packed, **measures}), self.rollup.sums)
         pairs = {}
         for name in self.rollup.counts:
@@ -199,14 +236,18 @@ class RollupState:
         self._batches.append(_Batch(unpack, sums, pairs))
 
     def rows(self) -> pl.DataFrame:
-        """Return the rows, sorted by their keys, with the keys and measures of the rollup. Without keys: one row.
+        """Return the rows, sorted by their keys, with the keys and measures of the
+        rollup. Without keys: one row.
 
-        The sum of no values is null, the count of no values 0. Raises DataError (65) if a sum exceeds 64 bits.
+        The sum of no values is null, the count of no values 0. Raises DataError (65) if
+        a sum exceeds 64 bits.
         """
         batches, unpack = _aligned(self._batches, len(self.rollup.grouped))
         total = _together([batch.sums for batch in batches], self.rollup.sums)
         if total.is_empty() and not self.rollup.keys:
-            total = pl.DataFrame({"key": [0], **dict.fromkeys(self.rollup.sums)}, schema=total.schema)
+            total = pl.DataFrame(
+                {"key": [0], **dict.fromkeys(self.rollup.sums)}, schema=total.schema
+            )
         for name in self.rollup.counts:
             counts = _counted(name, [batch.distinct[name] for batch in batches])
             total = total.join(counts, on="key", how="left", validate="1:1")
@@ -215,12 +256,16 @@ class RollupState:
         return self._decoded(total, keys)
 
     def _decoded(self, total: pl.DataFrame, codes: dict[str, Codes]) -> pl.DataFrame:
-        """Return the rows, sorted, with texts and days for their numbers, and seconds for milliseconds."""
+        """Return the rows, sorted, with texts and days for their numbers, and seconds
+        for milliseconds.
+        """
         for name in self.rollup.keys:
             if name not in codes:
                 codes[name] = self._derived_codes(name)[codes[DERIVED[name].source]]
         values = {name: self._of(name).values for name in self.rollup.keys}
-        ranks, _ = pack([rank_values(values[name])[codes[name]] for name in self.rollup.keys], total.height)
+        ranks, _ = pack(
+            [rank_values(values[name])[codes[name]] for name in self.rollup.keys], total.height
+        )
         order = np.argsort(ranks)
         columns = []
         for name in self.rollup.keys:
@@ -232,19 +277,30 @@ class RollupState:
         return pl.DataFrame(columns)
 
 
-def roll_up(rollup: Rollup, batches: Iterable[Sequence[tuple[date, pa.Table]]]) -> tuple[pl.DataFrame, RollupState]:
-    """Return the rows of the rollup over all batches, and its state, whose ``users`` are those in the partials."""
+def roll_up(
+    rollup: Rollup, batches: Iterable[Sequence[tuple[date, pa.Table]]]
+) -> tuple[pl.DataFrame, RollupState]:
+    """Return the rows of the rollup over all batches, and its state, whose ``users``
+    are those in the partials.
+    """
     (state,) = roll_all_up([rollup], batches)
     return state.rows(), state
 
 
-def roll_all_up(rollups: Sequence[Rollup], batches: Iterable[Sequence[tuple[date, pa.Table]]]) -> list[RollupState]:
-    """Run several rollups over the same batches, which are read once, and filtered once for each different filter."""
+def roll_all_up(
+    rollups: Sequence[Rollup], batches: Iterable[Sequence[tuple[date, pa.Table]]]
+) -> list[RollupState]:
+    """Run several rollups over the same batches, which are read once, and filtered once
+    for each different filter.
+    """
     states = [RollupState(replace(rollup, filters={})) for rollup in rollups]
     every = [rollup.filters for rollup in rollups]
     different = [filters for number, filters in enumerate(every) if filters not in every[:number]]
     groups = [
-        (_Filter(filters), [state for state, of_state in zip(states, every, strict=True) if of_state == filters])
+        (
+            _Filter(filters),
+            [state for state, of_state in zip(states, every, strict=True) if of_state == filters],
+        )
         for filters in different
     ]
     for batch in batches:
@@ -258,7 +314,9 @@ def roll_all_up(rollups: Sequence[Rollup], batches: Iterable[Sequence[tuple[date
 
 
 def matches(value: str | None, patterns: Sequence[str]) -> bool:
-    """Return whether a pattern matches all of ``value``: ``*`` is any text, ``?`` any character; case-sensitive."""
+    """Return whether a pattern matches all of ``value``: ``*`` is any text, ``?`` any
+    character; case-sensitive.
+    """
     return value is not None and any(_pattern(pattern).fullmatch(value) for pattern in patterns)
 
 
@@ -269,7 +327,10 @@ def is_pattern(text: str) -> bool:
 
 def _pattern(text: str) -> re.Pattern[str]:
     # `re` caches compiled patterns, and the same few patterns are used again and again.
-    return re.compile("".join({"*": ".*", "?": "."}.get(letter) or re.escape(letter) for letter in text), re.DOTALL)
+    return re.compile(
+        "".join({"*": ".*", "?": "."}.get(letter) or re.escape(letter) for letter in text),
+        re.DOTALL,
+    )
 
 
 def _as_dictionaries(table: pa.Table) -> pa.Table:
@@ -291,7 +352,9 @@ def _whole_numbers(column: pl.Series) -> pl.Series:
 
 
 def _summed(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """Return the sums of each ``key``, null where all values are null. Raises DataError (65) if one exceeds 64 bits."""
+    """Return the sums of each ``key``, null where all values are null. Raises DataError
+    (65) if one exceeds 64 bits.
+    """
     keys = rows["key"].to_numpy()
     runs = find_runs(keys)
     columns = {name: _nullable(rows[name]) for name in names}
@@ -320,7 +383,9 @@ def _together(frames: Sequence[pl.DataFrame], names: Sequence[str]) -> pl.DataFr
 
 
 def _aligned(batches: Sequence[_Batch], keys: int) -> tuple[list[_Batch], Unpack]:
-    """Return the batches with the same group numbers in all of them, and ``unpack`` for these numbers."""
+    """Return the batches with the same group numbers in all of them, and ``unpack`` for
+    these numbers.
+    """
     if len(batches) == 1:
         return list(batches), batches[0].unpack
     groups = [batch.sums["key"].to_numpy() for batch in batches]
@@ -333,7 +398,9 @@ def _aligned(batches: Sequence[_Batch], keys: int) -> tuple[list[_Batch], Unpack
         order = np.argsort(before)
         sorted_before, sorted_after = before[order], after[order]
         pairs = {
-            name: _DistinctPairs(sorted_after[np.searchsorted(sorted_before, of_batch.groups)], of_batch.values)
+            name: _DistinctPairs(
+                sorted_after[np.searchsorted(sorted_before, of_batch.groups)], of_batch.values
+            )
             for name, of_batch in batch.distinct.items()
         }
         aligned.append(_Batch(unpack, batch.sums.with_columns(pl.Series("key", after)), pairs))
@@ -348,10 +415,14 @@ def _counted(name: str, parts: Sequence[_DistinctPairs]) -> pl.DataFrame:
         groups, _ = split(distinct(both))
     starts = np.flatnonzero(find_starts(groups))
     counts = np.diff(np.append(starts, len(groups)))
-    return pl.DataFrame({"key": groups[starts], name: counts}, schema=dict.fromkeys(("key", name), pl.Int64))
+    return pl.DataFrame(
+        {"key": groups[starts], name: counts}, schema=dict.fromkeys(("key", name), pl.Int64)
+    )
 
 
 def _in_seconds(milliseconds: pl.Series) -> pl.Series:
-    """Return seconds, divided as Spark and Python do. Polars multiplies by the reciprocal: the last digit differs."""
+    """Return seconds, divided as Spark and Python do. Polars multiplies by the
+    reciprocal: the last digit differs.
+    """
     values = pl.Series(milliseconds.name, in_seconds(milliseconds.fill_null(0).to_numpy()))
     return values.set(milliseconds.is_null(), None)

@@ -19,8 +19,11 @@ from cmsspark.sources.fields import UNKNOWN
 #: The kind of a scan's rows that are sums of pairs, and the columns that hold their keys.
 PAIR: Final = "pair"
 SCAN_COLUMNS: Final = {
-    "stream": "stream", "data_tier": "dataset_name", "reader_site": "user", "source_site": "site_name"
-}  # fmt: skip
+    "stream": "stream",
+    "data_tier": "dataset_name",
+    "reader_site": "user",
+    "source_site": "site_name",
+}
 #: The keys of a row of the table, besides the day.
 PAIR_KEYS: Final = tuple(SCAN_COLUMNS)
 #: The sums of a task. The count is that of accesses which can say whether they are remote.
@@ -43,8 +46,16 @@ class SitePairs:
     _pair_of_group: Longs = field(default_factory=_no_numbers)
     _parts: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, groups: list[Group], datasets: Longs, catalogue: Catalogue, accesses: Mapping[str, Any]) -> None:
-        """Add accesses: the ``group`` of each, its dataset's number in the catalogue, and its measures."""
+    def add(
+        self,
+        groups: list[Group],
+        datasets: Longs,
+        catalogue: Catalogue,
+        accesses: Mapping[str, Any],
+    ) -> None:
+        """Add accesses: the ``group`` of each, its dataset's number in the catalogue,
+        and its measures.
+        """
         tiers = self._find_tiers(datasets, catalogue)
         pairs = self._number_pairs(groups, accesses["group"])
         self._parts.append(self._summed({**accesses, "tier": tiers, "pair": pairs}))
@@ -55,7 +66,10 @@ class SitePairs:
             return {}
         columns = {name: [part[name] for part in self._parts] for name in self._parts[0]}
         sums = self._summed(
-            {name: None if parts[0] is None else np.concatenate(parts) for name, parts in columns.items()}
+            {
+                name: None if parts[0] is None else np.concatenate(parts)
+                for name, parts in columns.items()
+            }
         )
         zeros = np.zeros(len(sums["tier"]), np.int32)
         keys = {
@@ -72,13 +86,17 @@ class SitePairs:
             **{SCAN_COLUMNS[name]: buffers.dictionary_array(*key) for name, key in keys.items()},
             "nacc": buffers.from_numpy(sums["nacc"]),
             "remote_nacc": buffers.from_numpy(sums["remote_nacc"], sums["remote_count"] > 0),
-            "read_bytes": buffers.from_numpy(sizes if has_sizes else sums["nacc"], np.full(len(zeros), has_sizes)),
+            "read_bytes": buffers.from_numpy(
+                sizes if has_sizes else sums["nacc"], np.full(len(zeros), has_sizes)
+            ),
             **dict.fromkeys(("app", "detail"), no_text),
             **dict.fromkeys(("cpu_ms", "wall_ms"), no_number),
         }
 
     def _summed(self, rows: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the sums of each tier and pair that has rows. These are few, so nothing is sorted."""
+        """Return the sums of each tier and pair that has rows. These are few, so
+        nothing is sorted.
+        """
         width = len(self._pairs)
         keys = rows["tier"] * width + rows["pair"]
         present = np.flatnonzero(np.bincount(keys))
@@ -89,9 +107,13 @@ class SitePairs:
         return sums
 
     def _number_pairs(self, groups: list[Group], numbers: Longs) -> Longs:
-        """Return the pairs of accesses whose groups have these numbers. A decoder only appends groups."""
+        """Return the pairs of accesses whose groups have these numbers. A decoder only
+        appends groups.
+        """
         new = [
-            self._pairs.setdefault((group.reader, None if group.site == UNKNOWN else group.site), len(self._pairs))
+            self._pairs.setdefault(
+                (group.reader, None if group.site == UNKNOWN else group.site), len(self._pairs)
+            )
             for group in groups[len(self._pair_of_group) :]
         ]
         self._pair_of_group = np.append(self._pair_of_group, np.array(new, np.int64))
@@ -100,9 +122,15 @@ class SitePairs:
     def _find_tiers(self, datasets: Longs, catalogue: Catalogue) -> Longs:
         missing = int(datasets.max()) + 1 - len(self._tier_of_dataset)
         if missing > 0:
-            self._tier_of_dataset = np.append(self._tier_of_dataset, np.full(missing, -1, np.int64))
+            self._tier_of_dataset = np.append(
+                self._tier_of_dataset, np.full(missing, -1, np.int64)
+            )
         # np.unique would import numpy.ma in each worker.
         new = np.flatnonzero(np.bincount(datasets[self._tier_of_dataset[datasets] < 0]))
-        for number, name in zip(new.tolist(), catalogue.dataset_names(new.astype(np.int32)), strict=True):
-            self._tier_of_dataset[number] = self._tiers.setdefault(DERIVED["data_tier"].derive(name), len(self._tiers))
+        for number, name in zip(
+            new.tolist(), catalogue.dataset_names(new.astype(np.int32)), strict=True
+        ):
+            self._tier_of_dataset[number] = self._tiers.setdefault(
+                DERIVED["data_tier"].derive(name), len(self._tiers)
+            )
         return self._tier_of_dataset[datasets]

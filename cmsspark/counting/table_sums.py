@@ -35,8 +35,13 @@ def sum_rows(rows: pa.Table, keys: Sequence[str], measures: Sequence[str]) -> li
     columns = {name: to_values(rows[name]) for name in measures}
     sums = sum_by_key(runs, columns, is_capped=True)
     first = runs.first
-    result = [[values[row] for row in of_rows[first].tolist()] for values, of_rows in zip(texts, numbers, strict=True)]
+    result = [
+        [values[row] for row in of_rows[first].tolist()]
+        for values, of_rows in zip(texts, numbers, strict=True)
+    ]
     for total, is_valid in sums.values():
         is_sum = [True] * len(total) if is_valid is None else is_valid.tolist()
-        result.append([value if valid else None for value, valid in zip(total.tolist(), is_sum, strict=True)])
+        result.append(
+            [value if valid else None for value, valid in zip(total.tolist(), is_sum, strict=True)]
+        )
     return [dict(zip((*keys, *measures), row, strict=True)) for row in zip(*result, strict=True)]

@@ -1,8 +1,9 @@
 """The catalogue of Rucio beside that of DBS, file by file (rule 27).
 
-FILES meet Rucio's files by name. Of one name in FILES the row with the larger file_id counts, and rows whose dataset is
-not in DATASETS do not (rule 18). A file that both have leads to a block by its id in DBS and by its name in Rucio;
-these pairs, summed, meet the names of BLOCKS by the id.
+FILES meet Rucio's files by name. Of one name in FILES the row with the larger file_id
+counts, and rows whose dataset is not in DATASETS do not (rule 18). A file that both
+have leads to a block by its id in DBS and by its name in Rucio; these pairs, summed,
+meet the names of BLOCKS by the id.
 """
 
 from __future__ import annotations
@@ -40,13 +41,21 @@ if TYPE_CHECKING:
 #: The differences, by number.
 DIFFERENCES: Final = ("only_dbs", "only_dbs_invalid", "only_rucio", "block", "size")
 #: Columns of FILES that are read.
-FILE_COLUMNS: Final = ("logical_file_name", "file_id", "dataset_id", "block_id", "is_file_valid", "file_size")
+FILE_COLUMNS: Final = (
+    "logical_file_name",
+    "file_id",
+    "dataset_id",
+    "block_id",
+    "is_file_valid",
+    "file_size",
+)
 COLUMNS: Final = ("hash", "check", "file_id", "dataset", "block", "valid", "bytes")
 #: Stands for null in columns of FILES.
 NULL: Final = np.iinfo(np.int64).min
 #: Rows of FILES and BLOCKS, and pairs of a block's id in DBS and its name's hash in Rucio.
 DBS_FILES, DBS_BLOCKS, BLOCK_PAIRS = "dbs_files", "dbs_blocks", "block_pairs"
-#: Results: differences of datasets that DBS numbers, and files that only Rucio has, by the dataset's name.
+#: Results: differences of datasets that DBS numbers, and files that only Rucio has, by
+#: the dataset's name.
 DIFFERING, ONLY_RUCIO = "differing", "only_rucio"
 #: ``dbs_sized_count``: files whose size DBS knows; without any, their bytes are null (rule 27).
 SUMMED: Final = ("file_count", "dbs_sized_count", "dbs_bytes", "rucio_bytes")
@@ -56,7 +65,8 @@ _PAIR: Final = ("block_id", "block", "dataset")
 
 @dataclass(frozen=True)
 class CheckedFileMapper:
-    """Makes keyed rows of FILES, by the hash of the file's name: named files of ``datasets`` with :data:`COLUMNS`.
+    """Makes keyed rows of FILES, by the hash of the file's name: named files of
+    ``datasets`` with :data:`COLUMNS`.
 
     ``dataset``: the number of its name; :data:`NULL` stands for null.
     """
@@ -84,7 +94,9 @@ class CheckedFileMapper:
 
 
 def map_named_blocks(keys: int, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
-    """Yield keyed rows of BLOCKS that have an id and a name, by the id; of tables of (``block_id``, ``block_name``)."""
+    """Yield keyed rows of BLOCKS that have an id and a name, by the id; of tables of
+    (``block_id``, ``block_name``).
+    """
     for table in tables:
         blocks = table.filter(flags(is_there(table["block_id"]) & is_there(table["block_name"])))
         ids = to_numpy(blocks["block_id"], np.int64)
@@ -95,7 +107,9 @@ def map_named_blocks(keys: int, tables: Iterable[pa.Table]) -> Iterator[KeyedRow
 
 @dataclass(frozen=True)
 class CheckedFileMerge:
-    """Merges the files of one key, and compares them with those of DBS. ``count``: how many datasets DBS numbers."""
+    """Merges the files of one key, and compares them with those of DBS. ``count``: how
+    many datasets DBS numbers.
+    """
 
     merge: FileMerge
     count: int
@@ -115,7 +129,9 @@ class CheckedFileMerge:
     def _differences(self, files: BothFiles, blocks: BlockNames) -> Iterator[KeyedRows]:
         only_rucio = files.in_rucio & ~files.in_dbs
         dataset = blocks.dataset[files.block[only_rucio]]
-        of_rucio = group_rows({"dataset": dataset, **files.bytes(only_rucio)}, ("dataset",), sums=SUMMED)
+        of_rucio = group_rows(
+            {"dataset": dataset, **files.bytes(only_rucio)}, ("dataset",), sums=SUMMED
+        )
         row_keys = keys_of_hashes(blocks.dataset_hashes, self.merge.keys)[of_rucio["dataset"]]
         yield from by_key(ONLY_RUCIO, row_keys, of_rucio, {"dataset": blocks.datasets})
         for name, rows in files.differences():
@@ -126,15 +142,21 @@ class CheckedFileMerge:
         both = files.in_dbs & files.in_rucio & (files.dbs["block"] != NULL)
         if not both.any():
             return
-        columns: Columns = {"block_id": files.dbs["block"][both], "dataset": files.dbs["dataset"][both],
-                           "block": blocks.hashes[files.block[both]].view(np.int64), **files.bytes(both)}  # fmt: skip
+        columns: Columns = {
+            "block_id": files.dbs["block"][both],
+            "dataset": files.dbs["dataset"][both],
+            "block": blocks.hashes[files.block[both]].view(np.int64),
+            **files.bytes(both),
+        }
         summed = group_rows(columns, _PAIR, sums=SUMMED)
         yield from by_key(BLOCK_PAIRS, keys_of_ids(summed["block_id"], self.merge.keys), summed)
 
 
-def merge_catalogues(count: int, keys: int, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
-    """Yield the differences of one key by dataset; those of blocks may belong to another key. ``count``: how many
-    datasets DBS numbers. Raises DataError (65).
+def merge_catalogues(
+    count: int, keys: int, key: int, rows: Iterable[KeyedRows]
+) -> Iterator[KeyedRows]:
+    """Yield the differences of one key by dataset; those of blocks may belong to
+    another key. ``count``: how many datasets DBS numbers. Raises DataError (65).
     """
     by_kind = rows_by_kind(rows)
     differences = by_kind[DIFFERING]
@@ -144,17 +166,27 @@ def merge_catalogues(count: int, keys: int, key: int, rows: Iterable[KeyedRows])
     if by_kind[ONLY_RUCIO]:
         numbers, names = number_names(by_kind[ONLY_RUCIO], "dataset")
         columns = join_columns(by_kind[ONLY_RUCIO], SUMMED) | {"dataset": numbers}
-        yield KeyedRows(key, ONLY_RUCIO, group_rows(columns, ("dataset",), sums=SUMMED), {"dataset": names})
+        yield KeyedRows(
+            key, ONLY_RUCIO, group_rows(columns, ("dataset",), sums=SUMMED), {"dataset": names}
+        )
 
 
-def merge_differences(count: int, keys: int, key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
-    """Yield each (difference, dataset) once. ``count``: how many datasets DBS numbers. Raises DataError (65)."""
+def merge_differences(
+    count: int, keys: int, key: int, rows: Sequence[KeyedRows]
+) -> Iterator[KeyedRows]:
+    """Yield each (difference, dataset) once. ``count``: how many datasets DBS numbers.
+    Raises DataError (65).
+    """
     sums = group_rows(join_columns(rows, (*_KEYS, *SUMMED)), _KEYS, sums=SUMMED)
     return by_key(DIFFERING, sums["dataset"] * keys // max(1, count), sums)
 
 
-def _compare_blocks(pairs: Sequence[KeyedRows], blocks: Sequence[KeyedRows], count: int, keys: int) -> list[KeyedRows]:
-    """Return differences of files whose blocks DBS and Rucio name otherwise; unknown blocks differ from none."""
+def _compare_blocks(
+    pairs: Sequence[KeyedRows], blocks: Sequence[KeyedRows], count: int, keys: int
+) -> list[KeyedRows]:
+    """Return differences of files whose blocks DBS and Rucio name otherwise; unknown
+    blocks differ from none.
+    """
     numbers, names = number_names(blocks, "name")
     ids = join_columns(blocks, ("block_id",))["block_id"]
     # Of two rows with one id the larger name is the last.
@@ -162,9 +194,17 @@ def _compare_blocks(pairs: Sequence[KeyedRows], blocks: Sequence[KeyedRows], cou
     ids, hashes = ids[order], hash_names(names)[numbers[order]]
     rows = join_columns(pairs, (*_PAIR, *SUMMED))
     last = np.searchsorted(ids, rows["block_id"], "right") - 1
-    has_name = (last >= 0) & (ids[last] == rows["block_id"]) if len(ids) else np.zeros(len(last), np.bool_)
+    has_name = (
+        (last >= 0) & (ids[last] == rows["block_id"])
+        if len(ids)
+        else np.zeros(len(last), np.bool_)
+    )
     differs = has_name & (hashes[last].view(np.int64) != rows["block"]) if len(ids) else has_name
-    return list(_by_dataset("block", {name: rows[name][differs] for name in ("dataset", *SUMMED)}, count, keys))
+    return list(
+        _by_dataset(
+            "block", {name: rows[name][differs] for name in ("dataset", *SUMMED)}, count, keys
+        )
+    )
 
 
 def _by_dataset(difference: str, rows: Columns, count: int, keys: int) -> Iterator[KeyedRows]:
@@ -176,8 +216,8 @@ def _by_dataset(difference: str, rows: Columns, count: int, keys: int) -> Iterat
 
 @dataclass(frozen=True)
 class BothFiles:
-    """Files that are in DBS or in a block of Rucio. ``dbs``: :data:`COLUMNS` of the row of FILES that counts; ``block``
-    (a number) and ``size`` (-1: unknown) by Rucio.
+    """Files that are in DBS or in a block of Rucio. ``dbs``: :data:`COLUMNS` of the row
+    of FILES that counts; ``block`` (a number) and ``size`` (-1: unknown) by Rucio.
     """
 
     dbs: Columns
@@ -192,12 +232,17 @@ class BothFiles:
         has_block = rucio.block >= 0
         hashes, checks = rucio.hash[has_block], rucio.check[has_block]
         split = len(hashes)
-        ids, firsts = number_hashes(np.concatenate((hashes, dbs["hash"])), np.concatenate((checks, dbs["check"])))
+        ids, firsts = number_hashes(
+            np.concatenate((hashes, dbs["hash"])), np.concatenate((checks, dbs["check"]))
+        )
         count = len(firsts)
         block, size = (np.full(count, -1, np.int64) for _ in range(2))
         block[ids[:split]], size[ids[:split]] = rucio.block[has_block], rucio.size[has_block]
         row = _choose_rows(ids[split:], dbs["file_id"], dbs["dataset"], count)
-        facts = {name: values[row] if len(values) else np.full(count, NULL, np.int64) for name, values in dbs.items()}
+        facts = {
+            name: values[row] if len(values) else np.full(count, NULL, np.int64)
+            for name, values in dbs.items()
+        }
         return cls(facts, row >= 0, block >= 0, block, size)
 
     def bytes(self, rows: npt.NDArray[np.bool_]) -> Columns:
@@ -214,11 +259,22 @@ class BothFiles:
         dbs, in_dbs, in_rucio = self.dbs, self.in_dbs, self.in_rucio
         yield "only_dbs", in_dbs & ~in_rucio & (dbs["valid"] != 0)
         yield "only_dbs_invalid", in_dbs & ~in_rucio & (dbs["valid"] == 0)
-        yield "size", in_dbs & in_rucio & (dbs["bytes"] != NULL) & (self.size >= 0) & (dbs["bytes"] != self.size)
+        yield (
+            "size",
+            in_dbs
+            & in_rucio
+            & (dbs["bytes"] != NULL)
+            & (self.size >= 0)
+            & (dbs["bytes"] != self.size),
+        )
 
 
-def _choose_rows(ids: npt.NDArray[np.int64], file_ids: Any, datasets: Any, count: int) -> npt.NDArray[np.int64]:
-    """Return of each name the row that counts, the one with the larger file_id; -1 where it has none."""
+def _choose_rows(
+    ids: npt.NDArray[np.int64], file_ids: Any, datasets: Any, count: int
+) -> npt.NDArray[np.int64]:
+    """Return of each name the row that counts, the one with the larger file_id; -1
+    where it has none.
+    """
     order = np.lexsort((datasets, file_ids, ids))
     row = np.full(count, -1, np.int64)
     # The last of several rows stays.

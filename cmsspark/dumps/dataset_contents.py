@@ -1,6 +1,8 @@
-"""FILES of a DBS dump to what each dataset or block holds: files, events and bytes, each file once (rule 18).
+"""FILES of a DBS dump to what each dataset or block holds: files, events and bytes,
+each file once (rule 18).
 
-Each part is summed as it is. All rows of a name meet by its hash, and all but one are taken off again.
+Each part is summed as it is. All rows of a name meet by its hash, and all but one are
+taken off again.
 """
 
 from __future__ import annotations
@@ -33,8 +35,16 @@ if TYPE_CHECKING:
 #: Rows of files, and sums of files by dataset or block.
 FILES, TOTALS = "files", "totals"
 #: Columns of FILES that are read, in this order; of blocks also ``block_id``.
-FILE_COLUMNS: Final = ("logical_file_name", "file_id", "dataset_id", "is_file_valid", "event_count", "file_size")
-#: What tells which of two rows with one name counts, the first the most: the larger value, null the smallest.
+FILE_COLUMNS: Final = (
+    "logical_file_name",
+    "file_id",
+    "dataset_id",
+    "is_file_valid",
+    "event_count",
+    "file_size",
+)
+#: What tells which of two rows with one name counts, the first the most: the larger
+#: value, null the smallest.
 _FACTS: Final = ("file_id", "group", "valid", "events", "bytes")
 _BITS: Final = {"file_id": 1, "valid": 2, "events": 4, "bytes": 8}
 #: Sums: counts, how many files say a number, and the two halves of its sum.
@@ -48,7 +58,9 @@ NO_BLOCK: Final = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class KnownDatasets:
-    """Datasets of DATASETS that have an id and a name: the ids in order, and for each the number of its name."""
+    """Datasets of DATASETS that have an id and a name: the ids in order, and for each
+    the number of its name.
+    """
 
     ids: Longs
     numbers: npt.NDArray[np.int32]
@@ -60,7 +72,8 @@ class KnownDatasets:
         expected = to_numpy(column, np.int64)
         if not len(self.ids) or not len(expected):
             return np.full(len(expected), -1, np.int64)
-        # Files of one dataset stand next to each other, as a rule: each run of equal ids is looked up once.
+        # Files of one dataset stand next to each other, as a rule: each run of equal
+        # ids is looked up once.
         starts = np.flatnonzero(np.concatenate(([True], expected[1:] != expected[:-1])))
         ids_of_runs = expected[starts]
         positions_of_runs = np.minimum(np.searchsorted(self.ids, ids_of_runs), len(self.ids) - 1)
@@ -80,7 +93,9 @@ def known_datasets(ids: Sequence[int], numbers: Sequence[int], count: int) -> Kn
 
 @dataclass(frozen=True)
 class FileMerge:
-    """Merges the files of one key. ``count``: how many dataset_ids are known; None: sums are by block."""
+    """Merges the files of one key. ``count``: how many dataset_ids are known; None:
+    sums are by block.
+    """
 
     keys: int
     count: int | None
@@ -88,22 +103,30 @@ class FileMerge:
     def __call__(self, key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
         """Yield the negative sums of all rows beside another one of the same name that counts."""
         extra = surplus([entry.columns for entry in rows])
-        yield from self.totals({name: values if name == "group" else -values for name, values in extra.items()})
+        yield from self.totals(
+            {name: values if name == "group" else -values for name, values in extra.items()}
+        )
 
     def totals(self, sums: Columns) -> Iterator[KeyedRows]:
         """Yield sums of groups by ranges of datasets, or by the id of the block."""
         groups = sums["group"]
         by_id = self.count is None
-        row_keys = keys_of_ids(groups, self.keys) if by_id else groups * self.keys // max(1, self.count or 0)
+        row_keys = (
+            keys_of_ids(groups, self.keys)
+            if by_id
+            else groups * self.keys // max(1, self.count or 0)
+        )
         return by_key(TOTALS, row_keys, sums)
 
 
 @dataclass(frozen=True)
 class FileMapper:
-    """Makes keyed rows of FILES: each file of ``datasets`` by the hash of its name, and the sums of all files.
+    """Makes keyed rows of FILES: each file of ``datasets`` by the hash of its name, and
+    the sums of all files.
 
-    ``group`` of rows is the dataset's position in ``datasets.ids`` or, where ``merge`` sums by block, the block's id.
-    With ``is_valid_only`` files that are not valid have no events and bytes.
+    ``group`` of rows is the dataset's position in ``datasets.ids`` or, where ``merge``
+    sums by block, the block's id. With ``is_valid_only`` files that are not valid have
+    no events and bytes.
     """
 
     datasets: KnownDatasets
@@ -117,7 +140,8 @@ class FileMapper:
             yield from by_key(FILES, keys_of_hashes(facts["hash"], self.merge.keys), facts)
 
     def facts(self, tables: Iterable[pa.Table], rows: int = ROWS) -> Iterator[Columns]:
-        """Yield the files of known datasets as numbers, about ``rows`` at a time, from tables of ``FILE_COLUMNS``.
+        """Yield the files of known datasets as numbers, about ``rows`` at a time, from
+        tables of ``FILE_COLUMNS``.
 
         ``there`` has a bit for each number that is not null.
         """
@@ -130,22 +154,35 @@ class FileMapper:
             rows = np.flatnonzero(stays)
             table, positions = table.take(from_numpy(rows)), positions[rows]
         names = _name_files(table)
-        columns = {"file_id": "file_id", "valid": "is_file_valid", "events": "event_count", "bytes": "file_size"}
+        columns = {
+            "file_id": "file_id",
+            "valid": "is_file_valid",
+            "events": "event_count",
+            "bytes": "file_size",
+        }
         validity = np.zeros(len(positions), np.uint8)
         for name, column in columns.items():
             validity |= is_there(table[column]).astype(np.uint8) * np.uint8(_BITS[name])
         numbers = {name: to_numpy(table[column], np.int64) for name, column in columns.items()}
         if self.is_valid_only:
             is_valid = (numbers["valid"] == 1) & ((validity & _BITS["valid"]) > 0)
-            validity &= np.where(is_valid, 0xFF, _BITS["file_id"] | _BITS["valid"]).astype(np.uint8)
+            validity &= np.where(is_valid, 0xFF, _BITS["file_id"] | _BITS["valid"]).astype(
+                np.uint8
+            )
         is_by_block = self.merge.count is None
-        group = to_numpy(table["block_id"], np.int64, NO_BLOCK) if is_by_block else positions.astype(np.int32)
+        group = (
+            to_numpy(table["block_id"], np.int64, NO_BLOCK)
+            if is_by_block
+            else positions.astype(np.int32)
+        )
         hashes = {"hash": hashes_in(names, self.hash_name), "check": hashes_in(names, check_hash)}
         return {**hashes, **numbers, "group": group, "there": validity}
 
 
 def _name_files(table: pa.Table) -> pa.ChunkedArray:
-    """Return the names of files; a file without one is called by its id, in a way that no name has."""
+    """Return the names of files; a file without one is called by its id, in a way that
+    no name has.
+    """
     import pyarrow as pa
 
     names = table["logical_file_name"]
@@ -177,14 +214,21 @@ def sum_files(facts: Columns) -> Columns:
         sums.append(np.bincount(groups, has, len(ids)).astype(np.int64))
         sums += sums_by_group(groups, np.where(has, facts[name], 0), len(ids))
     with_files = np.flatnonzero(files)
-    return {"group": ids[with_files]} | {name: values[with_files] for name, values in zip(SUMS, sums, strict=True)}
+    return {"group": ids[with_files]} | {
+        name: values[with_files] for name, values in zip(SUMS, sums, strict=True)
+    }
 
 
 def surplus(pieces: Sequence[Columns]) -> Columns:
-    """Return the sums of all rows beside another one of the same name that counts. All rows of a name are there."""
+    """Return the sums of all rows beside another one of the same name that counts. All
+    rows of a name are there.
+    """
     hashes = np.concatenate([piece["hash"] for piece in pieces])
     rows = rows_that_repeat(hashes)
-    facts = {name: np.concatenate([piece[name] for piece in pieces])[rows] for name in (*_FACTS, "check", "there")}
+    facts = {
+        name: np.concatenate([piece[name] for piece in pieces])[rows]
+        for name in (*_FACTS, "check", "there")
+    }
     keys: list[npt.NDArray[Any]] = []
     for name in reversed(_FACTS):
         has = (facts["there"] & _BITS.get(name, 0)) > 0
@@ -193,7 +237,9 @@ def surplus(pieces: Sequence[Columns]) -> Columns:
     ordered_hashes, ordered_checks = hashes[rows][order], facts["check"][order]
     # The last of each name counts.
     is_surplus = np.zeros(len(order), np.bool_)
-    is_surplus[:-1] = (ordered_hashes[1:] == ordered_hashes[:-1]) & (ordered_checks[1:] == ordered_checks[:-1])
+    is_surplus[:-1] = (ordered_hashes[1:] == ordered_hashes[:-1]) & (
+        ordered_checks[1:] == ordered_checks[:-1]
+    )
     return sum_files({name: values[order[is_surplus]] for name, values in facts.items()})
 
 
@@ -218,7 +264,9 @@ def sum_totals(rows: Sequence[KeyedRows]) -> Columns:
     """Return the sums of several rows of sums, each group once."""
     columns = join_columns(rows, ("group", *SUMS))
     groups, positions = np.unique(columns.pop("group"), return_inverse=True)
-    return {"group": groups} | {name: _sum(positions, values, len(groups)) for name, values in columns.items()}
+    return {"group": groups} | {
+        name: _sum(positions, values, len(groups)) for name, values in columns.items()
+    }
 
 
 def merge_totals(key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
@@ -233,8 +281,8 @@ def _sum(groups: Longs, values: Longs, count: int) -> Longs:
 
 
 def sum_datasets(rows: Iterable[KeyedRows], datasets: KnownDatasets) -> Columns:
-    """Return :data:`SUMS` of rows of :data:`TOTALS` by the name of the dataset, in the order of the names' numbers; one
-    name may have several ids.
+    """Return :data:`SUMS` of rows of :data:`TOTALS` by the name of the dataset, in the
+    order of the names' numbers; one name may have several ids.
     """
     columns = join_columns([entry for entry in rows if entry.kind == TOTALS], ("group", *SUMS))
     numbers = datasets.numbers[columns["group"]].astype(np.int64)

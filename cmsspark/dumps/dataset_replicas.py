@@ -1,4 +1,5 @@
-"""Block replicas to the replicas of datasets: one row for each dataset, site and kind of storage (rule 20).
+"""Block replicas to the replicas of datasets: one row for each dataset, site and kind
+of storage (rule 20).
 
 All replicas of a dataset, and the blocks that DBS names of it, meet by the hash of its name.
 """
@@ -73,7 +74,9 @@ class Names:
 
 @dataclass(frozen=True)
 class ReplicaMapper:
-    """Makes keyed rows of replicas, of tables of :data:`REPLICA_COLUMNS`; a replica without a dataset has the key 0."""
+    """Makes keyed rows of replicas, of tables of :data:`REPLICA_COLUMNS`; a replica
+    without a dataset has the key 0.
+    """
 
     keys: int
 
@@ -82,19 +85,27 @@ class ReplicaMapper:
         datasets, nodes = Names(), Names()
         for columns in map_slices(partial(_replica_columns, datasets, nodes), tables):
             texts = list(datasets.numbers)
-            hashes = np.array([0 if name is None else name_hash(name.encode()) for name in texts], np.uint64)
-            names = {"dataset": array(texts, "string"), "node": array(list(nodes.numbers), "string")}
-            yield from by_key(REPLICAS, keys_of_hashes(hashes, self.keys)[columns["dataset"]], columns, names)
+            hashes = np.array(
+                [0 if name is None else name_hash(name.encode()) for name in texts], np.uint64
+            )
+            names = {
+                "dataset": array(texts, "string"),
+                "node": array(list(nodes.numbers), "string"),
+            }
+            yield from by_key(
+                REPLICAS, keys_of_hashes(hashes, self.keys)[columns["dataset"]], columns, names
+            )
             datasets.numbers.clear()
             nodes.numbers.clear()
 
 
 @dataclass(frozen=True)
 class BlockMapper:
-    """Makes keyed rows of BLOCKS, of tables of :data:`BLOCK_COLUMNS`: the named blocks of ``datasets``.
+    """Makes keyed rows of BLOCKS, of tables of :data:`BLOCK_COLUMNS`: the named blocks
+    of ``datasets``.
 
-    ``hashes``, ``checks``: those of the names that ``datasets`` numbers. Each result has its own numbers of datasets,
-    with their hashes.
+    ``hashes``, ``checks``: those of the names that ``datasets`` numbers. Each result
+    has its own numbers of datasets, with their hashes.
     """
 
     datasets: KnownDatasets
@@ -104,9 +115,15 @@ class BlockMapper:
 
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
         for columns in map_slices(self._columns, tables):
-            for rows in by_key(BLOCKS, keys_of_hashes(self.hashes[columns["dataset"]], self.keys), columns):
+            for rows in by_key(
+                BLOCKS, keys_of_hashes(self.hashes[columns["dataset"]], self.keys), columns
+            ):
                 numbers, positions = np.unique(rows.columns["dataset"], return_inverse=True)
-                of_rows = {"dataset": positions, "hash": self.hashes[numbers], "check": self.checks[numbers]}
+                of_rows = {
+                    "dataset": positions,
+                    "hash": self.hashes[numbers],
+                    "check": self.checks[numbers],
+                }
                 yield rows._replace(columns=rows.columns | of_rows)
 
     def _columns(self, table: pa.Table) -> Columns:
@@ -117,13 +134,17 @@ class BlockMapper:
 
 
 def merge_replicas(
-    key: int, replicas: Sequence[KeyedRows], blocks: Sequence[KeyedRows] | None, storage: StorageByNode | None
+    key: int,
+    replicas: Sequence[KeyedRows],
+    blocks: Sequence[KeyedRows] | None,
+    storage: StorageByNode | None,
 ) -> KeyedRows:
     """Return the replicas of datasets of one key.
 
-    A (block, node) that is there twice counts once, with its largest values. With ``blocks`` the column
-    ``block_count`` is the number of blocks that DBS or the snapshot names of the dataset. ``storage``: of each node,
-    where the nodes' names do not say it. Raises DataError (65) on 64-bit overflow.
+    A (block, node) that is there twice counts once, with its largest values. With
+    ``blocks`` the column ``block_count`` is the number of blocks that DBS or the
+    snapshot names of the dataset. ``storage``: of each node, where the nodes' names do
+    not say it. Raises DataError (65) on 64-bit overflow.
     """
     dataset, datasets = number_names(replicas, "dataset")
     node, nodes = number_names(replicas, "node")
@@ -131,11 +152,15 @@ def merge_replicas(
     in_dbs = None if blocks is None else _blocks_of_dbs(blocks, datasets)
     sites, of_nodes = find_storage(nodes.to_pylist(), storage)
     rows = sum_replicas(of_nodes, {"dataset": dataset, "node": node} | columns, in_dbs)
-    return KeyedRows(key, DATASET_REPLICAS, rows, {"dataset": datasets, "site": array(sites, "string")})
+    return KeyedRows(
+        key, DATASET_REPLICAS, rows, {"dataset": datasets, "site": array(sites, "string")}
+    )
 
 
 def _blocks_of_dbs(blocks: Sequence[KeyedRows], datasets: pa.StringArray) -> Columns:
-    """Return ``dataset``, a number of ``datasets``, and ``block`` of the blocks of DBS whose dataset is there."""
+    """Return ``dataset``, a number of ``datasets``, and ``block`` of the blocks of DBS
+    whose dataset is there.
+    """
     import pyarrow as pa
 
     named = np.flatnonzero(is_there(datasets))
@@ -148,13 +173,17 @@ def _blocks_of_dbs(blocks: Sequence[KeyedRows], datasets: pa.StringArray) -> Col
     numbers = np.full(len(firsts), -1, np.int64)
     numbers[ids[: len(named)]] = named
     starts = np.cumsum([0, *(len(entry.columns["hash"]) for entry in blocks)])
-    positions = [entry.columns["dataset"] + start for entry, start in zip(blocks, starts[:-1], strict=True)]
+    positions = [
+        entry.columns["dataset"] + start for entry, start in zip(blocks, starts[:-1], strict=True)
+    ]
     dataset = numbers[ids[len(named) :]][np.concatenate([np.zeros(0, np.int64), *positions])]
     hashes = join_columns(blocks, ("block",), np.uint64)["block"]
     return {"dataset": dataset[dataset >= 0], "block": hashes[dataset >= 0]}
 
 
-def find_storage(nodes: Iterable[str | None], by_node: StorageByNode | None = None) -> tuple[list[str | None], Storage]:
+def find_storage(
+    nodes: Iterable[str | None], by_node: StorageByNode | None = None
+) -> tuple[list[str | None], Storage]:
     """Return the sites, and the site and kind of each node: by its name, or of ``by_node``.
 
     A replica without a node is on disk at no known site.
@@ -167,7 +196,9 @@ def find_storage(nodes: Iterable[str | None], by_node: StorageByNode | None = No
     return list(sites.numbers), Storage(site_numbers, kinds, len(sites.numbers))
 
 
-def _replica_columns(datasets: Names, nodes: Names, table: pa.Table) -> dict[str, npt.NDArray[Any]]:
+def _replica_columns(
+    datasets: Names, nodes: Names, table: pa.Table
+) -> dict[str, npt.NDArray[Any]]:
     has_name = is_there(table["block_name"])
     columns: dict[str, npt.NDArray[Any]] = {
         "dataset": datasets.encode(table["dataset_name"]),
@@ -192,7 +223,9 @@ def whole_milliseconds(seconds: npt.NDArray[np.float64]) -> tuple[Longs, npt.NDA
 
 
 def _block_hashes(column: pa.ChunkedArray, has_name: npt.NDArray[np.bool_]) -> Hashes:
-    """Return hashes of names, 0 for a block without one. Blocks are told apart within their dataset only."""
+    """Return hashes of names, 0 for a block without one. Blocks are told apart within
+    their dataset only.
+    """
     if has_name.all():
         return hashes_in(column)
     hashes = np.zeros(len(column), np.uint64)

@@ -1,7 +1,7 @@
 """The dumps' tables as Polars frames: what DBS says of each dataset, and where its replicas are.
 
-Small tables come whole, the others as merged rows of :mod:`cmsspark.dumps.dump_plan`. Joins go over keys made unique
-first, so that none multiplies rows.
+Small tables come whole, the others as merged rows of :mod:`cmsspark.dumps.dump_plan`.
+Joins go over keys made unique first, so that none multiplies rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from cmsspark.base.exact_integers import joined, rounded
 from cmsspark.base.names import DERIVED, KINDS
 from cmsspark.base.schemas import stored_table
 from cmsspark.dumps.block_contents import MONTH_SUMS, NULL
-from cmsspark.dumps.dataset_contents import SUMS, TOTALS, KnownDatasets, known_datasets, sum_datasets
+from cmsspark.dumps.dataset_contents import (
+    SUMS,
+    TOTALS,
+    KnownDatasets,
+    known_datasets,
+    sum_datasets,
+)
 from cmsspark.dumps.dataset_replicas import DATASET_REPLICAS, merge_replicas, whole_milliseconds
 from cmsspark.dumps.keyed_rows import KeyedRows, join_columns, rows_by_kind
 from cmsspark.dumps.replica_sums import COLUMNS
@@ -38,17 +44,23 @@ _SLICE: Final = 1_000_000
 
 
 def make_frames(
-    rows: Iterable[KeyedRows], datasets: KnownDatasets, names: pl.Series, frames: Iterable[str], blocks: str
+    rows: Iterable[KeyedRows],
+    datasets: KnownDatasets,
+    names: pl.Series,
+    frames: Iterable[str],
+    blocks: str,
 ) -> dict[str, pl.DataFrame]:
-    """Return ``frames`` of merged rows. ``names``: those that ``datasets`` numbers. Raises DataError (65) where a sum
-    leaves 64 bits.
+    """Return ``frames`` of merged rows. ``names``: those that ``datasets`` numbers.
+    Raises DataError (65) where a sum leaves 64 bits.
 
-    ``contents``: ``dataset_name`` (once each), ``file_count``, ``invalid_file_count``, ``events``, ``dataset_bytes``.
-    ``dataset_replicas``: ``dataset_name``, ``site_name``, ``kind``, ``present_file_count``, ``present_bytes``,
-    ``present_block_count``, ``full_block_count``, ``newest_replica_ms``, and ``with blocks`` ``block_count`` and
-    ``is_complete``. ``block_sums``: ``dataset_id``, ``month`` (of the creation of blocks, or null), ``block_count``,
-    and in 128 bits ``file_count``, ``events`` (null where no file says), ``bytes``; with ``blocks`` ``valid`` of valid
-    files only.
+    ``contents``: ``dataset_name`` (once each), ``file_count``, ``invalid_file_count``,
+    ``events``, ``dataset_bytes``. ``dataset_replicas``: ``dataset_name``,
+    ``site_name``, ``kind``, ``present_file_count``, ``present_bytes``,
+    ``present_block_count``, ``full_block_count``, ``newest_replica_ms``, and ``with
+    blocks`` ``block_count`` and ``is_complete``. ``block_sums``: ``dataset_id``,
+    ``month`` (of the creation of blocks, or null), ``block_count``, and in 128 bits
+    ``file_count``, ``events`` (null where no file says), ``bytes``; with ``blocks``
+    ``valid`` of valid files only.
     """
     by_kind = rows_by_kind(rows)
     by_name = {}
@@ -58,8 +70,10 @@ def make_frames(
         elif name == "block_sums":
             by_name[name] = _block_sums(by_kind[MONTH_SUMS], is_valid_only=blocks == "valid")
         else:
-            pieces = [replicas_frame(entry, counts_blocks="blocks" in name)
-                      for entry in (*by_kind[DATASET_REPLICAS], no_replicas())]  # fmt: skip
+            pieces = [
+                replicas_frame(entry, counts_blocks="blocks" in name)
+                for entry in (*by_kind[DATASET_REPLICAS], no_replicas())
+            ]
             by_name["dataset_replicas"] = pl.concat(pieces)
     return by_name
 
@@ -74,17 +88,25 @@ def to_frame(tables: Iterable[pa.Table]) -> pl.DataFrame:
 
 
 def datasets_in(frames: Frames) -> tuple[KnownDatasets, pl.Series]:
-    """Return the datasets that FILES and BLOCKS may name, by number; none where DATASETS was not read."""
+    """Return the datasets that FILES and BLOCKS may name, by number; none where
+    DATASETS was not read.
+    """
     if "DATASETS" not in frames:
         return known_datasets([], [], 0), pl.Series(dtype=pl.String)
     ids = identities(frames["DATASETS"])
     names = ids["dataset_name"].unique(maintain_order=True)
-    numbered = ids.join(pl.DataFrame({"dataset_name": names}).with_row_index("number"), "dataset_name", "left")
-    numbered_datasets = known_datasets(numbered["dataset_id"].to_list(), numbered["number"].to_list(), len(names))
+    numbered = ids.join(
+        pl.DataFrame({"dataset_name": names}).with_row_index("number"), "dataset_name", "left"
+    )
+    numbered_datasets = known_datasets(
+        numbered["dataset_id"].to_list(), numbered["number"].to_list(), len(names)
+    )
     return numbered_datasets, names
 
 
-def _contents(rows: Sequence[KeyedRows], datasets: KnownDatasets, names: pl.Series) -> pl.DataFrame:
+def _contents(
+    rows: Sequence[KeyedRows], datasets: KnownDatasets, names: pl.Series
+) -> pl.DataFrame:
     sums = sum_datasets(rows, datasets)
     events = joined(sums["events_upper"], sums["events_lower"], "event_count")
     sizes = joined(sums["bytes_upper"], sums["bytes_lower"], "file_size")
@@ -101,7 +123,10 @@ def _contents(rows: Sequence[KeyedRows], datasets: KnownDatasets, names: pl.Seri
 
 def no_replicas() -> KeyedRows:
     """Return the replicas of datasets if there are none."""
-    columns = {name: np.zeros(0, kind) for name, kind in {**COLUMNS, "dataset": "i8", "node": "i8"}.items()}
+    columns = {
+        name: np.zeros(0, kind)
+        for name, kind in {**COLUMNS, "dataset": "i8", "node": "i8"}.items()
+    }
     names = {name: array([], "string") for name in ("dataset", "node")}
     return merge_replicas(0, [KeyedRows(0, "", columns, names)], None, None)
 
@@ -109,21 +134,30 @@ def no_replicas() -> KeyedRows:
 def replicas_frame(rows: KeyedRows, *, counts_blocks: bool) -> pl.DataFrame:
     """Return ``dataset_replicas``, as :func:`make_frames` describes it."""
     columns = rows.columns
-    texts = {"dataset_name": (rows.names["dataset"], "dataset"), "site_name": (rows.names["site"], "site"),
-             "kind": (KINDS, "kind")}  # fmt: skip
+    texts = {
+        "dataset_name": (rows.names["dataset"], "dataset"),
+        "site_name": (rows.names["site"], "site"),
+        "kind": (KINDS, "kind"),
+    }
     named = {
         name: pl.Series(values=values, dtype=pl.String).gather(columns[column])
         for name, (values, column) in texts.items()
     }
-    numbers = {name: values for name, values in columns.items() if name.endswith(("_count", "_bytes"))}
+    numbers = {
+        name: values for name, values in columns.items() if name.endswith(("_count", "_bytes"))
+    }
     newest = nullable(columns["newest_ms"], columns["has_newest"])
     frame = pl.DataFrame({**named, **numbers, "newest_replica_ms": newest})
     if not counts_blocks:
         return frame.drop("block_count")
     # No dataset, no blocks of it.
     count = pl.when(pl.col("dataset_name").is_not_null()).then("block_count")
-    is_complete = (pl.col("block_count") > 0) & (pl.col("full_block_count") == pl.col("block_count"))
-    return frame.with_columns(count).with_columns(is_complete.fill_null(value=False).alias("is_complete"))
+    is_complete = (pl.col("block_count") > 0) & (
+        pl.col("full_block_count") == pl.col("block_count")
+    )
+    return frame.with_columns(count).with_columns(
+        is_complete.fill_null(value=False).alias("is_complete")
+    )
 
 
 def _block_sums(rows: Sequence[KeyedRows], *, is_valid_only: bool) -> pl.DataFrame:
@@ -134,12 +168,17 @@ def _block_sums(rows: Sequence[KeyedRows], *, is_valid_only: bool) -> pl.DataFra
         for name in ("events", "bytes")
     )
     months, positions = np.unique(sums["month"].to_numpy(), return_inverse=True)
-    texts = [None if month == NULL else f"{1970 + month // 12:04}-{month % 12 + 1:02}" for month in months.tolist()]
+    texts = [
+        None if month == NULL else f"{1970 + month // 12:04}-{month % 12 + 1:02}"
+        for month in months.tolist()
+    ]
     return sums.select(
         pl.col("dataset").alias("dataset_id"),
         pl.Series("month", texts, pl.String).gather(positions),
         "block_count",
-        (pl.col("files") - (pl.col("invalid") if is_valid_only else 0)).cast(pl.Int128).alias("file_count"),
+        (pl.col("files") - (pl.col("invalid") if is_valid_only else 0))
+        .cast(pl.Int128)
+        .alias("file_count"),
         pl.when(pl.col("events_there") > 0).then(events).alias("events"),
         sizes.alias("bytes"),
     )
@@ -147,11 +186,17 @@ def _block_sums(rows: Sequence[KeyedRows], *, is_valid_only: bool) -> pl.DataFra
 
 def nullable(values: npt.NDArray[Any], is_valid: npt.NDArray[np.bool_]) -> pl.Series:
     """Return ``values``, null where they are not valid."""
-    return pl.DataFrame({"values": values, "there": is_valid}).select(pl.when("there").then("values")).to_series()
+    return (
+        pl.DataFrame({"values": values, "there": is_valid})
+        .select(pl.when("there").then("values"))
+        .to_series()
+    )
 
 
 def one_each(rows: pl.DataFrame, key: str, *values: str) -> pl.DataFrame:
-    """Return ``rows`` with each ``key`` once and no null key; of several rows the largest values win."""
+    """Return ``rows`` with each ``key`` once and no null key; of several rows the
+    largest values win.
+    """
     # Nulls come first, and are the smallest.
     in_order = rows.filter(pl.col(key).is_not_null()).select(key, *values).sort(values)
     return in_order.unique(key, keep="last")
@@ -164,8 +209,12 @@ def identities(datasets: pl.DataFrame) -> pl.DataFrame:
 
 
 def releases(frames: Frames) -> pl.DataFrame:
-    """Return ``dataset_name`` (once each), ``release_versions``: releases that made it, sorted, joined by commas."""
-    modules = one_each(frames["OUTPUT_MODULE_CONFIGS"], "output_mod_config_id", "release_version_id")
+    """Return ``dataset_name`` (once each), ``release_versions``: releases that made it,
+    sorted, joined by commas.
+    """
+    modules = one_each(
+        frames["OUTPUT_MODULE_CONFIGS"], "output_mod_config_id", "release_version_id"
+    )
     versions = one_each(frames["RELEASE_VERSIONS"], "release_version_id", "release_version")
     by_release = (
         frames["DATASET_OUTPUT_MOD_CONFIGS"]
@@ -173,12 +222,22 @@ def releases(frames: Frames) -> pl.DataFrame:
         .join(modules, "output_mod_config_id")
         .join(versions, "release_version_id")
     )
-    texts = pl.col("release_version").drop_nulls().unique().sort().str.join(",").alias("release_versions")
+    texts = (
+        pl.col("release_version")
+        .drop_nulls()
+        .unique()
+        .sort()
+        .str.join(",")
+        .alias("release_versions")
+    )
     load_versions = by_release.group_by("dataset_name").agg(texts)
-    return load_versions.with_columns(pl.when(pl.col("release_versions") != "").then("release_versions"))
+    return load_versions.with_columns(
+        pl.when(pl.col("release_versions") != "").then("release_versions")
+    )
 
 
-#: Of each table that DATASETS points to: the key, the value, and the value's name in :func:`attributes`.
+#: Of each table that DATASETS points to: the key, the value, and the value's name in
+#: :func:`attributes`.
 _ATTRIBUTES: Final = (
     ("DATASET_ACCESS_TYPES", "dataset_access_type_id", "dataset_access_type", "access_type"),
     ("ACQUISITION_ERAS", "acquisition_era_id", "acquisition_era_name", "acquisition_era"),
@@ -188,10 +247,12 @@ _ATTRIBUTES: Final = (
 
 
 def attributes(frames: Frames) -> pl.DataFrame:
-    """Return what DATASETS says of each dataset; of two rows with one name, the larger dataset_id's.
+    """Return what DATASETS says of each dataset; of two rows with one name, the larger
+    dataset_id's.
 
-    Columns: ``dataset_name`` (once each), ``is_valid``, ``access_type``, ``acquisition_era``, ``processing_version``,
-    ``physics_group``, ``created_ms``. Tables that the job did not read give no column.
+    Columns: ``dataset_name`` (once each), ``is_valid``, ``access_type``,
+    ``acquisition_era``, ``processing_version``, ``physics_group``, ``created_ms``.
+    Tables that the job did not read give no column.
     """
     rows = frames["DATASETS"].filter(pl.col("dataset_id").is_not_null())
     facts = [name for name in rows.columns if name not in ("dataset", "dataset_id")]
@@ -203,29 +264,37 @@ def attributes(frames: Frames) -> pl.DataFrame:
             columns.append(pl.col(value).alias(name))
     if "PROCESSING_ERAS" in frames:
         # A version is a whole number; what is none is null.
-        columns = [column.cast(pl.Int64, strict=False) if column.meta.output_name() == "processing_version" else column
-                   for column in columns]  # fmt: skip
+        columns = [
+            column.cast(pl.Int64, strict=False)
+            if column.meta.output_name() == "processing_version"
+            else column
+            for column in columns
+        ]
     if "creation_date" in rows.columns:
         seconds = rows["creation_date"]
         created, is_time = whole_milliseconds(seconds.fill_null(0.0).to_numpy())
-        rows = rows.with_columns(nullable(created, is_time & seconds.is_not_null().to_numpy()).alias("created_ms"))
+        rows = rows.with_columns(
+            nullable(created, is_time & seconds.is_not_null().to_numpy()).alias("created_ms")
+        )
         columns.append(pl.col("created_ms"))
     return rows.select(columns)
 
 
 def by_dataset(replicas: pl.DataFrame) -> pl.DataFrame:
-    """Return what is there of each dataset, over all sites: ``dataset_name`` (once each), ``site_count``,
-    ``site_names`` (sorted, joined by commas), ``disk_bytes``, ``tape_bytes``, ``present_file_count``,
-    ``newest_replica_ms`` (or null).
+    """Return what is there of each dataset, over all sites: ``dataset_name`` (once
+    each), ``site_count``, ``site_names`` (sorted, joined by commas), ``disk_bytes``,
+    ``tape_bytes``, ``present_file_count``, ``newest_replica_ms`` (or null).
 
-    ``replicas``: ``dataset_replicas`` of :func:`make_frames`; rows with nothing there, or of no dataset, do not count.
-    Raises DataError (65).
+    ``replicas``: ``dataset_replicas`` of :func:`make_frames`; rows with nothing there,
+    or of no dataset, do not count. Raises DataError (65).
     """
     present = replicas.filter(
-        ((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0)) & pl.col("dataset_name").is_not_null()
+        ((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
+        & pl.col("dataset_name").is_not_null()
     )
     of_kinds = [
-        pl.when(pl.col("kind") == kind).then(pl.col("present_bytes")).alias(f"{kind}_bytes") for kind in KINDS[:2]
+        pl.when(pl.col("kind") == kind).then(pl.col("present_bytes")).alias(f"{kind}_bytes")
+        for kind in KINDS[:2]
     ]
     sites = pl.col("site_name").drop_nulls().unique()
     summed = (
@@ -242,12 +311,15 @@ def by_dataset(replicas: pl.DataFrame) -> pl.DataFrame:
 
 
 def date_of_ms(column: str) -> pl.Expr:
-    """Return the date (UTC) of milliseconds since 1970; of times after the year 9999, which have none, its last day."""
+    """Return the date (UTC) of milliseconds since 1970; of times after the year 9999,
+    which have none, its last day.
+    """
     return pl.from_epoch(pl.col(column).clip(upper_bound=_LAST_MS), "ms").dt.date()
 
 
 def with_derived(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
-    """Return ``rows`` with those of ``names`` that are in :data:`cmsspark.base.names.DERIVED` and not in ``rows``.
+    """Return ``rows`` with those of ``names`` that are in
+    :data:`cmsspark.base.names.DERIVED` and not in ``rows``.
 
     They are computed once for each distinct text.
     """
@@ -255,13 +327,19 @@ def with_derived(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
         if name in DERIVED and name not in rows.columns:
             rule = DERIVED[name]
             texts = rows[rule.source].unique().drop_nulls()
-            values = pl.Series(name, [rule.derive(text) for text in texts.to_list()], dtype=pl.String)
-            rows = rows.join(pl.DataFrame([texts, values]), rule.source, "left", maintain_order="left")
+            values = pl.Series(
+                name, [rule.derive(text) for text in texts.to_list()], dtype=pl.String
+            )
+            rows = rows.join(
+                pl.DataFrame([texts, values]), rule.source, "left", maintain_order="left"
+            )
     return rows
 
 
 def as_table(rows: pl.DataFrame, table: str, day: date) -> pl.DataFrame:
-    """Return ``rows`` with the columns of a stored table: derived columns, ``day`` and ``timestamp`` are added."""
+    """Return ``rows`` with the columns of a stored table: derived columns, ``day`` and
+    ``timestamp`` are added.
+    """
     names = stored_table(table).names
     of_day = {"day": pl.lit(day), "timestamp": pl.lit(dates.start_ms(day), pl.Int64)}
     return with_derived(rows, names).with_columns(**of_day).select(names)
@@ -276,20 +354,27 @@ def round_values(values: pl.Series, label: str) -> pl.Series:
 
 
 def exact_sum(name: str) -> pl.Expr:
-    """Return the 128-bit sum of integers, null where all are null; :func:`in_64_bits` brings it back."""
+    """Return the 128-bit sum of integers, null where all are null; :func:`in_64_bits`
+    brings it back.
+    """
     return pl.when(pl.col(name).count() > 0).then(pl.col(name).cast(pl.Int128).sum()).alias(name)
 
 
 def in_64_bits(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``rows`` with their 128-bit sums in 64 bits. Raises DataError (65) where one does not fit."""
+    """Return ``rows`` with their 128-bit sums in 64 bits. Raises DataError (65) where
+    one does not fit.
+    """
     for name, kind in rows.schema.items():
-        if kind == pl.Int128 and rows[name].abs().max() is not None and rows[name].abs().max() >= 2**63:  # type: ignore[operator]
+        largest = rows[name].abs().max() if kind == pl.Int128 else None
+        if largest is not None and largest >= 2**63:  # type: ignore[operator]
             raise _too_large(name)
     return rows.cast({pl.Int128: pl.Int64})
 
 
 def _too_large(label: str) -> DataError:
-    return DataError(f"the sum of {label} does not fit 64 bits", next_step="look for absurd sizes in the dump")
+    return DataError(
+        f"the sum of {label} does not fit 64 bits", next_step="look for absurd sizes in the dump"
+    )
 
 
 def to_arrow(rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
@@ -297,5 +382,8 @@ def to_arrow(rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
     oldest = pl.CompatLevel.oldest()
-    pieces = [part.select(schema.names).to_arrow(compat_level=oldest).cast(schema) for part in rows.iter_slices(_SLICE)]
+    pieces = [
+        part.select(schema.names).to_arrow(compat_level=oldest).cast(schema)
+        for part in rows.iter_slices(_SLICE)
+    ]
     return pa.concat_tables(pieces) if pieces else schema.empty_table()

@@ -1,8 +1,10 @@
-"""A job on dumps: read, key, merge, the same by processes and in Spark (:mod:`cmsspark.dumps.keyed_rows`).
+"""A job on dumps: read, key, merge, the same by processes and in Spark
+(:mod:`cmsspark.dumps.keyed_rows`).
 
-Two rounds at most. The first collects the small tables. The second reads FILES, BLOCKS and the replicas, whose rows
-meet by key, and moves the sums of datasets once more. The collecting process holds a row for each dataset, and one for
-each (dataset, site, kind): no file, no block and no replica.
+Two rounds at most. The first collects the small tables. The second reads FILES, BLOCKS
+and the replicas, whose rows meet by key, and moves the sums of datasets once more. The
+collecting process holds a row for each dataset, and one for each (dataset, site, kind):
+no file, no block and no replica.
 """
 
 from __future__ import annotations
@@ -15,11 +17,31 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from cmsspark.counting.catalogue import check_hash, name_hash
-from cmsspark.dumps import block_contents, catalogue_differences, dataset_contents, dataset_replicas, rucio_blocks
+from cmsspark.dumps import (
+    block_contents,
+    catalogue_differences,
+    dataset_contents,
+    dataset_replicas,
+    rucio_blocks,
+)
 from cmsspark.dumps.dataset_contents import FILES, TOTALS, FileMapper, KnownDatasets
 from cmsspark.dumps.dataset_replicas import BLOCKS, StorageByNode
-from cmsspark.dumps.keyed_rows import MOST_KEYS, KeyedRows, KindMerge, Mapper, Merge, merge_kinds, rows_by_kind
-from cmsspark.dumps.rucio_rows import DISK_REPLICAS, FileMerge, find_disk_replicas, hash_names, merge_disk_replicas
+from cmsspark.dumps.keyed_rows import (
+    MOST_KEYS,
+    KeyedRows,
+    KindMerge,
+    Mapper,
+    Merge,
+    merge_kinds,
+    rows_by_kind,
+)
+from cmsspark.dumps.rucio_rows import (
+    DISK_REPLICAS,
+    FileMerge,
+    find_disk_replicas,
+    hash_names,
+    merge_disk_replicas,
+)
 from cmsspark.engines.packed_rows import decode_rows, encode_rows
 from cmsspark.sources.registry import REPLICAS
 
@@ -35,20 +57,28 @@ LARGE: Final = ("FILES", "BLOCKS", REPLICAS)
 
 
 class Transport(Protocol):
-    """Reads the tables of dumps in tasks, and moves rows between tasks. Sources and rows are the transport's own."""
+    """Reads the tables of dumps in tasks, and moves rows between tasks. Sources and
+    rows are the transport's own.
+    """
 
     @property
     def key_bytes(self) -> int:
         """Decompressed bytes of dumps whose rows one key takes."""
 
     def table(self, dump: Dump, name: str, columns: Sequence[str]) -> Any:
-        """Return the source of a table of DBS or PhEDEx: its parts have Arrow tables of ``columns``."""
+        """Return the source of a table of DBS or PhEDEx: its parts have Arrow tables of
+        ``columns``.
+        """
 
     def ranges(self, scan: RucioScan) -> list[Any]:
-        """Return the sources of the tables of Rucio: their parts have :class:`cmsspark.dumps.rucio_scan.OpenRange`."""
+        """Return the sources of the tables of Rucio: their parts have
+        :class:`cmsspark.dumps.rucio_scan.OpenRange`.
+        """
 
     def map(self, source: Any, mapper: Mapper[Any], keys: int) -> Any:
-        """Return the rows that ``mapper`` makes of each part of a source, for a merge of so many keys."""
+        """Return the rows that ``mapper`` makes of each part of a source, for a merge
+        of so many keys.
+        """
 
     def union(self, rows: Sequence[Any]) -> Any:
         """Return rows of several origins together."""
@@ -62,8 +92,8 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class RucioTables:
-    """The tables of Rucio that a job reads. ``has_replicas``: whether it reads replicas of datasets; ``is_check``:
-    whether it compares files with those of DBS.
+    """The tables of Rucio that a job reads. ``has_replicas``: whether it reads replicas
+    of datasets; ``is_check``: whether it compares files with those of DBS.
     """
 
     scan: RucioScan
@@ -73,8 +103,8 @@ class RucioTables:
 
 @dataclass(frozen=True)
 class DumpRows:
-    """The tables of dumps. ``frames``: those of jobs; ``rucio``: merged rows of Rucio that are in no frame; ``names``:
-    those of the datasets of DBS by number.
+    """The tables of dumps. ``frames``: those of jobs; ``rucio``: merged rows of Rucio
+    that are in no frame; ``names``: those of the datasets of DBS by number.
     """
 
     frames: dict[str, pl.DataFrame]
@@ -91,35 +121,52 @@ def read_dumps(
     rucio: RucioTables | None = None,
     blocks: str = "",
 ) -> DumpRows:
-    """Return the frames that jobs on dumps build on, from the sources of tables by name, and the rows of Rucio.
+    """Return the frames that jobs on dumps build on, from the sources of tables by
+    name, and the rows of Rucio.
 
-    Tables other than FILES, BLOCKS and the replicas come as they are. FILES (with DATASETS) give ``contents`` or, with
-    ``blocks``, which is ``all`` or ``valid`` files, ``block_sums``; replicas give ``dataset_replicas``:
-    :mod:`cmsspark.dumps.dump_frames` describes them. ``keys``: into how many parts the rows of large tables are
-    divided, a power of two; None: as many as their bytes need. ``storage``: of each node, where the nodes' names do not
-    say it. Raises DataError (65) on 64-bit overflow, and what the tables' readers raise.
+    Tables other than FILES, BLOCKS and the replicas come as they are. FILES (with
+    DATASETS) give ``contents`` or, with ``blocks``, which is ``all`` or ``valid``
+    files, ``block_sums``; replicas give ``dataset_replicas``:
+    :mod:`cmsspark.dumps.dump_frames` describes them. ``keys``: into how many parts the
+         rows of large tables are divided, a power of two; None: as many as their bytes
+         need. ``storage``: of each node, where the nodes' names do not say it. Raises
+         DataError (65) on 64-bit overflow, and what the tables' readers raise.
     """
     small = {name: source for name, source in sources.items() if name not in LARGE}
-    small_rows = [transport.map(source, partial(_pass_rows, name), 1) for name, source in small.items()]
+    small_rows = [
+        transport.map(source, partial(_pass_rows, name), 1) for name, source in small.items()
+    ]
     collected = rows_by_kind(transport.collect(transport.union(small_rows))) if small_rows else {}
     # Processes are forked before this one has the threads of Polars.
     from cmsspark.dumps import dump_frames
 
     tables = {
-        name: [decode_rows(rows.columns["rows"].tobytes()) for rows in parts] for name, parts in collected.items()
+        name: [decode_rows(rows.columns["rows"].tobytes()) for rows in parts]
+        for name, parts in collected.items()
     }
     frames = {
-        name: dump_frames.to_frame(tables.get(name) or [source.columns.empty_table()]) for name, source in small.items()
+        name: dump_frames.to_frame(tables.get(name) or [source.columns.empty_table()])
+        for name, source in small.items()
     }
     datasets, names = dump_frames.datasets_in(frames)
     large = {name: source for name, source in sources.items() if name in LARGE}
     if not large and rucio is None:
         return DumpRows(frames, [], names)
     weight = sum(source.weight for source in large.values()) + (rucio.scan.weight if rucio else 0)
-    plan = _Plan(transport, large, datasets, names.to_list(), keys or key_count(weight, transport.key_bytes), storage,
-                 rucio, blocks)  # fmt: skip
+    plan = _Plan(
+        transport,
+        large,
+        datasets,
+        names.to_list(),
+        keys or key_count(weight, transport.key_bytes),
+        storage,
+        rucio,
+        blocks,
+    )
     rows = plan.run()
-    return DumpRows(frames | dump_frames.make_frames(rows, datasets, names, plan.frames, blocks), rows, names)
+    return DumpRows(
+        frames | dump_frames.make_frames(rows, datasets, names, plan.frames, blocks), rows, names
+    )
 
 
 def key_count(weight: int, key_bytes: int) -> int:
@@ -128,15 +175,22 @@ def key_count(weight: int, key_bytes: int) -> int:
 
 
 def read_disk_replicas(transport: Transport, scan: RucioScan) -> Any:
-    """Return the rows of ``rucio_rows.DISK_REPLICAS`` of a dump, each (block, site) once, and of ``READ_COUNTS``.
+    """Return the rows of ``rucio_rows.DISK_REPLICAS`` of a dump, each (block, site)
+    once, and of ``READ_COUNTS``.
 
     ``site`` is a number of :func:`disk_sites`. The rows are the transport's.
     """
     keys = key_count(scan.weight, transport.key_bytes)
     texts = disk_sites(scan)
     sites = tuple(texts.index(rse.site) if rse.kind == "disk" else -1 for rse in scan.rses.rses)
-    rows = transport.merge(_map_rucio(transport, scan, keys), keys, partial(find_disk_replicas, keys, sites))
-    return transport.merge(rows, keys, partial(merge_kinds, {DISK_REPLICAS: merge_disk_replicas})) if keys > 1 else rows
+    rows = transport.merge(
+        _map_rucio(transport, scan, keys), keys, partial(find_disk_replicas, keys, sites)
+    )
+    return (
+        transport.merge(rows, keys, partial(merge_kinds, {DISK_REPLICAS: merge_disk_replicas}))
+        if keys > 1
+        else rows
+    )
 
 
 def disk_sites(scan: RucioScan) -> list[str]:
@@ -145,7 +199,9 @@ def disk_sites(scan: RucioScan) -> list[str]:
 
 
 def _map_rucio(transport: Transport, scan: RucioScan, keys: int) -> Any:
-    return transport.union([transport.map(source, scan.mapper(keys), keys) for source in transport.ranges(scan)])
+    return transport.union(
+        [transport.map(source, scan.mapper(keys), keys) for source in transport.ranges(scan)]
+    )
 
 
 @dataclass(frozen=True)
@@ -173,14 +229,21 @@ class _Plan:
         elif "FILES" in self.sources and not self.is_check:
             yield "contents"
         if REPLICAS in self.sources or (self.rucio is not None and self.rucio.has_replicas):
-            yield "dataset_replicas with blocks" if "BLOCKS" in self.sources else "dataset_replicas"
+            yield (
+                "dataset_replicas with blocks" if "BLOCKS" in self.sources else "dataset_replicas"
+            )
 
     def run(self) -> list[KeyedRows]:
         """Read the tables and merge their rows, by key."""
-        parts = {name: self.transport.map(source, self._mapper(name), self.keys)
-                 for name, source in self.sources.items()}  # fmt: skip
+        parts = {
+            name: self.transport.map(source, self._mapper(name), self.keys)
+            for name, source in self.sources.items()
+        }
         if self.rucio is not None:
-            parts = {"rucio": self._merge_rucio(parts.pop("FILES") if self.is_check else None), **parts}
+            parts = {
+                "rucio": self._merge_rucio(parts.pop("FILES") if self.is_check else None),
+                **parts,
+            }
         rows = self.transport.union(list(parts.values()))
         for merge in self._merges():
             rows = self.transport.merge(rows, self.keys, merge)
@@ -188,7 +251,9 @@ class _Plan:
 
     @property
     def _files(self) -> dataset_contents.FileMerge:
-        return dataset_contents.FileMerge(self.keys, None if self.blocks else len(self.datasets.ids))
+        return dataset_contents.FileMerge(
+            self.keys, None if self.blocks else len(self.datasets.ids)
+        )
 
     def _mapper(self, name: str) -> Mapper[pa.Table]:
         from cmsspark.base.buffers import array
@@ -214,8 +279,9 @@ class _Plan:
         rows = _map_rucio(self.transport, self.rucio.scan, self.keys)
         if files is not None:
             rows = self.transport.union([rows, files])
-            merge = catalogue_differences.CheckedFileMerge(FileMerge(self.keys, self.rucio.scan.day_ms),
-                                                           len(self.names))  # fmt: skip
+            merge = catalogue_differences.CheckedFileMerge(
+                FileMerge(self.keys, self.rucio.scan.day_ms), len(self.names)
+            )
         return self.transport.merge(rows, self.keys, merge)
 
     def _merges(self) -> Iterator[Merge]:
@@ -224,7 +290,9 @@ class _Plan:
             yield partial(merge_kinds, {FILES: self._files})
             yield partial(block_contents.merge_blocks, self.keys)
             if self.keys > 1:
-                yield partial(merge_kinds, {block_contents.MONTH_SUMS: block_contents.merge_months})
+                yield partial(
+                    merge_kinds, {block_contents.MONTH_SUMS: block_contents.merge_months}
+                )
             return
         merge: Merge | None = None
         if self.is_check:
@@ -232,11 +300,15 @@ class _Plan:
         elif self.sources or list(self.frames):
             merge = partial(merge_key, self._files, "BLOCKS" in self.sources, self.storage)
         if self.rucio is not None:
-            merge = rucio_blocks.BlockMerge(tuple(rse.name for rse in self.rucio.scan.rses.rses), merge)
+            merge = rucio_blocks.BlockMerge(
+                tuple(rse.name for rse in self.rucio.scan.rses.rses), merge
+            )
         assert merge is not None
         yield merge
         if self.keys > 1 and "FILES" in self.sources:
-            differing = partial(catalogue_differences.merge_differences, len(self.names), self.keys)
+            differing = partial(
+                catalogue_differences.merge_differences, len(self.names), self.keys
+            )
             merges: dict[str, KindMerge] = {TOTALS: dataset_contents.merge_totals}
             merges[catalogue_differences.DIFFERING] = differing
             yield partial(merge_kinds, merges)
@@ -249,10 +321,11 @@ def merge_key(
     key: int,
     rows: Iterable[KeyedRows],
 ) -> Iterator[KeyedRows]:
-    """Yield sums by dataset, and replicas of datasets. Surplus sums are negative; they may belong to another key.
+    """Yield sums by dataset, and replicas of datasets. Surplus sums are negative; they
+    may belong to another key.
 
-    ``files``: merges the rows of FILES; ``counts_blocks``: whether BLOCKS was read; ``storage``: of each node, where
-    the nodes' names do not say it.
+    ``files``: merges the rows of FILES; ``counts_blocks``: whether BLOCKS was read;
+    ``storage``: of each node, where the nodes' names do not say it.
     """
     by_kind = rows_by_kind(rows)
     if by_kind[TOTALS]:

@@ -1,10 +1,11 @@
 """The table of a dump in Spark. One task reads a few part files, always with ``sqoop_csv``.
 
-A worker opens the files that it can reach: on a disk, and on HDFS where the extra ``cmsspark[hdfs]`` is installed.
-Spark reads all others as lines and passes them to the worker. A large plain file that is not on a disk is read by
-several tasks, each from the start of a line; a value with a newline at such a place is an error of its reader, never
-another value.
-Spark's own CSV reader is not used: it keeps a ``\\`` outside quotes, so its rows would differ from the catalogue's.
+A worker opens the files that it can reach: on a disk, and on HDFS where the extra
+``cmsspark[hdfs]`` is installed. Spark reads all others as lines and passes them to the
+worker. A large plain file that is not on a disk is read by several tasks, each from the
+start of a line; a value with a newline at such a place is an error of its reader, never
+another value. Spark's own CSV reader is not used: it keeps a ``\\`` outside quotes, so
+its rows would differ from the catalogue's.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from cmsspark.engines.hdfs_scan import SCHEME, split_file
 from cmsspark.engines.scan import SPARK_TASK_BYTES
 from cmsspark.engines.session import count_cores
 from cmsspark.engines.tasks import first_values, weigh
-from cmsspark.filesystems.hdfs import LineRange, RemoteFile, RemoteFiles, choose_client, hdfs_errors, open_whole
+from cmsspark.filesystems.hdfs import (
+    LineRange,
+    RemoteFile,
+    RemoteFiles,
+    choose_client,
+    hdfs_errors,
+    open_whole,
+)
 from cmsspark.filesystems.storage import AWAY, is_local, local_path
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.packings import unpacker
@@ -38,7 +46,8 @@ if TYPE_CHECKING:
 
 #: Decompressed bytes for each task, at most.
 TASK_BYTES: Final = 512 * 1024 * 1024
-#: The lines of a part file are kept in memory up to so many bytes, and beyond that in a temporary file.
+#: The lines of a part file are kept in memory up to so many bytes, and beyond that in a
+#: temporary file.
 SPOOL_BYTES: Final = 64 * 1024 * 1024
 #: Bytes that are read at once to find the end of a line: first, and at most where it is far.
 _STEP: Final = 64 * 1024
@@ -50,8 +59,8 @@ _Part = TypeVar("_Part")
 
 @dataclass(frozen=True)
 class TableSource:
-    """A table of a dump: the ``rows`` that Spark hands to its workers, and ``items``, which makes tables of them there:
-    texts do not cross to the JVM and back.
+    """A table of a dump: the ``rows`` that Spark hands to its workers, and ``items``,
+    which makes tables of them there: texts do not cross to the JVM and back.
 
     ``columns``: those of the tables. ``weight``: decompressed bytes, about.
     """
@@ -64,10 +73,17 @@ class TableSource:
     def table(self) -> DataFrame:
         """Return the rows of the table."""
         kinds = {"string": "string", "int64": "bigint", "double": "double"}
-        return self.mapped(_to_batches, ", ".join(f"`{field.name}` {kinds[str(field.type)]}" for field in self.columns))
+        return self.mapped(
+            _to_batches,
+            ", ".join(f"`{field.name}` {kinds[str(field.type)]}" for field in self.columns),
+        )
 
-    def mapped(self, mapper: Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
-        """Return the rows that ``mapper`` makes of the table's rows, in the worker that reads them."""
+    def mapped(
+        self, mapper: Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]], schema: str
+    ) -> DataFrame:
+        """Return the rows that ``mapper`` makes of the table's rows, in the worker that
+        reads them.
+        """
         return self.rows.mapInArrow(partial(_map_tables, self.items, mapper), schema)
 
 
@@ -92,22 +108,30 @@ def table_source(
     feed: str = "auto",
     remote: RemoteFiles | None = None,
 ) -> TableSource:
-    """Return the source of a dump's table: ``columns`` in this order, with the types of ``schemas/inputs``, nullable.
+    """Return the source of a dump's table: ``columns`` in this order, with the types of
+    ``schemas/inputs``, nullable.
 
-    ``feed``: ``direct`` (workers open the files), ``spark`` (Spark reads lines), or ``auto``. ``remote``: what opens
-    files on HDFS in the workers; None: the client that is installed, if there is one. An action on the result raises
-    DataError (65) for damage and for rows that rule 19 does not allow.
+    ``feed``: ``direct`` (workers open the files), ``spark`` (Spark reads lines), or
+    ``auto``. ``remote``: what opens files on HDFS in the workers; None: the client that
+    is installed, if there is one. An action on the result raises DataError (65) for
+    damage and for rows that rule 19 does not allow.
     """
     table = input_table(f"{dump.kind}/{name}")
     files = [file for file in dump.tables[name] if file.size]
     schema = arrow_schema(table, columns)
     weight = sum(weigh(file.path, file.size) for file in files)
-    read: Callable[..., Iterator[pa.Table]] = partial(read_table, table=table, columns=tuple(columns))
+    read: Callable[..., Iterator[pa.Table]] = partial(
+        read_table, table=table, columns=tuple(columns)
+    )
     tasks: list[tuple[Any, ...]]
     if feed != "spark" and (remote := remote or client_for(spark, files)) is not None:
         tasks = pack_ranges(files, count_cores(spark))
         items = partial(_read_ranges, tasks, remote, read)
-    elif feed == "direct" or not files or (feed == "auto" and all(is_local(file.path) for file in files)):
+    elif (
+        feed == "direct"
+        or not files
+        or (feed == "auto" and all(is_local(file.path) for file in files))
+    ):
         tasks = pack_files(files, count_cores(spark))
         items = partial(_read_files, tasks, read)
     else:
@@ -117,25 +141,43 @@ def table_source(
 
 
 def client_for(spark: SparkSession, files: Iterable[InputFile]) -> RemoteFiles | None:
-    """Return what opens the files in the workers where all are on HDFS and the client is used; otherwise None."""
+    """Return what opens the files in the workers where all are on HDFS and the client
+    is used; otherwise None.
+    """
     paths = [file.path for file in files]
-    return choose_client(spark) if paths and all(path.startswith(SCHEME) for path in paths) else None
+    return (
+        choose_client(spark) if paths and all(path.startswith(SCHEME) for path in paths) else None
+    )
 
 
-def pack_files(files: Iterable[InputFile], cores: int, task_bytes: int = TASK_BYTES) -> list[tuple[str, ...]]:
-    """Return the paths of each task. Tasks have about even size; there are at least as many as cores or files."""
+def pack_files(
+    files: Iterable[InputFile], cores: int, task_bytes: int = TASK_BYTES
+) -> list[tuple[str, ...]]:
+    """Return the paths of each task. Tasks have about even size; there are at least as
+    many as cores or files.
+    """
     weighed = [(weigh(file.path, file.size), file.path) for file in files]
     return _packed(weighed, min(task_bytes, sum(weight for weight, _ in weighed) // max(1, cores)))
 
 
 def pack_ranges(
-    files: Sequence[InputFile], cores: int, task_bytes: int = TASK_BYTES, least_bytes: int = SPARK_TASK_BYTES
+    files: Sequence[InputFile],
+    cores: int,
+    task_bytes: int = TASK_BYTES,
+    least_bytes: int = SPARK_TASK_BYTES,
 ) -> list[tuple[LineRange, ...]]:
-    """Return the ranges of each task on a cluster, as :func:`pack_files` does; no task is made for less than
-    ``least_bytes`` while others have room.
+    """Return the ranges of each task on a cluster, as :func:`pack_files` does; no task
+    is made for less than ``least_bytes`` while others have room.
     """
-    ranges = [(file.size, part) for file in files for part in split_file(file.path, file.size, task_bytes)]
-    weighed = [(weigh(part.path, (size if part.end is None else part.end) - part.start), part) for size, part in ranges]
+    ranges = [
+        (file.size, part)
+        for file in files
+        for part in split_file(file.path, file.size, task_bytes)
+    ]
+    weighed = [
+        (weigh(part.path, (size if part.end is None else part.end) - part.start), part)
+        for size, part in ranges
+    ]
     share = sum(weight for weight, _ in weighed) // max(1, cores)
     return _packed(weighed, max(least_bytes, min(task_bytes, share)))
 
@@ -166,7 +208,9 @@ def _uri(path: str) -> str:
 
 
 def _read_files(
-    tasks: Sequence[Sequence[str]], read: Callable[..., Iterator[pa.Table]], batches: Iterable[pa.RecordBatch]
+    tasks: Sequence[Sequence[str]],
+    read: Callable[..., Iterator[pa.Table]],
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.Table]:
     """Read the files of the tasks whose numbers the input rows hold."""
     for number in first_values(batches):
@@ -175,7 +219,9 @@ def _read_files(
                 yield from read(local_path(path), name=path)
             except OSError as error:
                 kind = NotReady if error.errno in AWAY else DataError
-                raise kind("a file of a dump cannot be read", where=path, found=error.strerror) from None
+                raise kind(
+                    "a file of a dump cannot be read", where=path, found=error.strerror
+                ) from None
 
 
 def _read_ranges(
@@ -191,8 +237,12 @@ def _read_ranges(
                 yield from read(stream, name=range_name(part))
 
 
-def _read_lines(read: Callable[..., Iterator[pa.Table]], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Parse the (file, line) rows that Spark has read, file by file, as a value may span several lines."""
+def _read_lines(
+    read: Callable[..., Iterator[pa.Table]], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.Table]:
+    """Parse the (file, line) rows that Spark has read, file by file, as a value may
+    span several lines.
+    """
     runs = (run for batch in batches for run in _runs(batch))
     for file, same_file in groupby(runs, key=itemgetter(0)):
         with SpooledTemporaryFile(SPOOL_BYTES) as spool:
@@ -220,7 +270,8 @@ def range_name(part: LineRange) -> str:
 
 
 def open_lines(files: RemoteFiles, line_range: LineRange) -> IO[bytes]:
-    """Open the lines of a range for reading at any place. Raises what :func:`hdfs_errors` says, also while it is read.
+    """Open the lines of a range for reading at any place. Raises what
+    :func:`hdfs_errors` says, also while it is read.
 
     A packed file has no lines: its first range is all of it.
     """
@@ -243,18 +294,22 @@ class _LinesOf:
             if unpacker(file.read_range(0, min(_HEAD_BYTES, size))):
                 return _FileWindow(file, 0, 0 if start else size)
             begin = _line_start(file, start)
-            return _FileWindow(file, begin, size if end is None else max(begin, _line_start(file, end)))
+            return _FileWindow(
+                file, begin, size if end is None else max(begin, _line_start(file, end))
+            )
 
 
 def _line_start(file: RemoteFile, position: int) -> int:
-    """Return where the first line begins that begins at ``position`` or later: behind a newline, or at the end.
+    """Return where the first line begins that begins at ``position`` or later: behind a
+    newline, or at the end.
 
     A newline behind a ``\\`` belongs to a value, in quotes and outside.
     """
     size = len(file)
     if position <= 0:
         return 0
-    # A line begins after a newline, so the byte before ``position`` counts, and the one before that may be a ``\\``.
+    # A line begins after a newline, so the byte before ``position`` counts, and the one
+    # before that may be a ``\\``.
     at = max(0, min(position, size) - 2)
     searched, step, last = min(position, size) - 1 - at, _STEP, b""
     while at < size:

@@ -15,7 +15,15 @@ DBS: Final = {
     "DATASETS": ("dataset_id", "dataset", "is_dataset_valid"),
     "BLOCKS": ("block_id", "block_name", "dataset_id", "creation_date"),
     "FILES": (
-        *("logical_file_name", "file_id", "dataset_id", "block_id", "is_file_valid", "event_count", "file_size"),
+        *(
+            "logical_file_name",
+            "file_id",
+            "dataset_id",
+            "block_id",
+            "is_file_valid",
+            "event_count",
+            "file_size",
+        ),
     ),
 }
 
@@ -26,15 +34,17 @@ def summed(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
 
     from cmsspark.dumps import dump_frames
 
-    sums = (dump_frames.exact_sum(name) for name in ("block_count", "file_count", "events", "bytes"))
+    sums = (
+        dump_frames.exact_sum(name) for name in ("block_count", "file_count", "events", "bytes")
+    )
     counts = [pl.col(name).fill_null(0) for name in ("file_count", "bytes")]
     return dump_frames.in_64_bits(rows.group_by(keys).agg(*sums)).with_columns(counts).sort(keys)
 
 
 def month_sums(frames: Frames, without: Sequence[str], skims: Sequence[str] = ()) -> pl.DataFrame:
-    """Return the sums of blocks of valid datasets by dataset and month, and whether their names have a word of
-    ``without``. The data tier of a dataset whose processed name has ``-SKIM-`` is ``TIER/SKIM``, for the first of
-    ``skims`` (rule 59).
+    """Return the sums of blocks of valid datasets by dataset and month, and whether
+    their names have a word of ``without``. The data tier of a dataset whose processed
+    name has ``-SKIM-`` is ``TIER/SKIM``, for the first of ``skims`` (rule 59).
     """
     import polars as pl
 
@@ -55,7 +65,9 @@ def month_sums(frames: Frames, without: Sequence[str], skims: Sequence[str] = ()
     with_skim = tier
     for skim in reversed(skims):
         has_skim = pl.col("processing_name").str.contains(f"-{skim}-", literal=True)
-        with_skim = pl.when(has_skim.fill_null(value=False)).then(tier + f"/{skim}").otherwise(with_skim)
+        with_skim = (
+            pl.when(has_skim.fill_null(value=False)).then(tier + f"/{skim}").otherwise(with_skim)
+        )
     return named.with_columns(
         with_skim.alias("data_tier"),
         pl.col("campaign").fill_null(""),

@@ -1,8 +1,9 @@
 """Rows of numbers that move between tasks: each has a key, and rows of one key meet in one task.
 
-A job on dumps is written once: mappers make keyed rows of the parts of tables, merges make rows of all rows of a key,
-and :mod:`cmsspark.dumps.dump_plan` puts them together. The rows move by processes of one host
-(:mod:`cmsspark.dumps.process_transport`) or by Spark (:mod:`cmsspark.dumps.spark_transport`).
+A job on dumps is written once: mappers make keyed rows of the parts of tables, merges
+make rows of all rows of a key, and :mod:`cmsspark.dumps.dump_plan` puts them together.
+The rows move by processes of one host (:mod:`cmsspark.dumps.process_transport`) or by
+Spark (:mod:`cmsspark.dumps.spark_transport`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ Columns = dict[str, npt.NDArray[Any]]
 MOST_KEYS: Final = 4096
 #: Rows of a part that are keyed together.
 ROWS: Final = 1 << 20
-#: Behind the name of a column, in packed rows: the ends, the bytes and the presence of the texts that it numbers.
+#: Behind the name of a column, in packed rows: the ends, the bytes and the presence of
+#: the texts that it numbers.
 _TEXT_PARTS: Final = ("\0ends", "\0bytes", "\0there")
 #: Columns that are unsigned where there are no rows.
 _KINDS: Final = {"hash": np.uint64, "check": np.uint64}
@@ -45,15 +47,25 @@ class KeyedRows(NamedTuple):
     names: Mapping[str, pa.Array] = {}
 
     def buffers(self) -> list[bytes | memoryview]:
-        """Return the columns and names as bytes, for :func:`unpack`; each buffer ends at a multiple of 8."""
+        """Return the columns and names as bytes, for :func:`unpack`; each buffer ends
+        at a multiple of 8.
+        """
         columns = dict(self.columns)
         for name, texts in self.names.items():
-            columns |= {name + part: values for part, values in zip(_TEXT_PARTS, _text_columns(texts), strict=True)}
-        head = json.dumps([(name, values.dtype.str, len(values)) for name, values in columns.items()]).encode()
+            columns |= {
+                name + part: values
+                for part, values in zip(_TEXT_PARTS, _text_columns(texts), strict=True)
+            }
+        head = json.dumps(
+            [(name, values.dtype.str, len(values)) for name, values in columns.items()]
+        ).encode()
         head += b" " * (-len(head) % 8)
         buffers: list[bytes | memoryview] = [len(head).to_bytes(8, "little"), head]
         for values in columns.values():
-            buffers += [np.ascontiguousarray(values).data.cast("B") if len(values) else b"", bytes(-values.nbytes % 8)]
+            buffers += [
+                np.ascontiguousarray(values).data.cast("B") if len(values) else b"",
+                bytes(-values.nbytes % 8),
+            ]
         return buffers
 
 
@@ -64,7 +76,9 @@ def unpack(key: int, kind: str, packed: bytes) -> KeyedRows:
     for name, dtype, count in json.loads(packed[8:offset]):
         columns[name] = np.frombuffer(packed, dtype, count, offset)
         offset += columns[name].nbytes + -columns[name].nbytes % 8
-    named = [name.removesuffix(_TEXT_PARTS[0]) for name in columns if name.endswith(_TEXT_PARTS[0])]
+    named = [
+        name.removesuffix(_TEXT_PARTS[0]) for name in columns if name.endswith(_TEXT_PARTS[0])
+    ]
     names = {name: _texts(*(columns.pop(name + part) for part in _TEXT_PARTS)) for name in named}
     return KeyedRows(key, kind, columns, names)
 
@@ -82,7 +96,9 @@ def _texts(
     import pyarrow as pa
 
     validity = None if is_there.all() else flags(is_there).buffers()[1]
-    return pa.Array.from_buffers(pa.string(), len(is_there), [validity, pa.py_buffer(ends), pa.py_buffer(content)])
+    return pa.Array.from_buffers(
+        pa.string(), len(is_there), [validity, pa.py_buffer(ends), pa.py_buffer(content)]
+    )
 
 
 def keys_of_hashes(hashes: Hashes, keys: int) -> Longs:
@@ -98,8 +114,8 @@ def keys_of_ids(ids: Longs, keys: int) -> Longs:
 def by_key(
     kind: str, row_keys: Longs, columns: Columns, names: Mapping[str, pa.Array] | None = None
 ) -> Iterator[KeyedRows]:
-    """Yield the rows of each key together. ``row_keys``: the key of each row; ``names``: as of :class:`KeyedRows`; each
-    result has those that its own rows number.
+    """Yield the rows of each key together. ``row_keys``: the key of each row;
+    ``names``: as of :class:`KeyedRows`; each result has those that its own rows number.
     """
     if not len(row_keys):
         return
@@ -126,13 +142,19 @@ def with_own_names(rows: KeyedRows) -> KeyedRows:
 
 
 def number_names(rows: Sequence[KeyedRows], column: str) -> tuple[Longs, pa.StringArray]:
-    """Return a column of all rows, which numbers names, in one numbering; and these names, each once."""
+    """Return a column of all rows, which numbers names, in one numbering; and these
+    names, each once.
+    """
     import pyarrow as pa
 
     texts = [entry.names[column] for entry in rows]
-    encoded = pa.concat_arrays([array([], "string"), *texts]).dictionary_encode(null_encoding="encode")
+    encoded = pa.concat_arrays([array([], "string"), *texts]).dictionary_encode(
+        null_encoding="encode"
+    )
     starts = np.cumsum([0, *map(len, texts)])
-    numbers = [entry.columns[column] + start for entry, start in zip(rows, starts[:-1], strict=True)]
+    numbers = [
+        entry.columns[column] + start for entry, start in zip(rows, starts[:-1], strict=True)
+    ]
     numbering = to_numpy(encoded.indices, np.int32).astype(np.int64)
     return numbering[np.concatenate([np.zeros(0, np.int64), *numbers])], encoded.dictionary
 
@@ -148,7 +170,9 @@ def rank_names(names: pa.StringArray) -> Longs:
 
 
 def number_hashes(hashes: Hashes, checks: Hashes) -> tuple[Longs, Longs]:
-    """Return the number of each row's name, and a row of each name. Names are told apart by both hashes."""
+    """Return the number of each row's name, and a row of each name. Names are told
+    apart by both hashes.
+    """
     order = np.argsort(hashes, kind="stable")
     in_order = hashes[order]
     starts = np.ones(len(order), np.bool_)
@@ -156,7 +180,9 @@ def number_hashes(hashes: Hashes, checks: Hashes) -> tuple[Longs, Longs]:
     if ((checks[order][1:] != checks[order][:-1]) & ~starts[1:]).any():
         # Two names with one hash, once in a million dumps.
         order = np.lexsort((checks, hashes))
-        starts[1:] = (hashes[order][1:] != hashes[order][:-1]) | (checks[order][1:] != checks[order][:-1])
+        starts[1:] = (hashes[order][1:] != hashes[order][:-1]) | (
+            checks[order][1:] != checks[order][:-1]
+        )
     ids = np.empty(len(order), np.int64)
     ids[order] = np.cumsum(starts) - 1
     return ids, order[starts]
@@ -174,15 +200,22 @@ def sum_runs(values: Longs, starts: npt.NDArray[np.intp], label: str) -> Longs:
     """Return sums of runs. Raises DataError (65) on 64-bit overflow."""
     if not len(starts):
         return np.zeros(0, np.int64)
-    return joined(np.add.reduceat(values >> 32, starts), np.add.reduceat(values & 0xFFFFFFFF, starts), label)
+    return joined(
+        np.add.reduceat(values >> 32, starts), np.add.reduceat(values & 0xFFFFFFFF, starts), label
+    )
 
 
 def group_rows(
-    rows: Columns, keys: Sequence[str], *, counts: Iterable[str] = (), sums: Iterable[str] = (),
+    rows: Columns,
+    keys: Sequence[str],
+    *,
+    counts: Iterable[str] = (),
+    sums: Iterable[str] = (),
     largest: Iterable[str] = (),
-) -> Columns:  # fmt: skip
-    """Join rows with equal keys, in the order of the keys: ``counts`` and ``sums`` are summed, of ``largest`` the
-    largest value stays. Raises DataError (65) where one of ``sums`` exceeds 64 bits.
+) -> Columns:
+    """Join rows with equal keys, in the order of the keys: ``counts`` and ``sums`` are
+    summed, of ``largest`` the largest value stays. Raises DataError (65) where one of
+    ``sums`` exceeds 64 bits.
     """
     order = np.lexsort([rows[name] for name in reversed(keys)])
     rows = {name: values[order] for name, values in rows.items()}
@@ -206,7 +239,9 @@ def rows_by_kind(rows: Iterable[KeyedRows]) -> dict[str, list[KeyedRows]]:
 def join_columns(rows: Sequence[KeyedRows], names: Iterable[str], kind: Any = np.int64) -> Columns:
     """Return columns of rows one after the other, also where there are none."""
     return {
-        name: np.concatenate([np.zeros(0, _KINDS.get(name, kind)), *(entry.columns[name] for entry in rows)])
+        name: np.concatenate(
+            [np.zeros(0, _KINDS.get(name, kind)), *(entry.columns[name] for entry in rows)]
+        )
         for name in names
     }
 
@@ -215,7 +250,9 @@ def map_slices(
     function: Callable[[pa.Table], Columns], tables: Iterable[pa.Table], rows: int = ROWS
 ) -> Iterator[Columns]:
     """Yield what ``function`` makes of slices of tables, about ``rows`` of its rows together."""
-    slices = (table.slice(start, rows) for table in tables for start in range(0, table.num_rows, rows))
+    slices = (
+        table.slice(start, rows) for table in tables for start in range(0, table.num_rows, rows)
+    )
     return join_pieces(map(function, slices), rows)
 
 
@@ -241,7 +278,9 @@ def _join(pieces: Sequence[Columns]) -> Columns:
 KindMerge = Callable[[int, Sequence[KeyedRows]], Iterable[KeyedRows]]
 
 
-def merge_kinds(merges: Mapping[str, KindMerge], key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
+def merge_kinds(
+    merges: Mapping[str, KindMerge], key: int, rows: Iterable[KeyedRows]
+) -> Iterator[KeyedRows]:
     """Merge rows of some kinds, and pass all others."""
     for kind, rows_of_kind in rows_by_kind(rows).items():
         yield from merges[kind](key, rows_of_kind) if kind in merges else rows_of_kind

@@ -1,4 +1,6 @@
-"""Keyed rows by processes of this host: the rows lie on disk by key, so that memory does not grow with a dump."""
+"""Keyed rows by processes of this host: the rows lie on disk by key, so that memory
+does not grow with a dump.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 #: ``map``, or something like it: results in order, whichever process made them.
 MapParts = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-#: What a part has, read when it is called. It must pickle where :data:`MapParts` has other processes.
+#: What a part has, read when it is called. It must pickle where :data:`MapParts` has
+#: other processes.
 Part = Callable[[], Iterator[Any]]
 #: Bytes of a file of Rucio that one task reads.
 RANGE_BYTES: Final = 64_000_000
@@ -37,7 +40,9 @@ RANGE_BYTES: Final = 64_000_000
 
 @dataclass(frozen=True)
 class PartSource:
-    """The parts of a table. ``weight``: decompressed bytes, about; ``columns``: those of Arrow tables."""
+    """The parts of a table. ``weight``: decompressed bytes, about; ``columns``: those
+    of Arrow tables.
+    """
 
     parts: Sequence[Part]
     weight: int
@@ -56,7 +61,8 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessTransport:
-    """Carries rows through files in ``folder``, which take some 60 bytes for each row of a large table.
+    """Carries rows through files in ``folder``, which take some 60 bytes for each row
+    of a large table.
 
     ``opened``: opens a file of Rucio's dump on this host.
     """
@@ -71,9 +77,13 @@ class ProcessTransport:
         """See :class:`cmsspark.dumps.dump_plan.Transport`."""
         table = input_table(f"{dump.kind}/{name}")
         # The largest first, so that no process waits for a large one at the end.
-        files = sorted((file for file in dump.tables[name] if file.size), key=lambda file: -file.size)
+        files = sorted(
+            (file for file in dump.tables[name] if file.size), key=lambda file: -file.size
+        )
         parts = [partial(_read_part, table, tuple(columns), file.path) for file in files]
-        return PartSource(parts, sum(weigh(file.path, file.size) for file in files), arrow_schema(table, columns))
+        return PartSource(
+            parts, sum(weigh(file.path, file.size) for file in files), arrow_schema(table, columns)
+        )
 
     def ranges(self, scan: RucioScan) -> list[PartSource]:
         """See :class:`cmsspark.dumps.dump_plan.Transport`. Files of other file systems stay whole."""
@@ -87,7 +97,9 @@ class ProcessTransport:
         return [PartSource(parts, scan.weight)]
 
     def map(self, source: PartSource, mapper: Mapper[Any], keys: int) -> list[Span]:
-        """See :class:`cmsspark.dumps.dump_plan.Transport`. Raises OutputError (73) where the folder is full."""
+        """See :class:`cmsspark.dumps.dump_plan.Transport`. Raises OutputError (73)
+        where the folder is full.
+        """
         del keys
         return self._spans(_map_part, mapper, source.parts)
 
@@ -96,7 +108,9 @@ class ProcessTransport:
         return [span for spans in rows for span in spans]
 
     def merge(self, rows: list[Span], keys: int, merge: Merge) -> list[Span]:
-        """See :class:`cmsspark.dumps.dump_plan.Transport`. Raises OutputError (73) where the folder is full."""
+        """See :class:`cmsspark.dumps.dump_plan.Transport`. Raises OutputError (73)
+        where the folder is full.
+        """
         del keys
         by_key: dict[int, list[Span]] = defaultdict(list)
         for span in rows:
@@ -111,7 +125,9 @@ class ProcessTransport:
         _remove(rows)
         return collected
 
-    def _spans(self, run: Callable[..., list[Span]], function: Any, items: Iterable[Any]) -> list[Span]:
+    def _spans(
+        self, run: Callable[..., list[Span]], function: Any, items: Iterable[Any]
+    ) -> list[Span]:
         """Return the rows of all items; ``function`` goes to each process once."""
         path = self.folder / f"{uuid.uuid4().hex}.function"
         with _full_disk(self.folder):
@@ -199,7 +215,11 @@ def _read_part(table: Table, columns: tuple[str, ...], path: str) -> Iterator[pa
 
 
 def _open_range(
-    opened: Callable[[str], AbstractContextManager[IO[bytes]]], table: str, path: str, first: int, last: int
+    opened: Callable[[str], AbstractContextManager[IO[bytes]]],
+    table: str,
+    path: str,
+    first: int,
+    last: int,
 ) -> Iterator[OpenRange]:
     with opened(path) as stream:
         yield OpenRange(table, stream, path, first, last)

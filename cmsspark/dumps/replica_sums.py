@@ -27,7 +27,9 @@ _LEAST: Final = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class Storage:
-    """Of each node by its number: the number of its site, and its kind. ``site_count``: how many sites there are."""
+    """Of each node by its number: the number of its site, and its kind. ``site_count``:
+    how many sites there are.
+    """
 
     sites: Longs
     kinds: Longs
@@ -35,13 +37,16 @@ class Storage:
 
 
 def sum_replicas(
-    storage: Storage, columns: dict[str, npt.NDArray[Any]], in_dbs: Mapping[str, npt.NDArray[Any]] | None
+    storage: Storage,
+    columns: dict[str, npt.NDArray[Any]],
+    in_dbs: Mapping[str, npt.NDArray[Any]] | None,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return one row for each (dataset, site, kind), from all replicas of some datasets; ``columns`` is emptied.
+    """Return one row for each (dataset, site, kind), from all replicas of some
+    datasets; ``columns`` is emptied.
 
-    ``columns``: ``dataset`` and ``node`` (their numbers), and those of :data:`COLUMNS`. ``in_dbs``: ``dataset`` and
-    ``block`` of each block that DBS names; None: blocks are not counted. Raises DataError (65) on 64-bit
-    overflow.
+    ``columns``: ``dataset`` and ``node`` (their numbers), and those of :data:`COLUMNS`.
+    ``in_dbs``: ``dataset`` and ``block`` of each block that DBS names; None: blocks are
+    not counted. Raises DataError (65) on 64-bit overflow.
     """
     datasets, nodes, blocks = columns.pop("dataset"), columns.pop("node"), columns.pop("block")
     sites = datasets * storage.site_count + storage.sites[nodes]
@@ -67,7 +72,8 @@ def _ordered(kinds: Longs, blocks: Hashes, nodes: Longs) -> npt.NDArray[np.intp]
     in_order, of_blocks = kinds[order], blocks[order]
     is_repeated = (in_order[1:] == in_order[:-1]) & (of_blocks[1:] == of_blocks[:-1])
     if is_repeated.any():
-        # Few blocks are on several nodes of one kind at a site: only their rows are ordered by node.
+        # Few blocks are on several nodes of one kind at a site: only their rows are
+        # ordered by node.
         several = np.flatnonzero(np.append(is_repeated, False) | np.append(False, is_repeated))
         rows = order[several]
         order[several] = rows[np.lexsort((nodes[rows], blocks[rows], kinds[rows]))]
@@ -90,10 +96,14 @@ def _summed(
     # A block may lie on several nodes of one kind at a site.
     at_block = find_starts(kinds, blocks)
     has_files = sum_runs(files, at_block, "node_files") > 0
-    newest = _reduced(np.maximum, np.where(validity & BITS["created_ms"], measures["created_ms"], _LEAST), starts)
+    newest = _reduced(
+        np.maximum, np.where(validity & BITS["created_ms"], measures["created_ms"], _LEAST), starts
+    )
     has_newest = _reduced(np.bitwise_or, validity & BITS["created_ms"], starts) > 0
     is_full = (validity & (_ALL | NAMED)) == (_ALL | NAMED)
-    is_full &= (measures["node_files"] >= measures["block_files"]) & (measures["node_bytes"] >= measures["block_bytes"])
+    is_full &= (measures["node_files"] >= measures["block_files"]) & (
+        measures["node_bytes"] >= measures["block_bytes"]
+    )
     sites = of_kind // len(KINDS)
     dataset = sites // storage.site_count if storage.site_count else sites
     return {
@@ -102,7 +112,9 @@ def _summed(
         "kind": of_kind % len(KINDS),
         "present_file_count": sum_runs(files, starts, "node_files"),
         "present_bytes": sum_runs(sizes, starts, "node_bytes"),
-        "present_block_count": np.bincount(groups[at_block], has_files, len(starts)).astype(np.int64),
+        "present_block_count": np.bincount(groups[at_block], has_files, len(starts)).astype(
+            np.int64
+        ),
         "full_block_count": _distinct_blocks(kinds[is_full] // len(KINDS), blocks[is_full], sites),
         "newest_ms": np.where(has_newest, newest, 0),
         "has_newest": has_newest,
@@ -118,7 +130,9 @@ def _block_counts(
     validity: npt.NDArray[np.uint8],
     groups_asked: Longs,
 ) -> Longs:
-    """Count the distinct blocks that DBS or the snapshot names of each dataset in ``wanted``; -1 without a count."""
+    """Count the distinct blocks that DBS or the snapshot names of each dataset in
+    ``wanted``; -1 without a count.
+    """
     if in_dbs is None:
         return np.full(len(groups_asked), -1, np.int64)
     named = (validity & NAMED) > 0
@@ -132,7 +146,9 @@ def _distinct_blocks(groups: Longs, blocks: Hashes, groups_asked: Longs) -> Long
     order = np.lexsort((blocks, groups))
     groups, blocks = groups[order], blocks[order]
     once = groups[find_starts(groups, blocks)]
-    return np.searchsorted(once, groups_asked, "right") - np.searchsorted(once, groups_asked, "left")
+    return np.searchsorted(once, groups_asked, "right") - np.searchsorted(
+        once, groups_asked, "left"
+    )
 
 
 def _values(measures: dict[str, Longs], validity: npt.NDArray[np.uint8], name: str) -> Longs:
@@ -140,6 +156,8 @@ def _values(measures: dict[str, Longs], validity: npt.NDArray[np.uint8], name: s
     return np.where(validity & BITS[name], measures[name], 0)
 
 
-def _reduced(function: np.ufunc, values: npt.NDArray[Any], starts: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+def _reduced(
+    function: np.ufunc, values: npt.NDArray[Any], starts: npt.NDArray[np.intp]
+) -> npt.NDArray[Any]:
     reduced: npt.NDArray[Any] = function.reduceat(values, starts) if len(starts) else values[:0]
     return reduced

@@ -41,7 +41,8 @@ from cmsspark.dumps.rucio_rows import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Results: sums by (dataset, RSE), last accesses of datasets, blocks that are not in their dataset.
+#: Results: sums by (dataset, RSE), last accesses of datasets, blocks that are not in
+#: their dataset.
 RSE_SUMS, LAST_ACCESS, UNATTACHED = "rse_sums", "last_access", "unattached"
 _MEASURED: Final = (*COUNTS, *SUMS, *LARGEST)
 
@@ -50,7 +51,8 @@ _MEASURED: Final = (*COUNTS, *SUMS, *LARGEST)
 class BlockMerge:
     """Merges the sums of the blocks of one key. ``rses``: the names of storage elements by number.
 
-    ``merge``: takes the replicas of blocks, and rows of other kinds; None: only the sums of Rucio are made.
+    ``merge``: takes the replicas of blocks, and rows of other kinds; None: only the
+    sums of Rucio are made.
     """
 
     rses: tuple[str, ...]
@@ -66,13 +68,17 @@ class BlockMerge:
         attached, accesses = by_kind.pop(ATTACHMENTS, []), by_kind.pop(DATASET_ACCESSES, [])
         if totals:
             blocks = _BlocksOfKey.from_rows(sums, totals)
-            yield KeyedRows(key, UNATTACHED, {"count": np.array([blocks.unattached(attached)], np.int64)})
+            yield KeyedRows(
+                key, UNATTACHED, {"count": np.array([blocks.unattached(attached)], np.int64)}
+            )
             if len(blocks.sums["block"]):
                 yield blocks.rse_sums(key)
                 yield from blocks.last_access(key, accesses)
                 by_kind[REPLICAS] = [blocks.replicas(key, self.rses)]
         if self.merge is not None:
-            yield from self.merge(key, [entry for of_kind in by_kind.values() for entry in of_kind])
+            yield from self.merge(
+                key, [entry for of_kind in by_kind.values() for entry in of_kind]
+            )
 
 
 @dataclass(frozen=True)
@@ -98,15 +104,27 @@ class _BlocksOfKey:
         of_blocks = {name: np.zeros(len(firsts), np.int64) for name in of_rows}
         for name, values in of_rows.items():
             np.add.at(of_blocks[name], ids[:split], values)
-        rows = sum_by({"block": ids[split:], **join_columns(sums, ("rse", *_MEASURED))}, ("block", "rse"))
+        rows = sum_by(
+            {"block": ids[split:], **join_columns(sums, ("rse", *_MEASURED))}, ("block", "rse")
+        )
         sizes = joined(of_blocks["upper"], of_blocks["lower"], "the files of a block")
-        return cls(columns["block"][firsts], dataset[firsts], datasets, of_blocks["files"], sizes, rows)
+        return cls(
+            columns["block"][firsts], dataset[firsts], datasets, of_blocks["files"], sizes, rows
+        )
 
     def replicas(self, key: int, rses: Sequence[str]) -> KeyedRows:
-        """Return the replicas of blocks, as :class:`cmsspark.dumps.dataset_replicas.ReplicaMapper` makes them."""
+        """Return the replicas of blocks, as
+        :class:`cmsspark.dumps.dataset_replicas.ReplicaMapper` makes them.
+        """
         rows, block = self.sums, self.sums["block"]
         has_time = rows["created_ms"] >= 0
-        all_but_time = NAMED | BITS["block_files"] | BITS["block_bytes"] | BITS["node_files"] | BITS["node_bytes"]
+        all_but_time = (
+            NAMED
+            | BITS["block_files"]
+            | BITS["block_bytes"]
+            | BITS["node_files"]
+            | BITS["node_bytes"]
+        )
         columns: Columns = {
             "dataset": self.dataset[block],
             "node": rows["rse"],
@@ -118,7 +136,9 @@ class _BlocksOfKey:
             "created_ms": np.where(has_time, rows["created_ms"], 0),
             "there": (all_but_time | has_time * BITS["created_ms"]).astype(np.uint8),
         }
-        return KeyedRows(key, REPLICAS, columns, {"dataset": self.datasets, "node": array(list(rses), "string")})
+        return KeyedRows(
+            key, REPLICAS, columns, {"dataset": self.datasets, "node": array(list(rses), "string")}
+        )
 
     def rse_sums(self, key: int) -> KeyedRows:
         """Return the sums by (``dataset``, ``rse``)."""
@@ -146,5 +166,7 @@ class _BlocksOfKey:
         """Return how many blocks are not in their own dataset."""
         rows = join_columns(attachments, ("block", "dataset"), np.uint64)
         attached = replica_keys(rows["block"].view(np.int64), rows["dataset"])
-        block_keys = replica_keys(self.hashes.view(np.int64), hash_names(self.datasets)[self.dataset])
+        block_keys = replica_keys(
+            self.hashes.view(np.int64), hash_names(self.datasets)[self.dataset]
+        )
         return int((~np.isin(block_keys, attached)).sum())

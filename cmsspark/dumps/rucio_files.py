@@ -1,4 +1,5 @@
-"""The files of Rucio: their blocks, sizes and replicas, and sums of these by block and RSE (rules 24 to 26).
+"""The files of Rucio: their blocks, sizes and replicas, and sums of these by block and
+RSE (rules 24 to 26).
 
 All rows of a file meet by the hash of its name. A file is told from others by both hashes.
 """
@@ -14,7 +15,14 @@ import numpy as np
 from cmsspark.base.arrays import Longs
 from cmsspark.base.exact_integers import sums_by_group
 from cmsspark.counting.catalogue import Hashes
-from cmsspark.dumps.keyed_rows import Columns, KeyedRows, find_starts, group_rows, join_columns, number_hashes
+from cmsspark.dumps.keyed_rows import (
+    Columns,
+    KeyedRows,
+    find_starts,
+    group_rows,
+    join_columns,
+    number_hashes,
+)
 
 #: Columns of rows of REPLICAS, CONTENTS and DIDS.
 REPLICA_COLUMNS: Final = ("hash", "check", "rse", "bytes", "created_ms", "accessed_ms")
@@ -30,7 +38,8 @@ LARGEST: Final = ("created_ms", "accessed_ms")
 class RucioFiles:
     """The files of one key, by number."""
 
-    #: Of each file: its block (-1: in none), and its size by CONTENTS, else by its largest replica (-1: unknown).
+    #: Of each file: its block (-1: in none), and its size by CONTENTS, else by its
+    #: largest replica (-1: unknown).
     block: Longs
     size: Longs
     #: Each (file, RSE) once.
@@ -44,8 +53,9 @@ class RucioFiles:
 
 
 def join_files(of_contents: Columns, of_replicas: Columns) -> RucioFiles:
-    """Return the files of some rows of CONTENTS (:data:`CONTENT_COLUMNS`; numbers of blocks are in the order of the
-    names' bytes) and of REPLICAS (:data:`REPLICA_COLUMNS`). All rows of a file are among them.
+    """Return the files of some rows of CONTENTS (:data:`CONTENT_COLUMNS`; numbers of
+    blocks are in the order of the names' bytes) and of REPLICAS
+    (:data:`REPLICA_COLUMNS`). All rows of a file are among them.
     """
     split = len(of_contents["hash"])
     hashes = np.concatenate((of_contents["hash"], of_replicas["hash"]))
@@ -75,7 +85,9 @@ def _replicas_once(ids: Longs, replicas: Columns) -> tuple[Longs, Longs, Columns
 
 
 def _find_blocks(ids: Longs, blocks: Longs, sizes: Longs, count: int) -> tuple[Longs, Longs]:
-    """Return the smallest block of each file, and its size in the rows of that block; -1 where there is none."""
+    """Return the smallest block of each file, and its size in the rows of that block;
+    -1 where there is none.
+    """
     none = np.iinfo(np.int64).max
     smallest = np.full(count, none, np.int64)
     np.minimum.at(smallest, ids, blocks)
@@ -87,10 +99,12 @@ def _find_blocks(ids: Longs, blocks: Longs, sizes: Longs, count: int) -> tuple[L
 
 @dataclass(frozen=True)
 class FileSums:
-    """File and byte sums. ``sums``: by (``block``, ``rse``); ``no_block``: by ``rse``, of files in no block.
+    """File and byte sums. ``sums``: by (``block``, ``rse``); ``no_block``: by ``rse``,
+    of files in no block.
 
-    ``totals`` of ``blocks``: ``files``, and their bytes as sums of ``upper`` and ``lower`` 32 bits. ``accessed``:
-    blocks of files with a last access in DIDS, and the largest.
+    ``totals`` of ``blocks``: ``files``, and their bytes as sums of ``upper`` and
+    ``lower`` 32 bits. ``accessed``: blocks of files with a last access in DIDS, and the
+    largest.
     """
 
     sums: Columns
@@ -108,7 +122,11 @@ def sum_files(files: RucioFiles, accesses: Columns, day_ms: tuple[int, int]) -> 
     blocks, of_files = np.unique(in_block, return_inverse=True)
     sizes = np.maximum(files.size[files.block >= 0], 0)
     upper, lower = sums_by_group(of_files, sizes, len(blocks))
-    totals = {"files": np.bincount(of_files, minlength=len(blocks)).astype(np.int64), "upper": upper, "lower": lower}
+    totals = {
+        "files": np.bincount(of_files, minlength=len(blocks)).astype(np.int64),
+        "upper": upper,
+        "lower": lower,
+    }
     return FileSums(
         {name: values[has_block] for name, values in sums.items()},
         {name: values[~has_block] for name, values in sums.items() if name != "block"},
@@ -120,7 +138,9 @@ def sum_files(files: RucioFiles, accesses: Columns, day_ms: tuple[int, int]) -> 
 
 def _find_accesses(files: RucioFiles, rows: Columns) -> tuple[Longs, Longs]:
     """Return the blocks of files with a last access in DIDS, and its largest value."""
-    ids, _ = number_hashes(np.concatenate((files.hash, rows["hash"])), np.concatenate((files.check, rows["check"])))
+    ids, _ = number_hashes(
+        np.concatenate((files.hash, rows["hash"])), np.concatenate((files.check, rows["check"]))
+    )
     block_of = np.full(int(ids.max(initial=-1)) + 1, -1, np.int64)
     block_of[ids[: len(files.hash)]] = files.block
     block = block_of[ids[len(files.hash) :]]
@@ -137,15 +157,23 @@ def _sum_replicas(files: RucioFiles, day_ms: tuple[int, int]) -> Columns:
     sizes = np.maximum(files.bytes, 0)
     ones = np.ones(len(block), np.int64)
     rows = {
-        "block": block, "rse": files.rse, "files": ones, "new_files": is_new.astype(np.int64),
-        "accessed_files": (files.accessed_ms >= 0).astype(np.int64), "bytes": sizes,
-        "new_bytes": np.where(is_new, sizes, 0), "created_ms": files.created_ms, "accessed_ms": files.accessed_ms,
-    }  # fmt: skip
+        "block": block,
+        "rse": files.rse,
+        "files": ones,
+        "new_files": is_new.astype(np.int64),
+        "accessed_files": (files.accessed_ms >= 0).astype(np.int64),
+        "bytes": sizes,
+        "new_bytes": np.where(is_new, sizes, 0),
+        "created_ms": files.created_ms,
+        "accessed_ms": files.accessed_ms,
+    }
     return sum_by(rows, ("block", "rse"))
 
 
 def sum_by(rows: Columns, keys: Sequence[str]) -> Columns:
-    """Join rows with equal keys: counts and bytes summed, times the largest. Raises DataError (65)."""
+    """Join rows with equal keys: counts and bytes summed, times the largest. Raises
+    DataError (65).
+    """
     return group_rows(rows, keys, counts=COUNTS, sums=SUMS, largest=LARGEST)
 
 

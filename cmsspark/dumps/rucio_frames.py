@@ -25,8 +25,8 @@ def rucio_frames(
 ) -> dict[str, pl.DataFrame]:
     """Return the frames ``names``: ``rse_sums``, ``last_access``, ``differences``.
 
-    ``datasets``: the names of those of DBS, by number; ``rses``: of storage elements; ``storage``: the site and kind of
-    each. Raises DataError (65) on 64-bit overflow.
+    ``datasets``: the names of those of DBS, by number; ``rses``: of storage elements;
+    ``storage``: the site and kind of each. Raises DataError (65) on 64-bit overflow.
     """
     by_kind = rows_by_kind(rows)
     frames = {}
@@ -45,11 +45,12 @@ def _rse_sums(
     rses: Sequence[str],
     storage: Mapping[str, tuple[str, str]],
 ) -> pl.DataFrame:
-    """Return the file replicas by (``rse``, ``dataset_name``: null for files in no block), with ``site_name`` and
-    ``kind``.
+    """Return the file replicas by (``rse``, ``dataset_name``: null for files in no
+    block), with ``site_name`` and ``kind``.
 
-    ``file_count``, ``bytes``; ``new_file_count``, ``new_bytes``: of those made on the day; ``accessed_file_count``;
-    ``created_ms``, ``last_access_ms``: the largest, or null.
+    ``file_count``, ``bytes``; ``new_file_count``, ``new_bytes``: of those made on the
+    day; ``accessed_file_count``; ``created_ms``, ``last_access_ms``: the largest, or
+    null.
     """
     nodes = pl.Series(list(rses), dtype=pl.String)
     numbers = (*COUNTS, *SUMS, *LARGEST)
@@ -58,53 +59,82 @@ def _rse_sums(
     for entry in (*in_blocks, *outside):
         columns = {name: entry.columns[name] for name in numbers}
         sums = pl.DataFrame({"rse": nodes.gather(entry.columns["rse"]), **columns})
-        dataset = _name_datasets(entry)["dataset_name"] if "dataset" in entry.names else pl.lit(None, pl.String)
+        dataset = (
+            _name_datasets(entry)["dataset_name"]
+            if "dataset" in entry.names
+            else pl.lit(None, pl.String)
+        )
         frames.append(sums.with_columns(dataset.alias("dataset_name")).select(list(empty)))
     sums = in_64_bits(
         pl.concat(frames)
         .group_by(_KEYS)
-        .agg(*(exact_sum(name) for name in (*COUNTS, *SUMS)), *(pl.col(name).max() for name in LARGEST))
+        .agg(
+            *(exact_sum(name) for name in (*COUNTS, *SUMS)),
+            *(pl.col(name).max() for name in LARGEST),
+        )
     )
     sites = pl.DataFrame(
         [(rse, site, kind) for rse, (site, kind) in storage.items()],
         schema={"rse": pl.String, "site_name": pl.String, "kind": pl.String},
         orient="row",
     )
-    largest = [pl.when(pl.col(name) >= 0).then(pl.col(name)).alias(new)
-               for name, new in zip(LARGEST, ("created_ms", "last_access_ms"), strict=True)]  # fmt: skip
-    renamed = {"files": "file_count", "new_files": "new_file_count", "accessed_files": "accessed_file_count"}
-    return sums.with_columns(largest).drop("accessed_ms").rename(renamed).join(sites, "rse", "left")
+    largest = [
+        pl.when(pl.col(name) >= 0).then(pl.col(name)).alias(new)
+        for name, new in zip(LARGEST, ("created_ms", "last_access_ms"), strict=True)
+    ]
+    renamed = {
+        "files": "file_count",
+        "new_files": "new_file_count",
+        "accessed_files": "accessed_file_count",
+    }
+    return (
+        sums.with_columns(largest).drop("accessed_ms").rename(renamed).join(sites, "rse", "left")
+    )
 
 
 def _last_accesses(sums: pl.DataFrame, rows: Sequence[KeyedRows]) -> pl.DataFrame:
-    """Return ``dataset_name``, ``rucio_last_access_ms``: the last traced access of each dataset that has one.
+    """Return ``dataset_name``, ``rucio_last_access_ms``: the last traced access of each
+    dataset that has one.
 
-    The largest of its replicas' (``sums``: ``rse_sums``), and of its files', its blocks' and its own in DIDS.
+    The largest of its replicas' (``sums``: ``rse_sums``), and of its files', its
+    blocks' and its own in DIDS.
     """
     of_replicas = sums.select("dataset_name", accessed="last_access_ms")
     of_dids = [_name_datasets(entry).rename({"accessed_ms": "accessed"}) for entry in rows]
     accesses = pl.concat([of_replicas, *of_dids]).drop_nulls()
-    return accesses.group_by("dataset_name").agg(pl.col("accessed").max().alias("rucio_last_access_ms"))
+    return accesses.group_by("dataset_name").agg(
+        pl.col("accessed").max().alias("rucio_last_access_ms")
+    )
 
 
 def _differences(by_kind: Mapping[str, Sequence[KeyedRows]], datasets: pl.Series) -> pl.DataFrame:
-    """Return ``difference``, ``dataset_name``, ``file_count``, ``dbs_bytes`` (null: DBS knows no size), ``rucio_bytes``
-    (null: Rucio has none of the files).
+    """Return ``difference``, ``dataset_name``, ``file_count``, ``dbs_bytes`` (null: DBS
+    knows no size), ``rucio_bytes`` (null: Rucio has none of the files).
     """
     kinds = pl.Series(list(DIFFERENCES), dtype=pl.String)
     names = ("difference", "dataset_name", *SUMMED)
-    frames = [pl.DataFrame(schema=dict.fromkeys(names[:2], pl.String) | dict.fromkeys(SUMMED, pl.Int64))]
+    frames = [
+        pl.DataFrame(schema=dict.fromkeys(names[:2], pl.String) | dict.fromkeys(SUMMED, pl.Int64))
+    ]
     for entry in by_kind[DIFFERING]:
-        keys = {"difference": kinds.gather(entry.columns["difference"]),
-                "dataset_name": datasets.gather(entry.columns["dataset"])}  # fmt: skip
+        keys = {
+            "difference": kinds.gather(entry.columns["difference"]),
+            "dataset_name": datasets.gather(entry.columns["dataset"]),
+        }
         frames.append(pl.DataFrame(keys | {name: entry.columns[name] for name in SUMMED}))
-    frames += [_name_datasets(entry).with_columns(difference=pl.lit("only_rucio")).select(names)
-               for entry in by_kind[ONLY_RUCIO]]  # fmt: skip
+    frames += [
+        _name_datasets(entry).with_columns(difference=pl.lit("only_rucio")).select(names)
+        for entry in by_kind[ONLY_RUCIO]
+    ]
     is_dbs_only = pl.col("difference").str.starts_with("only_dbs")
-    return pl.concat(frames).with_columns(
-        dbs_bytes=pl.when(pl.col("dbs_sized_count") > 0).then("dbs_bytes"),
-        rucio_bytes=pl.when(~is_dbs_only).then("rucio_bytes"),
-    ).drop("dbs_sized_count")
+    return (
+        pl.concat(frames)
+        .with_columns(
+            dbs_bytes=pl.when(pl.col("dbs_sized_count") > 0).then("dbs_bytes"),
+            rucio_bytes=pl.when(~is_dbs_only).then("rucio_bytes"),
+        )
+        .drop("dbs_sized_count")
+    )
 
 
 def _name_datasets(rows: KeyedRows) -> pl.DataFrame:

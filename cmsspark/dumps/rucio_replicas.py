@@ -1,4 +1,6 @@
-"""Replicas of blocks on disk by Rucio: for the index of this process, or for the shuffle join of Spark."""
+"""Replicas of blocks on disk by Rucio: for the index of this process, or for the
+shuffle join of Spark.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def collect_disk_replicas(transport: Transport, scan: RucioScan) -> Iterator[pa.Table]:
-    """Yield tables of ``block`` (the hash of its name, signed) and ``site``: the replicas on disk, each once.
+    """Yield tables of ``block`` (the hash of its name, signed) and ``site``: the
+    replicas on disk, each once.
 
     This process holds 16 bytes for each. Raises DataError (65) where too many rows are damaged.
     """
@@ -40,15 +43,22 @@ def spill_disk_replicas(transport: ProcessTransport, scan: RucioScan) -> list[Pa
     """
     spans = read_disk_replicas(transport, scan)
     counts_by_table(read_spans([span for span in spans if span.kind == READ_COUNTS]))
-    return [partial(_read_tables, span, disk_sites(scan)) for span in spans if span.kind == DISK_REPLICAS]
+    return [
+        partial(_read_tables, span, disk_sites(scan))
+        for span in spans
+        if span.kind == DISK_REPLICAS
+    ]
 
 
 def _read_tables(span: Span, sites: Sequence[str]) -> Iterator[pa.Table]:
     return _tables(read_spans([span]), sites)
 
 
-def persist_disk_replicas(transport: SparkTransport, scan: RucioScan) -> tuple[DataFrame, DataFrame]:
-    """Return rows of ``shuffle_join.DISK_REPLICAS``, each once, and the persisted rows that one Spark job made them of.
+def persist_disk_replicas(
+    transport: SparkTransport, scan: RucioScan
+) -> tuple[DataFrame, DataFrame]:
+    """Return rows of ``shuffle_join.DISK_REPLICAS``, each once, and the persisted rows
+    that one Spark job made them of.
 
     Raises DataError (65) where too many rows are damaged.
     """
@@ -58,10 +68,14 @@ def persist_disk_replicas(transport: SparkTransport, scan: RucioScan) -> tuple[D
         rows = read_disk_replicas(transport, scan).persist(StorageLevel.MEMORY_AND_DISK)
         counts = rows.where(f"kind = '{READ_COUNTS}'").select("packed").collect()
     counts_by_table(unpack(0, READ_COUNTS, bytes(row["packed"])) for row in counts)
-    return rows.mapInArrow(partial(_unpack_replicas, disk_sites(scan)), shuffle_join.DISK_REPLICAS), rows
+    return rows.mapInArrow(
+        partial(_unpack_replicas, disk_sites(scan)), shuffle_join.DISK_REPLICAS
+    ), rows
 
 
-def _unpack_replicas(sites: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _unpack_replicas(
+    sites: Sequence[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Yield rows of replicas on disk as columns. Runs in Python workers."""
     from cmsspark.dumps.spark_transport import unpack_batches
 
@@ -75,5 +89,8 @@ def _tables(rows: Iterable[KeyedRows], sites: Sequence[str]) -> Iterator[pa.Tabl
     texts = array(list(sites), "string")
     for entry in rows:
         if entry.kind == DISK_REPLICAS:
-            columns = [from_numpy(entry.columns["block"].view(np.int64)), texts.take(from_numpy(entry.columns["site"]))]
+            columns = [
+                from_numpy(entry.columns["block"].view(np.int64)),
+                texts.take(from_numpy(entry.columns["site"])),
+            ]
             yield pa.table(columns, ["block", "site"])

@@ -1,7 +1,8 @@
 """Keyed rows of a Rucio dump (rules 24 to 26).
 
-First all rows of a file meet, by the hash of its name: :class:`FileMerge` has its block, size and replicas, and sums
-them by (block, RSE). Then all sums of a dataset meet, by the hash of its name: :mod:`cmsspark.dumps.rucio_blocks`.
+First all rows of a file meet, by the hash of its name: :class:`FileMerge` has its
+block, size and replicas, and sums them by (block, RSE). Then all sums of a dataset
+meet, by the hash of its name: :mod:`cmsspark.dumps.rucio_blocks`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,22 @@ from cmsspark.dumps.keyed_rows import (
     rank_names,
     rows_by_kind,
 )
-from cmsspark.dumps.rucio_files import ACCESS_COLUMNS, REPLICA_COLUMNS, FileSums, RucioFiles, join_files, sum_files
+from cmsspark.dumps.rucio_files import (
+    ACCESS_COLUMNS,
+    REPLICA_COLUMNS,
+    FileSums,
+    RucioFiles,
+    join_files,
+    sum_files,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Rows of files: of CONTENTS, of REPLICAS, of DIDS.
 CONTENTS, FILE_REPLICAS, FILE_ACCESSES = "rucio_contents", "rucio_replicas", "rucio_accesses"
-#: Rows of datasets, by their name's hash: accesses of it and its blocks and files, and the blocks that are in it.
+#: Rows of datasets, by their name's hash: accesses of it and its blocks and files, and
+#: the blocks that are in it.
 DATASET_ACCESSES, ATTACHMENTS = "dataset_accesses", "attachments"
 #: Sums of the first merge: by (block, RSE), by block, and by RSE of files in no block.
 BLOCK_SUMS, BLOCK_TOTALS, OUTSIDE = "block_sums", "block_totals", "outside"
@@ -50,12 +59,16 @@ def dataset_access_rows(datasets: Hashes, accessed_ms: Longs, keys: int) -> Iter
     hashes, positions = np.unique(datasets, return_inverse=True)
     largest = np.full(len(hashes), -1, np.int64)
     np.maximum.at(largest, positions, accessed_ms)
-    return by_key(DATASET_ACCESSES, keys_of_hashes(hashes, keys), {"dataset": hashes, "accessed_ms": largest})
+    return by_key(
+        DATASET_ACCESSES, keys_of_hashes(hashes, keys), {"dataset": hashes, "accessed_ms": largest}
+    )
 
 
 @dataclass(frozen=True)
 class BlockNames:
-    """Names of blocks, in order of their bytes; of each both hashes, and the number of its dataset."""
+    """Names of blocks, in order of their bytes; of each both hashes, and the number of
+    its dataset.
+    """
 
     names: pa.StringArray
 
@@ -87,10 +100,16 @@ class BlockNames:
         return to_numpy(self._datasets.indices, np.int32).astype(np.int64)
 
     def rows(self, kind: str, columns: Columns, keys: int) -> Iterator[KeyedRows]:
-        """Yield rows by the key of the dataset; ``block`` of ``columns``, a number here, becomes its name's hashes."""
+        """Yield rows by the key of the dataset; ``block`` of ``columns``, a number
+        here, becomes its name's hashes.
+        """
         block = columns["block"]
         dataset = self.dataset[block]
-        named = columns | {"block": self.hashes[block], "check": self.checks[block], "dataset": dataset}
+        named = columns | {
+            "block": self.hashes[block],
+            "check": self.checks[block],
+            "dataset": dataset,
+        }
         row_keys = keys_of_hashes(self.dataset_hashes, keys)[dataset]
         return by_key(kind, row_keys, named, {"dataset": self.datasets})
 
@@ -112,7 +131,11 @@ class FilesOfKey:
         columns = join_columns(contents, ("hash", "check", "bytes")) | {"block": ranks[numbers]}
         replicas = join_columns(rows.pop(FILE_REPLICAS, []), REPLICA_COLUMNS)
         accesses = join_columns(rows.pop(FILE_ACCESSES, []), ACCESS_COLUMNS)
-        return cls(join_files(columns, replicas), accesses, BlockNames(names.take(from_numpy(np.argsort(ranks)))))
+        return cls(
+            join_files(columns, replicas),
+            accesses,
+            BlockNames(names.take(from_numpy(np.argsort(ranks)))),
+        )
 
 
 @dataclass(frozen=True)
@@ -123,7 +146,9 @@ class FileMerge:
     day_ms: tuple[int, int]
 
     def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
-        """Yield sums by block, by the key of its dataset, and what is of no file as it is. Raises DataError (65)."""
+        """Yield sums by block, by the key of its dataset, and what is of no file as it
+        is. Raises DataError (65).
+        """
         by_kind = rows_by_kind(rows)
         yield from self.sums(FilesOfKey.from_rows(by_kind))
         for of_kind in by_kind.values():
@@ -133,7 +158,9 @@ class FileMerge:
         """Yield the sums of the files."""
         sums = sum_files(of_key.files, of_key.accesses, self.day_ms)
         yield from of_key.blocks.rows(BLOCK_SUMS, sums.sums, self.keys)
-        yield from of_key.blocks.rows(BLOCK_TOTALS, {"block": sums.blocks, **sums.totals}, self.keys)
+        yield from of_key.blocks.rows(
+            BLOCK_TOTALS, {"block": sums.blocks, **sums.totals}, self.keys
+        )
         yield from self._accesses(of_key.blocks, sums)
         if len(sums.no_block["rse"]):
             yield KeyedRows(0, OUTSIDE, sums.no_block)
@@ -141,12 +168,17 @@ class FileMerge:
     def _accesses(self, blocks: BlockNames, sums: FileSums) -> Iterator[KeyedRows]:
         numbers, accessed_ms = sums.accessed
         if len(numbers):
-            yield from dataset_access_rows(blocks.dataset_hashes[blocks.dataset[numbers]], accessed_ms, self.keys)
+            yield from dataset_access_rows(
+                blocks.dataset_hashes[blocks.dataset[numbers]], accessed_ms, self.keys
+            )
 
 
-def find_disk_replicas(keys: int, sites: tuple[int, ...], key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
-    """Yield (``block``, ``site``) of replicas on disk, the hash of the name and a number, by the block's key; and the
-    counts of tasks that read. ``sites``: of each RSE by number, -1 where it is not disk.
+def find_disk_replicas(
+    keys: int, sites: tuple[int, ...], key: int, rows: Iterable[KeyedRows]
+) -> Iterator[KeyedRows]:
+    """Yield (``block``, ``site``) of replicas on disk, the hash of the name and a
+    number, by the block's key; and the counts of tasks that read. ``sites``: of each
+    RSE by number, -1 where it is not disk.
     """
     by_kind = rows_by_kind(rows)
     yield from by_kind.pop(READ_COUNTS, [])

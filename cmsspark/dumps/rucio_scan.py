@@ -62,7 +62,12 @@ class RucioScan:
     @property
     def files(self) -> list[tuple[str, InputFile]]:
         """The files that have content, the largest first, with their tables."""
-        files = [(table, file) for table in TABLES for file in self.dump.tables.get(table, ()) if file.size]
+        files = [
+            (table, file)
+            for table in TABLES
+            for file in self.dump.tables.get(table, ())
+            if file.size
+        ]
         return sorted(files, key=lambda pair: -pair[1].size)
 
     @property
@@ -90,7 +95,9 @@ class RangeMapper:
         read = {"REPLICAS": self._replicas, "CONTENTS": self._contents, "DIDS": self._accesses}
         for entry in ranges:
             reader = RucioReader(entry.table, self.accessed_before_ms)
-            pieces = reader.pieces(entry.stream, entry.path, entry.first, entry.last, entry.container)
+            pieces = reader.pieces(
+                entry.stream, entry.path, entry.first, entry.last, entry.container
+            )
             yield from read[entry.table](reader, pieces)
             yield _pack_counts(entry.table, reader.counts)
 
@@ -128,10 +135,17 @@ def _first(both: tuple[Columns, Columns], second: list[Columns]) -> Columns:
 def _pack_counts(table: str, counts: TableCounts) -> KeyedRows:
     numbers = {"rows": np.array([counts.records]), "damaged": np.array([counts.damaged])}
     kinds = {kind: count for kind, count in counts.ignored.items() if count}
-    columns = {**numbers, "example": np.arange(len(counts.examples)), "ignored": np.array([*kinds.values()], np.int64),
-               "kind": np.arange(len(kinds)), "table": np.zeros(1, np.int64)}  # fmt: skip
+    columns = {
+        **numbers,
+        "example": np.arange(len(counts.examples)),
+        "ignored": np.array([*kinds.values()], np.int64),
+        "kind": np.arange(len(kinds)),
+        "table": np.zeros(1, np.int64),
+    }
     names = {"example": counts.examples, "kind": list(kinds), "table": [table]}
-    return KeyedRows(0, READ_COUNTS, columns, {name: array(texts, "string") for name, texts in names.items()})
+    return KeyedRows(
+        0, READ_COUNTS, columns, {name: array(texts, "string") for name, texts in names.items()}
+    )
 
 
 def counts_by_table(rows: Iterable[KeyedRows]) -> dict[str, TableCounts]:
@@ -140,8 +154,12 @@ def counts_by_table(rows: Iterable[KeyedRows]) -> dict[str, TableCounts]:
     for entry in rows:
         if entry.kind == READ_COUNTS:
             texts = {name: values.to_pylist() for name, values in entry.names.items()}
-            part = TableCounts(int(entry.columns["rows"][0]), int(entry.columns["damaged"][0]), texts["example"])
-            part.ignored.update(dict(zip(texts["kind"], entry.columns["ignored"].tolist(), strict=True)))
+            part = TableCounts(
+                int(entry.columns["rows"][0]), int(entry.columns["damaged"][0]), texts["example"]
+            )
+            part.ignored.update(
+                dict(zip(texts["kind"], entry.columns["ignored"].tolist(), strict=True))
+            )
             by_table.setdefault(texts["table"][0], TableCounts()).add(part)
     for table, counts in sorted(by_table.items()):
         counts.check(table)
@@ -149,13 +167,17 @@ def counts_by_table(rows: Iterable[KeyedRows]) -> dict[str, TableCounts]:
 
 
 def accessed_before_ms(frames: Sequence[str], day: date) -> int | None:
-    """Return the end of the day after ``day``, in UTC ms, for a job that reads last accesses (rule 35); else None."""
+    """Return the end of the day after ``day``, in UTC ms, for a job that reads last
+    accesses (rule 35); else None.
+    """
     return dates.start_ms(day) + 2 * dates.DAY_MS if "last_access" in frames else None
 
 
 def future_accesses(entry: Mapping[str, Any], day: date) -> list[str]:
     """Return warnings about last accesses in the future, by a manifest's entry on Rucio."""
-    counts = {table: rows["ignored"].get(FUTURE_ACCESS, 0) for table, rows in entry["tables"].items()}
+    counts = {
+        table: rows["ignored"].get(FUTURE_ACCESS, 0) for table, rows in entry["tables"].items()
+    }
     return [
         f"rucio: {pluralize(count, 'last access', 'last accesses')} of {table} after {day + timedelta(days=1)}"
         " are in the future and not believed"
@@ -165,7 +187,9 @@ def future_accesses(entry: Mapping[str, Any], day: date) -> list[str]:
 
 
 def read_rses(dump: Dump, rses_file: str | None, opened: Any) -> tuple[Rses, TableCounts]:
-    """Return the storage elements of a dump. Raises DataError (65), SettingsError (78) for wrong exceptions."""
+    """Return the storage elements of a dump. Raises DataError (65), SettingsError (78)
+    for wrong exceptions.
+    """
     reader = RucioReader("RSES")
     rows: list[tuple[str | None, str | None, str | None, int | None]] = []
     for file in dump.tables["RSES"]:
@@ -177,7 +201,9 @@ def read_rses(dump: Dump, rses_file: str | None, opened: Any) -> tuple[Rses, Tab
 
 @contextmanager
 def open_local(path: str) -> Iterator[IO[bytes]]:
-    """Open a file of a dump on a disk. Raises DataError (65), NotReady (75) where the disk is away."""
+    """Open a file of a dump on a disk. Raises DataError (65), NotReady (75) where the
+    disk is away.
+    """
     try:
         with open(local_path(path), "rb") as stream:
             yield stream

@@ -1,7 +1,8 @@
 """The files of a Rucio dump in Spark: tasks read ranges of them. Each table is read once.
 
-A worker opens the files that it can reach, in ranges: on a disk, and on HDFS where the extra ``cmsspark[hdfs]`` is
-installed. Spark reads all others, a task for each file, and passes their bytes piece by piece.
+A worker opens the files that it can reach, in ranges: on a disk, and on HDFS where the
+extra ``cmsspark[hdfs]`` is installed. Spark reads all others, a task for each file, and
+passes their bytes piece by piece.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-#: Bytes of a file that are read with one numbering of names. A worker that opens the files reads them in one task.
+#: Bytes of a file that are read with one numbering of names. A worker that opens the
+#: files reads them in one task.
 RANGE_BYTES: Final = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class RangeSource:
-    """Files of Rucio: the ``rows`` that Spark hands to its workers, and ``items``, which makes ranges of them."""
+    """Files of Rucio: the ``rows`` that Spark hands to its workers, and ``items``,
+    which makes ranges of them.
+    """
 
     rows: DataFrame
     items: Callable[[Iterable[pa.RecordBatch]], Iterator[OpenRange]]
@@ -51,15 +55,26 @@ def range_sources(
     is_hdfs = all(file.path.startswith(SCHEME) for _, file in files)
     client = (remote or choose_client(spark)) if is_hdfs and files else None
     is_local_dump = all(is_local(file.path) for _, file in files)
-    if not files or (feed != "spark" and (feed == "direct" or is_local_dump or client is not None)):
-        starts = [(table, file, first) for table, file in files for first in range(0, file.size, range_bytes)]
+    if not files or (
+        feed != "spark" and (feed == "direct" or is_local_dump or client is not None)
+    ):
+        starts = [
+            (table, file, first)
+            for table, file in files
+            for first in range(0, file.size, range_bytes)
+        ]
         ranges = [(table, file.path, first) for table, file, first in starts]
         if client is None:
             numbers = spark.range(0, len(ranges), 1, max(1, len(ranges))).toDF("number")
         else:
-            middles = [(file.path, (first + min(first + range_bytes, file.size)) // 2) for _, file, first in starts]
+            middles = [
+                (file.path, (first + min(first + range_bytes, file.size)) // 2)
+                for _, file, first in starts
+            ]
             numbers = numbered_tasks(spark, middles)
-        return [RangeSource(numbers, partial(_open_ranges, ranges, range_bytes, client), scan.weight)], 0
+        return [
+            RangeSource(numbers, partial(_open_ranges, ranges, range_bytes, client), scan.weight)
+        ], 0
     sources = []
     for table in sorted({table for table, _ in files}):
         listed = [file for of_table, file in files if of_table == table]
@@ -78,12 +93,16 @@ def _pieces(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def numbered_tasks(spark: SparkSession, bytes_of_tasks: Sequence[tuple[str, int]]) -> DataFrame:
-    """Return the rows 0, 1, … (column ``number``), a task each, which prefers the hosts that store one of its bytes.
+    """Return the rows 0, 1, … (column ``number``), a task each, which prefers the hosts
+    that store one of its bytes.
 
-    ``bytes_of_tasks``: the path of a file, and a position in it, such as the middle of what the task reads.
+    ``bytes_of_tasks``: the path of a file, and a position in it, such as the middle of
+    what the task reads.
     """
     files = HadoopFiles(spark)
-    return place_tasks(spark, [files.hosts_at(path, position) for path, position in bytes_of_tasks])
+    return place_tasks(
+        spark, [files.hosts_at(path, position) for path, position in bytes_of_tasks]
+    )
 
 
 def place_tasks(spark: SparkSession, hosts: Sequence[tuple[str, ...]]) -> DataFrame:
@@ -123,8 +142,12 @@ def _open_remote(files: RemoteFiles, path: str) -> Iterator[IO[bytes]]:
         yield cast("IO[bytes]", remote)
 
 
-def _open_pieces(table: str, range_bytes: int, batches: Iterable[pa.RecordBatch]) -> Iterator[OpenRange]:
-    """Open whole files of a table, of rows (path, size, bytes between newlines), range after range."""
+def _open_pieces(
+    table: str, range_bytes: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[OpenRange]:
+    """Open whole files of a table, of rows (path, size, bytes between newlines), range
+    after range.
+    """
     pieces = (piece for batch in batches for piece in _runs(batch))
     for (path, size), of_file in groupby(pieces, key=itemgetter(0)):
         forward = ForwardStream(size, (content for _, content in of_file))
@@ -136,7 +159,9 @@ def _open_pieces(table: str, range_bytes: int, batches: Iterable[pa.RecordBatch]
 
 
 class ForwardStream:
-    """Bytes that can be read from the last released position on. ``size``: of the file; later bytes are not of it."""
+    """Bytes that can be read from the last released position on. ``size``: of the file;
+    later bytes are not of it.
+    """
 
     def __init__(self, size: int, pieces: Iterable[bytes]) -> None:
         self._size = size
@@ -173,7 +198,9 @@ class ForwardStream:
         return content
 
     def release(self, before: int) -> None:
-        """Forget the bytes before a position; those that have not come yet are dropped when they come."""
+        """Forget the bytes before a position; those that have not come yet are dropped
+        when they come.
+        """
         while self._begin + len(self._buffer) <= before:
             self._begin += len(self._buffer)
             self._buffer = bytearray()

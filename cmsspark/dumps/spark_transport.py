@@ -1,4 +1,5 @@
-"""Keyed rows in Spark: tasks make packed rows, an exchange brings those of one key together, and a task merges them.
+"""Keyed rows in Spark: tasks make packed rows, an exchange brings those of one key
+together, and a task merges them.
 
 The JVM neither decodes nor compares rows. The classes run in Python workers.
 """
@@ -40,9 +41,10 @@ _SENT_ROWS: Final = 1_000_000
 
 @dataclass
 class SparkTransport:
-    """Carries rows by exchanges of Spark. ``feed``: ``direct`` (workers open the files), ``spark`` (Spark passes lines
-    or bytes), or ``auto``. ``remote``: what opens files on HDFS in the workers; None: the client that is installed, if
-    there is one. ``range_bytes``: of Rucio's files that are read with one numbering of names.
+    """Carries rows by exchanges of Spark. ``feed``: ``direct`` (workers open the
+    files), ``spark`` (Spark passes lines or bytes), or ``auto``. ``remote``: what opens
+    files on HDFS in the workers; None: the client that is installed, if there is one.
+    ``range_bytes``: of Rucio's files that are read with one numbering of names.
     """
 
     spark: SparkSession
@@ -61,13 +63,17 @@ class SparkTransport:
 
     def ranges(self, scan: RucioScan) -> list[RangeSource]:
         """See :class:`cmsspark.dumps.dump_plan.Transport`."""
-        sources, self._undivided = range_sources(self.spark, scan, self.feed, self.remote, self.range_bytes)
+        sources, self._undivided = range_sources(
+            self.spark, scan, self.feed, self.remote, self.range_bytes
+        )
         return sources
 
     def map(self, source: TableSource | RangeSource, mapper: Mapper[Any], keys: int) -> DataFrame:
         """See :class:`cmsspark.dumps.dump_plan.Transport`."""
         self._weight += source.weight
-        return source.rows.mapInArrow(partial(_map_items, source.items, mapper, partition_numbers(keys)), SCHEMA)
+        return source.rows.mapInArrow(
+            partial(_map_items, source.items, mapper, partition_numbers(keys)), SCHEMA
+        )
 
     def union(self, rows: Sequence[DataFrame]) -> DataFrame:
         """See :class:`cmsspark.dumps.dump_plan.Transport`."""
@@ -75,7 +81,9 @@ class SparkTransport:
 
     def merge(self, rows: DataFrame, keys: int, merge: Merge) -> DataFrame:
         """See :class:`cmsspark.dumps.dump_plan.Transport`: one exchange."""
-        return rows.repartition(keys, "part").mapInArrow(partial(_merge_keys, merge, partition_numbers(keys)), SCHEMA)
+        return rows.repartition(keys, "part").mapInArrow(
+            partial(_merge_keys, merge, partition_numbers(keys)), SCHEMA
+        )
 
     def collect(self, rows: DataFrame) -> list[KeyedRows]:
         """See :class:`cmsspark.dumps.dump_plan.Transport`: one job."""
@@ -87,10 +95,15 @@ class SparkTransport:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run actions on rows: without adaptive execution, and with Rucio's files a task each where Spark reads them,
-        as an Avro block may lie on both sides of any byte.
+        """Run actions on rows: without adaptive execution, and with Rucio's files a
+        task each where Spark reads them, as an Avro block may lie on both sides of any
+        byte.
         """
-        names = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes") if self._undivided else ()
+        names = (
+            ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
+            if self._undivided
+            else ()
+        )
         before = {name: self.spark.conf.get(name) for name in names}
         for name in names:
             self.spark.conf.set(name, str(self._undivided))
@@ -138,7 +151,11 @@ def _pack_rows(rows: Iterable[KeyedRows], to_partition: Sequence[int]) -> Iterat
     for entry in rows:
         numbers = [np.array([number], np.int32) for number in (to_partition[entry.key], entry.key)]
         packed = buffers.binary([b"".join(entry.buffers())])
-        columns = [*map(buffers.from_numpy, numbers), buffers.array([entry.kind], "string"), packed]
+        columns = [
+            *map(buffers.from_numpy, numbers),
+            buffers.array([entry.kind], "string"),
+            packed,
+        ]
         yield pa.RecordBatch.from_arrays(columns, ["part", "key", "kind", "packed"])
 
 
@@ -150,7 +167,9 @@ def send_table(spark: SparkSession, rows: pa.Table, schema: Table) -> DataFrame:
     return numbers.mapInArrow(partial(_decode, packed), schema.spark())
 
 
-def _decode(packed: Sequence[bytes], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _decode(
+    packed: Sequence[bytes], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows that are encoded under the numbers of the input."""
     for number in first_values(batches):
         yield from decode_rows(packed[number]).to_batches()

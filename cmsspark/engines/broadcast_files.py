@@ -1,4 +1,6 @@
-"""Folders of snapshots on the hosts of tasks: opened in place, or sent to the executors as an archive."""
+"""Folders of snapshots on the hosts of tasks: opened in place, or sent to the executors
+as an archive.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from cmsspark.filesystems.storage import Files, join
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Archives from this size on are fetched from the cluster's file system, smaller ones from the driver.
+#: Archives from this size on are fetched from the cluster's file system, smaller ones
+#: from the driver.
 SHARED_BYTES: Final = 256 * 1024 * 1024
 #: The option of Spark that sets another limit.
 SHARED_BYTES_KEY: Final = "spark.cmsspark.sharedIndexBytes"
@@ -29,11 +32,12 @@ SHARED_FOLDER: Final = ".cmsspark/snapshots"
 
 
 def ship(spark: SparkSession, folder: Path) -> str:
-    """Make the folder of a snapshot available to tasks and return its name for :func:`local_folder`.
+    """Make the folder of a snapshot available to tasks and return its name for
+    :func:`local_folder`.
 
-    Tasks of a local session open it in place. On a cluster Spark unpacks an archive of it on each executor. Raises
-    OutputError (73) if the archive cannot be written beside the snapshot, SettingsError (78) for an option that is no
-    number.
+    Tasks of a local session open it in place. On a cluster Spark unpacks an archive of
+    it on each executor. Raises OutputError (73) if the archive cannot be written beside
+    the snapshot, SettingsError (78) for an option that is no number.
     """
     master = spark.sparkContext.master
     if master.startswith("local") and "cluster" not in master:
@@ -53,15 +57,19 @@ def _shared_bytes(spark: SparkSession) -> int:
     if value.isascii() and value.isdigit():
         return int(value)
     raise SettingsError(
-        f"{SHARED_BYTES_KEY} is a number of bytes", found=repr(value), next_step=f"write one such as {SHARED_BYTES}"
+        f"{SHARED_BYTES_KEY} is a number of bytes",
+        found=repr(value),
+        next_step=f"write one such as {SHARED_BYTES}",
     )
 
 
 def shared(files: Files, packed: Path) -> str | None:
-    """Copy an archive to the cluster's file system, once, and return its location; None where that does not work.
+    """Copy an archive to the cluster's file system, once, and return its location; None
+    where that does not work.
 
-    All executors fetch a large archive when they start: many DataNodes serve them faster than the one driver. Archives
-    older than ``KEPT_DAYS`` whose local copy is gone are deleted.
+    All executors fetch a large archive when they start: many DataNodes serve them
+    faster than the one driver. Archives older than ``KEPT_DAYS`` whose local copy is
+    gone are deleted.
     """
     oldest_ms = clock.now_ms() - KEPT_DAYS * DAY_MS
     try:
@@ -82,7 +90,9 @@ def shared(files: Files, packed: Path) -> str | None:
 
 
 def archive(folder: Path) -> Path:
-    """Return a tar of the folder's files, made once beside it. Archives of deleted snapshots are deleted."""
+    """Return a tar of the folder's files, made once beside it. Archives of deleted
+    snapshots are deleted.
+    """
     target = folder.parent / "shipped" / f"{folder.name}.tar"
     partial = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
@@ -99,12 +109,16 @@ def archive(folder: Path) -> Path:
     except OSError as error:
         with suppress(OSError):
             partial.unlink()
-        raise OutputError("the catalogue's archive cannot be written", where=target, found=error.strerror) from None
+        raise OutputError(
+            "the catalogue's archive cannot be written", where=target, found=error.strerror
+        ) from None
     return target
 
 
 def local_folder(name: str) -> Path:
-    """Return the folder of a snapshot on this host: an absolute path, or where Spark unpacked the archive."""
+    """Return the folder of a snapshot on this host: an absolute path, or where Spark
+    unpacked the archive.
+    """
     folder = Path(name)
     if folder.is_absolute():
         return folder

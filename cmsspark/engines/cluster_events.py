@@ -1,4 +1,6 @@
-"""What befell a run on a cluster: lost executors, stages and tasks that ran again, speculative copies of tasks."""
+"""What befell a run on a cluster: lost executors, stages and tasks that ran again,
+speculative copies of tasks.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ if TYPE_CHECKING:
 
 #: Reasons of Spark for executors that it lets go: they are no loss.
 _LET_GO: Final = re.compile(
-    r"killed by driver|idle|explicit termination request|decommission|exited with code 0\b", re.IGNORECASE
+    r"killed by driver|idle|explicit termination request|decommission|exited with code 0\b",
+    re.IGNORECASE,
 )
 #: Why Spark ends a task of which a copy was faster.
 _OTHER_ATTEMPT: Final = "another attempt succeeded"
@@ -21,12 +24,14 @@ _REASON_CHARACTERS: Final = 300
 
 
 def cluster_events(spark: SparkSession) -> list[dict[str, Any]]:
-    """Return what befell executors and tasks until now, from Spark's own status; empty in a local session.
+    """Return what befell executors and tasks until now, from Spark's own status; empty
+    in a local session.
 
-    Each entry has ``event``: ``executor_lost`` (``executor``, ``host``, and ``reason``, such as a preemption or a lost
-    node), ``stage_repeated`` (``stage``, ``attempts``, ``reason`` of a failure), ``tasks_repeated`` (``stage``,
-    ``tasks`` that failed, ``reason`` of one) or ``speculative_copies`` (``stage``, ``tasks`` of which a copy was
-    faster).
+    Each entry has ``event``: ``executor_lost`` (``executor``, ``host``, and ``reason``,
+    such as a preemption or a lost node), ``stage_repeated`` (``stage``, ``attempts``,
+    ``reason`` of a failure), ``tasks_repeated`` (``stage``, ``tasks`` that failed,
+    ``reason`` of one) or ``speculative_copies`` (``stage``, ``tasks`` of which a copy
+    was faster).
     """
     if spark.sparkContext.master.startswith("local"):
         return []
@@ -56,7 +61,11 @@ def _repeated(store: Any, jvm: Any) -> Iterator[dict[str, Any]]:
         attempts.setdefault(stage.stageId(), []).append(stage)
     for number, stages in sorted(attempts.items()):
         if len(stages) > 1:
-            reasons = [stage.failureReason().get() for stage in stages if stage.failureReason().isDefined()]
+            reasons = [
+                stage.failureReason().get()
+                for stage in stages
+                if stage.failureReason().isDefined()
+            ]
             reason = {"reason": _line(reasons[0])} if reasons else {}
             yield {"event": "stage_repeated", "stage": number, "attempts": len(stages), **reason}
         if failed := sum(stage.numFailedTasks() for stage in stages):
@@ -83,7 +92,9 @@ def _failures(store: Any, stage: Any, jvm: Any) -> Iterator[str]:
 def _faster_copies(stage: Any) -> int:
     """Return the tasks of a stage that ended because another attempt was faster."""
     return sum(
-        int(entry._2()) for entry in _elements(stage.killedTasksSummary().toSeq()) if _OTHER_ATTEMPT in entry._1()
+        int(entry._2())
+        for entry in _elements(stage.killedTasksSummary().toSeq())
+        if _OTHER_ATTEMPT in entry._1()
     )
 
 

@@ -1,7 +1,8 @@
-"""The scan of logs on HDFS that Spark's Python workers open themselves (:mod:`cmsspark.filesystems.hdfs`).
+"""The scan of logs on HDFS that Spark's Python workers open themselves
+(:mod:`cmsspark.filesystems.hdfs`).
 
-Spark still plans who reads what: it packs files into tasks and runs a task where most of its bytes are. It opens no
-file. A plain file larger than a task is divided at lines.
+Spark still plans who reads what: it packs files into tasks and runs a task where most
+of its bytes are. It opens no file. A plain file larger than a task is divided at lines.
 """
 
 from __future__ import annotations
@@ -29,9 +30,15 @@ def is_on_hdfs(stream: StreamFiles) -> bool:
 
 
 def scan_hdfs(
-    spark: SparkSession, stream: StreamFiles, context: TaskContext, files: RemoteFiles, task_bytes: int, schema: str
+    spark: SparkSession,
+    stream: StreamFiles,
+    context: TaskContext,
+    files: RemoteFiles,
+    task_bytes: int,
+    schema: str,
 ) -> DataFrame:
-    """Return the rows of a stream whose files the workers open with ``files``. See :func:`cmsspark.engines.scan.scan`.
+    """Return the rows of a stream whose files the workers open with ``files``. See
+    :func:`cmsspark.engines.scan.scan`.
 
     ``task_bytes``: a larger plain file is divided into tasks of so many bytes.
     """
@@ -45,12 +52,15 @@ def scan_hdfs(
         parts.append(listed.mapInArrow(partial(_read_hdfs, stream, context, files, ()), schema))
     if ranges:
         numbers = spark.range(0, len(ranges), 1, len(ranges))
-        parts.append(numbers.mapInArrow(partial(_read_hdfs, stream, context, files, ranges), schema))
+        parts.append(
+            numbers.mapInArrow(partial(_read_hdfs, stream, context, files, ranges), schema)
+        )
     return reduce(lambda first, right: first.unionByName(right), parts)
 
 
 def divide(stream: StreamFiles, task_bytes: int) -> list[LineRange]:
-    """Return the ranges of the plain files that are larger than a task: of about even size, the last one open.
+    """Return the ranges of the plain files that are larger than a task: of about even
+    size, the last one open.
 
     A file that grows or shrinks after it was listed fails the run at its end.
     """
@@ -60,10 +70,14 @@ def divide(stream: StreamFiles, task_bytes: int) -> list[LineRange]:
 
 
 def split_file(path: str, size: int, task_bytes: int) -> list[LineRange]:
-    """Return a file's even ranges, the last one open: one of a packed file, or of one no larger than a task."""
+    """Return a file's even ranges, the last one open: one of a packed file, or of one
+    no larger than a task.
+    """
     count = 1 if is_packed_name(path) else max(1, -(-size // task_bytes))
     starts = [size * number // count for number in range(count)]
-    return [LineRange(path, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
+    return [
+        LineRange(path, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)
+    ]
 
 
 def _read_hdfs(
@@ -80,5 +94,7 @@ def _read_hdfs(
         is_accepted = piece.path in context.accepted
         with open_range(files, piece, unpacker) as opened:
             opened_stream = cast("IO[bytes]", opened)
-            yield from context.read_file(opened_stream, piece.path, reader, aggregator, accept_damaged=is_accepted)
+            yield from context.read_file(
+                opened_stream, piece.path, reader, aggregator, accept_damaged=is_accepted
+            )
     yield from context.batches(reader, aggregator, is_last=True)

@@ -1,4 +1,6 @@
-"""The merge of jobs, as the runners start it: partitions of records by job, on disk where they are many."""
+"""The merge of jobs, as the runners start it: partitions of records by job, on disk
+where they are many.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,9 @@ _SIZE: Final = struct.Struct("<I")
 class HtcondorMergeSpec:
     """What the merge of a day's jobs needs. ``inputs`` and ``replicas``: folders of snapshots.
 
-    ``earlier``: hashes of the ids of the jobs of the day before, sorted; empty where they are read with the day's logs,
-    or where there are none. ``spool``: the folder for records that do not fit in memory.
+    ``earlier``: hashes of the ids of the jobs of the day before, sorted; empty where
+    they are read with the day's logs, or where there are none. ``spool``: the folder
+    for records that do not fit in memory.
     """
 
     stream: str
@@ -56,7 +59,9 @@ class HtcondorMergeSpec:
         """Open the snapshots, which lie on this host."""
         replicas = Replicas(local_folder(self.replicas)) if self.replicas else None
         inputs = Catalogue(local_folder(self.inputs))
-        return HtcondorMerge(self.stream, inputs, replicas, cache(self.pseudonyms.pseudonym), self.earlier)
+        return HtcondorMerge(
+            self.stream, inputs, replicas, cache(self.pseudonyms.pseudonym), self.earlier
+        )
 
 
 @dataclass
@@ -90,10 +95,12 @@ class JobTables:
 
 
 class JobSpool:
-    """Records of jobs in partitions by the hash of their id, so that all records of a job are in one.
+    """Records of jobs in partitions by the hash of their id, so that all records of a
+    job are in one.
 
-    The files lie in a private folder that is removed in the end, after a kill by a later run: records have the names of
-    users. Raises OutputError (73) where they cannot be written.
+    The files lie in a private folder that is removed in the end, after a kill by a
+    later run: records have the names of users. Raises OutputError (73) where they
+    cannot be written.
     """
 
     def __init__(self, folder: str, held_bytes: int = HELD_BYTES) -> None:
@@ -115,7 +122,9 @@ class JobSpool:
         if kinds.keys() == {EARLIER}:
             self._earlier.append(np.unique(hashes))
             return None
-        for number, record in zip((hashes & (PARTITIONS - 1)).tolist(), batch["record"].to_pylist(), strict=True):
+        for number, record in zip(
+            (hashes & (PARTITIONS - 1)).tolist(), batch["record"].to_pylist(), strict=True
+        ):
             self._records.setdefault(number, []).append(record)
         self._bytes += batch["record"].nbytes
         if self._bytes > self._limit:
@@ -125,7 +134,9 @@ class JobSpool:
     def _write(self) -> None:
         try:
             if self._folder is None:
-                self._folder = self._stack.enter_context(locked_folder(self._parent, "jobs-", mode=0o700))
+                self._folder = self._stack.enter_context(
+                    locked_folder(self._parent, "jobs-", mode=0o700)
+                )
             for number, records in self._records.items():
                 with (self._folder / str(number)).open("ab") as sink:
                     sink.write(b"".join(_SIZE.pack(len(record)) + record for record in records))
@@ -169,7 +180,9 @@ def _records(content: bytes) -> Iterator[bytes]:
 def without_jobs(
     batches: Iterable[pa.RecordBatch], spec: HtcondorMergeSpec, tables: JobTables
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a scan with those of jobs merged; ``tables`` receives their tables. Needs one process."""
+    """Yield the rows of a scan with those of jobs merged; ``tables`` receives their
+    tables. Needs one process.
+    """
     spool = JobSpool(spec.spool)
     try:
         for batch in batches:
@@ -178,7 +191,9 @@ def without_jobs(
                 yield accesses
         merge = spec.open()
         earlier = spool.earlier()
-        merge = replace(merge, earlier=np.union1d(merge.earlier, earlier)) if len(earlier) else merge
+        merge = (
+            replace(merge, earlier=np.union1d(merge.earlier, earlier)) if len(earlier) else merge
+        )
         for records in spool.partitions():
             merged = merge.choose(records)
             yield from merged.batches()

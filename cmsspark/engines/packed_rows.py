@@ -1,6 +1,8 @@
-"""Rows as values that Spark moves: columns of some thousand rows encoded in one, for one partition of an exchange.
+"""Rows as values that Spark moves: columns of some thousand rows encoded in one, for
+one partition of an exchange.
 
-The JVM neither decodes nor compares the rows. The functions run in Python workers and in the driver, without Spark.
+The JVM neither decodes nor compares the rows. The functions run in Python workers and
+in the driver, without Spark.
 """
 
 from __future__ import annotations
@@ -19,19 +21,22 @@ from cmsspark.counting.pre_aggregate import record_batch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: (name, Spark type) of the columns of packed rows. ``part`` decides on the partition: a number for each.
+#: (name, Spark type) of the columns of packed rows. ``part`` decides on the partition:
+#: a number for each.
 PACKED_COLUMNS: Final = (("part", "int"), ("packed", "binary"))
 #: Rows of a table that are encoded together.
 _PACKED_ROWS: Final = 250_000
-#: Bytes of rows that are encoded together where they have records of jobs or details (quarantined records have). There
-#: may be any number of them, and Spark hands up to 10,000 values to a task at once.
+#: Bytes of rows that are encoded together where they have records of jobs or details
+#: (quarantined records have). There may be any number of them, and Spark hands up to
+#: 10,000 values to a task at once.
 _PACKED_BYTES: Final = 64 * 1024
 
 
 def pack_batch(batch: pa.RecordBatch, part_numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a batch packed, with ``PACKED_COLUMNS``.
 
-    All records of a job are for one of the partitions, and all other rows with the same keys of the report.
+    All records of a job are for one of the partitions, and all other rows with the same
+    keys of the report.
     """
     import pyarrow as pa
 
@@ -65,8 +70,12 @@ def _partitions(batch: pa.RecordBatch, count: int) -> Longs:
         column = batch[key]
         texts = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         # The last is that of null, whose number is -1.
-        codes = np.array([*(zlib.crc32(text.encode()) for text in texts.dictionary.to_pylist()), 0], np.uint64)
-        hashes = hashes * np.uint64(1_000_003) + codes[buffers.to_numpy(texts.indices, np.int32, -1)]
+        codes = np.array(
+            [*(zlib.crc32(text.encode()) for text in texts.dictionary.to_pylist()), 0], np.uint64
+        )
+        hashes = (
+            hashes * np.uint64(1_000_003) + codes[buffers.to_numpy(texts.indices, np.int32, -1)]
+        )
     return (hashes % np.uint64(count)).astype(np.int64)
 
 
@@ -92,7 +101,9 @@ def encode_rows(rows: pa.Table) -> bytes:
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+    with pa.ipc.new_stream(
+        sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+    ) as stream:
         stream.write_table(rows)
     return bytes(sink.getvalue())
 
@@ -106,7 +117,9 @@ def decode_rows(packed: bytes) -> pa.Table:
 
 
 def unpack_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that the column ``packed`` of the batches holds, and batches without one as they are."""
+    """Yield the rows that the column ``packed`` of the batches holds, and batches
+    without one as they are.
+    """
     for batch in batches:
         if "packed" not in batch.schema.names:
             yield batch
@@ -116,14 +129,20 @@ def unpack_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that the column ``packed`` of the batches holds, with plain texts, as Spark takes them."""
+    """Yield the rows that the column ``packed`` of the batches holds, with plain texts,
+    as Spark takes them.
+    """
     for batch in unpack_batches(batches):
         names = batch.schema.names
-        yield record_batch(dict(zip(names, batch.columns, strict=True)), [(name, "") for name in names])
+        yield record_batch(
+            dict(zip(names, batch.columns, strict=True)), [(name, "") for name in names]
+        )
 
 
 def partition_numbers(count: int) -> list[int]:
-    """Return numbers that Spark's hash partitioning spreads over ``count`` partitions, one in each."""
+    """Return numbers that Spark's hash partitioning spreads over ``count`` partitions,
+    one in each.
+    """
     numbers: dict[int, int] = {}
     number = 0
     while len(numbers) < count:

@@ -1,4 +1,6 @@
-"""A function of many items in parallel: as tasks of Spark, one each, or one after the other in this process."""
+"""A function of many items in parallel: as tasks of Spark, one each, or one after the
+other in this process.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ Work = Callable[[Any, Any], dict[str, Any]]
 def map_tasks(
     work: Work, shared: Any, items: Sequence[Any], spark: SparkSession | None = None
 ) -> list[dict[str, Any]]:
-    """Return the results of all items, in their order. ``shared`` is broadcast once; both must be pickled.
+    """Return the results of all items, in their order. ``shared`` is broadcast once;
+    both must be pickled.
 
     Without a session they run in this process. Raises what the work raises.
     """
@@ -40,7 +43,11 @@ def map_tasks(
 
     count = len(items)
     try:
-        rows = spark.range(0, count, 1, count).mapInArrow(batches, "number long, result string").collect()
+        rows = (
+            spark.range(0, count, 1, count)
+            .mapInArrow(batches, "number long, result string")
+            .collect()
+        )
     except Exception as error:
         raise unwrap_cause(error) from None
     finally:

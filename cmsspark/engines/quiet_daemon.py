@@ -1,10 +1,12 @@
-"""PySpark's worker daemon, which imports what tasks need once, and prints no tracebacks of cancelled tasks.
+"""PySpark's worker daemon, which imports what tasks need once, and prints no tracebacks
+of cancelled tasks.
 
 Workers are forked from the daemon, each for a task at a time: none of them imports the same again.
 
-When one task fails, Spark closes the sockets of the others. Their workers end with a broken connection, and PySpark's
-daemon prints a traceback of it that hides the message of the failed task. Other tracebacks are printed.
-Started by Spark as ``python -m cmsspark.engines.quiet_daemon`` (``spark.python.daemon.module``).
+When one task fails, Spark closes the sockets of the others. Their workers end with a
+broken connection, and PySpark's daemon prints a traceback of it that hides the message
+of the failed task. Other tracebacks are printed. Started by Spark as ``python -m
+cmsspark.engines.quiet_daemon`` (``spark.python.daemon.module``).
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def import_for_tasks() -> None:
 
 
 def print_trace() -> None:
-    """Print the traceback of the current exception, unless the other side has closed the connection."""
+    """Print the traceback of the current exception, unless the other side has closed
+    the connection.
+    """
     if not isinstance(sys.exc_info()[1], ConnectionError):
         traceback.print_exc()
 

@@ -1,8 +1,9 @@
 """The scan in Spark: the tasks of :mod:`cmsspark.engines.tasks` run in Spark's Python workers.
 
-A worker opens the files that it can reach: on a disk, and on HDFS where the extra ``cmsspark[hdfs]`` is installed
-(feed ``direct``). Spark reads all others and passes their lines to the worker (feed ``spark``). Both feeds give the
-same rows, with the columns ``pre_aggregate.COLUMNS``.
+A worker opens the files that it can reach: on a disk, and on HDFS where the extra
+``cmsspark[hdfs]`` is installed (feed ``direct``). Spark reads all others and passes
+their lines to the worker (feed ``spark``). Both feeds give the same rows, with the
+columns ``pre_aggregate.COLUMNS``.
 """
 
 from __future__ import annotations
@@ -39,18 +40,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-#: Bytes of input for each Spark task, at most: some 20 s. Each task returns its own groups, so a few large tasks return
-#: fewer rows than many small ones.
+#: Bytes of input for each Spark task, at most: some 20 s. Each task returns its own
+#: groups, so a few large tasks return fewer rows than many small ones.
 TASK_BYTES: Final = 2_000_000_000
-#: Bytes of input for each task whose files Spark reads, at least: the start of a worker costs as much as reading them.
+#: Bytes of input for each task whose files Spark reads, at least: the start of a worker
+#: costs as much as reading them.
 SPARK_TASK_BYTES: Final = 128_000_000
-#: Packed files up to so many bytes are passed to the workers as they are, so many bytes together to a task at most. A
-#: JVM inflates them and divides them into lines at ten times the cost of passing them.
+#: Packed files up to so many bytes are passed to the workers as they are, so many bytes
+#: together to a task at most. A JVM inflates them and divides them into lines at ten
+#: times the cost of passing them.
 WHOLE_BYTES: Final = 64_000_000
 _WHOLE_TASK_BYTES: Final = 128_000_000
-#: Bytes that are read in the time in which a file is opened. Spark's 4 MB would make a task of each 32 small files.
+#: Bytes that are read in the time in which a file is opened. Spark's 4 MB would make a
+#: task of each 32 small files.
 OPEN_BYTES: Final = 1_000_000
-#: The driver lists up to so many files of a stream one by one; a Spark job of some tasks lists more.
+#: The driver lists up to so many files of a stream one by one; a Spark job of some
+#: tasks lists more.
 LISTED_BY_DRIVER: Final = 2_000
 _LISTING_TASKS: Final = 100
 
@@ -64,13 +69,14 @@ def scan(
 ) -> DataFrame:
     """Return the pre-aggregated accesses of ``streams``, with their bins and quarantined records.
 
-    The streams are all of accesses, or all of jobs, whose rows have ``jobs.JOB_COLUMNS``. With numbers of partitions in
-    the context the rows are packed, with ``packed_rows.PACKED_COLUMNS``. ``remote``: what opens files on HDFS in the
+    The streams are all of accesses, or all of jobs, whose rows have
+    ``jobs.JOB_COLUMNS``. With numbers of partitions in the context the rows are packed,
+    with ``packed_rows.PACKED_COLUMNS``. ``remote``: what opens files on HDFS in the
     workers; None: the client that is installed, if there is one.
 
-    One row for each (task, stream, dataset, site, app, user), of kind ``access``. Rows of kind ``bin`` count the
-    records of each bin, rows of kind ``quarantine`` hold malformed records. An action on the result raises DataError
-    (65) for a damaged file.
+    One row for each (task, stream, dataset, site, app, user), of kind ``access``. Rows
+    of kind ``bin`` count the records of each bin, rows of kind ``quarantine`` hold
+    malformed records. An action on the result raises DataError (65) for a damaged file.
     """
     on_disk, on_hdfs, through_spark = _by_feed(streams, feed)
     if on_hdfs and remote is None and (remote := choose_client(spark)) is None:
@@ -80,15 +86,21 @@ def scan(
     if on_disk:
         tasks = pack_tasks(on_disk, count_cores(spark), TASK_BYTES)
         numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-        parts.append(numbers.mapInArrow(partial(read_tasks, tasks, context), _schema(on_disk, context)))
+        parts.append(
+            numbers.mapInArrow(partial(read_tasks, tasks, context), _schema(on_disk, context))
+        )
     is_whole = are_passed_whole(through_spark)
     is_packed = is_whole or (not through_spark and are_packed(on_hdfs))
     files = sum(len(stream.files) for stream in streams)
     task_bytes = set_sizes(spark, total_weight(streams), files, is_packed=is_packed)
     for stream in on_hdfs:
         assert remote is not None
-        parts.append(scan_hdfs(spark, stream, context, remote, task_bytes, _schema([stream], context)))
-    parts += [_through_spark(spark, stream, context, is_whole=is_whole) for stream in through_spark]
+        parts.append(
+            scan_hdfs(spark, stream, context, remote, task_bytes, _schema([stream], context))
+        )
+    parts += [
+        _through_spark(spark, stream, context, is_whole=is_whole) for stream in through_spark
+    ]
     return reduce(lambda first, right: first.unionByName(right), parts)
 
 
@@ -119,8 +131,8 @@ def _text_files(streams: Sequence[StreamFiles]) -> list[tuple[str, int]]:
 
 
 def set_sizes(spark: SparkSession, weight: int, files: int = 0, *, is_packed: bool = False) -> int:
-    """Set the size of tasks whose files Spark plans, ``files`` of ``weight`` bytes together, and how it lists them.
-    Return that size in bytes.
+    """Set the size of tasks whose files Spark plans, ``files`` of ``weight`` bytes
+    together, and how it lists them. Return that size in bytes.
 
     ``is_packed``: the files are packed, and a task may get all of its files at once.
     """
@@ -147,14 +159,18 @@ def choose_task_bytes(weight: int, cores: int) -> int:
 def _by_feed(
     streams: Sequence[StreamFiles], feed: str
 ) -> tuple[list[StreamFiles], list[StreamFiles], list[StreamFiles]]:
-    """Return the streams that workers open on a disk, those that they open on HDFS, and those that Spark reads."""
+    """Return the streams that workers open on a disk, those that they open on HDFS, and
+    those that Spark reads.
+    """
     on_disk: list[StreamFiles] = []
     on_hdfs: list[StreamFiles] = []
     through_spark: list[StreamFiles] = []
     for stream in streams:
         if feed != "spark" and is_on_hdfs(stream):
             on_hdfs.append(stream)
-        elif feed == "direct" or (feed == "auto" and all(is_local(path) for path, _ in stream.files)):
+        elif feed == "direct" or (
+            feed == "auto" and all(is_local(path) for path, _ in stream.files)
+        ):
             on_disk.append(stream)
         else:
             through_spark.append(stream)
@@ -175,12 +191,16 @@ def read_tasks(
 def _read_files(
     stream: StreamFiles, context: TaskContext, is_accepted: bool, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Pre-aggregate Spark's rows (file, content). ``is_accepted``: damaged files are read up to the damage."""
+    """Pre-aggregate Spark's rows (file, content). ``is_accepted``: damaged files are
+    read up to the damage.
+    """
     reader, aggregator = context.open(stream.stream, stream.format, stream.earlier_day)
     for batch in batches:
         for file, content in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             opened = io.BytesIO(content)
-            yield from context.read_file(opened, file, reader, aggregator, accept_damaged=is_accepted)
+            yield from context.read_file(
+                opened, file, reader, aggregator, accept_damaged=is_accepted
+            )
     yield from context.batches(reader, aggregator, is_last=True)
 
 
@@ -197,12 +217,18 @@ def _read_lines(
 
 
 def _by_file(files: Sequence[str], lines: list[bytes]) -> Iterator[tuple[str, list[bytes]]]:
-    """Yield the lines of each file; a batch may hold the end of one file and the start of the next."""
+    """Yield the lines of each file; a batch may hold the end of one file and the start
+    of the next.
+    """
     start = 0
     while start < len(files):
         file = files[start]
         # Most batches are of one file.
-        end = len(files) if files[-1] == file else start + sum(1 for _ in takewhile(file.__eq__, files[start:]))
+        end = (
+            len(files)
+            if files[-1] == file
+            else start + sum(1 for _ in takewhile(file.__eq__, files[start:]))
+        )
         yield file, lines[start:end]
         start = end
 
@@ -220,14 +246,21 @@ def _through_spark(
     schema = _schema([stream], context)
     accepted = [path for path, _ in stream.files if path in context.accepted]
     paths = [path for path, _ in stream.files if path not in context.accepted]
-    # Spark's own text reader fails on damage, and knows other packings than we do. It inflates large gzip files.
-    of_lines = [] if is_whole or stream.format == "avro" else [path for path in paths if not _is_other_packing(path)]
+    # Spark's own text reader fails on damage, and knows other packings than we do. It
+    # inflates large gzip files.
+    of_lines = (
+        []
+        if is_whole or stream.format == "avro"
+        else [path for path in paths if not _is_other_packing(path)]
+    )
     lines_of = set(of_lines)
     undivided = [path for path in paths if path not in lines_of]
     for files, is_accepted in ((accepted, True), (undivided, False)):
         if files:
             rows = read_explicit_files(spark, "binaryFile", files).select("file_path", "content")
-            parts.append(rows.mapInArrow(partial(_read_files, stream, context, is_accepted), schema))
+            parts.append(
+                rows.mapInArrow(partial(_read_files, stream, context, is_accepted), schema)
+            )
     if of_lines:
         lines = read_explicit_files(spark, "text", of_lines, lineSep="\n")
         rows = lines.select("file_path", F.col("value").cast("binary"))

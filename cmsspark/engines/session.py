@@ -1,4 +1,6 @@
-"""The Spark session: made from what ``run_spark`` configured, with sane local defaults for notebooks and tests."""
+"""The Spark session: made from what ``run_spark`` configured, with sane local defaults
+for notebooks and tests.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from cmsspark.settings.settings import Settings, load_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What correct numbers depend on: set here as well as in the profiles, so that no way in forgets them.
+#: What correct numbers depend on: set here as well as in the profiles, so that no way
+#: in forgets them.
 NEEDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -26,8 +29,9 @@ NEEDED = {
     "spark.sql.sources.partitionOverwriteMode": "static",
 }
 
-#: The second compiler only takes code that has run ten times as often as by default, as in etc/spark/cluster.yaml: a
-#: first answer takes a quarter less CPU time, and long computations still get it.
+#: The second compiler only takes code that has run ten times as often as by default, as
+#: in etc/spark/cluster.yaml: a first answer takes a quarter less CPU time, and long
+#: computations still get it.
 LATE_COMPILER: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
     " -XX:Tier4BackEdgeThreshold=400000"
@@ -41,13 +45,19 @@ _ENDED = re.compile(
     r'|SparkContext\.dagScheduler\(\)" is null'
     r"|^\[Errno 111\] Connection refused|Error while sending or receiving"
 )
-_NEVER_BEGAN = ("YARN application has already ended", "YarnClientSchedulerBackend.waitFor", "a stopped SparkContext")
+_NEVER_BEGAN = (
+    "YARN application has already ended",
+    "YarnClientSchedulerBackend.waitFor",
+    "a stopped SparkContext",
+)
 _UNREACHED = re.compile(r"Failed to connect to (?:driver at )?/?([\w.-]+:\d+)")
 
 #: How Spark names a file that its own readers failed on, and an exception that led to another.
 _UNREAD = re.compile(r"rror while reading file (\S.*?)\.?(?:\s+SQLSTATE|\s+Details|\n|$)")
 #: What file systems say when there is no room, and where Spark could not write.
-_FULL = re.compile(r"No space left on device|Disk quota exceeded|DSQuotaExceededException|NSQuotaExceededException")
+_FULL = re.compile(
+    r"No space left on device|Disk quota exceeded|DSQuotaExceededException|NSQuotaExceededException"
+)
 _UNWRITTEN = re.compile(r"TASK_WRITE_FAILED\] Task failed while writing rows to (\S+?)\.?(?:\s|$)")
 #: Where Spark was when it wrote a result, and not shuffled rows.
 _WRITING = re.compile(
@@ -57,13 +67,17 @@ _CAUSE = re.compile(r"^Caused by: ([\w.$]+)(?:: (.*))?$", re.MULTILINE)
 
 
 def session(app: str, **conf: str) -> SparkSession:
-    """Return the session of a job: the running one, or one with the options that spark-submit was given."""
+    """Return the session of a job: the running one, or one with the options that
+    spark-submit was given.
+    """
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("TZ", "UTC")
     running = SparkSession.getActiveSession()
-    if running is not None and all(running.conf.get(name, None) == value for name, value in NEEDED.items()):
+    if running is not None and all(
+        running.conf.get(name, None) == value for name, value in NEEDED.items()
+    ):
         # The builder would return it too, with a warning.
         return running
     builder = SparkSession.builder.appName(app)
@@ -88,7 +102,9 @@ def session(app: str, **conf: str) -> SparkSession:
 
 
 def has_session() -> bool:
-    """Return whether there is a Spark for :func:`session`: spark-submit's, or a session of this process."""
+    """Return whether there is a Spark for :func:`session`: spark-submit's, or a session
+    of this process.
+    """
     if _is_submitted():
         return True
     if "pyspark" not in sys.modules:
@@ -113,11 +129,19 @@ def count_cores(spark: SparkSession) -> int:
 
 
 def unwrap_cause(error: Exception) -> Exception:
-    """Unwrap the CmssparkError inside a Spark exception, or convert an error of Spark's own; else return ``error``."""
+    """Unwrap the CmssparkError inside a Spark exception, or convert an error of Spark's
+    own; else return ``error``.
+    """
     if (ours := errors.as_ours(error)) is not None:
         return ours
     text = str(error)
-    for kind in (errors.DataError, errors.NotAllowed, errors.InputMissing, errors.NotReady, errors.SettingsError):
+    for kind in (
+        errors.DataError,
+        errors.NotAllowed,
+        errors.InputMissing,
+        errors.NotReady,
+        errors.SettingsError,
+    ):
         marker = f"{kind.__module__}.{kind.__name__}: "
         if marker in text:
             problem, *lines = text.split(marker, 1)[1].splitlines()
@@ -127,9 +151,16 @@ def unwrap_cause(error: Exception) -> Exception:
                 if not (colon and line.startswith("  ")):
                     break
                 values[name] = value
-            return kind(problem, where=values.get("where"), found=values.get("found"), next_step=values.get("next"))
+            return kind(
+                problem,
+                where=values.get("where"),
+                found=values.get("found"),
+                next_step=values.get("next"),
+            )
     if "ARITHMETIC_OVERFLOW" in text:
-        return errors.DataError("a sum is beyond 2^63-1", next_step="look for absurd sizes in the log")
+        return errors.DataError(
+            "a sum is beyond 2^63-1", next_step="look for absurd sizes in the log"
+        )
     unread = _UNREAD.search(text)
     if unread:
         return _not_read(unread[1], text)
@@ -137,7 +168,9 @@ def unwrap_cause(error: Exception) -> Exception:
 
 
 def _not_done(text: str) -> errors.CmssparkError | None:
-    """Return what Spark says of a disk that is full, of a result that it cannot write, and of a worker that is gone."""
+    """Return what Spark says of a disk that is full, of a result that it cannot write,
+    and of a worker that is gone.
+    """
     full = _FULL.search(text)
     unwritten = _UNWRITTEN.search(text)
     if full or unwritten:
@@ -145,9 +178,15 @@ def _not_done(text: str) -> errors.CmssparkError | None:
         is_store = bool(unwritten or _WRITING.search(text))
         location = "in the store" if is_store else "in spark.local.dir, which holds shuffled rows"
         return errors.OutputError(
-            "the result cannot be written" if is_store else "there is no room for what Spark keeps on disk",
+            "the result cannot be written"
+            if is_store
+            else "there is no room for what Spark keeps on disk",
             where=unwritten[1] if unwritten else None,
-            found=full[0] if full else f"{causes[-1][0]}: {causes[-1][1]}".strip(": ") if causes else None,
+            found=full[0]
+            if full
+            else f"{causes[-1][0]}: {causes[-1][1]}".strip(": ")
+            if causes
+            else None,
             next_step=f"make room or get permission {location}, then run it again",
         )
     lost = _LOST.findall(text)
@@ -182,7 +221,9 @@ def why_not_started(text: str) -> errors.CmssparkError | None:
         )
     if "ConcurrentModificationException" in text:
         # The filter of YARN's proxy may arrive while the server of Spark's page starts.
-        return errors.NotReady("two threads of Spark met while it started", next_step="run it again")
+        return errors.NotReady(
+            "two threads of Spark met while it started", next_step="run it again"
+        )
     failed = re.search(r"Application (application_\d+_\d+) (failed|was killed)[^\n]*", text)
     if failed or any(phrase in text for phrase in _NEVER_BEGAN):
         return errors.NotReady(
@@ -209,16 +250,25 @@ def _not_read(file: str, text: str) -> errors.CmssparkError:
         return errors.NotAllowed("access is refused", where=file, found=reason_text)
     if name.endswith("FileNotFoundException"):
         return errors.InputMissing("a listed file cannot be read", where=file, found=reason_text)
-    if name.startswith(("java.net.", "org.apache.hadoop.ipc.")) or name.endswith("BlockMissingException"):
-        return errors.NotReady("the file system did not answer as it should", where=file, found=reason_text)
+    if name.startswith(("java.net.", "org.apache.hadoop.ipc.")) or name.endswith(
+        "BlockMissingException"
+    ):
+        return errors.NotReady(
+            "the file system did not answer as it should", where=file, found=reason_text
+        )
     return errors.DataError(
-        "a file is damaged", where=file, found=reason_text, next_step="fetch the file again from its source"
+        "a file is damaged",
+        where=file,
+        found=reason_text,
+        next_step="fetch the file again from its source",
     )
 
 
 @contextmanager
 def static_plans(spark: SparkSession) -> Iterator[None]:
-    """Run queries of set numbers of partitions without adaptive execution, a job for each exchange."""
+    """Run queries of set numbers of partitions without adaptive execution, a job for
+    each exchange.
+    """
     before = spark.conf.get("spark.sql.adaptive.enabled")
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     try:
@@ -229,24 +279,32 @@ def static_plans(spark: SparkSession) -> Iterator[None]:
 
 #: Options of file systems, and of the jars that they come in: S3's are not among Spark's own.
 _ACCESS: Final = ("spark.hadoop.", "spark.kerberos.", "spark.jars", "spark.driver.extraClassPath")
-#: A server of S3 that is not there is reported after half a minute, not after a quarter of an hour.
-_S3_PATIENCE: Final = {"spark.hadoop.fs.s3a.attempts.maximum": "2", "spark.hadoop.fs.s3a.retry.limit": "3"}
+#: A server of S3 that is not there is reported after half a minute, not after a quarter
+#: of an hour.
+_S3_PATIENCE: Final = {
+    "spark.hadoop.fs.s3a.attempts.maximum": "2",
+    "spark.hadoop.fs.s3a.retry.limit": "3",
+}
 
 
 def small_session(app: str, settings: Settings | None = None) -> SparkSession:
     """Return a session for looking at a file system only: quiet, and quickly there.
 
-    It takes the options for file systems and Kerberos (``spark.hadoop.*``, ``spark.kerberos.*``) and the jars that file
-    systems come in (``spark.jars*``, the driver's class path) from ``settings``, by default those of the environment.
-    In a job that spark-submit started it is that job's: YARN ends a driver of its own that has another master. Raises
-    NotAllowed (77) where the cluster wants Kerberos and there is neither a ticket nor a keytab, before a JVM starts.
+    It takes the options for file systems and Kerberos (``spark.hadoop.*``,
+    ``spark.kerberos.*``) and the jars that file systems come in (``spark.jars*``, the
+    driver's class path) from ``settings``, by default those of the environment. In a
+    job that spark-submit started it is that job's: YARN ends a driver of its own that
+    has another master. Raises NotAllowed (77) where the cluster wants Kerberos and
+    there is neither a ticket nor a keytab, before a JVM starts.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return session(app)
     values = (settings or load_settings()).spark
     access = {name: value for name, value in values.items() if name.startswith(_ACCESS)}
     if not has_session():
-        kerberos.check(os.environ, *map(access.get, ("spark.kerberos.principal", "spark.kerberos.keytab")))
+        kerberos.check(
+            os.environ, *map(access.get, ("spark.kerberos.principal", "spark.kerberos.keytab"))
+        )
     quiet = f'"-Dlog4j2.configurationFile=file:{resource("etc/log4j2.properties")}"'
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     off = dict.fromkeys(("spark.ui.enabled", "spark.eventLog.enabled"), "false")

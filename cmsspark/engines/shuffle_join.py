@@ -1,7 +1,8 @@
-"""The join with DBS and PhEDEx by Spark's shuffle, for a catalogue that is too large for the memory of one host.
+"""The join with DBS and PhEDEx by Spark's shuffle, for a catalogue that is too large
+for the memory of one host.
 
-It joins on the hashes that the catalogue uses, and gives the same cells. No join multiplies an access: files are unique
-by (hash, check), replicas by (block, site).
+It joins on the hashes that the catalogue uses, and gives the same cells. No join
+multiplies an access: files are unique by (hash, check), replicas by (block, site).
 """
 
 from __future__ import annotations
@@ -25,20 +26,28 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-#: Columns of files, blocks and disk replicas, as a Spark schema. ``block``: the hash of the block's name.
-HASHED_FILES: Final = "hash bigint, check bigint, block_id bigint, dataset_id bigint, file_id bigint"
+#: Columns of files, blocks and disk replicas, as a Spark schema. ``block``: the hash of
+#: the block's name.
+HASHED_FILES: Final = (
+    "hash bigint, check bigint, block_id bigint, dataset_id bigint, file_id bigint"
+)
 HASHED_BLOCKS: Final = "block_id bigint, block bigint"
 DISK_REPLICAS: Final = "block bigint, site string"
 
 
 def attach(
-    hashed: DataFrame, files: DataFrame, datasets: DataFrame, blocks: DataFrame, replicas: DataFrame | None
+    hashed: DataFrame,
+    files: DataFrame,
+    datasets: DataFrame,
+    blocks: DataFrame,
+    replicas: DataFrame | None,
 ) -> DataFrame:
-    """Return the rows of a hashed scan with their datasets and remoteness, as a scan with the catalogue returns them.
+    """Return the rows of a hashed scan with their datasets and remoteness, as a scan
+    with the catalogue returns them.
 
-    ``files`` (:data:`HASHED_FILES`), ``datasets`` (dataset_id, dataset_name), ``blocks`` (:data:`HASHED_BLOCKS`),
-    ``replicas`` (:data:`DISK_REPLICAS`); without them remoteness by replica stays null. Keys need not be unique; nulls
-    match nothing.
+    ``files`` (:data:`HASHED_FILES`), ``datasets`` (dataset_id, dataset_name),
+    ``blocks`` (:data:`HASHED_BLOCKS`), ``replicas`` (:data:`DISK_REPLICAS`); without
+    them remoteness by replica stays null. Keys need not be unique; nulls match nothing.
     """
     from pyspark.sql import functions as F
 
@@ -65,16 +74,22 @@ def attach(
         "site_name": F.when(~unmatched, F.col("site_name")),
         "app": F.when(unmatched, F.col("prefix")).otherwise(F.col("app")),
         "user": F.when(~unmatched, F.col("user")),
-        "remote_nacc": F.when(~unmatched, F.when(remote, F.col("nacc")).when(~remote, F.lit(0))).cast("long"),
+        "remote_nacc": F.when(
+            ~unmatched, F.when(remote, F.col("nacc")).when(~remote, F.lit(0))
+        ).cast("long"),
     }
     # Sizes of files that are not in DBS are not summed, so they cannot exceed 64 bits.
-    changed |= {name: F.when(~unmatched, F.col(name)) for name in ("read_bytes", "cpu_ms", "wall_ms", "detail")}
+    changed |= {
+        name: F.when(~unmatched, F.col(name))
+        for name in ("read_bytes", "cpu_ms", "wall_ms", "detail")
+    }
     rows = joined.select(*(changed.get(name, F.col(name)).alias(name) for name, _ in COLUMNS))
     return _with_site_pairs(rows)
 
 
 def _with_site_pairs(rows: DataFrame) -> DataFrame:
-    """Return the rows, and for each access of a stream with pairs of sites a row of its pair (rule 63).
+    """Return the rows, and for each access of a stream with pairs of sites a row of its
+    pair (rule 63).
 
     ``detail`` of accesses is the reader's site; it is null in the result.
     """
@@ -89,7 +104,12 @@ def _with_site_pairs(rows: DataFrame) -> DataFrame:
         SCAN_COLUMNS["source_site"]: F.when(F.col("site_name") != UNKNOWN, F.col("site_name")),
         **dict.fromkeys(("app", "detail"), F.lit(None).cast("string")),
     }
-    row = F.struct(*(F.when(~is_access, F.col(name)).alias(name) if name == "detail" else name for name in names))
+    row = F.struct(
+        *(
+            F.when(~is_access, F.col(name)).alias(name) if name == "detail" else name
+            for name in names
+        )
+    )
     pair = F.struct(*(as_pair.get(name, F.col(name)).alias(name) for name in names))
     has_pair = is_access & F.col("stream").isin(*STREAMS_NAMING_READERS)
     every = F.when(has_pair, F.array(row, pair)).otherwise(F.array(row))
@@ -110,26 +130,35 @@ def unique_files(files: DataFrame, datasets: DataFrame) -> DataFrame:
     )
     in_datasets = files.join(named, "dataset_id", "inner")
     newest = F.max_by(F.struct("block_id", "joined_name"), F.coalesce("file_id", F.lit(-1)))
-    return in_datasets.groupBy("hash", "check").agg(newest.alias("newest")).select("hash", "check", "newest.*")
+    return (
+        in_datasets.groupBy("hash", "check")
+        .agg(newest.alias("newest"))
+        .select("hash", "check", "newest.*")
+    )
 
 
 def hashed_files(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows (:data:`HASHED_FILES`) of FILES that have a name; of ``logical_file_name``, ``block_id``,
-    ``dataset_id``, ``file_id``.
+    """Yield the rows (:data:`HASHED_FILES`) of FILES that have a name; of
+    ``logical_file_name``, ``block_id``, ``dataset_id``, ``file_id``.
     """
     import pyarrow as pa
 
     for table in tables:
         named = table.filter(flags(is_there(table["logical_file_name"])))
         names = named["logical_file_name"]
-        hashes = [from_numpy(hashes_in(names, hash_of).view(np.int64)) for hash_of in (name_hash, check_hash)]
+        hashes = [
+            from_numpy(hashes_in(names, hash_of).view(np.int64))
+            for hash_of in (name_hash, check_hash)
+        ]
         numbers = named.select(["block_id", "dataset_id", "file_id"])
         rows = pa.table([*hashes, *numbers.columns], ["hash", "check", *numbers.column_names])
         yield from rows.to_batches()
 
 
 def hashed_blocks(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows (:data:`HASHED_BLOCKS`) of BLOCKS that have a name; of ``block_id``, ``block_name``."""
+    """Yield the rows (:data:`HASHED_BLOCKS`) of BLOCKS that have a name; of
+    ``block_id``, ``block_name``.
+    """
     import pyarrow as pa
 
     for table in tables:

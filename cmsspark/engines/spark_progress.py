@@ -1,4 +1,6 @@
-"""What Spark's status says to people: the progress of a job, the page of a local run, and where tasks ran."""
+"""What Spark's status says to people: the progress of a job, the page of a local run,
+and where tasks ran.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from cmsspark.base.text.progress_line import ProgressLine, is_quiet
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Seconds between two looks at Spark's status, and before the first: a short job is never looked at.
+#: Seconds between two looks at Spark's status, and before the first: a short job is
+#: never looked at.
 _EVERY_S: Final = 1.0
 #: Spark's locality levels of a task whose data is on its own node.
 _NEAR: Final = ("PROCESS_LOCAL", "NODE_LOCAL")
@@ -52,7 +55,9 @@ def _tasks(session: SparkSession) -> tuple[int, int]:
     """Return the numbers of completed and of all tasks of the stages that run now."""
     tracker = session.sparkContext.statusTracker()
     infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    return sum(info.numCompletedTasks for info in infos if info), sum(info.numTasks for info in infos if info)
+    return sum(info.numCompletedTasks for info in infos if info), sum(
+        info.numTasks for info in infos if info
+    )
 
 
 def log_page(session: SparkSession, log: Callable[[str], None]) -> None:
@@ -63,7 +68,9 @@ def log_page(session: SparkSession, log: Callable[[str], None]) -> None:
 
 
 def _count_localities(spark: SparkSession) -> dict[str, int]:
-    """Return the number of tasks that read files, by Spark's locality level. Counts the jobs without a job group."""
+    """Return the number of tasks that read files, by Spark's locality level. Counts the
+    jobs without a job group.
+    """
     context = spark.sparkContext
     store: Any = context._jsc.sc().statusStore()
     tracker = context.statusTracker()
@@ -74,20 +81,27 @@ def _count_localities(spark: SparkSession) -> dict[str, int]:
         if info is None or not info.numCompletedTasks:
             continue
         data = store.lastStageAttempt(stage)
-        # Persisted rows in memory count as input, too. Only the locality of tasks that read files matters here.
+        # Persisted rows in memory count as input, too. Only the locality of tasks that
+        # read files matters here.
         if data.inputBytes() and not data.shuffleReadBytes():
             tasks = store.taskList(stage, data.attemptId(), _MOST_TASKS)
-            levels.update(str(tasks.apply(number).taskLocality()) for number in range(tasks.size()))
+            levels.update(
+                str(tasks.apply(number).taskLocality()) for number in range(tasks.size())
+            )
     return dict(levels)
 
 
 def summarize_locality(spark: SparkSession) -> str | None:
-    """Return a line for the terminal. None if no task read files, and on one host, where all data is local."""
+    """Return a line for the terminal. None if no task read files, and on one host,
+    where all data is local.
+    """
     if spark.sparkContext.master.startswith("local"):
         return None
     try:
         levels = _count_localities(spark)
-    except Exception:  # Spark keeps the last stages only; a finished run does not fail for lack of this line
+    except (
+        Exception
+    ):  # Spark keeps the last stages only; a finished run does not fail for lack of this line
         return None
     total = sum(levels.values())
     if not total:

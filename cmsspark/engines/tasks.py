@@ -1,7 +1,9 @@
-"""The tasks of a scan: how files are packed into tasks, and what a task does with its files. Knows no Spark.
+"""The tasks of a scan: how files are packed into tasks, and what a task does with its
+files. Knows no Spark.
 
-Both runners use this module. A task decodes the bytes of its files, bins the records, attaches their datasets and
-pre-aggregates the accesses, so that few rows leave the task.
+Both runners use this module. A task decodes the bytes of its files, bins the records,
+attaches their datasets and pre-aggregates the accesses, so that few rows leave the
+task.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class TaskReader(Protocol):
 
     @property
     def groups(self) -> list[Group]: ...
-    def file(self, stream: IO[bytes], file: str, *, accept_damaged: bool) -> Iterator[AccessBatch]: ...
+    def file(
+        self, stream: IO[bytes], file: str, *, accept_damaged: bool
+    ) -> Iterator[AccessBatch]: ...
     def chunk(self, chunk: bytes, file: str) -> AccessBatch: ...
     def notes(self) -> list[tuple[str, str, int, str]]: ...
 
@@ -57,7 +61,8 @@ class StreamFiles:
     stream: str
     format: str
     files: tuple[tuple[str, int], ...]
-    #: The day of the files where it is not the day that is counted: of these jobs only the ids are read.
+    #: The day of the files where it is not the day that is counted: of these jobs only
+    #: the ids are read.
     earlier_day: date | None = None
 
     @classmethod
@@ -97,29 +102,42 @@ class TaskContext:
     accepted: frozenset[str] = frozenset()
     #: The merge of jobs, where a stream has any. Tasks do not need it.
     jobs: HtcondorMergeSpec | None = None
-    #: Makes the aggregator of a feed, of (its name, whether its files are of the day before); its rows have
-    #: ``kernel.jobs.JOB_COLUMNS``.
+    #: Makes the aggregator of a feed, of (its name, whether its files are of the day
+    #: before); its rows have ``kernel.jobs.JOB_COLUMNS``.
     feed_aggregator: Callable[[str, bool], StreamAggregator] | None = None
-    #: Numbers of the partitions of Spark's merge, for which rows leave packed; without them they leave as they are.
+    #: Numbers of the partitions of Spark's merge, for which rows leave packed; without
+    #: them they leave as they are.
     part_numbers: Sequence[int] = ()
 
     def open(
         self, stream: str, format_name: str, earlier_day: date | None = None
     ) -> tuple[TaskReader, StreamAggregator]:
-        """Return a new reader of a stream's files, and a new aggregator; of an earlier day only for the ids of jobs."""
+        """Return a new reader of a stream's files, and a new aggregator; of an earlier
+        day only for the ids of jobs.
+        """
         reader = self.make_reader(stream, format_name, earlier_day or self.day)
         return reader, self.aggregator(stream, is_earlier=earlier_day is not None)
 
     def read_file(
-        self, stream: IO[bytes], path: str, reader: TaskReader, aggregator: StreamAggregator, *, accept_damaged: bool
+        self,
+        stream: IO[bytes],
+        path: str,
+        reader: TaskReader,
+        aggregator: StreamAggregator,
+        *,
+        accept_damaged: bool,
     ) -> Iterator[pa.RecordBatch]:
-        """Read a file into the aggregator and yield the rows that can leave at once. Raises DataError (65)."""
+        """Read a file into the aggregator and yield the rows that can leave at once.
+        Raises DataError (65).
+        """
         for batch in reader.file(stream, path, accept_damaged=accept_damaged):
             aggregator.add(batch)
             yield from self.batches(reader, aggregator, is_last=False)
 
     def aggregator(self, stream: str, *, is_earlier: bool = False) -> StreamAggregator:
-        """Return a new aggregator for the accesses or jobs of a stream. ``is_earlier``: only the ids of jobs."""
+        """Return a new aggregator for the accesses or jobs of a stream. ``is_earlier``:
+        only the ids of jobs.
+        """
         if self.feed_aggregator is not None:
             return self.feed_aggregator(stream, is_earlier)
         if stream in STREAMS_OF_JOBS:
@@ -140,9 +158,15 @@ class TaskContext:
         return spark_schema(self.columns())
 
     def batches(
-        self, reader: TaskReader, aggregator: StreamAggregator, *, is_last: bool, dictionaries: bool = False
+        self,
+        reader: TaskReader,
+        aggregator: StreamAggregator,
+        *,
+        is_last: bool,
+        dictionaries: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that can leave the task now; with ``is_last`` all aggregated rows, bins and notes.
+        """Yield the rows that can leave the task now; with ``is_last`` all aggregated
+        rows, bins and notes.
 
         ``dictionaries``: text columns may be dictionary arrays.
         """
@@ -158,7 +182,9 @@ class TaskContext:
             if rows:
                 columns = aggregator.columns or self.columns()
                 if self.part_numbers:
-                    yield from pack_batch(record_batch(rows, columns, dictionaries=True), self.part_numbers)
+                    yield from pack_batch(
+                        record_batch(rows, columns, dictionaries=True), self.part_numbers
+                    )
                 else:
                     yield record_batch(rows, columns, dictionaries=dictionaries)
 
@@ -190,9 +216,16 @@ def weigh(path: str, size: int) -> int:
 
 
 def pack_tasks(streams: Iterable[StreamFiles], cores: int, task_bytes: int) -> list[Task]:
-    """Pack the files into tasks of about even size, the largest first. A task has files of one stream."""
-    weighed = [(stream, [(path, weigh(path, size), size) for path, size in stream.files]) for stream in streams]
-    limit = max(1, min(task_bytes, total_weight(stream for stream, _ in weighed) // max(1, cores * ROUNDS)))
+    """Pack the files into tasks of about even size, the largest first. A task has files
+    of one stream.
+    """
+    weighed = [
+        (stream, [(path, weigh(path, size), size) for path, size in stream.files])
+        for stream in streams
+    ]
+    limit = max(
+        1, min(task_bytes, total_weight(stream for stream, _ in weighed) // max(1, cores * ROUNDS))
+    )
     packed: list[Task] = []
     for stream, files in weighed:
         paths: list[str] = []
@@ -211,7 +244,9 @@ def pack_tasks(streams: Iterable[StreamFiles], cores: int, task_bytes: int) -> l
 
 
 def first_values(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-    """Yield the values of the first column, such as the numbers of tasks that Spark hands to a worker."""
+    """Yield the values of the first column, such as the numbers of tasks that Spark
+    hands to a worker.
+    """
     for batch in batches:
         yield from batch.column(0).to_pylist()
 
@@ -226,9 +261,13 @@ def read_task(
     for path in task.paths:
         try:
             with open(local_path(path), "rb") as stream:
-                yield from context.read_file(stream, path, reader, aggregator, accept_damaged=path in context.accepted)
+                yield from context.read_file(
+                    stream, path, reader, aggregator, accept_damaged=path in context.accepted
+                )
         except PermissionError as error:
-            raise NotAllowed("a log file cannot be read", where=path, found=error.strerror) from None
+            raise NotAllowed(
+                "a log file cannot be read", where=path, found=error.strerror
+            ) from None
         except OSError as error:
             kind = NotReady if error.errno in AWAY else DataError
             raise kind("a log file cannot be read", where=path, found=error.strerror) from None

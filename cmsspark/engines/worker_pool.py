@@ -1,7 +1,8 @@
 """The scan on one host without Spark: worker processes run the same tasks.
 
-No task is retried: a process that fails ends the scan. So each process uses one aggregator for each stream through all
-of its tasks, and returns the aggregated rows once, when no task is left.
+No task is retried: a process that fails ends the scan. So each process uses one
+aggregator for each stream through all of its tasks, and returns the aggregated rows
+once, when no task is left.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class WorkerState:
     """The readers and aggregators of one process, from its first task to its last."""
 
     context: TaskContext
-    _open: dict[tuple[str, str, date | None], tuple[TaskReader, StreamAggregator]] = field(default_factory=dict)
+    _open: dict[tuple[str, str, date | None], tuple[TaskReader, StreamAggregator]] = field(
+        default_factory=dict
+    )
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """Read the files of the task and yield the rows that must leave before the end."""
@@ -93,14 +96,17 @@ _BLOCKED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class WorkerPool:
-    """Worker processes that wait for tasks. Fork them early, while this process has few threads and little memory."""
+    """Worker processes that wait for tasks. Fork them early, while this process has few
+    threads and little memory.
+    """
 
     def __init__(self, count: int) -> None:
         self._members: list[tuple[ForkProcess, Connection]] = []
         context = multiprocessing.get_context("fork")
         for _ in range(max(1, count)):
             parent_end, child_end = context.Pipe()
-            # A child must close the parent's ends of the pipes; else it would not end when the parent is gone.
+            # A child must close the parent's ends of the pipes; else it would not end
+            # when the parent is gone.
             parent_ends = [pipe for _, pipe in self._members] + [parent_end]
             member = context.Process(target=_serve, args=(child_end, parent_ends), daemon=True)
             # A signal that arrives during the fork is delivered when the child can handle it.
@@ -116,12 +122,18 @@ class WorkerPool:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
-    def map(self, function: Callable[[T], R], items: Iterable[T], label: str = "reading dumps") -> list[R]:
-        """Return ``function`` of each item, in order. Both must pickle. Not available after :meth:`scan`.
+    def map(
+        self, function: Callable[[T], R], items: Iterable[T], label: str = "reading dumps"
+    ) -> list[R]:
+        """Return ``function`` of each item, in order. Both must pickle. Not available
+        after :meth:`scan`.
 
         ``what`` names the work in its progress. Raises the exceptions of the function.
         """
@@ -133,7 +145,11 @@ class WorkerPool:
         return results
 
     def _map(
-        self, function: Callable[[T], R], waiting: deque[tuple[int, T]], line: ProgressLine, stage: StageTimes
+        self,
+        function: Callable[[T], R],
+        waiting: deque[tuple[int, T]],
+        line: ProgressLine,
+        stage: StageTimes,
     ) -> list[R]:
         results: dict[int, R] = {}
         busy: dict[Connection, int] = {}
@@ -154,7 +170,8 @@ class WorkerPool:
         return [results[number] for number in range(len(results))]
 
     def scan(self, tasks: Sequence[Task], context: TaskContext) -> Iterator[pa.RecordBatch]:
-        """Yield batches of ``context.columns()``, the rows that ``scan.scan`` has. May be called once.
+        """Yield batches of ``context.columns()``, the rows that ``scan.scan`` has. May
+        be called once.
 
         Raises the exceptions of the tasks, and NotReady (75) if a process was killed.
         """
@@ -183,9 +200,15 @@ class WorkerPool:
                         task, more = doing[pipe], message.records - records.get(pipe, 0)
                         records[pipe] = message.records
                         if task is not None and task.earlier_day is None:
-                            live.add(records_read=more, input_files=len(task.paths), input_bytes=task.size)
+                            live.add(
+                                records_read=more,
+                                input_files=len(task.paths),
+                                input_bytes=task.size,
+                            )
                         stage.task_done(began[pipe])
-                        line.update(line.done + (task.weight if task else 0), sum(records.values()))
+                        line.update(
+                            line.done + (task.weight if task else 0), sum(records.values())
+                        )
                         send_task(pipe)
                     elif message == "end":
                         busy.remove(pipe)
@@ -195,11 +218,15 @@ class WorkerPool:
         stage.end()
 
     def _recv(self, pipe: Connection) -> Any:
-        """Return the next message of a process. Raises the error that it sends, and NotReady (75) if it is gone."""
+        """Return the next message of a process. Raises the error that it sends, and
+        NotReady (75) if it is gone.
+        """
         try:
             message = pipe.recv()
         except (EOFError, ConnectionResetError):
-            raise _ended(next(member for member, of_member in self._members if of_member is pipe)) from None
+            raise _ended(
+                next(member for member, of_member in self._members if of_member is pipe)
+            ) from None
         if isinstance(message, Exception):
             raise message
         return message
@@ -239,18 +266,24 @@ def _ended(member: ForkProcess) -> NotReady:
 
 
 def _file_error(error: Exception) -> CmssparkError | None:
-    """Return the error for a file of a task that cannot be read or written, whatever the reason; else None."""
+    """Return the error for a file of a task that cannot be read or written, whatever
+    the reason; else None.
+    """
     if not isinstance(error, OSError) or error.errno is None:
         return None
     path = str(error.filename or "a file of a task")
     if isinstance(error, FileNotFoundError):
-        return InputMissing("a file is gone", where=path, found=error.strerror, next_step="run it again")
+        return InputMissing(
+            "a file is gone", where=path, found=error.strerror, next_step="run it again"
+        )
     return unreadable(path, error)
 
 
 def _serve(pipe: Connection, parent_ends: Sequence[Connection]) -> None:
     """Run a worker process: its tasks until there are none or the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent terminates this one
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes; the parent terminates this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)

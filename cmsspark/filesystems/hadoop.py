@@ -1,4 +1,6 @@
-"""Hadoop file systems, through the running session's JVM with Spark's configuration, credentials and caching."""
+"""Hadoop file systems, through the running session's JVM with Spark's configuration,
+credentials and caching.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from cmsspark.base.errors import CmssparkError, InputMissing, NotAllowed, NotReady, OutputError, SettingsError
+from cmsspark.base.errors import (
+    CmssparkError,
+    InputMissing,
+    NotAllowed,
+    NotReady,
+    OutputError,
+    SettingsError,
+)
 from cmsspark.filesystems.storage import Entry
 from cmsspark.settings import kerberos
 
@@ -39,11 +48,14 @@ _KEYS: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a credential provider in the settings: "
     "`spark: {spark.hadoop.hadoop.security.credential.provider.path: …}`"
 )
-_ENDPOINT: Final = (
-    "check spark.hadoop.fs.s3a.endpoint in the settings, and that its server runs; then the same command again"
-)
+_ENDPOINT: Final = "check spark.hadoop.fs.s3a.endpoint in the settings, and that its server runs; then the same command again"
 #: Parts of messages of a server that is not there.
-_AWAY: Final = ("Unable to execute HTTP request", "Connection refused", "UnknownHostException", "connect timed out")
+_AWAY: Final = (
+    "Unable to execute HTTP request",
+    "Connection refused",
+    "UnknownHostException",
+    "connect timed out",
+)
 
 
 class BucketMissing(InputMissing):
@@ -51,16 +63,21 @@ class BucketMissing(InputMissing):
 
 
 class HadoopFiles:
-    """``storage.Files`` on the Hadoop file system that each path names, by default that of the cluster."""
+    """``storage.Files`` on the Hadoop file system that each path names, by default that
+    of the cluster.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
-        self._jvm: Any = spark.sparkContext._jvm  # the gateway is the only way from Python to Hadoop's FileSystem
+        self._jvm: Any = (
+            spark.sparkContext._jvm
+        )  # the gateway is the only way from Python to Hadoop's FileSystem
         self._gateway: Any = spark.sparkContext._gateway
         self._conf: Any = spark.sparkContext._jsc.hadoopConfiguration()
 
     def _open(self, path: str) -> tuple[Any, Any]:
         if path.startswith(_WEB_SCHEMES):
-            # Spark's jars lack the classes that read the NameNode's answers (jersey's RuntimeDelegateImpl).
+            # Spark's jars lack the classes that read the NameNode's answers (jersey's
+            # RuntimeDelegateImpl).
             raise SettingsError(
                 "WebHDFS is not supported, as Spark's Hadoop client cannot read its answers",
                 where=path,
@@ -73,13 +90,20 @@ class HadoopFiles:
 
     @contextmanager
     def _at(self, path: str, *, writing: bool = False) -> Iterator[tuple[Any, Any]]:
-        """Yield the file system of a path, and the path for it; exceptions of Java become errors of ours."""
+        """Yield the file system of a path, and the path for it; exceptions of Java
+        become errors of ours.
+        """
         system, hadoop_path = self._open(path)
         with _hadoop_errors(path, writing=writing):
             yield system, hadoop_path
 
     def _entry(self, status: Any) -> Entry:
-        return Entry(status.getPath().toString(), status.isDirectory(), status.getLen(), status.getModificationTime())
+        return Entry(
+            status.getPath().toString(),
+            status.isDirectory(),
+            status.getLen(),
+            status.getModificationTime(),
+        )
 
     def stat(self, path: str) -> Entry | None:
         try:
@@ -130,7 +154,10 @@ class HadoopFiles:
     def write_bytes(self, path: str, content: bytes) -> None:
         part = f"{path}.{uuid.uuid4().hex[:8]}.part"
         system, hadoop_path = self._open(part)
-        with _hadoop_errors(path, writing=True), closing(system.create(hadoop_path, True)) as stream:
+        with (
+            _hadoop_errors(path, writing=True),
+            closing(system.create(hadoop_path, True)) as stream,
+        ):
             stream.write(content)
             stream.hsync()
         self.replace(part, path)
@@ -159,19 +186,25 @@ class HadoopFiles:
         with self._at(target, writing=True) as (system, hadoop_path):
             # FileContext, unlike FileSystem, needs the host that `hdfs:///x` omits.
             to = system.makeQualified(hadoop_path)
-            context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(to.toUri(), self._conf)
+            context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
+                to.toUri(), self._conf
+            )
             context.rename(system.makeQualified(path(source)), to, options)
 
     def make_dirs(self, path: str) -> None:
         with self._at(path, writing=True) as (system, hadoop_path):
             created = system.mkdirs(hadoop_path)
         if not created:
-            raise OutputError("a folder cannot be created", where=path, found="the file system refused it")
+            raise OutputError(
+                "a folder cannot be created", where=path, found="the file system refused it"
+            )
 
     def set_mode(self, path: str, mode: int) -> None:
         # Object stores ignore it.
         with self._at(path, writing=True) as (system, hadoop_path):
-            system.setPermission(hadoop_path, self._jvm.org.apache.hadoop.fs.permission.FsPermission(f"{mode:o}"))
+            system.setPermission(
+                hadoop_path, self._jvm.org.apache.hadoop.fs.permission.FsPermission(f"{mode:o}")
+            )
 
     def delete(self, path: str) -> None:
         with self._at(path, writing=True) as (system, hadoop_path):
@@ -179,11 +212,15 @@ class HadoopFiles:
 
     def fetch(self, path: str, target: Path) -> None:
         with self._at(path) as (system, hadoop_path):
-            system.copyToLocalFile(False, hadoop_path, self._jvm.org.apache.hadoop.fs.Path(str(target)), True)
+            system.copyToLocalFile(
+                False, hadoop_path, self._jvm.org.apache.hadoop.fs.Path(str(target)), True
+            )
 
     def put(self, source: Path, path: str) -> None:
         with self._at(path, writing=True) as (system, hadoop_path):
-            system.copyFromLocalFile(False, True, self._jvm.org.apache.hadoop.fs.Path(str(source)), hadoop_path)
+            system.copyFromLocalFile(
+                False, True, self._jvm.org.apache.hadoop.fs.Path(str(source)), hadoop_path
+            )
 
     def hosts_at(self, path: str, position: int) -> tuple[str, ...]:
         """Return the hosts that store a byte of a file."""
@@ -197,7 +234,9 @@ class HadoopFiles:
 
 
 class _StatusTexts:
-    """The values of many statuses as text, which the JVM joins: a call for each value of a large folder takes long."""
+    """The values of many statuses as text, which the JVM joins: a call for each value
+    of a large folder takes long.
+    """
 
     def __init__(self, jvm: Any) -> None:
         java = jvm.java
@@ -249,7 +288,9 @@ def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
     except Py4JJavaError as error:
         name = str(error.java_exception.getClass().getName())
         reason = (str(error.java_exception.getMessage()) or name).splitlines()[0]
-        if (refused := kerberos.refused(f"{name}: {error.java_exception.getMessage()}")) is not None:
+        if (
+            refused := kerberos.refused(f"{name}: {error.java_exception.getMessage()}")
+        ) is not None:
             raise refused from None
         if (from_store := convert_s3_error(path, name, reason)) is not None:
             raise from_store from None
@@ -274,10 +315,12 @@ def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
 
 
 def convert_s3_error(path: str, name: str, reason: str) -> CmssparkError | None:
-    """Return the error for an exception at a location in S3: of its class ``name``, with the first line of its message.
+    """Return the error for an exception at a location in S3: of its class ``name``,
+    with the first line of its message.
 
-    SettingsError (78) without the client, NotAllowed (77) without or with wrong credentials, BucketMissing (66) for a
-    bucket that is not there, NotReady (75) where no server answers; None for all others, and for other locations.
+    SettingsError (78) without the client, NotAllowed (77) without or with wrong
+    credentials, BucketMissing (66) for a bucket that is not there, NotReady (75) where
+    no server answers; None for all others, and for other locations.
     """
     parts = urlsplit(path)
     if parts.scheme not in _S3_SCHEMES:
@@ -285,15 +328,22 @@ def convert_s3_error(path: str, name: str, reason: str) -> CmssparkError | None:
     text = f"{name}: {reason}"
     if parts.scheme != "s3a" and name.endswith("UnsupportedFileSystemException"):
         return SettingsError(
-            f"Hadoop has no file system {parts.scheme}:", where=path, next_step=f"write s3a:{path.partition(':')[2]}"
+            f"Hadoop has no file system {parts.scheme}:",
+            where=path,
+            next_step=f"write s3a:{path.partition(':')[2]}",
         )
     if "ClassNotFoundException" in text or "NoClassDefFoundError" in text:
-        return SettingsError("the client of S3 is not among Spark's jars", where=path, found=reason, next_step=_JARS)
+        return SettingsError(
+            "the client of S3 is not among Spark's jars", where=path, found=reason, next_step=_JARS
+        )
     if "NoAuthWithAWS" in text or "NoAwsCredentials" in text or "No AWS Credentials" in text:
         return NotAllowed("no credentials for S3", where=path, found="none", next_step=_KEYS)
     if "AccessDenied" in text or "InvalidAccessKeyId" in text or "SignatureDoesNotMatch" in text:
         return NotAllowed(
-            "S3 refuses these credentials, or this bucket to them", where=path, found=reason, next_step=_KEYS
+            "S3 refuses these credentials, or this bucket to them",
+            where=path,
+            found=reason,
+            next_step=_KEYS,
         )
     if "UnknownStoreException" in text or "NoSuchBucket" in text:
         return BucketMissing(
@@ -303,5 +353,7 @@ def convert_s3_error(path: str, name: str, reason: str) -> CmssparkError | None:
             next_step="check its name, and " + _ENDPOINT,
         )
     if any(part in text for part in _AWAY):
-        return NotReady("the server of S3 does not answer", where=path, found=reason, next_step=_ENDPOINT)
+        return NotReady(
+            "the server of S3 does not answer", where=path, found=reason, next_step=_ENDPOINT
+        )
     return None

@@ -1,7 +1,8 @@
-"""Files of HDFS opened by Python itself, without a JVM: hdfs-native, of the extra ``cmsspark[hdfs]``.
+"""Files of HDFS opened by Python itself, without a JVM: hdfs-native, of the extra
+``cmsspark[hdfs]``.
 
-The driver takes the client's settings from Hadoop's configuration and sends them to the workers, which need no
-configuration of their own.
+The driver takes the client's settings from Hadoop's configuration and sends them to the
+workers, which need no configuration of their own.
 """
 
 from __future__ import annotations
@@ -26,10 +27,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MODULE: Final = "hdfs_native"
-#: The option of Spark that chooses who reads HDFS: ``auto`` (Python where it can) or ``java`` (Spark's JVM).
+#: The option of Spark that chooses who reads HDFS: ``auto`` (Python where it can) or
+#: ``java`` (Spark's JVM).
 CLIENT_KEY: Final = "spark.cmsspark.hdfsClient"
 #: Options of Hadoop that the client reads. None of them holds a secret.
-_PREFIXES: Final = ("fs.defaultFS", "fs.viewfs.", "dfs.", "hadoop.security.", "hadoop.rpc.protection")
+_PREFIXES: Final = (
+    "fs.defaultFS",
+    "fs.viewfs.",
+    "dfs.",
+    "hadoop.security.",
+    "hadoop.rpc.protection",
+)
 #: Bytes that :func:`open_whole` reads ahead: each read is a request to a DataNode.
 _READ_AHEAD: Final = 8_000_000
 _GZIP: Final = b"\x1f\x8b"
@@ -54,7 +62,9 @@ class RemoteFiles(Protocol):
 
 @dataclass(frozen=True)
 class LineRange:
-    """The lines of a file that begin at ``start`` or later, and before ``end``; without ``end`` all that follow."""
+    """The lines of a file that begin at ``start`` or later, and before ``end``; without
+    ``end`` all that follow.
+    """
 
     path: str
     start: int = 0
@@ -63,12 +73,15 @@ class LineRange:
 
 @dataclass(frozen=True)
 class HdfsClient:
-    """The client with the settings of the driver: (name, value) of each option of Hadoop that is set."""
+    """The client with the settings of the driver: (name, value) of each option of
+    Hadoop that is set.
+    """
 
     options: tuple[tuple[str, str], ...]
 
     def open(self, location: str) -> RemoteFile:
-        """Open a file. Raises SettingsError (78) where the client is not installed or not configured, else what
+        """Open a file. Raises SettingsError (78) where the client is not installed or
+        not configured, else what
         :func:`hdfs_errors` says.
         """
         server = urlsplit(location).netloc
@@ -81,7 +94,9 @@ class HdfsClient:
 
 @cache
 def _connected(server: str, options: tuple[tuple[str, str], ...]) -> Any:
-    """Return a client, one for each NameNode and process; without a ``server`` that of ``fs.defaultFS``."""
+    """Return a client, one for each NameNode and process; without a ``server`` that of
+    ``fs.defaultFS``.
+    """
     # Without Kerberos HDFS believes the user's name. Spark's containers run as an account of YARN.
     if "SPARK_USER" in os.environ:
         os.environ.setdefault("HADOOP_USER_NAME", os.environ["SPARK_USER"])
@@ -100,8 +115,9 @@ def _connected(server: str, options: tuple[tuple[str, str], ...]) -> Any:
 def choose_client(spark: SparkSession) -> HdfsClient | None:
     """Return the client for the session's workers; None where Spark's JVM reads HDFS.
 
-    That is where the extra is not installed beside the driver, where :data:`CLIENT_KEY` says so, and in a local session
-    with Kerberos, whose keytab only the JVM knows. Raises SettingsError (78) for another value of the option.
+    That is where the extra is not installed beside the driver, where :data:`CLIENT_KEY`
+    says so, and in a local session with Kerberos, whose keytab only the JVM knows.
+    Raises SettingsError (78) for another value of the option.
     """
     choice = spark.conf.get(CLIENT_KEY, "auto")
     if choice not in ("auto", "java"):
@@ -119,7 +135,9 @@ def _options(spark: SparkSession) -> tuple[tuple[str, str], ...]:
     """Return the options that are not Hadoop's defaults, by one call of the JVM."""
     jvm: Any = spark.sparkContext._jvm
     writer = jvm.java.io.StringWriter()
-    jvm.org.apache.hadoop.conf.Configuration.dumpConfiguration(spark.sparkContext._jsc.hadoopConfiguration(), writer)
+    jvm.org.apache.hadoop.conf.Configuration.dumpConfiguration(
+        spark.sparkContext._jsc.hadoopConfiguration(), writer
+    )
     return tuple(
         (entry["key"], entry["value"])
         for entry in json.loads(writer.toString())["properties"]
@@ -129,13 +147,15 @@ def _options(spark: SparkSession) -> tuple[tuple[str, str], ...]:
 
 @contextmanager
 def hdfs_errors(location: str) -> Iterator[None]:
-    """Convert an error of the client: InputMissing (66), NotAllowed (77), SettingsError (78), DataError (65) for a
-    checksum, and NotReady (75) for all others.
+    """Convert an error of the client: InputMissing (66), NotAllowed (77), SettingsError
+    (78), DataError (65) for a checksum, and NotReady (75) for all others.
     """
     try:
         yield
     except FileNotFoundError as error:
-        raise InputMissing("a listed file cannot be read", where=location, found=_first_line(error)) from None
+        raise InputMissing(
+            "a listed file cannot be read", where=location, found=_first_line(error)
+        ) from None
     except (OSError, RuntimeError) as error:
         text = _first_line(error)
         if (refused := kerberos.refused(text)) is not None:
@@ -143,26 +163,38 @@ def hdfs_errors(location: str) -> Iterator[None]:
         if "AccessControlException" in text:
             raise NotAllowed("access is refused", where=location, found=text) from None
         if "InvalidArgument" in text:
-            raise SettingsError("this location is invalid or cannot be reached", where=location, found=text) from None
+            raise SettingsError(
+                "this location is invalid or cannot be reached", where=location, found=text
+            ) from None
         if "hecksum" in text:
             raise DataError(
-                "a file is damaged", where=location, found=text, next_step="fetch the file again from its source"
+                "a file is damaged",
+                where=location,
+                found=text,
+                next_step="fetch the file again from its source",
             ) from None
-        raise NotReady("the file system did not answer as it should", where=location, found=text) from None
+        raise NotReady(
+            "the file system did not answer as it should", where=location, found=text
+        ) from None
 
 
 def _first_line(error: Exception) -> str:
-    """Return the message without the NameNode's Java trace, whose line ends are written ``\\n`` in some of them."""
+    """Return the message without the NameNode's Java trace, whose line ends are written
+    ``\\n`` in some of them.
+    """
     return str(error).split("\n", 1)[0].split("\\n", 1)[0][:300]
 
 
 def open_range(
-    files: RemoteFiles, line_range: LineRange, is_packed: Callable[[bytes], object] = lambda head: head[:2] == _GZIP
+    files: RemoteFiles,
+    line_range: LineRange,
+    is_packed: Callable[[bytes], object] = lambda head: head[:2] == _GZIP,
 ) -> RangeStream:
-    """Open the lines of a range. A packed file is not divided: its first range is the whole file, and the others are
-    empty. ``is_packed`` tells by the first bytes.
+    """Open the lines of a range. A packed file is not divided: its first range is the
+    whole file, and the others are empty. ``is_packed`` tells by the first bytes.
 
-    A BOM stands before the lines of a later range: readers skip one at the start, and one that is data comes next.
+    A BOM stands before the lines of a later range: readers skip one at the start, and
+    one that is data comes next.
 
     Raises what :func:`hdfs_errors` says, also while it is read.
     """
@@ -172,11 +204,15 @@ def open_range(
             head = file.read_range(0, min(_HEAD_BYTES, len(file)))
         if is_packed(head):
             return RangeStream(line_range.path, iter(()) if start else _chunks(file, 0))
-    return RangeStream(line_range.path, _with_head(_BOM if start else b"", _lines(file, start, end)))
+    return RangeStream(
+        line_range.path, _with_head(_BOM if start else b"", _lines(file, start, end))
+    )
 
 
 def open_whole(files: RemoteFiles, location: str) -> io.BufferedReader:
-    """Open a file for reading at any place. Raises what :func:`hdfs_errors` says, also while it is read."""
+    """Open a file for reading at any place. Raises what :func:`hdfs_errors` says, also
+    while it is read.
+    """
     file = files.open(location)
 
     def read_range(offset: int, count: int) -> bytes:
@@ -194,8 +230,9 @@ def _chunks(file: RemoteFile, start: int) -> Iterator[bytes]:
 def _lines(file: RemoteFile, start: int, end: int | None) -> Iterator[bytes]:
     """Yield the bytes of the lines that begin in the range.
 
-    A line begins after a newline, so it reads from the byte before ``start`` on, and up to the first newline from the
-    byte before ``end`` on. Ranges that meet share no line and leave none out.
+    A line begins after a newline, so it reads from the byte before ``start`` on, and up
+    to the first newline from the byte before ``end`` on. Ranges that meet share no line
+    and leave none out.
     """
     position = max(0, start - 1)
     is_begun = start == 0
@@ -217,7 +254,9 @@ def _lines(file: RemoteFile, start: int, end: int | None) -> Iterator[bytes]:
 
 
 def _with_head(head: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield ``head`` and the chunks; the first has the bytes by which readers tell a packing before they go back."""
+    """Yield ``head`` and the chunks; the first has the bytes by which readers tell a
+    packing before they go back.
+    """
     for chunk in chunks:
         head += chunk
         if len(head) >= _HEAD_BYTES:
@@ -227,7 +266,9 @@ def _with_head(head: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class RangeStream(io.RawIOBase):
-    """Bytes that come in chunks, as a stream. It can go back to its start while the first chunk is read."""
+    """Bytes that come in chunks, as a stream. It can go back to its start while the
+    first chunk is read.
+    """
 
     def __init__(self, location: str, chunks: Iterator[bytes]) -> None:
         self._location = location
@@ -240,9 +281,13 @@ class RangeStream(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go back to the start. Raises UnsupportedOperation for any other place, and once the second chunk is read."""
+        """Go back to the start. Raises UnsupportedOperation for any other place, and
+        once the second chunk is read.
+        """
         if offset or whence != os.SEEK_SET or self._chunk_count > 1:
-            raise io.UnsupportedOperation("a stream of chunks goes back to its start only, from its first chunk")
+            raise io.UnsupportedOperation(
+                "a stream of chunks goes back to its start only, from its first chunk"
+            )
         self._position = 0
         return 0
 

@@ -1,4 +1,6 @@
-"""Selection of the file system of a location: the local disk, or Hadoop's through the running session's JVM."""
+"""Selection of the file system of a location: the local disk, or Hadoop's through the
+running session's JVM.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class AnyFiles:
-    """``Files`` that passes each call on by its location, as inputs and results may be on different file systems."""
+    """``Files`` that passes each call on by its location, as inputs and results may be
+    on different file systems.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         from cmsspark.filesystems.hadoop import HadoopFiles
@@ -25,7 +29,9 @@ class AnyFiles:
         def call(*arguments: Any) -> Any:
             # A location is a text; of a file that is copied, the end on this host is a Path.
             location = next(argument for argument in arguments if isinstance(argument, str))
-            return getattr(self._local if is_local(location) else self._hadoop, operation)(*arguments)
+            return getattr(self._local if is_local(location) else self._hadoop, operation)(
+                *arguments
+            )
 
         return call
 

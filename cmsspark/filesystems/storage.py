@@ -1,8 +1,8 @@
 """File systems: one small interface to the local disk and to any Hadoop file system.
 
-A *location* is a URI or a path: ``/data/x``, ``file:///data/x``, ``hdfs://nn/x``, ``s3a://bucket/x``. Local locations
-need only Python, so that ``cmsspark show`` and the publisher need no JVM. All others use Hadoop's ``FileSystem`` in the
-driver's JVM.
+A *location* is a URI or a path: ``/data/x``, ``file:///data/x``, ``hdfs://nn/x``,
+``s3a://bucket/x``. Local locations need only Python, so that ``cmsspark show`` and the
+publisher need no JVM. All others use Hadoop's ``FileSystem`` in the driver's JVM.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
-from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, OutputError
+from cmsspark.base.errors import (
+    CmssparkError,
+    DataError,
+    InputMissing,
+    NotAllowed,
+    NotReady,
+    OutputError,
+)
 
 #: At least two letters: for Hadoop a single one is a drive letter.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -30,9 +37,11 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 @dataclass(frozen=True, order=True)
 class Entry:
-    """One entry of a folder: its location, whether it is a folder, its size in bytes and mtime in UTC ms.
+    """One entry of a folder: its location, whether it is a folder, its size in bytes
+    and mtime in UTC ms.
 
-    ``fault``: the kind of an entry that is neither a folder nor a regular file, such as a named pipe; its size is -1.
+    ``fault``: the kind of an entry that is neither a folder nor a regular file, such as
+    a named pipe; its size is -1.
     """
 
     path: str
@@ -48,7 +57,9 @@ class Entry:
 
 
 class Files(Protocol):
-    """A file system. A location that does not exist gives None from ``stat``, and InputMissing elsewhere."""
+    """A file system. A location that does not exist gives None from ``stat``, and
+    InputMissing elsewhere.
+    """
 
     def stat(self, path: str) -> Entry | None: ...
     def list_dir(self, path: str) -> list[Entry]: ...
@@ -67,7 +78,9 @@ class Files(Protocol):
 
 
 def join(base: str, *parts: str) -> str:
-    """Return ``base`` and ``parts`` with single slashes between them; ``hdfs://`` keeps its slashes."""
+    """Return ``base`` and ``parts`` with single slashes between them; ``hdfs://`` keeps
+    its slashes.
+    """
     path = base
     for part in parts:
         path = (path if path.endswith("/") else path + "/") + part.lstrip("/")
@@ -75,12 +88,16 @@ def join(base: str, *parts: str) -> str:
 
 
 def is_local(location: str) -> bool:
-    """Return whether a location is a plain path or a ``file:`` URI, and not ``hdfs:/x`` or ``hdfs://nn/x``."""
+    """Return whether a location is a plain path or a ``file:`` URI, and not ``hdfs:/x``
+    or ``hdfs://nn/x``.
+    """
     return location.startswith(("/", "file:")) or _SCHEME.match(location) is None
 
 
 def local_path(location: str) -> str:
-    """Return the path on disk of a local location. Plain paths are returned unchanged, ``file:`` URIs are unquoted."""
+    """Return the path on disk of a local location. Plain paths are returned unchanged,
+    ``file:`` URIs are unquoted.
+    """
     if not location.startswith("file:"):
         return location
     path = location[len("file:") :]
@@ -90,8 +107,12 @@ def local_path(location: str) -> str:
 
 
 def absolute(location: str) -> str:
-    """Return the location as seen from any folder: local ones absolute, URIs without a slash at the end."""
-    return str(Path(local_path(location)).absolute()) if is_local(location) else location.rstrip("/")
+    """Return the location as seen from any folder: local ones absolute, URIs without a
+    slash at the end.
+    """
+    return (
+        str(Path(local_path(location)).absolute()) if is_local(location) else location.rstrip("/")
+    )
 
 
 def is_same_place(first: str, second: str) -> bool:
@@ -104,11 +125,15 @@ def is_same_place(first: str, second: str) -> bool:
         return local and Path(local_path(first)).resolve() == Path(local_path(second)).resolve()
     first_url, second_url = urlsplit(absolute(first)), urlsplit(absolute(second))
     names = {first_url.netloc, second_url.netloc} - {""}
-    return (first_url.scheme, first_url.path) == (second_url.scheme, second_url.path) and len(names) <= 1
+    return (first_url.scheme, first_url.path) == (second_url.scheme, second_url.path) and len(
+        names
+    ) <= 1
 
 
 class RangeFile(io.RawIOBase):
-    """A seekable file of ``size`` bytes. ``read_range(offset, count)`` fetches them as they are read."""
+    """A seekable file of ``size`` bytes. ``read_range(offset, count)`` fetches them as
+    they are read.
+    """
 
     def __init__(self, size: int, read_range: Callable[[int, int], bytes]) -> None:
         self._size = size
@@ -140,8 +165,9 @@ class RangeFile(io.RawIOBase):
 
 
 class LocalFiles:
-    """The local disk. Listing follows links. A dangling link, a loop of links, a named pipe and the like are entries of
-    size -1, so that they are named and not skipped, and nothing blocks on a pipe.
+    """The local disk. Listing follows links. A dangling link, a loop of links, a named
+    pipe and the like are entries of size -1, so that they are named and not skipped,
+    and nothing blocks on a pipe.
     """
 
     def stat(self, path: str) -> Entry | None:
@@ -155,7 +181,9 @@ class LocalFiles:
         mtime_ms = status.st_mtime_ns // 1_000_000
         if stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode):
             return Entry(path, stat.S_ISDIR(status.st_mode), status.st_size, mtime_ms)
-        return Entry(path, False, -1, mtime_ms, _SPECIAL.get(stat.S_IFMT(status.st_mode), "no file"))
+        return Entry(
+            path, False, -1, mtime_ms, _SPECIAL.get(stat.S_IFMT(status.st_mode), "no file")
+        )
 
     def list_dir(self, path: str) -> list[Entry]:
         with _reading(path, "no such folder") as folder:
@@ -200,7 +228,9 @@ class LocalFiles:
             raise
 
     def create(self, path: str, content: bytes) -> bool:
-        """Create a file atomically. Returns False where it exists: of several concurrent calls one returns True."""
+        """Create a file atomically. Returns False where it exists: of several
+        concurrent calls one returns True.
+        """
         path = local_path(path)
         part = _part_name(path)
         self.write_bytes(part, content)
@@ -247,13 +277,17 @@ class LocalFiles:
             shutil.copyfile(source, file)
 
     def uri(self, path: str) -> str:
-        """Return a URI for pandas, DuckDB and Spark; a name with special characters stays a plain path."""
+        """Return a URI for pandas, DuckDB and Spark; a name with special characters
+        stays a plain path.
+        """
         path = os.path.abspath(local_path(path))
         return f"file://{path}" if quote(path) == path else path
 
 
 #: Errors of an unavailable file server, which may be available later.
-AWAY: Final = frozenset({errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN})
+AWAY: Final = frozenset(
+    {errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN}
+)
 _SPECIAL: Final = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -263,12 +297,15 @@ _SPECIAL: Final = {
 
 
 def unreadable(path: str, error: OSError) -> CmssparkError:
-    """Return the error for a path that cannot be read or listed: 77 without permission, 66 for broken links, 75 where
-    the file server is unavailable, otherwise 65.
+    """Return the error for a path that cannot be read or listed: 77 without permission,
+    66 for broken links, 75 where the file server is unavailable, otherwise 65.
     """
     if isinstance(error, PermissionError):
         return NotAllowed(
-            "access is refused", where=path, found=error.strerror, next_step="ask its owner for permission"
+            "access is refused",
+            where=path,
+            found=error.strerror,
+            next_step="ask its owner for permission",
         )
     if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
         actual = "a loop of links" if error.errno == errno.ELOOP else error.strerror
@@ -281,13 +318,18 @@ def unreadable(path: str, error: OSError) -> CmssparkError:
             next_step="run it again when the file server is back",
         )
     return DataError(
-        "this cannot be read", where=path, found=error.strerror, next_step="check the disk, or fetch it again"
+        "this cannot be read",
+        where=path,
+        found=error.strerror,
+        next_step="check the disk, or fetch it again",
     )
 
 
 @contextmanager
 def _reading(location: str, problem: str = "no such file") -> Iterator[str]:
-    """Yield the path on disk. Raises InputMissing (66) where it does not exist, else as :func:`unreadable`."""
+    """Yield the path on disk. Raises InputMissing (66) where it does not exist, else as
+    :func:`unreadable`.
+    """
     path = local_path(location)
     try:
         yield path
@@ -317,4 +359,6 @@ def _part_name(path: str) -> str:
 def _not_written(path: str, error: OSError) -> OutputError:
     is_no_folder = error.errno in (errno.ENOENT, errno.ENOTDIR)
     next_step = "check the path: no such folder can be made" if is_no_folder else None
-    return OutputError("a file cannot be written", where=path, found=error.strerror, next_step=next_step)
+    return OutputError(
+        "a file cannot be written", where=path, found=error.strerror, next_step=next_step
+    )

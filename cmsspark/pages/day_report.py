@@ -1,6 +1,8 @@
-"""The reconciliation report of a stored run: counts of records, inputs, and differences from the days before.
+"""The reconciliation report of a stored run: counts of records, inputs, and differences
+from the days before.
 
-A pure function of the manifests of the run and of the days before. Its result can be written as JSON.
+A pure function of the manifests of the run and of the days before. Its result can be
+written as JSON.
 """
 
 from __future__ import annotations
@@ -29,11 +31,32 @@ BINS: Final[Mapping[str, str]] = {
     "never_ran": "job never ran",
     "repeated": "same job again",
 }
-#: Bins of accesses and jobs that went through the joins. Records of other bins are counted before the joins.
+#: Bins of accesses and jobs that went through the joins. Records of other bins are
+#: counted before the joins.
 _JOINED: Final = ("matched", "user_file", "temporary", "not_in_dbs", "no_input")
 _FACTS: Final = (
-    *("job", "day", "run", "partial", "missing_streams", "seconds", "engine", "join", "reduction_factor", "tables"),
-    *("dumps", "catalogue", "damaged", "identical_files", "warnings", "versions", "pseudonym_key_id", "period"),
+    *(
+        "job",
+        "day",
+        "run",
+        "partial",
+        "missing_streams",
+        "seconds",
+        "engine",
+        "join",
+        "reduction_factor",
+        "tables",
+    ),
+    *(
+        "dumps",
+        "catalogue",
+        "damaged",
+        "identical_files",
+        "warnings",
+        "versions",
+        "pseudonym_key_id",
+        "period",
+    ),
 )
 
 
@@ -45,10 +68,13 @@ def report(
 ) -> dict[str, Any]:
     """Return the report as a dict for JSON.
 
-    ``before``: manifests of earlier days, newest first. ``stored``: accesses in the stored table by stream, or None if
-    they were not counted. ``quarantine``: the summary of the quarantined malformed records.
+    ``before``: manifests of earlier days, newest first. ``stored``: accesses in the
+    stored table by stream, or None if they were not counted. ``quarantine``: the
+    summary of the quarantined malformed records.
     """
-    streams = [_stream(stream, bins, manifest, before) for stream, bins in manifest.reconciliation.items()]
+    streams = [
+        _stream(stream, bins, manifest, before) for stream, bins in manifest.reconciliation.items()
+    ]
     return {
         **{name: manifest.document[name] for name in _FACTS if name in manifest.document},
         "read": sum(stream["read"] for stream in streams),
@@ -66,7 +92,9 @@ def counts(bins: Mapping[str, Any]) -> dict[str, int]:
 
 
 def by_prefix(report: Mapping[str, Any]) -> list[tuple[str, dict[str, int]]]:
-    """Prefixes of names that are not in DBS, with their records by stream; the most frequent first."""
+    """Prefixes of names that are not in DBS, with their records by stream; the most
+    frequent first.
+    """
     records: dict[str, dict[str, int]] = {}
     for stream in report["streams"]:
         for prefix, count in stream["unmatched_prefixes"] or ():
@@ -74,7 +102,9 @@ def by_prefix(report: Mapping[str, Any]) -> list[tuple[str, dict[str, int]]]:
     return sorted(records.items(), key=lambda entry: (-sum(entry[1].values()), entry[0]))
 
 
-def _stream(stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Sequence[Manifest]) -> dict[str, Any]:
+def _stream(
+    stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Sequence[Manifest]
+) -> dict[str, Any]:
     read = manifest.find_input(stream)
     # The shuffle join did not always count them.
     is_unknown = manifest.join == "shuffle" and not manifest.unmatched_prefixes
@@ -86,7 +116,8 @@ def _stream(stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Se
             {"bin": name, "records": count, "share": _share(count, bins["read"])}
             for name, count in counts(bins).items()
         ],
-        "input": read and {
+        "input": read
+        and {
             "folder": read.folder,
             "form": read.format_name,
             "is_tmp": read.is_tmp,
@@ -98,7 +129,7 @@ def _stream(stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Se
         "drift": manifest.drift.get(stream, []),
         "unmatched_prefixes": None if is_unknown else manifest.unmatched_prefixes.get(stream, []),
         "usual": _usual(stream, bins, before),
-    }  # fmt: skip
+    }
 
 
 def _share(part: int, total: int) -> float | None:
@@ -131,7 +162,9 @@ def _usual(stream: str, bins: Mapping[str, Any], before: Iterable[Manifest]) -> 
     }
 
 
-def _joins(stream: Mapping[str, Any], manifest: Manifest, stored: Mapping[str, int] | None) -> list[dict[str, Any]]:
+def _joins(
+    stream: Mapping[str, Any], manifest: Manifest, stored: Mapping[str, int] | None
+) -> list[dict[str, Any]]:
     """Counts before and after each join, as a join must neither lose nor duplicate accesses.
 
     Before: accesses that the decoders counted. After: accesses in the tables and the bins.
@@ -147,12 +180,20 @@ def _joins(stream: Mapping[str, Any], manifest: Manifest, stored: Mapping[str, i
     joins = [_join(stream["stream"], f"{looked_up} → dataset{replicas}", into, after)]
     if stored is not None:
         in_table = stored.get(stream["stream"], 0)
-        joins.append(_join(stream["stream"], f"{counted} → stored report", bins["matched"], in_table))
+        joins.append(
+            _join(stream["stream"], f"{counted} → stored report", bins["matched"], in_table)
+        )
     return joins
 
 
 def _join(stream: str, name: str, rows_in: int, rows_out: int) -> dict[str, Any]:
-    return {"stream": stream, "join": name, "rows_in": rows_in, "rows_out": rows_out, "is_right": rows_in == rows_out}
+    return {
+        "stream": stream,
+        "join": name,
+        "rows_in": rows_in,
+        "rows_out": rows_out,
+        "is_right": rows_in == rows_out,
+    }
 
 
 def _trailing(newest_first: Sequence[Manifest]) -> list[dict[str, Any]]:

@@ -1,7 +1,9 @@
-"""The layout of every page that is a file: reports, suites, caches, forecasts, models, and the site.
+"""The layout of every page that is a file: reports, suites, caches, forecasts, models,
+and the site.
 
-``layout.html`` has the page and its parts. A page is one file without scripts and external resources. All texts are
-escaped, control characters too; what is HTML already is ``Markup`` or a chart.
+``layout.html`` has the page and its parts. A page is one file without scripts and
+external resources. All texts are escaped, control characters too; what is HTML already
+is ``Markup`` or a chart.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ def _macros() -> Any:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, finalize=_shown
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
     )
     return environment.from_string(read_text("pages/layout.html")).module
 
@@ -53,7 +59,9 @@ _table = _macro("table")
 
 
 def month_grids(days: Iterable[date]) -> list[tuple[str, list[list[date | None]]]]:
-    """Return the months of days, the newest first: its name, and its weeks from Monday, None for other months' days."""
+    """Return the months of days, the newest first: its name, and its weeks from Monday,
+    None for other months' days.
+    """
     months = sorted({(day.year, day.month) for day in days}, reverse=True)
     return [
         (
@@ -67,7 +75,9 @@ def month_grids(days: Iterable[date]) -> list[tuple[str, list[list[date | None]]
     ]
 
 
-def document(title: str, parts: Iterable[Any], about: Any = "", links: Markup | None = None) -> str:
+def document(
+    title: str, parts: Iterable[Any], about: Any = "", links: Markup | None = None
+) -> str:
     """Return a whole page. ``links``: what stands at its top."""
     return str(_macros().document(title, _style(), parts, about, links))
 
@@ -77,7 +87,9 @@ def section(title: str, *parts: Any, about: str = "", kind: str = "") -> Markup:
     return _section(title, parts, about, kind)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], text: Sequence[int] = (0,)) -> Markup:
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[Any]], text: Sequence[int] = (0,)
+) -> Markup:
     """Return a table; the columns ``text`` are aligned to the left, and None is a dash."""
     return _table(heads if any(heads) else (), rows, text)
 
@@ -101,7 +113,8 @@ def code(words: object) -> Markup:
 def _style() -> Markup:
     """Return the style sheet with the colours of charts; on paper they are those of light pages."""
     light, dark = (
-        "".join(f".{name}{{color:{colour}}}" for name, colour in colours.items()) for colours in (COLOURS, DARK_COLOURS)
+        "".join(f".{name}{{color:{colour}}}" for name, colour in colours.items())
+        for colours in (COLOURS, DARK_COLOURS)
     )
     sheet = f"{SHAPES}\n{light}\n@media screen and (prefers-color-scheme: dark){{{dark}}}\n"
     return Markup(sheet + read_text("pages/report.css"))  # noqa: S704 - our own text

@@ -17,7 +17,13 @@ from cmsspark.pages.text import WORDS
 
 #: Maximum rows of a list; the JSON has all of them.
 _SHOWN: Final = 20
-_BADGES: Final = {"usual": "good", "few": "bad", "none": "bad", "unmatched": "warn", "unknown": "warn"}
+_BADGES: Final = {
+    "usual": "good",
+    "few": "bad",
+    "none": "bad",
+    "unmatched": "warn",
+    "unknown": "warn",
+}
 _ABOUT_JOINS: Final = (
     "A join must neither lose nor duplicate accesses. Rows in: accesses that the decoders counted. Rows out: accesses"
     " in the tables and bins."
@@ -26,7 +32,9 @@ _ABOUT_PREFIXES: Final = (
     "Records of the bins user or group file, temporary file and not in DBS together, by prefix of the file's name. "
     "Prefixes end before parts that may name a person."
 )
-_ABOUT_TRENDS: Final = "Records read on each day. The dashed line is the median of the days before."
+_ABOUT_TRENDS: Final = (
+    "Records read on each day. The dashed line is the median of the days before."
+)
 
 
 def page(
@@ -36,13 +44,15 @@ def page(
     pictures: Sequence[Picture] = (),
     links: Markup | None = None,
 ) -> str:
-    """Return the report as a page. It begins with what the day or period was used for: numbers (``facts``) and
-    ``pictures``.
+    """Return the report as a page. It begins with what the day or period was used for:
+    numbers (``facts``) and ``pictures``.
 
     ``title`` says what the page is about; ``links`` stand at the top.
     """
     name = f"{report.get('job')} of {report.get('period') or report.get('day')}"
-    about = Markup("{}, run {} {}").format(layout.safe(name), code(report.get("run")), _verdicts(report))
+    about = Markup("{}, run {} {}").format(
+        layout.safe(name), code(report.get("run")), _verdicts(report)
+    )
     return layout.document(title or name, _parts(report, facts, pictures), about, links)
 
 
@@ -53,7 +63,9 @@ def _parts(
     if facts:
         yield layout.facts(facts)
     if pictures:
-        drawn = [layout.picture(entry.name, entry.title, entry.about, entry.chart) for entry in pictures]
+        drawn = [
+            layout.picture(entry.name, entry.title, entry.about, entry.chart) for entry in pictures
+        ]
         yield Markup('<div class="pictures">{}</div>').format(Markup("").join(drawn))
         yield Markup('<h1 class="part">How it was counted</h1>')
     yield layout.facts(list(_facts(report)))
@@ -61,7 +73,10 @@ def _parts(
         yield section("Warnings", layout.items(report["warnings"]), kind="warnings")
     if streams:
         yield section(
-            "Records by bin", _bars(streams), _bins(streams), about="Each record is counted in exactly one bin."
+            "Records by bin",
+            _bars(streams),
+            _bins(streams),
+            about="Each record is counted in exactly one bin.",
         )
         if len(report["trailing_days"]) > 1:
             yield section("Compared with the days before", _trends(report), about=_ABOUT_TRENDS)
@@ -69,7 +84,9 @@ def _parts(
     if inputs := [*_inputs(streams), *_dumps(report)]:
         yield section("Inputs", *inputs)
     yield from _details(report, streams)
-    versions = ", ".join(f"{name} {value}" for name, value in (report.get("versions") or {}).items())
+    versions = ", ".join(
+        f"{name} {value}" for name, value in (report.get("versions") or {}).items()
+    )
     yield Markup("<footer>{}</footer>").format(layout.safe(versions))
 
 
@@ -84,7 +101,10 @@ def _verdicts(report: Mapping[str, Any]) -> Markup:
 
 def _facts(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     matched = sum(
-        bin_["records"] for stream in report["streams"] for bin_ in stream["bins"] if bin_["bin"] == "matched"
+        bin_["records"]
+        for stream in report["streams"]
+        for bin_ in stream["bins"]
+        if bin_["bin"] == "matched"
     )
     if report["streams"]:
         yield f"{report['read']:,}", "records read"
@@ -102,11 +122,21 @@ def _bars(streams: Sequence[Mapping[str, Any]]) -> Markup:
     lines = []
     for stream in streams:
         parts = [
-            (name, f"{100 * entry['share']:.4f}", f"{BINS[name]}: {entry['records']:,} ({percent(entry['share'])})")
+            (
+                name,
+                f"{100 * entry['share']:.4f}",
+                f"{BINS[name]}: {entry['records']:,} ({percent(entry['share'])})",
+            )
             for entry in stream["bins"]
             if entry["records"] and (name := entry["bin"])
         ]
-        lines.append((stream["stream"], "left out" if stream["is_missing"] else f"{stream['read']:,} records", parts))
+        lines.append(
+            (
+                stream["stream"],
+                "left out" if stream["is_missing"] else f"{stream['read']:,} records",
+                parts,
+            )
+        )
     return layout.bins(legend, lines)
 
 
@@ -118,11 +148,18 @@ def _bins(streams: Sequence[Mapping[str, Any]]) -> Markup:
         if any(cell and cell["records"] for cell in cells):
             # Streams of jobs have bins that others do not have, and the other way round.
             numbers = [
-                Markup("{:,}<small>{}</small>").format(cell["records"], percent(cell["share"])) if cell else ""
+                Markup("{:,}<small>{}</small>").format(cell["records"], percent(cell["share"]))
+                if cell
+                else ""
                 for cell in cells
             ]
             rows.append([Markup('<span title="{}">{}</span>').format(name, about), *numbers])
-    rows.append([Markup("<b>read</b>"), *(Markup("<b>{:,}</b>").format(stream["read"]) for stream in streams)])
+    rows.append(
+        [
+            Markup("<b>read</b>"),
+            *(Markup("<b>{:,}</b>").format(stream["read"]) for stream in streams),
+        ]
+    )
     return table(["bin", *(stream["stream"] for stream in streams)], rows)
 
 
@@ -135,28 +172,47 @@ def _trends(report: Mapping[str, Any]) -> Markup:
             about = f"{usual['factor']:.2f} × the median of {usual['days']} days; unmatched "
             about += f"{percent(usual['unmatched_share'])}, usually {percent(usual['usual_unmatched_share'])}"
         chart = _trend(report["trailing_days"], stream["stream"], usual.get("read"))
-        trends.append((stream["stream"], badge(_BADGES[usual["word"]], WORDS[usual["word"]].lower()), chart, about))
+        trends.append(
+            (
+                stream["stream"],
+                badge(_BADGES[usual["word"]], WORDS[usual["word"]].lower()),
+                chart,
+                about,
+            )
+        )
     return layout.trends(trends)
 
 
 def _trend(days: Sequence[Mapping[str, Any]], stream: str, usual: float | None) -> Chart:
-    """Return the records of a stream by day, the last one in a stronger colour, with the median of those before."""
+    """Return the records of a stream by day, the last one in a stronger colour, with
+    the median of those before.
+    """
     reads = [(number, float(day["read"].get(stream, 0))) for number, day in enumerate(days)]
     top = max([*(read for _, read in reads), usual or 0, 1])
-    lines = [charts.Line("", reads[:-1], "c5", bar=0.8), charts.Line("", reads[-1:], "c1", bar=0.8)]
+    lines = [
+        charts.Line("", reads[:-1], "c5", bar=0.8),
+        charts.Line("", reads[-1:], "c1", bar=0.8),
+    ]
     if usual is not None:
         lines.append(charts.Line("", [(-0.5, usual), (len(days) - 0.5, usual)], "rule"))
     marks = [(number, str(days[number]["day"])[5:]) for number in charts.spread(len(days))]
     x = Axis(-0.5, len(days) - 0.5, marks=marks)
-    return charts.plot(lines, x, Axis(0, top), about=f"records a day: at most {si(top)}", width=300, height=70)
+    return charts.plot(
+        lines, x, Axis(0, top), about=f"records a day: at most {si(top)}", width=300, height=70
+    )
 
 
 def _joins(joins: Sequence[Mapping[str, Any]]) -> Markup:
     rows = [
-        [join["stream"], join["join"], f"{join['rows_in']:,}", f"{join['rows_out']:,}",
-         badge("good", "correct") if join["is_right"] else badge("bad", "wrong")]
+        [
+            join["stream"],
+            join["join"],
+            f"{join['rows_in']:,}",
+            f"{join['rows_out']:,}",
+            badge("good", "correct") if join["is_right"] else badge("bad", "wrong"),
+        ]
         for join in joins
-    ]  # fmt: skip
+    ]
     return table(["stream", "join", "rows in", "rows out", "result"], rows, (0, 1))
 
 
@@ -167,10 +223,24 @@ def _inputs(streams: Sequence[Mapping[str, Any]]) -> list[Markup]:
         if read is None:
             rows.append([stream["stream"], "", "", "left out" if stream["is_missing"] else "", ""])
             continue
-        formats = ", ".join(f"{name} {count:,}" for name, count in sorted(stream["generations"].items()))
-        folder = code(read["folder"]) + (Markup(" ") + badge("warn", ".tmp") if read["is_tmp"] else "")
-        rows.append([stream["stream"], f"{read['files']:,}", volume(read["bytes"]), formats or read["form"], folder])
-    return [table(["stream", "files", "size", "format", "folder"], rows, (0, 3, 4))] if rows else []
+        formats = ", ".join(
+            f"{name} {count:,}" for name, count in sorted(stream["generations"].items())
+        )
+        folder = code(read["folder"]) + (
+            Markup(" ") + badge("warn", ".tmp") if read["is_tmp"] else ""
+        )
+        rows.append(
+            [
+                stream["stream"],
+                f"{read['files']:,}",
+                volume(read["bytes"]),
+                formats or read["form"],
+                folder,
+            ]
+        )
+    return (
+        [table(["stream", "files", "size", "format", "folder"], rows, (0, 3, 4))] if rows else []
+    )
 
 
 def _dumps(report: Mapping[str, Any]) -> list[Markup]:
@@ -184,12 +254,21 @@ def _details(report: Mapping[str, Any], streams: Sequence[Mapping[str, Any]]) ->
     if prefixes := by_prefix(report):
         # Jobs log their dataset: a stream without names of files has no column of noughts.
         named = [stream["stream"] for stream in streams if stream["unmatched_prefixes"]]
-        rows = [[code(prefix), *(f"{counts.get(name, 0):,}" for name in named)] for prefix, counts in prefixes[:_SHOWN]]
-        yield section("Files that are not in DBS", table(["prefix", *named], rows), about=_ABOUT_PREFIXES)
+        rows = [
+            [code(prefix), *(f"{counts.get(name, 0):,}" for name in named)]
+            for prefix, counts in prefixes[:_SHOWN]
+        ]
+        yield section(
+            "Files that are not in DBS", table(["prefix", *named], rows), about=_ABOUT_PREFIXES
+        )
     if quarantine := report.get("quarantine"):
         yield section("Malformed records", *_quarantine(quarantine))
     drift = [
-        [stream["stream"], *(entry[name] for name in ("field", "form", "change", "example")), f"{entry['records']:,}"]
+        [
+            stream["stream"],
+            *(entry[name] for name in ("field", "form", "change", "example")),
+            f"{entry['records']:,}",
+        ]
         for stream in streams
         for entry in stream["drift"][:_SHOWN]
     ]
@@ -199,7 +278,9 @@ def _details(report: Mapping[str, Any], streams: Sequence[Mapping[str, Any]]) ->
     days = [
         [stream["stream"], day, f"{count:,}"]
         for stream in streams
-        for day, count in sorted(stream["out_of_day"].items(), key=lambda entry: -entry[1])[:_SHOWN]
+        for day, count in sorted(stream["out_of_day"].items(), key=lambda entry: -entry[1])[
+            :_SHOWN
+        ]
     ]
     if days:
         yield section("Records of other days", table(["stream", "day", "records"], days, (0, 1)))
@@ -214,5 +295,8 @@ def _quarantine(quarantine: Mapping[str, Any]) -> Iterator[Markup]:
         yield Markup("<p>Kept in {}, which no longer exists.</p>").format(file)
         return
     yield Markup("<p>{:,} records, kept in {}.</p>").format(quarantine["records"], file)
-    yield table(["reason", "records"], [[entry["reason"], f"{entry['records']:,}"] for entry in quarantine["reasons"]])
+    yield table(
+        ["reason", "records"],
+        [[entry["reason"], f"{entry['records']:,}"] for entry in quarantine["reasons"]],
+    )
     yield Markup('<p class="after">Examples</p>') + layout.items(quarantine["examples"])

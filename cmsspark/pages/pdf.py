@@ -25,18 +25,28 @@ def pdf(svg: str) -> bytes:
 
 
 def _draw(element: ElementTree.Element, shift: float, operations: list[str]) -> None:
-    """Append the drawing of the elements below one; ``shift``: what is added to y. PDF counts y upwards."""
+    """Append the drawing of the elements below one; ``shift``: what is added to y. PDF
+    counts y upwards.
+    """
     for child in element:
         kind = child.tag.removeprefix(_SVG)
         moved = shift
-        turned = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)(?: rotate\(-(\d+)\))?", child.get("transform", ""))
+        turned = re.fullmatch(
+            r"translate\(([\d.]+) ([\d.]+)\)(?: rotate\(-(\d+)\))?", child.get("transform", "")
+        )
         if turned and not turned[3]:
             moved += float(turned[2])
         if kind == "rect":
             operations.append(_rectangle(child, moved))
         elif kind == "line":
-            x1, x2, y = float(child.attrib["x1"]), float(child.attrib["x2"]), -float(child.attrib["y1"]) - moved
-            operations.append(f"{_colour(COLOURS['grid'])} RG {x1:.1f} {y:.1f} m {x2:.1f} {y:.1f} l S")
+            x1, x2, y = (
+                float(child.attrib["x1"]),
+                float(child.attrib["x2"]),
+                -float(child.attrib["y1"]) - moved,
+            )
+            operations.append(
+                f"{_colour(COLOURS['grid'])} RG {x1:.1f} {y:.1f} m {x2:.1f} {y:.1f} l S"
+            )
         elif kind == "text":
             operations.append(_text(child, moved))
         elif turned and turned[3]:
@@ -99,5 +109,6 @@ def _file(content: bytes, width: float, height: float) -> bytes:
     return (
         result
         + b"xref\n0 %d\n0000000000 65535 f \n%s" % (len(objects) + 1, table)
-        + b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, len(result))
+        + b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n"
+        % (len(objects) + 1, len(result))
     )

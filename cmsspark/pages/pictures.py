@@ -1,8 +1,10 @@
-"""What a day or period was used for, as pictures: small tables made from the stored report, and their charts.
+"""What a day or period was used for, as pictures: small tables made from the stored
+report, and their charts.
 
-:func:`sum_use` sums the stored rows; :func:`pictures` draws the sums. Both take what they show and read no file. A page
-embeds the pictures, ``cmsspark report`` writes each to a file. Jobs are not accesses: they are a number of their own
-or, where the rows have jobs only, what all pictures are about.
+:func:`sum_use` sums the stored rows; :func:`pictures` draws the sums. Both take what
+      they show and read no file. A page embeds the pictures, ``cmsspark report`` writes
+      each to a file. Jobs are not accesses: they are a number of their own or, where
+      the rows have jobs only, what all pictures are about.
 """
 
 from __future__ import annotations
@@ -23,8 +25,16 @@ if TYPE_CHECKING:
 
 #: Columns of ``data_aggregation`` and ``period_aggregation`` that pictures need.
 COLUMNS: Final = (
-    "stream", "dataset_name", "site_name", "app", "nacc", "remote_nacc", "read_bytes", "cpu_time", "data_tier",
-)  # fmt: skip
+    "stream",
+    "dataset_name",
+    "site_name",
+    "app",
+    "nacc",
+    "remote_nacc",
+    "read_bytes",
+    "cpu_time",
+    "data_tier",
+)
 _TOP: Final = 10
 _HEAT_SITES: Final = 12
 _HEAT_TIERS: Final = 8
@@ -33,13 +43,15 @@ _UNKNOWN: Final = "unknown"
 
 @dataclass(frozen=True)
 class Use:
-    """The sums behind the pictures of one day or period: of its accesses or, where ``unit`` is ``jobs``, of its jobs.
+    """The sums behind the pictures of one day or period: of its accesses or, where
+    ``unit`` is ``jobs``, of its jobs.
 
-    ``job_count``: jobs beside the accesses; None where there are none, or nothing else. ``cpu_hours`` and
-    ``tiers_cpu_hours`` are of all streams: what has CPU time is a job's. ``datasets``, ``sites`` and
-    ``tiers_cpu_hours`` begin with the largest. ``heat``: the count by (site, data tier). ``places``: for each stream
-    its local and remote ones, and those that do not say. ``trend``: the count by stream for each of ``days``, None for
-    a day that is not stored.
+    ``job_count``: jobs beside the accesses; None where there are none, or nothing else.
+    ``cpu_hours`` and ``tiers_cpu_hours`` are of all streams: what has CPU time is a
+    job's. ``datasets``, ``sites`` and ``tiers_cpu_hours`` begin with the largest.
+    ``heat``: the count by (site, data tier). ``places``: for each stream its local and
+    remote ones, and those that do not say. ``trend``: the count by stream for each of
+    ``days``, None for a day that is not stored.
     """
 
     nacc: int
@@ -72,29 +84,40 @@ class Picture:
 def sum_use(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | None = None) -> Use:
     """Return the sums of stored rows with the columns ``COLUMNS``.
 
-    ``by_day``: ``nacc`` of the streams that were counted on the days around, in order; None for a day that is not
-    stored.
+    ``by_day``: ``nacc`` of the streams that were counted on the days around, in order;
+    None for a day that is not stored.
     """
     by_day = by_day or {}
-    accesses, jobs = _of_streams(rows, is_of_accesses=True), _of_streams(rows, is_of_accesses=False)
+    accesses, jobs = (
+        _of_streams(rows, is_of_accesses=True),
+        _of_streams(rows, is_of_accesses=False),
+    )
     is_of_jobs = bool(jobs.num_rows) and not accesses.num_rows
     counted = jobs if is_of_jobs else accesses
-    by_dataset, by_site, streams = (_sums(counted, name) for name in ("dataset_name", "site_name", "stream"))
+    by_dataset, by_site, streams = (
+        _sums(counted, name) for name in ("dataset_name", "site_name", "stream")
+    )
     that_say = sum_rows(counted.filter(counted["remote_nacc"].is_valid()), ["stream"], ["nacc"])
     known_by_stream = {row["stream"]: row["nacc"] for row in that_say}
     known_nacc = sum(known_by_stream.values())
     cpu_seconds = charts.sum_known(row["cpu_time"] for row in _sums(rows, "stream"))
     by_tier = [
-        (row["data_tier"] or _UNKNOWN, row["cpu_time"] / 3600) for row in _sums(rows, "data_tier") if row["cpu_time"]
+        (row["data_tier"] or _UNKNOWN, row["cpu_time"] / 3600)
+        for row in _sums(rows, "data_tier")
+        if row["cpu_time"]
     ]
-    names = dict.fromkeys(name for counts in by_day.values() for name, count in (counts or {}).items() if count)
+    names = dict.fromkeys(
+        name for counts in by_day.values() for name, count in (counts or {}).items() if count
+    )
     return Use(
         nacc=sum(row["nacc"] for row in streams),
         dataset_count=len(by_dataset),
         site_count=len([row for row in by_site if row["site_name"] != _UNKNOWN]),
         read_bytes=charts.sum_known(row["read_bytes"] for row in streams),
         cpu_hours=None if cpu_seconds is None else cpu_seconds / 3600,
-        remote_share=sum(row["remote_nacc"] or 0 for row in streams) / known_nacc if known_nacc else None,
+        remote_share=sum(row["remote_nacc"] or 0 for row in streams) / known_nacc
+        if known_nacc
+        else None,
         datasets=_largest(by_dataset, "dataset_name", _TOP),
         sites=_largest(by_site, "site_name", _TOP),
         heat={
@@ -113,7 +136,9 @@ def sum_use(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | No
             if (name in ACCESS_STREAMS) != is_of_jobs
         },
         unit="jobs" if is_of_jobs else "accesses",
-        job_count=sum(row["nacc"] for row in _sums(jobs, "stream")) if jobs.num_rows and not is_of_jobs else None,
+        job_count=sum(row["nacc"] for row in _sums(jobs, "stream"))
+        if jobs.num_rows and not is_of_jobs
+        else None,
     )
 
 
@@ -145,7 +170,12 @@ def pictures(use: Use, about: str) -> list[Picture]:
             "remote",
             "Local and remote reads",
             f"share of {unit} {about}: at the job's own site, from another site, or not recorded by the log",
-            charts.shares(use.places, ("local", "remote", "not known"), ("c1", "c2", REST), about="local and remote"),
+            charts.shares(
+                use.places,
+                ("local", "remote", "not known"),
+                ("c1", "c2", REST),
+                about="local and remote",
+            ),
         ),
     ]
     if use.tiers_cpu_hours:
@@ -197,6 +227,8 @@ def _largest(sums: Sequence[Mapping[str, Any]], key: str, count: int) -> list[tu
 
 
 def _local_remote(row: Mapping[str, Any], known_nacc: int) -> tuple[int, int, int]:
-    """Local, remote and unknown accesses of a stream; ``known_nacc``: those that say whether they are remote."""
+    """Local, remote and unknown accesses of a stream; ``known_nacc``: those that say
+    whether they are remote.
+    """
     remote = row["remote_nacc"] or 0
     return known_nacc - remote, remote, row["nacc"] - known_nacc

@@ -16,5 +16,7 @@ def png(svg: str, next_step: str = "pip install 'cmsspark[plot]'") -> bytes:
         import resvg_py
     except ImportError:
         problem = "resvg_py is missing"
-        raise UsageError("PNG files need the extra plot", found=problem, next_step=next_step) from None
+        raise UsageError(
+            "PNG files need the extra plot", found=problem, next_step=next_step
+        ) from None
     return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=_SCALE))

@@ -1,4 +1,6 @@
-"""The first page of a static site: figures, a calendar of days with numbers and verdicts, and all periods."""
+"""The first page of a static site: figures, a calendar of days with numbers and
+verdicts, and all periods.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ _TITLE: Final = "What CMS reads: stored days, weeks and months"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a day or period. ``kind``: good, warn or bad; ``word`` is short, ``about`` a sentence.
+    """What became of a day or period. ``kind``: good, warn or bad; ``word`` is short,
+    ``about`` a sentence.
 
     ``read`` and ``matched``: its records; None where its run has no reconciliation.
     """
@@ -37,7 +40,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class SiteEntry:
-    """A day or period of the site: its title, the path of its page (empty where there is none), and the verdict."""
+    """A day or period of the site: its title, the path of its page (empty where there
+    is none), and the verdict.
+    """
 
     title: str
     path: str
@@ -45,20 +50,30 @@ class SiteEntry:
 
 
 def judge_day(manifest: Manifest) -> Verdict:
-    """Return the verdict on a run: whether all records are in bins, all streams were there, and nothing unusual."""
+    """Return the verdict on a run: whether all records are in bins, all streams were
+    there, and nothing unusual.
+    """
     bins = manifest.reconciliation
     read = sum(sums["read"] for sums in bins.values()) if bins else None
     matched = sum(counts(sums)["matched"] for sums in bins.values()) if bins else None
     facts = (
-        [] if read is None else [f"{read:,} records read, {percent((matched or 0) / read if read else None)} matched"]
+        []
+        if read is None
+        else [f"{read:,} records read, {percent((matched or 0) / read if read else None)} matched"]
     )
-    if wrong := [stream for stream, sums in bins.items() if sum(counts(sums).values()) != sums["read"]]:
-        return Verdict("bad", "wrong", f"the bins of {', '.join(wrong)} do not add up", read, matched)
+    if wrong := [
+        stream for stream, sums in bins.items() if sum(counts(sums).values()) != sums["read"]
+    ]:
+        return Verdict(
+            "bad", "wrong", f"the bins of {', '.join(wrong)} do not add up", read, matched
+        )
     if manifest.missing_streams:
         facts.insert(0, f"without {', '.join(manifest.missing_streams)}")
         return Verdict("warn", "partial", "; ".join(facts), read, matched)
     if manifest.partial:
-        return Verdict("warn", "partial", "; ".join([*manifest.warnings[:1], *facts]), read, matched)
+        return Verdict(
+            "warn", "partial", "; ".join([*manifest.warnings[:1], *facts]), read, matched
+        )
     if manifest.warnings:
         facts.insert(0, pluralize(len(manifest.warnings), "warning"))
         return Verdict("warn", "warning", "; ".join(facts), read, matched)
@@ -66,11 +81,18 @@ def judge_day(manifest: Manifest) -> Verdict:
 
 
 def site_index(
-    days: dict[date, SiteEntry], periods: Sequence[tuple[str, Sequence[SiteEntry]]], store: str, made_at: str
+    days: dict[date, SiteEntry],
+    periods: Sequence[tuple[str, Sequence[SiteEntry]]],
+    store: str,
+    made_at: str,
 ) -> str:
     """Return the first page. ``periods``: heading → its entries."""
     parts = [layout.facts(_facts(days)), _calendar(days)] if days else []
-    parts += [section(heading, layout.items(map(_entry, entries))) for heading, entries in periods if entries]
+    parts += [
+        section(heading, layout.items(map(_entry, entries)))
+        for heading, entries in periods
+        if entries
+    ]
     return layout.document(_TITLE, parts, f"from {store}, made {made_at}")
 
 
@@ -88,7 +110,12 @@ def _facts(days: dict[date, SiteEntry]) -> list[tuple[str, str]]:
         (f"{len(missing):,}", f"days missing: {spans(missing)}" if missing else "days missing"),
     ]
     if read:
-        facts.append((si(sum(read)), f"records read, {percent(matched / sum(read) if sum(read) else None)} matched"))
+        facts.append(
+            (
+                si(sum(read)),
+                f"records read, {percent(matched / sum(read) if sum(read) else None)} matched",
+            )
+        )
     return facts
 
 
@@ -100,23 +127,49 @@ def _missing(days: dict[date, SiteEntry]) -> list[date]:
 def _calendar(days: dict[date, SiteEntry]) -> Markup:
     missing = frozenset(_missing(days))
     grids = [
-        (name, [[_cell(day, days, missing) if day else ("", 0, (), "", "") for day in week] for week in weeks])
+        (
+            name,
+            [
+                [_cell(day, days, missing) if day else ("", 0, (), "", "") for day in week]
+                for week in weeks
+            ],
+        )
         for name, weeks in layout.month_grids((*days, *missing))
     ]
-    keys = (("good", "complete"), ("warn", "partial or with warnings"), ("bad", "wrong, damaged or missing"))
+    keys = (
+        ("good", "complete"),
+        ("warn", "partial or with warnings"),
+        ("bad", "wrong, damaged or missing"),
+    )
     legend = Markup(" ").join(badge(*key) for key in keys)
     about = Markup("<p>Each day with the records that it read. {}</p>").format(legend)
     return section("Days", about, layout.months(grids))
 
 
-def _cell(day: date, days: dict[date, SiteEntry], missing: frozenset[date]) -> tuple[str, int, Sequence[str], str, str]:
-    """Return a day of the calendar: class, number, lines, path of its page, and what it says in words."""
+def _cell(
+    day: date, days: dict[date, SiteEntry], missing: frozenset[date]
+) -> tuple[str, int, Sequence[str], str, str]:
+    """Return a day of the calendar: class, number, lines, path of its page, and what it
+    says in words.
+    """
     entry = days.get(day)
     if entry is None:
-        return ("bad" if day in missing else ""), day.day, ("missing" if day in missing else "",), "", ""
+        return (
+            ("bad" if day in missing else ""),
+            day.day,
+            ("missing" if day in missing else "",),
+            "",
+            "",
+        )
     verdict = entry.verdict
     read = "" if verdict.read is None else si(verdict.read).replace(" ", "")
-    return verdict.kind, day.day, (read, verdict.word), entry.path, f"{day}: {verdict.word}; {verdict.about}"
+    return (
+        verdict.kind,
+        day.day,
+        (read, verdict.word),
+        entry.path,
+        f"{day}: {verdict.word}; {verdict.about}",
+    )
 
 
 def _entry(entry: SiteEntry) -> Markup:
@@ -124,4 +177,6 @@ def _entry(entry: SiteEntry) -> Markup:
     if entry.path:
         title = Markup('<a href="{}">{}</a>').format(entry.path, title)
     verdict = badge(entry.verdict.kind, entry.verdict.word)
-    return Markup("{} {} <small>{}</small>").format(title, verdict, layout.safe(entry.verdict.about))
+    return Markup("{} {} <small>{}</small>").format(
+        title, verdict, layout.safe(entry.verdict.about)
+    )

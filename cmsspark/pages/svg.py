@@ -1,7 +1,8 @@
 """SVG: elements with escaped texts, colours, axes, and charts as pictures of their own.
 
-Colours are classes, so a page chooses them for light, dark and paper. Series differ in the palette of Okabe and Ito,
-which colour-blind people can tell apart; the last of the series is the grey of the rest.
+Colours are classes, so a page chooses them for light, dark and paper. Series differ in
+the palette of Okabe and Ito, which colour-blind people can tell apart; the last of the
+series is the grey of the rest.
 """
 
 from __future__ import annotations
@@ -18,12 +19,8 @@ from cmsspark.base.text.terminal import middle, printable
 #: Width in the units of an ordinary chart and of a wide one; a page scales them.
 WIDTH: Final = 440
 WIDE: Final = 880
-_SERIES_LIGHT: Final = (
-    "0072b2 e69f00 009e73 cc79a7 56b4e9 d55e00 8a7c00 5e3c99 117733 b2182b 4d4d9f c49c94 2f4b4f e377c2 8a939d"
-)
-_SERIES_DARK: Final = (
-    "4aa8e0 f0b240 2fc096 dd9abf 86cdf2 f08443 cdbd3a a58be0 58b368 ef6f7a 9a9aec dcbcb5 9fc3c7 f2a3da 96a1ad"
-)
+_SERIES_LIGHT: Final = "0072b2 e69f00 009e73 cc79a7 56b4e9 d55e00 8a7c00 5e3c99 117733 b2182b 4d4d9f c49c94 2f4b4f e377c2 8a939d"
+_SERIES_DARK: Final = "4aa8e0 f0b240 2fc096 dd9abf 86cdf2 f08443 cdbd3a a58be0 58b368 ef6f7a 9a9aec dcbcb5 9fc3c7 f2a3da 96a1ad"
 #: Classes of series in the order of use, of the rest, and of the shades of a heat map.
 SERIES: Final = tuple(f"c{number}" for number in range(1, 15))
 REST: Final = "c15"
@@ -55,7 +52,16 @@ SHAPES: Final = (
     ".rule{color:var(--soft,#5b6878);stroke-dasharray:4 4}"
     ".d1{stroke-dasharray:7 3}.d2{stroke-dasharray:2 3}.d3{stroke-dasharray:9 3 2 3}"
 )
-_PREFIXES: Final = (("Y", 1e24), ("Z", 1e21), ("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+_PREFIXES: Final = (
+    ("Y", 1e24),
+    ("Z", 1e21),
+    ("E", 1e18),
+    ("P", 1e15),
+    ("T", 1e12),
+    ("G", 1e9),
+    ("M", 1e6),
+    ("k", 1e3),
+)
 #: Size of a label's letters, and the widths of wide, narrow and all other letters as parts of it.
 _FONT, _WIDE, _NARROW, _OTHER = 11, 0.8, 0.36, 0.63
 
@@ -73,7 +79,9 @@ class Chart:
         """Return the chart for a page, which gives it its size and colours."""
         kind = "chart wide" if self.width > WIDTH else "chart"
         box = f"0 0 {self.width} {self.height:.0f}"
-        return tag("svg", self.elements, class_=kind, viewBox=box, role="img", aria_label=self.label)
+        return tag(
+            "svg", self.elements, class_=kind, viewBox=box, role="img", aria_label=self.label
+        )
 
     __html__ = svg
 
@@ -96,13 +104,17 @@ def standalone(chart: Chart, title: str, subtitle: str) -> str:
 
 
 def tag(name: str, *content: str, **attributes: object) -> str:
-    """Return an element. ``content`` is SVG; texts of attributes are escaped, and numbers have one decimal.
+    """Return an element. ``content`` is SVG; texts of attributes are escaped, and
+    numbers have one decimal.
 
     Example:
         >>> tag("rect", class_="c1", x=1.25, y=2)
         '<rect class="c1" x="1.2" y="2"/>'
     """
-    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"' for key, value in attributes.items())
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
+        for key, value in attributes.items()
+    )
     return f"<{name}{written}>{''.join(content)}</{name}>" if content else f"<{name}{written}/>"
 
 
@@ -117,7 +129,8 @@ def hint(words: str) -> str:
 
 
 def si(value: float | None) -> str:
-    """Return a number with an SI prefix: ``1.2 M``; small whole numbers as they are, a dash for None.
+    """Return a number with an SI prefix: ``1.2 M``; small whole numbers as they are, a
+    dash for None.
 
     Example:
         >>> si(1_234_567), si(980), si(0.25), si(None)
@@ -165,13 +178,22 @@ class Axis:
         """Return the values to mark, with their texts."""
         if self.marks:
             return list(self.marks)
-        values = log_ticks(self.low, self.high) if self.is_log else round_ticks(self.low, self.high, is_whole=False)
+        values = (
+            log_ticks(self.low, self.high)
+            if self.is_log
+            else round_ticks(self.low, self.high, is_whole=False)
+        )
         edge = 1e-9 * (self.high - self.low)
-        return [(value, self.number(value)) for value in values if self.low - edge <= value <= self.high + edge]
+        return [
+            (value, self.number(value))
+            for value in values
+            if self.low - edge <= value <= self.high + edge
+        ]
 
 
 def round_ticks(low: float, high: float, *, is_whole: bool = True) -> list[float]:
-    """Return round numbers from ``low`` or below to ``high`` or above, in about four steps; counts have no halves.
+    """Return round numbers from ``low`` or below to ``high`` or above, in about four
+    steps; counts have no halves.
 
     Example:
         >>> round_ticks(0, 870), round_ticks(0, 2)
@@ -183,7 +205,10 @@ def round_ticks(low: float, high: float, *, is_whole: bool = True) -> list[float
     size = 10 ** math.floor(math.log10(rough))
     factors = (1, 2, 5, 10) if is_whole and size == 1 else (1, 2, 2.5, 5, 10)
     step = next(size * factor for factor in factors if size * factor >= rough * 0.8)
-    return [step * number for number in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
+    return [
+        step * number
+        for number in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)
+    ]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -211,7 +236,9 @@ class Frame:
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Return the place of a point."""
-        return self.margin + self.width * self.x.share(x), self.bottom - self.height * self.y.share(y)
+        return self.margin + self.width * self.x.share(
+            x
+        ), self.bottom - self.height * self.y.share(y)
 
     def axes(self) -> str:
         """Draw grid, marks and titles. Marks that would touch the one before are left out."""
@@ -228,14 +255,19 @@ class Frame:
                 parts.append(text(x, self.bottom + 17, words, "soft mid"))
                 free = x + half + 6
         if self.x.title:
-            parts.append(text(self.margin + self.width / 2, self.bottom + 34, self.x.title, "soft mid"))
+            parts.append(
+                text(self.margin + self.width / 2, self.bottom + 34, self.x.title, "soft mid")
+            )
         if self.y.title:
             parts.append(text(0, self.top - 12, self.y.title))
         return "".join(parts)
 
 
-def legend(names: Sequence[str], classes: Sequence[str], width: float, y: float, tail: float = 10) -> tuple[str, float]:
-    """Return a legend that fills lines of ``width`` from ``y`` on, and its height; ``tail``: the width of a mark.
+def legend(
+    names: Sequence[str], classes: Sequence[str], width: float, y: float, tail: float = 10
+) -> tuple[str, float]:
+    """Return a legend that fills lines of ``width`` from ``y`` on, and its height;
+    ``tail``: the width of a mark.
 
     Marks are boxes; where ``tail`` is more than a box, they are lines.
     """
@@ -247,7 +279,9 @@ def legend(names: Sequence[str], classes: Sequence[str], width: float, y: float,
             x, line = 0.0, line + 1
         level = y + 18 * line
         if tail > 10:
-            parts.append(tag("line", class_=f"line {kind}", x1=x, x2=x + tail, y1=level + 5, y2=level + 5))
+            parts.append(
+                tag("line", class_=f"line {kind}", x1=x, x2=x + tail, y1=level + 5, y2=level + 5)
+            )
         else:
             parts.append(tag("rect", class_=kind, x=x, y=level, width=10, height=10, rx=2))
         parts.append(text(x + tail + 5, level + 9, label))

@@ -18,7 +18,8 @@ WORDS: Final[Mapping[str, str]] = {
     "unmatched": "MANY UNMATCHED",
     "unknown": "too few earlier days to compare",
 }
-#: Bins in the order in which they are shown. A stream of jobs has some of its own, and lacks some of accesses.
+#: Bins in the order in which they are shown. A stream of jobs has some of its own, and
+#: lacks some of accesses.
 _BINS: Final = tuple(
     dict.fromkeys(
         (
@@ -38,10 +39,11 @@ def text(report: Mapping[str, Any]) -> str:
 
 
 def bins_table(bins: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the reconciliation of a manifest as text for a terminal: a line for each bin, a column for each stream.
+    """Return the reconciliation of a manifest as text for a terminal: a line for each
+    bin, a column for each stream.
 
-    A bin that a stream does not have is blank; one that no stream has is left out. So the table fits 80 columns
-    whatever the number of bins.
+    A bin that a stream does not have is blank; one that no stream has is left out. So
+    the table fits 80 columns whatever the number of bins.
     """
     flat = {stream: {**counts, **counts["unmatched"]} for stream, counts in bins.items()}
     rows = [
@@ -68,19 +70,29 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     streams = report["streams"]
     if streams:
         yield ""
-        yield from bins_table({stream["stream"]: _as_stored(stream) for stream in streams}).splitlines()
+        yield from bins_table(
+            {stream["stream"]: _as_stored(stream) for stream in streams}
+        ).splitlines()
     yield from _section(
-        "compared with the days before", [f"{stream['stream']:<6} {compared(stream['usual'])}" for stream in streams]
+        "compared with the days before",
+        [f"{stream['stream']:<6} {compared(stream['usual'])}" for stream in streams],
     )
     yield from _section("joins, rows in = rows out", [_join(join) for join in report["joins"]])
     yield from _section("inputs", [*_inputs(streams), *_dumps(report)])
     heading = "files that are not in DBS (user_file, temporary, not_in_dbs), by prefix"
     yield from _section(heading, list(_prefixes(report)))
-    yield from _section("fields that differ from the schema", [line for stream in streams for line in _drift(stream)])
-    yield from _section("records of other days", [line for stream in streams for line in _other_days(stream)])
+    yield from _section(
+        "fields that differ from the schema",
+        [line for stream in streams for line in _drift(stream)],
+    )
+    yield from _section(
+        "records of other days", [line for stream in streams for line in _other_days(stream)]
+    )
     yield from _section("malformed records", _quarantine(report.get("quarantine")))
     groups = report.get("identical_files") or ()
-    yield from _section("identical files, each counted", [_joined_paths(paths) for paths in groups[:_SHOWN]])
+    yield from _section(
+        "identical files, each counted", [_joined_paths(paths) for paths in groups[:_SHOWN]]
+    )
     tables = (report.get("tables") or {}).items()
     yield from _section("stored", [_stored(*entry) for entry in tables])
 
@@ -106,7 +118,9 @@ def _inputs(streams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if read is None:
             yield f"{stream['stream']:<6} {'left out' if stream['is_missing'] else 'none'}"
             continue
-        formats = ", ".join(f"{name} {count:,}" for name, count in sorted(stream["generations"].items()))
+        formats = ", ".join(
+            f"{name} {count:,}" for name, count in sorted(stream["generations"].items())
+        )
         files = pluralize(read["files"], "file")
         size = f"{files}, {volume(read['bytes'])}" + (", .tmp" if read["is_tmp"] else "")
         yield f"{stream['stream']:<6} {size}{f' ({formats})' if formats else ''}: {read['folder']}"
@@ -150,6 +164,8 @@ def _quarantine(quarantine: Mapping[str, Any] | None) -> list[str]:
         return []
     if not quarantine["is_there"]:
         return [f"kept in {quarantine['file']}, which no longer exists"]
-    reasons = [f"{entry['records']:>8,} {entry['reason']}" for entry in quarantine["reasons"][:_SHOWN]]
+    reasons = [
+        f"{entry['records']:>8,} {entry['reason']}" for entry in quarantine["reasons"][:_SHOWN]
+    ]
     examples = [f"e.g. {text}" for text in quarantine["examples"]]
     return [f"{quarantine['records']:,} kept in {quarantine['file']}", *reasons, *examples]

@@ -37,15 +37,21 @@ def load_use(files: Files, fout: str, job: Job, current: CurrentTable, interval:
     return sum_use(rows, _by_day(files, fout, job, interval))
 
 
-def _by_day(files: Files, fout: str, job: Job, interval: Interval) -> dict[date, Mapping[str, int] | None]:
-    """Accesses or jobs by stream: of a period's days, or of the days up to a day, from the first one that is stored."""
+def _by_day(
+    files: Files, fout: str, job: Job, interval: Interval
+) -> dict[date, Mapping[str, int] | None]:
+    """Accesses or jobs by stream: of a period's days, or of the days up to a day, from
+    the first one that is stored.
+    """
     if isinstance(interval, Period):
         days = interval.days if len(interval.days) <= _MAX_TREND_DAYS else []
     else:
         days = between(interval - timedelta(days=TREND_DAYS - 1), interval).days
     table = job.tables[0] if not job.of_periods else "data_aggregation"
     owner = job.name if not job.of_periods else "data_aggregation"
-    counts: dict[date, Mapping[str, int] | None] = {day: _of_day(files, fout, owner, table, day) for day in days}
+    counts: dict[date, Mapping[str, int] | None] = {
+        day: _of_day(files, fout, owner, table, day) for day in days
+    }
     first = next((day for day in days if counts[day] is not None), None)
     if isinstance(interval, Period) or first is None:
         return counts
@@ -53,7 +59,9 @@ def _by_day(files: Files, fout: str, job: Job, interval: Interval) -> dict[date,
 
 
 def _of_day(files: Files, fout: str, job: str, table: str, day: date) -> dict[str, int] | None:
-    """Return the counts of a day; 0 for a stream that was counted and has no record. None where it cannot be read."""
+    """Return the counts of a day; 0 for a stream that was counted and has no record.
+    None where it cannot be read.
+    """
     try:
         current = results.current(files, fout, job, table, day)
         counted = set(current.manifest.streams) - set(current.manifest.missing_streams)
@@ -95,7 +103,9 @@ def format_when(interval: Interval) -> str:
     if not isinstance(interval, Period):
         return f"on {_words(interval)}"
     first, last = interval.first, interval.last
-    begin = f"{first.day}" if (first.year, first.month) == (last.year, last.month) else _words(first)
+    begin = (
+        f"{first.day}" if (first.year, first.month) == (last.year, last.month) else _words(first)
+    )
     span = f"{begin} to {_words(last)}"
     if interval.is_week:
         year, week, _ = first.isocalendar()

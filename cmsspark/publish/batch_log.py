@@ -1,11 +1,15 @@
-"""The batch log: the state of every batch of the spool, in SQLite, safe against a crash at any moment.
+"""The batch log: the state of every batch of the spool, in SQLite, safe against a crash
+at any moment.
 
-One row per batch. A state is on the disk (WAL, synchronous FULL) before the step that it announces is taken:
+One row per batch. A state is on the disk (WAL, synchronous FULL) before the step that
+it announces is taken:
 
-``READY`` → ``SENDING`` → ``ACKED``; back to ``READY`` where nothing can have been delivered; or ``IN_DOUBT`` where the
-commit was written and its receipt did not arrive (the batch is sent again, with the same ids). ``STALLED`` after too
-many attempts. ``SPLIT`` when a batch was cut in two to find a document that the destination rejects; ``QUARANTINED``
-when that document is found. ``SUPERSEDED`` when a newer snapshot of the day took its place.
+``READY`` → ``SENDING`` → ``ACKED``; back to ``READY`` where nothing can have been
+delivered; or ``IN_DOUBT`` where the commit was written and its receipt did not arrive
+(the batch is sent again, with the same ids). ``STALLED`` after too many attempts.
+``SPLIT`` when a batch was cut in two to find a document that the destination rejects;
+``QUARANTINED`` when that document is found. ``SUPERSEDED`` when a newer snapshot of the
+day took its place.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ OPEN: Final = (BatchState.READY, BatchState.SENDING, BatchState.IN_DOUBT, BatchS
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive documents in a part of the spool: byte ``offset`` and ``length``, ``count`` documents, their sha256.
+    """Consecutive documents in a part of the spool: byte ``offset`` and ``length``,
+    ``count`` documents, their sha256.
 
     ``doubtful``: some attempt to send it may have been delivered.
     """
@@ -71,7 +76,9 @@ CREATE TABLE IF NOT EXISTS snapshots (snapshot_no INTEGER PRIMARY KEY);
 _IS_OPEN: Final = f"state IN {tuple(map(str, OPEN))}"
 #: Gives batches up; what may have been delivered of them stays doubtful.
 _SUPERSEDE: Final = "UPDATE batches SET doubtful = doubtful OR state IN ('SENDING', 'IN_DOUBT'), state='SUPERSEDED'"
-_COLUMNS: Final = "number, snapshot_no, part, offset, length, count, sha256, state, attempts, doubtful"
+_COLUMNS: Final = (
+    "number, snapshot_no, part, offset, length, count, sha256, state, attempts, doubtful"
+)
 
 
 class BatchLogDamaged(DataError):
@@ -88,14 +95,21 @@ class BatchLog(StateDatabase):
     other_version = BatchLogDamaged
 
     def add(self, snapshot_no: int, batches: Iterable[Batch]) -> None:
-        """Enter a whole snapshot; it supersedes what older snapshots still had to send, or had refused."""
+        """Enter a whole snapshot; it supersedes what older snapshots still had to send,
+        or had refused.
+        """
         with self._transaction() as db:
-            db.execute(f"{_SUPERSEDE} WHERE snapshot_no < ? AND ({_IS_OPEN} OR state = 'QUARANTINED')", (snapshot_no,))
+            db.execute(
+                f"{_SUPERSEDE} WHERE snapshot_no < ? AND ({_IS_OPEN} OR state = 'QUARANTINED')",
+                (snapshot_no,),
+            )
             self._insert(db, batches)
             db.execute("INSERT OR IGNORE INTO snapshots VALUES (?)", (snapshot_no,))
 
     def replace(self, snapshot_no: int, batches: Iterable[Batch]) -> None:
-        """Replace all older snapshots by this one, in one transaction: their batches are forgotten."""
+        """Replace all older snapshots by this one, in one transaction: their batches
+        are forgotten.
+        """
         with self._transaction() as db:
             db.execute("DELETE FROM batches WHERE snapshot_no <= ?", (snapshot_no,))
             self._insert(db, batches)
@@ -106,7 +120,17 @@ class BatchLog(StateDatabase):
             "INSERT INTO batches (snapshot_no, part, offset, length, count, sha256, state, attempts, doubtful) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                (b.snapshot_no, b.part, b.offset, b.length, b.count, b.sha256, b.state, b.attempts, b.doubtful)
+                (
+                    b.snapshot_no,
+                    b.part,
+                    b.offset,
+                    b.length,
+                    b.count,
+                    b.sha256,
+                    b.state,
+                    b.attempts,
+                    b.doubtful,
+                )
                 for b in batches
             ),
         )
@@ -120,30 +144,49 @@ class BatchLog(StateDatabase):
             )
 
     def advance(self, done: Batch | None, batch: Batch) -> None:
-        """Enter in one transaction that ``done`` is confirmed and that an attempt to send ``batch`` begins."""
+        """Enter in one transaction that ``done`` is confirmed and that an attempt to
+        send ``batch`` begins.
+        """
         with self._transaction() as db:
             if done is not None:
-                db.execute("UPDATE batches SET state='ACKED', reason=NULL WHERE number=?", (done.number,))
-            db.execute("UPDATE batches SET state='SENDING', attempts=attempts+1 WHERE number=?", (batch.number,))
+                db.execute(
+                    "UPDATE batches SET state='ACKED', reason=NULL WHERE number=?", (done.number,)
+                )
+            db.execute(
+                "UPDATE batches SET state='SENDING', attempts=attempts+1 WHERE number=?",
+                (batch.number,),
+            )
 
     def split(self, batch: Batch, halves: Iterable[Batch], reason: str) -> list[int]:
         """Replace ``batch`` by its ``halves``, in one transaction; returns their numbers."""
         with self._transaction() as db:
-            db.execute("UPDATE batches SET state='SPLIT', reason=? WHERE number=?", (reason, batch.number))
+            db.execute(
+                "UPDATE batches SET state='SPLIT', reason=? WHERE number=?", (reason, batch.number)
+            )
             (last,) = db.execute("SELECT max(number) FROM batches").fetchone()
             self._insert(db, halves)
-            return [number for (number,) in db.execute("SELECT number FROM batches WHERE number > ?", (last,))]
+            return [
+                number
+                for (number,) in db.execute("SELECT number FROM batches WHERE number > ?", (last,))
+            ]
 
     def reopen_quarantined(self, snapshot_no: int, numbers: Iterable[int] | None = None) -> int:
-        """Make quarantined batches of a snapshot ready again, all or those of ``numbers``, and join what was split.
+        """Make quarantined batches of a snapshot ready again, all or those of
+        ``numbers``, and join what was split.
 
-        A split batch is joined again where nothing of it was confirmed. Returns the number of documents reopened.
+        A split batch is joined again where nothing of it was confirmed. Returns the
+        number of documents reopened.
         """
         with self._transaction() as db:
             rows = db.execute(
-                "SELECT number, count FROM batches WHERE snapshot_no = ? AND state = 'QUARANTINED'", (snapshot_no,)
+                "SELECT number, count FROM batches WHERE snapshot_no = ? AND state = 'QUARANTINED'",
+                (snapshot_no,),
             ).fetchall()
-            chosen = {number: count for number, count in rows if numbers is None or number in set(numbers)}
+            chosen = {
+                number: count
+                for number, count in rows
+                if numbers is None or number in set(numbers)
+            }
             db.executemany(
                 "UPDATE batches SET attempts=0, state=CASE WHEN doubtful THEN 'IN_DOUBT' ELSE 'READY' END "
                 "WHERE number = ?",
@@ -154,7 +197,9 @@ class BatchLog(StateDatabase):
         return sum(chosen.values())
 
     def recover(self) -> int:
-        """Make batches that were SENDING in a crash IN_DOUBT: they may have been delivered. Returns how many."""
+        """Make batches that were SENDING in a crash IN_DOUBT: they may have been
+        delivered. Returns how many.
+        """
         with self._transaction() as db:
             return db.execute(
                 "UPDATE batches SET state='IN_DOUBT', doubtful=1, reason='the publisher ended while sending' "
@@ -162,9 +207,13 @@ class BatchLog(StateDatabase):
             ).rowcount
 
     def release(self) -> int:
-        """Make STALLED batches READY (or IN_DOUBT) again and reset attempts. Returns how many were STALLED."""
+        """Make STALLED batches READY (or IN_DOUBT) again and reset attempts. Returns
+        how many were STALLED.
+        """
         with self._transaction() as db:
-            db.execute("UPDATE batches SET attempts=0 WHERE state IN ('READY', 'IN_DOUBT') AND attempts > 0")
+            db.execute(
+                "UPDATE batches SET attempts=0 WHERE state IN ('READY', 'IN_DOUBT') AND attempts > 0"
+            )
             return db.execute(
                 "UPDATE batches SET state=CASE WHEN doubtful THEN 'IN_DOUBT' ELSE 'READY' END, attempts=0 "
                 "WHERE state='STALLED'"
@@ -184,9 +233,14 @@ class BatchLog(StateDatabase):
         return None if row is None else _batch(row)
 
     def get(self, number: int) -> Batch:
-        """Return the batch of that number, in its present state. Raises KeyError where there is none."""
+        """Return the batch of that number, in its present state. Raises KeyError where
+        there is none.
+        """
         with self._guard():
-            row = self._db.execute(f"SELECT {_COLUMNS} FROM batches WHERE number = ?", (number,)).fetchone()  # noqa: S608 -- a constant
+            row = self._db.execute(
+                f"SELECT {_COLUMNS} FROM batches WHERE number = ?",  # noqa: S608 -- a constant
+                (number,),
+            ).fetchone()
         if row is None:
             raise KeyError(number)
         return _batch(row)
@@ -215,7 +269,8 @@ class BatchLog(StateDatabase):
         """Return (batch number, reason) of batches in ``state``."""
         with self._guard():
             return self._db.execute(
-                "SELECT number, coalesce(reason, '') FROM batches WHERE state=? ORDER BY number", (state,)
+                "SELECT number, coalesce(reason, '') FROM batches WHERE state=? ORDER BY number",
+                (state,),
             ).fetchall()
 
 

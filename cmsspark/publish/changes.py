@@ -1,7 +1,8 @@
 """Which documents of a day have to be sent: a comparison with what its destination was last sent.
 
-The spool itself is the record of that: the confirmed batches, in order. They are read into a scratch database on disk,
-so that a day of ten million documents needs no more memory than a small one.
+The spool itself is the record of that: the confirmed batches, in order. They are read
+into a scratch database on disk, so that a day of ten million documents needs no more
+memory than a small one.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from cmsspark.publish.spool import Spool
 
 
 @contextmanager
-def open_changes(folder: Path, completeness_id: str, log: BatchLog, spool: Spool) -> Iterator[Changes]:
-    """Yield a comparison with what was sent before, its scratch database in ``folder``, which is removed at the end.
+def open_changes(
+    folder: Path, completeness_id: str, log: BatchLog, spool: Spool
+) -> Iterator[Changes]:
+    """Yield a comparison with what was sent before, its scratch database in ``folder``,
+    which is removed at the end.
 
     Raises OutputError (73) where the disk does not hold it.
     """
@@ -36,7 +40,9 @@ class Changes:
     """Compares the day's documents, one by one, with those sent before."""
 
     def __init__(self, db: sqlite3.Connection, completeness_id: str, spool: Spool) -> None:
-        """``db``: an empty database; ``completeness_id``: of the completeness document, which is compared apart."""
+        """``db``: an empty database; ``completeness_id``: of the completeness document,
+        which is compared apart.
+        """
         #: The digest of the completeness document that is known to have been confirmed last.
         self.completeness_digest: bytes | None = None
         #: The completeness document that was sent last.
@@ -52,10 +58,14 @@ class Changes:
         self._has_sent = False
 
     def load(self, log: BatchLog) -> None:
-        """Read what was sent before. What may have been delivered without a receipt counts as sent, in unknown form."""
+        """Read what was sent before. What may have been delivered without a receipt
+        counts as sent, in unknown form.
+        """
         for batch in sorted(log.batches(), key=lambda b: (b.snapshot_no, b.number)):
             is_acked = batch.state == BatchState.ACKED
-            if is_acked or (batch.doubtful and batch.state not in (BatchState.SPLIT, BatchState.QUARANTINED)):
+            if is_acked or (
+                batch.doubtful and batch.state not in (BatchState.SPLIT, BatchState.QUARANTINED)
+            ):
                 self._load(batch, is_acked=is_acked)
 
     def _load(self, batch: Batch, *, is_acked: bool) -> None:
@@ -71,12 +81,18 @@ class Changes:
                 position = (batch.snapshot_no, batch.part, offset, len(body))
                 self._db.execute(
                     "INSERT OR REPLACE INTO docs VALUES (?, ?, NULL, ?, ?, ?, ?, ?)",
-                    (bytes.fromhex(identity), digest, int(loaded.get("is_gone", False)), *position),
+                    (
+                        bytes.fromhex(identity),
+                        digest,
+                        int(loaded.get("is_gone", False)),
+                        *position,
+                    ),
                 )
             offset += len(body) + 1
 
     def is_new(self, identity: str, body: bytes) -> bool:
-        """Record a document of the day. True when it has to be sent: it is new, or differs from the one sent before.
+        """Record a document of the day. True when it has to be sent: it is new, or
+        differs from the one sent before.
 
         Raises DataError (65) when the day has two documents of one id.
         """
@@ -96,7 +112,9 @@ class Changes:
         return bool(row[0] != digest)
 
     def vanished(self, resend_all: bool = False) -> Iterator[bytes]:
-        """Yield documents sent before that the day no longer has, not yet sent as gone; or all of them."""
+        """Yield documents sent before that the day no longer has, not yet sent as gone;
+        or all of them.
+        """
         rows = self._db.execute(
             "SELECT snapshot_no, part, offset, length FROM docs "
             "WHERE now IS NULL AND (gone=0 OR sent IS NULL OR ?) ORDER BY id",
@@ -105,9 +123,13 @@ class Changes:
         return (self._spool.slice(*row) for row in rows)
 
     def gone(self) -> tuple[int, tuple[str, ...]]:
-        """Return how many documents of the day are gone, sent as such or about to be, and the first of their ids."""
+        """Return how many documents of the day are gone, sent as such or about to be,
+        and the first of their ids.
+        """
         (count,) = self._db.execute("SELECT count(*) FROM docs WHERE now IS NULL").fetchone()
-        rows = self._db.execute("SELECT id FROM docs WHERE now IS NULL ORDER BY id LIMIT ?", (MAX_GONE_LISTED,))
+        rows = self._db.execute(
+            "SELECT id FROM docs WHERE now IS NULL ORDER BY id LIMIT ?", (MAX_GONE_LISTED,)
+        )
         return count, tuple(row[0].hex() for row in rows)
 
     def is_new_completeness(self, completeness: bytes) -> bool:
@@ -115,14 +137,20 @@ class Changes:
         return self.completeness_digest != hashlib.sha256(completeness).digest()
 
     def knows_all(self) -> bool:
-        """Return whether all documents that may have been sent are confirmed, so their form there is known."""
+        """Return whether all documents that may have been sent are confirmed, so their
+        form there is known.
+        """
         if self.last_completeness is not None and self.completeness_digest is None:
             return False
         return self._db.execute("SELECT 1 FROM docs WHERE sent IS NULL LIMIT 1").fetchone() is None
 
     def sent(self) -> Iterator[bytes]:
-        """Yield every document that the destination was sent, in its last form, in the order of the spool."""
-        rows = self._db.execute("SELECT snapshot_no, part, offset, length FROM docs ORDER BY snapshot_no, part, offset")
+        """Yield every document that the destination was sent, in its last form, in the
+        order of the spool.
+        """
+        rows = self._db.execute(
+            "SELECT snapshot_no, part, offset, length FROM docs ORDER BY snapshot_no, part, offset"
+        )
         return (self._spool.slice(*row) for row in rows)
 
     def present(self) -> Iterator[tuple[bytes, bytes]]:
@@ -147,7 +175,12 @@ def scratch_database(path: Path, failure: str) -> Iterator[sqlite3.Connection]:
     try:
         path.unlink(missing_ok=True)
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
-            for pragma in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-32000", "temp_store=FILE"):
+            for pragma in (
+                "journal_mode=OFF",
+                "synchronous=OFF",
+                "cache_size=-32000",
+                "temp_store=FILE",
+            ):
                 db.execute(f"PRAGMA {pragma}")
             yield db
     except sqlite3.OperationalError as error:

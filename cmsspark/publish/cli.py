@@ -1,4 +1,6 @@
-"""``cmsspark publish`` and ``run_spark cern_monit``: a stored day or period as documents, to MONIT or to files."""
+"""``cmsspark publish`` and ``run_spark cern_monit``: a stored day or period as
+documents, to MONIT or to files.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +34,52 @@ published are not sent again. --verify sends nothing: it asks the OpenSearch in 
 all of them and no others."""
 
 _JOB: Final = "Publish the result of this job. [default: data_aggregation; for a period: period]"
-_AMQ: Final = "Address and credentials, as in etc/amq_broker.example.json; readable by its owner only."
+_AMQ: Final = (
+    "Address and credentials, as in etc/amq_broker.example.json; readable by its owner only."
+)
 _SPOOL: Final = "Folder of the file sink. [default: published/ in the state directory]"
-_VERIFY: Final = "Compare the documents with those in this OpenSearch. [default: verify_url in the settings]"
-_LOGIN: Final = "The login for --verify, as in etc/opensearch.example.json; readable by its owner only."
-_INDEX: Final = "Indices or patterns to verify, with commas. [default: monit_prod_PRODUCER_agg_TYPE*]"
+_VERIFY: Final = (
+    "Compare the documents with those in this OpenSearch. [default: verify_url in the settings]"
+)
+_LOGIN: Final = (
+    "The login for --verify, as in etc/opensearch.example.json; readable by its owner only."
+)
+_INDEX: Final = (
+    "Indices or patterns to verify, with commas. [default: monit_prod_PRODUCER_agg_TYPE*]"
+)
 _OPTIONS: Final = (
     click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks."),
-    click.option("--verbose", is_flag=True, help="Print more: progress messages; with --verify all differences."),
+    click.option(
+        "--verbose",
+        is_flag=True,
+        help="Print more: progress messages; with --verify all differences.",
+    ),
     click.option("--index", metavar="NAMES", help=_INDEX),
     click.option("--verify-login", metavar="FILE", help=_LOGIN),
     click.option("--verify", metavar="[URL]", is_flag=False, flag_value="", help=_VERIFY),
-    click.option("--resend", is_flag=True, help="Send all documents once more, also those that have not changed."),
-    click.option("--limit", type=click.IntRange(min=1), help="Publish only the first rows, as a trial."),
-    click.option("--dry-run", is_flag=True, help="Print the documents and their destination; send nothing."),
-    click.option("--resume", is_flag=True, help="Only send the documents that an earlier run left in the outbox."),
+    click.option(
+        "--resend",
+        is_flag=True,
+        help="Send all documents once more, also those that have not changed.",
+    ),
+    click.option(
+        "--limit", type=click.IntRange(min=1), help="Publish only the first rows, as a trial."
+    ),
+    click.option(
+        "--dry-run", is_flag=True, help="Print the documents and their destination; send nothing."
+    ),
+    click.option(
+        "--resume",
+        is_flag=True,
+        help="Only send the documents that an earlier run left in the outbox.",
+    ),
     click.option("--spool", metavar="DIR", help=_SPOOL),
     click.option("--amq", metavar="FILE", help=_AMQ),
-    click.option("--sink", type=click.Choice(list(SINKS)), help="Destination. [default: stomp with --amq, else file]"),
+    click.option(
+        "--sink",
+        type=click.Choice(list(SINKS)),
+        help="Destination. [default: stomp with --amq, else file]",
+    ),
 )
 
 
@@ -57,14 +87,28 @@ def publish_command(name: str) -> click.Command:
     """Return the command of this name."""
 
     def command(
-        when: Interval, job_name: str | None, fout: str | None, settings_file: str | None, sink: str | None,
-        amq: str | None, spool: str | None, resume: bool, dry_run: bool, limit: int | None, resend: bool,
-        verify: str | None, verify_login: str | None, index: str | None, verbose: bool,
-    ) -> None:  # fmt: skip
+        when: Interval,
+        job_name: str | None,
+        fout: str | None,
+        settings_file: str | None,
+        sink: str | None,
+        amq: str | None,
+        spool: str | None,
+        resume: bool,
+        dry_run: bool,
+        limit: int | None,
+        resend: bool,
+        verify: str | None,
+        verify_login: str | None,
+        index: str | None,
+        verbose: bool,
+    ) -> None:
         settings = load_settings(settings_file)
         request = build_request(settings, when, job_name, fout, sink, amq, spool, limit, resend)
         where = _verify_request(request, verify, verify_login, index)
-        _refuse_together(("--verify", where), ("--resume", resume), ("--dry-run", dry_run), ("--resend", resend))
+        _refuse_together(
+            ("--verify", where), ("--resume", resume), ("--dry-run", dry_run), ("--resend", resend)
+        )
         _refuse_together(("--verify", where), ("--limit", limit))
         if where is not None:
             from cmsspark.publish.verify import verify_documents
@@ -79,7 +123,9 @@ def publish_command(name: str) -> click.Command:
     decorated: Callable[..., Any] = command
     for option in _OPTIONS:
         decorated = option(decorated)
-    decorated = when_options(click.option("--job", "job_name", metavar="JOB", help=_JOB)(store_options(decorated)))
+    decorated = when_options(
+        click.option("--job", "job_name", metavar="JOB", help=_JOB)(store_options(decorated))
+    )
     return click.command(name, help=_HELP)(decorated)
 
 
@@ -87,22 +133,30 @@ def _refuse_together(*named: tuple[str, object]) -> None:
     """Raise UsageError (2) where more than one of the options is given."""
     used = [name for name, value in named if value]
     if len(used) > 1:
-        raise UsageError(f"{used[0]} and {used[1]} cannot be used together", next_step="use one after the other")
+        raise UsageError(
+            f"{used[0]} and {used[1]} cannot be used together", next_step="use one after the other"
+        )
 
 
 def _verify_request(
     request: PublishRequest, url: str | None, login: str | None, index: str | None
 ) -> VerifyRequest | None:
-    """Return where to verify: the command line before the settings; None where --verify is not given."""
+    """Return where to verify: the command line before the settings; None where --verify
+    is not given.
+    """
     from cmsspark.publish.verify import VerifyRequest
 
     if url is None:
         if login or index:
-            raise UsageError("--verify-login and --index are for --verify", next_step="add --verify URL")
+            raise UsageError(
+                "--verify-login and --index are for --verify", next_step="add --verify URL"
+            )
         return None
     options = request.options
     chosen = login or options.verify_login
-    return VerifyRequest(url or options.verify_url, Path(chosen) if chosen else None, index or options.verify_index)
+    return VerifyRequest(
+        url or options.verify_url, Path(chosen) if chosen else None, index or options.verify_index
+    )
 
 
 def _show(request: PublishRequest) -> None:
@@ -117,7 +171,8 @@ def _show(request: PublishRequest) -> None:
 def _publish(request: PublishRequest, *, resume: bool) -> None:
     """Publish all public tables of the request; ``resume``: only what is open in the outbox.
 
-    Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were refused.
+    Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined
+    (3) where some were refused.
     """
     from cmsspark.publish import publication
 
@@ -129,13 +184,21 @@ def _publish(request: PublishRequest, *, resume: bool) -> None:
 
 
 def build_request(
-    settings: Settings, day: Interval, job_name: str | None, fout: str | None, sink: str | None, amq: str | None,
-    spool: str | None, limit: int | None, resend_all: bool,
-) -> PublishRequest:  # fmt: skip
+    settings: Settings,
+    day: Interval,
+    job_name: str | None,
+    fout: str | None,
+    sink: str | None,
+    amq: str | None,
+    spool: str | None,
+    limit: int | None,
+    resend_all: bool,
+) -> PublishRequest:
     """Return the request; the command line comes before the settings.
 
-    Raises UsageError (2) where the sink needs credentials and none are named, or where a job on days gets a period or
-    a job on periods gets a day; SettingsError (78) for wrong settings.
+    Raises UsageError (2) where the sink needs credentials and none are named, or where
+    a job on days gets a period or a job on periods gets a day; SettingsError (78) for
+    wrong settings.
     """
     # Not at import: `--help` must answer at once.
     from cmsspark.publish.publication import PublishRequest
@@ -144,7 +207,9 @@ def build_request(
     chosen = sink or ("stomp" if amq else defaults.sink or "file")
     if chosen not in SINKS:
         raise SettingsError(
-            f"sink must be one of {', '.join(SINKS)}", where=settings.where("publishing", "sink"), found=repr(chosen)
+            f"sink must be one of {', '.join(SINKS)}",
+            where=settings.where("publishing", "sink"),
+            found=repr(chosen),
         )
     example = SINKS[chosen].example
     if example and not (amq or defaults.amq):
@@ -155,9 +220,17 @@ def build_request(
     credentials = amq or defaults.amq
     folder = spool or defaults.spool or settings.state_dir / "published"
     return PublishRequest(
-        day, _find_job(job_name, day), settings, defaults, fout, chosen,
-        Path(credentials) if credentials else None, Path(folder), limit, resend_all,
-    )  # fmt: skip
+        day,
+        _find_job(job_name, day),
+        settings,
+        defaults,
+        fout,
+        chosen,
+        Path(credentials) if credentials else None,
+        Path(folder),
+        limit,
+        resend_all,
+    )
 
 
 def _find_job(name: str | None, interval: Interval) -> Job:

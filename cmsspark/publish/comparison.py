@@ -1,7 +1,8 @@
-"""Compares a day's documents with those that lie in an OpenSearch: missing, extra and different ones.
+"""Compares a day's documents with those that lie in an OpenSearch: missing, extra and
+different ones.
 
-Ids and digests of the expected documents are kept in a scratch database on disk, so that a day of ten million documents
-needs no more memory than a small one.
+Ids and digests of the expected documents are kept in a scratch database on disk, so
+that a day of ten million documents needs no more memory than a small one.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ _IS_GONE: Final = "is_gone"
 class Verification:
     """The outcome of a comparison, in documents. The completeness document is one of them.
 
-    ``expected``: documents that the store makes; ``found``: those of them that are there, whatever their content;
-    ``extra``: others of the same day, type and producer, and second copies; ``gone``: those that are there as gone, as
-    they should be; ``others``: of the same time and type, but another producer or period; ``invalid``: rows that make
-    no valid document.
+    ``expected``: documents that the store makes; ``found``: those of them that are
+    there, whatever their content; ``extra``: others of the same day, type and producer,
+    and second copies; ``gone``: those that are there as gone, as they should be;
+    ``others``: of the same time and type, but another producer or period; ``invalid``:
+    rows that make no valid document.
     """
 
     expected: int
@@ -54,7 +56,9 @@ class Verification:
 
 
 class Difference(NamedTuple):
-    """A document that is not as it should be. ``kind``: missing, extra or different; ``about``: which fields."""
+    """A document that is not as it should be. ``kind``: missing, extra or different;
+    ``about``: which fields.
+    """
 
     kind: str
     identity: str
@@ -90,7 +94,9 @@ class Comparison:
         self._db.execute("BEGIN")
 
     def expect(self, rows: Iterable[Mapping[str, Any]], is_partial: bool) -> None:
-        """Take the stored rows as what should be there. Raises DataError (65) where two make one document."""
+        """Take the stored rows as what should be there. Raises DataError (65) where two
+        make one document.
+        """
         for row in rows:
             if self._spec.leaves_out(row):
                 continue
@@ -105,7 +111,8 @@ class Comparison:
                 self._db.execute("INSERT INTO docs (id, sha, content) VALUES (?, ?, ?)", values)
             except sqlite3.IntegrityError:
                 raise DataError(
-                    "two rows of the day make the same document", next_step="run the job of the day again"
+                    "two rows of the day make the same document",
+                    next_step="run the job of the day again",
                 ) from None
         self._summary = self._expected_summary(is_partial)
 
@@ -115,7 +122,8 @@ class Comparison:
         values = (spec.table.name, spec.period, count, digest, is_partial, spec.timestamp)
         return dict(zip(_SUMMARY, values, strict=True))
 
-    # -- what is there -----------------------------------------------------------------------------------------
+    # -- what is there
+    # -----------------------------------------------------------------------------------------
 
     def compare(self, index: SearchIndex) -> Verification:
         """Read the day's documents of an index and compare them. Raises as SearchIndex does."""
@@ -124,7 +132,9 @@ class Comparison:
         for hit in index.documents([at_time(spec.timestamp), of_type(spec.type)], names):
             self._take(hit, index.where)
         self._take_summary(index)
-        (expected, seen) = self._db.execute("SELECT count(*), total(seen > 0) FROM docs").fetchone()
+        (expected, seen) = self._db.execute(
+            "SELECT count(*), total(seen > 0) FROM docs"
+        ).fetchone()
         counts = dict(self._db.execute("SELECT kind, count(*) FROM found GROUP BY kind"))
         return Verification(
             expected=expected + 1,
@@ -139,11 +149,17 @@ class Comparison:
 
     def _take(self, hit: Hit, where: str) -> None:
         if hit.source is None:
-            raise DataError("an index must keep the source of its documents", where=where, found=f"none in {hit.index}")
+            raise DataError(
+                "an index must keep the source of its documents",
+                where=where,
+                found=f"none in {hit.index}",
+            )
         identity = self._identity(hit)
         row = None
         if identity is not None:
-            row = self._db.execute("SELECT content, seen FROM docs WHERE id=?", (identity,)).fetchone()
+            row = self._db.execute(
+                "SELECT content, seen FROM docs WHERE id=?", (identity,)
+            ).fetchone()
         if row is None:
             if not self._belongs(hit):
                 self._others += 1
@@ -161,7 +177,9 @@ class Comparison:
             self._note("different", identity.hex(), json.dumps(self._comparable(hit.body)))
 
     def _identity(self, hit: Hit) -> bytes | None:
-        """Return the id of an expected document: the one it is stored under, or the one that it carries."""
+        """Return the id of an expected document: the one it is stored under, or the one
+        that it carries.
+        """
         for text in (hit.meta("_id"), hit.id):
             if isinstance(text, str) and len(text) == 64:
                 try:
@@ -193,7 +211,8 @@ class Comparison:
     def _note(self, kind: str, identity: str, body: str | None) -> None:
         self._db.execute("INSERT INTO found VALUES (?, ?, ?)", (kind, identity, body))
 
-    # -- content -----------------------------------------------------------------------------------------------
+    # -- content
+    # -----------------------------------------------------------------------------------------------
 
     def _comparable(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that count: numbers by value, no nulls, nothing that MONIT adds."""
@@ -204,9 +223,12 @@ class Comparison:
         text = json.dumps(self._comparable(body), sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).digest()
 
-    # -- differences -------------------------------------------------------------------------------------------
+    # -- differences
+    # -------------------------------------------------------------------------------------------
 
-    def differences(self, rows: Iterable[Mapping[str, Any]], limit: int | None = None) -> Iterator[Difference]:
+    def differences(
+        self, rows: Iterable[Mapping[str, Any]], limit: int | None = None
+    ) -> Iterator[Difference]:
         """Yield the differences, of each kind at most ``limit``; ``rows`` as in :meth:`expect`."""
         remaining = {kind: limit if limit is not None else -1 for kind in ("missing", "different")}
         for kind, identity, about in self._db.execute(
@@ -214,7 +236,9 @@ class Comparison:
         ):
             about = "the completeness document" + (f": {about}" if about else "")
             yield Difference("missing" if kind == "no summary" else "different", identity, about)
-        cursor = self._db.execute("SELECT id, body FROM found WHERE kind='extra' LIMIT ?", (limit or -1,))
+        cursor = self._db.execute(
+            "SELECT id, body FROM found WHERE kind='extra' LIMIT ?", (limit or -1,)
+        )
         for identity, about in cursor:
             yield Difference("extra", identity, about or "")
         for row in rows:
@@ -233,11 +257,17 @@ class Comparison:
 
     def _compare_document(self, expected: Mapping[str, Any]) -> Iterator[Difference]:
         identity = str(expected["metadata"]["_id"])
-        about = " ".join(str(expected[column.name]) for column in self._spec.keys if column.name in expected)
-        row = self._db.execute("SELECT seen FROM docs WHERE id=?", (bytes.fromhex(identity),)).fetchone()
+        about = " ".join(
+            str(expected[column.name]) for column in self._spec.keys if column.name in expected
+        )
+        row = self._db.execute(
+            "SELECT seen FROM docs WHERE id=?", (bytes.fromhex(identity),)
+        ).fetchone()
         if row is not None and not row[0]:
             yield Difference("missing", identity, about)
-        for (body,) in self._db.execute("SELECT body FROM found WHERE kind='different' AND id=?", (identity,)):
+        for (body,) in self._db.execute(
+            "SELECT body FROM found WHERE kind='different' AND id=?", (identity,)
+        ):
             indexed, comparable = json.loads(body), self._comparable(expected)
             yield Difference("different", identity, f"{about}: {_unequal(indexed, comparable)}")
 
@@ -251,8 +281,15 @@ def _plain(value: Any) -> Any:
 
 def _unequal(indexed: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
     """Return the fields that differ, each with both values."""
-    names = sorted(name for name in indexed.keys() | expected.keys() if indexed.get(name) != expected.get(name))
-    return ", ".join(f"{name} {_shown(indexed.get(name))} instead of {_shown(expected.get(name))}" for name in names)
+    names = sorted(
+        name
+        for name in indexed.keys() | expected.keys()
+        if indexed.get(name) != expected.get(name)
+    )
+    return ", ".join(
+        f"{name} {_shown(indexed.get(name))} instead of {_shown(expected.get(name))}"
+        for name in names
+    )
 
 
 def _shown(value: Any) -> str:

@@ -1,6 +1,8 @@
-"""The completeness document ends each publication: how many documents the day has, their digest, the reconciliation.
+"""The completeness document ends each publication: how many documents the day has,
+their digest, the reconciliation.
 
-It names no dataset, site or person. A reader of the dashboards can tell from it whether the whole day was delivered.
+It names no dataset, site or person. A reader of the dashboards can tell from it whether
+the whole day was delivered.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ BINS_OF_JOBS: Final = ("read", "matched", "malformed", "out_of_day", *JOB_BINS)
 
 @dataclass(frozen=True)
 class DaySummary:
-    """The totals of a day's documents. Counts are of documents; ``left_out``: rows, None where none are left out."""
+    """The totals of a day's documents. Counts are of documents; ``left_out``: rows,
+    None where none are left out.
+    """
 
     documents: int
     digest: str
@@ -40,8 +44,12 @@ def completeness_id(spec: DocumentSpec) -> str:
     return document_id(spec.table.name + SUFFIX, spec.period, [])
 
 
-def completeness(spec: DocumentSpec, summary: DaySummary, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the completeness document, a pure function of the day's documents and of the stored run's manifest."""
+def completeness(
+    spec: DocumentSpec, summary: DaySummary, manifest: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the completeness document, a pure function of the day's documents and of
+    the stored run's manifest.
+    """
     body: dict[str, Any] = {
         "table": spec.table.name,
         "period": spec.period,
@@ -66,11 +74,15 @@ def completeness(spec: DocumentSpec, summary: DaySummary, manifest: Mapping[str,
 
 def select_bins(stream: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the bins of a stream, and the parts of ``unmatched``."""
-    return (BINS_OF_JOBS, UNMATCHED_JOB_BINS) if stream in STREAMS_OF_JOBS else (BINS, UNMATCHED_BINS)
+    return (
+        (BINS_OF_JOBS, UNMATCHED_JOB_BINS) if stream in STREAMS_OF_JOBS else (BINS, UNMATCHED_BINS)
+    )
 
 
 def digest_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> tuple[int, str]:
-    """Return the number of documents and their digest: sha256 over their ids and digests, in the order of ids."""
+    """Return the number of documents and their digest: sha256 over their ids and
+    digests, in the order of ids.
+    """
     total, count = hashlib.sha256(), 0
     for identity, digest in pairs:
         total.update(identity)
@@ -92,5 +104,7 @@ def _reconciliation(streams: Any) -> dict[str, Any]:
         names, parts = select_bins(stream)
         result[stream] = {name: bins[name] for name in names if type(bins.get(name)) is int}
         if isinstance(unmatched, Mapping):
-            result[stream]["unmatched"] = {name: unmatched[name] for name in parts if type(unmatched.get(name)) is int}
+            result[stream]["unmatched"] = {
+                name: unmatched[name] for name in parts if type(unmatched.get(name)) is int
+            }
     return result

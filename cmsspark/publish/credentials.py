@@ -1,10 +1,13 @@
-"""Where to publish and as whom, from a file in the form known to MONIT's users as ``amq_broker.json``.
+"""Where to publish and as whom, from a file in the form known to MONIT's users as
+``amq_broker.json``.
 
-STOMP: ``{"username", "password", "producer", "topic", "host_and_ports"}``; with TLS also ``ca`` (a file or a folder of
-certificates to trust; nothing else is trusted), and ``cert`` and ``key`` where the broker requires a client
-certificate. ``host`` and ``port`` may stand for ``host_and_ports``, and ``ckey`` for ``key``: files of CMS jobs have
-them. HTTP: ``{"username", "password", "url"}``; the producer is the path of ``url``. ``name`` identifies the
-destination whatever its addresses are. A file that others than its owner can use is refused.
+STOMP: ``{"username", "password", "producer", "topic", "host_and_ports"}``; with TLS
+also ``ca`` (a file or a folder of certificates to trust; nothing else is trusted), and
+``cert`` and ``key`` where the broker requires a client certificate. ``host`` and
+``port`` may stand for ``host_and_ports``, and ``ckey`` for ``key``: files of CMS jobs
+have them. HTTP: ``{"username", "password", "url"}``; the producer is the path of
+``url``. ``name`` identifies the destination whatever its addresses are. A file that
+others than its owner can use is refused.
 """
 
 from __future__ import annotations
@@ -47,9 +50,13 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Text = "1"
 
     def files(self, folder: Path) -> dict[str, Path]:
-        """Return the files named, as absolute paths; relative ones start at the credentials file's folder."""
+        """Return the files named, as absolute paths; relative ones start at the
+        credentials file's folder.
+        """
         named = {"ca": self.ca, "cert": self.cert, "key": self.key or self.ckey}
-        return {name: (folder / value).absolute() for name, value in named.items() if value is not None}
+        return {
+            name: (folder / value).absolute() for name, value in named.items() if value is not None
+        }
 
 
 class Broker(msgspec.Struct, frozen=True):
@@ -83,7 +90,9 @@ class Broker(msgspec.Struct, frozen=True):
 
     @property
     def exposed_host(self) -> str | None:
-        """The first host that is sent the password without TLS, other than this host; None where there is none."""
+        """The first host that is sent the password without TLS, other than this host;
+        None where there is none.
+        """
         if self.is_secure or self.password is None:
             return None
         return next((host for host, _ in self.addresses if host not in LOOPBACK), None)
@@ -93,7 +102,9 @@ class Broker(msgspec.Struct, frozen=True):
         return safe_text(text, *_secrets(self.username, self.password))
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context, or None without TLS. Raises as :func:`cmsspark.settings.secrets.tls_context`."""
+        """Return the TLS context, or None without TLS. Raises as
+        :func:`cmsspark.settings.secrets.tls_context`.
+        """
         return tls_context(self.ca, self.cert, self.key) if self.is_secure else None
 
 
@@ -113,15 +124,20 @@ def _secrets(username: str | None, password: str | None) -> tuple[str, ...]:
 def read_broker(path: Path) -> Broker:
     """Return the broker of an ``amq_broker.json`` file.
 
-    Raises NotAllowed (77) when group or others can use it, SettingsError (78) with file and line for what is missing,
-    unknown or wrong; no message holds a value of the file.
+    Raises NotAllowed (77) when group or others can use it, SettingsError (78) with file
+    and line for what is missing, unknown or wrong; no message holds a value of the
+    file.
     """
     file, source = _read(path)
     if file.url is not None:
-        raise source.error("host_and_ports names a broker", "`url`, which is for --sink http", "url")
+        raise source.error(
+            "host_and_ports names a broker", "`url`, which is for --sink http", "url"
+        )
     if not _DESTINATION.fullmatch(file.topic or ""):
         # A broker accepts any other destination silently, and nobody ever reads from there.
-        raise source.error("topic begins with /topic/ or /queue/ and has no blanks", "something else", "topic")
+        raise source.error(
+            "topic begins with /topic/ or /queue/ and has no blanks", "something else", "topic"
+        )
     return Broker(
         addresses=_addresses(file, source),
         destination=str(file.topic),
@@ -136,7 +152,8 @@ def read_broker(path: Path) -> Broker:
 
 
 def read_endpoint(path: Path) -> Endpoint:
-    """Return the HTTP address of a credentials file: its ``url``, or ``https://<host_and_ports>/<producer>``.
+    """Return the HTTP address of a credentials file: its ``url``, or
+    ``https://<host_and_ports>/<producer>``.
 
     Raises as :func:`read_broker`.
     """
@@ -149,20 +166,30 @@ def read_endpoint(path: Path) -> Endpoint:
         raise source.error(form, "something else", "url") from None
     last = address.path.rpartition("/")[2]
     if file.producer is not None and last and file.producer != last:
-        raise source.error("the last part of url's path is the producer", "another than `producer`", "producer")
+        raise source.error(
+            "the last part of url's path is the producer", "another than `producer`", "producer"
+        )
     producer = file.producer or last
     if not _PRODUCER.fullmatch(producer):
-        raise source.error("the producer, the last part of url's path, is letters, digits, `.`, `_`, `-`",
-                           "something else", "url")  # fmt: skip
+        raise source.error(
+            "the producer, the last part of url's path, is letters, digits, `.`, `_`, `-`",
+            "something else",
+            "url",
+        )
     if address.is_exposed:
-        raise source.error("url begins with https:// (http:// only on this host)",
-                           "a password would be sent unencrypted", "url")  # fmt: skip
+        raise source.error(
+            "url begins with https:// (http:// only on this host)",
+            "a password would be sent unencrypted",
+            "url",
+        )
     return Endpoint(
         host=address.host,
         port=address.port,
         path=address.path if last else f"{address.path.rstrip('/')}/{producer}",
         is_secure=address.is_secure,
-        authorization=None if file.password is None else f"Basic {basic_credentials(file.username, file.password)}",
+        authorization=None
+        if file.password is None
+        else f"Basic {basic_credentials(file.username, file.password)}",
         secrets=_secrets(file.username, file.password),
         producer=producer,
         type=file.type,
@@ -174,7 +201,11 @@ def read_endpoint(path: Path) -> Endpoint:
 def _build_url(file: _File, source: CredentialsSource) -> str:
     ((host, port), *more) = _addresses(file, source)
     if more or file.producer is None:
-        raise source.error("`url`, or one host:port and a `producer`", "several, or no `producer`", "host_and_ports")
+        raise source.error(
+            "`url`, or one host:port and a `producer`",
+            "several, or no `producer`",
+            "host_and_ports",
+        )
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
@@ -191,7 +222,9 @@ def _addresses(file: _File, source: CredentialsSource) -> tuple[tuple[str, int],
     value = file.host_and_ports
     if file.host is not None:
         if value is not None:
-            raise source.error("a broker is named once", "both `host` and `host_and_ports`", "host")
+            raise source.error(
+                "a broker is named once", "both `host` and `host_and_ports`", "host"
+            )
         is_ipv6 = ":" in file.host and not file.host.startswith("[")
         value = [[f"[{file.host}]" if is_ipv6 else file.host, file.port]]
     parts = value.split(",") if isinstance(value, str) else value or []
@@ -238,11 +271,14 @@ class CredentialsSource:
         )
 
 
-def read_credentials_file(path: Path, kind: type[_T], example: str) -> tuple[_T, CredentialsSource]:
-    """Return the content of a private JSON file as a ``kind``, and the source for further errors about it.
+def read_credentials_file(
+    path: Path, kind: type[_T], example: str
+) -> tuple[_T, CredentialsSource]:
+    """Return the content of a private JSON file as a ``kind``, and the source for
+    further errors about it.
 
-    Raises NotAllowed (77) when group or others can use the file, SettingsError (78) with file and line for what is
-    unknown or of another type.
+    Raises NotAllowed (77) when group or others can use the file, SettingsError (78)
+    with file and line for what is unknown or of another type.
     """
     try:
         content = read_private(path)
@@ -254,7 +290,9 @@ def read_credentials_file(path: Path, kind: type[_T], example: str) -> tuple[_T,
             next_step=f"correct the path; {example} shows the form of a credentials file",
         ) from None
     except OSError as error:
-        raise NotAllowed("the credentials file cannot be read", where=path, found=error.strerror) from None
+        raise NotAllowed(
+            "the credentials file cannot be read", where=path, found=error.strerror
+        ) from None
     source = CredentialsSource(path, content, example)
     try:
         return msgspec.json.decode(content, type=kind), source
@@ -262,11 +300,15 @@ def read_credentials_file(path: Path, kind: type[_T], example: str) -> tuple[_T,
         raise _invalid(str(error), source) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         at = re.search(r"\(byte (\d+)\)", str(error))
-        raise source.error_at("the file holds one JSON object", "no valid JSON", int(at[1]) if at else None) from None
+        raise source.error_at(
+            "the file holds one JSON object", "no valid JSON", int(at[1]) if at else None
+        ) from None
 
 
 def _invalid(message: str, source: CredentialsSource) -> SettingsError:
-    """Return msgspec's message, which names keys and types and no value, as an error with its line."""
+    """Return msgspec's message, which names keys and types and no value, as an error
+    with its line.
+    """
     key = re.search(r"unknown field `([^`]*)`|`\$\.(\w+)", message)
     named = (key[1] or key[2]) if key else None
     problem = "the file holds one JSON object of known keys, each a text"

@@ -1,8 +1,9 @@
 """Which folder of the outbox belongs to a destination, whatever addresses it has today.
 
-A destination is known by its ``name`` in the credentials file, or else by its topic (or path), its producer and its
-hosts: it stays the same while one host is still among them, so that a broker may be added or a port changed. Each
-folder says in ``destination.json`` what it belongs to.
+A destination is known by its ``name`` in the credentials file, or else by its topic (or
+path), its producer and its hosts: it stays the same while one host is still among them,
+so that a broker may be added or a port changed. Each folder says in
+``destination.json`` what it belongs to.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ MARK: Final = "destination.json"
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """What identifies a destination. ``target``: topic, queue or path; ``hosts``: names, without ports."""
+    """What identifies a destination. ``target``: topic, queue or path; ``hosts``:
+    names, without ports.
+    """
 
     sink: str
     target: str
@@ -59,12 +62,15 @@ class OutboxLocation:
         path = self.folder / FILE_NAME
         if path.exists():
             with suppress(CmssparkError), closing(BatchLog(path)) as log:
-                return sum(documents for state, (_, documents) in log.counts().items() if state in OPEN)
+                return sum(
+                    documents for state, (_, documents) in log.counts().items() if state in OPEN
+                )
         return 0
 
 
 def outbox_folder(state_dir: Path, destination: Destination, label: str, identity: str) -> str:
-    """Return the name of the destination's folder in the outbox, and mark the folder as the destination's.
+    """Return the name of the destination's folder in the outbox, and mark the folder as
+    the destination's.
 
     A new one is named for the sink, a readable ``label`` and a digest of ``identity``.
     """
@@ -73,7 +79,12 @@ def outbox_folder(state_dir: Path, destination: Destination, label: str, identit
         marked = _load(mark)
         if marked is not None and marked.is_same(destination):
             hosts = tuple(sorted({*marked.hosts, *destination.hosts}))
-            _mark(mark.parent, msgspec.structs.replace(destination, hosts=hosts, name=destination.name or marked.name))
+            _mark(
+                mark.parent,
+                msgspec.structs.replace(
+                    destination, hosts=hosts, name=destination.name or marked.name
+                ),
+            )
             return mark.parent.name
     name = f"{destination.sink}-{re.sub(r'[^A-Za-z0-9.-]', '-', label)}-{_digest(identity)}"
     if _load(root / name / MARK) is not None:  # another destination's: of another name or producer
@@ -93,7 +104,10 @@ def locations(
         if not folder.is_dir():
             continue
         location = OutboxLocation(folder.parts[-3], folder.parts[-2], folder.name, folder)
-        is_chosen = (day is None or location.period == day.isoformat()) and table in (None, location.table)
+        is_chosen = (day is None or location.period == day.isoformat()) and table in (
+            None,
+            location.table,
+        )
         if is_chosen and location.destination.startswith(to or ""):
             yield location
 

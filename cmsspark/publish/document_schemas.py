@@ -1,8 +1,9 @@
 """JSON Schemas of published documents, generated from the tables' descriptions.
 
-``schemas/documents/`` holds them as files, for people and for other programs. After a change of a table's description
-or of the registry of streams, ``python -m cmsspark.publish.document_schemas --write`` writes them anew; without
-``--write`` it names the files that are stale and exits with 1.
+``schemas/documents/`` holds them as files, for people and for other programs. After a
+change of a table's description or of the registry of streams, ``python -m
+cmsspark.publish.document_schemas --write`` writes them anew; without ``--write`` it
+names the files that are stale and exits with 1.
 """
 
 from __future__ import annotations
@@ -36,21 +37,24 @@ _TEXT: Final[Mapping[str, Any]] = {"type": "string", "minLength": 1}
 
 
 def document_schema(name: str) -> dict[str, Any]:
-    """Return the JSON Schema of a table's documents, or of ``completeness``. Raises FileNotFoundError for no such
-    table.
+    """Return the JSON Schema of a table's documents, or of ``completeness``. Raises
+    FileNotFoundError for no such table.
 
     Example:
         >>> document_schema("data_aggregation")["type"]
         'object'
     """
-    return _build_completeness_schema() if name == COMPLETENESS else build_schema(stored_table(name))
+    return (
+        _build_completeness_schema() if name == COMPLETENESS else build_schema(stored_table(name))
+    )
 
 
 def build_schema(table: Table) -> dict[str, Any]:
     """Return the JSON Schema of a table's documents.
 
-    Fields are the table's columns without the day, which is in the id; a number is not negative; a column that is never
-    null is required. ``timestamp``, ``is_gone`` and ``metadata`` are those of every document.
+    Fields are the table's columns without the day, which is in the id; a number is not
+    negative; a column that is never null is required. ``timestamp``, ``is_gone`` and
+    ``metadata`` are those of every document.
     """
     properties: dict[str, Any] = {}
     required = []
@@ -58,7 +62,11 @@ def build_schema(table: Table) -> dict[str, Any]:
         if column.name in ("day", "timestamp"):
             continue
         least = {"minimum": 0} if column.type in _NUMBERS else {}
-        properties[field_name(column.name)] = {**_TYPES[column.type], **least, "description": column.about}
+        properties[field_name(column.name)] = {
+            **_TYPES[column.type],
+            **least,
+            "description": column.about,
+        }
         is_withheld = column.name == "distinct_users"
         if is_withheld:
             about = "distinct_users is left out, because there are fewer than `min_distinct_users` of the settings"
@@ -70,7 +78,11 @@ def build_schema(table: Table) -> dict[str, Any]:
         properties[name] = {**_COUNT, "description": about}
     of = "period" if "period" in table.names else "day"
     properties["timestamp"] = {**_COUNT, "description": f"start of the {of}, UTC milliseconds"}
-    properties["is_gone"] = {"type": "boolean", "enum": [True], "description": f"the {of} no longer has this document"}
+    properties["is_gone"] = {
+        "type": "boolean",
+        "enum": [True],
+        "description": f"the {of} no longer has this document",
+    }
     properties["metadata"] = _metadata()
     return {
         "$schema": DIALECT,
@@ -81,7 +93,9 @@ def build_schema(table: Table) -> dict[str, Any]:
 
 
 def _build_completeness_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the document that ends each publication, with a part for each stream."""
+    """Return the JSON Schema of the document that ends each publication, with a part
+    for each stream.
+    """
     streams = {name: _bins(name) for name in STREAMS}
     listed = {"type": "array", "items": dict(_DIGEST), "maxItems": MAX_GONE_LISTED}
     period = "^[0-9]{4}-([0-9]{2}|W[0-9]{2}|[0-9]{2}-[0-9]{2}(--[0-9]{4}-[0-9]{2}-[0-9]{2})?)$"
@@ -96,21 +110,42 @@ def _build_completeness_schema() -> dict[str, Any]:
         "gone_count": (_COUNT, "documents once published that the day no longer has"),
         "gone_ids": (listed, "the first ids of them"),
         "quarantined_count": (_COUNT, "rows with invalid documents"),
-        "left_out_count": (_COUNT, "rows of datasets of the tier USER, which the settings leave out"),
-        "is_partial": ({"type": "boolean"}, "an input was missing, still being written or damaged, and allowed to be"),
-        "damaged_file_count": (_COUNT, "log files that were damaged and read as far as they are intact"),
+        "left_out_count": (
+            _COUNT,
+            "rows of datasets of the tier USER, which the settings leave out",
+        ),
+        "is_partial": (
+            {"type": "boolean"},
+            "an input was missing, still being written or damaged, and allowed to be",
+        ),
+        "damaged_file_count": (
+            _COUNT,
+            "log files that were damaged and read as far as they are intact",
+        ),
         "reconciliation": (_object(streams), "records by stream and bin"),
         "timestamp": (_COUNT, "start of the day, UTC milliseconds"),
     }
-    properties: dict[str, Any] = {name: {**rule, "description": about} for name, (rule, about) in described.items()}
+    properties: dict[str, Any] = {
+        name: {**rule, "description": about} for name, (rule, about) in described.items()
+    }
     properties["metadata"] = _metadata()
-    # Documents of earlier versions have none of these, and left_out_count is there only where that is set.
-    required = [name for name in properties if name not in ("damaged_file_count", "left_out_count", "reconciliation")]
+    # Documents of earlier versions have none of these, and left_out_count is there only
+    # where that is set.
+    required = [
+        name
+        for name in properties
+        if name not in ("damaged_file_count", "left_out_count", "reconciliation")
+    ]
     about = (
         "How many documents a day of a table has, their digest, and how records became them."
         " It names no dataset, site or person."
     )
-    return {"$schema": DIALECT, "title": COMPLETENESS, "description": about, **_object(properties, required)}
+    return {
+        "$schema": DIALECT,
+        "title": COMPLETENESS,
+        "description": about,
+        **_object(properties, required),
+    }
 
 
 def _bins(stream: str) -> dict[str, Any]:
@@ -134,12 +169,21 @@ def _metadata() -> dict[str, Any]:
 
 def _object(properties: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
     required_part = {"required": list(required)} if required else {}
-    return {"type": "object", "properties": dict(properties), **required_part, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        **required_part,
+        "additionalProperties": False,
+    }
 
 
 def published_tables() -> list[str]:
-    """Return the tables that are published: those of ``schemas/tables``, and the report of each stream."""
-    listed = {entry.name.removesuffix(".yaml") for entry in resource("schemas/tables").iterdir()} - {"dbs_STREAM"}
+    """Return the tables that are published: those of ``schemas/tables``, and the report
+    of each stream.
+    """
+    listed = {
+        entry.name.removesuffix(".yaml") for entry in resource("schemas/tables").iterdir()
+    } - {"dbs_STREAM"}
     listed |= {stream.report for stream in STREAMS_BY_NAME.values() if stream.has_report}
     return sorted(name for name in listed if not stored_table(name).is_private)
 
@@ -147,18 +191,31 @@ def published_tables() -> list[str]:
 def generated() -> dict[str, str]:
     """Return the text by name of every file in ``schemas/documents``."""
     schemas = {name: document_schema(name) for name in (*published_tables(), COMPLETENESS)}
-    return {f"{name}.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
+    return {
+        f"{name}.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+        for name, schema in schemas.items()
+    }
 
 
 def stale_files(folder: Path, texts: Mapping[str, str]) -> list[str]:
-    """Return the files of ``folder`` that are missing, are not as ``texts`` has them, or are not in it."""
-    stored = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Return the files of ``folder`` that are missing, are not as ``texts`` has them,
+    or are not in it.
+    """
+    stored = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
     names = texts.keys() | stored.keys()
-    return sorted(name for name in names if name not in texts or stored.get(name) != texts[name].encode())
+    return sorted(
+        name for name in names if name not in texts or stored.get(name) != texts[name].encode()
+    )
 
 
 def write_stale(folder_name: str, texts: Mapping[str, str], arguments: Sequence[str]) -> int:
-    """Name or, with ``--write``, rewrite the stale files of a folder of this checkout; return the exit code."""
+    """Name or, with ``--write``, rewrite the stale files of a folder of this checkout;
+    return the exit code.
+    """
     folder = Path(str(resource(folder_name)))
     names = stale_files(folder, texts)
     if "--write" not in arguments:

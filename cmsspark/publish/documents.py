@@ -1,9 +1,10 @@
 """Documents: pure functions of stored rows, byte for byte the same each time.
 
-A document is a row with the column names that the dashboards use, nulls left out, and ``metadata`` as MONIT expects it:
-``{producer, type, type_prefix: "agg", timestamp, _id}``. ``_id`` is the sha256 of the canonical JSON
-``[table, period, group key]``, so that a document sent again overwrites and never doubles. Its canonical form has
-sorted keys, no blanks, UTF-8, no NaN.
+A document is a row with the column names that the dashboards use, nulls left out, and
+``metadata`` as MONIT expects it: ``{producer, type, type_prefix: "agg", timestamp,
+_id}``. ``_id`` is the sha256 of the canonical JSON ``[table, period, group key]``, so
+that a document sent again overwrites and never doubles. Its canonical form has sorted
+keys, no blanks, UTF-8, no NaN.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ _PERIOD_COLUMN: Final = "day"
 
 
 class BadDocument(ValueError):
-    """A row with an invalid document; the message says which field and why, without the row's values."""
+    """A row with an invalid document; the message says which field and why, without the
+    row's values.
+    """
 
 
 def canonical(value: Any) -> bytes:
@@ -51,7 +54,9 @@ def canonical(value: Any) -> bytes:
     Raises BadDocument for NaN, infinities and text with lone surrogates.
     """
     try:
-        text = json.dumps(value, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(
+            value, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":")
+        )
         return text.encode("utf-8", errors="strict")
     except UnicodeEncodeError:
         raise BadDocument("a text has a lone surrogate: it is not valid UTF-8") from None
@@ -60,7 +65,9 @@ def canonical(value: Any) -> bytes:
 
 
 def document_id(table: str, period: str, key: Iterable[Any]) -> str:
-    """Return the ``_id``: sha256 (hex) of canonical JSON ``[table, period, [key …]]``. No version is part of it."""
+    """Return the ``_id``: sha256 (hex) of canonical JSON ``[table, period, [key …]]``.
+    No version is part of it.
+    """
     return hashlib.sha256(canonical([table, period, list(key)])).hexdigest()
 
 
@@ -71,17 +78,21 @@ def key_columns(table: Table) -> tuple[str, ...]:
     """
     if table.is_private:
         raise UsageError(
-            f"{table.name} is never published: it is private", next_step="publish another table of the job"
+            f"{table.name} is never published: it is private",
+            next_step="publish another table of the job",
         )
     if table.keys:
         return table.keys
-    return tuple(column.name for column in table.columns if column.type == "string" and not column.nullable)
+    return tuple(
+        column.name for column in table.columns if column.type == "string" and not column.nullable
+    )
 
 
 def added_fields(table: Table) -> tuple[str, ...]:
     """Return the fields that documents of a table have and its stored rows have not.
 
-    ``nacc`` counts jobs where the stream is one of jobs; such a document says so in ``job_count``, too.
+    ``nacc`` counts jobs where the stream is one of jobs; such a document says so in
+    ``job_count``, too.
     """
     return (JOB_COUNT,) if {"stream", "nacc"} <= {*table.names} else ()
 
@@ -90,8 +101,8 @@ def added_fields(table: Table) -> tuple[str, ...]:
 class DocumentSpec:
     """What all documents of one table and day, or period, have in common.
 
-    ``min_users``: fewer distinct users than this are withheld, but not 0; ``has_user_datasets``: whether datasets of
-    the tier USER are published.
+    ``min_users``: fewer distinct users than this are withheld, but not 0;
+    ``has_user_datasets``: whether datasets of the tier USER are published.
     """
 
     table: Table
@@ -103,7 +114,9 @@ class DocumentSpec:
 
     @cached_property
     def keys(self) -> tuple[Column, ...]:
-        """The columns of the group key, in its order; a null in one that allows it is part of the key."""
+        """The columns of the group key, in its order; a null in one that allows it is
+        part of the key.
+        """
         columns = {column.name: column for column in self.table.columns}
         return tuple(columns[name] for name in key_columns(self.table))
 
@@ -114,13 +127,19 @@ class DocumentSpec:
 
     @cached_property
     def timestamp(self) -> int:
-        """The day's or period's start in UTC ms: the timestamp of every document, whenever it is sent."""
+        """The day's or period's start in UTC ms: the timestamp of every document,
+        whenever it is sent.
+        """
         return start_ms(self.day)
 
     @cached_property
     def fields(self) -> tuple[Column, ...]:
         """The columns that become fields."""
-        return tuple(column for column in self.table.columns if column.name not in (_PERIOD_COLUMN, "timestamp"))
+        return tuple(
+            column
+            for column in self.table.columns
+            if column.name not in (_PERIOD_COLUMN, "timestamp")
+        )
 
     @cached_property
     def added(self) -> tuple[str, ...]:
@@ -133,7 +152,9 @@ class DocumentSpec:
         return frozenset(column.name for column in self.fields if not column.nullable)
 
     def leaves_out(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a row, or a document, is not published: it is of a dataset whose name carries an account."""
+        """Return whether a row, or a document, is not published: it is of a dataset
+        whose name carries an account.
+        """
         if self.has_user_datasets:
             return False
         tier = row.get("data_tier") or str(row.get("dataset_name") or "").rpartition("/")[2]
@@ -153,8 +174,8 @@ class DocumentSpec:
 def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document of one stored row.
 
-    Raises BadDocument when the row is of another day, lacks a part of its key, or holds a value of another type
-    than its column's.
+    Raises BadDocument when the row is of another day, lacks a part of its key, or holds
+    a value of another type than its column's.
     """
     if row.get(_PERIOD_COLUMN, spec.day) != spec.day:
         raise BadDocument(f"{_PERIOD_COLUMN} is another day than the one to publish")
@@ -165,7 +186,9 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
         value = row.get(column.name)
         if value is not None:
             body[column.name] = _typed(column, value)
-    missing = [column.name for column in spec.keys if not column.nullable and column.name not in body]
+    missing = [
+        column.name for column in spec.keys if not column.nullable and column.name not in body
+    ]
     if missing:
         raise BadDocument(f"no value for {', '.join(missing)}, which identifies the document")
     key = [body.get(column.name) for column in spec.keys]
@@ -186,22 +209,36 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def field_name(column: str) -> str:
-    """Return the name of a column in documents: MONIT reserves ``type``, which some tables have from HTCondor."""
+    """Return the name of a column in documents: MONIT reserves ``type``, which some
+    tables have from HTCondor.
+    """
     return "workload_type" if column == "type" else column
 
 
 def _hides_workflow(spec: DocumentSpec, row: Mapping[str, Any]) -> bool:
-    """Return whether a row of analysis jobs is of so few people that its workflow is not named (rule 61)."""
-    return spec.min_users is not None and row.get("type") == "analysis" and row.get(_USERS, 0) < spec.min_users
+    """Return whether a row of analysis jobs is of so few people that its workflow is
+    not named (rule 61).
+    """
+    return (
+        spec.min_users is not None
+        and row.get("type") == "analysis"
+        and row.get(_USERS, 0) < spec.min_users
+    )
 
 
 def gone(spec: DocumentSpec, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the final form of a document that a re-computed day no longer has: its measures zero, ``is_gone`` true.
+    """Return the final form of a document that a re-computed day no longer has: its
+    measures zero, ``is_gone`` true.
 
-    Without it the stale number would stay on the dashboards. Fields that the document did not have stay absent. The
-    names of a dataset that is left out now are replaced: until then they stand on the dashboards, too.
+    Without it the stale number would stay on the dashboards. Fields that the document
+    did not have stay absent. The names of a dataset that is left out now are replaced:
+    until then they stand on the dashboards, too.
     """
-    measures = {column.name: column.type for column in spec.fields if column.type in ("long", "int", "double")}
+    measures = {
+        column.name: column.type
+        for column in spec.fields
+        if column.type in ("long", "int", "double")
+    }
     measures |= dict.fromkeys(spec.added, "long")
     result = dict(body)
     for name in measures.keys() & body.keys():
@@ -224,4 +261,6 @@ def _typed(column: Column, value: Any) -> Any:
         return round(float(value), 6) + 0.0
     if kind == "date" and isinstance(value, date) and not isinstance(value, datetime):
         return value.isoformat()
-    raise BadDocument(f"{column.name} is a {type(value).__name__} where the schema requires {kind}")
+    raise BadDocument(
+        f"{column.name} is a {type(value).__name__} where the schema requires {kind}"
+    )

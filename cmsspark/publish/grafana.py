@@ -1,4 +1,6 @@
-"""Dashboards for Grafana, with an OpenSearch or Elasticsearch data source that is chosen when they are imported."""
+"""Dashboards for Grafana, with an OpenSearch or Elasticsearch data source that is
+chosen when they are imported.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,18 @@ def grafana_dashboard(dashboard: DocumentDashboard, placement: Placement) -> dic
     positions = arrange((panel.size for panel in dashboard.panels), _COLUMNS)
     panels = [
         _panel(dashboard, panel, number, position, placement)
-        for number, (panel, position) in enumerate(zip(dashboard.panels, positions, strict=True), 1)
+        for number, (panel, position) in enumerate(
+            zip(dashboard.panels, positions, strict=True), 1
+        )
     ]
     variables: list[dict[str, Any]] = [
-        {"name": "source", "label": "data source", "type": "datasource", "query": _SOURCE["type"], "hide": 0},
+        {
+            "name": "source",
+            "label": "data source",
+            "type": "datasource",
+            "query": _SOURCE["type"],
+            "hide": 0,
+        },
         *(_variable(dashboard, name, placement) for name in dashboard.filters),
         *(_least_variable(name) for name in dashboard.least),
     ]
@@ -50,12 +60,18 @@ def grafana_dashboard(dashboard: DocumentDashboard, placement: Placement) -> dic
 
 
 def _query(dashboard: DocumentDashboard, panel: Panel, placement: Placement) -> str:
-    filters = [f"({placement.field(name)}:${name})" for name in (*dashboard.filters, *dashboard.least)]
+    filters = [
+        f"({placement.field(name)}:${name})" for name in (*dashboard.filters, *dashboard.least)
+    ]
     return " AND ".join([dashboard.build_query(panel, placement), *filters])
 
 
 def _panel(
-    dashboard: DocumentDashboard, panel: Panel, number: int, position: dict[str, int], placement: Placement
+    dashboard: DocumentDashboard,
+    panel: Panel,
+    number: int,
+    position: dict[str, int],
+    placement: Placement,
 ) -> dict[str, Any]:
     custom = {
         "drawStyle": "bars" if panel.kind == "bars" else "line",
@@ -73,16 +89,25 @@ def _panel(
     }
     if described["type"] == "timeseries":
         described["fieldConfig"]["defaults"]["custom"] = custom
-        described["options"] = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}}
+        described["options"] = {
+            "legend": {"displayMode": "list", "placement": "bottom"},
+            "tooltip": {"mode": "multi"},
+        }
     elif panel.kind == "stat":
         described["options"] = {"reduceOptions": {"calcs": ["sum"]}, "graphMode": "area"}
     else:
         described["fieldConfig"]["overrides"] = [
-            _renamed(_COLUMN_OF[panel.metric] + (f" {placement.field(field)}" if len(panel.sums) > 1 else ""), heading)
+            _renamed(
+                _COLUMN_OF[panel.metric]
+                + (f" {placement.field(field)}" if len(panel.sums) > 1 else ""),
+                heading,
+            )
             for field, heading in panel.sums.items()
         ]
         if panel.ratio:
-            described["fieldConfig"]["overrides"].append(_renamed("Bucket Script", "efficiency", unit="percentunit"))
+            described["fieldConfig"]["overrides"].append(
+                _renamed("Bucket Script", "efficiency", unit="percentunit")
+            )
     return described
 
 
@@ -98,17 +123,32 @@ def _metrics(panel: Panel, placement: Placement) -> list[dict[str, Any]]:
     """Return the sums, and their ratio."""
     metrics: list[dict[str, Any]] = []
     for number, field in enumerate(panel.sums, 1):
-        metric: dict[str, Any] = {"id": str(number), "type": panel.metric, "field": placement.field(field)}
+        metric: dict[str, Any] = {
+            "id": str(number),
+            "type": panel.metric,
+            "field": placement.field(field),
+        }
         if panel.script:
             metric["settings"] = {"script": panel.script}
         # Lines show the ratio alone.
-        metrics.append({**metric, "hide": True} if panel.ratio and panel.kind == "lines" else metric)
+        metrics.append(
+            {**metric, "hide": True} if panel.ratio and panel.kind == "lines" else metric
+        )
     if panel.ratio:
         numbers = [str(list(panel.sums).index(field) + 1) for field in panel.ratio]
-        variables = [{"name": f"var{index}", "pipelineAgg": number} for index, number in enumerate(numbers, 1)]
+        variables = [
+            {"name": f"var{index}", "pipelineAgg": number}
+            for index, number in enumerate(numbers, 1)
+        ]
         script = "params.var2 > 0 ? params.var1 / params.var2 : 0"
-        metrics.append({"id": str(len(metrics) + 1), "type": "bucket_script", "pipelineVariables": variables,
-                        "settings": {"script": script}})  # fmt: skip
+        metrics.append(
+            {
+                "id": str(len(metrics) + 1),
+                "type": "bucket_script",
+                "pipelineVariables": variables,
+                "settings": {"script": script},
+            }
+        )
     return metrics
 
 
@@ -122,7 +162,9 @@ def _target(dashboard: DocumentDashboard, panel: Panel, placement: Placement) ->
             settings["missing"] = NO_VALUE
         buckets.append(("terms", placement.field(field), {**settings, "size": str(size)}))
     if panel.is_daily or panel.kind == "stat":
-        buckets.append(("date_histogram", placement.time, {"interval": panel.interval, **_HISTOGRAM}))
+        buckets.append(
+            ("date_histogram", placement.time, {"interval": panel.interval, **_HISTOGRAM})
+        )
     return {
         "refId": "A",
         "datasource": dict(_SOURCE),
@@ -155,14 +197,19 @@ def _variable(dashboard: DocumentDashboard, field: str, placement: Placement) ->
 
 
 def _least_variable(field: str) -> dict[str, Any]:
-    """Return the variable of a field's least value. Without a choice documents without the field are there, too."""
+    """Return the variable of a field's least value. Without a choice documents without
+    the field are there, too.
+    """
     choices = {"any": _EVERY, **{f"{number} or more": f">={number}" for number in _LEAST}}
     return {
         "name": field,
         "label": field.replace("_", " "),
         "type": "custom",
         "query": ", ".join(f"{label} : {value}" for label, value in choices.items()),
-        "options": [{"text": label, "value": value, "selected": value == _EVERY} for label, value in choices.items()],
+        "options": [
+            {"text": label, "value": value, "selected": value == _EVERY}
+            for label, value in choices.items()
+        ],
         "current": {"text": "any", "value": _EVERY},
         "multi": False,
         "includeAll": False,

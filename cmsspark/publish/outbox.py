@@ -1,11 +1,13 @@
-"""The outbox: a day's documents spooled, entered in the batch log, and sent to a sink that confirms.
+"""The outbox: a day's documents spooled, entered in the batch log, and sent to a sink
+that confirms.
 
-``<state dir>/outbox/<destination>/<table>/<day>/`` holds the lock, the batch log and the snapshots of the spool.
-Whenever a process is killed, what was confirmed stays confirmed, and at most the batch on its way is sent twice, with
-the same ids.
+``<state dir>/outbox/<destination>/<table>/<day>/`` holds the lock, the batch log and
+the snapshots of the spool. Whenever a process is killed, what was confirmed stays
+confirmed, and at most the batch on its way is sent twice, with the same ids.
 
-The spool is the record of what a destination was sent. Where more snapshots of a day are confirmed completely than are
-kept, one with the last form of each document takes their place; it counts as confirmed from the moment it exists.
+The spool is the record of what a destination was sent. Where more snapshots of a day
+are confirmed completely than are kept, one with the last form of each document takes
+their place; it counts as confirmed from the moment it exists.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from typing import Any, Final
 
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError, NotReady
-from cmsspark.publish.batch_log import FILE_NAME, OPEN, Batch, BatchLog, BatchLogDamaged, BatchState
+from cmsspark.publish.batch_log import (
+    FILE_NAME,
+    OPEN,
+    Batch,
+    BatchLog,
+    BatchLogDamaged,
+    BatchState,
+)
 from cmsspark.publish.changes import open_changes
 from cmsspark.publish.documents import DocumentSpec
 from cmsspark.publish.spool import Spool, SpoolWriter, disk_errors, sync_folder
@@ -75,7 +84,8 @@ class Outbox:
 
     @contextmanager
     def held(self) -> Iterator[Outbox]:
-        """Yield the outbox, locked for this process, with its batch log open and consistent after any crash.
+        """Yield the outbox, locked for this process, with its batch log open and
+        consistent after any crash.
 
         Raises NotReady (75) that names the holder when another process holds it.
         """
@@ -91,10 +101,11 @@ class Outbox:
                 self._batch_log = None
 
     def move_to(self, target: Outbox) -> None:
-        """Make this outbox that of another destination, which counts as sent what this one was sent.
+        """Make this outbox that of another destination, which counts as sent what this
+        one was sent.
 
-        Raises DataError (65) where the other destination has documents of the day, NotReady (75) where one of the two
-        is in use.
+        Raises DataError (65) where the other destination has documents of the day,
+        NotReady (75) where one of the two is in use.
         """
         for folder in (self.folder, target.folder):
             with disk_errors(folder):
@@ -124,13 +135,16 @@ class Outbox:
             return self._rebuilt(path, f"the batch log was damaged ({error.found})")
         finish_compaction(self.spool, log)
         for snapshot_no in sorted(set(self.spool.snapshots()) - log.snapshots()):
-            # Spooled completely, but the process ended before the log knew of it: none of it was ever sent.
+            # Spooled completely, but the process ended before the log knew of it: none
+            # of it was ever sent.
             log.add(snapshot_no, self.spool.batches(snapshot_no))
         log.recover()
         return log
 
     def rebuild(self) -> None:
-        """Make the batch log anew from the spool: what is not known to be confirmed becomes in doubt."""
+        """Make the batch log anew from the spool: what is not known to be confirmed
+        becomes in doubt.
+        """
         self.batch_log.close()
         self._batch_log = self._rebuilt(self.folder / FILE_NAME, "a new batch log was requested")
 
@@ -142,15 +156,24 @@ class Outbox:
             old.unlink()
         with closing(BatchLog(aside)) as log:
             finish_compaction(self.spool, log)
-            missing = [snapshot_no for snapshot_no in self.spool.snapshots() if snapshot_no not in log.snapshots()]
+            missing = [
+                snapshot_no
+                for snapshot_no in self.spool.snapshots()
+                if snapshot_no not in log.snapshots()
+            ]
             for snapshot_no in missing:
                 confirmed = (self.spool.folder(snapshot_no) / CONFIRMED).exists()
                 state = BatchState.ACKED if confirmed else BatchState.IN_DOUBT
-                log.add(snapshot_no, (_with_state(batch, state) for batch in self.spool.batches(snapshot_no)))
+                log.add(
+                    snapshot_no,
+                    (_with_state(batch, state) for batch in self.spool.batches(snapshot_no)),
+                )
         for new in reversed(sqlite_files(aside)):  # the database last: its name is what counts
             new.rename(path.with_name(new.name.replace(aside.name, path.name)))
         if missing:
-            self.notes.append(f"{reason}; it was rebuilt from the spool, and what may have been sent is sent again")
+            self.notes.append(
+                f"{reason}; it was rebuilt from the spool, and what may have been sent is sent again"
+            )
         return BatchLog(path)
 
     def fill(
@@ -165,21 +188,32 @@ class Outbox:
     ) -> SpoolResult:
         """Spool the day's documents that changed since the destination was last sent them.
 
-        ``manifest``: of the stored run. ``source`` names what the documents are made from: when the newest snapshot
-        has the same source and is not completely sent, that snapshot is resumed. ``limit``: only so many rows, without
-        any statement on what is missing. ``resend_all``: also the documents that have not changed.
+        ``manifest``: of the stored run. ``source`` names what the documents are made
+        from: when the newest snapshot has the same source and is not completely sent,
+        that snapshot is resumed. ``limit``: only so many rows, without any statement on
+        what is missing. ``resend_all``: also the documents that have not changed.
         """
         unfinished = self.unfinished()
         if unfinished is not None and self.spool.manifest(unfinished).get("source") == source:
-            return SpoolResult.from_manifest(unfinished, self.spool.manifest(unfinished), resumed=True)
+            return SpoolResult.from_manifest(
+                unfinished, self.spool.manifest(unfinished), resumed=True
+            )
         result = spool_day(
-            self.spool, self.batch_log, spec, rows, manifest, source=source, limit=limit, resend_all=resend_all
+            self.spool,
+            self.batch_log,
+            spec,
+            rows,
+            manifest,
+            source=source,
+            limit=limit,
+            resend_all=resend_all,
         )
         if result.snapshot_no is not None:
             self.batch_log.add(result.snapshot_no, self.spool.batches(result.snapshot_no))
         return result
 
-    # -- what there is -----------------------------------------------------------------------------------------
+    # -- what there is
+    # -----------------------------------------------------------------------------------------
 
     def unfinished(self) -> int | None:
         """Return the newest snapshot, where some of it is still to be confirmed."""
@@ -198,7 +232,9 @@ class Outbox:
         return sum_totals(self.batch_log, snapshot_no)
 
     def note_confirmed(self, snapshot_no: int) -> None:
-        """Leave a mark in the spool that a whole snapshot was confirmed, in case the batch log is ever lost."""
+        """Leave a mark in the spool that a whole snapshot was confirmed, in case the
+        batch log is ever lost.
+        """
         folder = self.spool.folder(snapshot_no)
         if not (folder / CONFIRMED).exists() and self._is_all_confirmed():
             _mark_confirmed(folder)
@@ -206,12 +242,15 @@ class Outbox:
     def _is_all_confirmed(self) -> bool:
         return self.batch_log.first((*OPEN, BatchState.QUARANTINED)) is None
 
-    # -- compaction --------------------------------------------------------------------------------------------
+    # -- compaction
+    # --------------------------------------------------------------------------------------------
 
     def compact(self) -> bool:
-        """Replace the snapshots of a day by one where there are more than :data:`KEPT`. True when it did.
+        """Replace the snapshots of a day by one where there are more than :data:`KEPT`.
+        True when it did.
 
-        Does nothing while any document is unconfirmed, was refused, or may have been delivered in another form.
+        Does nothing while any document is unconfirmed, was refused, or may have been
+        delivered in another form.
         """
         snapshots = self.spool.snapshots()
         if len(snapshots) <= KEPT or not self._is_all_confirmed():
@@ -239,25 +278,42 @@ class Outbox:
                 writer.add(body)
             if changes.last_completeness is not None:
                 writer.add(changes.last_completeness)
-        counts = {"documents": sum(part["count"] for part in writer.parts), "unchanged": 0, "gone": 0}
+        counts = {
+            "documents": sum(part["count"] for part in writer.parts),
+            "unchanged": 0,
+            "gone": 0,
+        }
         about = ("table", "period", "source", "store_run", "completeness_id")
-        # The mark comes first: any process that sees this snapshot knows that nothing of it has to be sent.
+        # The mark comes first: any process that sees this snapshot knows that nothing
+        # of it has to be sent.
         _mark_confirmed(writer.folder)
-        writer.finish({**{key: newest.get(key) for key in about}, "spooled_at": clock.iso(), **counts, REPLACES: True})
+        writer.finish(
+            {
+                **{key: newest.get(key) for key in about},
+                "spooled_at": clock.iso(),
+                **counts,
+                REPLACES: True,
+            }
+        )
         return True
 
 
 def finish_compaction(spool: Spool, log: BatchLog) -> None:
-    """Complete a compaction that was interrupted: the newest replacing snapshot takes the place of all before it."""
+    """Complete a compaction that was interrupted: the newest replacing snapshot takes
+    the place of all before it.
+    """
     replacing = [snapshot_no for snapshot_no in spool.snapshots() if _replaces(spool, snapshot_no)]
     if not replacing:
         return
     newest = replacing[-1]
     if newest not in log.snapshots():
-        log.replace(newest, (replace(batch, state=BatchState.ACKED) for batch in spool.batches(newest)))
+        log.replace(
+            newest, (replace(batch, state=BatchState.ACKED) for batch in spool.batches(newest))
+        )
     for folder in spool.day_folder.glob("g[0-9]*"):
         if folder.name[1:].isdigit() and int(folder.name[1:]) < newest:
-            # A folder without its manifest is no snapshot; if this is interrupted, the next call continues.
+            # A folder without its manifest is no snapshot; if this is interrupted, the
+            # next call continues.
             (folder / "manifest.json").unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -305,7 +361,9 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = safe_text(os.pread(handle, 200, 0).decode(errors="replace")) or "another process"
+            holder = (
+                safe_text(os.pread(handle, 200, 0).decode(errors="replace")) or "another process"
+            )
             raise NotReady(
                 "another publisher works on this day",
                 where=path.parent,
@@ -315,7 +373,11 @@ def _locked(path: Path) -> Iterator[None]:
         with disk_errors(path):
             os.ftruncate(handle, 0)
             now = clock.iso()
-            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {now}\n".encode(), 0)
+            os.pwrite(
+                handle,
+                f"process {os.getpid()} on {socket.gethostname()} since {now}\n".encode(),
+                0,
+            )
         yield
     finally:
         os.close(handle)

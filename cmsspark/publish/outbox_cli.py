@@ -36,14 +36,17 @@ def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--to", metavar="NAME", help="Only destinations whose name starts with NAME.")
     @_SETTINGS
     @functools.wraps(command)
-    def with_chosen(settings_file: str | None, day: date | None, table: str | None, to: str | None) -> None:
+    def with_chosen(
+        settings_file: str | None, day: date | None, table: str | None, to: str | None
+    ) -> None:
         command(load_settings(settings_file).state_dir, day, table, to)
 
     return with_chosen
 
 
 def _for_each(command: Callable[[str, Outbox], None]) -> Callable[..., Any]:
-    """Add the options that choose outboxes; the command gets the name of each and the locked outbox.
+    """Add the options that choose outboxes; the command gets the name of each and the
+    locked outbox.
 
     Raises InputMissing (66) where the options choose none.
     """
@@ -57,8 +60,12 @@ def _for_each(command: Callable[[str, Outbox], None]) -> Callable[..., Any]:
     return _filter_options(for_each)
 
 
-def _choose(state_dir: Path, day: date | None, table: str | None, to: str | None) -> list[OutboxLocation]:
-    """Return the outboxes that the options choose. Raises InputMissing (66) where they choose none."""
+def _choose(
+    state_dir: Path, day: date | None, table: str | None, to: str | None
+) -> list[OutboxLocation]:
+    """Return the outboxes that the options choose. Raises InputMissing (66) where they
+    choose none.
+    """
     if chosen := list(locations(state_dir, day, table, to)):
         return chosen
     existing = sorted({f"{location.table} {location.period}" for location in locations(state_dir)})
@@ -86,11 +93,27 @@ def list_command(state_dir: Path, day: date | None, table: str | None, to: str |
     for location in locations(state_dir, day, table, to):
         if not (location.folder / FILE_NAME).exists():
             note = "no batch log: cmsspark outbox rebuild"
-            rows.append((location.period, location.table, None, None, None, None, location.destination, note))
+            rows.append(
+                (
+                    location.period,
+                    location.table,
+                    None,
+                    None,
+                    None,
+                    None,
+                    location.destination,
+                    note,
+                )
+            )
             continue
         with closing(BatchLog(location.folder / FILE_NAME)) as log:
             totals = sum_totals(log)
-        counts = (totals.confirmed, totals.waiting + totals.stalled, totals.in_doubt, totals.refused)
+        counts = (
+            totals.confirmed,
+            totals.waiting + totals.stalled,
+            totals.in_doubt,
+            totals.refused,
+        )
         rows.append((location.period, location.table, *counts, location.destination, ""))
     headings = ("day", "table", "confirmed", "to send", "in doubt", "refused", "destination", "")
     echo_table(headings, rows, texts=(0, 1, 6, 7), full=(0, 7))
@@ -106,7 +129,11 @@ def show_command(name: str, outbox: Outbox) -> None:
     for number in outbox.spool.snapshots():
         manifest = outbox.spool.manifest(number)
         counts = sorted(outbox.batch_log.counts(number).items())
-        states = ", ".join(f"{documents:,} {state}" for state, (_, documents) in counts if state != BatchState.SPLIT)
+        states = ", ".join(
+            f"{documents:,} {state}"
+            for state, (_, documents) in counts
+            if state != BatchState.SPLIT
+        )
         click.echo(
             f"  g{number:04d} of {manifest['spooled_at']}: {states or 'nothing to send'}; "
             f"{manifest['unchanged']:,} unchanged, {manifest['gone']:,} gone, "
@@ -144,16 +171,20 @@ def rebuild_command(name: str, outbox: Outbox) -> None:
 
 
 @command.command("move")
-@click.option("--from", "source", metavar="NAME", required=True, help="Destination whose outboxes are moved.")
+@click.option(
+    "--from", "source", metavar="NAME", required=True, help="Destination whose outboxes are moved."
+)
 @click.option("--to", "target", metavar="NAME", required=True, help="Destination that gets them.")
 @_TABLE
 @_DATE
 @_SETTINGS
-def move_command(source: str, target: str, table: str | None, day: date | None, settings_file: str | None) -> None:
+def move_command(
+    source: str, target: str, table: str | None, day: date | None, settings_file: str | None
+) -> None:
     """Move outboxes to another destination, for a broker with a new address.
 
-    Documents sent to the old destination count as sent to the new one. `cmsspark outbox list` prints the names; a name
-    can be abbreviated to its first letters.
+    Documents sent to the old destination count as sent to the new one. `cmsspark outbox
+    list` prints the names; a name can be abbreviated to its first letters.
     """
     from cmsspark.publish.outbox import Outbox
 
@@ -189,4 +220,6 @@ def _one_destination(state_dir: Path, name: str) -> str:
 def _open_outbox(location: OutboxLocation) -> Outbox:
     from cmsspark.publish.outbox import Outbox
 
-    return Outbox(location.folder.parents[3], location.destination, location.table, location.period)
+    return Outbox(
+        location.folder.parents[3], location.destination, location.table, location.period
+    )

@@ -1,8 +1,10 @@
-"""The panels of MONIT's dashboards: which sums of which documents they show, for Grafana and OpenSearch alike.
+"""The panels of MONIT's dashboards: which sums of which documents they show, for
+Grafana and OpenSearch alike.
 
-``etc/dashboards/`` has the dashboards as those programs import them; :mod:`cmsspark.publish.dashboard_files` writes
-them from this description. Distinct users of rows and days must not be added: panels show the largest of a row. Bytes
-of replicas must not be added over days, as they are the same replicas.
+``etc/dashboards/`` has the dashboards as those programs import them;
+:mod:`cmsspark.publish.dashboard_files` writes them from this description. Distinct
+users of rows and days must not be added: panels show the largest of a row. Bytes of
+replicas must not be added over days, as they are the same replicas.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _USE_FILTERS: Final = ("stream", "site_tier", "site_name", "app", "data_tier", "
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a document's fields stand in an index: what their names begin with, and the field of the time."""
+    """Where a document's fields stand in an index: what their names begin with, and the
+    field of the time.
+    """
 
     prefix: str
     time: str
@@ -32,8 +36,8 @@ class Placement:
         return name if name.startswith("metadata.") else f"{self.prefix}{name}"
 
 
-#: Name of a folder below ``etc/dashboards`` (empty: that itself) → how documents are stored: as we send them, or as
-#: MONIT stores them, with the payload below ``data``.
+#: Name of a folder below ``etc/dashboards`` (empty: that itself) → how documents are
+#: stored: as we send them, or as MONIT stores them, with the payload below ``data``.
 PLACEMENTS: Final[Mapping[str, Placement]] = {
     "": Placement("", "timestamp"),
     "monit": Placement("data.", "metadata.timestamp"),
@@ -44,13 +48,16 @@ _FIELD: Final = re.compile(r"\b([a-z_.]+):")
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel. ``kind``: stat, bars, lines or table. ``sums``: fields that are added up, with their headings; with
-    another ``metric`` (avg, max) their mean or largest value.
+    """One panel. ``kind``: stat, bars, lines or table. ``sums``: fields that are added
+    up, with their headings; with another ``metric`` (avg, max) their mean or largest
+    value.
 
-    ``by``: fields to group by, each with its maximum number of groups, the largest first. ``is_daily``: also by day, or
-    by another ``interval``. ``unit``: of Grafana. ``size``: width and height in Grafana's grid of 24 columns. ``only``:
-    a condition in Lucene's syntax that its documents meet beside the filters. ``divisor``: of every value. ``ratio``:
-    two of the sums, whose quotient Grafana shows, beside them in a table, instead of them in lines.
+    ``by``: fields to group by, each with its maximum number of groups, the largest
+    first. ``is_daily``: also by day, or by another ``interval``. ``unit``: of Grafana.
+    ``size``: width and height in Grafana's grid of 24 columns. ``only``: a condition in
+    Lucene's syntax that its documents meet beside the filters. ``divisor``: of every
+    value. ``ratio``: two of the sums, whose quotient Grafana shows, beside them in a
+    table, instead of them in lines.
     """
 
     title: str
@@ -78,7 +85,8 @@ class Panel:
 
 
 def arrange(sizes: Iterable[tuple[int, int]], columns: int) -> Iterator[dict[str, int]]:
-    """Yield the place of each panel of these sizes (width, height) in a grid, in rows from left to right.
+    """Yield the place of each panel of these sizes (width, height) in a grid, in rows
+    from left to right.
 
     Example:
         >>> list(arrange([(2, 1), (2, 1)], columns=3))
@@ -94,7 +102,8 @@ def arrange(sizes: Iterable[tuple[int, int]], columns: int) -> Iterator[dict[str
 
 @dataclass(frozen=True)
 class DocumentDashboard:
-    """A dashboard on documents of one type: the file's name, the title, its panels and the fields to filter by.
+    """A dashboard on documents of one type: the file's name, the title, its panels and
+    the fields to filter by.
 
     ``least``: fields of which a reader sets the least value.
     """
@@ -112,7 +121,9 @@ class DocumentDashboard:
         return field in document_schema(self.type)["required"]
 
     def build_query(self, panel: Panel, placement: Placement) -> str:
-        """Return the documents of a panel, without the filters that a reader chooses, in Lucene's syntax."""
+        """Return the documents of a panel, without the filters that a reader chooses,
+        in Lucene's syntax.
+        """
         only = _FIELD.sub(lambda match: f"{placement.field(match[1])}:", panel.only)
         return f"metadata.type:{self.type}" + (f" AND {only}" if only else "")
 
@@ -125,7 +136,12 @@ _ACCESSES: Final = f"NOT {_JOBS}"
 _BINS: Final = {"read": "read", "matched": "matched to a dataset", "malformed": "malformed"}
 _READ: Final = {"read_bytes": "read"}
 _USE: Final = {"nacc": "accesses", "remote_nacc": "from another site", "read_bytes": "bytes"}
-_USE_BY_JOBS: Final = {"nacc": "jobs", "remote_nacc": "at another site", "read_bytes": "bytes", "cpu_time": "CPU s"}
+_USE_BY_JOBS: Final = {
+    "nacc": "jobs",
+    "remote_nacc": "at another site",
+    "read_bytes": "bytes",
+    "cpu_time": "CPU s",
+}
 _ROW: Final = (24, 11)
 POPULARITY: Final = DocumentDashboard(
     "popularity",
@@ -134,48 +150,145 @@ POPULARITY: Final = DocumentDashboard(
     "data_aggregation",
     (
         Panel("Accesses", "stat", {"nacc": "accesses"}, size=_STAT, only=_ACCESSES),
-        Panel("Accesses from another site", "stat", {"remote_nacc": "remote accesses"}, size=_STAT, only=_ACCESSES),
-        Panel("Bytes read by accesses", "stat", _READ, unit="decbytes", size=_STAT, only=_ACCESSES),
+        Panel(
+            "Accesses from another site",
+            "stat",
+            {"remote_nacc": "remote accesses"},
+            size=_STAT,
+            only=_ACCESSES,
+        ),
+        Panel(
+            "Bytes read by accesses", "stat", _READ, unit="decbytes", size=_STAT, only=_ACCESSES
+        ),
         Panel("Jobs", "stat", {"nacc": "jobs"}, size=_STAT, only=_JOBS),
         Panel("Bytes read by jobs", "stat", _READ, unit="decbytes", size=_STAT, only=_JOBS),
         Panel("CPU time of jobs", "stat", {"cpu_time": "CPU time"}, unit="s", size=_STAT),
-        Panel("Accesses a day by stream", "bars", {"nacc": "accesses"}, (("stream", 10),), True, only=_ACCESSES),
-        Panel("Bytes read by accesses a day by site tier", "bars", _READ, (("site_tier", 10),), True, "decbytes",
-              only=_ACCESSES),
-        Panel("Accesses a day by data tier", "lines", {"nacc": "accesses"}, (("data_tier", 50),), True, only=_ACCESSES),
-        Panel("CPU time of jobs a day by data tier", "lines", {"cpu_time": "CPU time"}, (("data_tier", 50),), True,
-              "s"),
-        Panel("Accesses a day by application", "bars", {"nacc": "accesses"}, (("app", 10),), True, only=_ACCESSES),
-        Panel("Accesses by site and data tier", "table", {"nacc": "accesses"}, (("site_name", 500), ("data_tier", 50)),
-              only=_ACCESSES),
-        Panel("Most read datasets", "table", _USE, (("dataset_name", 50),), size=_ROW, only=_ACCESSES),
-        Panel("Datasets that most jobs use", "table", _USE_BY_JOBS, (("dataset_name", 50),), size=_ROW, only=_JOBS),
+        Panel(
+            "Accesses a day by stream",
+            "bars",
+            {"nacc": "accesses"},
+            (("stream", 10),),
+            True,
+            only=_ACCESSES,
+        ),
+        Panel(
+            "Bytes read by accesses a day by site tier",
+            "bars",
+            _READ,
+            (("site_tier", 10),),
+            True,
+            "decbytes",
+            only=_ACCESSES,
+        ),
+        Panel(
+            "Accesses a day by data tier",
+            "lines",
+            {"nacc": "accesses"},
+            (("data_tier", 50),),
+            True,
+            only=_ACCESSES,
+        ),
+        Panel(
+            "CPU time of jobs a day by data tier",
+            "lines",
+            {"cpu_time": "CPU time"},
+            (("data_tier", 50),),
+            True,
+            "s",
+        ),
+        Panel(
+            "Accesses a day by application",
+            "bars",
+            {"nacc": "accesses"},
+            (("app", 10),),
+            True,
+            only=_ACCESSES,
+        ),
+        Panel(
+            "Accesses by site and data tier",
+            "table",
+            {"nacc": "accesses"},
+            (("site_name", 500), ("data_tier", 50)),
+            only=_ACCESSES,
+        ),
+        Panel(
+            "Most read datasets", "table", _USE, (("dataset_name", 50),), size=_ROW, only=_ACCESSES
+        ),
+        Panel(
+            "Datasets that most jobs use",
+            "table",
+            _USE_BY_JOBS,
+            (("dataset_name", 50),),
+            size=_ROW,
+            only=_JOBS,
+        ),
         Panel("Sites", "table", _USE, (("site_name", 500),), size=_ROW, only=_ACCESSES),
-        Panel("Datasets by their users of one site and application, at most", "table",
-              {"distinct_users": "users of a row, at most"}, (("dataset_name", 50),), size=_ROW, only=_ACCESSES,
-              metric="max"),
+        Panel(
+            "Datasets by their users of one site and application, at most",
+            "table",
+            {"distinct_users": "users of a row, at most"},
+            (("dataset_name", 50),),
+            size=_ROW,
+            only=_ACCESSES,
+            metric="max",
+        ),
     ),
     _USE_FILTERS,
     ("distinct_users",),
-)  # fmt: skip
+)
 _REPLICAS: Final = {
-    "replica_bytes": "bytes", "replica_file_count": "files", "replica_events": "events of replicas",
-}  # fmt: skip
+    "replica_bytes": "bytes",
+    "replica_file_count": "files",
+    "replica_events": "events of replicas",
+}
 DATA_AT_SITES: Final = DocumentDashboard(
     "data-at-sites",
     "CMS data at sites",
     "How much data sit at the sites of a tier, by data tier and kind of storage. Counted from replicas by cmsspark.",
     "site_tier_usage",
     (
-        Panel("Bytes a day by site tier", "lines", {"replica_bytes": "bytes"}, (("site_tier", 10),), True, "decbytes"),
-        Panel("Bytes a day by kind of storage", "lines", {"replica_bytes": "bytes"}, (("kind", 5),), True, "decbytes"),
-        Panel("Bytes a day by data tier", "lines", {"replica_bytes": "bytes"}, (("data_tier", 50),), True, "decbytes"),
-        Panel("Files a day by site tier", "lines", {"replica_file_count": "files"}, (("site_tier", 10),), True),
-        Panel("By data tier, site tier and kind, mean of the days shown", "table", _REPLICAS,
-              (("data_tier", 50), ("site_tier", 10), ("kind", 5)), size=(24, 12), metric="avg"),
+        Panel(
+            "Bytes a day by site tier",
+            "lines",
+            {"replica_bytes": "bytes"},
+            (("site_tier", 10),),
+            True,
+            "decbytes",
+        ),
+        Panel(
+            "Bytes a day by kind of storage",
+            "lines",
+            {"replica_bytes": "bytes"},
+            (("kind", 5),),
+            True,
+            "decbytes",
+        ),
+        Panel(
+            "Bytes a day by data tier",
+            "lines",
+            {"replica_bytes": "bytes"},
+            (("data_tier", 50),),
+            True,
+            "decbytes",
+        ),
+        Panel(
+            "Files a day by site tier",
+            "lines",
+            {"replica_file_count": "files"},
+            (("site_tier", 10),),
+            True,
+        ),
+        Panel(
+            "By data tier, site tier and kind, mean of the days shown",
+            "table",
+            _REPLICAS,
+            (("data_tier", 50), ("site_tier", 10), ("kind", 5)),
+            size=(24, 12),
+            metric="avg",
+        ),
     ),
     ("site_tier", "data_tier", "kind"),
-)  # fmt: skip
+)
 COMPLETENESS: Final = DocumentDashboard(
     "completeness",
     "CMS data popularity: completeness",
@@ -183,15 +296,23 @@ COMPLETENESS: Final = DocumentDashboard(
     f"data_aggregation{SUFFIX}",
     (
         Panel("Documents a day", "bars", {"document_count": "documents"}, (), True),
-        Panel("Documents that are gone or quarantined a day", "bars",
-              {"gone_count": "gone", "quarantined_count": "quarantined"}, is_daily=True),
+        Panel(
+            "Documents that are gone or quarantined a day",
+            "bars",
+            {"gone_count": "gone", "quarantined_count": "quarantined"},
+            is_daily=True,
+        ),
         *(
-            Panel(f"{STREAMS_BY_NAME[name].title} records a day", "bars",
-                  {f"reconciliation.{name}.{bin_name}": label for bin_name, label in _BINS.items()}, is_daily=True)
+            Panel(
+                f"{STREAMS_BY_NAME[name].title} records a day",
+                "bars",
+                {f"reconciliation.{name}.{bin_name}": label for bin_name, label in _BINS.items()},
+                is_daily=True,
+            )
             for name in STREAMS
         ),
     ),
-)  # fmt: skip
+)
 _HOUR_MS: Final = 3_600_000
 _LOST: Final = "outcome:(failed OR removed)"
 _DONE: Final = "outcome:(ok OR outlier)"
@@ -200,8 +321,16 @@ _CORE_AND_CPU: Final = {"core_ms": "core hours", "cpu_ms": "CPU hours"}
 
 def _efficiency(title: str, by: str, groups: int) -> Panel:
     """Return a table of the efficiency of jobs that succeeded."""
-    return Panel(title, "table", _CORE_AND_CPU, ((by, groups),), only=_DONE, divisor=_HOUR_MS,
-                 ratio=("cpu_ms", "core_ms"), size=(12, 11))  # fmt: skip
+    return Panel(
+        title,
+        "table",
+        _CORE_AND_CPU,
+        ((by, groups),),
+        only=_DONE,
+        divisor=_HOUR_MS,
+        ratio=("cpu_ms", "core_ms"),
+        size=(12, 11),
+    )
 
 
 JOB_EFFICIENCY: Final = DocumentDashboard(
@@ -212,24 +341,64 @@ JOB_EFFICIENCY: Final = DocumentDashboard(
     (
         Panel("Jobs that ended", "stat", {"job_count": "jobs"}, size=(6, 4)),
         Panel("Core hours", "stat", {"core_ms": "core hours"}, size=(6, 4), divisor=_HOUR_MS),
-        Panel("Core hours of failed and evicted jobs", "stat", {"core_ms": "core hours"}, size=(6, 4), only=_LOST,
-              divisor=_HOUR_MS),
-        Panel("CPU hours × HS06", "stat", {"hs06_cpu_ms": "HS06 hours"}, size=(6, 4), divisor=_HOUR_MS),
-        Panel("CPU efficiency a day by tier", "lines", _CORE_AND_CPU, (("tier", 5),), True, "percentunit", only=_DONE,
-              divisor=_HOUR_MS, ratio=("cpu_ms", "core_ms")),
-        Panel("Core hours a day by outcome", "bars", {"core_ms": "core hours"}, (("outcome", 4),), True,
-              divisor=_HOUR_MS),
-        Panel("Core hours of failed and evicted jobs a day by site", "bars", {"core_ms": "core hours"}, (("site", 20),),
-              True, only=_LOST, divisor=_HOUR_MS),
-        Panel("Core hours of failed and evicted jobs by campaign", "table", {"core_ms": "core hours"},
-              (("workflow", 100), ("outcome", 4)), only=_LOST, divisor=_HOUR_MS),
+        Panel(
+            "Core hours of failed and evicted jobs",
+            "stat",
+            {"core_ms": "core hours"},
+            size=(6, 4),
+            only=_LOST,
+            divisor=_HOUR_MS,
+        ),
+        Panel(
+            "CPU hours × HS06",
+            "stat",
+            {"hs06_cpu_ms": "HS06 hours"},
+            size=(6, 4),
+            divisor=_HOUR_MS,
+        ),
+        Panel(
+            "CPU efficiency a day by tier",
+            "lines",
+            _CORE_AND_CPU,
+            (("tier", 5),),
+            True,
+            "percentunit",
+            only=_DONE,
+            divisor=_HOUR_MS,
+            ratio=("cpu_ms", "core_ms"),
+        ),
+        Panel(
+            "Core hours a day by outcome",
+            "bars",
+            {"core_ms": "core hours"},
+            (("outcome", 4),),
+            True,
+            divisor=_HOUR_MS,
+        ),
+        Panel(
+            "Core hours of failed and evicted jobs a day by site",
+            "bars",
+            {"core_ms": "core hours"},
+            (("site", 20),),
+            True,
+            only=_LOST,
+            divisor=_HOUR_MS,
+        ),
+        Panel(
+            "Core hours of failed and evicted jobs by campaign",
+            "table",
+            {"core_ms": "core hours"},
+            (("workflow", 100), ("outcome", 4)),
+            only=_LOST,
+            divisor=_HOUR_MS,
+        ),
         _efficiency("Efficiency by campaign", "workflow", 100),
         _efficiency("Efficiency by site", "site", 200),
         _efficiency("Efficiency by tier", "tier", 5),
         _efficiency("Efficiency by kind of job", "job_type", 20),
     ),
     ("workload_type", "tier", "site", "job_type"),
-)  # fmt: skip
+)
 _HPC: Final = "hpc:*"
 _BY_HPC: Final = (("hpc", 20),)
 HPC: Final = DocumentDashboard(
@@ -238,32 +407,79 @@ HPC: Final = DocumentDashboard(
     "Core hours of HTCondor's jobs at HPC sites, by day and month, when the jobs end.",
     "core_hours",
     (
-        Panel("Core hours by month and HPC", "bars", {"core_ms": "core hours"}, _BY_HPC, True, only=_HPC,
-              interval="1M", divisor=_HOUR_MS),
-        Panel("Core hours a day by HPC", "bars", {"core_ms": "core hours"}, _BY_HPC, True, only=_HPC, divisor=_HOUR_MS),
-        Panel("By HPC, site and part of the site", "table",
-              {"core_ms": "core hours", "cpu_ms": "CPU hours", "hs06_cpu_ms": "HS06 hours"},
-              (("hpc", 20), ("site", 50), ("subsite", 20)), only=_HPC, divisor=_HOUR_MS, size=(24, 11)),
+        Panel(
+            "Core hours by month and HPC",
+            "bars",
+            {"core_ms": "core hours"},
+            _BY_HPC,
+            True,
+            only=_HPC,
+            interval="1M",
+            divisor=_HOUR_MS,
+        ),
+        Panel(
+            "Core hours a day by HPC",
+            "bars",
+            {"core_ms": "core hours"},
+            _BY_HPC,
+            True,
+            only=_HPC,
+            divisor=_HOUR_MS,
+        ),
+        Panel(
+            "By HPC, site and part of the site",
+            "table",
+            {"core_ms": "core hours", "cpu_ms": "CPU hours", "hs06_cpu_ms": "HS06 hours"},
+            (("hpc", 20), ("site", 50), ("subsite", 20)),
+            only=_HPC,
+            divisor=_HOUR_MS,
+            size=(24, 11),
+        ),
     ),
     ("workload_type", "site"),
-)  # fmt: skip
+)
 RUNNING_CORES: Final = DocumentDashboard(
     "running-cores",
     "CMS jobs: running cores",
     "Cores of running jobs, from 12-minute windows of HTCondor's collector. Silent windows lower the means.",
     "running_cores",
     (
-        Panel("Mean cores of a day by HPC", "bars", {"core_windows_milli": "cores"}, _BY_HPC, True, only=_HPC,
-              divisor=120_000),
-        Panel("Mean cores of a day by kind of work", "bars", {"core_windows_milli": "cores"}, (("workload_type", 10),),
-              True, divisor=120_000),
-        Panel("Core hours that ran at HPC sites, by hour of the day (UTC)", "table",
-              {"core_windows_milli": "core hours"}, (("hpc", 20), ("hour", 24)), only=_HPC, divisor=5_000,
-              size=(12, 11)),
-        Panel("Core hours that ran, by site", "table", {"core_windows_milli": "core hours"}, (("site", 200),),
-              divisor=5_000, size=(12, 11)),
+        Panel(
+            "Mean cores of a day by HPC",
+            "bars",
+            {"core_windows_milli": "cores"},
+            _BY_HPC,
+            True,
+            only=_HPC,
+            divisor=120_000,
+        ),
+        Panel(
+            "Mean cores of a day by kind of work",
+            "bars",
+            {"core_windows_milli": "cores"},
+            (("workload_type", 10),),
+            True,
+            divisor=120_000,
+        ),
+        Panel(
+            "Core hours that ran at HPC sites, by hour of the day (UTC)",
+            "table",
+            {"core_windows_milli": "core hours"},
+            (("hpc", 20), ("hour", 24)),
+            only=_HPC,
+            divisor=5_000,
+            size=(12, 11),
+        ),
+        Panel(
+            "Core hours that ran, by site",
+            "table",
+            {"core_windows_milli": "core hours"},
+            (("site", 200),),
+            divisor=5_000,
+            size=(12, 11),
+        ),
     ),
     ("workload_type", "site"),
-)  # fmt: skip
+)
 #: All dashboards.
 DASHBOARDS: Final = (POPULARITY, DATA_AT_SITES, COMPLETENESS, JOB_EFFICIENCY, HPC, RUNNING_CORES)

@@ -45,8 +45,9 @@ DEFAULT_PRODUCER: Final = "cms-spark"
 class PublishRequest:
     """What to publish, and the destination: the command line before the settings.
 
-    ``sink``: a name of :data:`cmsspark.publish.sinks.SINKS`; ``amq``: its credentials file; ``spool``: the folder of
-    the file sink; ``limit``: only so many rows; ``resend_all``: also documents that have not changed.
+    ``sink``: a name of :data:`cmsspark.publish.sinks.SINKS`; ``amq``: its credentials
+    file; ``spool``: the folder of the file sink; ``limit``: only so many rows;
+    ``resend_all``: also documents that have not changed.
     """
 
     interval: Interval
@@ -74,17 +75,24 @@ class PublishResult:
 
 
 def public_tables(request: PublishRequest, *, resume: bool = False) -> list[str]:
-    """Return the tables of a job that are published: the first, and those of the others that the stored result has.
+    """Return the tables of a job that are published: the first, and those of the others
+    that the stored result has.
 
-    ``resume`` reads no store: it returns the first table and the others that have an outbox. Raises UsageError (2)
-    where the job has no public table.
+    ``resume`` reads no store: it returns the first table and the others that have an
+    outbox. Raises UsageError (2) where the job has no public table.
     """
     tables = request.job.public_tables
     if not tables:
-        raise UsageError(f"{request.job.name} has no table to publish", next_step="run_spark --list shows the jobs")
+        raise UsageError(
+            f"{request.job.name} has no table to publish",
+            next_step="run_spark --list shows the jobs",
+        )
     if resume:
         state_dir = request.settings.state_dir
-        return [tables[0], *(table for table in tables[1:] if any(locations(state_dir, table=table)))]
+        return [
+            tables[0],
+            *(table for table in tables[1:] if any(locations(state_dir, table=table))),
+        ]
     if tables[1:]:
         # Where nothing is stored, the error comes with the table that is read.
         with suppress(InputMissing):
@@ -100,7 +108,9 @@ def _open_sink(
     module = SINKS[request.sink].load()
     credentials = module.read_credentials(request.amq)
     spec = _spec(request, table, credentials)
-    options = SinkOptions(table, spec.period, spec.producer, spec.type, request.spool, request.options, log)
+    options = SinkOptions(
+        table, spec.period, spec.producer, spec.type, request.spool, request.options, log
+    )
     return spec, module.build(credentials, options)
 
 
@@ -110,11 +120,20 @@ def document_spec(request: PublishRequest, table: str) -> DocumentSpec:
 
 
 def _spec(request: PublishRequest, table: str, credentials: Any) -> DocumentSpec:
-    producer = (credentials.producer if credentials else None) or request.options.producer or DEFAULT_PRODUCER
+    producer = (
+        (credentials.producer if credentials else None)
+        or request.options.producer
+        or DEFAULT_PRODUCER
+    )
     kind = (credentials.type if credentials else None) or request.options.type or table
     options = request.options
     return DocumentSpec(
-        stored_table(table), request.interval, producer, kind, options.min_distinct_users, options.user_datasets
+        stored_table(table),
+        request.interval,
+        producer,
+        kind,
+        options.min_distinct_users,
+        options.user_datasets,
     )
 
 
@@ -137,7 +156,8 @@ def find_stored_table(request: PublishRequest, table: str) -> CurrentTable:
 
 
 def show_documents(request: PublishRequest) -> None:
-    """Print the documents as JSON Lines on stdout, a terminal gets the first of each table; on stderr the destination.
+    """Print the documents as JSON Lines on stdout, a terminal gets the first of each
+    table; on stderr the destination.
 
     Raises DocumentsQuarantined (3) where rows are invalid documents.
     """
@@ -145,7 +165,9 @@ def show_documents(request: PublishRequest) -> None:
     for table in public_tables(request):
         spec, sink = _open_sink(request, table)
         count = 0
-        for row in islice(stored_rows(find_stored_table(request, table), spec.table), request.limit):
+        for row in islice(
+            stored_rows(find_stored_table(request, table), spec.table), request.limit
+        ):
             if spec.leaves_out(row):
                 continue
             try:
@@ -164,12 +186,14 @@ def show_documents(request: PublishRequest) -> None:
             click.echo("the first is shown; | less shows all", err=True)
     if bad:
         raise DocumentsQuarantined(
-            f"{bad:,} rows are invalid documents", next_step="the lines above name each row and its fault"
+            f"{bad:,} rows are invalid documents",
+            next_step="the lines above name each row and its fault",
         )
 
 
 def publish_table(request: PublishRequest, table: str, *, resume: bool = False) -> PublishResult:
-    """Spool the documents of a table that changed, send those that are open, and report the totals.
+    """Spool the documents of a table that changed, send those that are open, and report
+    the totals.
 
     Prints the totals also when it raises: NotReady (75), NotAllowed (77), DataError (65).
     """
@@ -188,7 +212,9 @@ def publish_table(request: PublishRequest, table: str, *, resume: bool = False) 
         before = outbox.totals(snapshot_no)
         settings = request.options
         policy = RetryPolicy(
-            settings.patience, max_refused=settings.max_refused, max_refused_share=settings.max_refused_share
+            settings.patience,
+            max_refused=settings.max_refused,
+            max_refused_share=settings.max_refused_share,
         )
         try:
             with ProgressLine("publish", before.open, "documents") as line:
@@ -207,7 +233,9 @@ def _log(text: str) -> None:
     progress_line.log(f"publish: {text}")
 
 
-def _report_others(request: PublishRequest, name: str, table: str, period: str, *, is_error: bool) -> None:
+def _report_others(
+    request: PublishRequest, name: str, table: str, period: str, *, is_error: bool
+) -> None:
     """Name other destinations of the same sink where documents of the day are still open.
 
     With ``is_error`` raises NotReady (75): there was nothing to resume here.
@@ -229,7 +257,10 @@ def _report_others(request: PublishRequest, name: str, table: str, period: str, 
             found=counts,
             next_step=next_step,
         )
-    click.echo(f"publish: documents of {table} {period} wait for another destination: {counts}; {next_step}", err=True)
+    click.echo(
+        f"publish: documents of {table} {period} wait for another destination: {counts}; {next_step}",
+        err=True,
+    )
 
 
 def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolResult:
@@ -238,29 +269,45 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
     rows = stored_rows(stored, spec.table)
     try:
         return outbox.fill(
-            spec, rows, stored.manifest.document, source=source, limit=request.limit, resend_all=request.resend_all
+            spec,
+            rows,
+            stored.manifest.document,
+            source=source,
+            limit=request.limit,
+            resend_all=request.resend_all,
         )
     except FileNotFoundError as error:
-        raise InputMissing("a stored part vanished while it was read", where=error.filename) from None
+        raise InputMissing(
+            "a stored part vanished while it was read", where=error.filename
+        ) from None
 
 
 def describe_source(stored: CurrentTable, spec: DocumentSpec, request: PublishRequest) -> str:
-    """Return what the documents are made from: the run that made the rows, and whatever else changes documents.
+    """Return what the documents are made from: the run that made the rows, and whatever
+    else changes documents.
 
     A snapshot that is half sent is continued only where its documents would be the same.
     """
     parts = [stored.manifest.rows_run, spec.producer, spec.type, request.limit]
-    parts += [name for name, is_on in (("again", request.resend_all), ("no-USER", not spec.has_user_datasets)) if is_on]
+    parts += [
+        name
+        for name, is_on in (("again", request.resend_all), ("no-USER", not spec.has_user_datasets))
+        if is_on
+    ]
     parts += [f"users>={spec.min_users}"] if spec.min_users else []
     return " ".join(str(part) for part in parts if part)
 
 
-def _result(outbox: Outbox, sink: Sink, spooled: SpoolResult | None, snapshot_no: int | None) -> PublishResult:
+def _result(
+    outbox: Outbox, sink: Sink, spooled: SpoolResult | None, snapshot_no: int | None
+) -> PublishResult:
     quarantined = 0 if spooled is None else spooled.quarantined
     if spooled is None and snapshot_no is not None:
         quarantined = int(outbox.spool.manifest(snapshot_no)["quarantined"])
     folder = None if snapshot_no is None else outbox.spool.folder(snapshot_no)
-    return PublishResult(outbox.table, sink.where, spooled, outbox.totals(snapshot_no), folder, quarantined)
+    return PublishResult(
+        outbox.table, sink.where, spooled, outbox.totals(snapshot_no), folder, quarantined
+    )
 
 
 def _print(result: PublishResult) -> None:
@@ -281,12 +328,17 @@ def _print_totals(result: PublishResult) -> None:
         return
     headings = ("table", "sent", "confirmed", "in doubt", "to send", "quarantined")
     counts = (
-        totals.confirmed + totals.in_doubt, totals.confirmed, totals.in_doubt, totals.waiting + totals.stalled,
+        totals.confirmed + totals.in_doubt,
+        totals.confirmed,
+        totals.in_doubt,
+        totals.waiting + totals.stalled,
         result.quarantined + totals.refused,
-    )  # fmt: skip
+    )
     echo_table(headings, [(result.table, *counts)], full=(0,))
     if spooled is not None and (spooled.unchanged or spooled.gone):
-        click.echo(f"unchanged since the last time: {spooled.unchanged:,}; gone from the day: {spooled.gone:,}")
+        click.echo(
+            f"unchanged since the last time: {spooled.unchanged:,}; gone from the day: {spooled.gone:,}"
+        )
     if spooled is not None and spooled.left_out:
         click.echo(f"left out, of the tier USER: {spooled.left_out:,}")
     click.echo(f"to {result.where}")
@@ -299,19 +351,25 @@ def record_publication(request: PublishRequest, results: list[PublishResult]) ->
     for result in results:
         totals = result.totals
         if result.snapshot is not None:
-            run = json.loads((result.snapshot / "manifest.json").read_bytes())["source"].partition(" ")[0]
+            run = json.loads((result.snapshot / "manifest.json").read_bytes())["source"].partition(
+                " "
+            )[0]
         elif result.spooled is not None:
             run = find_stored_table(request, result.table).manifest.rows_run
         else:
             continue  # nothing was open
         refused = result.quarantined + totals.refused
         stored = (request.job.name, result.table, first_day(request.interval), run)
-        published = Published(*stored, result.where, clock.now_ms(), totals.confirmed, totals.open, refused)
+        published = Published(
+            *stored, result.where, clock.now_ms(), totals.confirmed, totals.open, refused
+        )
         note_published(request.settings.state_dir, published)
 
 
 def check_results(results: list[PublishResult]) -> None:
-    """Raise NotReady (75) for documents still to be confirmed, DocumentsQuarantined (3) for refused ones."""
+    """Raise NotReady (75) for documents still to be confirmed, DocumentsQuarantined (3)
+    for refused ones.
+    """
     waiting = sum(result.totals.open for result in results)
     if waiting:
         raise NotReady(

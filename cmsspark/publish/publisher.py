@@ -1,4 +1,6 @@
-"""The publisher sends the open batches of an outbox to a sink until all are confirmed or a deadline ends the run."""
+"""The publisher sends the open batches of an outbox to a sink until all are confirmed
+or a deadline ends the run.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,22 @@ from cmsspark.publish.sink import ForbiddenError, RejectedError, RetryableError,
 from cmsspark.publish.spool import split
 
 _SENDABLE: Final = (BatchState.READY, BatchState.IN_DOUBT)
-#: A destination that refuses more single documents than this and accepts nothing refuses everything.
+#: A destination that refuses more single documents than this and accepts nothing
+#: refuses everything.
 MAX_REFUSED_WITHOUT_SUCCESS: Final = 5
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When to give up. ``patience``: seconds without any confirmed batch; ``attempts``: of one batch in one run.
+    """When to give up. ``patience``: seconds without any confirmed batch; ``attempts``:
+    of one batch in one run.
 
-    ``max_refused``: single documents refused in a row, and ``max_refused_share`` of all documents decided in this run
-    (where more than ``max_refused`` were refused): beyond one of them the destination is wrong, and no document.
+    ``max_refused``: single documents refused in a row, and ``max_refused_share`` of all
+    documents decided in this run (where more than ``max_refused`` were refused): beyond
+    one of them the destination is wrong, and no document.
 
-    ``first_pause`` and ``longest_pause`` (seconds) bound the back-off; the longest stays below 30 s, so that a broker
-    that is back is found within 30 s.
+    ``first_pause`` and ``longest_pause`` (seconds) bound the back-off; the longest
+    stays below 30 s, so that a broker that is back is found within 30 s.
     """
 
     patience: float = 300.0
@@ -52,7 +57,9 @@ class Publisher:
         progress: Callable[[int], None] = lambda documents: None,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """``log`` receives a line for each problem, ``progress`` the number of documents just confirmed."""
+        """``log`` receives a line for each problem, ``progress`` the number of
+        documents just confirmed.
+        """
         self._outbox = outbox
         self._sink = sink
         self._policy = policy or RetryPolicy()
@@ -76,9 +83,10 @@ class Publisher:
     def run(self) -> None:
         """Send until nothing is open, or only STALLED batches are.
 
-        Raises NotReady (75) when the policy's patience ends, or when the destination refuses too much: then nothing is
-        quarantined for it, and split batches are joined again. Raises NotAllowed (77) from the sink, DataError (65) for
-        a damaged spool. Whatever it raises, the same command later continues from there.
+        Raises NotReady (75) when the policy's patience ends, or when the destination
+        refuses too much: then nothing is quarantined for it, and split batches are
+        joined again. Raises NotAllowed (77) from the sink, DataError (65) for a damaged
+        spool. Whatever it raises, the same command later continues from there.
         """
         log = self._outbox.batch_log
         log.release()
@@ -91,7 +99,9 @@ class Publisher:
             self._sink.close()
 
     def _next(self) -> Batch | None:
-        """Return the batch to send next. Halves come first, so that a wrong destination shows before all is split."""
+        """Return the batch to send next. Halves come first, so that a wrong destination
+        shows before all is split.
+        """
         while self._halves:
             half = self._outbox.batch_log.get(self._halves[-1])
             if half.state in _SENDABLE:
@@ -119,7 +129,11 @@ class Publisher:
 
     def _documents(self, batch: Batch) -> list[bytes]:
         staged, self._staged = self._staged, None
-        return staged[1] if staged is not None and staged[0] == batch.number else self._outbox.spool.read(batch)
+        return (
+            staged[1]
+            if staged is not None and staged[0] == batch.number
+            else self._outbox.spool.read(batch)
+        )
 
     def _connect(self) -> None:
         if not self._connected:
@@ -150,7 +164,11 @@ class Publisher:
             raise
         except ForbiddenError as error:
             doubtful = batch.doubtful or error.in_doubt
-            log.mark(batch, BatchState.IN_DOUBT if doubtful else BatchState.READY, str(error.found or error.problem))
+            log.mark(
+                batch,
+                BatchState.IN_DOUBT if doubtful else BatchState.READY,
+                str(error.found or error.problem),
+            )
             raise
         except BaseException:
             # Interrupted: whether the COMMIT was written is unknown here.
@@ -159,7 +177,9 @@ class Publisher:
         self._confirmed = batch
 
     def _stage_next(self) -> None:
-        """Write the next batch ahead while this one's receipt is awaited. Its COMMIT comes when it is next in line."""
+        """Write the next batch ahead while this one's receipt is awaited. Its COMMIT
+        comes when it is next in line.
+        """
         batch = self._next()
         if batch is None:
             return
@@ -184,10 +204,16 @@ class Publisher:
         current = self._outbox.batch_log.get(batch.number)
         if current.attempts >= self._policy.attempts:
             self._outbox.batch_log.mark(current, BatchState.STALLED, error.reason)
-            self._log(f"batch {batch.number} failed {current.attempts} times and is left for later: {error.reason}")
+            self._log(
+                f"batch {batch.number} failed {current.attempts} times and is left for later: {error.reason}"
+            )
             return
-        longest = min(self._policy.longest_pause, self._policy.first_pause * 2 ** min(self._failures - 1, 10))
-        pause = min(max(self._jitter(0.0, longest), error.retry_after), self._policy.patience - waited)
+        longest = min(
+            self._policy.longest_pause, self._policy.first_pause * 2 ** min(self._failures - 1, 10)
+        )
+        pause = min(
+            max(self._jitter(0.0, longest), error.retry_after), self._policy.patience - waited
+        )
         self._halves.append(batch.number)
         self._log(f"{error.reason}; trying again in {pause:.1f} s")
         self._clock.sleep(pause)
@@ -196,8 +222,12 @@ class Publisher:
         """Halve a batch that the destination rejects until the rejected document stands alone."""
         current = self._outbox.batch_log.get(batch.number)
         if batch.count > 1:
-            self._log(f"batch {batch.number} of {batch.count} documents was refused ({error.reason}): halving it")
-            self._halves += reversed(self._outbox.batch_log.split(batch, split(current, documents), error.reason))
+            self._log(
+                f"batch {batch.number} of {batch.count} documents was refused ({error.reason}): halving it"
+            )
+            self._halves += reversed(
+                self._outbox.batch_log.split(batch, split(current, documents), error.reason)
+            )
             return
         if current.attempts < 2:
             self._halves.append(batch.number)
@@ -209,15 +239,18 @@ class Publisher:
         if refusal := self._refuses_too_much():
             self._undo_refusals()
             raise NotReady(
-                f"the destination refuses {refusal}: nothing is quarantined for it", where=self._sink.where,
+                f"the destination refuses {refusal}: nothing is quarantined for it",
+                where=self._sink.where,
                 found=error.reason,
                 next_step="check topic or path, or ask who runs it; everything unsent is in the outbox, and --resume "
                 "continues from there. If the documents are at fault: `max_refused` under publishing",
-            )  # fmt: skip
+            )
         self._log(f"one document was refused and is kept aside: {error.reason}")
 
     def _refuses_too_much(self) -> str | None:
-        """Return what shows that the destination is wrong, and not a document; None where nothing does."""
+        """Return what shows that the destination is wrong, and not a document; None
+        where nothing does.
+        """
         limit, decided = self._policy.max_refused, self._accepted + self._refused_count
         if self._refused_count > MAX_REFUSED_WITHOUT_SUCCESS and not self._accepted:
             return "every document"

@@ -1,4 +1,6 @@
-"""Searches of an OpenSearch by ``POST _msearch``, the one request that Grafana's proxy lets through."""
+"""Searches of an OpenSearch by ``POST _msearch``, the one request that Grafana's proxy
+lets through.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ import msgspec
 from cmsspark.base.clock import Clock, SystemClock
 from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, SettingsError
 from cmsspark.base.sockets import ConnectionLost
-from cmsspark.settings.http_client import HttpAddress, HttpAnswer, HttpClient, HttpTimeouts, retry_after
+from cmsspark.settings.http_client import (
+    HttpAddress,
+    HttpAnswer,
+    HttpClient,
+    HttpTimeouts,
+    retry_after,
+)
 
 #: Bytes of an answer that are read.
 MAX_BYTES: Final = 32_000_000
@@ -83,11 +91,18 @@ class SearchClient:
     """Searches the indices ``names`` of ``server``."""
 
     def __init__(
-        self, server: HttpAddress, names: Sequence[str], *, patience: float = 300.0,
-        timeouts: HttpTimeouts | None = None, clock: Clock | None = None,
+        self,
+        server: HttpAddress,
+        names: Sequence[str],
+        *,
+        patience: float = 300.0,
+        timeouts: HttpTimeouts | None = None,
+        clock: Clock | None = None,
         log: Callable[[str], None] = lambda text: None,
-    ) -> None:  # fmt: skip
-        """``patience``: seconds of failed attempts before a search fails; ``log`` receives a line for each."""
+    ) -> None:
+        """``patience``: seconds of failed attempts before a search fails; ``log``
+        receives a line for each.
+        """
         self._server = server
         self._names = list(names)
         self._patience = patience
@@ -96,7 +111,9 @@ class SearchClient:
         defaults = timeouts or HttpTimeouts()
         deadline = min(defaults.whole, patience)
         self._client = HttpClient(
-            server, HttpTimeouts(defaults.connect, min(defaults.move, deadline), deadline), self._clock
+            server,
+            HttpTimeouts(defaults.connect, min(defaults.move, deadline), deadline),
+            self._clock,
         )
         self.where = f"{server.where} {','.join(names)}"
 
@@ -107,9 +124,9 @@ class SearchClient:
     def search(self, body: Mapping[str, Any]) -> Hits:
         """Return the hits of one search over all shards.
 
-        Raises NotReady (75) where no whole answer comes within the patience, NotAllowed (77) for a refused login,
-        InputMissing (66) for an index that does not exist, SettingsError (78) where no OpenSearch answers,
-        NoOrderError, TooLargeError.
+        Raises NotReady (75) where no whole answer comes within the patience, NotAllowed
+        (77) for a refused login, InputMissing (66) for an index that does not exist,
+        SettingsError (78) where no OpenSearch answers, NoOrderError, TooLargeError.
         """
         head = {"index": self._names, "ignore_unavailable": False, "allow_no_indices": False}
         content = msgspec.json.encode(head) + b"\n" + msgspec.json.encode(body) + b"\n"
@@ -131,7 +148,9 @@ class SearchClient:
         while True:
             try:
                 self._client.connected()
-                answer = self._client.exchange("POST", f"{self._server.path}/_msearch", _HEADERS, content, MAX_BYTES)
+                answer = self._client.exchange(
+                    "POST", f"{self._server.path}/_msearch", _HEADERS, content, MAX_BYTES
+                )
             except ConnectionLost as error:
                 if error.forbidden:
                     raise self._not_allowed(error.reason) from None
@@ -175,7 +194,11 @@ class SearchClient:
             raise self.no_search(f"{response.status} {text}")
         shards = response.shards
         if response.timed_out or (shards is not None and shards.failed):
-            failed = f"{shards.failed} of {shards.total} shards failed" if shards is not None and shards.failed else ""
+            failed = (
+                f"{shards.failed} of {shards.total} shards failed"
+                if shards is not None and shards.failed
+                else ""
+            )
             if shards is not None and "fielddata" in str(shards.failures).lower():
                 raise NoOrderError(failed)
             # A part of the documents would be reported as missing.
@@ -195,7 +218,9 @@ class SearchClient:
         if answer.status in _NOT_ALLOWED:
             return self._not_allowed(reason)
         if 300 <= answer.status < 400:
-            return self._not_allowed(f"{reason}: it redirects, as to a page for the login; that is not followed")
+            return self._not_allowed(
+                f"{reason}: it redirects, as to a page for the login; that is not followed"
+            )
         return self.no_search(reason)
 
     def _not_allowed(self, actual: str) -> NotAllowed:
@@ -220,7 +245,10 @@ def _reason(error: Any) -> str:
     """Return what OpenSearch says of an error: its cause, and the cause of that."""
     if not isinstance(error, dict):
         return str(error)
-    causes = [error, *(cause for cause in error.get("root_cause") or [] if isinstance(cause, dict))]
+    causes = [
+        error,
+        *(cause for cause in error.get("root_cause") or [] if isinstance(cause, dict)),
+    ]
     if isinstance(error.get("caused_by"), dict):
         causes.append(error["caused_by"])
     texts = dict.fromkeys(f"{cause.get('type')}: {cause.get('reason')}" for cause in causes)

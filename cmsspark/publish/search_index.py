@@ -1,7 +1,7 @@
 """Reads a day's documents from an OpenSearch, page by page.
 
-Pages follow the order of ``metadata._id``, which costs the server nothing where that is a keyword; documents without
-one follow in the order of their ``_id``.
+Pages follow the order of ``metadata._id``, which costs the server nothing where that is
+a keyword; documents without one follow in the order of their ``_id``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ PAGE: Final = 1_000
 _TIMES: Final = ("metadata.timestamp", "data.timestamp", "timestamp")
 _TYPES: Final = ("metadata.type", "type")
 _ID: Final = "metadata._id"
-#: The fields that may hold the order of pages: a keyword, or the keyword that OpenSearch adds to a text.
+#: The fields that may hold the order of pages: a keyword, or the keyword that
+#: OpenSearch adds to a text.
 _ORDERS: Final = (_ID, f"{_ID}.keyword")
 
 
@@ -30,8 +31,12 @@ class SearchIndex:
         self._page = page
         self.where = client.where
 
-    def documents(self, filters: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> Iterator[Hit]:
-        """Yield the documents that pass all filters, each once; of their content only ``fields`` and the metadata."""
+    def documents(
+        self, filters: Sequence[Mapping[str, Any]], fields: Sequence[str]
+    ) -> Iterator[Hit]:
+        """Yield the documents that pass all filters, each once; of their content only
+        ``fields`` and the metadata.
+        """
         source = ["metadata", "type", "producer", *fields, *(f"data.{name}" for name in fields)]
         excluded: list[dict[str, Any]] = []
         for order in _ORDERS:
@@ -53,18 +58,28 @@ class SearchIndex:
         except NoOrderError as error:
             raise self._cannot_sort(str(error)) from None
 
-    def _pages(self, filters: Sequence[Mapping[str, Any]], order: str, source: Sequence[str]) -> Iterator[Hit]:
+    def _pages(
+        self, filters: Sequence[Mapping[str, Any]], order: str, source: Sequence[str]
+    ) -> Iterator[Hit]:
         after: list[Any] | None = None
         while True:
             size = self._page
-            body: dict[str, Any] = {"query": _all(filters), "sort": [{order: _sort(order)}], "_source": list(source)}
-            body |= {"size": size, "track_total_hits": False} | ({} if after is None else {"search_after": after})
+            body: dict[str, Any] = {
+                "query": _all(filters),
+                "sort": [{order: _sort(order)}],
+                "_source": list(source),
+            }
+            body |= {"size": size, "track_total_hits": False} | (
+                {} if after is None else {"search_after": after}
+            )
             try:
                 hits = self._client.search(body).hits
             except TooLargeError:
                 if size == 2:
                     raise DataError(
-                        "a document is larger than an answer may be", where=self.where, next_step="name another --index"
+                        "a document is larger than an answer may be",
+                        where=self.where,
+                        next_step="name another --index",
                     ) from None
                 self._page = max(2, size // 2)
                 continue
@@ -73,11 +88,16 @@ class SearchIndex:
             if len(hits) < size:
                 yield from hits
                 return
-            # Documents of the page's last key may follow on the next page: there all of them are read.
+            # Documents of the page's last key may follow on the next page: there all of
+            # them are read.
             last = hits[-1].sort
             complete = [hit for hit in hits if hit.sort != last]
             if not complete:
-                raise DataError(f"{size} documents or more have one id", where=self.where, found=f"{order} {last[0]}")
+                raise DataError(
+                    f"{size} documents or more have one id",
+                    where=self.where,
+                    found=f"{order} {last[0]}",
+                )
             yield from complete
             after = complete[-1].sort
 
@@ -91,16 +111,25 @@ class SearchIndex:
 
 
 def _sort(order: str) -> dict[str, Any]:
-    return {"order": "asc"} | ({} if order == "_id" else {"unmapped_type": "keyword", "missing": "_last"})
+    return {"order": "asc"} | (
+        {} if order == "_id" else {"unmapped_type": "keyword", "missing": "_last"}
+    )
 
 
 def at_time(timestamp: int) -> dict[str, Any]:
     """Return the filter for documents of a timestamp, in every form that MONIT keeps documents in."""
-    return {"bool": {"should": [{"term": {name: timestamp}} for name in _TIMES], "minimum_should_match": 1}}
+    return {
+        "bool": {
+            "should": [{"term": {name: timestamp}} for name in _TIMES],
+            "minimum_should_match": 1,
+        }
+    }
 
 
 def of_type(kind: str) -> dict[str, Any]:
-    """Return the filter for documents of a type, or without any; exact where the type is a keyword."""
+    """Return the filter for documents of a type, or without any; exact where the type
+    is a keyword.
+    """
     without = {"bool": {"must_not": [{"exists": {"field": name}} for name in _TYPES]}}
     should = [*({"match_phrase": {name: kind}} for name in _TYPES), without]
     return {"bool": {"should": should, "minimum_should_match": 1}}

@@ -35,11 +35,15 @@ class RetryableError(SendError):
 
 
 class RejectedError(SendError):
-    """The destination refuses the content of this batch: sending the same bytes again does not help."""
+    """The destination refuses the content of this batch: sending the same bytes again
+    does not help.
+    """
 
 
 class ForbiddenError(NotAllowed):
-    """The destination does not let us publish (77): no retry cures that. ``in_doubt`` as in SendError."""
+    """The destination does not let us publish (77): no retry cures that. ``in_doubt``
+    as in SendError.
+    """
 
     def __init__(self, problem: str, *, in_doubt: bool = False, **details: Any) -> None:
         super().__init__(problem, **details)
@@ -49,17 +53,21 @@ class ForbiddenError(NotAllowed):
 class Sink(Protocol):
     """A destination that confirms.
 
-    ``outbox_name`` is the name of its folder in the outbox, ``where`` names it for people (without secrets). ``open``
-    and ``send`` raise SendError, or ForbiddenError (77) for what no retry cures; ``send`` returns only when the
-    whole batch is confirmed. While it waits for the confirmation it may call ``meanwhile``, which hands the next batch
-    to ``stage``: the sink may write it ahead, uncommitted. By default nothing is written ahead or open between batches.
+    ``outbox_name`` is the name of its folder in the outbox, ``where`` names it for
+    people (without secrets). ``open`` and ``send`` raise SendError, or ForbiddenError
+    (77) for what no retry cures; ``send`` returns only when the whole batch is
+    confirmed. While it waits for the confirmation it may call ``meanwhile``, which
+    hands the next batch to ``stage``: the sink may write it ahead, uncommitted. By
+    default nothing is written ahead or open between batches.
     """
 
     where: str
 
     def outbox_name(self, state_dir: Path) -> str: ...
     def open(self) -> None: ...
-    def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None]) -> None: ...
+    def send(
+        self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None]
+    ) -> None: ...
     def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
         return None
 
@@ -73,13 +81,17 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys under ``publishing``.
 
-    ``amq`` and ``spool`` are paths; :func:`publishing_settings` makes them absolute. ``patience``: seconds without any
-    confirmed batch before the command gives up. ``max_refused`` and ``max_refused_share``: see
-    :class:`cmsspark.publish.publisher.RetryPolicy`. ``require_tls``: never send a password unencrypted to another host.
-    ``verify_url``, ``verify_login``, ``verify_index``: defaults of ``--verify``, ``--verify-login`` and ``--index``.
-    ``min_distinct_users``: fewer distinct users than this, but not 0, are withheld; None: none are. ``user_datasets``:
-    whether datasets of the tier USER, whose names carry accounts, are published.
-    ``http_metadata``, ``http_top_level``: where documents over HTTP have producer, type, type_prefix, timestamp, _id.
+    ``amq`` and ``spool`` are paths; :func:`publishing_settings` makes them absolute.
+    ``patience``: seconds without any confirmed batch before the command gives up.
+    ``max_refused`` and ``max_refused_share``: see
+    :class:`cmsspark.publish.publisher.RetryPolicy`. ``require_tls``: never send a
+           password unencrypted to another host. ``verify_url``, ``verify_login``,
+           ``verify_index``: defaults of ``--verify``, ``--verify-login`` and
+           ``--index``. ``min_distinct_users``: fewer distinct users than this, but not
+           0, are withheld; None: none are. ``user_datasets``: whether datasets of the
+           tier USER, whose names carry accounts, are published. ``http_metadata``,
+           ``http_top_level``: where documents over HTTP have producer, type,
+           type_prefix, timestamp, _id.
     """
 
     sink: Text | None = None
@@ -109,7 +121,9 @@ def publishing_settings(settings: Settings) -> PublishingSettings:
             where=settings.where("publishing", "http_top_level"),
             found="http_metadata and http_top_level both false",
         )
-    paths = {name: _path(settings, getattr(section, name)) for name in ("amq", "spool", "verify_login")}
+    paths = {
+        name: _path(settings, getattr(section, name)) for name in ("amq", "spool", "verify_login")
+    }
     return msgspec.structs.replace(section, **paths)
 
 
@@ -122,8 +136,9 @@ def _path(settings: Settings, text: str | None) -> str | None:
 class SinkOptions:
     """What a sink may need to know beside its credentials.
 
-    ``spool``: the folder of the file sink; ``type`` and ``producer``: of the documents; ``settings``: the
-    ``publishing`` part of the settings; ``log`` receives a line for each problem waited out.
+    ``spool``: the folder of the file sink; ``type`` and ``producer``: of the documents;
+    ``settings``: the ``publishing`` part of the settings; ``log`` receives a line for
+    each problem waited out.
     """
 
     table: str

@@ -1,8 +1,11 @@
-"""The spool: a day's documents as JSON Lines parts with a manifest, on the disk before the first one is sent.
+"""The spool: a day's documents as JSON Lines parts with a manifest, on the disk before
+the first one is sent.
 
-``<day folder>/g0001/`` is a snapshot of the day. It holds ``part-0001.jsonl …``, ``quarantine.jsonl`` if rows made no
-valid document, and ``manifest.json`` with the sha256 of every part and the bounds of every batch. A snapshot is written
-in a folder of another name and renamed when it is complete, so an incomplete one is never seen and never sent.
+``<day folder>/g0001/`` is a snapshot of the day. It holds ``part-0001.jsonl …``,
+``quarantine.jsonl`` if rows made no valid document, and ``manifest.json`` with the
+sha256 of every part and the bounds of every batch. A snapshot is written in a folder of
+another name and renamed when it is complete, so an incomplete one is never seen and
+never sent.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ class _OpenBatch:
 
 
 class SpoolWriter:
-    """Writes one snapshot aside. Only :meth:`finish` makes it visible; without it nothing was spooled."""
+    """Writes one snapshot aside. Only :meth:`finish` makes it visible; without it
+    nothing was spooled.
+    """
 
     def __init__(self, day_folder: Path, snapshot_no: int, part_bytes: int = PART_BYTES) -> None:
         self.snapshot_no = snapshot_no
@@ -71,7 +76,9 @@ class SpoolWriter:
     def quarantine(self, position: int, reason: str, row: Mapping[str, Any]) -> None:
         """Keep a row with an invalid document aside, with the reason; it is never sent."""
         path = self.folder / "quarantine.jsonl"
-        text = json.dumps({"row": position, "reason": reason, "values": row}, default=str, ensure_ascii=True)
+        text = json.dumps(
+            {"row": position, "reason": reason, "values": row}, default=str, ensure_ascii=True
+        )
         with disk_errors(path):
             if self._quarantine is None:
                 self._quarantine = _open_private(path)
@@ -105,7 +112,8 @@ class SpoolWriter:
         """Remove what was written so far."""
         for stream in (self._stream, self._quarantine):
             if stream is not None:
-                # Closing writes what is buffered, which a full disk refuses again: the files go all the same.
+                # Closing writes what is buffered, which a full disk refuses again: the
+                # files go all the same.
                 with suppress(OSError):
                     stream.close()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -124,7 +132,9 @@ class SpoolWriter:
             self._sha = hashlib.sha256()
             self.parts.append({"name": name, "size": 0, "count": 0, "sha256": "", "batches": []})
         batch = self._batch
-        if batch is not None and (batch.count >= BATCH_DOCUMENTS or batch.length + size > BATCH_BYTES):
+        if batch is not None and (
+            batch.count >= BATCH_DOCUMENTS or batch.length + size > BATCH_BYTES
+        ):
             self._end_batch()
         if self._batch is None:
             self._batch = _OpenBatch(self.parts[-1]["size"])
@@ -133,7 +143,9 @@ class SpoolWriter:
     def _end_batch(self) -> None:
         if self._batch is not None:
             batch = self._batch
-            self.parts[-1]["batches"].append([batch.offset, batch.length, batch.count, batch.sha.hexdigest()])
+            self.parts[-1]["batches"].append(
+                [batch.offset, batch.length, batch.count, batch.sha.hexdigest()]
+            )
         self._batch = None
 
     def _end_part(self) -> None:
@@ -154,13 +166,19 @@ class Spool:
         self._manifests: dict[int, dict[str, Any]] = {}
 
     def remove_leftovers(self) -> None:
-        """Remove snapshots that killed processes left incomplete. Only the holder of the outbox may call this."""
+        """Remove snapshots that killed processes left incomplete. Only the holder of
+        the outbox may call this.
+        """
         for folder in self.day_folder.glob(".spooling-*"):
             shutil.rmtree(folder, ignore_errors=True)
 
     def snapshots(self) -> list[int]:
         """Return the numbers of the snapshots, oldest first."""
-        names = [entry.name for entry in self.day_folder.glob("g[0-9]*") if (entry / "manifest.json").is_file()]
+        names = [
+            entry.name
+            for entry in self.day_folder.glob("g[0-9]*")
+            if (entry / "manifest.json").is_file()
+        ]
         return sorted(int(name[1:]) for name in names)
 
     def manifest(self, snapshot_no: int) -> dict[str, Any]:
@@ -185,10 +203,14 @@ class Spool:
                 yield Batch(0, snapshot_no, part["name"], offset, length, count, sha256)
 
     def verify(self, snapshot_no: int, part: str) -> None:
-        """Raise DataError (65) unless the part is, byte for byte, what the manifest says. Reads each part once."""
+        """Raise DataError (65) unless the part is, byte for byte, what the manifest
+        says. Reads each part once.
+        """
         if (snapshot_no, part) in self._verified:
             return
-        expected = next(p["sha256"] for p in self.manifest(snapshot_no)["parts"] if p["name"] == part)
+        expected = next(
+            p["sha256"] for p in self.manifest(snapshot_no)["parts"] if p["name"] == part
+        )
         path = self.folder(snapshot_no) / part
         try:
             with open(path, "rb") as stream:
@@ -200,12 +222,17 @@ class Spool:
         self._verified.add((snapshot_no, part))
 
     def read(self, batch: Batch) -> list[bytes]:
-        """Return the documents of a batch. Raises DataError (65) where the part is damaged: nothing of it is sent."""
+        """Return the documents of a batch. Raises DataError (65) where the part is
+        damaged: nothing of it is sent.
+        """
         self.verify(batch.snapshot_no, batch.part)
         content = self.slice(batch.snapshot_no, batch.part, batch.offset, batch.length)
         lines = content.split(b"\n")[:-1]
         if hashlib.sha256(content).hexdigest() != batch.sha256 or len(lines) != batch.count:
-            raise _damaged(self.folder(batch.snapshot_no) / batch.part, f"batch {batch.number} differs from the spool")
+            raise _damaged(
+                self.folder(batch.snapshot_no) / batch.part,
+                f"batch {batch.number} differs from the spool",
+            )
         return lines
 
     def slice(self, snapshot_no: int, part: str, offset: int, length: int) -> bytes:
@@ -224,7 +251,16 @@ def split(batch: Batch, documents: list[bytes]) -> list[Batch]:
         sha256 = hashlib.sha256(content).hexdigest()
         state = BatchState.IN_DOUBT if batch.doubtful else BatchState.READY
         half = Batch(
-            0, batch.snapshot_no, batch.part, offset, len(content), len(piece), sha256, state, 0, batch.doubtful
+            0,
+            batch.snapshot_no,
+            batch.part,
+            offset,
+            len(content),
+            len(piece),
+            sha256,
+            state,
+            0,
+            batch.doubtful,
         )
         halves.append(half)
         offset += len(content)

@@ -1,4 +1,6 @@
-"""Makes a snapshot of a day in the spool: the documents that changed since the destination was last sent the day."""
+"""Makes a snapshot of a day in the spool: the documents that changed since the
+destination was last sent the day.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from cmsspark.publish.validate import valid_document, validator_for
 
 @dataclass(frozen=True)
 class SpoolResult:
-    """What spooling a day came to, counts of documents. ``snapshot_no`` is None where nothing has changed."""
+    """What spooling a day came to, counts of documents. ``snapshot_no`` is None where
+    nothing has changed.
+    """
 
     snapshot_no: int | None
     documents: int = 0
@@ -30,7 +34,9 @@ class SpoolResult:
     resumed: bool = False
 
     @classmethod
-    def from_manifest(cls, snapshot_no: int, manifest: Mapping[str, Any], *, resumed: bool = False) -> SpoolResult:
+    def from_manifest(
+        cls, snapshot_no: int, manifest: Mapping[str, Any], *, resumed: bool = False
+    ) -> SpoolResult:
         """Return the counts of a snapshot's manifest."""
         counts = {name: manifest.get(name, 0) for name in _COUNTS}
         return cls(snapshot_no, **counts, resumed=resumed)
@@ -50,7 +56,9 @@ def spool_day(
     limit: int | None = None,
     resend_all: bool = False,
 ) -> SpoolResult:
-    """Write a new snapshot. Arguments and errors are those of :meth:`cmsspark.publish.outbox.Outbox.fill`."""
+    """Write a new snapshot. Arguments and errors are those of
+    :meth:`cmsspark.publish.outbox.Outbox.fill`.
+    """
     snapshot_no = max([0, *spool.snapshots(), *log.snapshots()]) + 1
     writer = SpoolWriter(spool.day_folder, snapshot_no)
     try:
@@ -101,16 +109,23 @@ def _write(
         else:
             counts["unchanged"] += 1
     if limit is None:
-        counts["gone"] = _write_end(writer, changes, spec, manifest, resend_all, counts["left_out"])
+        counts["gone"] = _write_end(
+            writer, changes, spec, manifest, resend_all, counts["left_out"]
+        )
         counts["documents"] += counts["gone"]
     return counts
 
 
 def _write_end(
-    writer: SpoolWriter, changes: Changes, spec: DocumentSpec, manifest: Mapping[str, Any], resend_all: bool,
+    writer: SpoolWriter,
+    changes: Changes,
+    spec: DocumentSpec,
+    manifest: Mapping[str, Any],
+    resend_all: bool,
     left_out: int,
-) -> int:  # fmt: skip
-    """Write vanished documents once more with zero measures, and the completeness document if it changed.
+) -> int:
+    """Write vanished documents once more with zero measures, and the completeness
+    document if it changed.
 
     Returns the number of vanished documents.
     """

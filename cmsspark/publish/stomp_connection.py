@@ -1,8 +1,10 @@
-"""A connection to a STOMP broker that cannot hang: one thread, a non-blocking socket, a deadline on every step.
+"""A connection to a STOMP broker that cannot hang: one thread, a non-blocking socket, a
+deadline on every step.
 
-stomp.py makes and parses the frames. Its own transport waits forever on a silent peer, does not notice a dead TLS
-connection, and cannot tell how much of a frame was written. Here reading, writing and heartbeats share one loop, so the
-code that decides what became of a batch sees each failure itself. See ``docs/publishing.md``.
+stomp.py makes and parses the frames. Its own transport waits forever on a silent peer,
+does not notice a dead TLS connection, and cannot tell how much of a frame was written.
+Here reading, writing and heartbeats share one loop, so the code that decides what
+became of a batch sees each failure itself. See ``docs/publishing.md``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from typing import Any, Final
 from cmsspark.base.clock import Clock
 from cmsspark.base.sockets import ConnectionLost, connect, connection_lost
 
-# stomp.py resolves the host's own names when it is imported, which takes seconds where no name server answers.
+# stomp.py resolves the host's own names when it is imported, which takes seconds where
+# no name server answers.
 os.environ.setdefault("STOMP_SKIP_HOSTNAME_SCAN", "1")
 
 _CHUNK: Final = 65_536
@@ -35,13 +38,19 @@ _HEARTBEAT_RETRY: Final = 0.01
 class StompConnection:
     """What stomp.py's protocol calls a transport: it sends the frames that the protocol makes.
 
-    Heartbeats are kept both ways once the broker agreed to them. ``log`` receives a line when the broker stalls.
+    Heartbeats are kept both ways once the broker agreed to them. ``log`` receives a
+    line when the broker stalls.
     """
 
     vhost = None
 
     def __init__(
-        self, connection: socket.socket, host: str, port: int, clock: Clock, log: Callable[[str], None]
+        self,
+        connection: socket.socket,
+        host: str,
+        port: int,
+        clock: Clock,
+        log: Callable[[str], None],
     ) -> None:
         self.current_host_and_port = (host, port)
         self._socket = connection
@@ -63,16 +72,20 @@ class StompConnection:
 
         self._convert, self._pack, self._parse = convert_frame, pack, parse_frame
 
-    # -- what stomp.py's protocol calls ----------------------------------------------------------------------
+    # -- what stomp.py's protocol calls
+    # ----------------------------------------------------------------------
 
     def set_listener(self, name: str, listener: object) -> None:
-        """Ignore the listener that the protocol registers for heartbeats: this connection keeps them itself."""
+        """Ignore the listener that the protocol registers for heartbeats: this
+        connection keeps them itself.
+        """
 
     def transmit(self, frame: Any) -> None:
         """Queue a frame; :meth:`flush` writes it."""
         self._out += self._pack(self._convert(frame))
 
-    # -- what the sink calls ---------------------------------------------------------------------------------
+    # -- what the sink calls
+    # ---------------------------------------------------------------------------------
 
     @property
     def pending(self) -> int:
@@ -82,7 +95,8 @@ class StompConnection:
     def flush(self, timeout: float) -> None:
         """Write everything queued.
 
-        Raises ConnectionLost when nothing is accepted for ``timeout`` seconds, or the connection breaks.
+        Raises ConnectionLost when nothing is accepted for ``timeout`` seconds, or the
+        connection breaks.
         """
         stall = StallTimer(self._clock, timeout, self._log, "it takes no data")
         view = memoryview(bytes(self._out))
@@ -99,7 +113,9 @@ class StompConnection:
                 self._wait(stall.remaining(), writing=True)
 
     def receive(self, timeout: float) -> Any | None:
-        """Return the next frame, or None after ``timeout`` seconds. Raises ConnectionLost when no frame can follow."""
+        """Return the next frame, or None after ``timeout`` seconds. Raises
+        ConnectionLost when no frame can follow.
+        """
         deadline = self._clock.monotonic() + timeout
         while True:
             self._read()
@@ -113,7 +129,9 @@ class StompConnection:
             self._wait(remaining)
 
     def agree_heartbeats(self, interval: float, header: str) -> None:
-        """Keep heartbeats as agreed from our ``interval`` (seconds) and the broker's ``heart-beat`` header (ms)."""
+        """Keep heartbeats as agreed from our ``interval`` (seconds) and the broker's
+        ``heart-beat`` header (ms).
+        """
         parts = [part.strip() for part in header.split(",")]
         if len(parts) != 2 or not all(part.isdigit() and len(part) < 9 for part in parts):
             raise ConnectionLost(NO_STOMP)
@@ -134,10 +152,13 @@ class StompConnection:
             # Nothing depends on how a socket ends: everything that counts was confirmed before.
             self._lost = self._lost or ConnectionLost("closed")
 
-    # -- the loop --------------------------------------------------------------------------------------------
+    # -- the loop
+    # --------------------------------------------------------------------------------------------
 
     def _write(self, piece: memoryview) -> int:
-        """Return the bytes written, 0 when the socket accepts none now. A deferred TLS write must be repeated."""
+        """Return the bytes written, 0 when the socket accepts none now. A deferred TLS
+        write must be repeated.
+        """
         try:
             written = self._socket.send(piece)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -149,7 +170,9 @@ class StompConnection:
         return written
 
     def _read(self) -> None:
-        """Read what has arrived, without waiting. The end is remembered until the frames before it are taken."""
+        """Read what has arrived, without waiting. The end is remembered until the
+        frames before it are taken.
+        """
         while self._lost is None:
             try:
                 piece = self._socket.recv(_CHUNK)
@@ -204,7 +227,9 @@ class StompConnection:
             limit = _MAX_MISSED_HEARTBEATS * self._receive_interval
             silent = now - self._last_read
             if silent > limit:
-                raise ConnectionLost(f"no heartbeat from the broker for {silent:.0f} s: the connection is dead")
+                raise ConnectionLost(
+                    f"no heartbeat from the broker for {silent:.0f} s: the connection is dead"
+                )
             seconds = min(seconds, limit - silent + 0.01)
         if not writing:  # else the socket may be in the middle of a frame
             seconds = min(seconds, self._heartbeat())
@@ -220,7 +245,8 @@ class StompConnection:
     def _heartbeat(self) -> float:
         """Send a heartbeat if one is due; returns the seconds until the next.
 
-        A connection that breaks here is reported by the next read, after the frames that arrived before.
+        A connection that breaks here is reported by the next read, after the frames
+        that arrived before.
         """
         if self._lost is not None or not self._send_interval:
             return math.inf
@@ -241,12 +267,15 @@ class StompConnection:
 class StallTimer:
     """A time limit that any progress resets; logs one line when the broker keeps us waiting.
 
-    After the limit ``remaining`` returns 0 once more, for one last read: time also passes while nobody reads.
+    After the limit ``remaining`` returns 0 once more, for one last read: time also
+    passes while nobody reads.
     """
 
     LOG_AFTER: Final = 10.0
 
-    def __init__(self, clock: Clock, seconds: float, log: Callable[[str], None], reason: str) -> None:
+    def __init__(
+        self, clock: Clock, seconds: float, log: Callable[[str], None], reason: str
+    ) -> None:
         self._clock = clock
         self._seconds = seconds
         self._log = log
@@ -259,7 +288,9 @@ class StallTimer:
         self._since, self._is_last = self._clock.monotonic(), False
 
     def remaining(self) -> float:
-        """Return seconds to wait before the next call, finally 0. Raises ConnectionLost after that."""
+        """Return seconds to wait before the next call, finally 0. Raises ConnectionLost
+        after that.
+        """
         waited = self._clock.monotonic() - self._since
         if waited >= self._seconds:
             if self._is_last:
@@ -268,7 +299,9 @@ class StallTimer:
             return 0.0
         if waited >= self.LOG_AFTER and not self._is_logged:
             self._is_logged = True
-            self._log(f"broker stalled: {self._reason} for {waited:.0f} s; waiting up to {self._seconds:.0f} s")
+            self._log(
+                f"broker stalled: {self._reason} for {waited:.0f} s; waiting up to {self._seconds:.0f} s"
+            )
         return min(self._seconds - waited, self.LOG_AFTER)
 
 
@@ -281,8 +314,11 @@ def connect_stomp(
     clock: Clock,
     log: Callable[[str], None],
 ) -> StompConnection:
-    """Return a connection to one address of ``host``; with TLS the certificate is checked against the name ``host``.
+    """Return a connection to one address of ``host``; with TLS the certificate is
+    checked against the name ``host``.
 
     Raises ConnectionLost within ``timeout`` seconds.
     """
-    return StompConnection(connect(host, address, family, context, timeout, clock), host, address[1], clock, log)
+    return StompConnection(
+        connect(host, address, family, context, timeout, clock), host, address[1], clock, log
+    )

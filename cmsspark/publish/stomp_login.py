@@ -17,16 +17,19 @@ from cmsspark.publish.stomp_connection import NO_STOMP, StompConnection, connect
 
 #: Error texts that mean wrong credentials or rights.
 NOT_ALLOWED: Final = re.compile(
-    r"password|credential|authenti|authori[sz]|security ?exception|access denied|not permitted|login", re.IGNORECASE
+    r"password|credential|authenti|authori[sz]|security ?exception|access denied|not permitted|login",
+    re.IGNORECASE,
 )
 
 
 @dataclass(frozen=True)
 class StompTimeouts:
-    """Deadlines in seconds. ``connect``: each address with its TLS handshake; ``login``: the answer to CONNECT.
+    """Deadlines in seconds. ``connect``: each address with its TLS handshake;
+    ``login``: the answer to CONNECT.
 
-    ``stall``: how long a broker that shows life may accept nothing, or owe a receipt. ``probe``: when to ask it whether
-    it is only slow. ``heartbeat``: the interval between heartbeats.
+    ``stall``: how long a broker that shows life may accept nothing, or owe a receipt.
+    ``probe``: when to ask it whether it is only slow. ``heartbeat``: the interval
+    between heartbeats.
     """
 
     connect: float = 5.0
@@ -39,7 +42,9 @@ class StompTimeouts:
 class StompConnector:
     """Opens connections to ``broker`` and remembers which addresses failed."""
 
-    def __init__(self, broker: Broker, timeouts: StompTimeouts, clock: Clock, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, broker: Broker, timeouts: StompTimeouts, clock: Clock, log: Callable[[str], None]
+    ) -> None:
         self._broker = broker
         self._timeouts = timeouts
         self._clock = clock
@@ -48,9 +53,11 @@ class StompConnector:
         self._peer: tuple[str, int, tuple[Any, ...], ssl.SSLContext | None] | None = None
 
     def open(self) -> StompConnection:
-        """Connect and log in at the first address that answers; those that failed recently are tried last.
+        """Connect and log in at the first address that answers; those that failed
+        recently are tried last.
 
-        Raises RetryableError with the reason of each address, NotAllowed (77) where a broker rejects the login.
+        Raises RetryableError with the reason of each address, NotAllowed (77) where a
+        broker rejects the login.
         """
         context = self._broker.tls()
         reasons: list[str] = []
@@ -69,28 +76,44 @@ class StompConnector:
         raise RetryableError(f"could not connect to any broker: {'; '.join(reasons)}")
 
     def open_standby(self, connection: StompConnection) -> StompConnection:
-        """Return a second connection to the address of ``connection``, which :meth:`open` returned. Raises as that."""
+        """Return a second connection to the address of ``connection``, which
+        :meth:`open` returned. Raises as that.
+        """
         assert self._peer is not None
         return self._logged_in(*self._peer, standby=connection)
 
     def _candidates(self, reasons: list[str]) -> list[tuple[str, int, tuple[Any, ...]]]:
-        """Return (name, family, address) of every address behind every name: those that worked first, IPv4 first."""
+        """Return (name, family, address) of every address behind every name: those that
+        worked first, IPv4 first.
+        """
         candidates: list[tuple[str, int, tuple[Any, ...]]] = []
         for host, port in self._broker.addresses:
             try:
-                candidates.extend((host, family, address) for family, address in addresses(host, port))
+                candidates.extend(
+                    (host, family, address) for family, address in addresses(host, port)
+                )
             except ConnectionLost as error:
                 reasons.append(error.reason)
         return sorted(
-            candidates, key=lambda candidate: (self._failed.get(candidate[2], -1.0), candidate[1] != socket.AF_INET)
+            candidates,
+            key=lambda candidate: (
+                self._failed.get(candidate[2], -1.0),
+                candidate[1] != socket.AF_INET,
+            ),
         )
 
     def _logged_in(
-        self, host: str, family: int, address: tuple[Any, ...], context: ssl.SSLContext | None,
+        self,
+        host: str,
+        family: int,
+        address: tuple[Any, ...],
+        context: ssl.SSLContext | None,
         standby: StompConnection | None = None,
-    ) -> StompConnection:  # fmt: skip
+    ) -> StompConnection:
         """Return a connection after a successful login."""
-        connection = connect_stomp(host, address, family, context, self._timeouts.connect, self._clock, self._log)
+        connection = connect_stomp(
+            host, address, family, context, self._timeouts.connect, self._clock, self._log
+        )
         connection.standby = standby
         self._log_in(connection)
         return connection
@@ -102,12 +125,16 @@ class StompConnector:
         try:
             connection.protocol = Protocol12(connection, heartbeats=(0, 0))
             connection.protocol.connect(
-                self._broker.username, self._broker.password, headers={"heart-beat": f"{interval},{interval}"}
+                self._broker.username,
+                self._broker.password,
+                headers={"heart-beat": f"{interval},{interval}"},
             )
             connection.flush(self._timeouts.login)
             frame = connection.receive(self._timeouts.login)
             if frame is None:
-                raise ConnectionLost(f"it accepts connections and stays silent ({self._timeouts.login:.0f} s)")
+                raise ConnectionLost(
+                    f"it accepts connections and stays silent ({self._timeouts.login:.0f} s)"
+                )
             if frame.cmd not in ("CONNECTED", "ERROR"):
                 raise ConnectionLost(NO_STOMP)
             if frame.cmd == "ERROR":
@@ -116,7 +143,9 @@ class StompConnector:
                     host, port = connection.current_host_and_port
                     raise not_allowed(reason, f"{host}:{port}")
                 raise ConnectionLost(reason)
-            connection.agree_heartbeats(self._timeouts.heartbeat, frame.headers.get("heart-beat", "0,0"))
+            connection.agree_heartbeats(
+                self._timeouts.heartbeat, frame.headers.get("heart-beat", "0,0")
+            )
         except BaseException:
             connection.close()
             raise
@@ -124,7 +153,11 @@ class StompConnector:
 
 def error_text(frame: Any, broker: Broker) -> str:
     """Return the reason in an ERROR frame, in one line without secrets and control characters."""
-    body = frame.body.decode("utf-8", errors="replace") if isinstance(frame.body, bytes) else str(frame.body or "")
+    body = (
+        frame.body.decode("utf-8", errors="replace")
+        if isinstance(frame.body, bytes)
+        else str(frame.body or "")
+    )
     first = body.strip().splitlines()[0] if body.strip() else ""
     text = str(frame.headers.get("message") or first or "an error without a message")
     return broker.safe_text(text)

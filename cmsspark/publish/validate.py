@@ -1,8 +1,10 @@
 """Documents against their JSON Schema.
 
-:mod:`cmsspark.publish.document_schemas` says what a document must be. Checking each of millions with a general
-validator costs more than the rest of publishing together, so a compiled check of our own runs first. What it accepts,
-the validator accepts too (a property test verifies this); what it does not accept, the validator judges and explains.
+:mod:`cmsspark.publish.document_schemas` says what a document must be. Checking each of
+     millions with a general validator costs more than the rest of publishing together,
+     so a compiled check of our own runs first. What it accepts, the validator accepts
+     too (a property test verifies this); what it does not accept, the validator judges
+     and explains.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class Validator:
         self._slow: Any = None
 
     def check(self, document: Mapping[str, Any]) -> None:
-        """Raise BadDocument that says which field breaks the schema and how, without the field's value."""
+        """Raise BadDocument that says which field breaks the schema and how, without
+        the field's value.
+        """
         if self._quick(document):
             return
         error = self.judge(document)
@@ -75,7 +79,16 @@ def compile_check(schema: Mapping[str, Any]) -> Check:
 
     A keyword that it does not know makes it accept nothing.
     """
-    keywords = {"type", "properties", "required", "additionalProperties", "minimum", "pattern", "minLength", "enum"}
+    keywords = {
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "minimum",
+        "pattern",
+        "minLength",
+        "enum",
+    }
     if schema.keys() - keywords - {"$schema", "title", "description"}:
         return lambda value: False
     kind = schema.get("type")
@@ -113,7 +126,8 @@ def _string_check(schema: Mapping[str, Any]) -> Check:
     pattern = schema.get("pattern")
     allowed = schema.get("enum")
     least = schema.get("minLength", 0)
-    # JSON Schema searches; our patterns are anchored, and `$` must not accept a final newline here.
+    # JSON Schema searches; our patterns are anchored, and `$` must not accept a final
+    # newline here.
     match = re.compile(pattern).search if pattern else None
 
     def check(value: Any) -> bool:

@@ -1,4 +1,6 @@
-"""Verifies what was published: asks the OpenSearch at the far end for a day's documents and compares them."""
+"""Verifies what was published: asks the OpenSearch at the far end for a day's documents
+and compares them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from cmsspark.base.errors import DataError
 from cmsspark.base.periods import options
 from cmsspark.base.text.terminal import echo_table, printable
 from cmsspark.publish.comparison import Comparison, Verification, open_comparison
-from cmsspark.publish.publication import PublishRequest, document_spec, find_stored_table, public_tables
+from cmsspark.publish.publication import (
+    PublishRequest,
+    document_spec,
+    find_stored_table,
+    public_tables,
+)
 from cmsspark.publish.search_client import SearchClient
 from cmsspark.publish.search_index import SearchIndex
 from cmsspark.publish.search_server import index_names, search_server
@@ -27,22 +34,31 @@ _HEADINGS: Final = ("table", "expected", "found", "missing", "extra", "different
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """Where to look. ``url``: the server; ``login``: its login file; ``index``: names or patterns of indices."""
+    """Where to look. ``url``: the server; ``login``: its login file; ``index``: names
+    or patterns of indices.
+    """
 
     url: str | None
     login: Path | None
     index: str | None
 
 
-def verify_documents(request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = False) -> None:
-    """Compare the documents of all public tables with those at the far end, and print the outcome. Sends nothing.
+def verify_documents(
+    request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = False
+) -> None:
+    """Compare the documents of all public tables with those at the far end, and print
+    the outcome. Sends nothing.
 
-    Raises DataError (65) where documents are missing, extra or different, InputMissing (66) where the day is not stored
-    or an index does not exist, NotReady (75) where no whole answer comes, NotAllowed (77) for a refused login.
+    Raises DataError (65) where documents are missing, extra or different, InputMissing
+    (66) where the day is not stored or an index does not exist, NotReady (75) where no
+    whole answer comes, NotAllowed (77) for a refused login.
     """
-    results = [_verify_table(request, where, table, is_verbose) for table in public_tables(request)]
+    results = [
+        _verify_table(request, where, table, is_verbose) for table in public_tables(request)
+    ]
     missing, extra, different = (
-        sum(getattr(result, name) for result in results) for name in ("missing", "extra", "different")
+        sum(getattr(result, name) for result in results)
+        for name in ("missing", "extra", "different")
     )
     if not (missing or extra or different):
         return
@@ -55,7 +71,11 @@ def verify_documents(request: PublishRequest, where: VerifyRequest, *, is_verbos
             if missing and not (extra or different)
             else "see above which they are"
         )
-        + (f"; {resend} sends all documents of the day once more, under their ids" if missing or different else ""),
+        + (
+            f"; {resend} sends all documents of the day once more, under their ids"
+            if missing or different
+            else ""
+        ),
     )
 
 
@@ -67,7 +87,9 @@ def _hint(results: list[Verification]) -> str | None:
     return None
 
 
-def _verify_table(request: PublishRequest, where: VerifyRequest, table: str, is_verbose: bool) -> Verification:
+def _verify_table(
+    request: PublishRequest, where: VerifyRequest, table: str, is_verbose: bool
+) -> Verification:
     spec = document_spec(request, table)
     server = search_server(where.url, where.login)
     names = index_names(where.index or f"monit_prod_{spec.producer}_agg_{spec.type}*".lower())
@@ -88,17 +110,33 @@ def _verify_table(request: PublishRequest, where: VerifyRequest, table: str, is_
 
 
 def _print(table: str, result: Verification, where: str) -> None:
-    row = (table, result.expected, result.found, result.missing, result.extra, result.different, result.gone)
+    row = (
+        table,
+        result.expected,
+        result.found,
+        result.missing,
+        result.extra,
+        result.different,
+        result.gone,
+    )
     echo_table(_HEADINGS, [row], full=(0,))
     if result.invalid:
         click.echo(f"rows with invalid documents, which are not expected: {result.invalid:,}")
     click.echo(f"at {where}")
 
 
-def _list(comparison: Comparison, stored: CurrentTable, request: PublishRequest, table: str, limit: int | None) -> None:
+def _list(
+    comparison: Comparison,
+    stored: CurrentTable,
+    request: PublishRequest,
+    table: str,
+    limit: int | None,
+) -> None:
     spec = document_spec(request, table)
     for difference in comparison.differences(stored_rows(stored, spec.table), limit):
-        click.echo(f"  {difference.kind:<9}  {difference.identity}  {printable(difference.about)}".rstrip())
+        click.echo(
+            f"  {difference.kind:<9}  {difference.identity}  {printable(difference.about)}".rstrip()
+        )
     if limit is not None:
         click.echo(f"  (at most {limit} of each kind; --verbose lists all)")
 

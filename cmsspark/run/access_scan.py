@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def scan_accesses(spark: SparkSession, request: DayRequest) -> DataFrame:
-    """Return the accesses of a day with their datasets and blocks, as :func:`cmsspark.accesses` does."""
+    """Return the accesses of a day with their datasets and blocks, as
+    :func:`cmsspark.accesses` does.
+    """
     from pyspark.sql import functions as F
 
     settings = request.settings
@@ -36,7 +38,11 @@ def scan_accesses(spark: SparkSession, request: DayRequest) -> DataFrame:
     replicas = ship(spark, opened.replicas) if opened.replicas else None
     context = TaskContext(request.day, catalogue, replicas, key, Reader, single_accesses=True)
     rows = scan(spark, stream_files(inputs), context)
-    blocks = table_source(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name")).table().dropDuplicates(["block_id"])
+    blocks = (
+        table_source(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name"))
+        .table()
+        .dropDuplicates(["block_id"])
+    )
     return (
         rows.join(blocks, "block_id", "left")
         .withColumn("cpu_seconds", F.col("cpu_ms") / F.lit(1000.0))

@@ -1,6 +1,8 @@
-"""The catalogue snapshots of a run: opened from the cache, or built from the dumps that were chosen.
+"""The catalogue snapshots of a run: opened from the cache, or built from the dumps that
+were chosen.
 
-Each has a folder in the cache, is built once for its dumps and replaced when it is damaged; old ones go.
+Each has a folder in the cache, is built once for its dumps and replaced when it is
+damaged; old ones go.
 """
 
 from __future__ import annotations
@@ -47,16 +49,19 @@ from cmsspark.store.part_files import open_part
 
 #: Snapshots kept in the cache folder; a running task keeps the files that it has mapped.
 KEPT: Final = 4
-#: Makes parts of (``block_name`` or its hash, ``site``): replicas of blocks on disk. Rows lie in a folder meanwhile.
+#: Makes parts of (``block_name`` or its hash, ``site``): replicas of blocks on disk.
+#: Rows lie in a folder meanwhile.
 DiskReplicas = Callable[[Path], list[Part]]
 
 
 @dataclass(frozen=True)
 class Snapshots:
-    """Folders of the snapshots, whether any was built just now, and the report of the catalogue's build.
+    """Folders of the snapshots, whether any was built just now, and the report of the
+    catalogue's build.
 
-    ``catalogue`` and ``report`` are None where no file is looked up in it; ``job_inputs``, the catalogue of the names
-    of blocks and datasets, is None without a stream of jobs.
+    ``catalogue`` and ``report`` are None where no file is looked up in it;
+    ``job_inputs``, the catalogue of the names of blocks and datasets, is None without a
+    stream of jobs.
     """
 
     catalogue: Path | None
@@ -80,10 +85,11 @@ def open_snapshots(
 ) -> Snapshots:
     """Return the snapshots of these dumps; without replicas there is none of them.
 
-    ``map_parts`` works on parts, as ``map`` does. ``rses_file``: exceptions to the sites of Rucio's RSEs.
-    ``disk_replicas``: makes the parts of Rucio's replicas on disk elsewhere than in ``map_parts``.
-    ``has_accesses``: files are looked up in a catalogue; ``has_jobs``: blocks and datasets are. Raises
-    DataError (65) naming a damaged file of a dump.
+    ``map_parts`` works on parts, as ``map`` does. ``rses_file``: exceptions to the
+    sites of Rucio's RSEs. ``disk_replicas``: makes the parts of Rucio's replicas on
+    disk elsewhere than in ``map_parts``. ``has_accesses``: files are looked up in a
+    catalogue; ``has_jobs``: blocks and datasets are. Raises DataError (65) naming a
+    damaged file of a dump.
     """
     catalogue, job_inputs = None, None
     built = built_jobs = False
@@ -94,7 +100,9 @@ def open_snapshots(
     if has_jobs:
         build = partial(_build_job_inputs, files, dbs, map_parts)
         identity = dbs.fingerprint(("BLOCKS", "DATASETS"))
-        job_inputs, built_jobs = open_or_build(cache, "job-inputs", identity, build, check_catalogue)
+        job_inputs, built_jobs = open_or_build(
+            cache, "job-inputs", identity, build, check_catalogue
+        )
     report = None if catalogue is None else Catalogue(catalogue).report
     if replicas is None:
         return Snapshots(catalogue, None, built or built_jobs, report, job_inputs)
@@ -114,27 +122,42 @@ def list_warnings(report: Report, dbs: Dump) -> list[str]:
     for suspect in report.suspects:
         file = dbs.tables["FILES"][suspect["part"]].path
         for count, row, problem in (
-            (suspect["orphans"], suspect["first_orphan"], "name a dataset that is not in DATASETS"),
-            (suspect["odd_names"], suspect["first_odd_name"], "have names that do not begin with a slash"),
+            (
+                suspect["orphans"],
+                suspect["first_orphan"],
+                "name a dataset that is not in DATASETS",
+            ),
+            (
+                suspect["odd_names"],
+                suspect["first_odd_name"],
+                "have names that do not begin with a slash",
+            ),
         ):
             if count:
                 share = f"{count:,} of {suspect['rows']:,} rows of {file}"
-                warnings.append(f"dbs: {share} {problem}, the first in row {row:,}: have columns moved?")
+                warnings.append(
+                    f"dbs: {share} {problem}, the first in row {row:,}: have columns moved?"
+                )
     return warnings
 
 
 def _build_catalogue(files: Files, dbs: Dump, map_parts: MapParts, folder: Path) -> None:
-    datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
+    datasets = chain.from_iterable(
+        part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset"))
+    )
     columns = ("logical_file_name", "block_id", "dataset_id", "file_id")
     build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, map_parts=map_parts)
 
 
 def _build_job_inputs(files: Files, dbs: Dump, map_parts: MapParts, folder: Path) -> None:
-    """Build a catalogue of the names of blocks and of datasets, in which a name's block is its own, if any.
+    """Build a catalogue of the names of blocks and of datasets, in which a name's block
+    is its own, if any.
 
     No name is of both, as that of a block has a ``#``.
     """
-    datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
+    datasets = chain.from_iterable(
+        part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset"))
+    )
     parts = [partial(_read_blocks, files, part.path) for part in dbs.tables["BLOCKS"]]
     parts += [partial(_read_datasets, files, part.path) for part in dbs.tables["DATASETS"]]
     build_catalogue(folder, parts, datasets, map_parts=map_parts)
@@ -149,11 +172,15 @@ def _read_blocks(files: Files, path: str) -> Iterator[Any]:
 def _read_datasets(files: Files, path: str) -> Iterator[Any]:
     """Yield tables (name, null, dataset id, dataset id) of one part of DATASETS."""
     for table in _read_rows(files, "DATASETS", ("dataset", "dataset_id"), path):
-        no_block = from_numpy(np.zeros(table.num_rows, np.int64), np.zeros(table.num_rows, np.bool_))
+        no_block = from_numpy(
+            np.zeros(table.num_rows, np.int64), np.zeros(table.num_rows, np.bool_)
+        )
         yield table.add_column(1, "block_id", no_block).append_column("row_id", table.column(1))
 
 
-def _build_replicas(files: Files, dbs: Dump, map_parts: MapParts, disk_replicas: DiskReplicas, folder: Path) -> None:
+def _build_replicas(
+    files: Files, dbs: Dump, map_parts: MapParts, disk_replicas: DiskReplicas, folder: Path
+) -> None:
     blocks = _parts(files, dbs, "BLOCKS", ("block_id", "block_name"))
     spill = folder / "spill"
     spill.mkdir()
@@ -166,7 +193,9 @@ def _parts_of_phedex(files: Files, phedex: Dump, spill: Path) -> list[Part]:
     return [partial(_read_replicas, files, part.path) for part in phedex.tables[REPLICAS]]
 
 
-def _parts_of_rucio(files: Files, rucio: Dump, map_parts: MapParts, rses_file: str | None, spill: Path) -> list[Part]:
+def _parts_of_rucio(
+    files: Files, rucio: Dump, map_parts: MapParts, rses_file: str | None, spill: Path
+) -> list[Part]:
     """Return block replicas on disk, from the replicas of files."""
     opener = partial(opened, files)
     rses, _ = read_rses(rucio, rses_file, opener)
@@ -175,7 +204,9 @@ def _parts_of_rucio(files: Files, rucio: Dump, map_parts: MapParts, rses_file: s
 
 @contextmanager
 def opened(files: Files, path: str) -> Iterator[IO[bytes]]:
-    """Yield a file of a dump, open on this host. Raises an error that names it, also while it is read."""
+    """Yield a file of a dump, open on this host. Raises an error that names it, also
+    while it is read.
+    """
     try:
         with open_part(files, path) as stream:
             yield stream
@@ -206,11 +237,13 @@ def open_or_build(
     build: Callable[[Path], None],
     check: Callable[[Path], object] = lambda folder: None,
 ) -> tuple[Path, bool]:
-    """Return the snapshot's folder in ``cache``, built if it is not there; True beside it when it was.
+    """Return the snapshot's folder in ``cache``, built if it is not there; True beside
+    it when it was.
 
-    ``check`` opens it: one that is damaged is removed and built anew. Two builders at once each work in a folder of
-    their own; the first to finish is used by both. Old snapshots of the same kind go, but the newest ``KEPT``, and
-    what killed builders left. Raises OutputError (73) where the cache cannot be written.
+    ``check`` opens it: one that is damaged is removed and built anew. Two builders at
+    once each work in a folder of their own; the first to finish is used by both. Old
+    snapshots of the same kind go, but the newest ``KEPT``, and what killed builders
+    left. Raises OutputError (73) where the cache cannot be written.
     """
     name = f"{kind}-v{FORMAT}-{hashlib.sha256(fingerprint.encode()).hexdigest()[:24]}"
     folder = cache / name
@@ -245,7 +278,9 @@ def open_or_build(
 
 
 def _not_written(error: OSError | OutputError, cache: Path) -> OutputError | None:
-    """Return the error (73) for a snapshot that could not be built; None where the cache's disk is not at fault."""
+    """Return the error (73) for a snapshot that could not be built; None where the
+    cache's disk is not at fault.
+    """
     number = os_error_number(error)  # processes of the pool hand it over as an error of ours
     if not isinstance(error, OSError) or number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return OutputError(

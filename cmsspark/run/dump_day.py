@@ -1,7 +1,8 @@
-"""Jobs on dumps alone: choose the dumps, read the tables, build, store. A job adds its ``build`` and its columns.
+"""Jobs on dumps alone: choose the dumps, read the tables, build, store. A job adds its
+``build`` and its columns.
 
-Processes of this host run them where the dumps and the store are on its disks, otherwise Spark. Both make the same
-rows.
+Processes of this host run them where the dumps and the store are on its disks,
+otherwise Spark. Both make the same rows.
 """
 
 from __future__ import annotations
@@ -49,17 +50,21 @@ Written = tuple[int, dict[str, Any]]
 
 @dataclass(frozen=True)
 class DumpJob:
-    """A job on dumps. ``dbs``: the columns it reads of each DBS table; ``replicas``: whether it reads the snapshot.
+    """A job on dumps. ``dbs``: the columns it reads of each DBS table; ``replicas``:
+    whether it reads the snapshot.
 
-    ``build(frames, day)`` makes the rows of the job's table, which has its name, from the frames that
-    :func:`cmsspark.dumps.dump_frames.make_frames` describes, whichever engine has read them. Derived columns, ``day``
-    and ``timestamp`` are added to them.
+    ``build(frames, day)`` makes the rows of the job's table, which has its name, from
+    the frames that
+    :func:`cmsspark.dumps.dump_frames.make_frames` describes, whichever engine has read
+          them. Derived columns, ``day`` and ``timestamp`` are added to them.
 
-    ``rucio``: tables of Rucio that it reads beside those of replicas; ``rucio_frames``: what it reads of Rucio alone
-    (``rse_sums``, ``last_access``, ``differences``). A job with these, or with ``is_of_rucio``, takes no other
-    replicas. ``block_contents``: FILES are summed by block instead of by dataset, ``all`` of them or ``valid``
-    ones. ``more(files, request)``: frames from elsewhere. ``manifest(frames)``: entries of the manifest. ``options``:
-    options of its command beside those of all jobs; ``configured``: the job for their values.
+    ``rucio``: tables of Rucio that it reads beside those of replicas; ``rucio_frames``:
+    what it reads of Rucio alone (``rse_sums``, ``last_access``, ``differences``). A job
+    with these, or with ``is_of_rucio``, takes no other replicas. ``block_contents``:
+    FILES are summed by block instead of by dataset, ``all`` of them or ``valid`` ones.
+    ``more(files, request)``: frames from elsewhere. ``manifest(frames)``: entries of
+    the manifest. ``options``: options of its command beside those of all jobs;
+    ``configured``: the job for their values.
     """
 
     name: str
@@ -86,9 +91,12 @@ class DumpJob:
     def choose(self, files: Files, layout: Layout, day: date) -> list[Dump]:
         """Return the dumps for the day.
 
-        Raises InputMissing (66), also where Rucio does not serve the day and the job needs it, and NotReady (75).
+        Raises InputMissing (66), also where Rucio does not serve the day and the job
+        needs it, and NotReady (75).
         """
-        if (self.is_of_rucio or self.rucio_frames) and layout.epochs.source(REPLICAS_ROLE, day) != "rucio":
+        if (self.is_of_rucio or self.rucio_frames) and layout.epochs.source(
+            REPLICAS_ROLE, day
+        ) != "rucio":
             raise InputMissing(
                 f"{self.name} of {day} needs the dumps of Rucio",
                 found=layout.epochs.why(REPLICAS_ROLE, day),
@@ -96,19 +104,29 @@ class DumpJob:
             )
         chosen = [folders.choose_dbs_dump(files, layout, day, self.dbs)] if self.dbs else []
         tables = (*DUMPS["rucio"].for_streams, *self.rucio)
-        return [*chosen, folders.choose_replica_dump(files, layout, day, tables)] if self.replicas else chosen
+        return (
+            [*chosen, folders.choose_replica_dump(files, layout, day, tables)]
+            if self.replicas
+            else chosen
+        )
 
     def command(self) -> click.Command:
         """Return the job's click command."""
 
-        @click.command(self.name, help=f"{JOBS[self.name].about}. Exit codes: cmsspark help exit-codes.")
+        @click.command(
+            self.name, help=f"{JOBS[self.name].about}. Exit codes: cmsspark help exit-codes."
+        )
         @job_options
         @output_options
         @engine_option
-        def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
+        def command(
+            settings_file: str | None, fout: str | None, as_json: bool, **options: Any
+        ) -> None:
             settings = load_settings(settings_file)
             job = self if self.configured is None else self.configured(options, settings)
-            request = dump_request(JOBS[self.name], options, settings, require_store(fout, settings))
+            request = dump_request(
+                JOBS[self.name], options, settings, require_store(fout, settings)
+            )
             print_outcome(self.name, request.day, as_json, lambda: run(job, request))
 
         for option in (*self.options, *((pattern_options,) if self.by_dataset else ())):
@@ -116,26 +134,41 @@ class DumpJob:
         return command
 
 
-def dump_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> JobRequest:
-    """Return the request that the parsed ``options`` of a job on dumps make (click's names and values)."""
+def dump_request(
+    job: Job, options: Mapping[str, Any], settings: Settings, fout: str
+) -> JobRequest:
+    """Return the request that the parsed ``options`` of a job on dumps make (click's
+    names and values).
+    """
     return JobRequest(
-        job.name, options["day"], fout, with_sources(settings, options.get("source", ())), options["root"],
-        fmt=options["fmt"], engine=options["engine"],
+        job.name,
+        options["day"],
+        fout,
+        with_sources(settings, options.get("source", ())),
+        options["root"],
+        fmt=options["fmt"],
+        engine=options["engine"],
         datasets=NamePatterns.from_options(options.get("patterns"), options.get("antipatterns")),
-    )  # fmt: skip
+    )
 
 
-def run(job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
+def run(
+    job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = None
+) -> results.CurrentTable:
     """Make the job's table for the day and store it; on any failure the previous result stays.
 
-    Raises InputMissing (66), NotReady (75), DataError (65) and OutputError (73); UsageError (2) where processes are
-    requested for what only Spark does, SettingsError (78) where Spark is needed and has no session.
+    Raises InputMissing (66), NotReady (75), DataError (65) and OutputError (73);
+    UsageError (2) where processes are requested for what only Spark does, SettingsError
+    (78) where Spark is needed and has no session.
     """
     with begin(request, log) as job_run:
         # Missing local input is an error before a JVM starts.
         dumps = job.choose(LocalFiles(), job_run.layout, request.day) if job_run.is_local else []
         start = _run_by_processes if job_run.engine == PROCESSES else _run_in_spark
-        done = start(DumpDayRun(job.only(request.datasets), request, job_run.layout, job_run.run_context), dumps)
+        done = start(
+            DumpDayRun(job.only(request.datasets), request, job_run.layout, job_run.run_context),
+            dumps,
+        )
         job_run.run_context.manifest = done.manifest
         return done
 
@@ -150,7 +183,11 @@ class DumpDayRun:
     run_context: RunContext
 
     def store(
-        self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[staged_runs.StagedRun], Written]
+        self,
+        files: Files,
+        dumps: list[Dump],
+        engine_name: str,
+        write: Callable[[staged_runs.StagedRun], Written],
     ) -> results.CurrentTable:
         """Write the table into a new run with ``write``, and make the run current."""
         from cmsspark.dumps.rucio_scan import future_accesses
@@ -196,7 +233,9 @@ def _run_by_processes(day_run: DumpDayRun, dumps: list[Dump]) -> results.Current
             more = day_run.job.more(files, day_run.request) if day_run.job.more else {}
             with spill_folder(day_run.request.settings.cache_dir) as folder:
                 transport = ProcessTransport(folder, workers.map)
-                table, manifest = make_table(day_run.job, day_run.request, transport, files, dumps, more)
+                table, manifest = make_table(
+                    day_run.job, day_run.request, transport, files, dumps, more
+                )
             return staged.write_arrow(table, day_run.job.name), manifest
 
         return day_run.store(files, dumps, PROCESSES, write)
@@ -217,7 +256,9 @@ def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTabl
     def write(staged: staged_runs.StagedRun) -> Written:
         more = day_run.job.more(files, day_run.request) if day_run.job.more else {}
         with spark_progress(spark, "reading dumps in Spark"):
-            table, manifest = make_table(day_run.job, day_run.request, SparkTransport(spark), files, chosen, more)
+            table, manifest = make_table(
+                day_run.job, day_run.request, SparkTransport(spark), files, chosen, more
+            )
             if day_run.request.fmt == "parquet":
                 return staged.write_arrow(table, day_run.job.name), manifest
             rows = send_table(spark, table, stored_table(day_run.job.name))
@@ -230,7 +271,9 @@ def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTabl
 
 
 def _readers() -> dict[str, Any]:
-    """Return entries of the manifest: whether compiled code reads the dumps; if not, why, and the number of readers."""
+    """Return entries of the manifest: whether compiled code reads the dumps; if not,
+    why, and the number of readers.
+    """
     from cmsspark.engines.worker_pool import cores
 
     reason = unavailable_reason()
@@ -241,7 +284,11 @@ def _manifest(dumps: list[Dump], day: date, engine_name: str, seconds: float) ->
     return {
         "dumps": dumps_summary(dumps),
         "inputs": [
-            {"table": name, "folder": dump.table_folder(name), "files": [[f.path, f.size, f.mtime_ms] for f in listed]}
+            {
+                "table": name,
+                "folder": dump.table_folder(name),
+                "files": [[f.path, f.size, f.mtime_ms] for f in listed],
+            }
             for dump in dumps
             for name, listed in dump.tables.items()
         ],

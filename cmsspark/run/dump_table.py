@@ -13,7 +13,13 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.dumps.dataset_replicas import REPLICA_COLUMNS
 from cmsspark.dumps.dump_plan import DumpRows, RucioTables, Transport, read_dumps
 from cmsspark.dumps.rucio_blocks import UNATTACHED
-from cmsspark.dumps.rucio_scan import TABLES, RucioScan, accessed_before_ms, counts_by_table, read_rses
+from cmsspark.dumps.rucio_scan import (
+    TABLES,
+    RucioScan,
+    accessed_before_ms,
+    counts_by_table,
+    read_rses,
+)
 from cmsspark.filesystems.storage import Files
 from cmsspark.run.catalogue_snapshots import opened
 from cmsspark.sources.dumps import Dump
@@ -91,14 +97,18 @@ def dump_sources(job: DumpTable, transport: Transport, dumps: Sequence[Dump]) ->
 def _rucio_frames(job: DumpTable, rows: DumpRows, rses: Rses) -> dict[str, pl.DataFrame]:
     from cmsspark.dumps.rucio_frames import rucio_frames
 
-    return rucio_frames(job.rucio_frames, rows.rucio, rows.names, [rse.name for rse in rses.rses], rses.storage())
+    return rucio_frames(
+        job.rucio_frames, rows.rucio, rows.names, [rse.name for rse in rses.rses], rses.storage()
+    )
 
 
 def _describe_rucio(dump: Dump, rows: DumpRows, rse_counts: TableCounts) -> dict[str, Any]:
     """Return the entry of the manifest. Raises DataError (65) where too many rows are damaged."""
     read = {table: TableCounts() for table in TABLES if table in dump.tables}
     counts = read | counts_by_table(rows.rucio) | {"RSES": rse_counts}
-    unattached = sum(int(entry.columns["count"][0]) for entry in rows.rucio if entry.kind == UNATTACHED)
+    unattached = sum(
+        int(entry.columns["count"][0]) for entry in rows.rucio if entry.kind == UNATTACHED
+    )
     return {
         "tables": {name: of_table.as_dict() for name, of_table in sorted(counts.items())},
         "unattached_blocks": unattached,

@@ -1,8 +1,8 @@
 """The jobs of the day before: which jobs of a day are repeated (rule 31).
 
-The ids of a day's jobs are stored with its result. They serve the next day where they were made from the files that its
-folder has now. Otherwise the logs of the day before are read for their ids. Without that folder they cannot be
-recognised.
+The ids of a day's jobs are stored with its result. They serve the next day where they
+were made from the files that its folder has now. Otherwise the logs of the day before
+are read for their ids. Without that folder they cannot be recognised.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EarlierDay:
-    """The day before of a stream of jobs. ``source``: its files, None without a folder; ``ids``: the stored ids."""
+    """The day before of a stream of jobs. ``source``: its files, None without a folder;
+    ``ids``: the stored ids.
+    """
 
     stream: str
     day: date
@@ -48,17 +50,24 @@ class EarlierDay:
         """A warning where no job can be recognised as repeated."""
         if self.source is not None:
             return []
-        return [f"{self.stream}: jobs already counted on {self.day} cannot be recognised: {self.missing}"]
+        return [
+            f"{self.stream}: jobs already counted on {self.day} cannot be recognised: {self.missing}"
+        ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry of the manifest: the day, its folder (null: none is there) with the sums of its files, and
-        where its ids come from.
+        """Return the entry of the manifest: the day, its folder (null: none is there)
+        with the sums of its files, and where its ids come from.
         """
         entry: dict[str, Any] = {"day": self.day.isoformat(), "folder": None}
         if self.source is not None:
             entry |= {"folder": self.source.folder, **self.source.file_sums()}
         if self.ids is not None:
-            return {**entry, "ids_from": "stored", "job": self.ids.manifest.job, "run": self.ids.manifest.run}
+            return {
+                **entry,
+                "ids_from": "stored",
+                "job": self.ids.manifest.job,
+                "run": self.ids.manifest.run,
+            }
         return {**entry, "ids_from": None if self.source is None else "logs"}
 
     def read_ids(self, files: Files) -> Longs:
@@ -75,7 +84,10 @@ class EarlierDay:
         ids = [np.zeros(0, np.int64)]
         if self.ids is not None:
             schema = stored_table(self.table)
-            rows = [part_rows(files, part, schema, ["id_hash"]) for part in stored_parts(files, self.ids, self.table)]
+            rows = [
+                part_rows(files, part, schema, ["id_hash"])
+                for part in stored_parts(files, self.ids, self.table)
+            ]
             ids += [buffers.to_numpy(part.column("id_hash"), np.int64) for part in rows]
             if sum(map(len, ids)) != self.ids.manifest.tables[self.table].rows:
                 raise DataError(
@@ -87,15 +99,23 @@ class EarlierDay:
 
 
 def find_earlier(
-    files: Files, layout: Layout, fout: str, stream: str, day: date, jobs: Sequence[str] = (), table: str = JOB_IDS
+    files: Files,
+    layout: Layout,
+    fout: str,
+    stream: str,
+    day: date,
+    jobs: Sequence[str] = (),
+    table: str = JOB_IDS,
 ) -> EarlierDay:
-    """Find the day before ``day``. ``jobs``: those that store the ids of ``stream``, by default the jobs on streams, in
-    ``table``. Raises NotReady (75) where its folder is being copied.
+    """Find the day before ``day``. ``jobs``: those that store the ids of ``stream``, by
+    default the jobs on streams, in ``table``. Raises NotReady (75) where its folder is
+    being copied.
     """
     before = day - timedelta(days=1)
     storing = jobs or ("data_aggregation", find_stream(stream).report)
     try:
-        # On the first day of the stream's epoch another source has counted the jobs that ended on the day before.
+        # On the first day of the stream's epoch another source has counted the jobs
+        # that ended on the day before.
         source = resolve_day(files, layout, stream, before, allow_tmp=True, any_epoch=True)
     except InputMissing as error:
         return EarlierDay(stream, before, missing=f"there is no folder ({error.where})")
@@ -104,7 +124,13 @@ def find_earlier(
         if not _is_folder(files, error.where):
             raise
         return EarlierDay(stream, before, missing=f"its folder has no data ({error.where})")
-    return EarlierDay(stream, before, source, _stored_ids(files, fout, storing, table, source, before), table=table)
+    return EarlierDay(
+        stream,
+        before,
+        source,
+        _stored_ids(files, fout, storing, table, source, before),
+        table=table,
+    )
 
 
 def _is_folder(files: Files, path: object) -> bool:
@@ -123,7 +149,9 @@ def _stored_ids(
             continue
         if current is None:
             continue
-        is_same = any(entry == input_summary(source) for entry in current.manifest.document.get("inputs", ()))
+        is_same = any(
+            entry == input_summary(source) for entry in current.manifest.document.get("inputs", ())
+        )
         if is_same and current.manifest.tables[table].schema == stored_table(table).fingerprint():
             return current
     return None

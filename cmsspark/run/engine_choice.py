@@ -1,7 +1,9 @@
-"""Chooses what runs a job on logs or dumps: processes of this host, or Spark. Both give the same cells.
+"""Chooses what runs a job on logs or dumps: processes of this host, or Spark. Both give
+the same cells.
 
-:func:`choose` is the only place where this is decided. ``run_spark`` calls it before it starts anything and passes the
-result to the job (``--engine processes``, or spark-submit); a job that Python code calls directly calls it itself.
+:func:`choose` is the only place where this is decided. ``run_spark`` calls it before it
+      starts anything and passes the result to the job (``--engine processes``, or
+      spark-submit); a job that Python code calls directly calls it itself.
 """
 
 from __future__ import annotations
@@ -33,22 +35,26 @@ class EngineChoice:
 
 
 def choose(request: JobRequest, layout: Layout, spark_reason: str = "") -> EngineChoice:
-    """Return the engine for a request. ``spark_reason``: what else asks for Spark, such as a profile or an option of
-    Spark.
+    """Return the engine for a request. ``spark_reason``: what else asks for Spark, such
+    as a profile or an option of Spark.
 
-    Looks at the dumps' folders where nothing else decides. Raises UsageError (2) where processes are requested for
-    what only Spark does.
+    Looks at the dumps' folders where nothing else decides. Raises UsageError (2) where
+    processes are requested for what only Spark does.
     """
     if request.engine == SPARK:
         return EngineChoice(SPARK, "--engine spark")
     if request.engine == AUTO and "PYSPARK_GATEWAY_PORT" in os.environ:
         return EngineChoice(SPARK, "spark-submit started the job")
-    reason = spark_reason or ", ".join(_option_reasons(request)) or _location_reason(request, layout)
+    reason = (
+        spark_reason or ", ".join(_option_reasons(request)) or _location_reason(request, layout)
+    )
     reason = reason or _dump_reason(request, layout)
     if not reason:
         return EngineChoice(PROCESSES)
     if request.engine == PROCESSES:
-        raise UsageError("--engine processes cannot do that", found=reason, next_step="leave --engine out")
+        raise UsageError(
+            "--engine processes cannot do that", found=reason, next_step="leave --engine out"
+        )
     return EngineChoice(SPARK, reason)
 
 
@@ -78,7 +84,8 @@ def _location_reason(request: JobRequest, layout: Layout) -> str:
 def _dump_reason(request: JobRequest, layout: Layout) -> str:
     """Say that FILES is too large for an index, where a count needs one; empty where it is not.
 
-    A dump that is missing or damaged is no reason: the job reports it, with its exit code, and needs no JVM for that.
+    A dump that is missing or damaged is no reason: the job reports it, with its exit
+    code, and needs no JVM for that.
     """
     files = LocalFiles()
     if not isinstance(request, DayRequest) or request.join != "auto":
@@ -90,7 +97,9 @@ def _dump_reason(request: JobRequest, layout: Layout) -> str:
         # Not at import: `run_spark` starts quicker without it, and needs it on few hosts.
         from cmsspark.run import reuse
 
-        if reuse.is_possible(request) and reuse.find(request, inputs.resolve(request, layout, files)):
+        if reuse.is_possible(request) and reuse.find(
+            request, inputs.resolve(request, layout, files)
+        ):
             return ""
         return _too_large(request, dbs)
     except CmssparkError:
@@ -103,7 +112,9 @@ def _too_large(request: DayRequest, dbs: Dump) -> str:
 
 
 def check_index(request: DayRequest, resolved: Inputs) -> None:
-    """Raise NotReady (75) where processes were chosen and the dump that is read is too large for them after all."""
+    """Raise NotReady (75) where processes were chosen and the dump that is read is too
+    large for them after all.
+    """
     if not inputs.uses_index(request, resolved.dbs):
         raise NotReady(
             "the DBS dump was replaced while the job started, and processes cannot join one of this size",

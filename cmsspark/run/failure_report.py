@@ -1,6 +1,7 @@
 """A page for each run that failed, in the state directory: the store has nothing of such a run.
 
-``<state>/failed/<job>/<day>/<run>.html``. The pages of a day are removed when a later run of it succeeds.
+``<state>/failed/<job>/<day>/<run>.html``. The pages of a day are removed when a later
+run of it succeeds.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def write(state_dir: Path, run: Run, error: BaseException) -> Path | None:
         finally:
             aside.unlink(missing_ok=True)
         # Runs that began in one second do not stand in their order by name.
-        older = sorted(set(path.parent.glob("*.html")) - {path}, key=lambda file: (file.stat().st_mtime_ns, file.name))
+        older = sorted(
+            set(path.parent.glob("*.html")) - {path},
+            key=lambda file: (file.stat().st_mtime_ns, file.name),
+        )
         for old in older[: 1 - _KEPT]:
             old.unlink()
     except (OSError, MemoryError, ImportError):
@@ -60,10 +64,16 @@ def _folder(state_dir: Path, run: Run) -> Path:
 
 
 def _page(run: Run, error: BaseException) -> str:
-    """Return the page: what failed, where, the next step, what the exit code means, and what else is known."""
+    """Return the page: what failed, where, the next step, what the exit code means, and
+    what else is known.
+    """
     interval = run.details.period or run.day.isoformat()
     ours = as_ours(error)
-    values = {"where": ours.where, "found": ours.found, "next": ours.next_step} if ours is not None else {}
+    values = (
+        {"where": ours.where, "found": ours.found, "next": ours.next_step}
+        if ours is not None
+        else {}
+    )
     process = run.process or {}
     facts = {
         "began": f"{clock.to_second(run.began_ms)} UTC",
@@ -72,7 +82,9 @@ def _page(run: Run, error: BaseException) -> str:
         "store": run.store,
         "result": _result(run, interval),
     }
-    problem = Markup("<p><b>{}</b></p>").format(_lines(ours.problem if ours else run.error or "interrupted"))
+    problem = Markup("<p><b>{}</b></p>").format(
+        _lines(ours.problem if ours else run.error or "interrupted")
+    )
     number = run.exit_code or 0
     meaning = ""
     with suppress(ValueError):

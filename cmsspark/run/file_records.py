@@ -1,6 +1,8 @@
-"""The records of each log file of a day: what the manifest says of them, and files that no record can be read from.
+"""The records of each log file of a day: what the manifest says of them, and files that
+no record can be read from.
 
-A file without one well-formed record is damaged: its records are lost, and a count of lines does not show how many.
+A file without one well-formed record is damaged: its records are lost, and a count of
+lines does not show how many.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class FileRecords:
         return 0 < self.read == self.malformed
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry of the manifest. Counted records are neither malformed nor of another day."""
+        """Return the entry of the manifest. Counted records are neither malformed nor
+        of another day.
+        """
         return {
             "file": self.file,
             "bytes": self.bytes,
@@ -72,12 +76,22 @@ class FileRecords:
 
 
 def list_records(source: DayInput, notes: FileNotes) -> list[FileRecords]:
-    """Return the records of each listed file of a stream, none for a file that no task had a record of."""
+    """Return the records of each listed file of a stream, none for a file that no task
+    had a record of.
+    """
     # Spark names files by URIs.
     listed = {file.path: file.size for file in source.files}
-    names = {next((path for path in spellings(noted) if path in listed), noted): noted for noted in notes.numbers}
+    names = {
+        next((path for path in spellings(noted) if path in listed), noted): noted
+        for noted in notes.numbers
+    }
     return [
-        FileRecords(path, size, reason=notes.reasons.get(names.get(path, ""), ""), **notes.numbers[names[path]])
+        FileRecords(
+            path,
+            size,
+            reason=notes.reasons.get(names.get(path, ""), ""),
+            **notes.numbers[names[path]],
+        )
         if path in names
         else FileRecords(path, size)
         for path, size in listed.items()
@@ -85,12 +99,15 @@ def list_records(source: DayInput, notes: FileNotes) -> list[FileRecords]:
 
 
 def leave_out_damaged(
-    records: Mapping[str, list[FileRecords]], bins: Mapping[str, StreamBins], accepted: Collection[str]
+    records: Mapping[str, list[FileRecords]],
+    bins: Mapping[str, StreamBins],
+    accepted: Collection[str],
 ) -> list[dict[str, Any]]:
-    """Take the ``accepted`` files without a well-formed record out of ``bins``; return their entries of ``damaged``.
+    """Take the ``accepted`` files without a well-formed record out of ``bins``; return
+    their entries of ``damaged``.
 
-    Also fills in the bytes of ``bins``. Raises DataError (65) for a file without a well-formed record that is not
-    accepted.
+    Also fills in the bytes of ``bins``. Raises DataError (65) for a file without a
+    well-formed record that is not accepted.
     """
     damaged = []
     for stream, files in records.items():
@@ -118,7 +135,9 @@ def leave_out_damaged(
 
 def _damaged(stream: str, files: list[FileRecords], count: int) -> DataError:
     first = files[0]
-    more = f", as are {len(files) - 1} more of {pluralize(count, 'file')}" if len(files) > 1 else ""
+    more = (
+        f", as are {len(files) - 1} more of {pluralize(count, 'file')}" if len(files) > 1 else ""
+    )
     return DataError(
         f"{stream}: a file without one well-formed record is damaged{more}",
         where=first.file,
@@ -132,8 +151,11 @@ DAYS_KEPT: Final = 90
 _EXAMPLES: Final = 5
 
 
-def quarantine(folder: Path, records: Iterator[Mapping[str, Any]]) -> tuple[str, dict[str, list[str]]]:
-    """Write malformed records to a private file in ``folder``, ``<state>/quarantine/<job>/<day>``, and prune it.
+def quarantine(
+    folder: Path, records: Iterator[Mapping[str, Any]]
+) -> tuple[str, dict[str, list[str]]]:
+    """Write malformed records to a private file in ``folder``,
+    ``<state>/quarantine/<job>/<day>``, and prune it.
 
     Returns the file, and by stream a few examples without values. Raises OSError.
     """
@@ -147,13 +169,16 @@ def quarantine(folder: Path, records: Iterator[Mapping[str, Any]]) -> tuple[str,
             sink.write(json.dumps(record) + "\n")
             shown = examples.setdefault(record["stream"], [])
             if len(shown) < _EXAMPLES:
-                shown.append(f"{Path(record['file']).name}, record {record['position']}: {record['reason']}")
+                shown.append(
+                    f"{Path(record['file']).name}, record {record['position']}: {record['reason']}"
+                )
     prune(folder.parents[1], clock.now_ms() / 1000)
     return str(target), examples
 
 
 def prune(root: Path, now: float, days: int = DAYS_KEPT) -> None:
-    """Remove files below the quarantine ``root`` that are older than ``days``; ``now`` in seconds since 1970.
+    """Remove files below the quarantine ``root`` that are older than ``days``; ``now``
+    in seconds since 1970.
 
     Files that cannot be removed stay until the next run.
     """

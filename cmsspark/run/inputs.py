@@ -1,4 +1,5 @@
-"""The inputs of a job on log streams: each stream's files and the dumps, fixed before anything is read.
+"""The inputs of a job on log streams: each stream's files and the dumps, fixed before
+anything is read.
 
 Imports neither pyspark nor Arrow: ``run_spark`` chooses the engine with the same functions.
 """
@@ -23,20 +24,27 @@ from cmsspark.sources.folders import DayInput, Dump, Layout
 from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS, STREAMS_OF_JOBS
 from cmsspark.store import results
 
-#: A FILES dump larger than this on disk is joined by shuffle: some 200 million files, an index of 2.4 GB a host.
+#: A FILES dump larger than this on disk is joined by shuffle: some 200 million files,
+#: an index of 2.4 GB a host.
 INDEX_DUMP_BYTES: Final = 30_000_000_000
 #: The key below ``spark`` in the settings that sets another limit.
 INDEX_DUMP_BYTES_KEY: Final = "spark.cmsspark.indexDumpBytes"
 
 
 def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
-    """Fix what is read: each stream's files, and the dumps. Raises InputMissing (66) and NotReady (75)."""
+    """Fix what is read: each stream's files, and the dumps. Raises InputMissing (66)
+    and NotReady (75).
+    """
     streams: list[DayInput] = []
     missing: list[str] = []
     warnings: list[str] = []
     for stream in request.streams:
         try:
-            streams.append(folders.resolve_day(files, layout, stream, request.day, allow_tmp=request.allow_tmp))
+            streams.append(
+                folders.resolve_day(
+                    files, layout, stream, request.day, allow_tmp=request.allow_tmp
+                )
+            )
         except (InputMissing, NotReady) as error:
             if not request.allow_missing:
                 raise
@@ -44,14 +52,19 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
             warnings.append(f"{stream} is left out: {error.problem}")
     if not streams:
         raise InputMissing(
-            f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
+            f"none of {', '.join(request.streams)} is there for {request.day}",
+            found="; ".join(warnings),
         )
     before = _replaced(request, files)
-    if before is not None and (lost := [stream for stream in before.streams if stream not in request.streams]):
+    if before is not None and (
+        lost := [stream for stream in before.streams if stream not in request.streams]
+    ):
         warnings.append(f"the result that this one replaces also has {', '.join(lost)}")
     served = layout.epochs.source(REPLICAS_ROLE, request.day)
     dumps = _kept_dumps(request, layout, files, ("dbs", served))
-    dbs = dumps.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, dbs_tables(request))
+    dbs = dumps.get("dbs") or folders.choose_dbs_dump(
+        files, layout, request.day, dbs_tables(request)
+    )
     replicas = None
     if any(source.stream in STREAMS_NEEDING_REPLICAS for source in streams):
         try:
@@ -73,7 +86,10 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
     names = [*(source.stream for source in streams), *([replicas.kind] if replicas else [])]
     epochs = layout.epochs.of_day(request.day, names)
     inputs = Inputs(files, streams, missing, dbs, replicas, warnings, accepted, epochs, earlier)
-    for texts in (*(source.warnings for source in streams), *(dump.warnings for dump in inputs.dumps)):
+    for texts in (
+        *(source.warnings for source in streams),
+        *(dump.warnings for dump in inputs.dumps),
+    ):
         warnings += texts
     return inputs
 
@@ -81,18 +97,23 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
 def resolve_dbs_dump(request: DayRequest, layout: Layout, files: Files) -> Dump:
     """Return the DBS dump that :func:`resolve` fixes. Raises InputMissing (66) and NotReady (75)."""
     dumps = _kept_dumps(request, layout, files, ("dbs",))
-    return dumps.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, dbs_tables(request))
+    return dumps.get("dbs") or folders.choose_dbs_dump(
+        files, layout, request.day, dbs_tables(request)
+    )
 
 
 def dbs_tables(request: DayRequest) -> tuple[str, ...]:
-    """Return the tables of DBS that the request needs. Jobs name their dataset, so that no file is looked up."""
+    """Return the tables of DBS that the request needs. Jobs name their dataset, so that
+    no file is looked up.
+    """
     is_of_jobs = all(stream in STREAMS_OF_JOBS for stream in request.streams)
     return tuple(table for table in DUMPS["dbs"].for_streams if not is_of_jobs or table != "FILES")
 
 
 def uses_index(request: DayRequest, dbs: Dump) -> bool:
-    """Return whether files find their dataset in the index: as ``--join`` says, or where FILES is small enough for an
-    index on each host. Raises SettingsError (78) where the limit is no number.
+    """Return whether files find their dataset in the index: as ``--join`` says, or
+    where FILES is small enough for an index on each host. Raises SettingsError (78)
+    where the limit is no number.
     """
     if request.join != "auto":
         return request.join == "index"
@@ -105,7 +126,9 @@ def files_dump_bytes(dbs: Dump) -> int:
 
 
 def index_dump_bytes(settings: Settings) -> int:
-    """Return the largest FILES table, in bytes on disk, that an index is made of. Raises SettingsError (78)."""
+    """Return the largest FILES table, in bytes on disk, that an index is made of.
+    Raises SettingsError (78).
+    """
     value = settings.spark.get(INDEX_DUMP_BYTES_KEY)
     if value is None:
         return INDEX_DUMP_BYTES
@@ -125,14 +148,18 @@ def _replaced(request: DayRequest, files: Files) -> Manifest | None:
     if not request.fout:
         return None
     try:
-        return results.current(files, request.fout, request.job, request.tables[0], request.day).manifest
+        return results.current(
+            files, request.fout, request.job, request.tables[0], request.day
+        ).manifest
     except (InputMissing, DataError):
         return None
 
 
-def _kept_dumps(request: DayRequest, layout: Layout, files: Files, kinds: Sequence[str]) -> dict[str, Dump]:
-    """Return the dumps that the day's current result was made with; they stay chosen until ``--refresh-dumps`` (rule
-    17).
+def _kept_dumps(
+    request: DayRequest, layout: Layout, files: Files, kinds: Sequence[str]
+) -> dict[str, Dump]:
+    """Return the dumps that the day's current result was made with; they stay chosen
+    until ``--refresh-dumps`` (rule 17).
 
     Dumps outside this run's folders are not kept: with another root all inputs are different.
     """
@@ -141,7 +168,9 @@ def _kept_dumps(request: DayRequest, layout: Layout, files: Files, kinds: Sequen
         return {}
     dumps = {}
     for kind, dump in before.dumps.items():
-        if kind not in kinds or not any(location.holds(dump.folder) for location in layout.locations[kind]):
+        if kind not in kinds or not any(
+            location.holds(dump.folder) for location in layout.locations[kind]
+        ):
             continue
         tables = dbs_tables(request) if kind == "dbs" else DUMPS[kind].for_streams
         kept_dump = folders.dump_at(files, kind, dump.folder, request.day, dump.day, tables)
@@ -159,7 +188,11 @@ def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozens
     accepted = set()
     for name in named:
         names = spellings(name)
-        fits = [path for path in listed if path in names or ("/" not in name and path.endswith(f"/{name}"))]
+        fits = [
+            path
+            for path in listed
+            if path in names or ("/" not in name and path.endswith(f"/{name}"))
+        ]
         if len(fits) != 1:
             raise UsageError(
                 f"--accept-damaged must name one file of the day's logs, not {name!r}",
@@ -174,5 +207,7 @@ def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozens
 
 
 def spellings(path: str) -> set[str]:
-    """Return a path as it may stand in a list of files: Spark names files by URIs with ``%20`` for a space."""
+    """Return a path as it may stand in a list of files: Spark names files by URIs with
+    ``%20`` for a space.
+    """
     return {path, os.path.abspath(local_path(path))} if is_local(path) else {path, unquote(path)}

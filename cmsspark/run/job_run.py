@@ -1,4 +1,6 @@
-"""The begin of a run of a job on a day's logs or dumps: where its inputs are, its engine, its lease."""
+"""The begin of a run of a job on a day's logs or dumps: where its inputs are, its
+engine, its lease.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from cmsspark.sources.layout import Layout
 
 @dataclass(frozen=True)
 class JobRun:
-    """A run that has begun. ``is_local``: the inputs and the store are on this host's disks; then it has its lease."""
+    """A run that has begun. ``is_local``: the inputs and the store are on this host's
+    disks; then it has its lease.
+    """
 
     layout: Layout
     is_local: bool
@@ -28,8 +32,8 @@ class JobRun:
 def begin(request: JobRequest, log: Callable[[str], None] | None = None) -> Iterator[JobRun]:
     """Choose the engine of a request, and run the block as a run of its job.
 
-    Raises UsageError (2) and SettingsError (78) where the engine is not available, NotReady (75) where another process
-    works on the day.
+    Raises UsageError (2) and SettingsError (78) where the engine is not available,
+    NotReady (75) where another process works on the day.
     """
     layout = Layout.from_settings(request.settings, request.root)
     is_local = is_all_local(layout, request.sources, request.fout)

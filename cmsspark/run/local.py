@@ -22,7 +22,9 @@ from cmsspark.store.staged_runs import StagedRun
 
 @contextmanager
 def worker_pool() -> Iterator[WorkerPool]:
-    """Start the worker processes. SIGTERM or SIGHUP to this process ends them too, and removes unfinished results."""
+    """Start the worker processes. SIGTERM or SIGHUP to this process ends them too, and
+    removes unfinished results.
+    """
     # Imported before the processes are forked, so that they share it.
     import pyarrow.compute
     import pyarrow.parquet  # noqa: F401
@@ -49,7 +51,9 @@ class LocalRunner:
 
 @dataclass
 class LocalResult:
-    """A day that processes have counted: its side rows (see ``Aggregated.side_rows``) and its tables."""
+    """A day that processes have counted: its side rows (see ``Aggregated.side_rows``)
+    and its tables.
+    """
 
     merged: Aggregated
     day: date
@@ -68,7 +72,9 @@ class LocalResult:
         """Write a table of the run and return its number of rows."""
         if table in JOB_TABLES:
             return run.write_arrow(self.jobs.table(table, self.day), table)
-        make = {"partials": self.merged.partials, SITE_PAIRS: self.merged.site_pairs}.get(table, self.merged.report)
+        make = {"partials": self.merged.partials, SITE_PAIRS: self.merged.site_pairs}.get(
+            table, self.merged.report
+        )
         return run.write_arrow(make(self.day, stored_table(table)), table)
 
     def cluster_events(self) -> list[dict[str, Any]]:
@@ -81,7 +87,9 @@ class LocalResult:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM and SIGHUP, as on Ctrl-C. An ignored signal (``nohup``) stays ignored."""
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP, as on Ctrl-C. An ignored signal
+    (``nohup``) stays ignored.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

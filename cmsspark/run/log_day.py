@@ -1,4 +1,6 @@
-"""Counts a day of log streams: resolves the inputs, scans, checks and stores. All jobs on log streams run this."""
+"""Counts a day of log streams: resolves the inputs, scans, checks and stores. All jobs
+on log streams run this.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,9 @@ FETCHES: Final = 4
 def run(request: DayRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
     """Count the day and store its tables; return the run's location and manifest.
 
-    Raises UsageError (2) and SettingsError (78) where the engine is not available; InputMissing (66), NotReady (75),
-    DataError (65), OutputError (73): the previous result stays.
+    Raises UsageError (2) and SettingsError (78) where the engine is not available;
+    InputMissing (66), NotReady (75), DataError (65), OutputError (73): the previous
+    result stays.
     """
     reconciliation.parse_tolerances(request.max_malformed, request.streams)
     with begin(request, log) as job_run:
@@ -69,7 +72,9 @@ def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTa
             return LogDayRun(request, inputs, None, run_context).store_reused(earlier)
         engine_choice.check_index(request, inputs)
         map_parts = partial(pool.map, label="building the catalogue")
-        day_run = LogDayRun(request, inputs, _snapshots(request, inputs, run_context.log, map_parts), run_context)
+        day_run = LogDayRun(
+            request, inputs, _snapshots(request, inputs, run_context.log, map_parts), run_context
+        )
         return day_run.count(local.LocalRunner(pool))
 
 
@@ -91,7 +96,12 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
             with ThreadPoolExecutor(FETCHES) as fetching:
                 rucio = partial(_disk_replicas, request, inputs, starting.result)
                 opened = _snapshots(
-                    request, inputs, run_context.log, fetching.map, has_index=has_index, disk_replicas=rucio
+                    request,
+                    inputs,
+                    run_context.log,
+                    fetching.map,
+                    has_index=has_index,
+                    disk_replicas=rucio,
                 )
         spark = starting.result()
         log_page(spark, run_context.log)
@@ -111,8 +121,12 @@ def _read_rses(request: DayRequest, inputs: Inputs) -> Rses | None:
     return rses
 
 
-def _disk_replicas(request: DayRequest, inputs: Inputs, start: Callable[[], SparkSession], spill: Path) -> list[Part]:
-    """Return replicas of blocks on disk by Rucio. Its rows of files are too many for one host: Spark reads them."""
+def _disk_replicas(
+    request: DayRequest, inputs: Inputs, start: Callable[[], SparkSession], spill: Path
+) -> list[Part]:
+    """Return replicas of blocks on disk by Rucio. Its rows of files are too many for
+    one host: Spark reads them.
+    """
     del spill
     rses = _read_rses(request, inputs)
     assert rses is not None and inputs.replicas is not None
@@ -122,7 +136,9 @@ def _disk_replicas(request: DayRequest, inputs: Inputs, start: Callable[[], Spar
 
 @dataclass
 class LogDayRun:
-    """A run with its resolved inputs. ``opened`` is None where Spark's shuffle join attaches the datasets."""
+    """A run with its resolved inputs. ``opened`` is None where Spark's shuffle join
+    attaches the datasets.
+    """
 
     request: DayRequest
     inputs: Inputs
@@ -158,13 +174,20 @@ class LogDayRun:
         streams = self.request.streams
         outcome = reuse.restore_outcome(earlier, streams)
         return self._staged(
-            lambda run_now: self._stored(run_now, outcome, lambda run, table: reuse.write(earlier, streams, run, table))
+            lambda run_now: self._stored(
+                run_now, outcome, lambda run, table: reuse.write(earlier, streams, run, table)
+            )
         )
 
     def _stored(
-        self, run_now: StagedRun, outcome: day_result.DayOutcome, write: Callable[[StagedRun, str], int]
+        self,
+        run_now: StagedRun,
+        outcome: day_result.DayOutcome,
+        write: Callable[[StagedRun, str], int],
     ) -> results.CurrentTable:
-        return day_result.store_day(self.request, self.inputs, outcome, write, run_now, self.run_context)
+        return day_result.store_day(
+            self.request, self.inputs, outcome, write, run_now, self.run_context
+        )
 
     def _staged(self, store: Callable[[StagedRun], results.CurrentTable]) -> results.CurrentTable:
         """Store within a staged run; a failure leaves the store unchanged."""
@@ -174,11 +197,15 @@ class LogDayRun:
                 return store(run_now)
         except Exception as error:
             catalogue = self.opened.catalogue if self.opened else None
-            raise overflow.explained(unwrap_cause(error), self.request, self.inputs, catalogue) from None
+            raise overflow.explained(
+                unwrap_cause(error), self.request, self.inputs, catalogue
+            ) from None
 
     def context(self) -> TaskContext:
         """Return the context of all tasks."""
-        key = pseudonyms.load_or_make(self.request.settings.state_dir / pseudonyms.KEY_FILE, self.request.day)
+        key = pseudonyms.load_or_make(
+            self.request.settings.state_dir / pseudonyms.KEY_FILE, self.request.day
+        )
         opened = self.opened
         catalogue = str(opened.catalogue) if opened and opened.catalogue else None
         replicas = str(opened.replicas) if opened and opened.replicas else None
@@ -187,9 +214,13 @@ class LogDayRun:
         if opened and opened.job_inputs:
             (earlier,) = self.inputs.earlier
             ids, spool = earlier.read_ids(self.inputs.files), str(self.request.settings.cache_dir)
-            jobs = HtcondorMergeSpec(earlier.stream, str(opened.job_inputs), replicas, key, ids, spool)
+            jobs = HtcondorMergeSpec(
+                earlier.stream, str(opened.job_inputs), replicas, key, ids, spool
+            )
         accepted = self.inputs.accepted
-        return TaskContext(self.request.day, catalogue, replicas, key, reader, accepted=accepted, jobs=jobs)
+        return TaskContext(
+            self.request.day, catalogue, replicas, key, reader, accepted=accepted, jobs=jobs
+        )
 
 
 def _session(job: str) -> SparkSession:
@@ -207,7 +238,9 @@ def _snapshots(
     has_index: bool = True,
     disk_replicas: catalogue_snapshots.DiskReplicas | None = None,
 ) -> catalogue_snapshots.Snapshots:
-    """Return the snapshots that the inputs need; without ``has_index`` only those of jobs, as Spark joins files."""
+    """Return the snapshots that the inputs need; without ``has_index`` only those of
+    jobs, as Spark joins files.
+    """
     began = time.monotonic()
     cache = request.settings.cache_dir / "catalogue"
     opened = catalogue_snapshots.open_snapshots(
@@ -223,7 +256,9 @@ def _snapshots(
     )
     if opened.built:
         trim()
-        content = pluralize(opened.report.files, "file") if opened.report else "blocks and datasets"
+        content = (
+            pluralize(opened.report.files, "file") if opened.report else "blocks and datasets"
+        )
         log(f"catalogue of {content} built in {time.monotonic() - began:.1f} s")
     return opened
 
@@ -231,5 +266,9 @@ def _snapshots(
 def stream_files(inputs: Inputs) -> list[StreamFiles]:
     """Return the files of each stream as the scan takes them."""
     streams = [StreamFiles.from_input(source) for source in inputs.streams]
-    earlier = [StreamFiles.from_input(day.to_read, day.day) for day in inputs.earlier if day.to_read is not None]
+    earlier = [
+        StreamFiles.from_input(day.to_read, day.day)
+        for day in inputs.earlier
+        if day.to_read is not None
+    ]
     return streams + earlier

@@ -1,4 +1,6 @@
-"""``--patterns`` and ``--antipatterns`` of jobs on dumps: which datasets are in the result, by their names."""
+"""``--patterns`` and ``--antipatterns`` of jobs on dumps: which datasets are in the
+result, by their names.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,19 @@ if TYPE_CHECKING:
 
 
 def pattern_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the options; the command gets ``patterns`` and ``antipatterns``, None where not given."""
+    """Return the options; the command gets ``patterns`` and ``antipatterns``, None
+    where not given.
+    """
     for option in (
-        click.option("--antipatterns", metavar="LIST", help="Leave out datasets with these names, such as *RelVal*."),
         click.option(
-            "--patterns", metavar="LIST", help="Only datasets with these names: /*/*/AOD,/ZMM*; marks it partial."
+            "--antipatterns",
+            metavar="LIST",
+            help="Leave out datasets with these names, such as *RelVal*.",
+        ),
+        click.option(
+            "--patterns",
+            metavar="LIST",
+            help="Only datasets with these names: /*/*/AOD,/ZMM*; marks it partial.",
         ),
     ):
         command = option(command)
@@ -27,8 +37,9 @@ def pattern_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class NamePatterns:
-    """Names of datasets: of ``patterns`` one must match, of ``antipatterns`` none may. ``*`` stands for any characters,
-    ``?`` for one; the whole name must match. An empty tuple of patterns matches every name.
+    """Names of datasets: of ``patterns`` one must match, of ``antipatterns`` none may.
+    ``*`` stands for any characters, ``?`` for one; the whole name must match. An empty
+    tuple of patterns matches every name.
     """
 
     patterns: tuple[str, ...] = ()
@@ -50,7 +61,9 @@ class NamePatterns:
         return {"patterns": list(self.patterns), "antipatterns": list(self.antipatterns)}
 
     def select(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows whose ``dataset_name`` stays; a null name stays only where there are no patterns."""
+        """Return the rows whose ``dataset_name`` stays; a null name stays only where
+        there are no patterns.
+        """
         import polars as pl
 
         name = pl.col("dataset_name")
@@ -71,4 +84,7 @@ def _expression(patterns: tuple[str, ...]) -> str:
 
 
 def _to_regex(pattern: str) -> str:
-    return "".join({"*": r"[^\n]*", "?": r"[^\n]"}.get(character) or re.escape(character) for character in pattern)
+    return "".join(
+        {"*": r"[^\n]*", "?": r"[^\n]"}.get(character) or re.escape(character)
+        for character in pattern
+    )

@@ -53,13 +53,19 @@ class Largest(NamedTuple):
 
 def build_reader(request: DayRequest) -> Any:
     """Return what makes the readers of a run: of (stream, form, day)."""
-    return partial(Reader, line_limit=request.settings.max_line_bytes, above=request.quarantine_above)
+    return partial(
+        Reader, line_limit=request.settings.max_line_bytes, above=request.quarantine_above
+    )
 
 
-def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: Path | None) -> Exception:
-    """Return the error; for a sum beyond 64 bits, one that names stream, dataset, file and line of the largest record.
+def explained(
+    error: Exception, request: DayRequest, inputs: Inputs, catalogue: Path | None
+) -> Exception:
+    """Return the error; for a sum beyond 64 bits, one that names stream, dataset, file
+    and line of the largest record.
 
-    The logs are read again for that, where they lie on a local disk or are no larger than MOST_COPIED_BYTES.
+    The logs are read again for that, where they lie on a local disk or are no larger
+    than MOST_COPIED_BYTES.
     """
     if not isinstance(error, DataError) or _MARK not in error.problem:
         return error
@@ -71,9 +77,15 @@ def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: 
         record = None
     if record is None:
         next_step = "--quarantine-above BYTES (or seconds) puts larger records in quarantine and marks the result"
-        return DataError(error.problem, where=error.where, found=error.found, next_step=f"{next_step} partial")
+        return DataError(
+            error.problem, where=error.where, found=error.found, next_step=f"{next_step} partial"
+        )
     unit, factor = ("bytes", 1) if record.column == BYTES else ("seconds", 1000)
-    more = f" and {pluralize(record.oversized_count - 1, 'other record')}" if record.oversized_count > 1 else ""
+    more = (
+        f" and {pluralize(record.oversized_count - 1, 'other record')}"
+        if record.oversized_count > 1
+        else ""
+    )
     return DataError(
         f"{record.stream}, {record.what}: a sum is {_MARK} ({error.problem})",
         where=f"{record.file}, {'record' if record.file.endswith('.avro') else 'line'} {record.position}",
@@ -83,7 +95,9 @@ def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: 
     )
 
 
-def _largest(request: DayRequest, inputs: Inputs, catalogue: Path | None, column: str) -> list[Largest]:
+def _largest(
+    request: DayRequest, inputs: Inputs, catalogue: Path | None, column: str
+) -> list[Largest]:
     with _opened(inputs, catalogue) as in_dbs:
         search = _Search(request, inputs, column, in_dbs)
         return [record for source in inputs.streams if (record := search.find(source)) is not None]
@@ -91,7 +105,9 @@ def _largest(request: DayRequest, inputs: Inputs, catalogue: Path | None, column
 
 @contextmanager
 def _opened(inputs: Inputs, catalogue: Path | None) -> Iterator[Catalogue | None]:
-    """Yield the catalogue; with Spark's shuffle join, which needs none, it is built for this question alone."""
+    """Yield the catalogue; with Spark's shuffle join, which needs none, it is built for
+    this question alone.
+    """
     if catalogue is not None or not inputs.has_accesses:
         yield None if catalogue is None else Catalogue(catalogue)
         return
@@ -102,7 +118,9 @@ def _opened(inputs: Inputs, catalogue: Path | None) -> Iterator[Catalogue | None
 
 @contextmanager
 def _copied(files: Files, path: str) -> Iterator[Path]:
-    """Yield a file's local path; of one that lies elsewhere, that of a copy, which is removed at the end."""
+    """Yield a file's local path; of one that lies elsewhere, that of a copy, which is
+    removed at the end.
+    """
     if is_local(path):
         yield Path(local_path(path))
         return
@@ -114,7 +132,9 @@ def _copied(files: Files, path: str) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class _Search:
-    """A search for a column's largest value in a day's logs. ``catalogue``: None where no file is looked up."""
+    """A search for a column's largest value in a day's logs. ``catalogue``: None where
+    no file is looked up.
+    """
 
     request: DayRequest
     inputs: Inputs
@@ -123,12 +143,17 @@ class _Search:
 
     def find(self, source: DayInput) -> Largest | None:
         """Return the record of a stream with the largest value; None where no value is above 0."""
-        if sum(listed.size for listed in source.files if not is_local(listed.path)) > MOST_COPIED_BYTES:
+        if (
+            sum(listed.size for listed in source.files if not is_local(listed.path))
+            > MOST_COPIED_BYTES
+        ):
             return None
         file, total = "", 0
         top: list[int] = []
         for listed in source.files:
-            reader = build_reader(self.request)(source.stream, source.format_name, self.request.day)
+            reader = build_reader(self.request)(
+                source.stream, source.format_name, self.request.day
+            )
             for batch in self._read(reader, listed.path):
                 values = self._matched(source, batch)
                 if values and max(values) > max(top[:1], default=0):
@@ -141,7 +166,9 @@ class _Search:
         with _copied(self.inputs.files, path) as local, open(local, "rb") as stream:
             yield from reader.file(stream, path, accept_damaged=path in self.inputs.accepted)
 
-    def _locate(self, source: DayInput, file: str, most: int, least: int, count: int) -> Largest | None:
+    def _locate(
+        self, source: DayInput, file: str, most: int, least: int, count: int
+    ) -> Largest | None:
         """Read a file once more for the position of its record with the largest value."""
         # The reader names records above the limit.
         limit = most - 1 if self.column == BYTES else (most - 1) // 1000
@@ -150,21 +177,31 @@ class _Search:
         for _ in self._read(reader, file):
             pass
         for record in reader.oversized:
-            subject = self._name(source, record.name) if record.values[self.column] == most else None
+            subject = (
+                self._name(source, record.name) if record.values[self.column] == most else None
+            )
             if subject is not None:
                 position = (record.file, record.position)
                 return Largest(source.stream, subject, self.column, most, *position, least, count)
         return None
 
     def _matched(self, source: DayInput, batch: AccessBatch) -> list[int]:
-        """Return the values of jobs, which name their dataset, or of accesses whose file is in the catalogue."""
-        if source.stream in STREAMS_OF_JOBS or self.catalogue is None or not largest(batch, self.column):
+        """Return the values of jobs, which name their dataset, or of accesses whose
+        file is in the catalogue.
+        """
+        if (
+            source.stream in STREAMS_OF_JOBS
+            or self.catalogue is None
+            or not largest(batch, self.column)
+        ):
             return select_values(batch, self.column)
         unpacked = batch.unpack()
         is_there = self.catalogue.lookup([lfn.encode() for lfn in unpacked.lfns]) != NOT_THERE
         values = getattr(unpacked, self.column) or [None] * len(unpacked.lfns)
         return [
-            value for value, is_value in zip(values, is_there.tolist(), strict=True) if is_value and value is not None
+            value
+            for value, is_value in zip(values, is_there.tolist(), strict=True)
+            if is_value and value is not None
         ]
 
     def _name(self, source: DayInput, name: str) -> str | None:
@@ -181,8 +218,8 @@ class _Search:
 
 
 def _least(top: list[int], total: int) -> tuple[int, int]:
-    """Return the least of the largest values, ``top``, without which all values fit 64 bits together, and how many
-    these are.
+    """Return the least of the largest values, ``top``, without which all values fit 64
+    bits together, and how many these are.
 
     Where they do not fit without all of ``top`` either, the least of these.
     """

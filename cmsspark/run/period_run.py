@@ -1,4 +1,6 @@
-"""Runs that make tables of stored days: how they begin, the steps that store them, what their manifests share."""
+"""Runs that make tables of stored days: how they begin, the steps that store them, what
+their manifests share.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,20 @@ Days = TypeVar("Days", bound=StoredDays)
 
 @contextmanager
 def run_on_days(
-    settings: Settings, fout: str, job: str, period: Period, log: Callable[[str], None] | None,
-    find: Callable[[Files, str, Period], Days], *, allow_missing: bool,
-) -> Iterator[tuple[RunContext, Days]]:  # fmt: skip
+    settings: Settings,
+    fout: str,
+    job: str,
+    period: Period,
+    log: Callable[[str], None] | None,
+    find: Callable[[Files, str, Period], Days],
+    *,
+    allow_missing: bool,
+) -> Iterator[tuple[RunContext, Days]]:
     """Begin a run of a job of periods; yields it with the days that ``find`` finds in the store.
 
-    They are all there unless ``allow_missing``. On any failure the previous result stays. Raises InputMissing (66) that
-    names the days that are not stored, DataError (65) where they cannot be combined, NotReady (75), OutputError (73).
+    They are all there unless ``allow_missing``. On any failure the previous result
+    stays. Raises InputMissing (66) that names the days that are not stored, DataError
+    (65) where they cannot be combined, NotReady (75), OutputError (73).
     """
     with running(settings, fout, job, period, log) as run_context:
         files = open_store(fout, f"cmsspark {job}", settings)
@@ -57,32 +66,50 @@ def with_period(rows: pl.DataFrame, period: Period) -> pl.DataFrame:
 
 
 def store_tables(
-    run_context: RunContext, files: Files, tables: Mapping[str, pl.DataFrame], manifest: Mapping[str, Any],
-    summary: str, write: Callable[[StagedRun], Mapping[str, Any]] = lambda staged: {},
-) -> CurrentTable:  # fmt: skip
-    """Store the tables, the first one as the job's own, and log the warnings of the manifest and the ``summary``.
+    run_context: RunContext,
+    files: Files,
+    tables: Mapping[str, pl.DataFrame],
+    manifest: Mapping[str, Any],
+    summary: str,
+    write: Callable[[StagedRun], Mapping[str, Any]] = lambda staged: {},
+) -> CurrentTable:
+    """Store the tables, the first one as the job's own, and log the warnings of the
+    manifest and the ``summary``.
 
-    ``write`` adds other files to the folder of the run, and returns entries of the manifest. Raises OutputError (73).
+    ``write`` adds other files to the folder of the run, and returns entries of the
+    manifest. Raises OutputError (73).
     """
     with run_context.staged(files) as staged:
         for name, rows in tables.items():
             staged.write_arrow(rows.to_arrow().cast(stored_table(name).arrow()), name)
-        entries = {"versions": versions(), "timestamp": start_ms(run_context.interval), **write(staged)}
+        entries = {
+            "versions": versions(),
+            "timestamp": start_ms(run_context.interval),
+            **write(staged),
+        }
         done = staged.commit({**manifest, **entries, "seconds": round(run_context.seconds(), 1)})
     for text in done.manifest.warnings:
         run_context.log(f"warning: {text}")
     interval = run_context.interval
-    name = f"{run_context.job} of {interval}" if isinstance(interval, date) else f"{run_context.job} {interval}"
+    name = (
+        f"{run_context.job} of {interval}"
+        if isinstance(interval, date)
+        else f"{run_context.job} {interval}"
+    )
     run_context.log(f"{name}: {summary} stored in {done.path} after {run_context.seconds():.1f} s")
     run_context.manifest = done.manifest
     return done
 
 
 def store_period(
-    run_context: RunContext, days: StoredDays, tables: Mapping[str, pl.DataFrame], source: str | None = None,
+    run_context: RunContext,
+    days: StoredDays,
+    tables: Mapping[str, pl.DataFrame],
+    source: str | None = None,
     **entries: Any,
-) -> CurrentTable:  # fmt: skip
-    """Store tables of a period, made from the rows that its days have of the table ``source``, as :func:`store_tables`.
+) -> CurrentTable:
+    """Store tables of a period, made from the rows that its days have of the table
+    ``source``, as :func:`store_tables`.
 
     ``entries``: further ones of the manifest.
     """
@@ -93,16 +120,24 @@ def store_period(
         "first_day": period.first.isoformat(),
         "last_day": period.last.isoformat(),
         **describe_days(days),
-        **({"inputs": [_describe_input(day, days.partials[day], source) for day in days.partials]} if source else {}),
+        **(
+            {"inputs": [_describe_input(day, days.partials[day], source) for day in days.partials]}
+            if source
+            else {}
+        ),
         **entries,
     }
-    counts = ", ".join(f"{pluralize(rows.height, 'row')} of {name}" for name, rows in tables.items())
+    counts = ", ".join(
+        f"{pluralize(rows.height, 'row')} of {name}" for name, rows in tables.items()
+    )
     summary = f"{counts} from {pluralize(len(days.partials), 'day')}"
     return store_tables(run_context, days.files, tables, manifest, summary)
 
 
 def describe_days(days: StoredDays) -> dict[str, Any]:
-    """Return what a manifest says of the stored days: the run of each, those that are missing or partial, warnings."""
+    """Return what a manifest says of the stored days: the run of each, those that are
+    missing or partial, warnings.
+    """
     return {
         # A run of a day that changes makes what was made from it stale.
         "days": {day.isoformat(): table.manifest.rows_run for day, table in days.partials.items()},

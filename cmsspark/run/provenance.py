@@ -1,4 +1,6 @@
-"""The inputs and versions of a run as its manifest has them, and the check that the inputs did not change."""
+"""The inputs and versions of a run as its manifest has them, and the check that the
+inputs did not change.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from cmsspark.store.staged_runs import STORE_VERSION
 
 
 def is_all_local(layout: Layout, sources: Iterable[str], fout: str) -> bool:
-    """Return whether the inputs and the store are on the local disk, where no JVM is needed to list them."""
+    """Return whether the inputs and the store are on the local disk, where no JVM is
+    needed to list them.
+    """
     locations = [location.folder for source in sources for location in layout.locations[source]]
     return all(is_local(location) for location in (*locations, fout))
 
@@ -29,13 +33,16 @@ def check_unchanged(files: Files, inputs: Iterable[DayInput | Dump]) -> None:
     if changes:
         raise DataError(
             "the input changed while it was read",
-            found="; ".join(changes[:5]) + (f" and {len(changes) - 5} more" if len(changes) > 5 else ""),
+            found="; ".join(changes[:5])
+            + (f" and {len(changes) - 5} more" if len(changes) > 5 else ""),
             next_step="run it again when no process writes there",
         )
 
 
 def dumps_summary(dumps: Iterable[Dump]) -> dict[str, dict[str, Any]]:
-    """Return the dumps that were chosen, by kind; ``day`` is null for the legacy ``current`` folder."""
+    """Return the dumps that were chosen, by kind; ``day`` is null for the legacy
+    ``current`` folder.
+    """
     return {
         dump.kind: {
             "folder": dump.folder,
@@ -59,9 +66,14 @@ def input_summary(source: DayInput) -> dict[str, Any]:
 
 
 def settings_summary(settings: Settings, dumps: Iterable[Dump]) -> dict[str, Any]:
-    """Return the settings that change counts: the maximum of bytes of a line, and exceptions to the sites of RSEs."""
+    """Return the settings that change counts: the maximum of bytes of a line, and
+    exceptions to the sites of RSEs.
+    """
     has_rses = any(dump.kind == "rucio" for dump in dumps)
-    return {"max_line_bytes": settings.max_line_bytes, "rses": load_sites(settings.rses) if has_rses else {}}
+    return {
+        "max_line_bytes": settings.max_line_bytes,
+        "rses": load_sites(settings.rses) if has_rses else {},
+    }
 
 
 def versions() -> dict[str, Any]:

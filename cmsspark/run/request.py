@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """The request of a job on a day's logs or dumps: what to make, where to store it, and with which engine."""
+    """The request of a job on a day's logs or dumps: what to make, where to store it,
+    and with which engine.
+    """
 
     job: str
     day: date
@@ -28,7 +30,8 @@ class JobRequest:
     settings: Settings
     root: str | None = None
     fmt: str = "parquet"
-    #: ``processes`` of this host, ``spark``, or ``auto``: processes where they can and nothing requests Spark.
+    #: ``processes`` of this host, ``spark``, or ``auto``: processes where they can and
+    #: nothing requests Spark.
     engine: str = "auto"
     #: Which datasets are in the result of a job on dumps; None: all.
     datasets: NamePatterns | None = None
@@ -42,7 +45,8 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class DayRequest(JobRequest):
-    """A request to a job on log streams. ``tables``: the report's name, and ``partials`` where they are kept.
+    """A request to a job on log streams. ``tables``: the report's name, and
+    ``partials`` where they are kept.
 
     ``streams``: by default those that serve the day.
     """
@@ -53,7 +57,8 @@ class DayRequest(JobRequest):
     allow_missing: bool = False
     max_malformed: str | None = None
     accept_damaged: tuple[str, ...] = ()
-    #: Records that read more bytes, or took more seconds, count as malformed; None: whatever fits 64 bits counts.
+    #: Records that read more bytes, or took more seconds, count as malformed; None:
+    #: whatever fits 64 bits counts.
     quarantine_above: int | None = None
     refresh_dumps: bool = False
     #: Read the logs, whatever another job has counted already.
@@ -63,7 +68,9 @@ class DayRequest(JobRequest):
 
     def __post_init__(self) -> None:
         if not self.streams:
-            served = Epochs.load(self.settings.sources, self.settings.where).streams_of_day(self.day)
+            served = Epochs.load(self.settings.sources, self.settings.where).streams_of_day(
+                self.day
+            )
             object.__setattr__(self, "streams", served)
 
     @property
@@ -97,7 +104,11 @@ class Inputs:
     @property
     def read(self) -> list[DayInput | Dump]:
         """All that is read: the streams, the dumps, and logs of the day before."""
-        return [*self.streams, *self.dumps, *(day.to_read for day in self.earlier if day.to_read is not None)]
+        return [
+            *self.streams,
+            *self.dumps,
+            *(day.to_read for day in self.earlier if day.to_read is not None),
+        ]
 
     @property
     def dumps(self) -> list[Dump]:

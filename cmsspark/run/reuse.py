@@ -1,6 +1,8 @@
-"""Makes a single-stream report of a day from the rows of ``data_aggregation``, without reading the logs again.
+"""Makes a single-stream report of a day from the rows of ``data_aggregation``, without
+reading the logs again.
 
-Only where a count would give the same: the same files (names, sizes, times), dumps, settings and code.
+Only where a count would give the same: the same files (names, sizes, times), dumps,
+settings and code.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def is_possible(request: DayRequest) -> bool:
 
 
 def find(request: DayRequest, inputs: Inputs) -> results.CurrentTable | None:
-    """Return the day's current ``data_aggregation``, where it counted the same streams of the same input; else None."""
+    """Return the day's current ``data_aggregation``, where it counted the same streams
+    of the same input; else None.
+    """
     if not is_possible(request) or inputs.missing:
         return None
     try:
@@ -61,8 +65,14 @@ def _is_same(manifest: Manifest, request: DayRequest, inputs: Inputs) -> bool:
         and stored_table(SOURCE).names == stored_table(request.job).names
         and not damaged & set(request.streams)
         and manifest.document.get("oversized") == {}
-        and all(table in manifest.tables and manifest.tables[table].format == "parquet" for table in request.tables[1:])
-        and all(_files(_earlier(manifest, day.stream)) == _files(day.as_dict()) for day in inputs.earlier)
+        and all(
+            table in manifest.tables and manifest.tables[table].format == "parquet"
+            for table in request.tables[1:]
+        )
+        and all(
+            _files(_earlier(manifest, day.stream)) == _files(day.as_dict())
+            for day in inputs.earlier
+        )
         and all(read.get(stream.stream) == input_summary(stream) for stream in inputs.streams)
         and all(_has_dump(manifest, dump, request, inputs.files) for dump in inputs.dumps)
     )
@@ -75,13 +85,17 @@ def _settings(manifest: Manifest, inputs: Inputs) -> dict[str, Any]:
 
 
 def _has_dump(manifest: Manifest, dump: Dump, request: DayRequest, files: Files) -> bool:
-    """Return whether a run read a dump. A report of jobs needs fewer tables of DBS than a run with accesses read."""
+    """Return whether a run read a dump. A report of jobs needs fewer tables of DBS than
+    a run with accesses read.
+    """
     stored = {dump.kind: manifest.document["dumps"].get(dump.kind)}
     if dumps_summary([dump]) == stored:
         return True
     if dump.kind != "dbs" or {*dump.tables} == {*DUMPS["dbs"].for_streams}:
         return False
-    all_tables = dump_at(files, "dbs", dump.folder, request.day, dump.day, DUMPS["dbs"].for_streams)
+    all_tables = dump_at(
+        files, "dbs", dump.folder, request.day, dump.day, DUMPS["dbs"].for_streams
+    )
     return all_tables is not None and dumps_summary([all_tables]) == stored
 
 
@@ -104,14 +118,17 @@ def restore_outcome(source: results.CurrentTable, streams: tuple[str, ...]) -> D
     if earlier := _of(manifest.document.get("earlier_jobs") or {}, streams):
         entries["earlier_jobs"] = earlier
     entries |= {
-        name: manifest.document.get(name) for name in ("engine", "compiled", "join", "catalogue", "pseudonym_key_id")
+        name: manifest.document.get(name)
+        for name in ("engine", "compiled", "join", "catalogue", "pseudonym_key_id")
     }
     starts = tuple(f"{stream}: fields are not" for stream in streams)
     warnings = [text for text in manifest.warnings if text.startswith(starts)]
     return DayOutcome(bins, entries, warnings, source=f"the run {manifest.run} of {SOURCE}")
 
 
-def write(source: results.CurrentTable, streams: tuple[str, ...], run: staged_runs.StagedRun, table: str) -> int:
+def write(
+    source: results.CurrentTable, streams: tuple[str, ...], run: staged_runs.StagedRun, table: str
+) -> int:
     """Write the rows of ``streams`` as ``table`` and return their number."""
     import pyarrow.compute as pc
 
@@ -119,10 +136,14 @@ def write(source: results.CurrentTable, streams: tuple[str, ...], run: staged_ru
 
     schema = stored_table(table)
     if table in JOB_TABLES:
-        sibling = results.CurrentTable(join(source.path.rpartition("/")[0], table), manifest=source.manifest)
+        sibling = results.CurrentTable(
+            join(source.path.rpartition("/")[0], table), manifest=source.manifest
+        )
         return run.write_arrow(table_rows(run.files, sibling, table, schema.names), table)
     rows = table_rows(run.files, source, SOURCE, schema.names)
-    chosen = rows.filter(reduce(pc.or_, (pc.equal(rows["stream"], scalar(stream, "string")) for stream in streams)))
+    chosen = rows.filter(
+        reduce(pc.or_, (pc.equal(rows["stream"], scalar(stream, "string")) for stream in streams))
+    )
     return run.write_arrow(chosen.cast(schema.arrow()), table)
 
 

@@ -1,5 +1,5 @@
-"""The context of every run of a job: holds the lease of its day or period, removes leftovers of killed runs, stages the
-result, and records the run in the run history.
+"""The context of every run of a job: holds the lease of its day or period, removes
+leftovers of killed runs, stages the result, and records the run in the run history.
 """
 
 from __future__ import annotations
@@ -30,15 +30,34 @@ if TYPE_CHECKING:
 
 #: The parts of a manifest that the run history keeps.
 _DETAILS: Final = (
-    *("tables", "reconciliation", "out_of_day_by_day", "generations", "drift", "damaged", "dumps", "join"),
-    *("unmatched_prefixes", "streams", "missing_streams", "warnings", "quarantine", "versions", "pseudonym_key_id"),
+    *(
+        "tables",
+        "reconciliation",
+        "out_of_day_by_day",
+        "generations",
+        "drift",
+        "damaged",
+        "dumps",
+        "join",
+    ),
+    *(
+        "unmatched_prefixes",
+        "streams",
+        "missing_streams",
+        "warnings",
+        "quarantine",
+        "versions",
+        "pseudonym_key_id",
+    ),
     *("period", "days", "missing_days", "partial_days"),
 )
 
 
 @dataclass
 class RunContext:
-    """A run in progress. Call ``lock`` as soon as the store can be reached, and write the result in ``staged``."""
+    """A run in progress. Call ``lock`` as soon as the store can be reached, and write
+    the result in ``staged``.
+    """
 
     settings: Settings
     fout: str
@@ -55,11 +74,15 @@ class RunContext:
     _has_warned: bool = False
 
     def lock(self, files: Files) -> None:
-        """Hold the lease until the run's end, and remove leftovers of killed runs. Raises NotReady (75)."""
+        """Hold the lease until the run's end, and remove leftovers of killed runs.
+        Raises NotReady (75).
+        """
         if self.lease is not None:
             return
         folder = lease.lease_folder(self.fout, self.job, self.interval)
-        self.lease = self.stack.enter_context(lease.hold(files, folder, f"{self.job} of {self.interval}"))
+        self.lease = self.stack.enter_context(
+            lease.hold(files, folder, f"{self.job} of {self.interval}")
+        )
         for path in staged_runs.remove_leftovers(files, self.fout, self.job, self.interval):
             self.log(f"removed leftovers of a killed run: {path}")
 
@@ -70,8 +93,8 @@ class RunContext:
 
     @contextmanager
     def staged(self, files: Files) -> Iterator[staged_runs.StagedRun]:
-        """Yield a new run in the store, which the block writes and commits; its files are removed where the block
-        raises.
+        """Yield a new run in the store, which the block writes and commits; its files
+        are removed where the block raises.
 
         The commit checks the lease. Raises OutputError (73) where the store cannot be written.
         """
@@ -87,7 +110,9 @@ class RunContext:
         return time.monotonic() - self.began_ticks
 
     def record(self, run: Run) -> None:
-        """Record the run in the run history. A failure is a warning, logged once; the run continues."""
+        """Record the run in the run history. A failure is a warning, logged once; the
+        run continues.
+        """
         notes: list[str] = []
         try:
             with run_history.open_history(self.settings.state_dir, notes) as history:
@@ -95,7 +120,9 @@ class RunContext:
                 if run.state is State.RUNNING:
                     history.sweep()
         except CmssparkError as error:
-            notes.append(f"{error.problem} ({error.found}): {error.where}; the run continues without it")
+            notes.append(
+                f"{error.problem} ({error.found}): {error.where}; the run continues without it"
+            )
         for note in notes if not self._has_warned else ():
             self._has_warned = True
             self.log(f"warning: {note}")
@@ -103,9 +130,15 @@ class RunContext:
 
 @contextmanager
 def running(
-    settings: Settings, fout: str, job: str, interval: Interval, log: Callable[[str], None] | None = None
+    settings: Settings,
+    fout: str,
+    job: str,
+    interval: Interval,
+    log: Callable[[str], None] | None = None,
 ) -> Iterator[RunContext]:
-    """Run the block as a run of ``job`` for ``interval``, and record in the run history how it ended."""
+    """Run the block as a run of ``job`` for ``interval``, and record in the run history
+    how it ended.
+    """
     with ExitStack() as stack:
         run_context = RunContext(settings, fout, job, interval, log or progress_line.log, stack)
         run = _begun(run_context)
@@ -120,7 +153,9 @@ def running(
             raise
         run_context.record(_done(run, run_context.manifest))
         if run_context.manifest is not None:
-            sizes = (size or 0 for source in run_context.manifest.inputs for _, size, _ in source.files)
+            sizes = (
+                size or 0 for source in run_context.manifest.inputs for _, size, _ in source.files
+            )
             counts = run_context.manifest.reconciliation
             self_metrics.report_read(run.run, run.job, str(run_context.interval), sizes, counts)
         failure_report.remove(settings.state_dir, run)
@@ -131,7 +166,9 @@ _NAMED: Final[set[str]] = set()
 
 
 def _run_id(began: float) -> str:
-    """Return the id of the measured run that this process belongs to; of more runs of it, of other days, a new one."""
+    """Return the id of the measured run that this process belongs to; of more runs of
+    it, of other days, a new one.
+    """
     name = self_metrics.measured_run()
     if name is None or name in _NAMED:
         return clock.new_run_id(int(began * 1000))
@@ -143,7 +180,14 @@ def _begun(run_context: RunContext) -> Run:
     began = run_context.began
     name = _run_id(began)
     interval = run_context.interval
-    run = Run(name, run_context.job, first_day(interval), State.RUNNING, absolute(run_context.fout), int(began * 1000))
+    run = Run(
+        name,
+        run_context.job,
+        first_day(interval),
+        State.RUNNING,
+        absolute(run_context.fout),
+        int(began * 1000),
+    )
     details = {"period": interval.isoformat()} if isinstance(interval, Period) else {}
     process = process_identity.identity()
     if (measured_run := self_metrics.measured_run()) is not None:
@@ -155,7 +199,11 @@ def _failed(run: Run, error: BaseException) -> Run:
     if (ours := as_ours(error)) is not None:
         state, code, text = State.FAILED, int(ours.exit_code), ours.text()
     elif isinstance(error, Exception):
-        state, code, text = State.FAILED, int(Exit.BUG), f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        state, code, text = (
+            State.FAILED,
+            int(Exit.BUG),
+            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+        )
     else:
         state, code, text = State.INTERRUPTED, int(Exit.NOT_READY), "interrupted"
     return replace(_ended(run), state=state, exit_code=code, error=text)
@@ -177,13 +225,19 @@ def _list_fields(manifest: Manifest) -> dict[str, Any]:
         "rows": next((table.rows for table in manifest.tables.values()), None),
         "is_partial": manifest.partial,
         "fingerprint": fingerprint(manifest),
-        "details": Manifest.from_dict({name: value for name in _DETAILS if (value := manifest.document.get(name))}),
+        "details": Manifest.from_dict(
+            {name: value for name in _DETAILS if (value := manifest.document.get(name))}
+        ),
     }
 
 
 def fingerprint(manifest: Manifest) -> str:
     """Return a digest of the files that a run read: names, sizes, times."""
-    files = sorted((source.stream or source.table or "", *file) for source in manifest.inputs for file in source.files)
+    files = sorted(
+        (source.stream or source.table or "", *file)
+        for source in manifest.inputs
+        for file in source.files
+    )
     return hashlib.sha256(json.dumps(files).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -194,12 +248,24 @@ def from_manifest(manifest: Manifest, fout: str) -> Run:
     """
     stored, seconds = manifest.rows_run, manifest.seconds
     began_ms = clock.run_began_ms(stored)
-    run = Run(stored, manifest.job, date.fromisoformat(manifest.day), State.DONE, absolute(fout), 0, exit_code=0)
+    run = Run(
+        stored,
+        manifest.job,
+        date.fromisoformat(manifest.day),
+        State.DONE,
+        absolute(fout),
+        0,
+        exit_code=0,
+    )
     ended_ms = began_ms if seconds is None else began_ms + int(1000 * seconds)
-    return replace(run, began_ms=began_ms, ended_ms=ended_ms, seconds=seconds, **_list_fields(manifest))
+    return replace(
+        run, began_ms=began_ms, ended_ms=ended_ms, seconds=seconds, **_list_fields(manifest)
+    )
 
 
 def note_published(state_dir: Path, published: Published) -> None:
-    """Record the outcome of publishing a stored run. A failure is ignored: the documents were sent."""
+    """Record the outcome of publishing a stored run. A failure is ignored: the
+    documents were sent.
+    """
     with suppress(CmssparkError), run_history.open_history(state_dir) as history:
         history.note_published(published)

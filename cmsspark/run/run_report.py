@@ -1,4 +1,6 @@
-"""The reconciliation report of a stored run, and the page that a run on log streams writes beside its tables."""
+"""The reconciliation report of a stored run, and the page that a run on log streams
+writes beside its tables.
+"""
 
 from __future__ import annotations
 
@@ -48,27 +50,52 @@ def write_page(fout: str, job: str, done: CurrentTable, log: Callable[[str], Non
         log(f"where every record went: {join(done.path, PAGE)}")
     except Exception as error:
         # The result is current already, and the report can be made at any time.
-        reason = error.text() if isinstance(error, CmssparkError) else f"{type(error).__name__}: {error}"
+        reason = (
+            error.text()
+            if isinstance(error, CmssparkError)
+            else f"{type(error).__name__}: {error}"
+        )
         log(f"warning: the report of the run cannot be made: {' '.join(reason.split())[:300]}")
 
 
 def _write_by_process(fout: str, job: str, done: CurrentTable) -> None:
     """Write the page from a process with an address space of its own.
 
-    Where that of this process is nearly used up, the C library ends the process as soon as a thread starts.
+    Where that of this process is nearly used up, the C library ends the process as soon
+    as a thread starts.
     """
     manifest, file = done.manifest, join(done.path, PAGE)
     selection = options(named(manifest.period or manifest.day)).split()
     table = find_job(job).tables[0]
-    words = ["report", table, *selection, "--run", manifest.run, "--fout", fout, "--html", local_path(file)]
-    ended = subprocess.run([sys.executable, "-m", "cmsspark", *words], capture_output=True, text=True, check=False)
+    words = [
+        "report",
+        table,
+        *selection,
+        "--run",
+        manifest.run,
+        "--fout",
+        fout,
+        "--html",
+        local_path(file),
+    ]
+    ended = subprocess.run(
+        [sys.executable, "-m", "cmsspark", *words], capture_output=True, text=True, check=False
+    )
     if not Path(local_path(file)).exists():
-        reason = ended.stderr.strip().splitlines() or [f"its process ended with {ended.returncode}"]
-        raise OutputError(f"it needs more memory than this process may use (ulimit -v): {reason[0]}")
+        reason = ended.stderr.strip().splitlines() or [
+            f"its process ended with {ended.returncode}"
+        ]
+        raise OutputError(
+            f"it needs more memory than this process may use (ulimit -v): {reason[0]}"
+        )
 
 
-def page_of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str, links: Markup | None = None) -> str:
-    """Return the page of the run in ``folder``: what was read, in pictures, and then how it was counted."""
+def page_of_run(
+    files: Files, fout: str, job: Job, manifest: Manifest, folder: str, links: Markup | None = None
+) -> str:
+    """Return the page of the run in ``folder``: what was read, in pictures, and then
+    how it was counted.
+    """
     contents = of_run(files, fout, job, manifest, folder)
     interval = named(manifest.period or manifest.day)
     title = use_pictures.make_title(job, interval)
@@ -76,18 +103,28 @@ def page_of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: s
         return page(contents, title, links=links)
     current = CurrentTable(join(folder, job.tables[0]), manifest)
     use = use_pictures.load_use(files, fout, job, current, interval)
-    return page(contents, title, facts(use), pictures(use, use_pictures.format_when(interval)), links)
+    return page(
+        contents, title, facts(use), pictures(use, use_pictures.format_when(interval)), links
+    )
 
 
 def of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str) -> dict[str, Any]:
-    """Return the report of the run in ``folder``, from its manifest, the days before, its table and its quarantine."""
+    """Return the report of the run in ``folder``, from its manifest, the days before,
+    its table and its quarantine.
+    """
     day = date.fromisoformat(manifest.day)
-    before = results.history(files, fout, job.name, day, TRAILING_DAYS) if manifest.reconciliation else []
+    before = (
+        results.history(files, fout, job.name, day, TRAILING_DAYS)
+        if manifest.reconciliation
+        else []
+    )
     return report(manifest, before, _stored(job, manifest, folder), _quarantined(manifest))
 
 
 def _stored(job: Job, manifest: Manifest, folder: str) -> dict[str, int] | None:
-    """Return accesses by stream in the report on the local disk; None for other stores and formats."""
+    """Return accesses by stream in the report on the local disk; None for other stores
+    and formats.
+    """
     name = job.tables[0]
     entry = manifest.tables.get(name)
     if not job.streams or not is_local(folder) or entry is None or entry.format != "parquet":

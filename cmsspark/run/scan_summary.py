@@ -1,4 +1,6 @@
-"""The summary of a scan beside its accesses: bins of records, accepted damage, and samples of the logs' fields."""
+"""The summary of a scan beside its accesses: bins of records, accepted damage, and
+samples of the logs' fields.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ PREFIXES_NAMED: Final = 20
 
 @dataclass
 class ScanSummary:
-    """The side rows of a scan, summed. ``damaged``: entries of the manifest, one for each such file."""
+    """The side rows of a scan, summed. ``damaged``: entries of the manifest, one for
+    each such file.
+    """
 
     bins: dict[str, StreamBins]
     damaged: list[dict[str, Any]] = field(default_factory=list)
@@ -44,7 +48,9 @@ class ScanSummary:
     files: dict[str, FileNotes] = field(default_factory=dict)
 
     @classmethod
-    def from_rows(cls, rows: Iterable[SideRow], streams: Sequence[str], accepted: Iterable[str] = ()) -> ScanSummary:
+    def from_rows(
+        cls, rows: Iterable[SideRow], streams: Sequence[str], accepted: Iterable[str] = ()
+    ) -> ScanSummary:
         """Sum up the side rows of a scan."""
         binned: list[tuple[str, str, int, str | None]] = []
         summary = cls({})
@@ -76,14 +82,25 @@ class ScanSummary:
         return summary
 
     def drift(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-        """Return the drift for the manifest, and warnings. Raises DataError (65) for a stream of another schema."""
-        return drift.check(self.bins, self.sampled, load_needed, lambda stream, name: name in self.has.get(stream, ()))
+        """Return the drift for the manifest, and warnings. Raises DataError (65) for a
+        stream of another schema.
+        """
+        return drift.check(
+            self.bins,
+            self.sampled,
+            load_needed,
+            lambda stream, name: name in self.has.get(stream, ()),
+        )
 
     def unmatched_prefixes(self) -> dict[str, list[list[Any]]]:
-        """Return for the manifest, by stream, the most frequent [prefix, records], and the rest as ``other``."""
+        """Return for the manifest, by stream, the most frequent [prefix, records], and
+        the rest as ``other``.
+        """
         prefixes = {}
         for stream, counts in sorted(self.prefixes.items()):
-            named = sorted(((name, count) for name, count in counts.items() if name != OTHER), key=_by_count)
+            named = sorted(
+                ((name, count) for name, count in counts.items() if name != OTHER), key=_by_count
+            )
             other_count = counts[OTHER] + sum(count for _, count in named[PREFIXES_NAMED:])
             prefixes[stream] = [list(pair) for pair in named[:PREFIXES_NAMED]] + (
                 [[OTHER, other_count]] if other_count else []
@@ -91,13 +108,17 @@ class ScanSummary:
         return prefixes
 
     def compiled(self) -> dict[str, Any]:
-        """Return for the manifest whether compiled code read everything; if not, the readers by kind or reason."""
+        """Return for the manifest whether compiled code read everything; if not, the
+        readers by kind or reason.
+        """
         if self.readers.keys() <= {"compiled"}:
             return {"compiled": True}
         return {"compiled": False, "readers": dict(sorted(self.readers.items()))}
 
     def warnings(self) -> list[str]:
-        """Return warnings about records beyond a limit, accepted damage, and malformed records that are not kept."""
+        """Return warnings about records beyond a limit, accepted damage, and malformed
+        records that are not kept.
+        """
         damaged = [
             f"{damage['stream']}: {damage['file']} is damaged ({damage['reason']});"
             f" {damage['records_read']:,} records before that were read{_unverified(damage)}"
@@ -121,7 +142,11 @@ class ScanSummary:
 def _unverified(damage: Mapping[str, Any]) -> str:
     """Return the records of a damaged file that no checksum covers, for a warning."""
     count = damage.get("unverified_records", 0)
-    return f", {count:,} of them unverified: no checksum covers them, so that any may be altered" if count else ""
+    return (
+        f", {count:,} of them unverified: no checksum covers them, so that any may be altered"
+        if count
+        else ""
+    )
 
 
 def _by_count(pair: tuple[str, int]) -> tuple[int, str]:

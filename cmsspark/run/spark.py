@@ -45,21 +45,24 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-#: Bytes of logs, decompressed, whose rows one merge task takes. Rows of the shuffle join are not pre-aggregated, so
-#: there are more of them for each byte.
+#: Bytes of logs, decompressed, whose rows one merge task takes. Rows of the shuffle
+#: join are not pre-aggregated, so there are more of them for each byte.
 MERGE_BYTES: Final = 2_000_000_000
 SHUFFLED_MERGE_BYTES: Final = 500_000_000
 #: Kinds of merged rows that become tables, and the keys that they are sorted by.
 _SORTED_BY: Final = {PARTIALS: USER_KEYS, REPORT: KEYS, PAIRS: PAIR_KEYS}
-#: The driver collects and writes a table of up to so many rows: some 20 MB compressed, 250 MB as they are written.
+#: The driver collects and writes a table of up to so many rows: some 20 MB compressed,
+#: 250 MB as they are written.
 DRIVER_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class SparkRunner:
-    """Counts days with a Spark session. Without a catalogue in the context the shuffle join attaches the ``dumps``.
+    """Counts days with a Spark session. Without a catalogue in the context the shuffle
+    join attaches the ``dumps``.
 
-    ``rses``: the storage elements of a dump of Rucio. ``tables``: those that the driver writes where they are small.
+    ``rses``: the storage elements of a dump of Rucio. ``tables``: those that the driver
+    writes where they are small.
     """
 
     session: SparkSession
@@ -76,11 +79,18 @@ class SparkRunner:
         broadcast = self._broadcast(context)
         of_accesses = [stream for stream in streams if stream.stream not in STREAMS_OF_JOBS]
         is_shuffled = bool(of_accesses) and not has_catalogue
-        count = max(1, math.ceil(total_weight(streams) / (SHUFFLED_MERGE_BYTES if is_shuffled else MERGE_BYTES)))
+        count = max(
+            1,
+            math.ceil(
+                total_weight(streams) / (SHUFFLED_MERGE_BYTES if is_shuffled else MERGE_BYTES)
+            ),
+        )
         numbers = partition_numbers(count)
         parts, jobs, persisted = [], None, None
         if of_accesses:
-            task_context = replace(broadcast, jobs=None, part_numbers=() if is_shuffled else numbers)
+            task_context = replace(
+                broadcast, jobs=None, part_numbers=() if is_shuffled else numbers
+            )
             scanned = scan(self.session, of_accesses, task_context, self.feed)
             if is_shuffled:
                 dumps = {dump.kind: dump for dump in self.dumps}
@@ -91,7 +101,9 @@ class SparkRunner:
             of_jobs = [stream for stream in streams if stream not in of_accesses]
             jobs = _persisted(self._merged_jobs(of_jobs, broadcast, numbers), is_adaptive=False)
             packed = jobs.where("table is null").select("part", "packed")
-            parts.append(packed.mapInArrow(decode_batches, spark_schema(COLUMNS)) if is_shuffled else packed)
+            parts.append(
+                packed.mapInArrow(decode_batches, spark_schema(COLUMNS)) if is_shuffled else packed
+            )
         scanned = reduce(lambda first, right: first.unionByName(right), parts)
         rows = _persisted(merged(scanned, count, context.day), is_adaptive=is_shuffled)
         return SparkResult(rows, count, context.day, self.tables, jobs, persisted)
@@ -110,10 +122,13 @@ class SparkRunner:
         task_context = replace(context, jobs=None, part_numbers=partition_numbers(count))
         scanned = scan(self.session, streams, task_context, self.feed)
         merge_task = partial(merge_jobs, context.jobs, context.day, part_numbers)
-        return scanned.repartition(count, "part").mapInArrow(merge_task, spark_schema(MERGED_JOB_COLUMNS))
+        return scanned.repartition(count, "part").mapInArrow(
+            merge_task, spark_schema(MERGED_JOB_COLUMNS)
+        )
 
     def _rucio_replicas(self, dump: Dump | None) -> tuple[DataFrame | None, DataFrame | None]:
-        """Return the replicas on disk by Rucio, with ``shuffle_join.DISK_REPLICAS``, and what is persisted for them.
+        """Return the replicas on disk by Rucio, with ``shuffle_join.DISK_REPLICAS``,
+        and what is persisted for them.
 
         Raises DataError (65).
         """
@@ -123,12 +138,17 @@ class SparkRunner:
         from cmsspark.dumps.rucio_scan import RucioScan
         from cmsspark.dumps.spark_transport import SparkTransport
 
-        return persist_disk_replicas(SparkTransport(self.session, self.feed), RucioScan(dump, self.rses))
+        return persist_disk_replicas(
+            SparkTransport(self.session, self.feed), RucioScan(dump, self.rses)
+        )
 
     def _broadcast(self, context: TaskContext) -> TaskContext:
         """Return the context with folders that the executors can open."""
         jobs = context.jobs
-        catalogue, replicas = self._broadcast_folder(context.catalogue), self._broadcast_folder(context.replicas)
+        catalogue, replicas = (
+            self._broadcast_folder(context.catalogue),
+            self._broadcast_folder(context.replicas),
+        )
         if jobs is not None:
             jobs = replace(jobs, inputs=ship(self.session, Path(jobs.inputs)), replicas=replicas)
         return replace(context, catalogue=catalogue, replicas=replicas, jobs=jobs)
@@ -140,17 +160,21 @@ class SparkRunner:
 def merged(scanned: DataFrame, partitions: int, day: date) -> DataFrame:
     """Return the merged rows of all tasks, with ``merge_task.MERGED_COLUMNS``.
 
-    All rows of a key are in one of the ``partitions``. Adaptive execution does not change their number.
+    All rows of a key are in one of the ``partitions``. Adaptive execution does not
+    change their number.
     """
     keys = ["part"] if "part" in scanned.columns else KEYS
-    return scanned.repartition(partitions, *keys).mapInArrow(partial(merge_accesses, day), spark_schema(MERGED_COLUMNS))
+    return scanned.repartition(partitions, *keys).mapInArrow(
+        partial(merge_accesses, day), spark_schema(MERGED_COLUMNS)
+    )
 
 
 def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
     """Return the rows, persisted: one read of the logs gives the side rows and the tables.
 
-    Adaptive execution pays off for the joins of the shuffle. It runs a job for each exchange; with a catalogue there is
-    one exchange only, whose number of partitions is set.
+    Adaptive execution pays off for the joins of the shuffle. It runs a job for each
+    exchange; with a catalogue there is one exchange only, whose number of partitions is
+    set.
     """
     from pyspark import StorageLevel
 
@@ -161,11 +185,12 @@ def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
 
 @dataclass
 class SparkResult:
-    """A day that Spark has counted, as :class:`cmsspark.run.local.LocalResult`. ``rows``: the merged rows, persisted.
+    """A day that Spark has counted, as :class:`cmsspark.run.local.LocalResult`.
+    ``rows``: the merged rows, persisted.
 
-    ``partitions``: those of the rows. ``tables``: those that the driver writes where they are small. ``jobs``: the
-    merged jobs with their tables, persisted; None without a stream of jobs. ``kept``: other persisted rows that these
-    are made of.
+    ``partitions``: those of the rows. ``tables``: those that the driver writes where
+    they are small. ``jobs``: the merged jobs with their tables, persisted; None without
+    a stream of jobs. ``kept``: other persisted rows that these are made of.
     """
 
     rows: DataFrame
@@ -178,21 +203,29 @@ class SparkResult:
 
     @cached_property
     def _collected(self) -> tuple[list[tuple[Any, ...]], JobTables, dict[str, list[bytes | None]]]:
-        """Side rows, the tables of jobs, and encoded rows by kind, None for many rows. Later jobs use persisted rows.
+        """Side rows, the tables of jobs, and encoded rows by kind, None for many rows.
+        Later jobs use persisted rows.
 
-        The rows are some hundred, and the quarantined records that the merge keeps. The tables of jobs are some hundred
-        thousand rows of CRAB, and 8 bytes for each job. Of a table that is small each partition has few rows.
+        The rows are some hundred, and the quarantined records that the merge keeps. The
+        tables of jobs are some hundred thousand rows of CRAB, and 8 bytes for each job.
+        Of a table that is small each partition has few rows.
         """
         columns = ("kind", "stream", "app", "nacc", "detail")
         is_small = f"kind in ({_quoted(self._kinds)}) and nacc <= {DRIVER_ROWS // self.partitions}"
         rows = self.rows.selectExpr(*columns, f"case when {is_small} then packed end packed")
         if self.jobs is not None:
-            # The rows are made of the jobs, which are persisted when the tasks that read them here start.
+            # The rows are made of the jobs, which are persisted when the tasks that
+            # read them here start.
             nulls = (f"null {name}" for name in columns[1:])
-            rows = rows.unionAll(self.jobs.where("table is not null").selectExpr("table kind", *nulls, "packed"))
+            rows = rows.unionAll(
+                self.jobs.where("table is not null").selectExpr("table kind", *nulls, "packed")
+            )
         side: list[tuple[Any, ...]] = []
         tables, encoded = JobTables(), defaultdict[str, list[bytes | None]](list)
-        with spark_progress(self.rows.sparkSession, "reading logs in Spark"), static_plans(self.rows.sparkSession):
+        with (
+            spark_progress(self.rows.sparkSession, "reading logs in Spark"),
+            static_plans(self.rows.sparkSession),
+        ):
             for row in rows.collect():
                 if row["kind"] in JOB_TABLES:
                     tables.add_rows(row["kind"], decode_rows(row["packed"]))
@@ -216,11 +249,15 @@ class SparkResult:
 
     @cached_property
     def _packed(self) -> dict[str, list[bytes]]:
-        """Encoded rows of the small tables by kind. Those of which a partition has many rows take one job more."""
+        """Encoded rows of the small tables by kind. Those of which a partition has many
+        rows take one job more.
+        """
         encoded = self._collected[2]
         small = [kind for kind in self._kinds if self._row_count(kind) <= DRIVER_ROWS]
         uneven = [kind for kind in small if None in encoded[kind]]
-        tables = {kind: [packed for packed in encoded[kind] if packed is not None] for kind in small}
+        tables = {
+            kind: [packed for packed in encoded[kind] if packed is not None] for kind in small
+        }
         if uneven:
             tables |= {kind: [] for kind in uneven}
             of_kinds = self.rows.where(f"kind in ({_quoted(uneven)})")
@@ -234,10 +271,14 @@ class SparkResult:
 
     def quarantined(self) -> Iterator[tuple[str, str]]:
         """Return (stream, detail) of malformed records."""
-        return ((stream, detail) for kind, stream, _, _, detail in self._side if kind == QUARANTINE)
+        return (
+            (stream, detail) for kind, stream, _, _, detail in self._side if kind == QUARANTINE
+        )
 
     def write(self, run: StagedRun, table: str, fmt: str) -> int:
-        """Write a table of the run and return its number of rows. The driver writes small tables, tasks large ones."""
+        """Write a table of the run and return its number of rows. The driver writes
+        small tables, tasks large ones.
+        """
         if table in JOB_TABLES:
             return run.write_arrow(self._collected[1].table(table, self.day), table)
         kind, schema = _kind(table), stored_table(table)
@@ -245,11 +286,15 @@ class SparkResult:
             parts = [decode_rows(packed) for packed in self._packed.pop(kind)]
             return run.write_arrow(_sorted(parts, schema, kind), table)
         packed = self.rows.where(f"kind = '{kind}'").select("packed")
-        rows = packed.mapInArrow(decode_batches, schema.spark()).coalesce(file_count(self._row_count(kind)))
+        rows = packed.mapInArrow(decode_batches, schema.spark()).coalesce(
+            file_count(self._row_count(kind))
+        )
         return run.write(rows.sortWithinPartitions(*_SORTED_BY[kind]), table, fmt)
 
     def cluster_events(self) -> list[dict[str, Any]]:
-        """Return what befell the executors and tasks until now, as :func:`cmsspark.engines.cluster_events` has it."""
+        """Return what befell the executors and tasks until now, as
+        :func:`cmsspark.engines.cluster_events` has it.
+        """
         return cluster_events(self.rows.sparkSession)
 
     def close(self) -> None:
@@ -272,7 +317,9 @@ def _kind(table: str) -> str:
 
 
 def _sorted(parts: list[pa.Table], schema: Table, kind: str) -> pa.Table:
-    """Return the rows of all merge tasks, sorted. Each key is in one part, which is sorted by user already."""
+    """Return the rows of all merge tasks, sorted. Each key is in one part, which is
+    sorted by user already.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -288,7 +335,8 @@ def _sorted(parts: list[pa.Table], schema: Table, kind: str) -> pa.Table:
 def _attach_by_shuffle(
     spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump], rucio: DataFrame | None
 ) -> DataFrame:
-    """Return the rows of a hashed scan with their datasets and remoteness, from the tables of the dumps.
+    """Return the rows of a hashed scan with their datasets and remoteness, from the
+    tables of the dumps.
 
     ``rucio``: the replicas on disk by Rucio.
     """
@@ -297,7 +345,9 @@ def _attach_by_shuffle(
     from cmsspark.sources import phedex
 
     dbs = dumps["dbs"]
-    files = table_source(spark, dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id"))
+    files = table_source(
+        spark, dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id")
+    )
     datasets = table_source(spark, dbs, "DATASETS", ("dataset_id", "dataset")).table()
     blocks = table_source(spark, dbs, "BLOCKS", ("block_id", "block_name"))
     replicas = rucio

@@ -1,7 +1,9 @@
-"""The HTTP client of all that sends or asks: every step and each exchange has a deadline, each answer a limit.
+"""The HTTP client of all that sends or asks: every step and each exchange has a
+deadline, each answer a limit.
 
-Python's own client makes the requests: it follows no redirect, keeps no cookie, uses no proxy. Below it lies a socket
-with deadlines on every step and on the whole exchange: no timeout of a library ends an answer that drips.
+Python's own client makes the requests: it follows no redirect, keeps no cookie, uses no
+proxy. Below it lies a socket with deadlines on every step and on the whole exchange: no
+timeout of a library ends an answer that drips.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ import msgspec
 
 from cmsspark import __version__
 from cmsspark.base.clock import Clock, SystemClock
-from cmsspark.base.sockets import Address, ConnectionLost, DeadlineSocket, addresses, connect, connection_lost
+from cmsspark.base.sockets import (
+    Address,
+    ConnectionLost,
+    DeadlineSocket,
+    addresses,
+    connect,
+    connection_lost,
+)
 from cmsspark.settings.secrets import safe_text, tls_context
 
 _CHUNK: Final = 65_536
@@ -32,11 +41,12 @@ _URL: Final = re.compile(
 
 
 class HttpAddress(msgspec.Struct, frozen=True):
-    """``host``, ``port``, ``path`` of the URL, and whether it uses TLS. Its text form shows no secret.
+    """``host``, ``port``, ``path`` of the URL, and whether it uses TLS. Its text form
+    shows no secret.
 
-    ``ca``, ``cert`` and ``key``: files in PEM; None for the system's authorities, and for no certificate of the client.
-    ``authorization``: the value of that header, or None without a login. ``secrets``: what no text may show of it, the
-    longest first.
+    ``ca``, ``cert`` and ``key``: files in PEM; None for the system's authorities, and
+    for no certificate of the client. ``authorization``: the value of that header, or
+    None without a login. ``secrets``: what no text may show of it, the longest first.
     """
 
     host: str
@@ -63,7 +73,9 @@ class HttpAddress(msgspec.Struct, frozen=True):
         return f"{'https' if self.is_secure else 'http'}://{self.authority}{self.path}"
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context, or None without TLS. Raises as :func:`cmsspark.settings.secrets.tls_context`."""
+        """Return the TLS context, or None without TLS. Raises as
+        :func:`cmsspark.settings.secrets.tls_context`.
+        """
         return tls_context(self.ca, self.cert, self.key) if self.is_secure else None
 
     def safe_text(self, text: str) -> str:
@@ -79,7 +91,8 @@ class HttpAddress(msgspec.Struct, frozen=True):
     def from_url(cls, url: str, **fields: Any) -> Self:
         """Return the address of ``http[s]://HOST[:PORT][/PATH][?QUERY]`` with more fields.
 
-        Raises ValueError for anything else, such as a password in it; its text does not repeat the URL.
+        Raises ValueError for anything else, such as a password in it; its text does not
+        repeat the URL.
         """
         match = _URL.fullmatch(url)
         is_secure = match is not None and match["scheme"] == "https"
@@ -91,8 +104,9 @@ class HttpAddress(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class HttpTimeouts:
-    """Deadlines in seconds. ``connect`` for each address with its TLS handshake; ``move``: how long nothing may be
-    sent or received; ``whole``: from the first byte of a request to the last of its answer.
+    """Deadlines in seconds. ``connect`` for each address with its TLS handshake;
+    ``move``: how long nothing may be sent or received; ``whole``: from the first byte
+    of a request to the last of its answer.
     """
 
     connect: float = 5.0
@@ -127,7 +141,9 @@ class HttpLost(ConnectionLost):
 class HttpClient:
     """One connection to ``server``, opened when it is needed and again after it was lost."""
 
-    def __init__(self, server: HttpAddress, timeouts: HttpTimeouts | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, server: HttpAddress, timeouts: HttpTimeouts | None = None, clock: Clock | None = None
+    ) -> None:
         self._server = server
         self._timeouts = timeouts or HttpTimeouts()
         self._clock = clock or SystemClock()
@@ -142,9 +158,13 @@ class HttpClient:
         """
         host, context, reasons = self._server.host, self._server.tls(), []
         candidates = addresses(host, self._server.port)
-        for family, address in sorted(candidates, key=lambda candidate: self._failed.get(candidate, -1.0)):
+        for family, address in sorted(
+            candidates, key=lambda candidate: self._failed.get(candidate, -1.0)
+        ):
             try:
-                opened = connect(host, address, family, context, self._timeouts.connect, self._clock)
+                opened = connect(
+                    host, address, family, context, self._timeouts.connect, self._clock
+                )
             except ConnectionLost as error:
                 if error.forbidden:
                     raise
@@ -168,19 +188,27 @@ class HttpClient:
             link.end()
 
     def connected(self) -> None:
-        """Open a connection unless there is a usable one: a server closes those that are idle. Raises as open."""
+        """Open a connection unless there is a usable one: a server closes those that
+        are idle. Raises as open.
+        """
         if self._socket is not None and not self._socket.is_idle():
             self.close()
         if self._socket is None:
             self.open()
 
     def exchange(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes, keep: int,
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        keep: int,
         meanwhile: Callable[[], None] = lambda: None,
-    ) -> HttpAnswer:  # fmt: skip
+    ) -> HttpAnswer:
         """Send a request and return the complete answer, with at most ``keep`` bytes of its body.
 
-        Call :meth:`connected` before. ``meanwhile`` is called when the request is written. Raises HttpLost.
+        Call :meth:`connected` before. ``meanwhile`` is called when the request is
+        written. Raises HttpLost.
         """
         link = self._socket
         assert link is not None
@@ -197,9 +225,15 @@ class HttpClient:
         return answer
 
     def _exchange(
-        self, link: DeadlineSocket, method: str, path: str, headers: Mapping[str, str], body: bytes, keep: int,
+        self,
+        link: DeadlineSocket,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        keep: int,
         meanwhile: Callable[[], None],
-    ) -> HttpAnswer:  # fmt: skip
+    ) -> HttpAnswer:
         connection = self._connection
         assert connection is not None
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
@@ -233,9 +267,13 @@ class HttpClient:
 
 
 def fetch(
-    server: HttpAddress, timeouts: HttpTimeouts, keep: int, method: str = "GET",
-    headers: Mapping[str, str] | None = None, body: bytes = b"",
-) -> HttpAnswer:  # fmt: skip
+    server: HttpAddress,
+    timeouts: HttpTimeouts,
+    keep: int,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    body: bytes = b"",
+) -> HttpAnswer:
     """Return the answer to one request, made over a connection of its own. Raises ConnectionLost."""
     client = HttpClient(server, timeouts)
     try:
@@ -246,7 +284,9 @@ def fetch(
 
 
 def fetch_json(url: str, seconds: float, keep: int = 32 << 20) -> Any:
-    """Return the JSON at a URL. Raises ConnectionLost for no whole answer in time, ValueError for any other answer."""
+    """Return the JSON at a URL. Raises ConnectionLost for no whole answer in time,
+    ValueError for any other answer.
+    """
     timeouts = HttpTimeouts(connect=seconds, move=seconds, whole=seconds)
     answer = fetch(HttpAddress.from_url(url), timeouts, keep)
     if not answer.is_success or answer.is_cut:
@@ -255,7 +295,8 @@ def fetch_json(url: str, seconds: float, keep: int = 32 << 20) -> Any:
 
 
 def retry_after(header: str | None, now: float) -> float:
-    """Return seconds of a Retry-After header, which is a number or a date; 0 for none and for anything else.
+    """Return seconds of a Retry-After header, which is a number or a date; 0 for none
+    and for anything else.
 
     ``now``: seconds since 1970.
     """
@@ -274,4 +315,8 @@ def _lost(error: OSError | HTTPException) -> ConnectionLost:
         return ConnectionLost("the server closed the connection")
     if isinstance(error, IncompleteRead):
         return ConnectionLost("the server closed the connection in the middle of its answer")
-    return connection_lost(error) if isinstance(error, OSError) else ConnectionLost("the server does not speak HTTP")
+    return (
+        connection_lost(error)
+        if isinstance(error, OSError)
+        else ConnectionLost("the server does not speak HTTP")
+    )

@@ -1,4 +1,6 @@
-"""Kerberos: whether there is a usable ticket or keytab, before anything starts, and what its errors mean later."""
+"""Kerberos: whether there is a usable ticket or keytab, before anything starts, and
+what its errors mean later.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ _REFUSED: Final = re.compile(
     r"|Integrity check on decrypted field failed|No credentials were supplied[^\n|;]{0,40}"
     r"|InvalidToken|token \([^)]*\) is expired|Unable to obtain password from user|Clock skew too great"
 )
-#: What kinit says where the realm does not accept a keytab. Anything else, such as a KDC that does not answer, is left
-#: to Java, which may be configured to ask another one.
+#: What kinit says where the realm does not accept a keytab. Anything else, such as a
+#: KDC that does not answer, is left to Java, which may be configured to ask another
+#: one.
 _KEYTAB_REFUSED: Final = re.compile(
     r"Preauthentication failed|Client '[^']*' not found[^\n]*|Keytab contains no suitable keys[^\n]*"
     r"|Password has expired|Client's (?:credentials|entry)[^\n]*(?:revoked|expired)[^\n]*|Password incorrect"
@@ -33,7 +36,9 @@ _NEXT: Final = "kinit, or give --principal NAME@REALM and --keytab FILE; then ru
 
 
 def refused(text: str) -> NotAllowed | None:
-    """Return the error (77) that a text about Kerberos of Java, Hadoop or a library comes to; None for other texts."""
+    """Return the error (77) that a text about Kerberos of Java, Hadoop or a library
+    comes to; None for other texts.
+    """
     match = _REFUSED.search(text)
     if match is None:
         return None
@@ -52,12 +57,14 @@ def is_needed(environ: Mapping[str, str]) -> bool:
     return False
 
 
-def check(environ: Mapping[str, str], principal: str | None = None, keytab: str | None = None) -> None:
-    """Raise NotAllowed (77) without a ticket, or a private keytab that the realm accepts; SettingsError (78) for one
-    option without the other.
+def check(
+    environ: Mapping[str, str], principal: str | None = None, keytab: str | None = None
+) -> None:
+    """Raise NotAllowed (77) without a ticket, or a private keytab that the realm
+    accepts; SettingsError (78) for one option without the other.
 
-    Does nothing for clusters without Kerberos. Where ``klist`` and ``kinit`` are not installed, tickets and keytabs are
-    left to Java.
+    Does nothing for clusters without Kerberos. Where ``klist`` and ``kinit`` are not
+    installed, tickets and keytabs are left to Java.
     """
     if not is_needed(environ):
         return
@@ -87,7 +94,9 @@ def _check_keytab(path: Path, principal: str, environ: Mapping[str, str]) -> Non
         open_private(path, "a keytab").close()
     except OSError as error:
         reason = error.strerror
-        raise NotAllowed("the keytab cannot be read", where=path, found=reason, next_step="check --keytab") from None
+        raise NotAllowed(
+            "the keytab cannot be read", where=path, found=reason, next_step="check --keytab"
+        ) from None
     # Its key may be older than the realm's: Java would say so in a trace, after some seconds.
     done = _run(environ, "kinit", "-k", "-t", str(path), "-c", "MEMORY:cmsspark", principal)
     refusal = _KEYTAB_REFUSED.search(done.stderr) if done is not None and done.returncode else None
@@ -102,15 +111,26 @@ def _check_keytab(path: Path, principal: str, environ: Mapping[str, str]) -> Non
 
 
 def _run(environ: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str] | None:
-    """Return what a command of Kerberos ended with; None where it is not installed or does not end in time."""
+    """Return what a command of Kerberos ended with; None where it is not installed or
+    does not end in time.
+    """
     program = shutil.which(words[0], path=environ.get("PATH"))
     if program is None:
         return None
-    variables = {name: environ[name] for name in ("PATH", "HOME", "KRB5CCNAME", "KRB5_CONFIG") if name in environ}
+    variables = {
+        name: environ[name]
+        for name in ("PATH", "HOME", "KRB5CCNAME", "KRB5_CONFIG")
+        if name in environ
+    }
     command = [program, *words[1:]]
     try:
         return subprocess.run(
-            command, env={**variables, "LC_ALL": "C"}, capture_output=True, text=True, check=False, timeout=30
+            command,
+            env={**variables, "LC_ALL": "C"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

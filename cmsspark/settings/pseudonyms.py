@@ -1,10 +1,12 @@
 """Pseudonyms, which replace the names of people outside a task.
 
-A pseudonym is ``<key id>:<32 hex digits>``, an HMAC-SHA256 of the name under a key that is created at first use in a
-private file. A person has the same pseudonym as long as the key exists; without the key it cannot be computed.
+A pseudonym is ``<key id>:<32 hex digits>``, an HMAC-SHA256 of the name under a key that
+is created at first use in a private file. A person has the same pseudonym as long as
+the key exists; without the key it cannot be computed.
 
-The file's first line is the current key. After a rotation, lines ``<day> <key>`` follow, the newest first: keys of the
-logs before that day. A day that is counted again has the pseudonyms that it had.
+The file's first line is the current key. After a rotation, lines ``<day> <key>``
+follow, the newest first: keys of the logs before that day. A day that is counted again
+has the pseudonyms that it had.
 """
 
 from __future__ import annotations
@@ -65,23 +67,33 @@ class KeyFile:
         return key
 
     def rotated(self, first: date) -> KeyFile:
-        """Return the file with a new key for the days from ``first`` on. Keys of no day before it are dropped."""
+        """Return the file with a new key for the days from ``first`` on. Keys of no day
+        before it are dropped.
+        """
         older_keys = tuple((end, key) for end, key in self.older if end < first)
-        return KeyFile(_new_key(), ((first, self.of_day(date.fromordinal(first.toordinal() - 1))), *older_keys))
+        return KeyFile(
+            _new_key(),
+            ((first, self.of_day(date.fromordinal(first.toordinal() - 1))), *older_keys),
+        )
 
     def without(self, before: date) -> KeyFile:
-        """Return the file without the keys that are only of days before ``before``: the next key stands for them."""
+        """Return the file without the keys that are only of days before ``before``: the
+        next key stands for them.
+        """
         return KeyFile(self.current, tuple((end, key) for end, key in self.older if end > before))
 
     def text(self) -> str:
         """Return the file's content."""
-        lines = [self.current.key.hex(), *(f"{end.isoformat()} {key.key.hex()}" for end, key in self.older)]
+        lines = [
+            self.current.key.hex(),
+            *(f"{end.isoformat()} {key.key.hex()}" for end, key in self.older),
+        ]
         return "".join(f"{line}\n" for line in lines)
 
 
 def load_or_make(path: Path, day: date | None = None) -> Pseudonyms:
-    """Return the key in ``path`` for the logs of ``day``, or the current one; made (mode 0600) if the file does not
-    exist.
+    """Return the key in ``path`` for the logs of ``day``, or the current one; made
+    (mode 0600) if the file does not exist.
 
     Raises as :func:`load`.
     """
@@ -92,8 +104,8 @@ def load_or_make(path: Path, day: date | None = None) -> Pseudonyms:
 def load(path: Path) -> KeyFile:
     """Return the keys in ``path``, with one made there (mode 0600) if the file does not exist.
 
-    Raises NotAllowed (77) when others can read it, SettingsError (78) when it has no keys, OutputError (73) when it
-    cannot be created.
+    Raises NotAllowed (77) when others can read it, SettingsError (78) when it has no
+    keys, OutputError (73) when it cannot be created.
     """
     try:
         if not path.exists():
@@ -107,10 +119,14 @@ def load(path: Path) -> KeyFile:
             )
         content = path.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
-        raise OutputError("the pseudonym key cannot be created or read", where=path, found=error.strerror) from None
+        raise OutputError(
+            "the pseudonym key cannot be created or read", where=path, found=error.strerror
+        ) from None
     keys = _parsed(content)
     if keys is None:
-        raise SettingsError("a pseudonym key has 64 hex digits", where=path, found="something else")
+        raise SettingsError(
+            "a pseudonym key has 64 hex digits", where=path, found="something else"
+        )
     return keys
 
 
@@ -119,7 +135,10 @@ def _parsed(content: str) -> KeyFile | None:
     matches = [_LINE.fullmatch(line.strip()) for line in content.split("\n")]
     if None in matches:
         return None
-    ends, keys = zip(*((match[1], Pseudonyms(bytes.fromhex(match[2]))) for match in matches if match), strict=True)
+    ends, keys = zip(
+        *((match[1], Pseudonyms(bytes.fromhex(match[2]))) for match in matches if match),
+        strict=True,
+    )
     try:
         dated = [date.fromisoformat(end) for end in ends[1:]]
     except (TypeError, ValueError):
@@ -150,7 +169,9 @@ def changing(path: Path) -> Iterator[None]:
 
 
 def replace(path: Path, keys: KeyFile) -> None:
-    """Write the keys in place of those in ``path``, inside :func:`changing`. Raises OutputError (73)."""
+    """Write the keys in place of those in ``path``, inside :func:`changing`. Raises
+    OutputError (73).
+    """
     with disk_error(path):
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         _write(part, keys)

@@ -1,4 +1,6 @@
-"""Removes secrets from command lines: passwords, tokens, keys, in whatever form programs take them."""
+"""Removes secrets from command lines: passwords, tokens, keys, in whatever form
+programs take them.
+"""
 
 from __future__ import annotations
 
@@ -26,59 +28,134 @@ _NOT_SECRET: Final = re.compile(
     r"(?i)[-_.]?(?:files?|path|dir|folder|url|uri|class|type|name|enabled|length|size|expiration|renewer|interval|max"
     r"|min|limit|regex|algorithm|provider|location|store|memory)"
 )
-_ASSIGNED: Final = re.compile(r"^(?P<name>-{0,2}[\w.\-\[\]]+)(?P<sign>\s*[=:]\s*)(?P<value>.*)$", re.DOTALL)
+_ASSIGNED: Final = re.compile(
+    r"^(?P<name>-{0,2}[\w.\-\[\]]+)(?P<sign>\s*[=:]\s*)(?P<value>.*)$", re.DOTALL
+)
 #: A text in a text has backslashes before its quotes.
-_VALUE: Final = r"\\{0,3}(?P<value>\"(?:[^\"\\]|\\.)*(?:\"|$)|'(?:[^'\\]|\\.)*(?:'|$)|[^\s\"',;&]+)"
+_VALUE: Final = (
+    r"\\{0,3}(?P<value>\"(?:[^\"\\]|\\.)*(?:\"|$)|'(?:[^'\\]|\\.)*(?:'|$)|[^\s\"',;&]+)"
+)
 _IN_TEXT: Final = re.compile(
     r"(?P<name>(?<![\w.\-])[\w.\-]{2,120})(?P<sign>\\{0,3}[\"']?\s{0,3}(?:=|:)\s{0,3})" + _VALUE
 )
-_OPTION_IN_TEXT: Final = re.compile(r"(?P<name>(?<![\w\-])--?[\w.\-]{2,80})(?P<sign>\s{1,3})" + _VALUE)
+_OPTION_IN_TEXT: Final = re.compile(
+    r"(?P<name>(?<![\w\-])--?[\w.\-]{2,80})(?P<sign>\s{1,3})" + _VALUE
+)
 #: (pattern, replacement) of what is secret whatever its name.
 _ANYWHERE: Final = (
-    (re.compile(r"-----BEGIN [A-Z ]*(?:PRIVATE KEY|CERTIFICATE)[A-Z ]*--.*?(?:-----END [A-Z ]*-----|$)", re.S), HIDDEN),
-    (re.compile(r"(?i)\b(bearer|basic|digest|negotiate|token)\s+[A-Za-z0-9+/=._~\-]{6,}"), rf"\1 {HIDDEN}"),
+    (
+        re.compile(
+            r"-----BEGIN [A-Z ]*(?:PRIVATE KEY|CERTIFICATE)[A-Z ]*--.*?(?:-----END [A-Z ]*-----|$)",
+            re.S,
+        ),
+        HIDDEN,
+    ),
+    (
+        re.compile(r"(?i)\b(bearer|basic|digest|negotiate|token)\s+[A-Za-z0-9+/=._~\-]{6,}"),
+        rf"\1 {HIDDEN}",
+    ),
     (re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]*://)[^\s/@?#'\"]+@"), rf"\1{HIDDEN}@"),
-    (re.compile(r"(?<![\w.\-/])([\w.\-]{1,60}:)[^\s/@:'\"]{1,200}@(?=[\w.\-]+(?:[:/\s]|$))"), rf"\1{HIDDEN}@"),
+    (
+        re.compile(r"(?<![\w.\-/])([\w.\-]{1,60}:)[^\s/@:'\"]{1,200}@(?=[\w.\-]+(?:[:/\s]|$))"),
+        rf"\1{HIDDEN}@",
+    ),
     (re.compile(r"(?i)\b(jdbc:oracle:\w+:)[^\s@]{1,200}@"), rf"\1{HIDDEN}@"),
-    # user/password@database, but neither a Kerberos principal, host/name@REALM, nor an image by its digest.
-    (re.compile(
-        r"(?<![\w.\-/:@])([\w.\-$#]{1,60}/)(?!(?:[\w\-]+(?:\.[\w\-]+)+|_HOST)@[A-Z0-9\-]+(?:\.[A-Z0-9\-]+)+(?![\w.]))"
-        r"[^\s/@'\"]{1,200}@(?!sha256:)(?=[\w.\-/(])"
-    ), rf"\1{HIDDEN}@"),
+    # user/password@database, but neither a Kerberos principal, host/name@REALM, nor an
+    # image by its digest.
+    (
+        re.compile(
+            r"(?<![\w.\-/:@])([\w.\-$#]{1,60}/)(?!(?:[\w\-]+(?:\.[\w\-]+)+|_HOST)@[A-Z0-9\-]+(?:\.[A-Z0-9\-]+)+(?![\w.]))"
+            r"[^\s/@'\"]{1,200}@(?!sha256:)(?=[\w.\-/(])"
+        ),
+        rf"\1{HIDDEN}@",
+    ),
     (re.compile(r"(?i)\b(oracle[\w+]{0,20}://)[^\s@]{1,200}@"), rf"\1{HIDDEN}@"),
-    (re.compile(r"(?i)(<[\w.\-]{0,60}(?:password|secret|token)[\w.\-]{0,60}>)[^<]+"), rf"\1{HIDDEN}"),
-    (re.compile(r"\b((?:mysql|mariadb|sshpass)[\w\-]{0,20}(?:\s[^|;&]{0,300}?)?\s-p\s?)[^\s|;&]+"), rf"\1{HIDDEN}"),
+    (
+        re.compile(r"(?i)(<[\w.\-]{0,60}(?:password|secret|token)[\w.\-]{0,60}>)[^<]+"),
+        rf"\1{HIDDEN}",
+    ),
+    (
+        re.compile(
+            r"\b((?:mysql|mariadb|sshpass)[\w\-]{0,20}(?:\s[^|;&]{0,300}?)?\s-p\s?)[^\s|;&]+"
+        ),
+        rf"\1{HIDDEN}",
+    ),
     (re.compile(r"\b(curl\s(?:[^|;&]{0,300}?\s)?-u\s?)[^\s:]+:[^\s|;&]+"), rf"\1{HIDDEN}"),
-    (re.compile(
-        r"\b((?:mosquitto_|sqlcmd|tsql|isql|bcp|ipmitool|ldap)[\w\-]{0,20}(?:\s[^|;&]{0,300}?)?\s-[Pw]\s?)[^\s|;&]+"
-    ), rf"\1{HIDDEN}"),
+    (
+        re.compile(
+            r"\b((?:mosquitto_|sqlcmd|tsql|isql|bcp|ipmitool|ldap)[\w\-]{0,20}(?:\s[^|;&]{0,300}?)?\s-[Pw]\s?)[^\s|;&]+"
+        ),
+        rf"\1{HIDDEN}",
+    ),
     (re.compile(r"\bhf_[A-Za-z0-9]{10,}"), HIDDEN),
     (re.compile(r"\beyJ[A-Za-z0-9_\-]{5,}\.[A-Za-z0-9_\-]+(?:\.[A-Za-z0-9_\-]*)?"), HIDDEN),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
     (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w\-]{16,})"), HIDDEN),
     (re.compile(r"\b(?:xox[abprs]-[\w\-]{10,}|hvs\.[\w\-]{16,})"), HIDDEN),
-)  # fmt: skip
+)
 #: Options of programs with one letter that take ``user:password`` or a password.
 _USER: Final = frozenset({"-u", "-U", "--user", "--auth", "--proxy-user"})
 _USER_WORDS: Final = ("--user=", "--proxy-user=")
 #: Program → its option of one letter that takes a secret, in most of them also without a blank.
 _SHORT_PASSWORD: Final = {
     **dict.fromkeys(
-        ("mysql", "mysqldump", "mysqladmin", "mariadb", "mariadb-dump", "sshpass", "mongo", "mongosh"), "-p"
+        (
+            "mysql",
+            "mysqldump",
+            "mysqladmin",
+            "mariadb",
+            "mariadb-dump",
+            "sshpass",
+            "mongo",
+            "mongosh",
+        ),
+        "-p",
     ),
     **dict.fromkeys(("ldapsearch", "ldapmodify", "ldapadd", "ldapwhoami"), "-w"),
-    **dict.fromkeys(("sqlcmd", "tsql", "isql", "bcp", "ipmitool", "mosquitto_pub", "mosquitto_sub"), "-P"),
+    **dict.fromkeys(
+        ("sqlcmd", "tsql", "isql", "bcp", "ipmitool", "mosquitto_pub", "mosquitto_sub"), "-P"
+    ),
     **{"beeline": "-p", "login": "-p", "redis-cli": "-a", "curl": "-b"},
 }
 #: Option of one letter that takes a password in many programs → programs in which it does not.
 _OFTEN_PASSWORD: Final = {
-    "-P": frozenset(("scp", "sftp", "wget", "xargs", "rsync", "cp", "nmap", "mysql", "mysqldump", "mariadb", "curl")),
-    "-w": frozenset(("grep", "egrep", "fgrep", "zgrep", "rg", "curl", "docker", "podman", "psql", "iptables", "diff")),
+    "-P": frozenset(
+        (
+            "scp",
+            "sftp",
+            "wget",
+            "xargs",
+            "rsync",
+            "cp",
+            "nmap",
+            "mysql",
+            "mysqldump",
+            "mariadb",
+            "curl",
+        )
+    ),
+    "-w": frozenset(
+        (
+            "grep",
+            "egrep",
+            "fgrep",
+            "zgrep",
+            "rg",
+            "curl",
+            "docker",
+            "podman",
+            "psql",
+            "iptables",
+            "diff",
+        )
+    ),
 }
 #: A port, a number of processes, or a path.
 _NO_PASSWORD: Final = re.compile(r"\d{1,5}|\.{0,2}/.*")
 #: A bare word that names what follows, as in ``aws configure set aws_secret_access_key …``.
-_NAME_OF_NEXT: Final = re.compile(r"(?i)\w+_(?:password|passwd|secret|token|(?:access|api|private)_key)")
+_NAME_OF_NEXT: Final = re.compile(
+    r"(?i)\w+_(?:password|passwd|secret|token|(?:access|api|private)_key)"
+)
 _LONGEST_NAME: Final = 120
 _LONGEST: Final = 4_000
 
@@ -129,7 +206,11 @@ def _hides_next(word: str, before: str) -> bool:
     """Return whether the word after this one is a secret."""
     if word in ("=", ":", "=="):
         return is_secret(before)
-    is_name = word.startswith("-") or word.endswith((":", "=")) or (before != "-m" and _NAME_OF_NEXT.fullmatch(word))
+    is_name = (
+        word.startswith("-")
+        or word.endswith((":", "="))
+        or (before != "-m" and _NAME_OF_NEXT.fullmatch(word))
+    )
     return bool(is_name) and "=" not in word[:-1] and is_secret(word.rstrip(":="))
 
 
@@ -139,7 +220,9 @@ def is_secret(name: str) -> bool:
     if match is None:
         return False
     end = match["end"]
-    return not _NOT_SECRET.fullmatch(end) and not re.search(r"(?i)(?:(?:key|token|trust)store|keytab)$", name)
+    return not _NOT_SECRET.fullmatch(end) and not re.search(
+        r"(?i)(?:(?:key|token|trust)store|keytab)$", name
+    )
 
 
 def _word(word: str, before: str) -> str:
@@ -155,7 +238,9 @@ def _word(word: str, before: str) -> str:
     for pattern, replacement in _ANYWHERE:
         word = pattern.sub(replacement, word)
     word = _IN_TEXT.sub(_hidden, word)
-    return _OPTION_IN_TEXT.sub(lambda match: _hidden(match) if is_secret(match["name"]) else match[0], word)
+    return _OPTION_IN_TEXT.sub(
+        lambda match: _hidden(match) if is_secret(match["name"]) else match[0], word
+    )
 
 
 def _hidden(match: re.Match[str]) -> str:

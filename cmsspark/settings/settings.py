@@ -1,10 +1,11 @@
 """Settings: one YAML file and a few environment variables, read once by each command.
 
-The file is searched in this order: ``--settings`` > ``CMSSPARK_SETTINGS`` > ``./cmsspark.yaml`` >
-``~/.config/cmsspark/cmsspark.yaml`` (``XDG_CONFIG_HOME``) > built-in values. ``CMSSPARK_ROOT``,
-``CMSSPARK_STATE_DIR`` and ``CMSSPARK_CACHE_DIR`` come before the file. ``etc/cmsspark.example.yaml`` shows every key.
-A file that is not named must belong to this user or root, and not be writable by all (77).
-No password belongs in it: credentials have files of their own, which others cannot read.
+The file is searched in this order: ``--settings`` > ``CMSSPARK_SETTINGS`` >
+``./cmsspark.yaml`` > ``~/.config/cmsspark/cmsspark.yaml`` (``XDG_CONFIG_HOME``) >
+built-in values. ``CMSSPARK_ROOT``, ``CMSSPARK_STATE_DIR`` and ``CMSSPARK_CACHE_DIR``
+come before the file. ``etc/cmsspark.example.yaml`` shows every key. A file that is not
+named must belong to this user or root, and not be writable by all (77). No password
+belongs in it: credentials have files of their own, which others cannot read.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ _T = TypeVar("_T")
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Live metrics of Spark's runs. ``host`` and ``port``: a Graphite receiver, which asks for no password; without
-    ``host`` nothing is sent. ``period_seconds``: between two reports. ``prefix``: the first part of each name.
-    ``prometheus``: whether Spark's pages show metrics for Prometheus, too.
+    """Live metrics of Spark's runs. ``host`` and ``port``: a Graphite receiver, which
+    asks for no password; without ``host`` nothing is sent. ``period_seconds``: between
+    two reports. ``prefix``: the first part of each name. ``prometheus``: whether
+    Spark's pages show metrics for Prometheus, too.
     """
 
     host: str | None = None
@@ -78,17 +80,20 @@ def _nothing() -> Mapping[str, Any]:
 class Settings:
     """The settings of every command on this host. Paths are absolute; ``None`` means "not set".
 
-    ``root``: URI put before every default input folder. ``store``: default of ``--fout``. ``state_dir``: outbox,
-    run history, keys. ``cache_dir``: files that can be regenerated. ``sources``: overrides of ``etc/sources.yaml``.
-    ``publishing``: defaults of ``cmsspark publish``. ``daily``: of ``cmsspark daily``. ``spark``: Spark options
-    that override the profile. ``profile``: default profile of ``run_spark``. ``jars``: folder with a cluster's own jars
-    (spark-avro). ``environment``: packed Python environment for executors. ``views``: a file of custom named views.
-    ``rses``: a file of exceptions to the sites of Rucio's storage elements, in the form of ``etc/rses.yaml``.
-    ``hpc_sites``: a file that replaces the table of HPC sites, in the form of ``etc/hpc_sites.yaml``.
-    ``event_counts_without``: words (case aside); ``event_counts`` leaves out datasets whose names have one of them.
-    ``max_line_bytes``: maximum bytes of a log line; a longer line is a malformed record.
-    ``monitor``: whether the processes of runs are watched. ``metrics``: where Spark's live metrics go.
-    ``origin``: the file that was read.
+    ``root``: URI put before every default input folder. ``store``: default of
+    ``--fout``. ``state_dir``: outbox, run history, keys. ``cache_dir``: files that can
+    be regenerated. ``sources``: overrides of ``etc/sources.yaml``. ``publishing``:
+    defaults of ``cmsspark publish``. ``daily``: of ``cmsspark daily``. ``spark``: Spark
+    options that override the profile. ``profile``: default profile of ``run_spark``.
+    ``jars``: folder with a cluster's own jars (spark-avro). ``environment``: packed
+    Python environment for executors. ``views``: a file of custom named views. ``rses``:
+    a file of exceptions to the sites of Rucio's storage elements, in the form of
+    ``etc/rses.yaml``. ``hpc_sites``: a file that replaces the table of HPC sites, in
+    the form of ``etc/hpc_sites.yaml``. ``event_counts_without``: words (case aside);
+    ``event_counts`` leaves out datasets whose names have one of them.
+    ``max_line_bytes``: maximum bytes of a log line; a longer line is a malformed
+    record. ``monitor``: whether the processes of runs are watched. ``metrics``: where
+    Spark's live metrics go. ``origin``: the file that was read.
     """
 
     root: str | None
@@ -113,7 +118,9 @@ class Settings:
     lines: Lines = field(default_factory=dict, repr=False, compare=False)
 
     def where(self, *key: str) -> str:
-        """Return ``file, line N`` of a key, for messages: the nearest enclosing key that has a line."""
+        """Return ``file, line N`` of a key, for messages: the nearest enclosing key
+        that has a line.
+        """
         return self._file.where(*key)
 
     def section(self, kind: type[_T], name: str) -> _T:
@@ -136,10 +143,12 @@ class Settings:
 
 
 def load_settings(path: str | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Return the effective settings, from the file at ``path`` or the first one in the search order.
+    """Return the effective settings, from the file at ``path`` or the first one in the
+    search order.
 
-    Raises SettingsError (78) for a named file that does not exist, for invalid YAML, unknown keys and wrong types, each
-    with file and line; NotAllowed (77) for a file without read permission.
+    Raises SettingsError (78) for a named file that does not exist, for invalid YAML,
+    unknown keys and wrong types, each with file and line; NotAllowed (77) for a file
+    without read permission.
 
     Example:
         >>> settings = load_settings("etc/cmsspark.example.yaml", environ={"HOME": "/home/me"})
@@ -167,7 +176,9 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
     return Settings(
         root=env.get("CMSSPARK_ROOT") or location("root"),
         store=location("store"),
-        state_dir=folder("state_dir", _xdg(env, "XDG_STATE_HOME", home / ".local" / "state") / "cmsspark"),
+        state_dir=folder(
+            "state_dir", _xdg(env, "XDG_STATE_HOME", home / ".local" / "state") / "cmsspark"
+        ),
         cache_dir=folder("cache_dir", _xdg(env, "XDG_CACHE_HOME", home / ".cache") / "cmsspark"),
         sources=MappingProxyType(values.sources or {}),
         publishing=MappingProxyType(values.publishing or {}),
@@ -191,7 +202,10 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
 
 
 def _find(path: str | None, env: Mapping[str, str]) -> Path | None:
-    for name, option in ((path, "--settings"), (env.get("CMSSPARK_SETTINGS"), "CMSSPARK_SETTINGS")):
+    for name, option in (
+        (path, "--settings"),
+        (env.get("CMSSPARK_SETTINGS"), "CMSSPARK_SETTINGS"),
+    ):
         if name:
             file = Path(name).expanduser().absolute()
             if not file.is_file():
@@ -204,7 +218,10 @@ def _find(path: str | None, env: Mapping[str, str]) -> Path | None:
                 )
             return file
     home = _home(env)
-    for file in (*_in_working_folder(), _xdg(env, "XDG_CONFIG_HOME", home / ".config") / "cmsspark" / FILE_NAME):
+    for file in (
+        *_in_working_folder(),
+        _xdg(env, "XDG_CONFIG_HOME", home / ".config") / "cmsspark" / FILE_NAME,
+    ):
         if file.is_file():
             return file
     return None
@@ -229,7 +246,9 @@ def _xdg(env: Mapping[str, str], name: str, default: Path) -> Path:
 
 
 def _resolved(text: str, base: Path, home: Path) -> str:
-    """Return a location in the settings: URIs unchanged, ``~`` as the home, relative paths from the file's folder."""
+    """Return a location in the settings: URIs unchanged, ``~`` as the home, relative
+    paths from the file's folder.
+    """
     if "://" in text or text.startswith(("/", "file:")):
         return text
     if text == "~" or text.startswith("~/"):
@@ -244,16 +263,22 @@ def _read(file: Path, is_named: bool) -> tuple[SettingsFile, Lines]:
                 _check_owner(file, os.fstat(stream.fileno()))
             content = stream.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise NotAllowed("the settings file cannot be read", where=file, found=error.strerror) from None
+        raise NotAllowed(
+            "the settings file cannot be read", where=file, found=error.strerror
+        ) from None
     if len(content) > _MAX_BYTES:
-        raise SettingsError(f"a settings file has at most {_MAX_BYTES:,} bytes", where=file, found="a larger file")
+        raise SettingsError(
+            f"a settings file has at most {_MAX_BYTES:,} bytes", where=file, found="a larger file"
+        )
     return parse(content, str(file))
 
 
 def _check_owner(file: Path, status: os.stat_result) -> None:
-    """Raise NotAllowed (77) for a file that somebody else wrote: settings start programs and say where data go.
+    """Raise NotAllowed (77) for a file that somebody else wrote: settings start
+    programs and say where data go.
 
-    A file that is named is obeyed, whoever owns it; one that only lies in the current folder must be the user's own.
+    A file that is named is obeyed, whoever owns it; one that only lies in the current
+    folder must be the user's own.
     """
     is_open = bool(status.st_mode & stat.S_IWOTH)
     if status.st_uid in (os.geteuid(), 0) and not is_open:
@@ -274,7 +299,9 @@ def _user_name(uid: int) -> str:
 
 
 def parse(content: bytes, name: str) -> tuple[SettingsFile, Lines]:
-    """Parse a settings file; returns it and the line of every key. Raises SettingsError (78) with ``name`` and line."""
+    """Parse a settings file; returns it and the line of every key. Raises SettingsError
+    (78) with ``name`` and line.
+    """
     # Spark parses its values: they must stay as written, 010 and 1_000 for example.
     file = config_files.parse(content, name, is_text=lambda key: key[0] == "spark")
     values = file.convert(SettingsFile)
@@ -285,21 +312,26 @@ def parse(content: bytes, name: str) -> tuple[SettingsFile, Lines]:
 
 
 def spark_options(values: Mapping[str, Any], where: Callable[[str], str]) -> dict[str, str]:
-    """Return Spark options of a YAML mapping as texts: ``true`` and ``false`` in lower case, numbers as written.
+    """Return Spark options of a YAML mapping as texts: ``true`` and ``false`` in lower
+    case, numbers as written.
 
-    ``where(key)`` is the location of a key. Raises SettingsError (78) for names without the prefix ``spark.`` and for
-    lists and mappings.
+    ``where(key)`` is the location of a key. Raises SettingsError (78) for names without
+    the prefix ``spark.`` and for lists and mappings.
     """
     result: dict[str, str] = {}
     for key, value in values.items():
         if not key.startswith("spark."):
             raise SettingsError(
-                "the name of a Spark option must begin with `spark.`", where=where(key), found=repr(key)
+                "the name of a Spark option must begin with `spark.`",
+                where=where(key),
+                found=repr(key),
             )
         if isinstance(value, bool):
             result[key] = "true" if value else "false"
         elif isinstance(value, str | int | float):
             result[key] = str(value)
         else:
-            raise SettingsError(f"{key} must be a single value", where=where(key), found=repr(value))
+            raise SettingsError(
+                f"{key} must be a single value", where=where(key), found=repr(value)
+            )
     return result

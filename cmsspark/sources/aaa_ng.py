@@ -1,7 +1,9 @@
-"""Today's AAA: one record for each file close, by the OSG collectors of XRootD (rules 41 to 47, ``docs/feeds.md``).
+"""Today's AAA: one record for each file close, by the OSG collectors of XRootD (rules
+41 to 47, ``docs/feeds.md``).
 
-The needed fields are in ``data``, or beside ``metadata`` in the record itself. The site is that of the server. Sites of
-both ends are only compared with each other, as their names are those of another catalogue of sites.
+The needed fields are in ``data``, or beside ``metadata`` in the record itself. The site
+is that of the server. Sites of both ends are only compared with each other, as their
+names are those of another catalogue of sites.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from cmsspark.sources.record_schema import FormatVersions, Never, load_schema
 
 #: The begin of a status that says that a site was found.
 _RESOLVED: Final = "resolved"
-#: Attributes that decide an access's site (two fields) and whether it is remote, in the order of ``AccessKeys.ends``.
+#: Attributes that decide an access's site (two fields) and whether it is remote, in the
+#: order of ``AccessKeys.ends``.
 _ENDS: Final = ("site", "source", "target", "source_status", "target_status")
 
 
@@ -34,11 +37,19 @@ class AaaNgDecoder(AccessDecoder):
     no_names = ("unknown", "missing directory")
 
     def line_types(self) -> Sequence[Any]:
-        """Return the types of a line whose fields are beside ``metadata``, and of one whose fields are in ``data``."""
+        """Return the types of a line whose fields are beside ``metadata``, and of one
+        whose fields are in ``data``.
+        """
         lfn = next(field for field in self.schema.fields if field.attribute == "lfn")
         no_data = msgspec.field(default=msgspec.UNSET, name="data")
-        more = [("lfn", lfn.type), ("metadata", Metadata | None, None), ("no_data", Never, no_data)]
-        flat = self.schema.struct("FlatLine", more, kw_only=True, namespace={"data": property(lambda line: line)})
+        more = [
+            ("lfn", lfn.type),
+            ("metadata", Metadata | None, None),
+            ("no_data", Never, no_data),
+        ]
+        flat = self.schema.struct(
+            "FlatLine", more, kw_only=True, namespace={"data": property(lambda line: line)}
+        )
         return flat, line_type("Line", self.data_type)
 
     def meaning(self, attribute: str) -> Callable[[str | None], Any]:
@@ -50,7 +61,9 @@ class AaaNgDecoder(AccessDecoder):
         (name,) = keys("lfn")
         sizes = keys("read_bytes"), keys("write_bytes")
         access_keys = AccessKeys(name, keys(*self.shared), keys(*_ENDS), *sizes, self.no_names)
-        self._fast_lines = fast_access_lines(self.day_number, access_keys, self._meanings, self._number)
+        self._fast_lines = fast_access_lines(
+            self.day_number, access_keys, self._meanings, self._number
+        )
 
     @classmethod
     def format_versions(cls) -> FormatVersions:
@@ -60,12 +73,15 @@ class AaaNgDecoder(AccessDecoder):
 
     def _number(self, key: tuple[Any, ...]) -> int:
         user, app, logged, server, source, target, *resolved = key
-        site = next((name for name in (logged, server) if name and name.lower() != UNKNOWN), UNKNOWN)
+        site = next(
+            (name for name in (logged, server) if name and name.lower() != UNKNOWN), UNKNOWN
+        )
         if site == UNKNOWN or not (source and target and all(resolved)):
             remote = Remote.UNKNOWN
         else:
             remote = Remote.YES if source != target else Remote.NO
-        # The sites of both ends have other names than the server (rule 44): only a reader at the server has the same.
+        # The sites of both ends have other names than the server (rule 44): only a
+        # reader at the server has the same.
         return self.coder.number(site, app, user, remote, site if remote == Remote.NO else None)
 
     def strict(self, fields: Fields) -> Any:
@@ -75,5 +91,7 @@ class AaaNgDecoder(AccessDecoder):
 
 
 def is_resolved(status: str | None) -> Any:
-    """Return whether a site with this status counts: null, empty, or a text that begins with ``resolved`` (rule 45)."""
+    """Return whether a site with this status counts: null, empty, or a text that begins
+    with ``resolved`` (rule 45).
+    """
     return not status or status.startswith(_RESOLVED)

@@ -1,8 +1,10 @@
-"""Decodes records of accesses by their description in ``schemas/inputs`` (see :mod:`cmsspark.sources.record_schema`).
+"""Decodes records of accesses by their description in ``schemas/inputs`` (see
+:mod:`cmsspark.sources.record_schema`).
 
-A stream whose records say what most do needs no decoder of its own. Columns feed these attributes: ``lfn``, ``user``,
-``app``, ``site`` (of the data), ``reader`` (the site that reads), ``read_bytes``, ``write_bytes`` and ``timestamp``; of
-several sizes the last one that is not 0 counts. A record that only wrote is no access.
+A stream whose records say what most do needs no decoder of its own. Columns feed these
+attributes: ``lfn``, ``user``, ``app``, ``site`` (of the data), ``reader`` (the site
+that reads), ``read_bytes``, ``write_bytes`` and ``timestamp``; of several sizes the
+last one that is not 0 counts. A record that only wrote is no access.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from cmsspark.base.access import AccessBatch, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
 from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
 from cmsspark.sources.formats.fast_json import COMPILED, FastLineReader
-from cmsspark.sources.formats.json_lines import CheckedRecord, JsonDecoder, add_bytes, add_lfns, line_type, split
+from cmsspark.sources.formats.json_lines import (
+    CheckedRecord,
+    JsonDecoder,
+    add_bytes,
+    add_lfns,
+    line_type,
+    split,
+)
 from cmsspark.sources.formats.line_template import RequiredFields, RequiredFieldsOf
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import RecordSchema, load_schema
@@ -28,7 +37,9 @@ _AVRO_CHECKS = {"string": avro_text, "long": avro_long}
 
 
 def line_fields(schema: RecordSchema, shared: Sequence[str], **options: Any) -> RequiredFields:
-    """Return what the compiled line reader looks for; ``shared``: the attributes that make an access's group."""
+    """Return what the compiled line reader looks for; ``shared``: the attributes that
+    make an access's group.
+    """
     (name,) = schema.keys("lfn")
     read = schema.keys("read_bytes")[::-1]
     return RequiredFields(name, schema.keys(*shared), read, schema.keys("write_bytes"), **options)
@@ -52,7 +63,9 @@ class AccessDecoder(JsonDecoder):
         self._texts = [attrgetter(name) for name in shared]
         self._meanings = [self.meaning(name) for name in shared]
         # What a stream does not have is the None behind the others.
-        self._pick = itemgetter(*(shared.index(name) if name in shared else -1 for name in AccessDecoder.shared))
+        self._pick = itemgetter(
+            *(shared.index(name) if name in shared else -1 for name in AccessDecoder.shared)
+        )
         self._needs_replicas = STREAMS_BY_NAME[self.stream].needs_replicas
         self._read = [attrgetter(field.attribute) for field in self.schema.fed("read_bytes")]
         self._written = [attrgetter(field.attribute) for field in self.schema.fed("write_bytes")]
@@ -68,7 +81,9 @@ class AccessDecoder(JsonDecoder):
 
     def meaning(self, attribute: str) -> Callable[[str | None], Any]:
         """Return what maps the texts of an attribute to those of a group."""
-        return {"user": self.user_names.__getitem__, "app": self.apps.of.__getitem__}.get(attribute, as_is)
+        return {"user": self.user_names.__getitem__, "app": self.apps.of.__getitem__}.get(
+            attribute, as_is
+        )
 
     def _use_compiled(self) -> None:
         """Have compiled code read what is plain, where it is available."""
@@ -83,7 +98,9 @@ class AccessDecoder(JsonDecoder):
             self._use_templates(fields, lambda data: fields)
 
     def _use_templates(self, required: RequiredFields, pick_required: RequiredFieldsOf) -> None:
-        self._fast_lines = FastLineReader(self.day_number, required, pick_required, self._meanings, self._number)
+        self._fast_lines = FastLineReader(
+            self.day_number, required, pick_required, self._meanings, self._number
+        )
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bin records as out_of_day, write_only or no_lfn; all others are accesses."""
@@ -91,13 +108,17 @@ class AccessDecoder(JsonDecoder):
         sizes = _sizes(self._read, read)
         if self._written:
             rows = zip(of_the_day, sizes, _sizes(self._written, of_the_day), strict=True)
-            read = [data for data, read_bytes, written_bytes in rows if read_bytes or not written_bytes]
+            read = [
+                data for data, read_bytes, written_bytes in rows if read_bytes or not written_bytes
+            ]
             batch.write_only += len(of_the_day) - len(read)
         lfns = [data.lfn for data in read]
         if self.no_names:
             lfns = [None if lfn in self.no_names else lfn for lfn in lfns]
         accesses = add_lfns(read, lfns, batch)
-        add_bytes(sizes if len(accesses) == len(of_the_day) else _sizes(self._read, accesses), batch)
+        add_bytes(
+            sizes if len(accesses) == len(of_the_day) else _sizes(self._read, accesses), batch
+        )
         texts = [map(get, accesses) for get in self._texts]
         meanings = [
             column if meaning is as_is else map(meaning, column)
@@ -106,8 +127,8 @@ class AccessDecoder(JsonDecoder):
         batch.groups += map(self._codes.__getitem__, zip(*meanings, strict=True))
 
     def _number(self, key: tuple[Any, ...]) -> int:
-        """Return the number of a group. An access is remote where its reader is at another site, or, of streams that
-        need replicas, by these.
+        """Return the number of a group. An access is remote where its reader is at
+        another site, or, of streams that need replicas, by these.
         """
         user, app, site, reader = self._pick((*key, None))
         site, reader = site or UNKNOWN, reader or UNKNOWN
@@ -127,7 +148,9 @@ class AccessDecoder(JsonDecoder):
     def avro_record(self, row: Mapping[str, Any]) -> Any:
         """Return the record of a row of Avro. Raises Malformed."""
         fields = self.schema.fields
-        values = {field.attribute: _AVRO_CHECKS[field.column.type](row, field.key) for field in fields}
+        values = {
+            field.attribute: _AVRO_CHECKS[field.column.type](row, field.key) for field in fields
+        }
         return CheckedRecord(self.data_type(**values))
 
 

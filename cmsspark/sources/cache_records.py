@@ -1,4 +1,6 @@
-"""XCache's own records: one for each file that is closed at a cache (rule 48). These are not accesses."""
+"""XCache's own records: one for each file that is closed at a cache (rule 48). These
+are not accesses.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from cmsspark.sources.record_schema import load_schema
 #: The name of the feed in ``etc/sources.yaml``.
 FEED: Final = "xcache"
 #: Attributes of a record that are summed.
-_SUMS: Final = ("accesses", "hit_bytes", "missed_bytes", "bypass_bytes", "disk_bytes", "prefetch_bytes")
+_SUMS: Final = (
+    "accesses",
+    "hit_bytes",
+    "missed_bytes",
+    "bypass_bytes",
+    "disk_bytes",
+    "prefetch_bytes",
+)
 
 
 @dataclass
@@ -60,7 +69,9 @@ class CacheDecoder(JsonDecoder):
         raise msgspec.ValidationError
 
     def strict(self, fields: Fields) -> Any:
-        """Return the record of a parsed line, whose fields are in ``data`` or beside ``metadata``. Raises Malformed."""
+        """Return the record of a parsed line, whose fields are in ``data`` or beside
+        ``metadata``. Raises Malformed.
+        """
         values, metadata = split_flat(fields, "file_path")
         return CheckedRecord(self._schema.check_all(values, ""), metadata)
 

@@ -1,7 +1,8 @@
 """HTCondor's records of jobs: JSON lines (rules 29 to 33 of ``docs/counting.md``).
 
-A record is of a job, not of an access to a file. One job has many records; those of jobs that ended leave the decoder
-as :class:`cmsspark.base.access.HtcondorJob`, and :mod:`cmsspark.counting.htcondor_jobs` decides which of them counts.
+A record is of a job, not of an access to a file. One job has many records; those of
+jobs that ended leave the decoder as :class:`cmsspark.base.access.HtcondorJob`, and
+:mod:`cmsspark.counting.htcondor_jobs` decides which of them counts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,18 @@ FINAL: Final = ("Completed", "Removed")
 #: Types that count, in lower case.
 TYPES: Final = ("analysis", "production")
 #: The attributes that compiled code interprets, which come first among those of their type.
-_ORDER: Final = ("job_id", "status", "type", "site", "subsite", "cpu", "wall", "cpus", "exit_code", "record_time")
+_ORDER: Final = (
+    "job_id",
+    "status",
+    "type",
+    "site",
+    "subsite",
+    "cpu",
+    "wall",
+    "cpus",
+    "exit_code",
+    "record_time",
+)
 
 
 class JobDecoder(JsonDecoder):
@@ -40,7 +52,9 @@ class JobDecoder(JsonDecoder):
         super().__init__(day, apps, format_name)
         self._sites: MemoDict[str | None, str] = MemoDict(job_site, Apps.CACHE_SIZE)
         self._users: MemoDict[str | None, str | None] = MemoDict(job_user, Apps.CACHE_SIZE)
-        self._fast_lines = fast_job_lines(self.day_number, job_keys(self.schema), self._add_fast, self._fast_group)
+        self._fast_lines = fast_job_lines(
+            self.day_number, job_keys(self.schema), self._add_fast, self._fast_group
+        )
 
     def line_types(self) -> Sequence[Any]:
         """Return the type of a line."""
@@ -48,7 +62,9 @@ class JobDecoder(JsonDecoder):
 
     @classmethod
     def format_versions(cls) -> FormatVersions:
-        """Return one version, with over a thousand fields, of which the schema has those that are needed."""
+        """Return one version, with over a thousand fields, of which the schema has
+        those that are needed.
+        """
         return FormatVersions.from_schema(load_schema(f"{cls.stream}/json", is_open=True))
 
     def _add_fast(self, rows: list[tuple[Any, ...]], batch: AccessBatch) -> None:
@@ -79,14 +95,21 @@ def in_compiled_order(schema: RecordSchema) -> RecordSchema:
     """Return the schema with the fields in the order in which compiled code returns their values."""
     order = (*_ORDER, *(column.feeds for column in schema.needed))
     kinds = ("string", "double", "signed", "flag", "long")
-    columns = sorted(schema.needed, key=lambda column: (kinds.index(column.type), order.index(column.feeds)))
+    columns = sorted(
+        schema.needed, key=lambda column: (kinds.index(column.type), order.index(column.feeds))
+    )
     return replace(schema, columns=tuple(columns))
 
 
 def job_keys(schema: RecordSchema) -> JobKeys:
     """Return the keys of a schema in that order, as compiled code takes them."""
     groups = (("string",), ("double",), ("signed", "flag"), ("long",))
-    return JobKeys(*(tuple(field.key for field in schema.fields if field.column.type in group) for group in groups))
+    return JobKeys(
+        *(
+            tuple(field.key for field in schema.fields if field.column.type in group)
+            for group in groups
+        )
+    )
 
 
 class CondorDecoder(JobDecoder):
@@ -95,7 +118,9 @@ class CondorDecoder(JobDecoder):
     stream = "condor"
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
-        """Bin records as out_of_day, not_final, other_type or never_ran (rule 30); all others are of ended jobs."""
+        """Bin records as out_of_day, not_final, other_type or never_ran (rule 30); all
+        others are of ended jobs.
+        """
         low, high = self.low_ms, self.high_ms
         for record in records:
             stamp = record.metadata.timestamp if record.metadata is not None else None
@@ -135,13 +160,17 @@ def record_time(logged: int | float | None, stamp: int | float | None) -> int | 
 
 
 def job_site(logged: str | None) -> str:
-    """Return a job's site (rule 33): without outer blanks and one ``_Disk`` at the end, or ``unknown``."""
+    """Return a job's site (rule 33): without outer blanks and one ``_Disk`` at the end,
+    or ``unknown``.
+    """
     name = (logged or "").strip().removesuffix("_Disk")
     return name if name and name.lower() != UNKNOWN else UNKNOWN
 
 
 def job_app(app: str, workflow: str | None) -> str:
-    """Return the app of a job (rule 33): one that names a CRAB workflow is a CRAB job, whatever its tool says."""
+    """Return the app of a job (rule 33): one that names a CRAB workflow is a CRAB job,
+    whatever its tool says.
+    """
     return "crab" if workflow and app in ("other", UNKNOWN) else app
 
 

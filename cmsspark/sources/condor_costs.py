@@ -1,8 +1,11 @@
 """HTCondor's records of jobs with what they cost (rules 49 to 54 of ``docs/counting.md``).
 
-The records are those of the stream ``condor``, read with more fields. Those that ended leave the decoder as
-:class:`JobCost`. A record of a running job is a presence: the job's id is in ``AccessBatch.lfns``, its
-:class:`CoreGroup` in ``groups`` and the 12-minute window in ``read_bytes``: compiled code packs them as accesses.
+The records are those of the stream ``condor``, read with more fields. Those that ended
+leave the decoder as
+:class:`JobCost`. A record of a running job is a presence: the job's id is in
+       ``AccessBatch.lfns``, its
+:class:`CoreGroup` in ``groups`` and the 12-minute window in ``read_bytes``: compiled
+       code packs them as accesses.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ OK, OUTLIER, FAILED, REMOVED = "ok", "outlier", "failed", "removed"
 #: The largest sum of a stored column, and a value beyond it.
 TOO_LARGE: Final = MAX_LONG + 1
 #: Tiers as logged, in any case.
-_TIER_OF: Final = {name: name.upper() for number in range(4) for name in (f"T{number}", f"t{number}")}
+_TIER_OF: Final = {
+    name: name.upper() for number in range(4) for name in (f"T{number}", f"t{number}")
+}
 
 
 class CoreGroup(NamedTuple):
@@ -41,8 +46,9 @@ class CoreGroup(NamedTuple):
 
 
 class JobCost(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A record of a job that ended and ran. The fields up to ``task`` decide which record of a job counts (rule 31), in
-    this order; the others decide between records that are equal in these, so that the order of files does not.
+    """A record of a job that ended and ran. The fields up to ``task`` decide which
+    record of a job counts (rule 31), in this order; the others decide between records
+    that are equal in these, so that the order of files does not.
     """
 
     job_id: str
@@ -79,7 +85,9 @@ class JobCost(msgspec.Struct, frozen=True, gc=False, array_like=True):
     hs06_cpu_ms: int | None
 
     def is_above(self, cost: JobCost) -> bool:
-        """Return whether this record of a job counts rather than the other; null is lower than any value."""
+        """Return whether this record of a job counts rather than the other; null is
+        lower than any value.
+        """
         for name in self.__struct_fields__[1:]:
             mine, theirs = getattr(self, name), getattr(cost, name)
             if mine != theirs:
@@ -88,7 +96,9 @@ class JobCost(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class CostDecoder(JobDecoder):
-    """Decodes HTCondor's lines. Batches have jobs that ended, presences of running jobs, and windows with records."""
+    """Decodes HTCondor's lines. Batches have jobs that ended, presences of running
+    jobs, and windows with records.
+    """
 
     stream = "condor_costs"
 
@@ -107,7 +117,11 @@ class CostDecoder(JobDecoder):
         """Bin the records, and add presences and jobs that ended."""
         for record in records:
             stamp = record.metadata.timestamp if record.metadata is not None else None
-            if stamp is not None and not self.low_ms <= stamp < self.high_ms and self._is_out_of_day(stamp, batch):
+            if (
+                stamp is not None
+                and not self.low_ms <= stamp < self.high_ms
+                and self._is_out_of_day(stamp, batch)
+            ):
                 continue
             data = record.data
             time_ms = record_time(data.record_time, stamp)
@@ -128,9 +142,13 @@ class CostDecoder(JobDecoder):
             batch.read_bytes = []
         batch.read_bytes.append(window)
 
-    def _group(self, site: str | None, subsite: str | None, type_: str | None, cpus: int | float | None) -> int:
+    def _group(
+        self, site: str | None, subsite: str | None, type_: str | None, cpus: int | float | None
+    ) -> int:
         """Return the number of a group."""
-        group = CoreGroup(self._sites[site], subsite or None, type_.lower() if type_ else UNKNOWN, cores(cpus))
+        group = CoreGroup(
+            self._sites[site], subsite or None, type_.lower() if type_ else UNKNOWN, cores(cpus)
+        )
         number = self._numbers.setdefault(group, len(self._groups))
         if number == len(self._groups):
             self._groups.append(group)
@@ -184,7 +202,9 @@ def cores(cpus: int | float | None) -> int:
     return 1000 if cpus is None else floor(cpus * 1000 + 0.5)
 
 
-def outcome(is_completed: bool, has_failed: int | None, exit_code: int | None, is_outlier: int | None) -> str:
+def outcome(
+    is_completed: bool, has_failed: int | None, exit_code: int | None, is_outlier: int | None
+) -> str:
     """Return how a job ended (rule 51)."""
     if not is_completed:
         return REMOVED

@@ -14,7 +14,8 @@ from cmsspark.sources.formats.json_lines import Coder, add_lfns
 from cmsspark.sources.record_schema import load_schema
 from cmsspark.sources.values import avro_text, milliseconds, milliseconds_of_all
 
-#: The attributes of a job's access to a file, in the order of its values; times are in seconds as text.
+#: The attributes of a job's access to a file, in the order of its values; times are in
+#: seconds as text.
 _ATTRIBUTES: Final = ("lfn", "site", "user", "app", "cpu_ms", "wall_ms")
 
 
@@ -31,7 +32,9 @@ class CrabDecoder:
         self.avro_fields = load_schema(f"crab/{format_name}").keys(*_ATTRIBUTES)
         self.avro_required, *shared = self.avro_fields[:4]
         needs = AvroFields(self.avro_required, tuple(shared), times=self.avro_fields[4:])
-        self.fast_avro = FastAvroReader(needs, (as_is, as_is, self.apps.of.__getitem__), self._number)
+        self.fast_avro = FastAvroReader(
+            needs, (as_is, as_is, self.apps.of.__getitem__), self._number
+        )
 
     @property
     def groups(self) -> list[Group]:
@@ -45,10 +48,17 @@ class CrabDecoder:
 
     def take(self, records: list[tuple[Any, ...]], batch: AccessBatch) -> None:
         """Bin records as no_lfn; all others are accesses."""
-        self._take(*map(list, zip(*records, strict=True)) if records else [[] for _ in _ATTRIBUTES], batch=batch)
+        self._take(
+            *map(list, zip(*records, strict=True)) if records else [[] for _ in _ATTRIBUTES],
+            batch=batch,
+        )
 
-    def take_columns(self, columns: Mapping[str, list[str | None]], batch: AccessBatch) -> dict[int, str]:
-        """As ``take``, for columns of text or null. Skips malformed rows and returns the reason of each, in order."""
+    def take_columns(
+        self, columns: Mapping[str, list[str | None]], batch: AccessBatch
+    ) -> dict[int, str]:
+        """As ``take``, for columns of text or null. Skips malformed rows and returns
+        the reason of each, in order.
+        """
         reasons: dict[int, str] = {}
         cpu_field, wall_field = self.avro_fields[4:]
         wall = milliseconds_of_all(columns[wall_field], wall_field, reasons)

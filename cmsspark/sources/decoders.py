@@ -9,7 +9,8 @@ from cmsspark.sources.registry import find_stream
 
 
 def load_decoder(stream: str, format_name: str) -> Any:
-    """Import the class that reads a format of a stream; one that reads several streams is made one of this stream.
+    """Import the class that reads a format of a stream; one that reads several streams
+    is made one of this stream.
 
     Raises UsageError (2) for a stream or format that the registry does not have.
     """

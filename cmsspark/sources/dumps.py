@@ -25,7 +25,9 @@ _SNAPSHOT: Final = re.compile(r"time=(\d{4})-(\d{2})-(\d{2})(?:_(.*))?", re.ASCI
 
 @dataclass(frozen=True)
 class Dump:
-    """The dump of a log day: ``kind`` dbs, phedex or rucio; ``day`` and ``distance_days`` are None for ``current``."""
+    """The dump of a log day: ``kind`` dbs, phedex or rucio; ``day`` and
+    ``distance_days`` are None for ``current``.
+    """
 
     kind: str
     day: date | None
@@ -44,7 +46,9 @@ class Dump:
         return _table_folder(self.kind, self.folder, table)
 
     def fingerprint(self, tables: Iterable[str] | None = None) -> str:
-        """Return a digest over path, size and mtime of each file of ``tables`` (default: all tables)."""
+        """Return a digest over path, size and mtime of each file of ``tables``
+        (default: all tables).
+        """
         names = sorted(self.tables if tables is None else tables)
         return digest({name: self.tables[name] for name in names})
 
@@ -52,9 +56,10 @@ class Dump:
 def choose_dbs_dump(files: Files, layout: Layout, day: date, tables: Iterable[str]) -> Dump:
     """Return the DBS dump of a log day with the files of ``tables``.
 
-    It is the first complete dump dated after the day, else that of the day, else the newest before it. The legacy
-    ``current`` is used only where no dated dump exists. Raises InputMissing (66) where there is no dump, NotReady (75)
-    where none is complete.
+    It is the first complete dump dated after the day, else that of the day, else the
+    newest before it. The legacy ``current`` is used only where no dated dump exists.
+    Raises InputMissing (66) where there is no dump, NotReady (75) where none is
+    complete.
     """
     required = sorted(set(tables))
     location, legacy = layout.dump_location("dbs", "dated"), layout.dump_location("dbs", "current")
@@ -65,25 +70,30 @@ def choose_dbs_dump(files: Files, layout: Layout, day: date, tables: Iterable[st
 
 
 def choose_phedex_dump(files: Files, layout: Layout, day: date) -> Dump:
-    """Return the PhEDEx snapshot of a log day, the latest of its date. Its table is ``block_replicas``."""
+    """Return the PhEDEx snapshot of a log day, the latest of its date. Its table is
+    ``block_replicas``.
+    """
     folder = layout.dump_location("phedex", "snapshots").folder
     return _choose(files, "phedex", day, _dated(files, folder, _SNAPSHOT), (REPLICAS,), [folder])
 
 
 def choose_rucio_dump(files: Files, layout: Layout, day: date, tables: Iterable[str] = ()) -> Dump:
-    """Return the Rucio dump of a log day (rule 22) with the files of ``tables``, by default of those that replicas
-    need.
+    """Return the Rucio dump of a log day (rule 22) with the files of ``tables``, by
+    default of those that replicas need.
 
-    Its tables are written one by one, so that a day whose dump is being written is skipped as incomplete.
+    Its tables are written one by one, so that a day whose dump is being written is
+    skipped as incomplete.
     """
     folder = layout.dump_location("rucio", "dated").folder
     required = sorted(set(tables) or DUMPS["rucio"].for_streams)
     return _choose(files, "rucio", day, _dated(files, folder, _DATED), required, [folder])
 
 
-def choose_replica_dump(files: Files, layout: Layout, day: date, tables: Iterable[str] = ()) -> Dump:
-    """Return the dump of the source that serves the replicas of a log day (rule 28); ``tables``: of Rucio, where it is
-    that.
+def choose_replica_dump(
+    files: Files, layout: Layout, day: date, tables: Iterable[str] = ()
+) -> Dump:
+    """Return the dump of the source that serves the replicas of a log day (rule 28);
+    ``tables``: of Rucio, where it is that.
 
     Raises InputMissing (66) where that source has none, whatever the others have.
     """
@@ -95,7 +105,9 @@ def choose_replica_dump(files: Files, layout: Layout, day: date, tables: Iterabl
             return choose_phedex_dump(files, layout, day)
     except InputMissing as error:
         observed = f"{error.found}; {layout.epochs.why(REPLICAS_ROLE, day)}"
-        raise InputMissing(error.problem, where=error.where, found=observed, next_step=error.next_step) from None
+        raise InputMissing(
+            error.problem, where=error.where, found=observed, next_step=error.next_step
+        ) from None
     raise InputMissing(
         f"no replicas for {day}",
         found=layout.epochs.why(REPLICAS_ROLE, day),
@@ -103,8 +115,12 @@ def choose_replica_dump(files: Files, layout: Layout, day: date, tables: Iterabl
     )
 
 
-def dump_at(files: Files, kind: str, folder: str, day: date, when: date | None, tables: Iterable[str]) -> Dump | None:
-    """Return the dump in ``folder``, dated ``when``, that was chosen for ``day``; None if incomplete now."""
+def dump_at(
+    files: Files, kind: str, folder: str, day: date, when: date | None, tables: Iterable[str]
+) -> Dump | None:
+    """Return the dump in ``folder``, dated ``when``, that was chosen for ``day``; None
+    if incomplete now.
+    """
     names = DUMPS[kind].tables if DUMPS[kind].is_one_folder else sorted(set(tables))
     listed, incomplete = _tables(files, kind, folder, names)
     if incomplete:
@@ -117,7 +133,9 @@ def _far(kind: str, day: date, dump_day: date | None) -> list[str]:
     """Return a warning where the dump is far from the day."""
     if dump_day is None or abs((dump_day - day).days) <= FAR_DAYS:
         return []
-    return [f"{kind}: the dump is of {dump_day}, {abs((dump_day - day).days)} days away from {day}"]
+    return [
+        f"{kind}: the dump is of {dump_day}, {abs((dump_day - day).days)} days away from {day}"
+    ]
 
 
 class _Dated(NamedTuple):
@@ -145,23 +163,33 @@ def _table_folder(kind: str, folder: str, table: str) -> str:
 
 
 def _time_key(time: str) -> tuple[tuple[int, ...], str]:
-    """Return the sort key of the time in a snapshot's name, padded or not (``9h05m`` before ``10h00m``)."""
+    """Return the sort key of the time in a snapshot's name, padded or not (``9h05m``
+    before ``10h00m``).
+    """
     return tuple(int(part) for part in re.findall(r"\d+", time, re.ASCII)), time
 
 
 def _preference(day: date, dated: Sequence[_Dated]) -> list[_Dated]:
-    """Return the order of rule 17: later days, nearest first; the same day; earlier days, newest first.
+    """Return the order of rule 17: later days, nearest first; the same day; earlier
+    days, newest first.
 
     Later times come first.
     """
     latest_first = sorted(dated, key=lambda dump: _time_key(dump.time), reverse=True)
     after = sorted((dump for dump in latest_first if dump.day > day), key=lambda dump: dump.day)
-    before = sorted((dump for dump in latest_first if dump.day <= day), key=lambda dump: dump.day, reverse=True)
+    before = sorted(
+        (dump for dump in latest_first if dump.day <= day), key=lambda dump: dump.day, reverse=True
+    )
     return [*after, *before]
 
 
 def _choose(
-    files: Files, kind: str, day: date, dated: Sequence[_Dated], required: Sequence[str], searched: Sequence[str]
+    files: Files,
+    kind: str,
+    day: date,
+    dated: Sequence[_Dated],
+    required: Sequence[str],
+    searched: Sequence[str],
 ) -> Dump:
     if not dated:
         raise InputMissing(
@@ -176,13 +204,17 @@ def _choose(
         if incomplete:
             skipped.append(f"{folder}: {'; '.join(incomplete)}")
             continue
-        warnings = [f"{kind}: a nearer dump was skipped because it is incomplete: {reason}" for reason in skipped]
+        warnings = [
+            f"{kind}: a nearer dump was skipped because it is incomplete: {reason}"
+            for reason in skipped
+        ]
         warnings += _far(kind, day, dump_day)
         return Dump(kind, dump_day, folder, tables, abs((dump_day - day).days), tuple(warnings))
     raise NotReady(
         f"no complete {kind} dump for {day}",
         where=" or ".join(shown(folder) for folder in searched),
-        found=" | ".join(skipped[:3]) + (f" | and {len(skipped) - 3} more" if len(skipped) > 3 else ""),
+        found=" | ".join(skipped[:3])
+        + (f" | and {len(skipped) - 3} more" if len(skipped) > 3 else ""),
         next_step="run again when the dump is written",
     )
 

@@ -1,10 +1,12 @@
-"""EOS file accesses: JSON lines in three format versions, which each record identifies (``docs/feeds.md``).
+"""EOS file accesses: JSON lines in three format versions, which each record identifies
+(``docs/feeds.md``).
 
-G1: ``data`` is one text ``key=value&…``. G2: a struct of texts, first with the prefix ``eos.``, later with ``eos_path``
-and ``sec_…``; both also carry ``raw``. G3: typed numbers and names with literal dots.
+G1: ``data`` is one text ``key=value&…``. G2: a struct of texts, first with the prefix
+``eos.``, later with ``eos_path`` and ``sec_…``; both also carry ``raw``. G3: typed
+numbers and names with literal dots.
 
-Each layout has its own type that rejects the keys which mark the others. A union type would accept a repeated number
-whose first value its layout forbids.
+Each layout has its own type that rejects the keys which mark the others. A union type
+would accept a repeated number whose first value its layout forbids.
 """
 
 from __future__ import annotations
@@ -40,8 +42,12 @@ def layouts() -> Mapping[str, RecordSchema]:
     is_shared = {column: _is_shared(column.name) for column in g2.columns}
     return {
         TEXT: load_schema("eos/g1", TEXT),
-        PREFIXED: RecordSchema(PREFIXED, tuple(name for name in g2.columns if is_shared[name] or is_prefixed[name])),
-        FLAT: RecordSchema(FLAT, tuple(name for name in g2.columns if is_shared[name] or not is_prefixed[name])),
+        PREFIXED: RecordSchema(
+            PREFIXED, tuple(name for name in g2.columns if is_shared[name] or is_prefixed[name])
+        ),
+        FLAT: RecordSchema(
+            FLAT, tuple(name for name in g2.columns if is_shared[name] or not is_prefixed[name])
+        ),
         TYPED: load_schema("eos/g3", TYPED),
     }
 
@@ -59,7 +65,9 @@ def _find_layout(keys: Fields | Mapping[str, Any]) -> str:
 
 
 class EosDecoder(AccessDecoder):
-    """Decodes EOS lines of all versions in any mix. All accesses are at CERN; remote or not is unknown."""
+    """Decodes EOS lines of all versions in any mix. All accesses are at CERN; remote or
+    not is unknown.
+    """
 
     stream = "eos"
 
@@ -75,11 +83,14 @@ class EosDecoder(AccessDecoder):
         if COMPILED:
             required = {
                 layout: line_fields(
-                    schema, self.shared, sizes_are_texts=layout != TYPED, format_version=layout[:2],
+                    schema,
+                    self.shared,
+                    sizes_are_texts=layout != TYPED,
+                    format_version=layout[:2],
                     data_is_text=layout == TEXT,
                 )
                 for layout, schema in layouts().items()
-            }  # fmt: skip
+            }
 
             def pick_required(data: Mapping[str, Any] | str) -> RequiredFields | None:
                 """Return the fields of a record; None where the keys do not identify its layout."""
@@ -94,8 +105,9 @@ class EosDecoder(AccessDecoder):
         return FormatVersions(layouts(), _find_version)
 
     def checked(self, records: list[Any]) -> list[Any]:
-        """Records of one layout, with texts of numbers converted. Raises ValidationError for a G2 record without the
-        keys of its layout, and for a G1 record with an invalid number.
+        """Records of one layout, with texts of numbers converted. Raises
+        ValidationError for a G2 record without the keys of its layout, and for a G1
+        record with an invalid number.
         """
         layout = records[0].layout if records else TYPED
         if layout == TYPED:
@@ -109,7 +121,10 @@ class EosDecoder(AccessDecoder):
                     raise _refused("a struct without the keys of its layout", number)
                 data.lfn = None
             # The type accepts digits only.
-            data.read_bytes, data.write_bytes = int(data.read_bytes or 0), int(data.write_bytes or 0)
+            data.read_bytes, data.write_bytes = (
+                int(data.read_bytes or 0),
+                int(data.write_bytes or 0),
+            )
         return records
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
@@ -129,9 +144,13 @@ class EosDecoder(AccessDecoder):
             raise _refused(str(error), number) from None
 
     def _strict_text(self, text: str, metadata: Metadata | None) -> Any:
-        """G1's text. Not percent-decoded; of a repeated key the last value counts (rule 15). Raises Malformed."""
+        """G1's text. Not percent-decoded; of a repeated key the last value counts (rule
+        15). Raises Malformed.
+        """
         get, (fields, data_type) = _split_parts(text).get, _text_fields()
-        values = [long_text(get(key), where) if is_size else get(key) for key, is_size, where in fields]
+        values = [
+            long_text(get(key), where) if is_size else get(key) for key, is_size, where in fields
+        ]
         return CheckedRecord(data_type(*values), metadata, TEXT)
 
     def strict(self, fields: Fields) -> Any:
@@ -160,21 +179,36 @@ def _line_types() -> list[Any]:
     typed = layouts()[TYPED].struct("TypedData", [*marks, *_absent(("eos_path", "raw"))])
     raw = ("raw", msgspec.Raw | msgspec.UnsetType, msgspec.UNSET)
     flat = layouts()[FLAT].struct("FlatData", [name, *marks, raw])
-    types = {TYPED: typed, FLAT: flat, PREFIXED: layouts()[PREFIXED].struct("PrefixedData", [name]), TEXT: str}
-    return [line_type(layout, data, layout=layout, format_version=layout[:2]) for layout, data in types.items()]
+    types = {
+        TYPED: typed,
+        FLAT: flat,
+        PREFIXED: layouts()[PREFIXED].struct("PrefixedData", [name]),
+        TEXT: str,
+    }
+    return [
+        line_type(layout, data, layout=layout, format_version=layout[:2])
+        for layout, data in types.items()
+    ]
 
 
 @cache
 def _text_fields() -> tuple[list[tuple[str, bool, str]], Any]:
-    """Return the key of each field of G1, whether it is a size, and its name in reasons; and the type of ``data``."""
+    """Return the key of each field of G1, whether it is a size, and its name in
+    reasons; and the type of ``data``.
+    """
     schema = layouts()[TEXT]
-    fields = [(field.key, field.check is long_text, f"data: {field.key}") for field in schema.fields]
+    fields = [
+        (field.key, field.check is long_text, f"data: {field.key}") for field in schema.fields
+    ]
     return fields, schema.struct("TextData")
 
 
 def _absent(keys: Sequence[str]) -> list[tuple[str, Any, Any]]:
     """Return fields that reject a record with one of these keys."""
-    return [(f"no_{key}".replace(".", "__"), Never, msgspec.field(default=msgspec.UNSET, name=key)) for key in keys]
+    return [
+        (f"no_{key}".replace(".", "__"), Never, msgspec.field(default=msgspec.UNSET, name=key))
+        for key in keys
+    ]
 
 
 def _find_version(data: Any) -> tuple[str, Mapping[str, Any]] | None:

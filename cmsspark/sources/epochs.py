@@ -1,9 +1,11 @@
 """Epochs: which source serves a role on which day (rules 28 and 47 of ``docs/counting.md``).
 
-A role is what a day needs one source for: ``replicas`` (PhEDEx, then Rucio), ``jobs`` (JobMonitoring, then HTCondor)
-and ``aaa`` (the GLED collector, then the XRootD shoveler). ``epochs`` in ``etc/sources.yaml`` lists the sources of each
-role, with the first day (UTC) of each; settings override it under ``sources: {epochs: …}``. Of the sources whose first
-day is not after the log day the last one serves it. The others are not read, even where they have the day.
+A role is what a day needs one source for: ``replicas`` (PhEDEx, then Rucio), ``jobs``
+(JobMonitoring, then HTCondor) and ``aaa`` (the GLED collector, then the XRootD
+shoveler). ``epochs`` in ``etc/sources.yaml`` lists the sources of each role, with the
+first day (UTC) of each; settings override it under ``sources: {epochs: …}``. Of the
+sources whose first day is not after the log day the last one serves it. The others are
+not read, even where they have the day.
 """
 
 from __future__ import annotations
@@ -48,24 +50,35 @@ class Epochs:
 
     @classmethod
     def load(cls, overrides: Mapping[str, Any] | None = None, where: Where = _settings) -> Epochs:
-        """Return the built-in epochs with those of ``overrides``, the section ``sources`` of the settings.
+        """Return the built-in epochs with those of ``overrides``, the section
+        ``sources`` of the settings.
 
-        Raises SettingsError (78) for unknown roles and sources, and for days that are none, with file and line where
-        ``where`` knows them.
+        Raises SettingsError (78) for unknown roles and sources, and for days that are
+        none, with file and line where ``where`` knows them.
         """
         roles: dict[str, dict[str, Any]] = {
             role: dict(sources) for role, sources in read_yaml("etc/sources.yaml")[KEY].items()
         }
-        for role, sources in _mapping((overrides or {}).get(KEY) or {}, roles, where, "sources", KEY).items():
-            for source, value in _mapping(sources, roles[role], where, "sources", KEY, role).items():
+        for role, sources in _mapping(
+            (overrides or {}).get(KEY) or {}, roles, where, "sources", KEY
+        ).items():
+            for source, value in _mapping(
+                sources, roles[role], where, "sources", KEY, role
+            ).items():
                 roles[role][source] = value
         return cls({role: _epochs(role, sources, where) for role, sources in roles.items()})
 
     def source(self, role: str, day: date) -> str:
         """Return the source that serves ``role`` on a log day; empty where none does."""
-        started = [epoch for epoch in self.roles[role] if epoch.first is not None and epoch.first <= day]
+        started = [
+            epoch for epoch in self.roles[role] if epoch.first is not None and epoch.first <= day
+        ]
         # Of two with one first day the later in the file.
-        return sorted(started, key=lambda epoch: epoch.first or date.min)[-1].source if started else ""
+        return (
+            sorted(started, key=lambda epoch: epoch.first or date.min)[-1].source
+            if started
+            else ""
+        )
 
     def first_day(self, role: str, source: str) -> date | None:
         """Return the first day of a source: None for never, ``date.min`` for always."""
@@ -76,8 +89,8 @@ class Epochs:
         return [epoch.source for epoch in self.roles[role]]
 
     def serves(self, stream: str, day: date) -> bool:
-        """Return whether a stream is read on a day: streams without a role are, and so is each whose role has a source
-        of several in the stream itself.
+        """Return whether a stream is read on a day: streams without a role are, and so
+        is each whose role has a source of several in the stream itself.
         """
         role = STREAMS_BY_NAME[stream].role
         return not role or stream not in self.sources(role) or self.source(role, day) == stream
@@ -113,17 +126,25 @@ def setting(role: str, source: str, first: date) -> str:
 
 def _mapping(values: Any, allowed: Iterable[str], where: Where, *key: str) -> Mapping[str, Any]:
     if not isinstance(values, Mapping):
-        raise SettingsError(f"{'.'.join(key)} has `key: value` lines below it", where=where(*key), found=repr(values))
+        raise SettingsError(
+            f"{'.'.join(key)} has `key: value` lines below it",
+            where=where(*key),
+            found=repr(values),
+        )
     for name in values:
         if name not in allowed:
             raise SettingsError(
-                f"{'.'.join(key)} has no {name!r}", where=where(*key, str(name)), next_step=nearest(str(name), allowed)
+                f"{'.'.join(key)} has no {name!r}",
+                where=where(*key, str(name)),
+                next_step=nearest(str(name), allowed),
             )
     return values
 
 
 def _epochs(role: str, sources: Mapping[str, Any], where: Where) -> tuple[Epoch, ...]:
-    return tuple(Epoch(source, _first(value, where, role, source)) for source, value in sources.items())
+    return tuple(
+        Epoch(source, _first(value, where, role, source)) for source, value in sources.items()
+    )
 
 
 def _first(value: Any, where: Where, role: str, source: str) -> date | None:

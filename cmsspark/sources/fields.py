@@ -20,7 +20,9 @@ _PROXIES = frozenset(("proxy", "limited proxy"))
 
 
 def user_name(identity: str | None) -> str | None:
-    """Return the user's name in a certificate's DN, or the whole text of another form (rule 13); None where empty."""
+    """Return the user's name in a certificate's DN, or the whole text of another form
+    (rule 13); None where empty.
+    """
     if identity is None:
         return None
     name = identity.partition("&")[0].strip()
@@ -39,7 +41,8 @@ def as_is(text: str | None) -> str | None:
 
 
 class MemoDict(dict[_Key, _Value]):
-    """A dict that computes a missing value with ``make(key)``. With a ``limit`` it is cleared when it is full.
+    """A dict that computes a missing value with ``make(key)``. With a ``limit`` it is
+    cleared when it is full.
 
     A lookup of an existing key is that of dict: in ``map`` it makes no Python call.
     """
@@ -71,7 +74,9 @@ class Apps:
     #: The cache is cleared at this size, as the texts of CRAB differ in every job.
     CACHE_SIZE: Final = 50_000
 
-    def __init__(self, rules: Sequence[tuple[str, tuple[str, ...]]], cache_size: int = CACHE_SIZE) -> None:
+    def __init__(
+        self, rules: Sequence[tuple[str, tuple[str, ...]]], cache_size: int = CACHE_SIZE
+    ) -> None:
         self._rules = [(app, tuple(term.lower() for term in terms)) for app, terms in rules]
         #: text → the application's name
         self.of: MemoDict[str | None, str] = MemoDict(self._classify, cache_size)

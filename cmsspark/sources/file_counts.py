@@ -12,14 +12,16 @@ from cmsspark.base.access import AccessBatch
 from cmsspark.sources.formats.packings import describe
 from cmsspark.sources.record_schema import Note
 
-#: The kind of the notes. Their name is the file in JSON, as it may be no UTF-8; their details are a name below.
+#: The kind of the notes. Their name is the file in JSON, as it may be no UTF-8; their
+#: details are a name below.
 FILE: Final = "file"
-#: Numbers of a file: bytes after unpacking (of Avro, of the file), records read, malformed records and their bytes,
-#: records of other days.
+#: Numbers of a file: bytes after unpacking (of Avro, of the file), records read,
+#: malformed records and their bytes, records of other days.
 CONTENT_BYTES, READ, MALFORMED, MALFORMED_BYTES, OUT_OF_DAY = NUMBERS = (
     *("content_bytes", "read", "malformed", "malformed_bytes", "out_of_day"),
 )
-#: Bytes of a malformed record that are looked at: those of the first record, where several are in one line.
+#: Bytes of a malformed record that are looked at: those of the first record, where
+#: several are in one line.
 _DESCRIBED_BYTES: Final = 16_384
 #: Before the reason why the first record of a file without a well-formed one is malformed.
 REASON: Final = "reason "
@@ -27,7 +29,9 @@ REASON: Final = "reason "
 
 @dataclass
 class FileCounts:
-    """The numbers of the files that a task reads. A file may be read by several tasks: the numbers add up."""
+    """The numbers of the files that a task reads. A file may be read by several tasks:
+    the numbers add up.
+    """
 
     numbers: dict[str, Counter[str]] = field(default_factory=dict)
     #: By file, what its first malformed record looks like and why it is malformed.
@@ -50,7 +54,9 @@ class FileCounts:
                 self.reasons[file] = f"{describe(first.raw[:_DESCRIBED_BYTES])} ({first.reason})"
 
     def notes(self) -> Iterator[Note]:
-        """Yield the numbers as notes; reasons of files of which this task has no well-formed record."""
+        """Yield the numbers as notes; reasons of files of which this task has no
+        well-formed record.
+        """
         for file, numbers in self.numbers.items():
             for name, count in numbers.items():
                 if count:

@@ -1,7 +1,8 @@
 """The files of a day (``docs/counting.md``, rule 16), and detection of changes during a run.
 
-The files are listed once, with size and mtime, before any is read; :func:`changed` compares this list with the folder
-afterwards. Pure Python over :class:`cmsspark.filesystems.storage.Files`. ``dumps`` chooses the dumps.
+The files are listed once, with size and mtime, before any is read; :func:`changed`
+compares this list with the folder afterwards. Pure Python over
+:class:`cmsspark.filesystems.storage.Files`. ``dumps`` chooses the dumps.
 """
 
 from __future__ import annotations
@@ -14,10 +15,24 @@ from itertools import groupby
 from cmsspark.base.errors import InputMissing, NotReady
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files
-from cmsspark.sources.dumps import Dump, choose_dbs_dump, choose_phedex_dump, choose_replica_dump, dump_at
+from cmsspark.sources.dumps import (
+    Dump,
+    choose_dbs_dump,
+    choose_phedex_dump,
+    choose_replica_dump,
+    dump_at,
+)
 from cmsspark.sources.epochs import setting
 from cmsspark.sources.layout import InputLocation, Layout, days_near, shown
-from cmsspark.sources.listing import COPYING, TMP, InputFile, data_files, digest, hold_data, is_hidden
+from cmsspark.sources.listing import (
+    COPYING,
+    TMP,
+    InputFile,
+    data_files,
+    digest,
+    hold_data,
+    is_hidden,
+)
 from cmsspark.sources.registry import STREAMS_BY_NAME
 
 __all__ = [
@@ -37,7 +52,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DayInput:
-    """A stream's files of one day. ``format_name``: enr, raw (aaa), eos, json, avro (cmssw), avro (crab)."""
+    """A stream's files of one day. ``format_name``: enr, raw (aaa), eos, json, avro
+    (cmssw), avro (crab).
+    """
 
     stream: str
     format_name: str
@@ -56,19 +73,28 @@ class DayInput:
         return digest({"": self.files})
 
     def file_sums(self) -> dict[str, int]:
-        """Return the number of files, their bytes and the latest mtime, which do not depend on the folder's name."""
+        """Return the number of files, their bytes and the latest mtime, which do not
+        depend on the folder's name.
+        """
         newest_ms = max((file.mtime_ms for file in self.files), default=0)
         return {"file_count": len(self.files), "bytes": self.size, "newest_ms": newest_ms}
 
 
 def resolve_day(
-    files: Files, layout: Layout, stream: str, day: date, *, allow_tmp: bool = False, any_epoch: bool = False
+    files: Files,
+    layout: Layout,
+    stream: str,
+    day: date,
+    *,
+    allow_tmp: bool = False,
+    any_epoch: bool = False,
 ) -> DayInput:
-    """Return the stream's files of the day, in the first format that has the day: its final folder, else ``.tmp`` if
-    allowed.
+    """Return the stream's files of the day, in the first format that has the day: its
+    final folder, else ``.tmp`` if allowed.
 
-    Only files directly in the folder count; a sub-folder gives a warning. Raises InputMissing (66) where no folder has
-    the day, with the searched folders and the available days; NotReady (75) where the folder exists without data.
+    Only files directly in the folder count; a sub-folder gives a warning. Raises
+    InputMissing (66) where no folder has the day, with the searched folders and the
+    available days; NotReady (75) where the folder exists without data.
 
     ``any_epoch``: also where another source serves the day.
     """
@@ -80,17 +106,26 @@ def resolve_day(
                 entry = files.stat(location.day_folder(day) + ending)
                 if entry is not None and entry.is_dir:
                     day_input = _day_input(files, location, day, ending)
-                    return replace(day_input, warnings=(*day_input.warnings, *_not_read(files, layout, stream, day)))
+                    return replace(
+                        day_input,
+                        warnings=(*day_input.warnings, *_not_read(files, layout, stream, day)),
+                    )
     if not locations:
         raise _other_epoch(layout, stream, day)
-    raise _other_has_it(files, layout, stream, day) or _no_day(files, locations, stream, day, allow_tmp)
+    raise _other_has_it(files, layout, stream, day) or _no_day(
+        files, locations, stream, day, allow_tmp
+    )
 
 
 def _not_read(files: Files, layout: Layout, stream: str, day: date) -> list[str]:
     """Warnings about the day's folders that belong to sources of other epochs."""
     folders = [location.day_folder(day) for location in layout.other_locations(stream, day)]
     reason = layout.epochs.why(STREAMS_BY_NAME[stream].role, day) if folders else ""
-    return [f"{stream}: {folder} is there and is not read: {reason}" for folder in folders if files.stat(folder)]
+    return [
+        f"{stream}: {folder} is there and is not read: {reason}"
+        for folder in folders
+        if files.stat(folder)
+    ]
 
 
 def _other_epoch(layout: Layout, stream: str, day: date) -> InputMissing:
@@ -108,7 +143,9 @@ def _other_epoch(layout: Layout, stream: str, day: date) -> InputMissing:
 
 
 def _other_has_it(files: Files, layout: Layout, stream: str, day: date) -> InputMissing | None:
-    """Return the error where only a source of another epoch has the day: no source stands in for another (rule 47)."""
+    """Return the error where only a source of another epoch has the day: no source
+    stands in for another (rule 47).
+    """
     for location in layout.other_locations(stream, day):
         role = STREAMS_BY_NAME[stream].role
         folder = location.day_folder(day)
@@ -116,7 +153,9 @@ def _other_has_it(files: Files, layout: Layout, stream: str, day: date) -> Input
             continue
         return InputMissing(
             f"no {stream} log for {day} from {layout.epochs.source(role, day) or 'its source'}",
-            where=" or ".join(shown(entry.day_folder(day)) for entry in layout.day_locations(stream, day)),
+            where=" or ".join(
+                shown(entry.day_folder(day)) for entry in layout.day_locations(stream, day)
+            ),
             found=f"no folder of that day; {location.serves} has it: {shown(folder)}",
             next_step=setting(role, location.serves, day),
         )
@@ -139,7 +178,9 @@ def _day_input(files: Files, location: InputLocation, day: date, ending: str) ->
         content = "no data files"
         if listed:
             size = max(file.size for file in listed)
-            content = f"{pluralize(len(listed), 'file')} " + ("without any record" if size else "of 0 bytes")
+            content = f"{pluralize(len(listed), 'file')} " + (
+                "without any record" if size else "of 0 bytes"
+            )
         raise NotReady(
             f"{source} of {day} is there but has no data",
             where=shown(folder),
@@ -149,7 +190,9 @@ def _day_input(files: Files, location: InputLocation, day: date, ending: str) ->
     return DayInput(source, location.format_name, folder, listed, bool(ending), tuple(warnings))
 
 
-def _no_day(files: Files, locations: Sequence[InputLocation], stream: str, day: date, allow_tmp: bool) -> InputMissing:
+def _no_day(
+    files: Files, locations: Sequence[InputLocation], stream: str, day: date, allow_tmp: bool
+) -> InputMissing:
     searched = []
     available = []
     next_step = "give another day or another --root"
@@ -157,14 +200,18 @@ def _no_day(files: Files, locations: Sequence[InputLocation], stream: str, day: 
         next_step += "; a job on several streams can leave it out with --streams"
     for location in locations:
         folder = location.day_folder(day)
-        searched.append(shown(folder) + (" (a file, not a folder)" if files.stat(folder) is not None else ""))
+        searched.append(
+            shown(folder) + (" (a file, not a folder)" if files.stat(folder) is not None else "")
+        )
         available.append(", ".join(days_near(files, location, day)))
         if not allow_tmp and files.stat(folder + TMP) is not None:
             next_step = f"wait until {shown(folder)}{TMP} is final, or read the incomplete folder with --allow-tmp"
     return InputMissing(
         f"no {stream} log for {day}",
         where=" or ".join(searched),
-        found=f"days there: {_by_location(locations, available)}" if any(available) else "no day at all",
+        found=f"days there: {_by_location(locations, available)}"
+        if any(available)
+        else "no day at all",
         next_step=next_step,
     )
 
@@ -173,11 +220,16 @@ def _by_location(locations: Sequence[InputLocation], texts: Sequence[str]) -> st
     """Return the texts of a source's locations; the names of locations tell several of them apart."""
     if len(locations) == 1:
         return texts[0]
-    return "; ".join(f"{location.name}: {text or 'none'}" for location, text in zip(locations, texts, strict=True))
+    return "; ".join(
+        f"{location.name}: {text or 'none'}"
+        for location, text in zip(locations, texts, strict=True)
+    )
 
 
 def changed(files: Files, inputs: Iterable[DayInput | Dump]) -> list[str]:
-    """Differences from the listing: changed, rewritten, removed or added files, or a ``.tmp`` folder made final."""
+    """Differences from the listing: changed, rewritten, removed or added files, or a
+    ``.tmp`` folder made final.
+    """
     changes = []
     for source in inputs:
         if isinstance(source, DayInput):

@@ -33,7 +33,9 @@ _DAYS: Final = ("YYYY/MM/DD", "year=Y/month=M/day=D")
 
 @dataclass(frozen=True)
 class Level:
-    """One folder level of a day: a prefix and a number, zero-padded to ``width`` digits (0: not padded)."""
+    """One folder level of a day: a prefix and a number, zero-padded to ``width`` digits
+    (0: not padded).
+    """
 
     prefix: str
     width: int
@@ -45,15 +47,21 @@ class Level:
     def number(self, name: str) -> int | None:
         """Return the number in a folder's name; None for a folder that is not of this level."""
         digits = name[len(self.prefix) :]
-        if not (name.startswith(self.prefix) and digits.isascii() and digits.isdigit() and len(digits) <= 4):
+        if not (
+            name.startswith(self.prefix)
+            and digits.isascii()
+            and digits.isdigit()
+            and len(digits) <= 4
+        ):
             return None
         return int(digits) if self.name(int(digits)) == name else None
 
 
 @dataclass(frozen=True)
 class InputLocation:
-    """A folder of one source in one format. ``days`` is empty for dumps; ``since`` and ``until`` are years, or None.
-    ``serves``: the source of a role (:mod:`cmsspark.sources.epochs`), where a stream has several.
+    """A folder of one source in one format. ``days`` is empty for dumps; ``since`` and
+    ``until`` are years, or None. ``serves``: the source of a role
+    (:mod:`cmsspark.sources.epochs`), where a stream has several.
     """
 
     source: str
@@ -68,10 +76,15 @@ class InputLocation:
     def day_folder(self, day: date) -> str:
         """Return the day's final folder; while it is being written, its name ends in ``.tmp``."""
         numbers = (day.year, day.month, day.day)
-        return join(self.folder, *(level.name(number) for level, number in zip(self.days, numbers, strict=True)))
+        return join(
+            self.folder,
+            *(level.name(number) for level, number in zip(self.days, numbers, strict=True)),
+        )
 
     def holds(self, location: str) -> bool:
-        """Return whether ``location`` is inside this folder; ``hdfs:///x`` matches ``/x`` of any name node."""
+        """Return whether ``location`` is inside this folder; ``hdfs:///x`` matches
+        ``/x`` of any name node.
+        """
         folder = self.folder
         if not is_local(folder) and not urlsplit(folder).netloc:
             location, folder = urlsplit(location).path, urlsplit(folder).path
@@ -79,13 +92,15 @@ class InputLocation:
 
     def covers(self, day: date) -> bool:
         """Return whether this location is meant for the day's year."""
-        return (self.since is None or day.year >= self.since) and (self.until is None or day.year <= self.until)
+        return (self.since is None or day.year >= self.since) and (
+            self.until is None or day.year <= self.until
+        )
 
 
 @dataclass(frozen=True)
 class Layout:
-    """All input locations by source (``aaa, eos, cmssw, crab, dbs, phedex`` …), in the order in which they are tried,
-    and the epochs of the sources.
+    """All input locations by source (``aaa, eos, cmssw, crab, dbs, phedex`` …), in the
+    order in which they are tried, and the epochs of the sources.
     """
 
     locations: Mapping[str, tuple[InputLocation, ...]] = field(default_factory=dict)
@@ -93,19 +108,25 @@ class Layout:
 
     @classmethod
     def from_settings(cls, settings: Settings, root: str | None = None) -> Layout:
-        """Return the locations that settings name, under ``root`` or the settings' root. Raises as :meth:`load`."""
+        """Return the locations that settings name, under ``root`` or the settings'
+        root. Raises as :meth:`load`.
+        """
         return cls.load(settings.sources, root or settings.root, settings.where)
 
     @classmethod
     def load(
-        cls, overrides: Mapping[str, Any] | None = None, root: str | None = None, where: Where | None = None
+        cls,
+        overrides: Mapping[str, Any] | None = None,
+        root: str | None = None,
+        where: Where | None = None,
     ) -> Layout:
-        """Return the built-in locations with ``overrides`` (``{source: {name: folder or {folder, …}}}``) under
-        ``root``.
+        """Return the built-in locations with ``overrides`` (``{source: {name: folder or
+        {folder, …}}}``) under ``root``.
 
-        A folder with a scheme is unchanged. Otherwise ``root`` is prepended. Without a root, ``hdfs://`` is prepended
-        to built-in folders and overridden ones are local. ``where``: the line of a key of the settings. Raises
-        SettingsError (78) for unknown sources, names or keys.
+        A folder with a scheme is unchanged. Otherwise ``root`` is prepended. Without a
+        root, ``hdfs://`` is prepended to built-in folders and overridden ones are
+        local. ``where``: the line of a key of the settings. Raises SettingsError (78)
+        for unknown sources, names or keys.
         """
         builtin: dict[str, dict[str, dict[str, Any]]] = dict(read_yaml("etc/sources.yaml"))
         overridden = dict(overrides or {})
@@ -114,7 +135,10 @@ class Layout:
         builtin.pop(KEY)
         overridden.pop(KEY, None)
         locations = {
-            source: tuple(_location(source, name, spec, overridden.get(source), root) for name, spec in specs.items())
+            source: tuple(
+                _location(source, name, spec, overridden.get(source), root)
+                for name, spec in specs.items()
+            )
             for source, specs in builtin.items()
         }
         for source, value in overridden.items():
@@ -131,7 +155,9 @@ class Layout:
 
     def other_locations(self, stream: str, day: date) -> tuple[InputLocation, ...]:
         """Return the stream's locations that belong to a source that does not serve the day."""
-        return tuple(location for location in self.locations[stream] if not self._serves(location, day))
+        return tuple(
+            location for location in self.locations[stream] if not self._serves(location, day)
+        )
 
     def _serves(self, location: InputLocation, day: date) -> bool:
         # A feed that is no stream, such as xcache, has no role.
@@ -155,20 +181,32 @@ def _check_keys(where: str, values: object, allowed: Mapping[str, Any]) -> None:
         )
 
 
-def _location(source: str, name: str, spec: Mapping[str, Any], overrides: Any, root: str | None) -> InputLocation:
+def _location(
+    source: str, name: str, spec: Mapping[str, Any], overrides: Any, root: str | None
+) -> InputLocation:
     where = f"sources.{source}.{name}"
     override = overrides.get(name) if isinstance(overrides, Mapping) else None
-    changes = {} if override is None else {"folder": override} if isinstance(override, str) else override
-    _check_keys(where, changes, {"folder": 0, "form": 0, "days": 0} if "days" in spec else {"folder": 0})
+    changes = (
+        {} if override is None else {"folder": override} if isinstance(override, str) else override
+    )
+    _check_keys(
+        where, changes, {"folder": 0, "form": 0, "days": 0} if "days" in spec else {"folder": 0}
+    )
     for key, value in changes.items():
         if not isinstance(value, str) or not value:
             raise SettingsError(f"settings: {where}.{key} must be a text", found=repr(value))
     merged = {**spec, **changes}
     folder = _rooted(merged["folder"], root, overridden="folder" in changes)
-    location = InputLocation(source, name, merged["form"], folder, _levels(where, merged.get("days")))
+    location = InputLocation(
+        source, name, merged["form"], folder, _levels(where, merged.get("days"))
+    )
     # An overridden folder is used for all years.
     location = replace(location, serves=spec.get("serves", ""))
-    return location if changes else replace(location, since=spec.get("since"), until=spec.get("until"))
+    return (
+        location
+        if changes
+        else replace(location, since=spec.get("since"), until=spec.get("until"))
+    )
 
 
 def _rooted(folder: str, root: str | None, *, overridden: bool) -> str:
@@ -194,9 +232,11 @@ def _levels(where: str, days: str | None) -> tuple[Level, ...]:
 
 
 def days_near(files: Files, location: InputLocation, day: date, count: int = 3) -> list[str]:
-    """Up to ``count`` days with a folder before and after ``day``, as text, oldest first; ``.tmp`` folders are marked.
+    """Up to ``count`` days with a folder before and after ``day``, as text, oldest
+    first; ``.tmp`` folders are marked.
 
-    Lists only the years and months that are needed. ``day`` is included where its ``.tmp`` folder exists.
+    Lists only the years and months that are needed. ``day`` is included where its
+    ``.tmp`` folder exists.
     """
     before = list(islice(_walk(files, location, day, -1), count))
     after = list(islice(_walk(files, location, day, 1), count))
@@ -218,8 +258,12 @@ def _walk(files: Files, location: InputLocation, day: date, step: int) -> Iterat
                     yield candidate.isoformat() + (" (.tmp)" if folder.endswith(TMP) else "")
 
 
-def _numbers(files: Files, folder: str, level: Level, step: int, *, tmp: bool = False) -> list[tuple[int, str]]:
-    """Return the numbers in the names of sub-folders, in the direction of ``step``, with one folder each."""
+def _numbers(
+    files: Files, folder: str, level: Level, step: int, *, tmp: bool = False
+) -> list[tuple[int, str]]:
+    """Return the numbers in the names of sub-folders, in the direction of ``step``,
+    with one folder each.
+    """
     try:
         entries = files.list_dir(folder)
     except CmssparkError:  # The result is only part of an error message, so a folder that cannot be listed is skipped.

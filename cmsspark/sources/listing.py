@@ -41,18 +41,25 @@ def digest(files: Mapping[str, Sequence[InputFile]]) -> str:
     hasher = hashlib.sha256()
     for table, listed in sorted(files.items()):
         for file in sorted(listed):
-            hasher.update(repr((table, file.path, file.size, file.mtime_ms)).encode("utf-8", "surrogateescape"))
+            hasher.update(
+                repr((table, file.path, file.size, file.mtime_ms)).encode(
+                    "utf-8", "surrogateescape"
+                )
+            )
     return hasher.hexdigest()
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a name is never data: hidden files, files that are still being written, and checksums."""
+    """Return whether a name is never data: hidden files, files that are still being
+    written, and checksums.
+    """
     return name.startswith((".", "_")) or name.endswith(_UNREAD_SUFFIXES)
 
 
 class Listed(NamedTuple):
-    """The data files of a folder, by name, and the paths in it that are not read: sub-folders, files that are still
-    being copied into it, and unfinished files (``.tmp``).
+    """The data files of a folder, by name, and the paths in it that are not read:
+    sub-folders, files that are still being copied into it, and unfinished files
+    (``.tmp``).
     """
 
     files: tuple[InputFile, ...]
@@ -62,17 +69,25 @@ class Listed(NamedTuple):
 
 
 def data_files(files: Files, folder: str) -> Listed:
-    """List a folder. Raises InputMissing (66) for a data file that is a broken link, a pipe and the like."""
+    """List a folder. Raises InputMissing (66) for a data file that is a broken link, a
+    pipe and the like.
+    """
     everything = files.list_dir(folder)
     entries = [entry for entry in everything if not is_hidden(entry.name)]
     for entry in entries:
         if entry.size < 0:
             raise InputMissing(
-                "a file of the input cannot be read", where=entry.path, found=entry.fault or "a link to nothing"
+                "a file of the input cannot be read",
+                where=entry.path,
+                found=entry.fault or "a link to nothing",
             )
     visible = [entry for entry in everything if not entry.name.startswith((".", "_"))]
     return Listed(
-        tuple(InputFile(entry.path, entry.size, entry.mtime_ms) for entry in entries if not entry.is_dir),
+        tuple(
+            InputFile(entry.path, entry.size, entry.mtime_ms)
+            for entry in entries
+            if not entry.is_dir
+        ),
         [entry.path for entry in entries if entry.is_dir],
         [entry.path for entry in visible if entry.name.endswith(COPYING)],
         [entry.path for entry in visible if entry.name.endswith(TMP)],
@@ -80,10 +95,11 @@ def data_files(files: Files, folder: str) -> Listed:
 
 
 def hold_data(files: Files, listed: Sequence[InputFile]) -> bool:
-    """Return whether any of the files has data. Empty files, empty gzip files, Avro files without a block and files of
-    a few blank lines have none.
+    """Return whether any of the files has data. Empty files, empty gzip files, Avro
+    files without a block and files of a few blank lines have none.
 
-    Small files are opened only where no larger file exists. Damaged files count as data: the reader reports them.
+    Small files are opened only where no larger file exists. Damaged files count as
+    data: the reader reports them.
     """
     return any(_holds_data(files, file) for file in sorted(listed, key=lambda file: -file.size))
 

@@ -1,8 +1,9 @@
-"""Records whose sizes or times exceed the limit of ``--quarantine-above``: they count as malformed.
+"""Records whose sizes or times exceed the limit of ``--quarantine-above``: they count
+as malformed.
 
-A few records with absurd sizes can make a sum exceed 64 bits, and the whole day fails. With a limit each chunk is
-decoded twice: first to check whether any record exceeds the limit, and if one does, then record by record. Without a
-limit this module is not used.
+A few records with absurd sizes can make a sum exceed 64 bits, and the whole day fails.
+With a limit each chunk is decoded twice: first to check whether any record exceeds the
+limit, and if one does, then record by record. Without a limit this module is not used.
 """
 
 from __future__ import annotations
@@ -30,26 +31,36 @@ def select_values(batch: AccessBatch, column: str) -> list[int]:
     values = [getattr(job, column) for job in batch.jobs] + (getattr(batch, column) or [])
     packed = batch.packed
     if packed is not None and packed.count:
-        arrays = {BYTES: packed.read_bytes, **dict(zip(TIMES, (packed.times or (None,) * 4)[::2], strict=True))}
+        arrays = {
+            BYTES: packed.read_bytes,
+            **dict(zip(TIMES, (packed.times or (None,) * 4)[::2], strict=True)),
+        }
         array = arrays[column]
         values += [] if array is None else array.tolist()
     return [value for value in values if value is not None]
 
 
 def largest(batch: AccessBatch, column: str) -> int:
-    """Return the maximum of a column over the accesses or jobs of the batch; 0 where none has a value."""
+    """Return the maximum of a column over the accesses or jobs of the batch; 0 where
+    none has a value.
+    """
     packed = batch.packed
     maximum = max((getattr(job, column) or 0 for job in batch.jobs), default=0)
     maximum = max(maximum, max((value or 0 for value in getattr(batch, column) or ()), default=0))
     if packed is not None and packed.count:
-        arrays = {BYTES: packed.read_bytes, **dict(zip(TIMES, (packed.times or (None,) * 4)[::2], strict=True))}
+        arrays = {
+            BYTES: packed.read_bytes,
+            **dict(zip(TIMES, (packed.times or (None,) * 4)[::2], strict=True)),
+        }
         if (array := arrays[column]) is not None:
             maximum = max(maximum, int(array.max()))
     return maximum
 
 
 class OversizedRecord(NamedTuple):
-    """A record that exceeds the limit: the name of its file, or the id of its job, its values, and its position."""
+    """A record that exceeds the limit: the name of its file, or the id of its job, its
+    values, and its position.
+    """
 
     name: str
     values: dict[str, int]
@@ -67,7 +78,9 @@ class Oversized:
 
     def is_exceeded(self, batch: AccessBatch) -> bool:
         """Return whether any record of the batch read more bytes, or took more seconds."""
-        return largest(batch, BYTES) > self.limit or any(largest(batch, time) > self.limit * 1000 for time in TIMES)
+        return largest(batch, BYTES) > self.limit or any(
+            largest(batch, time) > self.limit * 1000 for time in TIMES
+        )
 
     def add(self, batch: AccessBatch, file: str, position: int) -> None:
         """Add the single access or job of the batch."""
@@ -105,7 +118,9 @@ class LimitedLines:
             self._oversized.add(single, file, first_line + number)
             batch.read += 1
             raw = line.removesuffix(b"\n")
-            batch.malformed.append(Quarantined.cut(file, first_line + number, REASON, raw, len(raw)))
+            batch.malformed.append(
+                Quarantined.cut(file, first_line + number, REASON, raw, len(raw))
+            )
         return lines
 
 

@@ -15,8 +15,9 @@ COLUMNS: Final = ("block_name", "node_name", "br_node_files")
 
 
 def read_disk_replicas(source: IO[bytes], name: str) -> Iterator[Any]:
-    """``pyarrow.Table`` pieces of (``block_name``, ``site``): the replicas in one part of a snapshot that are on disk
-    and hold at least one file. A block appears twice for a site with two disk nodes. Raises DataError (65).
+    """``pyarrow.Table`` pieces of (``block_name``, ``site``): the replicas in one part
+    of a snapshot that are on disk and hold at least one file. A block appears twice for
+    a site with two disk nodes. Raises DataError (65).
     """
     for piece in read_table(source, input_table("phedex/block_replicas"), COLUMNS, name):
         yield on_disk(piece)

@@ -20,15 +20,22 @@ from cmsspark.sources.sample import Sampler
 
 
 class Reader:
-    """Reads a stream's files of one day in one format (``DayInput.format_name``). Each task creates its own.
+    """Reads a stream's files of one day in one format (``DayInput.format_name``). Each
+    task creates its own.
 
-    The registry names the format's decoder. ``line_limit``: maximum bytes of a JSON line; a longer one is malformed.
-    ``above``: a record that read more bytes, or took more seconds, is malformed too; None means no limit. Raises
-    UsageError (2) for a stream or format that the registry does not have.
+    The registry names the format's decoder. ``line_limit``: maximum bytes of a JSON
+    line; a longer one is malformed. ``above``: a record that read more bytes, or took
+    more seconds, is malformed too; None means no limit. Raises UsageError (2) for a
+    stream or format that the registry does not have.
     """
 
     def __init__(
-        self, stream: str, format_name: str, day: date, line_limit: int = lines.LINE_LIMIT, above: int | None = None
+        self,
+        stream: str,
+        format_name: str,
+        day: date,
+        line_limit: int = lines.LINE_LIMIT,
+        above: int | None = None,
     ) -> None:
         format_ = find_stream(stream).format(format_name)
         self.decoder: Any = load_decoder(stream, format_name)(day, Apps.load(), format_.name)
@@ -53,9 +60,12 @@ class Reader:
         groups: list[Group] = self.decoder.groups
         return groups
 
-    def file(self, stream: IO[bytes], file: str, *, accept_damaged: bool = False) -> Iterator[AccessBatch]:
-        """Yield batches of a whole file. Raises DataError (65) with its name when it is damaged. With
-        ``accept_damaged`` the intact part is read and the damage is reported in the notes.
+    def file(
+        self, stream: IO[bytes], file: str, *, accept_damaged: bool = False
+    ) -> Iterator[AccessBatch]:
+        """Yield batches of a whole file. Raises DataError (65) with its name when it is
+        damaged. With ``accept_damaged`` the intact part is read and the damage is
+        reported in the notes.
         """
         damage = Damage(file)
         self._damages.append(damage)
@@ -69,16 +79,21 @@ class Reader:
                 batches = avro.decode(decoder, content, file, self._sampler.sample_schema)
             self._file_counts.add(file, AccessBatch(content_bytes=len(content)))
         elif accept_damaged:
-            batches = damaged.read_lines(self._lines, stream, damage, self._sampler.sample_lines, self._line_limit)
+            batches = damaged.read_lines(
+                self._lines, stream, damage, self._sampler.sample_lines, self._line_limit
+            )
         else:
-            batches = lines.decode_file(self._lines, stream, file, self._sampler.sample_lines, self._line_limit)
+            batches = lines.decode_file(
+                self._lines, stream, file, self._sampler.sample_lines, self._line_limit
+            )
         for batch in batches:
             self._sampler.count_records(batch.read)
             self._file_counts.add(file, batch)
             yield batch
 
     def chunk(self, chunk: bytes, file: str) -> AccessBatch:
-        """Return a batch of whole lines that the caller has read. Line numbers count from the start of the chunk.
+        """Return a batch of whole lines that the caller has read. Line numbers count
+        from the start of the chunk.
 
         Raises DataError (65) where the lines begin as those of a packed file.
         """
@@ -98,8 +113,8 @@ class Reader:
         return batch
 
     def notes(self) -> list[Note]:
-        """Return notes about the files: their numbers, a sample of their fields, accepted damage, records above the
-        limit, and whether compiled code read them.
+        """Return notes about the files: their numbers, a sample of their fields,
+        accepted damage, records above the limit, and whether compiled code read them.
         """
         reader = ("reader", unavailable_reason() or "compiled", 1, "")
         oversized = () if self._oversized is None else self._oversized.notes()

@@ -1,8 +1,10 @@
-"""What is read of a record, made of its description in ``schemas/inputs``, and the form of the notes that samples give.
+"""What is read of a record, made of its description in ``schemas/inputs``, and the form
+of the notes that samples give.
 
-A column that feeds an attribute of an access or a job is needed. Types for msgspec, strict checks, and the keys that
-the compiled readers look for are all made of these columns, so that a field is described once. Fields are checked in
-the order of the columns.
+A column that feeds an attribute of an access or a job is needed. Types for msgspec,
+strict checks, and the keys that the compiled readers look for are all made of these
+columns, so that a field is described once. Fields are checked in the order of the
+columns.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ _SIZES: Final = ("read_bytes", "write_bytes")
 
 
 class Field(NamedTuple):
-    """A needed field of ``data``: its column, its attribute, its key, its type for msgspec, and its strict check."""
+    """A needed field of ``data``: its column, its attribute, its key, its type for
+    msgspec, and its strict check.
+    """
 
     column: Column
     attribute: str
@@ -89,28 +93,45 @@ class RecordSchema:
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """The needed fields of ``data``. Of several for one attribute the second has ``_2`` behind its name."""
+        """The needed fields of ``data``. Of several for one attribute the second has
+        ``_2`` behind its name.
+        """
         numbers: Counter[str] = Counter()
         fields = []
         for column in self.needed:
             if not column.name.startswith("metadata."):
                 numbers[column.feeds] += 1
                 number = numbers[column.feeds]
-                fields.append(_field(column, column.feeds if number == 1 else f"{column.feeds}_{number}"))
+                fields.append(
+                    _field(column, column.feeds if number == 1 else f"{column.feeds}_{number}")
+                )
         return tuple(fields)
 
     def fed(self, *attributes: str) -> list[Field]:
         """Return the fields that feed these attributes, in the order of the attributes."""
-        return [field for attribute in attributes for field in self.fields if field.column.feeds == attribute]
+        return [
+            field
+            for attribute in attributes
+            for field in self.fields
+            if field.column.feeds == attribute
+        ]
 
     def keys(self, *attributes: str) -> tuple[str, ...]:
-        """Return the keys of the fields that feed these attributes, in the order of the attributes."""
+        """Return the keys of the fields that feed these attributes, in the order of the
+        attributes.
+        """
         return tuple(field.key for field in self.fed(*attributes))
 
     def struct(self, name: str, more: Iterable[tuple[Any, ...]] = (), **options: Any) -> Any:
-        """Return the type of ``data``; ``more``: attribute, type and default of fields beside it, or in their place."""
+        """Return the type of ``data``; ``more``: attribute, type and default of fields
+        beside it, or in their place.
+        """
         fields: dict[str, Any] = {
-            field.attribute: (field.attribute, field.type, *([None] if field.column.nullable else ()))
+            field.attribute: (
+                field.attribute,
+                field.type,
+                *([None] if field.column.nullable else ()),
+            )
             for field in self.fields
         }
         fields |= {field[0]: field for field in more}
@@ -119,10 +140,14 @@ class RecordSchema:
 
     def check(self, values: Fields, where: str = "data.") -> dict[str, Any]:
         """Return the values of a strictly parsed object by attribute. Raises Malformed."""
-        return {field.attribute: last(values, field.key, field.check, where) for field in self.fields}
+        return {
+            field.attribute: last(values, field.key, field.check, where) for field in self.fields
+        }
 
     def check_all(self, values: Iterable[Any], where: str = "data.") -> dict[str, Any]:
-        """Return those of the last of some values, each of which must be an object that passes. Raises Malformed."""
+        """Return those of the last of some values, each of which must be an object that
+        passes. Raises Malformed.
+        """
         checked: dict[str, Any] = {}
         for value in values:
             if not isinstance(value, dict):
@@ -153,8 +178,9 @@ def _field(column: Column, attribute: str) -> Field:
 class FormatVersions:
     """The versions of a format by name. Most formats have one version with the name of the format.
 
-    ``version_of`` takes the ``data`` of a record and returns the name of its version and its fields, or None where the
-    version cannot be determined. ``is_flat``: whether a record has no ``data`` and is that itself.
+    ``version_of`` takes the ``data`` of a record and returns the name of its version
+    and its fields, or None where the version cannot be determined. ``is_flat``: whether
+    a record has no ``data`` and is that itself.
     """
 
     by_name: Mapping[str, RecordSchema]
@@ -165,4 +191,8 @@ class FormatVersions:
     def from_schema(cls, schema: RecordSchema, **options: Any) -> FormatVersions:
         """Return the only version of a format."""
         by_name = {schema.name: schema}
-        return cls(by_name, lambda data: (schema.name, data) if isinstance(data, dict) else None, **options)
+        return cls(
+            by_name,
+            lambda data: (schema.name, data) if isinstance(data, dict) else None,
+            **options,
+        )

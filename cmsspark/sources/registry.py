@@ -1,7 +1,8 @@
 """The registry of log streams and kinds of dumps.
 
-Jobs, options, readers, samples and reports look up a stream in :data:`STREAMS_BY_NAME`. A stream's decoder is given as
-``module:class`` and imported only when files are read, so that importing this module is cheap and ``--help`` is quick.
+Jobs, options, readers, samples and reports look up a stream in :data:`STREAMS_BY_NAME`.
+A stream's decoder is given as ``module:class`` and imported only when files are read,
+so that importing this module is cheap and ``--help`` is quick.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from cmsspark.base.errors import UsageError
 class Format:
     """A format of a stream's records.
 
-    ``name``: the value of ``form`` in ``etc/sources.yaml``, and in ``schemas/inputs/<stream>/<name>.yaml``.
-    ``decoder``: the class that reads it, as ``module:class``, called with (day, apps, format name); by default the one
-    that needs the description alone. ``is_avro``: files are Avro containers, otherwise JSON lines. ``aliases``: other
-    names that settings may use for it.
+    ``name``: the value of ``form`` in ``etc/sources.yaml``, and in
+    ``schemas/inputs/<stream>/<name>.yaml``. ``decoder``: the class that reads it, as
+    ``module:class``, called with (day, apps, format name); by default the one that
+    needs the description alone. ``is_avro``: files are Avro containers, otherwise JSON
+    lines. ``aliases``: other names that settings may use for it.
     """
 
     name: str
@@ -34,13 +36,16 @@ class Format:
 class Stream:
     """A log stream.
 
-    ``title``: a description of its records for ``run_spark --list``. ``formats``: in order of preference.
-    ``has_bytes`` and ``has_times``: whether its records carry bytes read, and CPU and wall-clock seconds; the columns
-    are null where they do not. ``needs_replicas``: whether an access is remote depends on the replicas of the file's
-    block (rule 21). ``since`` and ``until``: its first day and the day after its last one (UTC), None where it is
-    unlimited. ``has_report``: whether a job ``dbs_<name>`` reports on this stream alone; ``report_aliases``: other
-    names of that job. ``counts_jobs``: its records are of jobs, each counted once, not of accesses to files.
-    ``role``: the role in ``cmsspark.sources.epochs`` for which it is a source, or has several.
+    ``title``: a description of its records for ``run_spark --list``. ``formats``: in
+    order of preference. ``has_bytes`` and ``has_times``: whether its records carry
+    bytes read, and CPU and wall-clock seconds; the columns are null where they do not.
+    ``needs_replicas``: whether an access is remote depends on the replicas of the
+    file's block (rule 21). ``since`` and ``until``: its first day and the day after its
+    last one (UTC), None where it is unlimited. ``has_report``: whether a job
+    ``dbs_<name>`` reports on this stream alone; ``report_aliases``: other names of that
+    job. ``counts_jobs``: its records are of jobs, each counted once, not of accesses to
+    files. ``role``: the role in ``cmsspark.sources.epochs`` for which it is a source,
+    or has several.
     """
 
     name: str
@@ -67,10 +72,14 @@ class Stream:
 
     def covers(self, day: date) -> bool:
         """Return whether the stream is expected to have logs of ``day``."""
-        return (self.since is None or day >= self.since) and (self.until is None or day < self.until)
+        return (self.since is None or day >= self.since) and (
+            self.until is None or day < self.until
+        )
 
     def format(self, name: str) -> Format:
-        """Return the format of that name. Raises UsageError (2) that lists the formats of the stream."""
+        """Return the format of that name. Raises UsageError (2) that lists the formats
+        of the stream.
+        """
         for format_ in self.formats:
             if name in (format_.name, *format_.aliases):
                 return format_
@@ -83,11 +92,13 @@ class Stream:
 
 @dataclass(frozen=True)
 class DumpKind:
-    """A kind of dump. ``tables``: all known tables, each with its columns in ``schemas/inputs/<name>``.
+    """A kind of dump. ``tables``: all known tables, each with its columns in
+    ``schemas/inputs/<name>``.
 
-    ``for_streams``: the tables that are required to count a day of streams. ``is_one_folder``: the files of its only
-    table are directly in the dump's folder, not in a sub-folder. ``role``: as of a stream.
-    ``is_lower_case``: the folders of its tables have their names in lower case.
+    ``for_streams``: the tables that are required to count a day of streams.
+    ``is_one_folder``: the files of its only table are directly in the dump's folder,
+    not in a sub-folder. ``role``: as of a stream. ``is_lower_case``: the folders of its
+    tables have their names in lower case.
     """
 
     name: str
@@ -108,15 +119,15 @@ _STREAMS: Final = (
     Stream(
         "aaa",
         "AAA (XRootD) accesses",
-        (
-            Format("enr"),
-            Format("raw"),
-            Format("aaa-ng", "cmsspark.sources.aaa_ng:AaaNgDecoder"),
-        ),
+        (Format("enr"), Format("raw"), Format("aaa-ng", "cmsspark.sources.aaa_ng:AaaNgDecoder")),
         role="aaa",
         names_readers=True,
     ),
-    Stream("eos", "EOS accesses", (Format("eos", "cmsspark.sources.eos:EosDecoder", aliases=("json",)),)),
+    Stream(
+        "eos",
+        "EOS accesses",
+        (Format("eos", "cmsspark.sources.eos:EosDecoder", aliases=("json",)),),
+    ),
     Stream(
         "cmssw",
         "CMSSW reports",
@@ -148,7 +159,9 @@ STREAMS_BY_NAME: Final[Mapping[str, Stream]] = {stream.name: stream for stream i
 #: Names of all log streams.
 STREAMS: Final = tuple(STREAMS_BY_NAME)
 #: Streams for which replicas of the file's block decide whether an access is remote (rule 21).
-STREAMS_NEEDING_REPLICAS: Final = tuple(stream.name for stream in _STREAMS if stream.needs_replicas)
+STREAMS_NEEDING_REPLICAS: Final = tuple(
+    stream.name for stream in _STREAMS if stream.needs_replicas
+)
 #: Streams whose records are jobs.
 STREAMS_OF_JOBS: Final = tuple(stream.name for stream in _STREAMS if stream.counts_jobs)
 #: Streams whose records are accesses to files.
@@ -156,7 +169,8 @@ ACCESS_STREAMS: Final = tuple(stream.name for stream in _STREAMS if not stream.c
 #: Streams whose accesses have a reader's site and a server's, and the table of these pairs.
 STREAMS_NAMING_READERS: Final = tuple(stream.name for stream in _STREAMS if stream.names_readers)
 SITE_PAIRS: Final = "site_pairs"
-#: The private tables that a day with such a stream stores beside its report: CRAB's jobs, and the ids of all jobs.
+#: The private tables that a day with such a stream stores beside its report: CRAB's
+#: jobs, and the ids of all jobs.
 CRAB_PARTIALS, JOB_IDS = "crab_partials", "condor_ids"
 JOB_TABLES: Final = (CRAB_PARTIALS, JOB_IDS)
 
@@ -228,18 +242,21 @@ def find_stream(name: str) -> Stream:
     """Return the stream or feed of that name. Raises UsageError (2) that lists all streams."""
     if name in STREAMS_BY_NAME or name in FEEDS:
         return STREAMS_BY_NAME.get(name) or FEEDS[name]
-    raise UsageError(f"there is no stream {name!r}", found=", ".join(STREAMS), next_step="name one of these")
+    raise UsageError(
+        f"there is no stream {name!r}", found=", ".join(STREAMS), next_step="name one of these"
+    )
 
 
 def of_accesses(filters: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Filters on partials (column → patterns) that leave out jobs, as those are not accesses; filters that choose
-    streams stay as they are.
+    """Filters on partials (column → patterns) that leave out jobs, as those are not
+    accesses; filters that choose streams stay as they are.
     """
     return {"stream": ACCESS_STREAMS, **filters}
 
 
 def streams_of_day(day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, ...]:
-    """Return those of ``streams`` that exist on ``day``; :meth:`cmsspark.sources.epochs.Epochs.streams_of_day` leaves
-    out those that another source replaces.
+    """Return those of ``streams`` that exist on ``day``;
+    :meth:`cmsspark.sources.epochs.Epochs.streams_of_day` leaves out those that another
+    source replaces.
     """
     return tuple(name for name in streams if STREAMS_BY_NAME[name].covers(day))

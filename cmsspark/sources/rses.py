@@ -1,4 +1,6 @@
-"""Rucio's storage elements (RSEs): their site and kind of storage, by rule with exceptions (rule 23)."""
+"""Rucio's storage elements (RSEs): their site and kind of storage, by rule with
+exceptions (rule 23).
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,9 @@ class Rse:
 
 @dataclass(frozen=True)
 class Rses:
-    """The storage elements that count. ``numbers``: of each id (hex) the place in ``rses``, or :data:`TEST_RSE`; an id
-    that is not there is an unknown RSE. Elements of one name have one number.
+    """The storage elements that count. ``numbers``: of each id (hex) the place in
+    ``rses``, or :data:`TEST_RSE`; an id that is not there is an unknown RSE. Elements
+    of one name have one number.
     """
 
     rses: tuple[Rse, ...] = ()
@@ -50,10 +53,12 @@ class Rses:
 
     @classmethod
     def from_rows(
-        cls, rows: Iterable[tuple[str | None, str | None, str | None, int | None]], sites: Mapping[str, str]
+        cls,
+        rows: Iterable[tuple[str | None, str | None, str | None, int | None]],
+        sites: Mapping[str, str],
     ) -> Rses:
-        """From rows of RSES: id (hex), RSE, RSE_TYPE, DELETED_AT. Of two that are in use and share an id the larger
-        name counts; of one name with two types, tape.
+        """From rows of RSES: id (hex), RSE, RSE_TYPE, DELETED_AT. Of two that are in
+        use and share an id the larger name counts; of one name with two types, tape.
         """
         names: dict[str, str] = {}
         types: dict[str, str | None] = {}
@@ -61,7 +66,11 @@ class Rses:
             if rse_id is None or name is None or deleted_ms is not None:
                 continue
             names[rse_id] = max(name, names.get(rse_id, ""))
-            types[name] = max(rse_type, types.get(name), key=lambda kind: (kind is not None, (kind or "").upper()))
+            types[name] = max(
+                rse_type,
+                types.get(name),
+                key=lambda kind: (kind is not None, (kind or "").upper()),
+            )
         rses: list[Rse] = []
         position_of: dict[str, int] = {}
         for name in sorted(set(names.values())):
@@ -76,7 +85,8 @@ class Rses:
 
 
 def make_rse(name: str, rse_type: str | None, sites: Mapping[str, str]) -> Rse | None:
-    """Return the site and kind of an RSE; None where its replicas are ignored, as they are no data for users.
+    """Return the site and kind of an RSE; None where its replicas are ignored, as they
+    are no data for users.
 
     Example:
         >>> make_rse("T1_US_FNAL_Tape", None, {})
@@ -98,7 +108,8 @@ def make_rse(name: str, rse_type: str | None, sites: Mapping[str, str]) -> Rse |
 
 
 def load_sites(file: str | None = None) -> dict[str, str]:
-    """Return the exceptions, by RSE: those of ``etc/rses.yaml``, and those of ``file``, which come first.
+    """Return the exceptions, by RSE: those of ``etc/rses.yaml``, and those of ``file``,
+    which come first.
 
     Raises SettingsError (78) with file and line.
     """
@@ -108,7 +119,9 @@ def load_sites(file: str | None = None) -> dict[str, str]:
     try:
         return sites | _sites(Path(file).read_bytes(), file)
     except OSError as error:
-        raise SettingsError("the file that `rses` names cannot be read", where=file, found=error.strerror) from None
+        raise SettingsError(
+            "the file that `rses` names cannot be read", where=file, found=error.strerror
+        ) from None
 
 
 def _sites(content: bytes, name: str) -> dict[str, str]:
@@ -116,5 +129,7 @@ def _sites(content: bytes, name: str) -> dict[str, str]:
     sites = parsed.convert(_RseFile).sites
     for rse, site in sites.items():
         if not isinstance(site, str) or not site:
-            raise parsed.error(f"sites.{rse} is a site, a text that is not empty", "sites", rse, found=site)
+            raise parsed.error(
+                f"sites.{rse} is a site, a text that is not empty", "sites", rse, found=site
+            )
     return sites

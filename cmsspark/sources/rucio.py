@@ -1,7 +1,7 @@
 """The tables of a Rucio dump as numbers: which rows count, and what is ignored (rules 22 to 25).
 
-Files go by the hashes of their names, storage elements by the numbers of :class:`cmsspark.sources.rses.Rses`, blocks by
-numbers of each reader.
+Files go by the hashes of their names, storage elements by the numbers of
+:class:`cmsspark.sources.rses.Rses`, blocks by numbers of each reader.
 """
 
 from __future__ import annotations
@@ -18,26 +18,52 @@ import numpy.typing as npt
 from cmsspark.base.errors import DataError
 from cmsspark.base.names import is_block
 from cmsspark.sources.formats.avro_ranges import Container
-from cmsspark.sources.formats.avro_table import CODE, DID, ID, NAME, NUMBER, TablePiece, TableReader
+from cmsspark.sources.formats.avro_table import (
+    CODE,
+    DID,
+    ID,
+    NAME,
+    NUMBER,
+    TablePiece,
+    TableReader,
+)
 from cmsspark.sources.rses import TEST_RSE, UNKNOWN_RSE, Rses
 
 #: The columns that are read of each table, and their kinds.
 TABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "RSES": {"ID": ID, "RSE": CODE, "RSE_TYPE": CODE, "DELETED_AT": NUMBER},
     "REPLICAS": {
-        "RSE_ID": ID, "SCOPE": CODE, "NAME": NAME, "STATE": CODE, "BYTES": NUMBER, "CREATED_AT": NUMBER,
+        "RSE_ID": ID,
+        "SCOPE": CODE,
+        "NAME": NAME,
+        "STATE": CODE,
+        "BYTES": NUMBER,
+        "CREATED_AT": NUMBER,
         "ACCESSED_AT": NUMBER,
     },
     "CONTENTS": {
-        "SCOPE": CODE, "NAME": CODE, "CHILD_SCOPE": CODE, "CHILD_NAME": NAME, "DID_TYPE": CODE, "CHILD_TYPE": CODE,
+        "SCOPE": CODE,
+        "NAME": CODE,
+        "CHILD_SCOPE": CODE,
+        "CHILD_NAME": NAME,
+        "DID_TYPE": CODE,
+        "CHILD_TYPE": CODE,
         "BYTES": NUMBER,
     },
-    "DIDS": {"SCOPE": CODE, "NAME": DID, "DID_TYPE": CODE, "DELETED_AT": NUMBER, "ACCESSED_AT": NUMBER},
-}  # fmt: skip
+    "DIDS": {
+        "SCOPE": CODE,
+        "NAME": DID,
+        "DID_TYPE": CODE,
+        "DELETED_AT": NUMBER,
+        "ACCESSED_AT": NUMBER,
+    },
+}
 SCOPE: Final = "cms"
-#: The kind under which last accesses in the future are counted: of their rows, the time alone is ignored.
+#: The kind under which last accesses in the future are counted: of their rows, the time
+#: alone is ignored.
 FUTURE_ACCESS: Final = "future_access"
-#: Damaged rows that are tolerated: a share of a table, and a number. Both must be exceeded to fail.
+#: Damaged rows that are tolerated: a share of a table, and a number. Both must be
+#: exceeded to fail.
 DAMAGED_SHARE: Final = 0.001
 DAMAGED_ROWS: Final = 10
 _EXAMPLES: Final = 5
@@ -83,14 +109,17 @@ class TableCounts:
             "rows": self.records,
             "damaged": self.damaged,
             "examples": self.examples,
-            "ignored": dict(sorted((kind, count) for kind, count in self.ignored.items() if count)),
+            "ignored": dict(
+                sorted((kind, count) for kind, count in self.ignored.items() if count)
+            ),
         }
 
 
 class RucioReader:
     """Reads files of one table (a key of :data:`TABLES`) and counts their rows.
 
-    ``accessed_before_ms``: a later ACCESSED_AT is taken for null and counted (rule 35); None believes all.
+    ``accessed_before_ms``: a later ACCESSED_AT is taken for null and counted (rule 35);
+    None believes all.
     """
 
     def __init__(self, table: str, accessed_before_ms: int | None = None) -> None:
@@ -108,7 +137,9 @@ class RucioReader:
         last: int | None = None,
         container: Container | None = None,
     ) -> Iterator[TablePiece]:
-        """Yield the rows of a range of a file, whose header may have been read already. Raises DataError (65)."""
+        """Yield the rows of a range of a file, whose header may have been read already.
+        Raises DataError (65).
+        """
         for piece in self._reader.read(stream, file, first, last, container):
             self.counts.take(piece)
             yield piece
@@ -117,7 +148,9 @@ class RucioReader:
         """Return the texts (ids in hex) of a column by their numbers."""
         return list(self._reader.texts[column])
 
-    def rse_rows(self, pieces: Iterable[TablePiece]) -> Iterator[tuple[str | None, str | None, str | None, int | None]]:
+    def rse_rows(
+        self, pieces: Iterable[TablePiece]
+    ) -> Iterator[tuple[str | None, str | None, str | None, int | None]]:
         """Id, RSE, RSE_TYPE and DELETED_AT of each row of RSES."""
         for piece in pieces:
             columns = [
@@ -130,13 +163,15 @@ class RucioReader:
             yield from zip(*columns, deleted, strict=True)
 
     def replica_rows(self, piece: TablePiece, rses: Rses) -> Arrays:
-        """Return the file replicas that count (rule 24): ``hash``, ``check``, ``rse``, ``bytes``, ``created_ms``,
-        ``accessed_ms`` (-1: null).
+        """Return the file replicas that count (rule 24): ``hash``, ``check``, ``rse``,
+        ``bytes``, ``created_ms``, ``accessed_ms`` (-1: null).
         """
         stays = self._of_scope(piece, "SCOPE")
         stays = self._keep("no_name", stays, piece.has("NAME"))
         stays = self._keep("not_available", stays, self._is(piece, "STATE", "A"))
-        of_ids = self._by_text("RSE_ID", "number", lambda text: rses.numbers.get(text, UNKNOWN_RSE), UNKNOWN_RSE)
+        of_ids = self._by_text(
+            "RSE_ID", "number", lambda text: rses.numbers.get(text, UNKNOWN_RSE), UNKNOWN_RSE
+        )
         rse = of_ids[piece.numbers("RSE_ID", -1)]
         stays = self._keep("test_rse", stays, rse != TEST_RSE)
         stays = self._keep("unknown_rse", stays, rse != UNKNOWN_RSE)
@@ -147,33 +182,44 @@ class RucioReader:
             "rse": rse,
             "bytes": piece.numbers("BYTES", -1),
             "created_ms": piece.numbers("CREATED_AT", -1),
-            "accessed_ms": np.where(self._is_believed(piece, stays), piece.numbers("ACCESSED_AT", -1), -1),
+            "accessed_ms": np.where(
+                self._is_believed(piece, stays), piece.numbers("ACCESSED_AT", -1), -1
+            ),
         }
         return {name: values[stays] for name, values in columns.items()}
 
     def content_rows(self, piece: TablePiece) -> tuple[Arrays, Arrays]:
-        """Return the files of blocks: ``hash``, ``check``, ``parent`` (its number among the texts of NAME), ``bytes``
-        (-1: null). The blocks of datasets: ``hash`` of the block, ``parent``.
+        """Return the files of blocks: ``hash``, ``check``, ``parent`` (its number among
+        the texts of NAME), ``bytes`` (-1: null). The blocks of datasets: ``hash`` of
+        the block, ``parent``.
         """
         stays = self._of_scope(piece, "SCOPE", "CHILD_SCOPE")
         stays = self._keep("no_name", stays, piece.has("NAME") & piece.has("CHILD_NAME"))
         is_dataset, is_file = self._is(piece, "DID_TYPE", "D"), self._is(piece, "CHILD_TYPE", "F")
         of_dataset = stays & self._is(piece, "DID_TYPE", "C") & self._is(piece, "CHILD_TYPE", "D")
-        self.counts.ignored["other_type"] += int((stays & ~of_dataset & ~(is_dataset & is_file)).sum())
+        self.counts.ignored["other_type"] += int(
+            (stays & ~of_dataset & ~(is_dataset & is_file)).sum()
+        )
         of_file = stays & is_dataset & is_file
         parent = piece.numbers("NAME", -1)
         has_form = self._by_text("NAME", "block", is_block, 0)
         of_file = self._keep("not_a_block", of_file, has_form[parent] > 0)
         hashes, checks = piece.hashes("CHILD_NAME")
-        files = {"hash": hashes, "check": checks, "parent": parent, "bytes": piece.numbers("BYTES", -1)}
+        files = {
+            "hash": hashes,
+            "check": checks,
+            "parent": parent,
+            "bytes": piece.numbers("BYTES", -1),
+        }
         return (
             {name: values[of_file] for name, values in files.items()},
             {"hash": hashes[of_dataset], "parent": parent[of_dataset]},
         )
 
     def did_rows(self, piece: TablePiece) -> tuple[Arrays, Arrays]:
-        """Last accesses in DIDS that are in use: of files ``hash``, ``check``, ``accessed_ms``; of blocks and datasets
-        ``dataset`` (the hash of the dataset's name), ``accessed_ms``.
+        """Last accesses in DIDS that are in use: of files ``hash``, ``check``,
+        ``accessed_ms``; of blocks and datasets ``dataset`` (the hash of the dataset's
+        name), ``accessed_ms``.
         """
         stays = self._of_scope(piece, "SCOPE")
         stays = self._keep("no_name", stays, piece.has("NAME"))
@@ -186,15 +232,25 @@ class RucioReader:
         blocks = stays & self._is(piece, "DID_TYPE", "D") & is_block_name
         datasets = stays & self._is(piece, "DID_TYPE", "C")
         is_believed = self._is_believed(piece, of_file | blocks | datasets)
-        of_file, blocks, datasets = of_file & is_believed, blocks & is_believed, datasets & is_believed
+        of_file, blocks, datasets = (
+            of_file & is_believed,
+            blocks & is_believed,
+            datasets & is_believed,
+        )
         return (
             {"hash": hashes[of_file], "check": checks[of_file], "accessed_ms": accessed[of_file]},
-            {"dataset": np.concatenate((of_block[blocks], hashes[datasets])),
-             "accessed_ms": np.concatenate((accessed[blocks], accessed[datasets]))},
-        )  # fmt: skip
+            {
+                "dataset": np.concatenate((of_block[blocks], hashes[datasets])),
+                "accessed_ms": np.concatenate((accessed[blocks], accessed[datasets])),
+            },
+        )
 
-    def _is_believed(self, piece: TablePiece, stays: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return where ACCESSED_AT is no time in the future; those among the rows that stay are counted."""
+    def _is_believed(
+        self, piece: TablePiece, stays: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """Return where ACCESSED_AT is no time in the future; those among the rows that
+        stay are counted.
+        """
         if self._accessed_before_ms is None:
             return np.ones(len(stays), np.bool_)
         is_believed = piece.numbers("ACCESSED_AT", -1) < self._accessed_before_ms
@@ -211,10 +267,19 @@ class RucioReader:
 
     def _is(self, piece: TablePiece, column: str, expected: str) -> npt.NDArray[np.bool_]:
         """Return whether each text is the expected one, case aside."""
-        return self._by_text(column, expected, lambda text: text.upper() == expected, 0)[piece.numbers(column, -1)] > 0
+        return (
+            self._by_text(column, expected, lambda text: text.upper() == expected, 0)[
+                piece.numbers(column, -1)
+            ]
+            > 0
+        )
 
-    def _by_text(self, column: str, key: str, function: Callable[[str], int], null: int) -> npt.NDArray[np.int64]:
-        """``function`` of each text of a column so far, by its number, and ``null`` at the end, where -1 leads to."""
+    def _by_text(
+        self, column: str, key: str, function: Callable[[str], int], null: int
+    ) -> npt.NDArray[np.int64]:
+        """``function`` of each text of a column so far, by its number, and ``null`` at
+        the end, where -1 leads to.
+        """
         texts = self._reader.texts[column]
         numbers = self._numbers.get((column, key), np.array([null], np.int64))
         if len(numbers) <= len(texts):
@@ -222,7 +287,9 @@ class RucioReader:
             numbers = self._numbers[column, key] = np.concatenate((numbers[:-1], new, [null]))
         return numbers
 
-    def _keep(self, kind: str, stays: npt.NDArray[np.bool_], fits: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def _keep(
+        self, kind: str, stays: npt.NDArray[np.bool_], fits: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
         """Return those that stay and fit; the others are counted as ignored."""
         self.counts.ignored[kind] += int((stays & ~fits).sum())
         return stays & fits

@@ -1,7 +1,8 @@
-"""A sample of the first records of files: fields that no schema has, and the types of required fields.
+"""A sample of the first records of files: fields that no schema has, and the types of
+required fields.
 
-The cost of a sample does not depend on the size of the input. It is reported as notes, which contain names of fields,
-types and lengths but never a text of a record.
+The cost of a sample does not depend on the size of the input. It is reported as notes,
+which contain names of fields, types and lengths but never a text of a record.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.record_schema import FormatVersions, Note, RecordSchema, load_schema
 from cmsspark.sources.registry import find_stream
 
-#: Sampled records at most of one file, of all files of a task, and one more for each so many records read.
+#: Sampled records at most of one file, of all files of a task, and one more for each so
+#: many records read.
 OF_FILE: Final = 100
 OF_TASK: Final = 200
 ONE_IN: Final = 2000
@@ -38,7 +40,9 @@ def load_versions(stream: str, format_name: str) -> FormatVersions:
     if load_versions is not None:
         versions: FormatVersions = load_versions()
         return versions
-    return FormatVersions.from_schema(load_schema(f"{stream}/{find_stream(stream).format(format_name).name}"))
+    return FormatVersions.from_schema(
+        load_schema(f"{stream}/{find_stream(stream).format(format_name).name}")
+    )
 
 
 def load_needed(stream: str, version: str) -> tuple[Column, ...]:
@@ -97,7 +101,11 @@ class Sampler:
         if not isinstance(record, dict):
             return
         is_flat = self._versions.is_flat(record)
-        data = {name: value for name, value in record.items() if name != "metadata"} if is_flat else record.get("data")
+        data = (
+            {name: value for name, value in record.items() if name != "metadata"}
+            if is_flat
+            else record.get("data")
+        )
         version = self._versions.version_of(data)
         if version is None:
             return
@@ -136,9 +144,19 @@ class Sampler:
     def notes(self) -> Iterator[Note]:
         """Yield the sample as notes, for :mod:`cmsspark.counting.drift`."""
         for (version, field, kind), count in self.seen.items():
-            yield "sample", "seen", count, json.dumps({"form": version, "field": field, "type": kind})
+            yield (
+                "sample",
+                "seen",
+                count,
+                json.dumps({"form": version, "field": field, "type": kind}),
+            )
         for (version, field), (count, example) in self.new.items():
-            yield "sample", "new", count, json.dumps({"form": version, "field": field, "example": example})
+            yield (
+                "sample",
+                "new",
+                count,
+                json.dumps({"form": version, "field": field, "example": example}),
+            )
 
 
 def _kind(value: Any) -> str:
@@ -160,7 +178,9 @@ def _kind(value: Any) -> str:
 
 
 def _example(value: Any) -> str:
-    """Return a description of a value without its text, which might be a person's name or a secret."""
+    """Return a description of a value without its text, which might be a person's name
+    or a secret.
+    """
     match value:
         case bool():
             return f"boolean {str(value).lower()}"

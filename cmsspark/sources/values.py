@@ -1,13 +1,14 @@
 """Validation and conversion of single values: rules 9 and 10 of ``docs/counting.md``, in Python.
 
-``values.pxd`` in this folder implements the same rules for compiled code. Tests read the same records with both and
-compare the results: always change both together.
+``values.pxd`` in this folder implements the same rules for compiled code. Tests read
+the same records with both and compare the results: always change both together.
 
-Rule 9 defines the types that a required field may have. There is one function for each kind of value: of JSON
-(:func:`text`, :func:`whole`, :func:`long`, and the types that msgspec checks), as text in EOS G1 and G2
-(:func:`long_text`), of Avro (:func:`avro_text`, :func:`avro_long`), and CRAB's seconds (:func:`milliseconds`). All of
-them raise :class:`Malformed`, whose message contains no value of the record. Rule 10 converts a logged name to a
-logical file name (:func:`normalise_lfn`).
+Rule 9 defines the types that a required field may have. There is one function for each
+kind of value: of JSON (:func:`text`, :func:`whole`, :func:`long`, and the types that
+msgspec checks), as text in EOS G1 and G2 (:func:`long_text`), of Avro
+(:func:`avro_text`, :func:`avro_long`), and CRAB's seconds (:func:`milliseconds`). All
+of them raise :class:`Malformed`, whose message contains no value of the record. Rule 10
+converts a logged name to a logical file name (:func:`normalise_lfn`).
 """
 
 from __future__ import annotations
@@ -23,16 +24,22 @@ import numpy as np
 MAX_LONG: Final = 2**63 - 1
 
 #: An integer from 0 to 2^63-1, or a float of whole value below 2^63 (rule 9).
-Long = Annotated[int, msgspec.Meta(ge=0, le=MAX_LONG)] | Annotated[float, msgspec.Meta(ge=0, lt=2.0**63, multiple_of=1)]
+Long = (
+    Annotated[int, msgspec.Meta(ge=0, le=MAX_LONG)]
+    | Annotated[float, msgspec.Meta(ge=0, lt=2.0**63, multiple_of=1)]
+)
 #: A number of hours from 0 on, few enough for 64 bits of milliseconds.
-Hours = Annotated[int, msgspec.Meta(ge=0, le=10**12)] | Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Hours = (
+    Annotated[int, msgspec.Meta(ge=0, le=10**12)] | Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+)
 #: A whole number of 64 bits, negative ones too.
 WholeNumber = Annotated[int, msgspec.Meta(ge=-MAX_LONG - 1, le=MAX_LONG)]
 #: 0 or 1.
 Flag = Annotated[int, msgspec.Meta(ge=0, le=1)]
 #: Milliseconds of an hour.
 HOUR_MS: Final = 3_600_000
-#: A number as plain digits; other spellings use the strict parser. (`$` would accept a trailing newline.)
+#: A number as plain digits; other spellings use the strict parser. (`$` would accept a
+#: trailing newline.)
 PlainText = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{0,18}\Z")]
 
 _NUMBER_TEXT = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
@@ -45,7 +52,9 @@ _STORE, _PAST_STORE = "/store/", "/store0"
 
 
 class Malformed(ValueError):
-    """A record that violates the rules; the message gives the reason without any value of the record."""
+    """A record that violates the rules; the message gives the reason without any value
+    of the record.
+    """
 
 
 class Number(str):
@@ -99,7 +108,9 @@ def integer(value: Any, field: str) -> int | None:
 
 
 def long(value: Any, field: str) -> int | None:
-    """Return an integer from 0 to 2^63-1, a float of whole value, or null (rule 9). Raises Malformed."""
+    """Return an integer from 0 to 2^63-1, a float of whole value, or null (rule 9).
+    Raises Malformed.
+    """
     number = integer(value, field)
     if number is not None and number > MAX_LONG:
         raise Malformed(f"{field}: the number exceeds 2^63-1")
@@ -107,7 +118,9 @@ def long(value: Any, field: str) -> int | None:
 
 
 def long_text(value: Any, field: str) -> int | None:
-    """As :func:`long` for a number in a text; an empty text is null (EOS G1 and G2). Raises Malformed."""
+    """As :func:`long` for a number in a text; an empty text is null (EOS G1 and G2).
+    Raises Malformed.
+    """
     written = text(value, field)
     if not written:
         return None
@@ -141,7 +154,8 @@ def hours_in_ms(number: float) -> int:
 
 
 def signed(value: Any, field: str) -> int | None:
-    """Return a whole number, negative ones too, or null (rule 29); one beyond 64 bits as the nearest.
+    """Return a whole number, negative ones too, or null (rule 29); one beyond 64 bits
+    as the nearest.
 
     Raises Malformed.
     """
@@ -200,7 +214,9 @@ def avro_long(row: Mapping[str, Any], field: str) -> int | None:
 
 
 def milliseconds(seconds: str | None, field: str) -> int | None:
-    """Seconds as text in whole milliseconds, rounded half up; an empty text is null (rules 9, 11). Raises Malformed."""
+    """Seconds as text in whole milliseconds, rounded half up; an empty text is null
+    (rules 9, 11). Raises Malformed.
+    """
     if not seconds:
         return None
     # With so few digits the double is exact, so the result is the same as below.
@@ -216,8 +232,12 @@ def milliseconds(seconds: str | None, field: str) -> int | None:
     return math.floor(value * 1000 + 0.5)
 
 
-def milliseconds_of_all(seconds: list[str | None], field: str, reasons: dict[int, str]) -> list[int | None]:
-    """:func:`milliseconds` of each text. Adds the reasons of malformed rows to ``reasons``, by row."""
+def milliseconds_of_all(
+    seconds: list[str | None], field: str, reasons: dict[int, str]
+) -> list[int | None]:
+    """:func:`milliseconds` of each text. Adds the reasons of malformed rows to
+    ``reasons``, by row.
+    """
     texts = [text or "" for text in seconds]
     special = _not_plain(texts)
     if "" in texts:
@@ -258,8 +278,9 @@ def _not_plain(texts: list[str]) -> set[int]:
 def normalise_lfn(name: str) -> str:
     """Return the logical file name of a logged name (rule 10); may be empty.
 
-    Applied once each, in this order: remove a leading ``file:``, replace ``root://[host[:port]]/`` by ``/``, replace
-    runs of slashes by one, remove a leading ``/eos/cms`` before a slash.
+    Applied once each, in this order: remove a leading ``file:``, replace
+    ``root://[host[:port]]/`` by ``/``, replace runs of slashes by one, remove a leading
+    ``/eos/cms`` before a slash.
     """
     if name.startswith("/eos/cms/store/") and "//" not in name:
         return name[8:]  # most names of EOS
@@ -277,8 +298,14 @@ def normalise_lfn(name: str) -> str:
 
 
 def normalised_lfns(names: Sequence[str | None]) -> list[str]:
-    """:func:`normalise_lfn` of each name; empty for null. Most names are normalised and cost two comparisons."""
+    """:func:`normalise_lfn` of each name; empty for null. Most names are normalised and
+    cost two comparisons.
+    """
     return [
-        name if name and _STORE <= name < _PAST_STORE and "//" not in name else normalise_lfn(name) if name else ""
+        name
+        if name and _STORE <= name < _PAST_STORE and "//" not in name
+        else normalise_lfn(name)
+        if name
+        else ""
         for name in names
     ]

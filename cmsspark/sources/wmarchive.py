@@ -1,7 +1,7 @@
 """WMArchive's framework job reports: JSON lines (rules 56 to 58 of ``docs/counting.md``).
 
-Every well-formed record leaves the decoder as a :class:`JobReport`, also one that no table of the day counts: the next
-day must know its id.
+Every well-formed record leaves the decoder as a :class:`JobReport`, also one that no
+table of the day counts: the next day must know its id.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class ReportedStep(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class JobReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A well-formed report. ``bin``: the bin that it alone decides, or empty; ``line``: its bytes without newline."""
+    """A well-formed report. ``bin``: the bin that it alone decides, or empty; ``line``:
+    its bytes without newline.
+    """
 
     job_id: str
     bin: str
@@ -93,7 +95,9 @@ class JobReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return max((step.job_ms or 0 for step in self.steps), default=0)
 
     def rank(self) -> tuple[int, bytes]:
-        """Return the order of the records of one report, of which the last counts: the longest line."""
+        """Return the order of the records of one report, of which the last counts: the
+        longest line.
+        """
         return len(self.line), self.line
 
 
@@ -108,7 +112,9 @@ class ReportDecoder(JsonDecoder):
 
     @classmethod
     def format_versions(cls) -> FormatVersions:
-        """Return the one version; its reports have more fields, of which the schema has those that are needed."""
+        """Return the one version; its reports have more fields, of which the schema has
+        those that are needed.
+        """
         return FormatVersions.from_schema(load_schema("wmarchive/json", is_open=True))
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
@@ -151,11 +157,15 @@ class ReportDecoder(JsonDecoder):
             meta.jobtype or "",
             len(steps),
             sorted({step.site for step in steps if step.site}),
-            [] if bin_ else [_step(step) for step in steps if (step.name or "").lower().startswith("cmsrun")],
+            []
+            if bin_
+            else [_step(step) for step in steps if (step.name or "").lower().startswith("cmsrun")],
         )
 
     def _bin(self, data: ReportData, meta: MetaData, batch: AccessBatch) -> str:
-        """Return the bin that a record alone decides, counted; empty for one that may count (rule 57)."""
+        """Return the bin that a record alone decides, counted; empty for one that may
+        count (rule 57).
+        """
         if data.wmats is not None and self._is_out_of_day(data.wmats, batch):
             return OUT_OF_DAY
         if meta.jobstate != SUCCESS:
@@ -169,7 +179,12 @@ class ReportDecoder(JsonDecoder):
 
     def strict(self, fields: Fields) -> Any:
         """Return the record of a strictly parsed line. Raises Malformed."""
-        values, _ = split({**fields, "metadata": [_without_fields(value) for value in fields.get("metadata", ())]})
+        values, _ = split(
+            {
+                **fields,
+                "metadata": [_without_fields(value) for value in fields.get("metadata", ())],
+            }
+        )
         data: ReportData | None = None
         for value in values:
             data = parse_data(value)
@@ -203,7 +218,9 @@ def _step(step: StepFields) -> ReportedStep:
         None if memory.rss is None else float(memory.rss),
         None if memory.vsize is None else float(memory.vsize),
         step.status not in (None, 0, NO_NUMBER),
-        sum(events) if (events := [int(output.events) for output in outputs if output.events is not None]) else None,
+        sum(events)
+        if (events := [int(output.events) for output in outputs if output.events is not None])
+        else None,
     )
 
 

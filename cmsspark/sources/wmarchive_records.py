@@ -40,8 +40,16 @@ class Output(msgspec.Struct, gc=False, rename={"era": "acquisitionEra"}):
     events: Long | None = None
 
 
-class Cpu(msgspec.Struct, gc=False, rename={"streams": "NumberOfStreams", "threads": "NumberOfThreads",
-                                             "cpu": "TotalJobCPU", "job": "TotalJobTime"}):  # fmt: skip
+class Cpu(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "streams": "NumberOfStreams",
+        "threads": "NumberOfThreads",
+        "cpu": "TotalJobCPU",
+        "job": "TotalJobTime",
+    },
+):
     """Threads, streams and seconds of a step."""
 
     streams: Long | None = None
@@ -59,7 +67,9 @@ class StorageUse(msgspec.Struct, gc=False, rename="camel"):
     write_total_secs: Hours | None = None
 
 
-class MemoryPeaks(msgspec.Struct, gc=False, rename={"rss": "PeakValueRss", "vsize": "PeakValueVsize"}):
+class MemoryPeaks(
+    msgspec.Struct, gc=False, rename={"rss": "PeakValueRss", "vsize": "PeakValueVsize"}
+):
     """MB of a step."""
 
     rss: Hours | None = None
@@ -151,14 +161,18 @@ def _amount_or_text(value: Any, field: str) -> float | None:
 
 
 def _object(kind: Any, checks: Mapping[str, Check]) -> Check:
-    """Return the check of an object or null: the last value under each key, all of which pass, makes ``kind``."""
+    """Return the check of an object or null: the last value under each key, all of
+    which pass, makes ``kind``.
+    """
 
     def check(value: Any, field: str) -> Any:
         if value is None:
             return None
         if not isinstance(value, dict):
             raise _unexpected("an object", value, field)
-        return kind(*(strict_json.last(value, key, of_key, f"{field}.") for key, of_key in checks.items()))
+        return kind(
+            *(strict_json.last(value, key, of_key, f"{field}.") for key, of_key in checks.items())
+        )
 
     return check
 
@@ -181,26 +195,51 @@ def _unexpected(expected: str, value: Any, field: str) -> Malformed:
 
 
 _COUNT: Final = _absent_or(long)
-_STEP: Final = _object(StepFields, {
-    "name": text,
-    "site": text,
-    "status": _absent_or(signed),
-    "output": _list(_object(Output, {"acquisitionEra": text, "events": _COUNT})),
-    "performance": _object(Performance, {
-        "cpu": _object(Cpu, {"NumberOfStreams": _COUNT, "NumberOfThreads": _COUNT,
-                             "TotalJobCPU": _amount, "TotalJobTime": _amount}),
-        "storage": _object(StorageUse, {"readTotalMB": _amount, "writeTotalMB": _amount,
-                                        "readTotalSecs": _amount_or_text, "writeTotalSecs": _amount_or_text}),
-        "memory": _object(MemoryPeaks, {"PeakValueRss": _amount, "PeakValueVsize": _amount}),
-    }),
-})  # fmt: skip
-_REPORT: Final = _object(ReportData, {
-    "wmaid": text,
-    "wmats": _absent_or(integer),
-    "task": text,
-    "meta_data": _object(MetaData, dict.fromkeys(("jobtype", "jobstate", "host"), text)),
-    "steps": _list(_STEP),
-})  # fmt: skip
+_STEP: Final = _object(
+    StepFields,
+    {
+        "name": text,
+        "site": text,
+        "status": _absent_or(signed),
+        "output": _list(_object(Output, {"acquisitionEra": text, "events": _COUNT})),
+        "performance": _object(
+            Performance,
+            {
+                "cpu": _object(
+                    Cpu,
+                    {
+                        "NumberOfStreams": _COUNT,
+                        "NumberOfThreads": _COUNT,
+                        "TotalJobCPU": _amount,
+                        "TotalJobTime": _amount,
+                    },
+                ),
+                "storage": _object(
+                    StorageUse,
+                    {
+                        "readTotalMB": _amount,
+                        "writeTotalMB": _amount,
+                        "readTotalSecs": _amount_or_text,
+                        "writeTotalSecs": _amount_or_text,
+                    },
+                ),
+                "memory": _object(
+                    MemoryPeaks, {"PeakValueRss": _amount, "PeakValueVsize": _amount}
+                ),
+            },
+        ),
+    },
+)
+_REPORT: Final = _object(
+    ReportData,
+    {
+        "wmaid": text,
+        "wmats": _absent_or(integer),
+        "task": text,
+        "meta_data": _object(MetaData, dict.fromkeys(("jobtype", "jobstate", "host"), text)),
+        "steps": _list(_STEP),
+    },
+)
 
 
 def parse_data(value: Any) -> ReportData:

@@ -1,1 +1,3 @@
-"""The store: tables of runs, retention, the run history and leases. See :mod:`cmsspark.store.results`."""
+"""The store: tables of runs, retention, the run history and leases. See
+:mod:`cmsspark.store.results`.
+"""

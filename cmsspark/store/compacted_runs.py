@@ -1,7 +1,9 @@
-"""Compaction: a stored day or period as a new run with the same rows in few files. The old run stays until pruned.
+"""Compaction: a stored day or period as a new run with the same rows in few files. The
+old run stays until pruned.
 
-Days that were stored by earlier versions may have hundreds of small files for each table. The rows of the new run are
-those of the old one, sorted by the keys of the table, in files of at most ``staged_runs.FILE_ROWS`` rows.
+Days that were stored by earlier versions may have hundreds of small files for each
+table. The rows of the new run are those of the old one, sorted by the keys of the
+table, in files of at most ``staged_runs.FILE_ROWS`` rows.
 """
 
 from __future__ import annotations
@@ -24,13 +26,25 @@ from cmsspark.store.staged_runs import StagedRun, file_count
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The order of rows in a file: those of one dataset stand together, so that a reader skips the rest.
-_ORDER: Final = ("stream", "dataset_name", "site_name", "site_tier", "kind", "data_tier", "app", "user")
+#: The order of rows in a file: those of one dataset stand together, so that a reader
+#: skips the rest.
+_ORDER: Final = (
+    "stream",
+    "dataset_name",
+    "site_name",
+    "site_tier",
+    "kind",
+    "data_tier",
+    "app",
+    "user",
+)
 
 
 @dataclass(frozen=True)
 class ManyFiles:
-    """A current run whose tables have more files than they need: its id, and of each table (files now, files then)."""
+    """A current run whose tables have more files than they need: its id, and of each
+    table (files now, files then).
+    """
 
     job: str
     interval: Interval
@@ -45,19 +59,25 @@ class ManyFiles:
     @property
     def counts(self) -> tuple[int, int]:
         """Files of all tables, now and then."""
-        return sum(now for now, _ in self.tables.values()), sum(then for _, then in self.tables.values())
+        return sum(now for now, _ in self.tables.values()), sum(
+            then for _, then in self.tables.values()
+        )
 
 
-def stored_results(files: Files, fout: str, jobs: tuple[str, ...] = ()) -> Iterator[tuple[str, Interval]]:
-    """Yield jobs and their days and periods that have a result, job by job, oldest first; ``jobs``: of these only."""
+def stored_results(
+    files: Files, fout: str, jobs: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Interval]]:
+    """Yield jobs and their days and periods that have a result, job by job, oldest
+    first; ``jobs``: of these only.
+    """
     for job in jobs or folder_names(files, fout):
         for interval in stored_intervals(files, fout, job):
             yield job, interval
 
 
 def many_files(files: Files, fout: str, job: str, interval: Interval) -> ManyFiles | None:
-    """Return the current run, where its tables have more files than they need; None where they do not, or are no
-    Parquet.
+    """Return the current run, where its tables have more files than they need; None
+    where they do not, or are no Parquet.
 
     Raises InputMissing (66) where nothing is stored, DataError (65) for a damaged store.
     """
@@ -66,21 +86,28 @@ def many_files(files: Files, fout: str, job: str, interval: Interval) -> ManyFil
     for table, entry in manifest.tables.items():
         if entry.format != "parquet":
             return None
-        tables[table] = (entry.files or len(list_parts(files, join(folder, table))), file_count(entry.rows))
+        tables[table] = (
+            entry.files or len(list_parts(files, join(folder, table))),
+            file_count(entry.rows),
+        )
     if all(now <= then for now, then in tables.values()):
         return None
     return ManyFiles(job, interval, manifest.run, tables)
 
 
 def compact(files: Files, fout: str, job: str, interval: Interval) -> ManyFiles | None:
-    """Store the current run as a new run with few files and make it current; return what it was made of.
+    """Store the current run as a new run with few files and make it current; return
+    what it was made of.
 
-    Returns None where the run has few files already. The rows are the same to the bit, and everything that is known of
-    the run is taken over, so nothing is published again and no period becomes stale. Holds one table in memory. Raises
-    NotReady (75) where another process works on the interval, DataError (65) for a damaged run, OutputError (73): the
-    run stays current.
+    Returns None where the run has few files already. The rows are the same to the bit,
+    and everything that is known of the run is taken over, so nothing is published again
+    and no period becomes stale. Holds one table in memory. Raises NotReady (75) where
+    another process works on the interval, DataError (65) for a damaged run, OutputError
+    (73): the run stays current.
     """
-    with lease.hold(files, lease.lease_folder(fout, job, interval), f"{job} of {interval}") as held_lease:
+    with lease.hold(
+        files, lease.lease_folder(fout, job, interval), f"{job} of {interval}"
+    ) as held_lease:
         staged_runs.remove_leftovers(files, fout, job, interval)
         many = many_files(files, fout, job, interval)
         if many is None:
@@ -103,17 +130,25 @@ def _manifest(manifest: Manifest, many: ManyFiles) -> dict[str, Any]:
     """Return the manifest of the old run, without what the new one says of itself."""
     before = {table: now for table, (now, _) in many.tables.items()}
     return {
-        **{name: value for name, value in manifest.document.items() if name not in ("run", "tables", "store_version")},
+        **{
+            name: value
+            for name, value in manifest.document.items()
+            if name not in ("run", "tables", "store_version")
+        },
         ROWS_OF: manifest.rows_run,
         "compacted": {"run": many.run, "files": before, "at": clock.iso()},
     }
 
 
 def _rows(files: Files, folder: str, table: str, manifest: Manifest) -> pa.Table:
-    """Return all rows of a table, sorted. Raises DataError (65) where they are not those of the manifest."""
+    """Return all rows of a table, sorted. Raises DataError (65) where they are not
+    those of the manifest.
+    """
     import pyarrow.compute as pc
 
-    rows = read_parts(files, stored_parts(files, CurrentTable(folder, manifest), table), open_stored)
+    rows = read_parts(
+        files, stored_parts(files, CurrentTable(folder, manifest), table), open_stored
+    )
     count = manifest.tables[table].rows
     if rows.num_rows != count:
         raise DataError(
@@ -125,7 +160,9 @@ def _rows(files: Files, folder: str, table: str, manifest: Manifest) -> pa.Table
     keys = [name for name in _ORDER if name in rows.column_names]
     if not keys:
         return rows
-    return rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in keys])).combine_chunks()
+    return rows.take(
+        pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in keys])
+    ).combine_chunks()
 
 
 def _copy_pages(files: Files, folder: str, staged: StagedRun) -> None:

@@ -1,7 +1,9 @@
-"""What ``cmsspark daily`` remembers of days that are not done: failures, attempts, acknowledgements, skipped days.
+"""What ``cmsspark daily`` remembers of days that are not done: failures, attempts,
+acknowledgements, skipped days.
 
-The file is ``<state>/daily.json``. It is memory, not the truth: what is to be done is read from the store and the
-inputs each time, and a day that is done has no record. A damaged file is set aside and a new one is begun.
+The file is ``<state>/daily.json``. It is memory, not the truth: what is to be done is
+read from the store and the inputs each time, and a day that is done has no record. A
+damaged file is set aside and a new one is begun.
 """
 
 from __future__ import annotations
@@ -38,9 +40,10 @@ class Note(msgspec.Struct, kw_only=True):
 class DayRecord(msgspec.Struct, kw_only=True):
     """A day of a job that is not done.
 
-    ``word``, ``code`` and ``text`` are those of the last outcome. ``attempts`` counts the failed runs of the inputs
-    with ``fingerprint``. ``mailed`` is the signature that was last mailed, ``acknowledged_signature`` the one that was
-    acknowledged: an outcome of another signature is reported again.
+    ``word``, ``code`` and ``text`` are those of the last outcome. ``attempts`` counts
+    the failed runs of the inputs with ``fingerprint``. ``mailed`` is the signature that
+    was last mailed, ``acknowledged_signature`` the one that was acknowledged: an
+    outcome of another signature is reported again.
     """
 
     word: str = ""
@@ -57,7 +60,9 @@ class DayRecord(msgspec.Struct, kw_only=True):
 
     @property
     def signature(self) -> str:
-        """What identifies the trouble. Numbers in the reason of a day that waits change with the time."""
+        """What identifies the trouble. Numbers in the reason of a day that waits change
+        with the time.
+        """
         return signature(self.word, self.code, self.text)
 
     @property
@@ -67,8 +72,9 @@ class DayRecord(msgspec.Struct, kw_only=True):
 
 
 class StoreState(msgspec.Struct, kw_only=True):
-    """The records of one store. ``planned_until``: the last day that a daily looked at; ``not_begun``: the signature of
-    the last error that kept daily from beginning, when it was mailed.
+    """The records of one store. ``planned_until``: the last day that a daily looked at;
+    ``not_begun``: the signature of the last error that kept daily from beginning, when
+    it was mailed.
     """
 
     days: dict[str, DayRecord] = {}
@@ -99,18 +105,24 @@ def split_key(key: str) -> tuple[date, str]:
 
 
 class DailyState:
-    """The records of one store in the state directory. ``store`` None: of all stores, for reading only."""
+    """The records of one store in the state directory. ``store`` None: of all stores,
+    for reading only.
+    """
 
     def __init__(self, state_dir: Path, store: str | None) -> None:
         self.path = state_dir / FILE
         self.store = None if store is None else absolute(store)
 
     def read(self) -> StoreState:
-        """Return the state; an empty one where there is none or it is damaged. Raises NotAllowed (77)."""
+        """Return the state; an empty one where there is none or it is damaged. Raises
+        NotAllowed (77).
+        """
         stores = _load(self.path).stores
         if self.store is not None:
             return stores.get(self.store, StoreState())
-        return StoreState(days={key: record for state in stores.values() for key, record in state.days.items()})
+        return StoreState(
+            days={key: record for state in stores.values() for key, record in state.days.items()}
+        )
 
     def record(self, day: date, job: str) -> DayRecord:
         """Return the record of a day, empty where there is none."""
@@ -132,13 +144,17 @@ class DailyState:
                 yield state
                 self._write(msgspec.json.format(msgspec.json.encode(content), indent=1))
         except OSError as error:
-            raise OutputError("the state of daily cannot be written", where=self.path, found=error.strerror) from None
+            raise OutputError(
+                "the state of daily cannot be written", where=self.path, found=error.strerror
+            ) from None
 
     def _write(self, content: bytes) -> None:
         aside = self.path.with_name(f".{FILE}.{os.getpid()}")
         try:
             # Messages of failed runs are private.
-            with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+            with open(
+                os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
+            ) as stream:
                 stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -159,4 +175,6 @@ def _load(path: Path, set_aside: bool = False) -> _StateFile:
             path.rename(path.with_name(f"{path.name}.damaged-{clock.stamp()}"))
         return _StateFile()
     except OSError as error:
-        raise NotAllowed("the state of daily cannot be read", where=path, found=error.strerror) from None
+        raise NotAllowed(
+            "the state of daily cannot be read", where=path, found=error.strerror
+        ) from None

@@ -40,7 +40,9 @@ class Cell:
 
 
 def cell(
-    runs: Iterable[Run], published: Iterable[Published], is_lost: Callable[[Run], bool] = lambda run: False
+    runs: Iterable[Run],
+    published: Iterable[Published],
+    is_lost: Callable[[Run], bool] = lambda run: False,
 ) -> Cell:
     """Return the state of a day and job. ``runs``: the latest start first."""
     latest_first = list(runs)
@@ -82,7 +84,9 @@ def table(
 
 
 def is_lost(run: Run) -> bool:
-    """Return whether the store has nothing of the run's day any more; checked in local stores only."""
+    """Return whether the store has nothing of the run's day any more; checked in local
+    stores only.
+    """
     if not is_local(run.store):
         return False
     return not Path(local_path(run.store), run.job, run.day.isoformat(), "CURRENT").exists()

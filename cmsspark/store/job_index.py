@@ -14,7 +14,9 @@ from cmsspark.sources.registry import JOB_TABLES, SITE_PAIRS, STREAMS, STREAMS_B
 
 @dataclass(frozen=True)
 class Job:
-    """A built-in job: the module that holds its ``command``, its tables, and a line for ``run_spark --list``."""
+    """A built-in job: the module that holds its ``command``, its tables, and a line for
+    ``run_spark --list``.
+    """
 
     name: str
     about: str
@@ -28,9 +30,11 @@ class Job:
     streams: tuple[str, ...] = ()
     #: A feed with folders of days that is no stream, by its name in ``etc/sources.yaml``.
     feed: str = ""
-    #: The module below ``cmsspark.apps`` that has its ``command``, or makes it: ``make_command(job)``.
+    #: The module below ``cmsspark.apps`` that has its ``command``, or makes it:
+    #: ``make_command(job)``.
     location: str = "usage.log_job"
-    #: The name in that module of its :class:`cmsspark.run.dump_day.DumpJob`, if it is a job on dumps.
+    #: The name in that module of its :class:`cmsspark.run.dump_day.DumpJob`, if it is a
+    #: job on dumps.
     dump_job: str = "JOB"
     #: Its results are of weeks, months or other ranges, not of days.
     of_periods: bool = False
@@ -59,13 +63,18 @@ def _log_jobs() -> Iterator[Job]:
         if stream.has_report:
             about = f"One day of {stream.title} per dataset, site and app"
             tables = (stream.report, *(JOB_TABLES if stream.counts_jobs else ()))
-            yield Job(stream.report, about, tables, aliases=stream.report_aliases, streams=(stream.name,))
+            yield Job(
+                stream.report, about, tables, aliases=stream.report_aliases, streams=(stream.name,)
+            )
 
 
 #: The modules of the jobs on dumps that have one of their own.
 _DUMP_JOBS: Final[Mapping[str, str]] = {
     "crsg_event_counts": "jobs_cost.crsg_event_counts",
-    **{name: f"replicas.{name}" for name in ("dataset_last_access", "dbs_events", "event_counts", "site_tier_usage")},
+    **{
+        name: f"replicas.{name}"
+        for name in ("dataset_last_access", "dbs_events", "event_counts", "site_tier_usage")
+    },
 }
 
 
@@ -76,8 +85,14 @@ def _dump_jobs() -> Iterator[Job]:
         ("rucio_daily", "Files at each storage element of Rucio by dataset: there, new, accessed"),
         ("dataset_last_access", "When each dataset was last used, and which could be deleted"),
         ("event_counts", "Blocks, files, events and bytes by month, data tier and campaign"),
-        ("crsg_event_counts", "Events of the two selections of the C-RSG report, by month and data tier"),
-        ("leftovers", "Replicas of datasets that are not valid in DBS, and valid datasets without replicas"),
+        (
+            "crsg_event_counts",
+            "Events of the two selections of the C-RSG report, by month and data tier",
+        ),
+        (
+            "leftovers",
+            "Replicas of datasets that are not valid in DBS, and valid datasets without replicas",
+        ),
         ("catalogue_check", "Files, blocks and sizes of Rucio beside those of DBS"),
         ("site_tier_usage", "Data volume at the sites of a tier, by data tier"),
         ("dbs_events", "Events, files and bytes of each dataset"),
@@ -85,14 +100,28 @@ def _dump_jobs() -> Iterator[Job]:
     ):
         location = _DUMP_JOBS.get(name, "replicas.replica_jobs")
         dump_job = "JOB" if name in _DUMP_JOBS else name.upper()
-        yield Job(name, about, (name,), runs_in_processes=True, location=location, dump_job=dump_job)
+        yield Job(
+            name, about, (name,), runs_in_processes=True, location=location, dump_job=dump_job
+        )
 
 
 def _period_jobs() -> Iterator[Job]:
     for name, subsystem, about in (
-        ("period", "usage", "A week, a month or any range of stored days, its distinct users counted anew"),
-        ("period_views", "usage", "Named views of a week, a month or any range of stored days, to be published"),
-        ("crab_popularity", "crab", "Which datasets CRAB's jobs of a period read, and how the jobs ended"),
+        (
+            "period",
+            "usage",
+            "A week, a month or any range of stored days, its distinct users counted anew",
+        ),
+        (
+            "period_views",
+            "usage",
+            "Named views of a week, a month or any range of stored days, to be published",
+        ),
+        (
+            "crab_popularity",
+            "crab",
+            "Which datasets CRAB's jobs of a period read, and how the jobs ended",
+        ),
         ("crab_users", "crab", "How many people had analysis jobs of CRAB in a week or month"),
     ):
         tables: tuple[str, ...] = (name,)
@@ -107,48 +136,101 @@ def _period_jobs() -> Iterator[Job]:
         about = f"A week, a month or any range of the stored days of {feed}"
         tables = tuple(f"period_{name}" for name in names)
         name = f"{feed}_period"
-        yield Job(name, about, tables, needs_spark=False, of_periods=True, location="jobs_cost.periods")
+        yield Job(
+            name, about, tables, needs_spark=False, of_periods=True, location="jobs_cost.periods"
+        )
 
 
 def _other_jobs() -> Iterator[Job]:
-    for name, by_site, at_site in (("popularity", "", ""), ("popularity_site", " by site", " at each site")):
+    for name, by_site, at_site in (
+        ("popularity", "", ""),
+        ("popularity_site", " by site", " at each site"),
+    ):
         about = f"The datasets that will be popular{at_site} in a week, and how good such forecasts were"
         tables = (f"{name}_forecast", f"{name}_quality", f"{name}_predictions")
         location = "popularity.jobs"
         yield Job(f"{name}_forecast", about, tables, needs_spark=False, location=location)
-        about = f"How good forecasts of popularity{by_site} were in past weeks, one Spark task each"
+        about = (
+            f"How good forecasts of popularity{by_site} were in past weeks, one Spark task each"
+        )
         yield Job(f"{name}_evaluate", about, (f"{name}_evaluation",), location=location)
         about = f"Features and labels of each dataset{at_site} and week, from the stored days before a day"
-        yield Job(f"{name}_features", about, (f"{name}_features",), needs_spark=False, location=location)
+        yield Job(
+            f"{name}_features", about, (f"{name}_features",), needs_spark=False, location=location
+        )
         about = f"A model of popularity{by_site} with its model card, to predict with later"
-        yield Job(f"{name}_train", about, (f"{name}_models",), needs_spark=False, location=location)
+        yield Job(
+            f"{name}_train", about, (f"{name}_models",), needs_spark=False, location=location
+        )
     about = "Misses of caches of several sizes at each site, by policy, one Spark task each"
-    yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True, location="cache.comparison_job")
+    yield Job(
+        "cache_comparison",
+        about,
+        ("cache_comparison",),
+        of_periods=True,
+        location="cache.comparison_job",
+    )
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
-    yield Job("xcache", about, ("xcache",), needs_spark=False, feed="xcache", location="cache.xcache_job")
+    yield Job(
+        "xcache", about, ("xcache",), needs_spark=False, feed="xcache", location="cache.xcache_job"
+    )
     about = "What HTCondor's jobs of a day cost: efficiency, core hours and running cores"
     of_jobs = ("job_efficiency", "core_hours", "running_cores", "job_cost_ids")
     at = "jobs_cost.commands"
-    yield Job("job_efficiency", about, of_jobs, of_jobs[1:3], runs_in_processes=True, feed="condor", location=at)
-    about = "What the steps of production jobs cost, and how many jobs each agent ran, by WMArchive"
+    yield Job(
+        "job_efficiency",
+        about,
+        of_jobs,
+        of_jobs[1:3],
+        runs_in_processes=True,
+        feed="condor",
+        location=at,
+    )
+    about = (
+        "What the steps of production jobs cost, and how many jobs each agent ran, by WMArchive"
+    )
     tables = ("step_efficiency", "agent_reports", "report_ids")
-    yield Job("step_efficiency", about, tables, tables[1:2], runs_in_processes=True, feed="wmarchive", location=at)
+    yield Job(
+        "step_efficiency",
+        about,
+        tables,
+        tables[1:2],
+        runs_in_processes=True,
+        feed="wmarchive",
+        location=at,
+    )
     for name, about, table in (
-        ("events_prepare", "Features of collision events from ROOT files, with a cutflow", "event_cutflow"),
-        ("events_sample", "A balanced sample of prepared events, split, with scalers", "event_sample"),
+        (
+            "events_prepare",
+            "Features of collision events from ROOT files, with a cutflow",
+            "event_cutflow",
+        ),
+        (
+            "events_sample",
+            "A balanced sample of prepared events, split, with scalers",
+            "event_sample",
+        ),
         ("events_train", "Classifiers of events, trained and judged on a sample", "event_models"),
-        ("events_search", "The best parameters of a classifier of events, one task a trial", "event_search"),
+        (
+            "events_search",
+            "The best parameters of a classifier of events, one task a trial",
+            "event_search",
+        ),
     ):
         yield Job(name, about, (table,), is_day_optional=True, location="events.jobs")
     about = "Makes events in ROOT files, and a trained classifier of them"
     yield Job("events_demo", about, (), is_day_optional=True, location="events.jobs")
     about = "Publish a stored day to MONIT"
     aliases = ("cern_monit3",)
-    yield Job("cern_monit", about, (), aliases=aliases, needs_spark=False, location="results.cern_monit")
+    yield Job(
+        "cern_monit", about, (), aliases=aliases, needs_spark=False, location="results.cern_monit"
+    )
 
 
 #: All built-in jobs by name, in the order of ``run_spark --list``.
-JOBS: dict[str, Job] = {job.name: job for jobs in (_log_jobs, _dump_jobs, _period_jobs, _other_jobs) for job in jobs()}
+JOBS: dict[str, Job] = {
+    job.name: job for jobs in (_log_jobs, _dump_jobs, _period_jobs, _other_jobs) for job in jobs()
+}
 
 
 def find_job(name: str) -> Job:
@@ -162,7 +244,9 @@ def find_job(name: str) -> Job:
             return job
     hint = suggestion(plain, [name for job in JOBS.values() for name in (job.name, *job.aliases)])
     next_step = "run_spark --list names the jobs"
-    raise UsageError(f"there is no job {name!r}", next_step=f"{hint} {next_step}" if hint else next_step)
+    raise UsageError(
+        f"there is no job {name!r}", next_step=f"{hint} {next_step}" if hint else next_step
+    )
 
 
 def job_of_table(table: str) -> Job:
@@ -173,5 +257,7 @@ def job_of_table(table: str) -> Job:
     tables = sorted({table for job in JOBS.values() for table in job.tables})
     hint = suggestion(table, tables)
     raise UsageError(
-        f"there is no table {table!r}", found=", ".join(tables), next_step=hint or "name one of these tables"
+        f"there is no table {table!r}",
+        found=", ".join(tables),
+        next_step=hint or "name one of these tables",
     )

@@ -1,9 +1,12 @@
-"""A lease in the store: one process at a time works on a day, on any host; a dead process holds nothing.
+"""A lease in the store: one process at a time works on a day, on any host; a dead
+process holds nothing.
 
-``FOUT/.leases/<job>/<day>/`` holds numbered files; the highest number is the lease. A process takes the lease when it
-creates the next number, which the file system lets only one process do. The holder rewrites the file while it works and
-marks it when it is done. The highest number is never deleted, so a process that listed early detects that it lost. A
-holder on this system is alive while its process is; a holder elsewhere until ``expires_ms``.
+``FOUT/.leases/<job>/<day>/`` holds numbered files; the highest number is the lease. A
+process takes the lease when it creates the next number, which the file system lets only
+one process do. The holder rewrites the file while it works and marks it when it is
+done. The highest number is never deleted, so a process that listed early detects that
+it lost. A holder on this system is alive while its process is; a holder elsewhere until
+``expires_ms``.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ def lease_folder(fout: str, job: str, interval: Interval) -> str:
 
 @dataclass
 class Lease:
-    """The lease in ``folder``; ``what`` names the work in messages. ``now`` returns seconds since 1970."""
+    """The lease in ``folder``; ``what`` names the work in messages. ``now`` returns
+    seconds since 1970.
+    """
 
     files: Files
     folder: str
@@ -49,7 +54,9 @@ class Lease:
     _since_ms: int = 0
 
     def take(self) -> None:
-        """Take the lease. Raises NotReady (75) that names its holder, OutputError (73) where it cannot be written."""
+        """Take the lease. Raises NotReady (75) that names its holder, OutputError (73)
+        where it cannot be written.
+        """
         self._since_ms = self._now_ms()
         for _ in range(10):
             entries = self._entries()
@@ -60,13 +67,18 @@ class Lease:
                 continue
             entries = self._entries()
             if max(entries) > before + 1:
-                # Others took and released it in between: the number was free, the lease may not be.
+                # Others took and released it in between: the number was free, the lease
+                # may not be.
                 self.files.delete(self._path(before + 1))
                 continue
             self._number = before + 1
             self._remove_older(entries)
             return
-        raise NotReady(f"several processes ask for {self.what} at once", where=self.folder, next_step="run it again")
+        raise NotReady(
+            f"several processes ask for {self.what} at once",
+            where=self.folder,
+            next_step="run it again",
+        )
 
     def renew(self) -> None:
         """Extend the lease by ``ttl_s``. Raises NotReady (75) where another process took it."""
@@ -74,7 +86,9 @@ class Lease:
         self.files.write_bytes(self._path(self._number), self._content())
 
     def check(self) -> None:
-        """Raise NotReady (75) where another process took the lease: this result must not become current."""
+        """Raise NotReady (75) where another process took the lease: this result must
+        not become current.
+        """
         newest = max(self._entries(), default=0)
         if newest != self._number:
             raise NotReady(
@@ -99,7 +113,11 @@ class Lease:
         if holder.get("released") or alive is False or (alive is None and is_expired):
             return
         since = holder.get("since_ms", entry.mtime_ms)
-        until = "while it lives" if alive else f"until {clock.to_second(holder['expires_ms'])} UTC unless it is renewed"
+        until = (
+            "while it lives"
+            if alive
+            else f"until {clock.to_second(holder['expires_ms'])} UTC unless it is renewed"
+        )
         raise NotReady(
             f"another process is working on {self.what}",
             where=self.folder,
@@ -110,7 +128,9 @@ class Lease:
     def _entries(self) -> dict[int, Entry]:
         if self.files.stat(self.folder) is None:
             return {}
-        matches = ((_NAME.fullmatch(entry.name), entry) for entry in self.files.list_dir(self.folder))
+        matches = (
+            (_NAME.fullmatch(entry.name), entry) for entry in self.files.list_dir(self.folder)
+        )
         return {int(match[1]): entry for match, entry in matches if match}
 
     def _remove_older(self, entries: dict[int, Entry]) -> None:
@@ -141,7 +161,8 @@ class Lease:
 def hold(files: Files, folder: str, label: str, ttl_s: float = TTL_S) -> Iterator[Lease]:
     """Yield the lease, which a thread renews until the end of the block.
 
-    Raises NotReady (75) that names the holder. Call :meth:`Lease.check` before a result becomes current.
+    Raises NotReady (75) that names the holder. Call :meth:`Lease.check` before a result
+    becomes current.
     """
     lease = Lease(files, folder, label, ttl_s)
     lease.take()
@@ -168,4 +189,6 @@ def _read(files: Files, entry: Entry) -> dict[str, Any] | None:
         holder = json.loads(files.read_bytes(entry.path))
     except (CmssparkError, ValueError):
         return None
-    return holder if isinstance(holder, dict) and isinstance(holder.get("expires_ms"), int) else None
+    return (
+        holder if isinstance(holder, dict) and isinstance(holder.get("expires_ms"), int) else None
+    )

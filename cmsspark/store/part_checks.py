@@ -1,8 +1,10 @@
-"""Checks of part files: their bytes are compared with the SHA-256 in the manifest when they are first opened.
+"""Checks of part files: their bytes are compared with the SHA-256 in the manifest when
+they are first opened.
 
-A local part is read as a whole for that. Intact parts are noted in the cache directory by path, size and times, so that
-a later open costs a ``stat``. A remote part is compared where it is fetched as a whole; HDFS and object stores compare
-checksums of their own with each range that is read.
+A local part is read as a whole for that. Intact parts are noted in the cache directory
+by path, size and times, so that a later open costs a ``stat``. A remote part is
+compared where it is fetched as a whole; HDFS and object stores compare checksums of
+their own with each range that is read.
 """
 
 from __future__ import annotations
@@ -31,13 +33,16 @@ from cmsspark.store.results import CurrentTable
 _FILE_NAME: Final = "intact_parts"
 #: Bytes of that file beyond which it begins anew: 240,000 parts.
 _MAX_BYTES: Final = 8_000_000
-#: A file that changed so shortly before it was read may change again within a tick of the file system's clock.
+#: A file that changed so shortly before it was read may change again within a tick of
+#: the file system's clock.
 _TICK_NS: Final = 100_000_000
 
 
 @dataclass(frozen=True)
 class StoredPart(Entry):
-    """A part file of a stored table, and its run's ``manifest``. ``sha256`` is None where an old manifest lacks it."""
+    """A part file of a stored table, and its run's ``manifest``. ``sha256`` is None
+    where an old manifest lacks it.
+    """
 
     sha256: str | None = None
     manifest: Manifest = field(default_factory=lambda: Manifest(document={}), compare=False)
@@ -52,7 +57,8 @@ class StoredPart(Entry):
             'run_spark dbs_aaa --date 2026-01-15 --recount --fout /data/results'
         """
         fout, job, interval, *_ = self.path.rsplit("/", 6)
-        # The report of a stream may be taken from data_aggregation, which has partials and always reads the logs.
+        # The report of a stream may be taken from data_aggregation, which has partials
+        # and always reads the logs.
         may_be_taken = self.manifest.streams and "partials" not in self.manifest.tables
         recount = " --recount" if may_be_taken else ""
         return f"run_spark {job} {options(named(interval))}{recount} --fout {shlex.quote(fout)}"
@@ -78,26 +84,42 @@ class StoredPart(Entry):
 
 
 def stored_parts(files: Files, current: CurrentTable, table: str) -> list[StoredPart]:
-    """Return the part files of a table. Raises DataError (65) where their names are not those in its manifest."""
+    """Return the part files of a table. Raises DataError (65) where their names are not
+    those in its manifest.
+    """
     entry = current.manifest.tables[table]
     digests = entry.sha256
     parts = [
         StoredPart(
-            part.path, False, part.size, part.mtime_ms, part.fault, (digests or {}).get(part.name), current.manifest
+            part.path,
+            False,
+            part.size,
+            part.mtime_ms,
+            part.fault,
+            (digests or {}).get(part.name),
+            current.manifest,
         )
         for part in list_parts(files, current.path, entry.format)
     ]
     names = {part.name for part in parts}
     if digests is not None and names != digests.keys():
         missing, unlisted = sorted(digests.keys() - names), sorted(names - digests.keys())
-        actual = [f"{text}: {', '.join(group)}" for text, group in (("missing", missing), ("new", unlisted)) if group]
-        absent = StoredPart(f"{current.path}/{(missing or unlisted)[0]}", False, -1, 0, manifest=current.manifest)
+        actual = [
+            f"{text}: {', '.join(group)}"
+            for text, group in (("missing", missing), ("new", unlisted))
+            if group
+        ]
+        absent = StoredPart(
+            f"{current.path}/{(missing or unlisted)[0]}", False, -1, 0, manifest=current.manifest
+        )
         raise absent.damaged("; ".join(actual))
     return parts
 
 
 def check_table(files: Files, current: CurrentTable, table: str) -> None:
-    """Check the local part files of a table before another program reads them. Raises DataError (65)."""
+    """Check the local part files of a table before another program reads them. Raises
+    DataError (65).
+    """
     for part in stored_parts(files, current, table):
         if is_local(part.path):
             try:
@@ -107,7 +129,9 @@ def check_table(files: Files, current: CurrentTable, table: str) -> None:
 
 
 def open_stored(files: Files, part: StoredPart) -> io.BufferedReader:
-    """Open a part after its bytes were compared with the manifest. Raises DataError (65) where they differ."""
+    """Open a part after its bytes were compared with the manifest. Raises DataError
+    (65) where they differ.
+    """
     if is_local(part.path):
         check_local(part)
         return open_part(files, part.path)
@@ -123,7 +147,8 @@ def open_stored(files: Files, part: StoredPart) -> io.BufferedReader:
 
 
 def check_local(part: StoredPart) -> None:
-    """Compare a part on the local disk with its manifest, unless this file was intact before and has not changed since.
+    """Compare a part on the local disk with its manifest, unless this file was intact
+    before and has not changed since.
 
     Raises DataError (65) where it differs, OSError where it cannot be read.
     """
@@ -132,8 +157,16 @@ def check_local(part: StoredPart) -> None:
     path = local_path(part.path)
     status, now = os.stat(path), time.time_ns()
     # A new content changes ctime, whatever else is restored.
-    values = (os.path.abspath(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, part.sha256)
-    key = hashlib.blake2b("\0".join(map(str, values)).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    values = (
+        os.path.abspath(path),
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+        part.sha256,
+    )
+    key = hashlib.blake2b(
+        "\0".join(map(str, values)).encode("utf-8", "surrogateescape"), digest_size=16
+    ).hexdigest()
     notes = _notes()
     if key in notes:
         return
@@ -144,7 +177,9 @@ def check_local(part: StoredPart) -> None:
 
 
 def check_bytes(files: Files, part: StoredPart) -> None:
-    """Compare all bytes of a part with its manifest, whatever was noted. Raises DataError (65) where they differ."""
+    """Compare all bytes of a part with its manifest, whatever was noted. Raises
+    DataError (65) where they differ.
+    """
     _compare(part, files.sha256(part.path))
 
 
@@ -154,7 +189,8 @@ def _compare(part: StoredPart, digest: str) -> None:
 
 
 class IntactParts:
-    """The parts that were intact when they were read, noted by all processes in one file of the cache directory.
+    """The parts that were intact when they were read, noted by all processes in one
+    file of the cache directory.
 
     Without a writable cache directory they are known to this process alone.
     """
@@ -166,7 +202,9 @@ class IntactParts:
         if self._file is not None:
             # A line that was cut off is no key, so its part is read again.
             with suppress(OSError):
-                self._keys.update(self._file.read_text(encoding="ascii", errors="replace").split("\n"))
+                self._keys.update(
+                    self._file.read_text(encoding="ascii", errors="replace").split("\n")
+                )
 
     def __contains__(self, key: str) -> bool:
         return key in self._keys

@@ -26,13 +26,18 @@ _Part = TypeVar("_Part", bound=Entry)
 def list_parts(files: Files, folder: str, fmt: str = "parquet") -> list[Entry]:
     """Return the part files in a table's folder, in the order of their names."""
     return [
-        entry for entry in files.list_dir(folder) if entry.name.startswith("part-") and entry.name.endswith(f".{fmt}")
+        entry
+        for entry in files.list_dir(folder)
+        if entry.name.startswith("part-") and entry.name.endswith(f".{fmt}")
     ]
 
 
-def read_parts(files: Files, parts: Sequence[_Part], open_with: Callable[[Files, _Part], IO[bytes]]) -> pa.Table:
-    """Return the rows of Parquet parts, one after another, each opened by ``open_with``. Raises DataError (65) where
-    one cannot be read, or parts differ in their columns.
+def read_parts(
+    files: Files, parts: Sequence[_Part], open_with: Callable[[Files, _Part], IO[bytes]]
+) -> pa.Table:
+    """Return the rows of Parquet parts, one after another, each opened by
+    ``open_with``. Raises DataError (65) where one cannot be read, or parts differ in
+    their columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -44,9 +49,13 @@ def read_parts(files: Files, parts: Sequence[_Part], open_with: Callable[[Files,
                 tables.append(pq.read_table(stream, page_checksum_verification=True))
         except (pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise DataError("a part of the stored table cannot be read", where=part.path, found=reason) from None
+            raise DataError(
+                "a part of the stored table cannot be read", where=part.path, found=reason
+            ) from None
     if any(not table.schema.equals(tables[0].schema) for table in tables):
-        raise DataError("the parts have different columns", where=parts[0].path, found="several schemas")
+        raise DataError(
+            "the parts have different columns", where=parts[0].path, found="several schemas"
+        )
     return pa.concat_tables(tables)
 
 
@@ -55,13 +64,19 @@ def write_part(rows: pa.Table, part: Path) -> None:
     import pyarrow.parquet as pq
 
     try:
-        pq.write_table(rows, part, compression="snappy", store_schema=False, write_page_checksum=True)
+        pq.write_table(
+            rows, part, compression="snappy", store_schema=False, write_page_checksum=True
+        )
     except OSError as error:
-        raise OutputError("the result cannot be written", where=part, found=error.strerror or error) from None
+        raise OutputError(
+            "the result cannot be written", where=part, found=error.strerror or error
+        ) from None
 
 
 def count_csv_rows(files: Files, part: Entry, schema: Table) -> int:
-    """Count the rows of a CSV file with a header. Raises OutputError (73) for other columns, or where it is damaged."""
+    """Count the rows of a CSV file with a header. Raises OutputError (73) for other
+    columns, or where it is damaged.
+    """
     import pyarrow as pa
     from pyarrow import csv
 
@@ -69,14 +84,23 @@ def count_csv_rows(files: Files, part: Entry, schema: Table) -> int:
     parse = csv.ParseOptions(double_quote=True, newlines_in_values=True)
     convert = csv.ConvertOptions(column_types={name: pa.string() for name in schema.names})
     try:
-        with open_part(files, part.path) as stream, csv.open_csv(stream, read, parse, convert) as batches:
+        with (
+            open_part(files, part.path) as stream,
+            csv.open_csv(stream, read, parse, convert) as batches,
+        ):
             if batches.schema.names != schema.names:
-                raise OutputError("the written part has other columns", where=part.path, found=batches.schema.names)
+                raise OutputError(
+                    "the written part has other columns",
+                    where=part.path,
+                    found=batches.schema.names,
+                )
             return sum(batch.num_rows for batch in batches)
     except pa.ArrowInvalid as error:
         if not part.size:
             return 0
-        raise OutputError("the written part cannot be read back", where=part.path, found=str(error)) from None
+        raise OutputError(
+            "the written part cannot be read back", where=part.path, found=str(error)
+        ) from None
 
 
 def open_part(files: Files, path: str) -> io.BufferedReader:
@@ -91,7 +115,9 @@ def open_part(files: Files, path: str) -> io.BufferedReader:
 
 
 def count_part_rows(files: Files, part: Entry, schema: Table) -> int:
-    """Count the rows of a Parquet file by its footer alone. Raises OutputError (73) where it has other columns."""
+    """Count the rows of a Parquet file by its footer alone. Raises OutputError (73)
+    where it has other columns.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -115,7 +141,10 @@ def _read_end(files: Files, part: Entry, count: int) -> bytes:
 def plain_texts(schema: pa.Schema) -> pa.Schema:
     import pyarrow as pa
 
-    plain = [field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field for field in schema]
+    plain = [
+        field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field
+        for field in schema
+    ]
     return pa.schema(plain)
 
 

@@ -1,4 +1,6 @@
-"""The identity of a process that holds a lease or writes a run, and whether it is alive, if this host can know."""
+"""The identity of a process that holds a lease or writes a run, and whether it is
+alive, if this host can know.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,18 @@ from typing import Any
 
 
 def identity() -> dict[str, Any]:
-    """Identify this process: ``host``, ``pid``, and what tells it from another process with the same number.
+    """Identify this process: ``host``, ``pid``, and what tells it from another process
+    with the same number.
 
-    ``kernel`` is the running system (boot and process namespace), ``started`` the process's start in clock ticks
-    since then.
+    ``kernel`` is the running system (boot and process namespace), ``started`` the
+    process's start in clock ticks since then.
     """
-    return {"host": socket.gethostname(), "pid": os.getpid(), "kernel": _kernel(), "started": start_ticks(os.getpid())}
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "kernel": _kernel(),
+        "started": start_ticks(os.getpid()),
+    }
 
 
 def lives(process: Mapping[str, Any]) -> bool | None:
@@ -47,7 +55,9 @@ def _kernel() -> str:
 def start_ticks(pid: int) -> int | None:
     """Return when a process began, in clock ticks since the boot; None where it does not run.
 
-    That is field 22 of ``/proc/PID/stat``, behind a name with any blanks and brackets. A zombie counts as ended."""
+    That is field 22 of ``/proc/PID/stat``, behind a name with any blanks and brackets.
+    A zombie counts as ended.
+    """
     with suppress(OSError, ValueError, IndexError):
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         fields = text[text.rindex(")") + 2 :].split()

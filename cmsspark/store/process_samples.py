@@ -1,7 +1,9 @@
-"""The processes of watched runs: one SQLite file of the state directory with the tables Runs, Log and ProcessMonitor.
+"""The processes of watched runs: one SQLite file of the state directory with the tables
+Runs, Log and ProcessMonitor.
 
-Times are UTC milliseconds (``_ms``), memory and volumes bytes, CPU seconds. NULL is "not measured". The file is
-private: command lines stand in it, with their secrets removed.
+Times are UTC milliseconds (``_ms``), memory and volumes bytes, CPU seconds. NULL is
+"not measured". The file is private: command lines stand in it, with their secrets
+removed.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from cmsspark.base.errors import DataError, OutputError, UsageError
 from cmsspark.store.state_database import StateDatabase
 
 FILE: Final = "processes.sqlite"
-#: States of a run: while it is watched; its exit code was 0; it was another; its watch ended without a code.
+#: States of a run: while it is watched; its exit code was 0; it was another; its watch
+#: ended without a code.
 RUNNING, DONE, FAILED, ENDED = "RUNNING", "DONE", "FAILED", "ENDED"
 #: Runs, and rows of ProcessMonitor, that are kept; the oldest runs go first.
 MOST_RUNS: Final = 1_000
@@ -26,9 +29,11 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class WatchedRun(msgspec.Struct, omit_defaults=True):
-    """A row of ``Runs``. ``suite``, ``release`` and ``input_size`` are those of a run of a suite, else None.
+    """A row of ``Runs``. ``suite``, ``release`` and ``input_size`` are those of a run
+    of a suite, else None.
 
-    ``job``: what was started. ``root_pid``: the process whose tree is watched, 0 for a run of a suite.
+    ``job``: what was started. ``root_pid``: the process whose tree is watched, 0 for a
+    run of a suite.
     """
 
     run: str
@@ -46,8 +51,9 @@ class WatchedRun(msgspec.Struct, omit_defaults=True):
 
 
 class LogEntry(msgspec.Struct):
-    """A row of ``Log``. ``type``: ``mark`` for the begin and end of a step, ``clock`` for a node with another time,
-    ``info`` or ``error``."""
+    """A row of ``Log``. ``type``: ``mark`` for the begin and end of a step, ``clock``
+    for a node with another time, ``info`` or ``error``.
+    """
 
     run: str
     time_ms: int
@@ -59,11 +65,12 @@ class LogEntry(msgspec.Struct):
 class ProcessSample(msgspec.Struct):
     """A row of ``ProcessMonitor``: a process at a time.
 
-    ``cpu_percent``: of one core, since the sample before. ``rss_bytes`` counts shared pages in each process,
-    ``pss_bytes`` its share of them; ``pss_bytes``, ``uss_bytes`` and ``mapped_bytes`` (resident pages of files) are
-    measured in the third sample and when memory has changed. ``virtual_bytes``: addresses, not memory. ``read_bytes``,
-    ``write_bytes``: of disks. ``container``: YARN's. ``long_command`` is stored with the first sample of a process
-    only.
+    ``cpu_percent``: of one core, since the sample before. ``rss_bytes`` counts shared
+    pages in each process, ``pss_bytes`` its share of them; ``pss_bytes``, ``uss_bytes``
+    and ``mapped_bytes`` (resident pages of files) are measured in the third sample and
+    when memory has changed. ``virtual_bytes``: addresses, not memory. ``read_bytes``,
+    ``write_bytes``: of disks. ``container``: YARN's. ``long_command`` is stored with
+    the first sample of a process only.
     """
 
     run: str
@@ -98,7 +105,9 @@ def _table(name: str, kind: type[msgspec.Struct], extra: str = "") -> str:
     columns = []
     for field in msgspec.structs.fields(kind):
         text = getattr(field.type, "__name__", None) or str(field.type).partition(" ")[0]
-        columns.append(f"{field.name} {_TYPES[text]}{'' if 'None' in str(field.type) else ' NOT NULL'}")
+        columns.append(
+            f"{field.name} {_TYPES[text]}{'' if 'None' in str(field.type) else ' NOT NULL'}"
+        )
     return f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(columns)}{extra});\n"
 
 
@@ -116,7 +125,9 @@ class ProcessesDamaged(DataError):
 
 
 class ProcessDatabase(StateDatabase):
-    """Watched runs and their processes; open it with :func:`open_processes` or :func:`read_processes`."""
+    """Watched runs and their processes; open it with :func:`open_processes` or
+    :func:`read_processes`.
+    """
 
     label = "the database of watched processes"
     tables = _SCHEMA
@@ -126,7 +137,8 @@ class ProcessDatabase(StateDatabase):
 
     def _prepare(self) -> None:
         super()._prepare()
-        # A sample each second is not worth waiting for the disk; a crash of the host loses the last ones.
+        # A sample each second is not worth waiting for the disk; a crash of the host
+        # loses the last ones.
         self._db.execute("PRAGMA synchronous=NORMAL")
 
     def put_run(self, run: WatchedRun) -> None:
@@ -139,7 +151,9 @@ class ProcessDatabase(StateDatabase):
             self._insert("ProcessMonitor", ProcessSample, samples, "IGNORE")
             self._insert("Log", LogEntry, entries, "IGNORE")
 
-    def _insert(self, table: str, kind: type[msgspec.Struct], rows: Iterable[msgspec.Struct], conflict: str) -> None:
+    def _insert(
+        self, table: str, kind: type[msgspec.Struct], rows: Iterable[msgspec.Struct], conflict: str
+    ) -> None:
         marks = ", ".join("?" * len(kind.__struct_fields__))
         names = ", ".join(kind.__struct_fields__)
         with self._guard():
@@ -170,9 +184,13 @@ class ProcessDatabase(StateDatabase):
         return self._select(WatchedRun, f"Runs {condition}", (suite, suite, limit))
 
     def find(self, name: str) -> WatchedRun:
-        """Return the run whose id begins with ``name``; ``latest``: the one that began last. Raises UsageError (2)."""
+        """Return the run whose id begins with ``name``; ``latest``: the one that began
+        last. Raises UsageError (2).
+        """
         runs = self.runs()
-        matches = runs[:1] if name == "latest" else [run for run in runs if run.run.startswith(name)]
+        matches = (
+            runs[:1] if name == "latest" else [run for run in runs if run.run.startswith(name)]
+        )
         if len(matches) == 1:
             return matches[0]
         ids = ", ".join(run.run for run in matches[:5]) or "none"
@@ -184,12 +202,16 @@ class ProcessDatabase(StateDatabase):
 
     def samples(self, run: str) -> list[ProcessSample]:
         """Return all samples of a run, in the order of their times."""
-        return self._select(ProcessSample, "ProcessMonitor WHERE run = ? ORDER BY time_ms, host, pid", (run,))
+        return self._select(
+            ProcessSample, "ProcessMonitor WHERE run = ? ORDER BY time_ms, host, pid", (run,)
+        )
 
     def latest_samples(self) -> list[ProcessSample]:
         """Return the last sample of each host: of all its processes."""
         last = "SELECT host, max(time_ms) FROM ProcessMonitor GROUP BY host"
-        return self._select(ProcessSample, f"ProcessMonitor WHERE (host, time_ms) IN ({last}) ORDER BY host, pid")
+        return self._select(
+            ProcessSample, f"ProcessMonitor WHERE (host, time_ms) IN ({last}) ORDER BY host, pid"
+        )
 
     def log(self, run: str) -> list[LogEntry]:
         """Return the log of a run, in the order of its times."""
@@ -207,7 +229,8 @@ class ProcessDatabase(StateDatabase):
 
 
 def open_processes(state_dir: Path) -> AbstractContextManager[ProcessDatabase]:
-    """Yield the database of a state directory, made where there is none; a damaged one is set aside.
+    """Yield the database of a state directory, made where there is none; a damaged one
+    is set aside.
 
     Raises OutputError (73) where it cannot be written.
     """

@@ -1,7 +1,9 @@
-"""Results in the store: days and periods that have them, the current run of each, its tables and its manifest.
+"""Results in the store: days and periods that have them, the current run of each, its
+tables and its manifest.
 
-Layout (``docs/architecture.md``): ``FOUT/<job>/<day>/CURRENT`` names the current run; ``runs/<id>/`` holds its tables
-and its ``manifest.json``. :mod:`cmsspark.store.staged_runs` writes them.
+Layout (``docs/architecture.md``): ``FOUT/<job>/<day>/CURRENT`` names the current run;
+``runs/<id>/`` holds its tables and its ``manifest.json``.
+:mod:`cmsspark.store.staged_runs` writes them.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ class CurrentTable:
 def _next_step(job: str, interval: Interval, fout: str) -> str:
     """Return the command that makes the result of a job, or which results it has."""
     if job in JOBS and JOBS[job].of_periods != isinstance(interval, Period):
-        kind = "periods: give --week, --month or --from" if JOBS[job].of_periods else "days: give --date"
+        kind = (
+            "periods: give --week, --month or --from"
+            if JOBS[job].of_periods
+            else "days: give --date"
+        )
         return f"results of {job} are of {kind}"
     return f"run_spark {job} {options(interval)} --fout {fout}"
 
@@ -43,7 +49,8 @@ def _next_step(job: str, interval: Interval, fout: str) -> str:
 def current(files: Files, fout: str, job: str, table: str, interval: Interval) -> CurrentTable:
     """Return the current result of ``table`` for a day or a period.
 
-    Raises InputMissing (66) that names the days there are, DataError (65) where the store is damaged.
+    Raises InputMissing (66) that names the days there are, DataError (65) where the
+    store is damaged.
     """
     folder = interval_folder(fout, job, interval)
     if files.stat(join(folder, "CURRENT")) is None:
@@ -58,13 +65,17 @@ def current(files: Files, fout: str, job: str, table: str, interval: Interval) -
     if not manifest.tables:
         raise DataError(f"the manifest of run {run} names no tables", where=path, next_step=again)
     if table not in manifest.tables:
-        raise InputMissing(f"run {run} has no table {table}", where=path, found=", ".join(manifest.tables))
+        raise InputMissing(
+            f"run {run} has no table {table}", where=path, found=", ".join(manifest.tables)
+        )
     if files.stat(join(path, table)) is None:
         raise DataError(f"the table {table} of run {run} is gone", where=path, next_step=again)
     return CurrentTable(join(path, table), manifest)
 
 
-def current_run(files: Files, fout: str, job: str, interval: Interval) -> tuple[str, str, Manifest]:
+def current_run(
+    files: Files, fout: str, job: str, interval: Interval
+) -> tuple[str, str, Manifest]:
     """Return the id, the folder and the manifest of the current run of a job's day or period.
 
     Raises InputMissing (66) where there is none, DataError (65) where it is damaged.
@@ -80,10 +91,14 @@ def current_run(files: Files, fout: str, job: str, interval: Interval) -> tuple[
     return run, path, read_manifest(files, join(path, "manifest.json"), again)
 
 
-def run_table(files: Files, fout: str, job: str, table: str, interval: Interval, run: str) -> CurrentTable:
-    """Return the result of ``table`` in a run of a day or period, current or not; ``run`` is the beginning of its id.
+def run_table(
+    files: Files, fout: str, job: str, table: str, interval: Interval, run: str
+) -> CurrentTable:
+    """Return the result of ``table`` in a run of a day or period, current or not;
+    ``run`` is the beginning of its id.
 
-    Raises InputMissing (66) with the stored runs where none or several match; DataError (65) for a damaged one.
+    Raises InputMissing (66) with the stored runs where none or several match; DataError
+    (65) for a damaged one.
     """
     runs = join(interval_folder(fout, job, interval), "runs")
     ids = [entry.name for entry in files.list_dir(runs)] if files.stat(runs) is not None else []
@@ -98,18 +113,24 @@ def run_table(files: Files, fout: str, job: str, table: str, interval: Interval,
     path = join(runs, matches[0])
     manifest = read_manifest(files, join(path, "manifest.json"), "compare another run")
     if table not in manifest.tables or files.stat(join(path, table)) is None:
-        raise DataError(f"run {matches[0]} has no table {table}", where=path, next_step="compare another run")
+        raise DataError(
+            f"run {matches[0]} has no table {table}", where=path, next_step="compare another run"
+        )
     return CurrentTable(join(path, table), manifest)
 
 
 def _read_json(files: Files, path: str, next_step: str | None) -> dict[str, Any]:
-    """Return the JSON object in a file of the store. Raises DataError (65) where the file holds none."""
+    """Return the JSON object in a file of the store. Raises DataError (65) where the
+    file holds none.
+    """
     try:
         document = json.loads(files.read_bytes(path))
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise DataError("not a JSON object", where=path, found="something else", next_step=next_step)
+        raise DataError(
+            "not a JSON object", where=path, found="something else", next_step=next_step
+        )
     return document
 
 
@@ -118,11 +139,15 @@ def read_manifest(files: Files, path: str, next_step: str | None = None) -> Mani
     try:
         return Manifest.from_dict(_read_json(files, path, next_step))
     except ValueError as error:
-        raise DataError("a manifest is damaged", where=path, found=str(error), next_step=next_step) from None
+        raise DataError(
+            "a manifest is damaged", where=path, found=str(error), next_step=next_step
+        ) from None
 
 
 def history(files: Files, fout: str, job: str, day: date, count: int) -> list[Manifest]:
-    """Return the manifests of the last ``count`` stored days before ``day``, newest first; skips unreadable ones."""
+    """Return the manifests of the last ``count`` stored days before ``day``, newest
+    first; skips unreadable ones.
+    """
     base = join(fout, job)
     if files.stat(base) is None:
         return []
@@ -136,7 +161,8 @@ def history(files: Files, fout: str, job: str, day: date, count: int) -> list[Ma
 
 
 def manifests(files: Files, fout: str) -> Iterator[dict[str, Any]]:
-    """Yield the manifest of every run in the store that was once current, job by job, oldest day first.
+    """Yield the manifest of every run in the store that was once current, job by job,
+    oldest day first.
 
     Skips unreadable manifests and folders that hold no results.
     """
@@ -167,15 +193,23 @@ def stored_intervals(files: Files, fout: str, job: str) -> list[Interval]:
 
 
 def folder_names(files: Files, path: str) -> list[str]:
-    """Return the names of the folders in a folder, without hidden ones; none where it does not exist."""
+    """Return the names of the folders in a folder, without hidden ones; none where it
+    does not exist.
+    """
     try:
-        return [entry.name for entry in files.list_dir(path) if entry.is_dir and not entry.name.startswith(".")]
+        return [
+            entry.name
+            for entry in files.list_dir(path)
+            if entry.is_dir and not entry.name.startswith(".")
+        ]
     except InputMissing:
         return []
 
 
 def spark_location(location: str) -> str:
-    """Return a location as Spark takes it; local ones get their scheme, or a cluster would apply its default."""
+    """Return a location as Spark takes it; local ones get their scheme, or a cluster
+    would apply its default.
+    """
     return "file://" + _absolute(location) if is_local(location) else location
 
 
@@ -196,4 +230,8 @@ def _stored_summary(files: Files, fout: str, job: str) -> str:
     # A day whose runs all failed has a folder but no result.
     days = [entry.name for entry in folders if files.stat(join(entry.path, "CURRENT")) is not None]
     shown = ", ".join(days[-10:])
-    return f"days {shown}" + (f" and {len(days) - 10} before" if len(days) > 10 else "") if days else "no day"
+    return (
+        f"days {shown}" + (f" and {len(days) - 10} before" if len(days) > 10 else "")
+        if days
+        else "no day"
+    )

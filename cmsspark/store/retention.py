@@ -1,4 +1,5 @@
-"""What may be removed: runs that are not current, leases of days long done, damaged run histories set aside.
+"""What may be removed: runs that are not current, leases of days long done, damaged run
+histories set aside.
 
 Never a day's current run, nor anything of a day without one.
 """
@@ -29,9 +30,11 @@ class OldRun:
 
 
 def old_runs(files: Files, fout: str, before_ms: int) -> Iterator[OldRun]:
-    """Yield runs last written before ``before_ms`` (UTC ms) that are not current, job by job, oldest day first.
+    """Yield runs last written before ``before_ms`` (UTC ms) that are not current, job
+    by job, oldest day first.
 
-    Skips days whose current run is unknown, or has lost its manifest or a table: an older run may be the only copy.
+    Skips days whose current run is unknown, or has lost its manifest or a table: an
+    older run may be the only copy.
     """
     for job in folder_names(files, fout):
         for name in folder_names(files, join(fout, job)):
@@ -60,7 +63,10 @@ def current_run(files: Files, fout: str, job: str, interval: Interval) -> str | 
 
 
 def _size(files: Files, path: str) -> int:
-    return sum(_size(files, entry.path) if entry.is_dir else max(entry.size, 0) for entry in files.list_dir(path))
+    return sum(
+        _size(files, entry.path) if entry.is_dir else max(entry.size, 0)
+        for entry in files.list_dir(path)
+    )
 
 
 @dataclass(frozen=True)
@@ -78,20 +84,25 @@ class OldLease:
 
 
 def old_leases(files: Files, fout: str, before_ms: int) -> Iterator[OldLease]:
-    """Yield leases last written before ``before_ms`` (UTC ms); a holder renews its lease every minute."""
+    """Yield leases last written before ``before_ms`` (UTC ms); a holder renews its
+    lease every minute.
+    """
     base = join(fout, ".leases")
     if files.stat(base) is None:
         return
     for job in files.list_dir(base):
         for entry in files.list_dir(job.path) if job.is_dir else ():
-            if entry.is_dir and all(file.mtime_ms < before_ms for file in files.list_dir(entry.path)):
+            if entry.is_dir and all(
+                file.mtime_ms < before_ms for file in files.list_dir(entry.path)
+            ):
                 yield OldLease(job.name, entry.name, entry.path)
 
 
 def remove_lease(files: Files, old: OldLease) -> None:
     """Take the lease and remove its folder. Raises NotReady (75) where another process holds it.
 
-    A process that listed the folder before finds this holder, or nothing, and starts from the first number.
+    A process that listed the folder before finds this holder, or nothing, and starts
+    from the first number.
     """
     try:
         with lease.hold(files, old.path, old.what):
@@ -101,9 +112,13 @@ def remove_lease(files: Files, old: OldLease) -> None:
 
 
 def damaged_histories(state_dir: Path, before_ms: int) -> list[Path]:
-    """Return damaged run histories that were set aside before ``before_ms``; none where no working one exists."""
+    """Return damaged run histories that were set aside before ``before_ms``; none where
+    no working one exists.
+    """
     if not (state_dir / FILE).exists():
         return []
     return sorted(
-        path for path in state_dir.glob(f"{FILE}*.damaged-*") if path.stat().st_mtime_ns // 1_000_000 < before_ms
+        path
+        for path in state_dir.glob(f"{FILE}*.damaged-*")
+        if path.stat().st_mtime_ns // 1_000_000 < before_ms
     )

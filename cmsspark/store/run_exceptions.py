@@ -12,7 +12,8 @@ _LONGEST_LINE: Final = 300
 
 
 def exception_line(text: str) -> str:
-    """Return the line of a text that names its error: after the frames of its last Python trace, else the first one.
+    """Return the line of a text that names its error: after the frames of its last
+    Python trace, else the first one.
 
     Example:
         >>> exception_line("Traceback (most recent call last):\\n  File …\\nValueError: no number\\n SQLSTATE: 3")
@@ -26,7 +27,9 @@ def exception_line(text: str) -> str:
 
 
 class RunException(NamedTuple):
-    """An exception: the line that names it, how many tasks it ended (0 of the driver), and all that was written."""
+    """An exception: the line that names it, how many tasks it ended (0 of the driver),
+    and all that was written.
+    """
 
     line: str
     tasks: int
@@ -34,13 +37,25 @@ class RunException(NamedTuple):
 
 
 def find_exception(metrics: RunMetrics) -> RunException | None:
-    """Return what ended a run that failed; of a run that went well after a failure, that failure. None without any."""
-    counts = {line: count for line, count in metrics.failures.items() if line.startswith("ExceptionFailure") and count}
-    if counts and (metrics.failed_jobs or metrics.state != "FAILED" or metrics.driver_trace is None):
+    """Return what ended a run that failed; of a run that went well after a failure,
+    that failure. None without any.
+    """
+    counts = {
+        line: count
+        for line, count in metrics.failures.items()
+        if line.startswith("ExceptionFailure") and count
+    }
+    if counts and (
+        metrics.failed_jobs or metrics.state != "FAILED" or metrics.driver_trace is None
+    ):
         line = max(counts, key=lambda text: counts[text])
-        return RunException(line.partition(": ")[2] or line, counts[line], metrics.failure_texts.get(line, line))
+        return RunException(
+            line.partition(": ")[2] or line, counts[line], metrics.failure_texts.get(line, line)
+        )
     if metrics.driver_trace is not None:
-        return RunException(exception_line(metrics.driver_trace)[:_LONGEST_LINE], 0, metrics.driver_trace)
+        return RunException(
+            exception_line(metrics.driver_trace)[:_LONGEST_LINE], 0, metrics.driver_trace
+        )
     if metrics.stage_failures:
         line = next(iter(metrics.stage_failures))
         return RunException(line, 0, line)

@@ -1,7 +1,8 @@
 """The run history: every run of every job, in one SQLite file of the state directory.
 
-It informs people and ``cmsspark daily``; the results are in the store, and a run history that is missing or damaged is
-rebuilt from the manifests there. The file is private: it contains the messages of failed runs.
+It informs people and ``cmsspark daily``; the results are in the store, and a run
+history that is missing or damaged is rebuilt from the manifests there. The file is
+private: it contains the messages of failed runs.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ class State(StrEnum):
 class Run:
     """One run. ``stored_run`` is its id in the store, None before it is stored; times are UTC ms.
 
-    ``fingerprint`` is a digest of its inputs' files, ``rows`` of its report; ``details`` hold the part of the manifest
-    with versions, tables, bins, dumps, warnings and missing streams. ``exit_code`` and ``error`` are those of a run
-    that failed.
+    ``fingerprint`` is a digest of its inputs' files, ``rows`` of its report;
+    ``details`` hold the part of the manifest with versions, tables, bins, dumps,
+    warnings and missing streams. ``exit_code`` and ``error`` are those of a run that
+    failed.
     """
 
     run: str
@@ -70,7 +72,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Published:
-    """What became of the documents of a stored run's table at a destination, when it was last published."""
+    """What became of the documents of a stored run's table at a destination, when it
+    was last published.
+    """
 
     job: str
     table: str
@@ -125,7 +129,10 @@ class RunHistory(StateDatabase):
         values |= {name: json.dumps(values[name]) for name in ("process", "details")}
         with self._guard():
             marks = ", ".join("?" * len(values))
-            self._db.execute(f"INSERT OR REPLACE INTO runs ({_COLUMNS}) VALUES ({marks})", tuple(values.values()))  # noqa: S608 -- only placeholders
+            self._db.execute(
+                f"INSERT OR REPLACE INTO runs ({_COLUMNS}) VALUES ({marks})",  # noqa: S608
+                tuple(values.values()),
+            )
 
     def sweep(self, now_ms: int | None = None) -> int:
         """Mark runs whose process has ended as INTERRUPTED. Returns their number."""
@@ -133,7 +140,9 @@ class RunHistory(StateDatabase):
         ended = [run for run in self.runs(state=State.RUNNING) if _is_over(run, now)]
         for run in ended:
             reason = "the process was ended from outside"
-            self.put(replace(run, state=State.INTERRUPTED, exit_code=int(Exit.NOT_READY), error=reason))
+            self.put(
+                replace(run, state=State.INTERRUPTED, exit_code=int(Exit.NOT_READY), error=reason)
+            )
         return len(ended)
 
     def runs(
@@ -146,11 +155,20 @@ class RunHistory(StateDatabase):
         store: str | None = None,
         limit: int = -1,
     ) -> list[Run]:
-        """Return runs of days from ``first`` to ``last`` (both included), the latest begun first; with ``store`` only
-        those of this store.
+        """Return runs of days from ``first`` to ``last`` (both included), the latest
+        begun first; with ``store`` only those of this store.
         """
         locations = json.dumps(self._spellings(store))
-        parameters = (job, job, first and first.isoformat(), last and last.isoformat(), state, state, locations, limit)
+        parameters = (
+            job,
+            job,
+            first and first.isoformat(),
+            last and last.isoformat(),
+            state,
+            state,
+            locations,
+            limit,
+        )
         with self._guard():
             rows = self._db.execute(
                 f"SELECT {_COLUMNS} FROM runs WHERE (? IS NULL OR job = ?) AND day >= coalesce(?, '') "  # noqa: S608 -- a constant
@@ -171,7 +189,9 @@ class RunHistory(StateDatabase):
             query = "SELECT DISTINCT job, day, store FROM runs WHERE state = ? ORDER BY job, day"
             rows = self._db.execute(query, (State.DONE,)).fetchall()
         stores = self._spellings(store)
-        for job, day in dict.fromkeys((job, day) for job, day, location in rows if location in stores):
+        for job, day in dict.fromkeys(
+            (job, day) for job, day, location in rows if location in stores
+        ):
             stored.setdefault(job, []).append(date.fromisoformat(day))
         return stored
 
@@ -179,18 +199,22 @@ class RunHistory(StateDatabase):
         """Return the recorded locations that are this store; without ``store``, all."""
         with self._guard():
             rows = self._db.execute("SELECT DISTINCT store FROM runs").fetchall()
-        return [location for (location,) in rows if store is None or is_same_place(location, store)]
+        return [
+            location for (location,) in rows if store is None or is_same_place(location, store)
+        ]
 
     def find(self, name: str, store: str | None = None) -> Run:
-        """Return the run whose id, here or in the store, begins with ``name``; ``latest``: the run that began last, of
-        ``store`` where it is given.
+        """Return the run whose id, here or in the store, begins with ``name``;
+        ``latest``: the run that began last, of ``store`` where it is given.
 
         Raises UsageError (2) for none or several.
         """
         if name == "latest":
             runs = self.runs(store=store, limit=1)
             if not runs:
-                raise UsageError("no run is recorded yet", next_step="run_spark --list names the jobs")
+                raise UsageError(
+                    "no run is recorded yet", next_step="run_spark --list names the jobs"
+                )
             return runs[0]
         pattern = name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         with self._guard():
@@ -226,13 +250,19 @@ class RunHistory(StateDatabase):
     def knows_store(self, store: str) -> bool:
         """Return whether the manifests of that store were read into this run history."""
         with self._guard():
-            return self._db.execute("SELECT 1 FROM stores WHERE store = ?", (store,)).fetchone() is not None
+            return (
+                self._db.execute("SELECT 1 FROM stores WHERE store = ?", (store,)).fetchone()
+                is not None
+            )
 
     def rebuild(self, store: str, runs: Iterable[Run]) -> int:
         """Add the store's runs that are not recorded yet. Returns their number."""
         added = 0
         with self._transaction() as db:
-            recorded = {row[0] for row in db.execute("SELECT stored_run FROM runs WHERE stored_run IS NOT NULL")}
+            recorded = {
+                row[0]
+                for row in db.execute("SELECT stored_run FROM runs WHERE stored_run IS NOT NULL")
+            }
             for run in runs:
                 if run.stored_run not in recorded:
                     self.put(run)
@@ -242,18 +272,25 @@ class RunHistory(StateDatabase):
 
 
 def read_history(state_dir: Path) -> AbstractContextManager[RunHistory | None]:
-    """Yield the run history to read only; None where there is none yet. Raises RunHistoryDamaged (65)."""
+    """Yield the run history to read only; None where there is none yet. Raises
+    RunHistoryDamaged (65).
+    """
     return RunHistory.to_read(state_dir / FILE)
 
 
 def as_of_now(run: Run, now_ms: int) -> Run:
-    """Return the run; one whose process has ended meanwhile is INTERRUPTED, as :meth:`RunHistory.sweep` would write."""
+    """Return the run; one whose process has ended meanwhile is INTERRUPTED, as
+    :meth:`RunHistory.sweep` would write.
+    """
     is_over = run.state is State.RUNNING and _is_over(run, now_ms)
     return replace(run, state=State.INTERRUPTED, exit_code=int(Exit.NOT_READY)) if is_over else run
 
 
-def open_history(state_dir: Path, notes: list[str] | None = None) -> AbstractContextManager[RunHistory]:
-    """Yield the run history of a state directory, created where there is none; a damaged one is set aside, with a note.
+def open_history(
+    state_dir: Path, notes: list[str] | None = None
+) -> AbstractContextManager[RunHistory]:
+    """Yield the run history of a state directory, created where there is none; a
+    damaged one is set aside, with a note.
 
     Raises OutputError (73) where it cannot be written.
     """
@@ -272,10 +309,15 @@ def _is_over(run: Run, now_ms: int) -> bool:
 def _run(row: tuple[Any, ...]) -> Run:
     values = dict(zip(_COLUMNS.split(", "), row, strict=True))
     try:
-        process, details = json.loads(values["process"]), Manifest.from_dict(json.loads(values["details"]))
+        process, details = (
+            json.loads(values["process"]),
+            Manifest.from_dict(json.loads(values["details"])),
+        )
     except (ValueError, AttributeError) as wrong:
         raise RunHistoryDamaged(
-            f"run {values['run']} of the run history is damaged", found=str(wrong), next_step=RunHistory.repair
+            f"run {values['run']} of the run history is damaged",
+            found=str(wrong),
+            next_step=RunHistory.repair,
         ) from None
     typed = {"day": date.fromisoformat(values["day"]), "state": State(values["state"])}
     typed |= {"is_partial": bool(values["is_partial"]), "process": process, "details": details}

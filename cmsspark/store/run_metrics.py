@@ -1,8 +1,10 @@
-"""What is stored of a measured run: one JSON file ``<state>/monitor/runs/<measured run>/run.json``, a ``RunMetrics``.
+"""What is stored of a measured run: one JSON file ``<state>/monitor/runs/<measured
+run>/run.json``, a ``RunMetrics``.
 
-Times are UTC milliseconds (``_ms``), durations milliseconds, memory and volumes bytes. None is "not measured", 0 is a
-measured zero. The names of memory areas are Spark's (:data:`AREAS`); runs by processes of the host use the same names
-where an area exists for them.
+Times are UTC milliseconds (``_ms``), durations milliseconds, memory and volumes bytes.
+None is "not measured", 0 is a measured zero. The names of memory areas are Spark's
+(:data:`AREAS`); runs by processes of the host use the same names where an area exists
+for them.
 """
 
 from __future__ import annotations
@@ -18,23 +20,44 @@ from cmsspark.store import process_identity
 
 #: Areas of memory in ``ExecutorEntry.peaks``, in the order of reports; all are bytes.
 AREAS: Final = (
-    *("JVMHeapMemory", "JVMOffHeapMemory", "OnHeapExecutionMemory", "OffHeapExecutionMemory", "OnHeapStorageMemory"),
-    *("OffHeapStorageMemory", "OnHeapUnifiedMemory", "OffHeapUnifiedMemory", "DirectPoolMemory", "MappedPoolMemory"),
-    *("ProcessTreeJVMVMemory", "ProcessTreeJVMRSSMemory", "ProcessTreePythonVMemory", "ProcessTreePythonRSSMemory"),
+    *(
+        "JVMHeapMemory",
+        "JVMOffHeapMemory",
+        "OnHeapExecutionMemory",
+        "OffHeapExecutionMemory",
+        "OnHeapStorageMemory",
+    ),
+    *(
+        "OffHeapStorageMemory",
+        "OnHeapUnifiedMemory",
+        "OffHeapUnifiedMemory",
+        "DirectPoolMemory",
+        "MappedPoolMemory",
+    ),
+    *(
+        "ProcessTreeJVMVMemory",
+        "ProcessTreeJVMRSSMemory",
+        "ProcessTreePythonVMemory",
+        "ProcessTreePythonRSSMemory",
+    ),
     *("ProcessTreeOtherVMemory", "ProcessTreeOtherRSSMemory"),
 )
-#: Counts and times in ``ExecutorEntry.peaks``: numbers of collections, and milliseconds (``…Time``).
+#: Counts and times in ``ExecutorEntry.peaks``: numbers of collections, and milliseconds
+#: (``…Time``).
 GC_METRICS: Final = ("MinorGCCount", "MinorGCTime", "MajorGCCount", "MajorGCTime", "TotalGCTime")
 #: Samples that are kept; of more, the one with the largest memory in each interval stays.
 MOST_SAMPLES: Final = 600
-#: The format of the file. A later one may have fields that are not read here, and is shown without them.
+#: The format of the file. A later one may have fields that are not read here, and is
+#: shown without them.
 FORMAT: Final = 1
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """How a value is spread over the tasks of a stage: least, median, largest. The median is exact to 1 %.
+    """How a value is spread over the tasks of a stage: least, median, largest. The
+    median is exact to 1 %.
 
-    ``task``, ``host``: the task with the largest value, and where it ran; None where only the spread is known.
+    ``task``, ``host``: the task with the largest value, and where it ran; None where
+    only the spread is known.
     """
 
     min: int = 0
@@ -45,7 +68,9 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class TaskTotals(msgspec.Struct):
-    """Sums over tasks, failed ones included. ``cpu_ms`` is the JVM's part of a task, not that of its Python worker."""
+    """Sums over tasks, failed ones included. ``cpu_ms`` is the JVM's part of a task,
+    not that of its Python worker.
+    """
 
     tasks: int = 0
     failed_tasks: int = 0
@@ -105,10 +130,12 @@ class StageEntry(msgspec.Struct):
 
 
 class ExecutorEntry(msgspec.Struct):
-    """An executor, the driver (``driver``), or in a run by processes the largest of the workers (``workers``).
+    """An executor, the driver (``driver``), or in a run by processes the largest of the
+    workers (``workers``).
 
-    ``peaks``: area (:data:`AREAS`, :data:`GC_METRICS`) → the largest value seen. Peaks are sampled: the last one of a
-    killed process is missing, so they are lower bounds for it.
+    ``peaks``: area (:data:`AREAS`, :data:`GC_METRICS`) → the largest value seen. Peaks
+    are sampled: the last one of a killed process is missing, so they are lower bounds
+    for it.
     """
 
     executor: str
@@ -124,10 +151,12 @@ class ExecutorEntry(msgspec.Struct):
 
 
 class Sample(msgspec.Struct, omit_defaults=True):
-    """A sample of the processes of the run on this host. None: there is no such process, or it could not be read.
+    """A sample of the processes of the run on this host. None: there is no such
+    process, or it could not be read.
 
-    RSS counts shared pages in each process. ``heap_bytes`` is the used heap of the driver's JVM, ``active_tasks``
-    the number of running tasks where REST or the event log has it.
+    RSS counts shared pages in each process. ``heap_bytes`` is the used heap of the
+    driver's JVM, ``active_tasks`` the number of running tasks where REST or the event
+    log has it.
     """
 
     at_ms: int
@@ -161,7 +190,9 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Reported(msgspec.Struct, omit_defaults=True):
-    """Figures that a job reports: bytes and files that its tasks read by path, which Spark's metrics do not count."""
+    """Figures that a job reports: bytes and files that its tasks read by path, which
+    Spark's metrics do not count.
+    """
 
     run: str = ""
     job: str = ""
@@ -186,11 +217,12 @@ class Query(msgspec.Struct, omit_defaults=True):
 
 
 class RunMetrics(msgspec.Struct, omit_defaults=True):
-    """A measured run. ``engine``: ``spark`` or ``processes``; ``state``: RUNNING, DONE or FAILED, of an event log alone
-    ENDED or, where it has no end, UNKNOWN.
+    """A measured run. ``engine``: ``spark`` or ``processes``; ``state``: RUNNING, DONE
+    or FAILED, of an event log alone ENDED or, where it has no end, UNKNOWN.
 
-    ``sources``: what the figures come from, of ``events``, ``rest``, ``samples``, ``reported``; ``notes``: what is
-    missing and why. ``task_spans``: (first, last) times in which at least one task ran, joined where they are near.
+    ``sources``: what the figures come from, of ``events``, ``rest``, ``samples``,
+    ``reported``; ``notes``: what is missing and why. ``task_spans``: (first, last)
+    times in which at least one task ran, joined where they are near.
     """
 
     run: str
@@ -225,7 +257,8 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     rdd_hints: list[tuple[str, str, int | None]] = []
     #: Why tasks failed, the line that names the error → times; at most 50.
     failures: dict[str, int] = {}
-    #: The whole text of the first of them, by that line; at most 10, the last 20,000 characters of each.
+    #: The whole text of the first of them, by that line; at most 10, the last 20,000
+    #: characters of each.
     failure_texts: dict[str, str] = {}
     #: Why stages failed → times; at most 50.
     stage_failures: dict[str, int] = {}
@@ -268,7 +301,9 @@ def run_file(state_dir: Path, run: str) -> Path:
 
 
 def read(path: Path) -> RunMetrics:
-    """Read a file; one of a later format gets a note. Raises OSError, and ValueError for none of ours."""
+    """Read a file; one of a later format gets a note. Raises OSError, and ValueError
+    for none of ours.
+    """
     content = path.read_bytes()
     try:
         metrics = msgspec.json.decode(content, type=RunMetrics)
@@ -276,10 +311,14 @@ def read(path: Path) -> RunMetrics:
         later = 0
         with suppress(ValueError, RecursionError):
             later = msgspec.json.decode(content, type=_Format).format
-        reason = f"format {later}; this version reads format {FORMAT}" if later > FORMAT else str(error)
+        reason = (
+            f"format {later}; this version reads format {FORMAT}" if later > FORMAT else str(error)
+        )
         raise ValueError(reason) from None
     if metrics.format > FORMAT:
-        metrics.notes.append(f"format {metrics.format} of a later version: what it adds is not shown")
+        metrics.notes.append(
+            f"format {metrics.format} of a later version: what it adds is not shown"
+        )
     return metrics
 
 
@@ -298,7 +337,9 @@ def as_of_now(metrics: RunMetrics) -> RunMetrics:
 
 
 def write(path: Path, metrics: RunMetrics) -> None:
-    """Write a file as a whole: readers see the old one or the new one. Folders and files are private."""
+    """Write a file as a whole: readers see the old one or the new one. Folders and
+    files are private.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.new")
     aside.write_bytes(msgspec.json.format(msgspec.json.encode(metrics), indent=1))

@@ -1,8 +1,10 @@
-"""Columns of stored tables as SQL and notebooks give them: counts of accesses and counts of jobs are apart.
+"""Columns of stored tables as SQL and notebooks give them: counts of accesses and
+counts of jobs are apart.
 
-Stored rows and documents have one column ``nacc``, which counts jobs in rows of a stream of jobs. Whoever sums it over
-all streams adds jobs to accesses. Readers get ``accesses`` and ``jobs``, and bytes in the same way: a column is null in
-rows of the other kind, so a plain sum is right.
+Stored rows and documents have one column ``nacc``, which counts jobs in rows of a
+stream of jobs. Whoever sums it over all streams adds jobs to accesses. Readers get
+``accesses`` and ``jobs``, and bytes in the same way: a column is null in rows of the
+other kind, so a plain sum is right.
 """
 
 from __future__ import annotations
@@ -29,25 +31,37 @@ class SeparateCount(NamedTuple):
     column: Column
 
 
-#: The stored columns that count accesses in some rows and jobs in others, and what readers get instead.
+#: The stored columns that count accesses in some rows and jobs in others, and what
+#: readers get instead.
 _COUNTS: Final = tuple(
     SeparateCount(stored, is_of_jobs, Column(name, "long", about=about))
     for stored, is_of_jobs, name, about in (
         ("nacc", False, "accesses", "accesses: log records; null in rows of jobs"),
         ("nacc", True, "jobs", "jobs that ended; null in rows of accesses"),
-        ("remote_nacc", False, "remote_nacc",
-         "accesses read from another site; null where no record can say, and in rows of jobs"),
-        ("read_bytes", False, "read_bytes", "bytes read by accesses; null where the stream has none, and for jobs"),
+        (
+            "remote_nacc",
+            False,
+            "remote_nacc",
+            "accesses read from another site; null where no record can say, and in rows of jobs",
+        ),
+        (
+            "read_bytes",
+            False,
+            "read_bytes",
+            "bytes read by accesses; null where the stream has none, and for jobs",
+        ),
         ("read_bytes", True, "job_read_bytes", "bytes read by jobs; null in rows of accesses"),
     )
-)  # fmt: skip
+)
 _STORED: Final = {count.stored for count in _COUNTS}
 _BY_NAME: Final = {count.column.name: count for count in _COUNTS}
 
 
 def is_separated(table: Table) -> bool:
     """Return whether rows of a stored table count accesses or jobs, as their stream says."""
-    streams = [column for column in table.columns if column.name == "stream" and not column.nullable]
+    streams = [
+        column for column in table.columns if column.name == "stream" and not column.nullable
+    ]
     return bool(streams) and "nacc" in table.names
 
 
@@ -65,12 +79,16 @@ def read_schema(name: str) -> Table:
     columns: list[Column] = []
     for column in table.columns:
         counts = [count.column for count in _COUNTS if count.stored == column.name]
-        columns += counts or [replace(column, about=column.about.replace("nacc", "accesses or jobs"))]
+        columns += counts or [
+            replace(column, about=column.about.replace("nacc", "accesses or jobs"))
+        ]
     return replace(table, columns=tuple(columns))
 
 
 def read_columns(name: str, columns: Sequence[str] | None) -> list[str]:
-    """Return ``columns``, by default all that readers get. Raises UsageError (2) for those that a table has not."""
+    """Return ``columns``, by default all that readers get. Raises UsageError (2) for
+    those that a table has not.
+    """
     names = read_schema(name).names
     unknown = [column for column in columns or () if column not in names]
     if unknown:
@@ -98,14 +116,22 @@ def separated(rows: pa.Table, name: str, columns: Sequence[str]) -> pa.Table:
 
     if not is_separated(stored_table(name)):
         return rows.select(list(columns))
-    is_job = pc.is_in(rows["stream"], pa.array(STREAMS_OF_JOBS)) if "stream" in rows.column_names else None
+    is_job = (
+        pc.is_in(rows["stream"], pa.array(STREAMS_OF_JOBS))
+        if "stream" in rows.column_names
+        else None
+    )
     arrays = []
     for column in columns:
         count = _BY_NAME.get(column)
         values = rows[count.stored if count else column]
         if count:
             none = pa.scalar(None, values.type)
-            values = pc.if_else(is_job, values, none) if count.is_of_jobs else pc.if_else(is_job, none, values)
+            values = (
+                pc.if_else(is_job, values, none)
+                if count.is_of_jobs
+                else pc.if_else(is_job, none, values)
+            )
         arrays.append(values)
     return pa.table(arrays, names=list(columns))
 
@@ -121,7 +147,9 @@ def separated_in_spark(rows: DataFrame, name: str) -> DataFrame:
     for column in read_schema(name).names:
         count = _BY_NAME.get(column)
         is_own = is_job if count and count.is_of_jobs else ~is_job
-        columns.append(F.when(is_own, F.col(count.stored)).alias(column) if count else F.col(column))
+        columns.append(
+            F.when(is_own, F.col(count.stored)).alias(column) if count else F.col(column)
+        )
     return rows.select(*columns)
 
 
@@ -136,7 +164,9 @@ def sql_expression(name: str, column: str) -> str:
 
 
 def missing_column_hint(column: str) -> str | None:
-    """Return the next step for a reader who asks for a stored column that is given apart; None for other columns."""
+    """Return the next step for a reader who asks for a stored column that is given
+    apart; None for other columns.
+    """
     if column not in _STORED - _BY_NAME.keys():
         return None
     names = [count.column.name for count in _COUNTS if count.stored == column]

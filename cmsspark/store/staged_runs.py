@@ -1,4 +1,5 @@
-"""Runs that are being written: tables are written aside and checked, then the whole run becomes current in one step.
+"""Runs that are being written: tables are written aside and checked, then the whole run
+becomes current in one step.
 
 A run without a manifest never became current, and a failed run changes nothing.
 """
@@ -46,7 +47,9 @@ _WRITE_AGAIN = "run it again; where it happens again, check the disk of the stor
 
 @dataclass
 class StagedRun:
-    """A run that is being written. :meth:`write` adds tables; :meth:`commit` makes the run current."""
+    """A run that is being written. :meth:`write` adds tables; :meth:`commit` makes the
+    run current.
+    """
 
     files: Files
     interval_folder: str
@@ -69,8 +72,9 @@ class StagedRun:
     def write(self, rows: DataFrame, table: str, fmt: str = "parquet") -> int:
         """Write ``rows`` as ``table``, read it back, and return the number of rows.
 
-        The columns must be those of ``schemas/tables/<table>.yaml`` (70 if not: a bug of ours). Raises OutputError
-        (73) where the rows read back are not the rows written.
+        The columns must be those of ``schemas/tables/<table>.yaml`` (70 if not: a bug
+        of ours). Raises OutputError (73) where the rows read back are not the rows
+        written.
         """
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
@@ -88,27 +92,35 @@ class StagedRun:
             observed.write.mode("append").csv(target, header=True, escape='"', **spaces)
         else:
             observed.write.mode("append").parquet(target)
-        return self._add_table(schema, fmt, int(written.get["rows"]), self._count_back(schema, fmt))
+        return self._add_table(
+            schema, fmt, int(written.get["rows"]), self._count_back(schema, fmt)
+        )
 
     def write_arrow(self, rows: pa.Table, table: str) -> int:
-        """Write as :meth:`write` does, without Spark's tasks: Parquet parts of ``FILE_ROWS`` rows, from this process.
+        """Write as :meth:`write` does, without Spark's tasks: Parquet parts of
+        ``FILE_ROWS`` rows, from this process.
 
         Texts may be plain or dictionary arrays: the files are the same.
         """
         schema = stored_table(table)
         if not plain_texts(rows.schema).equals(schema.arrow()):
-            raise RuntimeError(f"table {table} wants columns {schema.arrow()}, the job made {rows.schema}")
+            raise RuntimeError(
+                f"table {table} wants columns {schema.arrow()}, the job made {rows.schema}"
+            )
         self._write_parts(rows, table)
         return self._add_table(schema, "parquet", rows.num_rows, self._count_back(schema))
 
     def take_table(self, rows: pa.Table, table: str, entry: Mapping[str, Any]) -> None:
-        """Write the rows of another run's table, whatever version of its schema they have, with its ``entry`` in that
-        manifest. Raises OutputError (73) where the rows read back are not these rows.
+        """Write the rows of another run's table, whatever version of its schema they
+        have, with its ``entry`` in that manifest. Raises OutputError (73) where the
+        rows read back are not these rows.
         """
         folder = self.table_path(table)
         self._write_parts(rows, table)
         parts = list_parts(self.files, folder)
-        if not read_parts(self.files, parts, lambda files, part: open_part(files, part.path)).equals(rows):
+        if not read_parts(
+            self.files, parts, lambda files, part: open_part(files, part.path)
+        ).equals(rows):
             raise OutputError(
                 f"{rows.num_rows} rows of {table} were written",
                 where=folder,
@@ -118,7 +130,9 @@ class StagedRun:
         self.tables[table] = {**entry, **self._files_entry(parts, table)}
 
     def _make_table(self, table: str) -> None:
-        """Make the folder of a table; only the owner can enter that of a table with rows of single people."""
+        """Make the folder of a table; only the owner can enter that of a table with
+        rows of single people.
+        """
         folder = self.table_path(table)
         self.files.make_dirs(folder)
         if _is_private(table):
@@ -129,7 +143,8 @@ class StagedRun:
         self._make_table(table)
         table_id = uuid.uuid4()
         for number in range(file_count(rows.num_rows)):
-            # Named and packed as Spark does; without Arrow's own metadata every reader sees the same types.
+            # Named and packed as Spark does; without Arrow's own metadata every reader
+            # sees the same types.
             name = f"part-{number:05}-{table_id}-c000.snappy.parquet"
             part = rows.slice(number * FILE_ROWS, FILE_ROWS)
             if is_local(folder):
@@ -144,11 +159,14 @@ class StagedRun:
         """Count the rows in the parts of a table: by the footers of Parquet, by reading CSV."""
         count = count_csv_rows if fmt == "csv" else count_part_rows
         return sum(
-            count(self.files, part, schema) for part in list_parts(self.files, self.table_path(schema.name), fmt)
+            count(self.files, part, schema)
+            for part in list_parts(self.files, self.table_path(schema.name), fmt)
         )
 
     def _add_table(self, schema: Table, fmt: str, written: int, read_back: int) -> int:
-        """Add a written table to the manifest. Raises OutputError (73) where rows were lost or multiplied."""
+        """Add a written table to the manifest. Raises OutputError (73) where rows were
+        lost or multiplied.
+        """
         table, folder = schema.name, self.table_path(schema.name)
         if written != read_back:
             raise OutputError(
@@ -167,7 +185,9 @@ class StagedRun:
         return written
 
     def _files_entry(self, parts: Sequence[Entry], table: str) -> dict[str, Any]:
-        """Return the entry of a table's part files in the manifest; reads each part once for its SHA-256."""
+        """Return the entry of a table's part files in the manifest; reads each part
+        once for its SHA-256.
+        """
         if _is_private(table):
             for part in parts:
                 self.files.set_mode(part.path, 0o600)
@@ -193,17 +213,24 @@ class StagedRun:
         if self.before_commit is not None:
             self.before_commit()
         self.files.write_bytes(join(self.folder, "manifest.json"), content)
-        pointer = {"run": self.run_id, **({ROWS_OF: done.manifest.rows_of} if done.manifest.rows_of else {})}
+        pointer = {
+            "run": self.run_id,
+            **({ROWS_OF: done.manifest.rows_of} if done.manifest.rows_of else {}),
+        }
         self.files.write_bytes(join(self.interval_folder, "CURRENT"), json.dumps(pointer).encode())
         return done
 
     def abandon(self) -> None:
-        """Remove the run's files; the previous result stays. A run that is current already stays, too."""
+        """Remove the run's files; the previous result stays. A run that is current
+        already stays, too.
+        """
         if not self._is_current():
             self.files.delete(self.folder)
 
     def _is_current(self) -> bool:
-        """Return whether CURRENT names this run: a run may fail, or be ended, after it was switched to."""
+        """Return whether CURRENT names this run: a run may fail, or be ended, after it
+        was switched to.
+        """
         try:
             content = self.files.read_bytes(join(self.interval_folder, "CURRENT"))
         except InputMissing:
@@ -219,15 +246,20 @@ def stage(
     before_commit: Callable[[], None] | None = None,
     began_ms: int | None = None,
 ) -> StagedRun:
-    """Begin a run of ``job`` for ``interval`` in the store ``fout``; ``began_ms``: its start, by default now."""
+    """Begin a run of ``job`` for ``interval`` in the store ``fout``; ``began_ms``: its
+    start, by default now.
+    """
     folder = interval_folder(fout, job, interval)
-    run = StagedRun(files, folder, clock.new_run_id(began_ms), job, interval, before_commit=before_commit)
+    run = StagedRun(
+        files, folder, clock.new_run_id(began_ms), job, interval, before_commit=before_commit
+    )
     files.make_dirs(run.folder)
     return run
 
 
 def remove_leftovers(files: Files, fout: str, job: str, interval: Interval) -> list[str]:
-    """Remove leftovers of killed runs: runs without a manifest, files that were never renamed. Returns their paths.
+    """Remove leftovers of killed runs: runs without a manifest, files that were never
+    renamed. Returns their paths.
 
     Only the holder of the lease may call this: a run that is being written looks the same.
     """
@@ -235,15 +267,23 @@ def remove_leftovers(files: Files, fout: str, job: str, interval: Interval) -> l
     runs = join(folder, "runs")
     leftovers = []
     if files.stat(runs) is not None:
-        leftovers = [run.path for run in files.list_dir(runs) if files.stat(join(run.path, "manifest.json")) is None]
-        leftovers += [entry.path for entry in files.list_dir(folder) if entry.name.endswith(".part")]
+        leftovers = [
+            run.path
+            for run in files.list_dir(runs)
+            if files.stat(join(run.path, "manifest.json")) is None
+        ]
+        leftovers += [
+            entry.path for entry in files.list_dir(folder) if entry.name.endswith(".part")
+        ]
     for path in leftovers:
         files.delete(path)
     return leftovers
 
 
 def _is_private(table: str) -> bool:
-    """Return whether a table has rows of single people. A table of another version may have no schema here."""
+    """Return whether a table has rows of single people. A table of another version may
+    have no schema here.
+    """
     try:
         return stored_table(table).is_private
     except FileNotFoundError:

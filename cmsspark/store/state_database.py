@@ -1,4 +1,6 @@
-"""A SQLite file of the state directory: opened, checked and guarded, so that its errors say which file is concerned."""
+"""A SQLite file of the state directory: opened, checked and guarded, so that its errors
+say which file is concerned.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ from cmsspark.base.errors import CmssparkError, DataError, OutputError
 
 
 def make_private(path: Path, label: str) -> None:
-    """Make the file where there is none, before SQLite opens it, which would make it readable by all.
+    """Make the file where there is none, before SQLite opens it, which would make it
+    readable by all.
 
-    A file that exists is not opened: closing it again would take away the locks that another connection of this process
-    has on it, and two writers would damage it. Raises OutputError (73) where it cannot be made.
+    A file that exists is not opened: closing it again would take away the locks that
+    another connection of this process has on it, and two writers would damage it.
+    Raises OutputError (73) where it cannot be made.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,15 +46,18 @@ def set_aside(path: Path, label: str) -> str:
         try:
             file.rename(file.with_name(file.name + ending))
         except OSError as error:
-            raise OutputError(f"{label} cannot be set aside", where=file, found=error.strerror) from None
+            raise OutputError(
+                f"{label} cannot be set aside", where=file, found=error.strerror
+            ) from None
     return path.name + ending
 
 
 class StateDatabase:
-    """A SQLite file. A subclass says what the file is, which tables it has, and how it is repaired.
+    """A SQLite file. A subclass says what the file is, which tables it has, and how it
+    is repaired.
 
-    Raises ``damaged`` (65) for a file that is no database, ``other_version`` for one of another version, OutputError
-    (73) where the file cannot be written.
+    Raises ``damaged`` (65) for a file that is no database, ``other_version`` for one of
+    another version, OutputError (73) where the file cannot be written.
     """
 
     #: As messages name it.
@@ -88,7 +95,9 @@ class StateDatabase:
 
     @classmethod
     def _replaced(cls, path: Path, notes: list[str] | None) -> Self:
-        """Set a damaged database aside and return a new one; the one of a process that has done so meanwhile."""
+        """Set a damaged database aside and return a new one; the one of a process that
+        has done so meanwhile.
+        """
         lock_file = path.with_name(f"{path.name}.lock")
         make_private(lock_file, cls.label)
         with lock_file.open("a") as lock:
@@ -106,14 +115,18 @@ class StateDatabase:
     @classmethod
     @contextmanager
     def to_read(cls, path: Path) -> Iterator[Self | None]:
-        """Yield the database, to which nothing can be written; None where there is none. Raises ``damaged`` (65)."""
+        """Yield the database, to which nothing can be written; None where there is
+        none. Raises ``damaged`` (65).
+        """
         if not path.is_file():
             yield None
             return
         database = cls.__new__(cls)
         database.path = path
         with database._guard():
-            database._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
+            database._db = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5
+            )
         with closing(database):
             yield database
 
@@ -123,7 +136,9 @@ class StateDatabase:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, self.version):
             actual = f"version {version} instead of {self.version}"
-            raise self.other_version(f"{self.label} has another version", where=self.path, found=actual)
+            raise self.other_version(
+                f"{self.label} has another version", where=self.path, found=actual
+            )
         self._db.executescript(self.tables)
         self._db.execute(f"PRAGMA user_version={self.version}")
 
@@ -132,7 +147,9 @@ class StateDatabase:
         self._db.close()
 
     def check(self) -> None:
-        """Raise ``damaged`` (65), and close the database, where SQLite finds an inconsistency in the file."""
+        """Raise ``damaged`` (65), and close the database, where SQLite finds an
+        inconsistency in the file.
+        """
         with self._guard():
             (status,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
         if status != "ok":
@@ -140,7 +157,9 @@ class StateDatabase:
             raise self._damaged(status)
 
     def _damaged(self, status: str) -> DataError:
-        return self.damaged(f"{self.label} is damaged", where=self.path, found=status, next_step=self.repair)
+        return self.damaged(
+            f"{self.label} is damaged", where=self.path, found=status, next_step=self.repair
+        )
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -148,7 +167,9 @@ class StateDatabase:
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise OutputError(f"{self.label} cannot be written", where=self.path, found=str(error)) from None
+            raise OutputError(
+                f"{self.label} cannot be written", where=self.path, found=str(error)
+            ) from None
         except sqlite3.DatabaseError as error:
             raise self._damaged(str(error)) from None
 

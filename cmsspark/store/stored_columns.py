@@ -1,4 +1,6 @@
-"""Rows of stored tables, as Arrow or one after another: from Parquet or CSV, from the local disk or elsewhere."""
+"""Rows of stored tables, as Arrow or one after another: from Parquet or CSV, from the
+local disk or elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,9 @@ _CSV_BYTES: Final = 8 * 1024 * 1024
 
 
 def open_store(fout: str, app: str, settings: Settings | None = None) -> Files:
-    """Return the file system of a store; one that is not on the local disk takes a small Spark session with the options
-    of ``settings`` (by default those of the environment) for file systems and Kerberos.
+    """Return the file system of a store; one that is not on the local disk takes a
+    small Spark session with the options of ``settings`` (by default those of the
+    environment) for file systems and Kerberos.
     """
     if is_local(fout):
         return LocalFiles()
@@ -41,7 +44,9 @@ def open_store(fout: str, app: str, settings: Settings | None = None) -> Files:
 
 
 def existing_store(files: Files, store: str) -> Files:
-    """Return ``files``. Raises InputMissing (66) where there is no such store, whose tables would all be empty."""
+    """Return ``files``. Raises InputMissing (66) where there is no such store, whose
+    tables would all be empty.
+    """
     if files.stat(store) is None:
         raise missing_store(store)
     return files
@@ -49,22 +54,29 @@ def existing_store(files: Files, store: str) -> Files:
 
 def missing_store(store: str) -> InputMissing:
     """Return the error (66) for a store that is not there."""
-    next_step = "check --fout and its disk, or make a first day: run_spark data_aggregation --date DAY"
+    next_step = (
+        "check --fout and its disk, or make a first day: run_spark data_aggregation --date DAY"
+    )
     return InputMissing(
-        "there is no store", where=store, found="nothing of that name, or an empty folder", next_step=next_step
+        "there is no store",
+        where=store,
+        found="nothing of that name, or an empty folder",
+        next_step=next_step,
     )
 
 
 def stored_rows(current: CurrentTable, table: Table) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table's current result as dicts of plain values, in the order of its parts, never more than a
-    few thousand in memory.
+    """Yield the rows of a table's current result as dicts of plain values, in the order
+    of its parts, never more than a few thousand in memory.
 
-    Parts of a store that is not local are fetched one after another, without a Spark job. Raises DataError (65) where
-    a part cannot be read.
+    Parts of a store that is not local are fetched one after another, without a Spark
+    job. Raises DataError (65) where a part cannot be read.
     """
     files, names = open_store(current.path, "cmsspark"), table.names
     for part in stored_parts(files, current, table.name):
-        for batch in _read_part(files, part, table, names, lambda file: file.iter_batches(2_000, columns=names)):
+        for batch in _read_part(
+            files, part, table, names, lambda file: file.iter_batches(2_000, columns=names)
+        ):
             yield from batch.to_pylist()
 
 
@@ -80,7 +92,9 @@ def part_rows(files: Files, part: StoredPart, schema: Table, columns: Sequence[s
     return pa.concat_tables(_read_part(files, part, schema, names, read, _texts(schema, names)))
 
 
-def row_groups(files: Files, part: StoredPart, schema: Table, columns: Sequence[str]) -> Iterator[pa.Table]:
+def row_groups(
+    files: Files, part: StoredPart, schema: Table, columns: Sequence[str]
+) -> Iterator[pa.Table]:
     """Yield the rows of :func:`part_rows`, a row group of Parquet at a time."""
     names = list(columns)
 
@@ -92,14 +106,17 @@ def row_groups(files: Files, part: StoredPart, schema: Table, columns: Sequence[
 
 
 def conformed_rows(files: Files, part: StoredPart, schema: Table) -> pa.Table:
-    """Return all rows of a part of another version of the schema, or in CSV; a column that it does not have is null.
+    """Return all rows of a part of another version of the schema, or in CSV; a column
+    that it does not have is null.
 
     Raises DataError (65) where the part cannot be read so.
     """
     import pyarrow as pa
 
     def read(file: pq.ParquetFile) -> Iterator[pa.Table]:
-        rows = file.read(columns=[name for name in file.schema_arrow.names if name in schema.names])
+        rows = file.read(
+            columns=[name for name in file.schema_arrow.names if name in schema.names]
+        )
         columns = [
             rows[field.name].cast(field.type)
             if field.name in rows.column_names
@@ -112,7 +129,11 @@ def conformed_rows(files: Files, part: StoredPart, schema: Table) -> pa.Table:
 
 
 def _texts(schema: Table, columns: Sequence[str]) -> list[str]:
-    return [column.name for column in schema.columns if column.type == "string" and column.name in columns]
+    return [
+        column.name
+        for column in schema.columns
+        if column.type == "string" and column.name in columns
+    ]
 
 
 def _read_part(
@@ -123,7 +144,9 @@ def _read_part(
     read: Callable[[pq.ParquetFile], Iterable[pa.Table]],
     texts: Sequence[str] = (),
 ) -> Iterator[pa.Table]:
-    """Yield what ``read`` makes of a Parquet file, in which ``texts`` are dictionaries; of CSV the ``columns``."""
+    """Yield what ``read`` makes of a Parquet file, in which ``texts`` are dictionaries;
+    of CSV the ``columns``.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -132,7 +155,9 @@ def _read_part(
             if part.path.endswith(".csv"):
                 yield from _read_csv(stream, schema, columns)
                 return
-            with pq.ParquetFile(stream, read_dictionary=list(texts), page_checksum_verification=True) as file:
+            with pq.ParquetFile(
+                stream, read_dictionary=list(texts), page_checksum_verification=True
+            ) as file:
                 yield from read(file)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         if is_shortage(error):
@@ -141,7 +166,9 @@ def _read_part(
 
 
 def _read_csv(stream: IO[bytes], schema: Table, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of CSV as Parquet has them: a text in quotes that is empty is a text, not a null."""
+    """Yield the rows of CSV as Parquet has them: a text in quotes that is empty is a
+    text, not a null.
+    """
     import pyarrow as pa
     from pyarrow import csv
 
@@ -161,15 +188,22 @@ def _read_csv(stream: IO[bytes], schema: Table, columns: Sequence[str]) -> Itera
         yield from (pa.Table.from_batches([batch]) for batch in batches)
 
 
-def table_rows(files: Files, current: CurrentTable, table: str, columns: Sequence[str]) -> pa.Table:
+def table_rows(
+    files: Files, current: CurrentTable, table: str, columns: Sequence[str]
+) -> pa.Table:
     """Return the columns of a whole table, texts as texts."""
     import pyarrow as pa
 
     schema = stored_table(table)
     expected = pa.schema([schema.arrow().field(name) for name in columns])
-    parts = [part_rows(files, part, schema, columns) for part in stored_parts(files, current, table)]
+    parts = [
+        part_rows(files, part, schema, columns) for part in stored_parts(files, current, table)
+    ]
     return pa.concat_tables(
-        [pa.Table.from_batches([], expected), *(part.select(list(columns)).cast(expected) for part in parts)]
+        [
+            pa.Table.from_batches([], expected),
+            *(part.select(list(columns)).cast(expected) for part in parts),
+        ]
     )
 
 
@@ -180,7 +214,9 @@ def stored_days(files: Files, fout: str, job: str) -> list[date]:
 
 
 def days_with_table(files: Files, fout: str, table: str) -> list[date]:
-    """Return the days that a table is stored for, in order: a job may have stored a day without one of its tables."""
+    """Return the days that a table is stored for, in order: a job may have stored a day
+    without one of its tables.
+    """
     job = job_of_table(table)
     days = stored_days(files, fout, job.name)
     if table in (job.name, *job.aliases):
@@ -196,8 +232,11 @@ def _has_table(files: Files, fout: str, job: str, table: str, day: date) -> bool
         return True
 
 
-def newest_replicas(files: Files, fout: str, until: date | None = None) -> tuple[date, CurrentTable, str]:
-    """Return the newest stored day of replicas, and its table: ``dbs_phedex``, or ``dbs_rucio`` where that is newer.
+def newest_replicas(
+    files: Files, fout: str, until: date | None = None
+) -> tuple[date, CurrentTable, str]:
+    """Return the newest stored day of replicas, and its table: ``dbs_phedex``, or
+    ``dbs_rucio`` where that is newer.
 
     Raises InputMissing (66) where neither is stored.
     """
@@ -211,8 +250,12 @@ def newest_replicas(files: Files, fout: str, until: date | None = None) -> tuple
     return max(tables, key=lambda entry: entry[0])
 
 
-def newest(files: Files, fout: str, table: str, until: date | None = None) -> tuple[date, CurrentTable]:
-    """Return the newest stored day of a table, not after ``until``. Raises InputMissing (66) that says what to run."""
+def newest(
+    files: Files, fout: str, table: str, until: date | None = None
+) -> tuple[date, CurrentTable]:
+    """Return the newest stored day of a table, not after ``until``. Raises InputMissing
+    (66) that says what to run.
+    """
     job = job_of_table(table).name
     stored = stored_days(files, fout, job)
     fitting = [day for day in stored if until is None or day <= until]

@@ -1,4 +1,6 @@
-"""The stored days of a period: which exist, whether they may be combined, and the rows of their partials."""
+"""The stored days of a period: which exist, whether they may be combined, and the rows
+of their partials.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ When = TypeVar("When")
 
 @dataclass(frozen=True)
 class StoredDays:
-    """The stored days of a period: each day's partials, the missing days, and the reasons why some are partial."""
+    """The stored days of a period: each day's partials, the missing days, and the
+    reasons why some are partial.
+    """
 
     period: Period
     files: Files
@@ -56,11 +60,15 @@ class StoredDays:
         """Warnings about days that are missing or partial."""
         warnings = []
         if self.missing:
-            warnings.append(f"{len(self.missing)} of {len(self.period.days)} days are left out: {spans(self.missing)}")
+            warnings.append(
+                f"{len(self.missing)} of {len(self.period.days)} days are left out: {spans(self.missing)}"
+            )
         by_reason: dict[str, list[date]] = {}
         for day, reason in self.partial.items():
             by_reason.setdefault(reason, []).append(day)
-        return warnings + [f"partial ({reason}): {spans(days)}" for reason, days in by_reason.items()]
+        return warnings + [
+            f"partial ({reason}): {spans(days)}" for reason, days in by_reason.items()
+        ]
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -78,11 +86,15 @@ class StoredDays:
         return f"cmsspark daily --from {min(self.missing)} --to {max(self.missing)} --fout {self.fout}"
 
     def check(self, *, allow_missing: bool) -> None:
-        """Raise InputMissing (66) with the missing days, unless they may be left out and some are stored."""
+        """Raise InputMissing (66) with the missing days, unless they may be left out
+        and some are stored.
+        """
         if not self.missing or (allow_missing and self.partials):
             return
         stored = f"{pluralize(len(self.partials), 'day')}: {spans(list(self.partials))}"
-        other_step = "; or --allow-missing, which marks the result partial" if self.partials else ""
+        other_step = (
+            "; or --allow-missing, which marks the result partial" if self.partials else ""
+        )
         raise InputMissing(
             f"{self.missing_text} are not stored: {spans(self.missing)}",
             where=" or ".join(join(self.fout, job) for job in self.jobs),
@@ -100,11 +112,15 @@ class StoredDays:
             if table.manifest.pseudonym_key_id is not None:
                 keys.setdefault(table.manifest.pseudonym_key_id, []).append(day)
         if len(keys) > 1:
-            raise _two_keys(self.period, "; ".join(f"{key}: {spans(days)}" for key, days in keys.items()))
+            raise _two_keys(
+                self.period, "; ".join(f"{key}: {spans(days)}" for key, days in keys.items())
+            )
         return next(iter(keys), None)
 
     def check_users(self, users: Sequence[Any]) -> None:
-        """Raise DataError (65) where the pseudonyms themselves name several keys, whatever the manifests say."""
+        """Raise DataError (65) where the pseudonyms themselves name several keys,
+        whatever the manifests say.
+        """
         keys = sorted({str(user).partition(":")[0] for user in users if user is not None})
         if len(keys) > 1:
             raise _two_keys(self.period, f"pseudonyms of {', '.join(keys[:5])}")
@@ -120,7 +136,8 @@ class StoredDays:
                 line.add(len(batch))
 
     def pieces(self, columns: Sequence[str]) -> Iterator[list[tuple[date, pa.Table]]]:
-        """Yield the partials' rows as :meth:`batches`; of a day of more than :data:`BATCH_ROWS` a row group at a time.
+        """Yield the partials' rows as :meth:`batches`; of a day of more than
+        :data:`BATCH_ROWS` a row group at a time.
 
         Raises DataError (65) where a day's are damaged or not all there.
         """
@@ -133,7 +150,9 @@ class StoredDays:
                     yield self._read(batch, columns)
                 line.add(len(batch))
 
-    def _read_groups(self, day: date, table: CurrentTable, columns: Sequence[str]) -> Iterator[pa.Table]:
+    def _read_groups(
+        self, day: date, table: CurrentTable, columns: Sequence[str]
+    ) -> Iterator[pa.Table]:
         count = 0
         for part in stored_parts(self.files, table, TABLE):
             for rows in row_groups(self.files, part, stored_table(TABLE), columns):
@@ -154,18 +173,28 @@ class StoredDays:
         if batch:
             yield batch
 
-    def _read(self, batch: list[tuple[date, CurrentTable]], columns: Sequence[str]) -> list[tuple[date, pa.Table]]:
+    def _read(
+        self, batch: list[tuple[date, CurrentTable]], columns: Sequence[str]
+    ) -> list[tuple[date, pa.Table]]:
         with ExitStack() as stack:
             schema = stored_table(TABLE)
-            parts = [(day, part) for day, table in batch for part in stored_parts(self.files, table, TABLE)]
+            parts = [
+                (day, part)
+                for day, table in batch
+                for part in stored_parts(self.files, table, TABLE)
+            ]
             if is_local(self.fout):
                 pool = stack.enter_context(ThreadPoolExecutor(4))
-                read = list(pool.map(lambda part: part_rows(self.files, part[1], schema, columns), parts))
+                read = list(
+                    pool.map(lambda part: part_rows(self.files, part[1], schema, columns), parts)
+                )
             else:
                 read = [part_rows(self.files, part, schema, columns) for _, part in parts]
         by_day = [(day, rows) for (day, _), rows in zip(parts, read, strict=True)]
         for day, table in batch:
-            _check_count(day, table, sum(rows.num_rows for part_day, rows in by_day if part_day == day))
+            _check_count(
+                day, table, sum(rows.num_rows for part_day, rows in by_day if part_day == day)
+            )
         return by_day
 
 
@@ -201,13 +230,18 @@ def stored_periods(files: Files, fout: str, job: str) -> list[Period]:
 
 
 def stale(manifest: Manifest, runs: Mapping[date, str]) -> list[str]:
-    """Return the changes since a period's result was made: days that were run again, are new, or are gone.
+    """Return the changes since a period's result was made: days that were run again,
+    are new, or are gone.
 
     ``runs``: the current run of each stored day of the period.
     """
     sources = manifest.days
     again = [day for day, run in runs.items() if sources.get(day, run) != run]
-    groups = (("run again", again), ("new", runs.keys() - sources.keys()), ("gone", sources.keys() - runs.keys()))
+    groups = (
+        ("run again", again),
+        ("new", runs.keys() - sources.keys()),
+        ("gone", sources.keys() - runs.keys()),
+    )
     return [f"{word}: {spans(list(days))}" for word, days in groups if days]
 
 
@@ -245,7 +279,8 @@ def _rows_path(pointer: bytes) -> str:
 
 
 def partial_reasons(manifests: Mapping[When, Manifest]) -> dict[When, str]:
-    """Return the days that lack a stream of the other days, or whose manifest is partial, with the reason.
+    """Return the days that lack a stream of the other days, or whose manifest is
+    partial, with the reason.
 
     A stream of another epoch is none that a day lacks: jobs are CRAB's or HTCondor's.
     """

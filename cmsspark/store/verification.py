@@ -1,4 +1,6 @@
-"""Verification of a store: the bytes of all part files beside the SHA-256 in the manifests of their runs."""
+"""Verification of a store: the bytes of all part files beside the SHA-256 in the
+manifests of their runs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from cmsspark.store.results import CurrentTable
 
 @dataclass
 class RunCheck:
-    """The check of one run: parts and bytes that were compared, tables without checksums, and errors."""
+    """The check of one run: parts and bytes that were compared, tables without
+    checksums, and errors.
+    """
 
     job: str
     interval: Interval
@@ -28,7 +32,9 @@ class RunCheck:
 
 
 def check_runs(files: Files, fout: str, *, all_runs: bool = False) -> Iterator[RunCheck]:
-    """Check the current run of each day and period, with ``all_runs`` also the runs that it replaced."""
+    """Check the current run of each day and period, with ``all_runs`` also the runs
+    that it replaced.
+    """
     for job, interval in stored_results(files, fout):
         for manifest, folder in _runs(files, fout, job, interval, all_runs=all_runs):
             check = RunCheck(job, interval)

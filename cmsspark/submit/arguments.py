@@ -1,8 +1,8 @@
 """The command line of ``run_spark``: which words are the wrapper's and which are the job's.
 
-The rule, told in ``docs/submitting.md``: before JOB everything is the wrapper's. After it a built-in job's own options
-are the job's, then the wrapper takes those that it knows; the job gets all others as they are, and everything after
-the first ``--``.
+The rule, told in ``docs/submitting.md``: before JOB everything is the wrapper's. After
+it a built-in job's own options are the job's, then the wrapper takes those that it
+knows; the job gets all others as they are, and everything after the first ``--``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from cmsspark.base.text.spelling import suggestion
 
 @dataclass(frozen=True)
 class Option:
-    """An option of the wrapper. ``metavar`` None: a flag. ``spark``: the Spark option that it is short for."""
+    """An option of the wrapper. ``metavar`` None: a flag. ``spark``: the Spark option
+    that it is short for.
+    """
 
     name: str
     about: str
@@ -38,18 +40,28 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--yarn", "on the YARN cluster that HADOOP_CONF_DIR names"),
         Option("--k8s", "on Kubernetes (needs --master k8s://https://HOST:PORT)"),
         Option("--profile", "a profile: local, yarn, k8s, or your own file", "NAME"),
-        Option("--engine", "of jobs on logs and dumps: auto, processes (this host, no JVM) or spark", "NAME"),
+        Option(
+            "--engine",
+            "of jobs on logs and dumps: auto, processes (this host, no JVM) or spark",
+            "NAME",
+        ),
         Option("--deploy-mode", "client: the driver runs here; cluster: on the cluster", "MODE"),
         Option("--wait", "in cluster mode: until it ends, with its exit code (the default)"),
         Option("--no-wait", "in cluster mode: return after the submission"),
-        Option("--start-within", "give up what YARN has not started by then (1800; 0: never)", "SECONDS"),
+        Option(
+            "--start-within",
+            "give up what YARN has not started by then (1800; 0: never)",
+            "SECONDS",
+        ),
         Option("--master", "another master than the profile's", "URL", "spark.master"),
         Option("--queue", "YARN queue", "NAME", "spark.yarn.queue"),
         Option("--principal", "Kerberos principal", "NAME", "spark.kerberos.principal"),
         Option("--keytab", "Kerberos keytab file", "FILE", "spark.kerberos.keytab"),
     ),
     WHAT: (
-        Option("--conf", "a Spark option; overrides all others", "KEY=VALUE", many=True, short="-c"),
+        Option(
+            "--conf", "a Spark option; overrides all others", "KEY=VALUE", many=True, short="-c"
+        ),
         Option("--settings", "settings file (else CMSSPARK_SETTINGS, ./cmsspark.yaml)", "FILE"),
         Option("--name", "name of the application", "TEXT", "spark.app.name"),
         Option("--driver-memory", "heap of the driver", "SIZE", "spark.driver.memory"),
@@ -58,14 +70,38 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--executor-cores", "cores of an executor", "N", "spark.executor.cores"),
         Option("--num-executors", "executors to begin with", "N", "spark.executor.instances"),
         Option("--avro", "spark-avro, of the version that fits the running Spark"),
-        Option("--packages", "Maven coordinates, separated by commas", "LIST", "spark.jars.packages", many=True),
-        Option("--repositories", "further Maven repositories", "LIST", "spark.jars.repositories", many=True),
+        Option(
+            "--packages",
+            "Maven coordinates, separated by commas",
+            "LIST",
+            "spark.jars.packages",
+            many=True,
+        ),
+        Option(
+            "--repositories",
+            "further Maven repositories",
+            "LIST",
+            "spark.jars.repositories",
+            many=True,
+        ),
         Option("--jars", "jars for driver and executors", "LIST", "spark.jars", many=True),
         Option(
-            "--py-files", "modules and zips for Python, separated by commas", "LIST", "spark.submit.pyFiles", many=True
+            "--py-files",
+            "modules and zips for Python, separated by commas",
+            "LIST",
+            "spark.submit.pyFiles",
+            many=True,
         ),
-        Option("--files", "files for each executor's working folder", "LIST", "spark.files", many=True),
-        Option("--archives", "archives unpacked there (FILE#folder)", "LIST", "spark.archives", many=True),
+        Option(
+            "--files", "files for each executor's working folder", "LIST", "spark.files", many=True
+        ),
+        Option(
+            "--archives",
+            "archives unpacked there (FILE#folder)",
+            "LIST",
+            "spark.archives",
+            many=True,
+        ),
         Option("--env", "packed Python environment (venv-pack, conda-pack) for executors", "FILE"),
         Option("--no-monitor", "do not watch the processes of the run (cmsspark monitor)"),
         Option("--debug", "show tracebacks and Spark's own messages"),
@@ -75,7 +111,9 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
     ),
     SHOW: (
         Option("--dry-run", "print the exact command, quoted for a shell"),
-        Option("--plan", "print the executors, memory, time and cost that the run is expected to take"),
+        Option(
+            "--plan", "print the executors, memory, time and cost that the run is expected to take"
+        ),
         Option("--explain", "print each Spark option and where it comes from"),
         Option("--list", "print the built-in jobs"),
         Option("--help", "print this, and the job's own options", short="-h"),
@@ -84,7 +122,9 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
 }
 
 OPTIONS: Final = tuple(option for group in GROUPS.values() for option in group)
-_BY_NAME: Final = {name: option for option in OPTIONS for name in (option.name, option.short) if name}
+_BY_NAME: Final = {
+    name: option for option in OPTIONS for name in (option.name, option.short) if name
+}
 
 #: Options that a built-in job hears as well as the wrapper.
 SHARED: Final = ("--settings", "--debug", "--verbose")
@@ -97,7 +137,9 @@ Signature = Mapping[str, bool]
 
 @dataclass
 class Request:
-    """What a command line asks for: the wrapper's options (values in the order given), the job and its arguments."""
+    """What a command line asks for: the wrapper's options (values in the order given),
+    the job and its arguments.
+    """
 
     job: str | None = None
     arguments: list[str] = field(default_factory=list)
@@ -174,14 +216,20 @@ def _take(word: str, following: list[str], request: Request, signature: Signatur
 
 
 def _is_the_jobs(option: Option, signature: Signature | None) -> bool:
-    """Return whether an option after the job's name is the job's own, not ours (``--dry-run`` of ``cern_monit``)."""
+    """Return whether an option after the job's name is the job's own, not ours
+    (``--dry-run`` of ``cern_monit``).
+    """
     if signature is None:
         return option.name in OF_A_SCRIPT
     return option.name in signature and option.name not in (*SHARED, "--help")
 
 
-def _to_job(word: str, following: list[str], request: Request, signature: Signature | None) -> None:
-    """Hand ``word`` to the job, with the value that a built-in job's option takes, whatever it looks like."""
+def _to_job(
+    word: str, following: list[str], request: Request, signature: Signature | None
+) -> None:
+    """Hand ``word`` to the job, with the value that a built-in job's option takes,
+    whatever it looks like.
+    """
     request.arguments.append(word)
     if signature is not None and signature.get(word) and following:
         request.arguments.append(following.pop(0))

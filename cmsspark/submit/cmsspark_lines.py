@@ -1,7 +1,7 @@
 """Command lines of CMSSpark: its options in the words of ``run_spark``, before the line is parsed.
 
-What an option means here is in ``docs/migration.md``. An option that is not supported is an error that names all such
-options of the line at once, and the new line.
+What an option means here is in ``docs/migration.md``. An option that is not supported
+is an error that names all such options of the line at once, and the new line.
 """
 
 from __future__ import annotations
@@ -38,9 +38,18 @@ _FOLDERS: Final[Mapping[str, str]] = {
 }
 #: Options that make an option of today together with others, or with their value.
 _PARTS: Final = (
-    "--inst", "--hdir", "--tier", "--amq", "--creds", "--opensearch_host", "--start_date", "--end_date",
-)  # fmt: skip
-_DAY_AT_END: Final = re.compile(r"(?P<store>.+?)/+(?P<year>\d{4})/(?P<month>\d{2})/(?P<day>\d{2})/*")
+    "--inst",
+    "--hdir",
+    "--tier",
+    "--amq",
+    "--creds",
+    "--opensearch_host",
+    "--start_date",
+    "--end_date",
+)
+_DAY_AT_END: Final = re.compile(
+    r"(?P<store>.+?)/+(?P<year>\d{4})/(?P<month>\d{2})/(?P<day>\d{2})/*"
+)
 #: Options that ask for nothing here → the reason.
 _NEEDLESS: Final[Mapping[str, str]] = {
     "--stomp": "stomp.py is a dependency of cmsspark",
@@ -74,7 +83,8 @@ _RENAMED: Final[Mapping[str, str]] = {
 
 @dataclass
 class Translation:
-    """A line in today's words: ``argv`` without the program's name, and notes on what was replaced.
+    """A line in today's words: ``argv`` without the program's name, and notes on what
+    was replaced.
 
     ``default_day``: the day that stands in ``argv`` because the line names none.
     """
@@ -84,11 +94,15 @@ class Translation:
     default_day: date | None = None
 
 
-def translate(argv: Sequence[str], job: Job, signature: Signature, has_root: Callable[[], bool]) -> Translation:
-    """Replace CMSSpark's options. ``signature``: today's options of the job, which stay; ``has_root``: whether settings
-    or environment put a root before input folders, where the line does not.
+def translate(
+    argv: Sequence[str], job: Job, signature: Signature, has_root: Callable[[], bool]
+) -> Translation:
+    """Replace CMSSpark's options. ``signature``: today's options of the job, which
+    stay; ``has_root``: whether settings or environment put a root before input folders,
+    where the line does not.
 
-    Raises UsageError (2) for options that are not supported: all of them, with the line to type instead.
+    Raises UsageError (2) for options that are not supported: all of them, with the line
+    to type instead.
     """
     end = argv.index("--") if "--" in argv else len(argv)
     line = _Line(job, signature, has_root)
@@ -98,7 +112,9 @@ def translate(argv: Sequence[str], job: Job, signature: Signature, has_root: Cal
         name, equals, value = word.partition("=")
         if name in signature or not _is_old(name):
             line.words.append(word)
-            line.is_misspelt |= name not in signature and re.match(r"--(d|da|dat|date.*)$", name) is not None
+            line.is_misspelt |= (
+                name not in signature and re.match(r"--(d|da|dat|date.*)$", name) is not None
+            )
             if signature.get(name) and not equals and words:
                 line.words.append(words.pop(0))
             continue
@@ -167,7 +183,9 @@ class _Line:
         return self.job.name == "cern_monit"
 
     def finish(self) -> None:
-        """Add what several options make together. Raises UsageError (2) where something is not supported."""
+        """Add what several options make together. Raises UsageError (2) where something
+        is not supported.
+        """
         self._add_range()
         if self.instance != _ALL_INSTANCES:
             self._moved_dumps()
@@ -177,19 +195,36 @@ class _Line:
             self._add("--patterns", ",".join(f"/*/*/{tier}" for tier in self.tiers.split(",")))
         if self._takes_a_day() and not self._has("--date"):
             if self._names_no_day:
-                self.unsupported.append(("--hdir", "the folder names no day: name the day, and the job of the result"))
+                self.unsupported.append(
+                    ("--hdir", "the folder names no day: name the day, and the job of the result")
+                )
                 stored_job = PurePosixPath(urlsplit(self._value("--fout") or "").path).name
-                self._add("--date", "yesterday", "--job", stored_job if stored_job in JOBS else "JOB")
+                self._add(
+                    "--date", "yesterday", "--job", stored_job if stored_job in JOBS else "JOB"
+                )
             elif not (self._publishes or self.job.is_day_optional or self.is_misspelt):
                 # The day as such: a job that waits in a queue may start on another one.
                 yesterday = dates.today() - timedelta(days=1)
                 self._add("--date", yesterday.isoformat())
                 self.default_day = yesterday
         if self.amq:
-            self.unsupported.append(("--amq", "publish the stored table with a command of its own"))
+            self.unsupported.append(
+                ("--amq", "publish the stored table with a command of its own")
+            )
             day, fout = self._value("--date") or "yesterday", self._value("--fout")
             self.after.append(
-                shlex.join(["run_spark", "cern_monit", "--job", self.job.name, "--date", day, "--fout", fout or "DIR"])
+                shlex.join(
+                    [
+                        "run_spark",
+                        "cern_monit",
+                        "--job",
+                        self.job.name,
+                        "--date",
+                        day,
+                        "--fout",
+                        fout or "DIR",
+                    ]
+                )
                 + f" --amq {shlex.quote(self.amq)}"
             )
         if self.instance == _ALL_INSTANCES:
@@ -202,11 +237,15 @@ class _Line:
             )
 
     def _for_each_instance(self) -> UsageError:
-        """Return the error with a line for each instance of DBS, as their datasets must not meet in one result."""
+        """Return the error with a line for each instance of DBS, as their datasets must
+        not meet in one result.
+        """
         fout = self._value("--fout") or "DIR"
         other_words = _without(self.words, "--fout")
         lines = [
-            shlex.join(["run_spark", *other_words, "--fout", f"{fout.rstrip('/')}/{name}", "--inst", name])
+            shlex.join(
+                ["run_spark", *other_words, "--fout", f"{fout.rstrip('/')}/{name}", "--inst", name]
+            )
             for name in _INSTANCES
         ]
         return UsageError(
@@ -226,11 +265,15 @@ class _Line:
         """Add the days of --start_date and --end_date, which CMSSpark does not include."""
         if self.first_day is None and self.end_day is None:
             return
-        last = self.end_day - timedelta(days=1) if self.end_day else dates.today() - timedelta(days=1)
+        last = (
+            self.end_day - timedelta(days=1) if self.end_day else dates.today() - timedelta(days=1)
+        )
         first = self.first_day or last
         if first > last:
             raise UsageError(
-                "--start_date is before --end_date", found=f"{first} and {self.end_day}", next_step="swap the days"
+                "--start_date is before --end_date",
+                found=f"{first} and {self.end_day}",
+                next_step="swap the days",
             )
         if "--from" in self.signature:
             self._add("--from", first.isoformat(), "--to", last.isoformat())
@@ -265,7 +308,14 @@ class _Line:
     def _source(self, source: str, folder: str) -> None:
         names = list(read_yaml("etc/sources.yaml")[source])
         # The location whose name is part of the path, such as `raw` or `avro`; else the first.
-        name = next((name for name in names if name in re.split(r"[/_-]+", folder) or f"/{name}/" in folder), names[0])
+        name = next(
+            (
+                name
+                for name in names
+                if name in re.split(r"[/_-]+", folder) or f"/{name}/" in folder
+            ),
+            names[0],
+        )
         self._add("--source", f"{source}.{name}={self._located(folder)}")
 
     def _moved_dumps(self) -> None:
@@ -285,8 +335,15 @@ class _Line:
                 self._add("--source", f"{source}.{name}={self._located(path)}")
 
     def _located(self, folder: str) -> str:
-        """Return a path as a URI of HDFS, unless it has a scheme, lies under a root, or exists on this host."""
-        if not folder.startswith("/") or self._has("--root") or self.has_root() or Path(folder).exists():
+        """Return a path as a URI of HDFS, unless it has a scheme, lies under a root, or
+        exists on this host.
+        """
+        if (
+            not folder.startswith("/")
+            or self._has("--root")
+            or self.has_root()
+            or Path(folder).exists()
+        ):
             return folder
         return f"hdfs://{folder}"
 
@@ -309,6 +366,8 @@ def _without(words: Sequence[str], name: str) -> list[str]:
 def _instance(value: str) -> str:
     if value.lower() not in (*_INSTANCES, _ALL_INSTANCES):
         raise UsageError(
-            "--inst is the instance of DBS", found=repr(value), next_step=f"one of {', '.join(_INSTANCES)}"
+            "--inst is the instance of DBS",
+            found=repr(value),
+            next_step=f"one of {', '.join(_INSTANCES)}",
         )
     return value.lower()

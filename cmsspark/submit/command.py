@@ -42,11 +42,23 @@ LAUNCHER: Final = "cmsspark.submit.launch"
 START_WITHIN_S: Final = 1800.0
 #: Options with which a run is measured, and why: below all others, so that each can be overridden.
 MEASURED: Final[Mapping[str, tuple[str, str]]] = {
-    "spark.eventLog.enabled": ("true", "stages, tasks and memory of each run are stored (docs/monitoring.md)"),
-    "spark.eventLog.dir": ("{events}", "a private folder of this host; another one, or --no-monitor, replaces it"),
+    "spark.eventLog.enabled": (
+        "true",
+        "stages, tasks and memory of each run are stored (docs/monitoring.md)",
+    ),
+    "spark.eventLog.dir": (
+        "{events}",
+        "a private folder of this host; another one, or --no-monitor, replaces it",
+    ),
     "spark.eventLog.compress": ("true", "a log has a tenth of its text's size"),
-    "spark.eventLog.compression.codec": ("lz4", "Spark has loaded it already; zstd costs more to write and to read"),
-    "spark.eventLog.includeTaskMetricsAccumulators": ("false", "each task's metrics are in its log once, not twice"),
+    "spark.eventLog.compression.codec": (
+        "lz4",
+        "Spark has loaded it already; zstd costs more to write and to read",
+    ),
+    "spark.eventLog.includeTaskMetricsAccumulators": (
+        "false",
+        "each task's metrics are in its log once, not twice",
+    ),
     "spark.eventLog.logStageExecutorMetrics": ("true", "peaks of memory by stage"),
     "spark.executor.metrics.pollingInterval": ("1s", "peaks between two heartbeats are seen"),
 }
@@ -55,9 +67,11 @@ _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 
 @dataclass(frozen=True)
 class InstallPaths:
-    """Files of this installation: what spark-submit starts for a built-in job, the log settings, the package's zip and
-    the pseudonyms' key (made when they are called for), and the URI of the folder for event logs of measured
-    runs, None where they are not measured."""
+    """Files of this installation: what spark-submit starts for a built-in job, the log
+    settings, the package's zip and the pseudonyms' key (made when they are called for),
+    and the URI of the folder for event logs of measured runs, None where they are not
+    measured.
+    """
 
     launcher: str
     log4j: str
@@ -68,7 +82,9 @@ class InstallPaths:
 
 @dataclass(frozen=True)
 class Command:
-    """A command ready to run: its words, what it adds to the environment, how it runs, and what to tell."""
+    """A command ready to run: its words, what it adds to the environment, how it runs,
+    and what to tell.
+    """
 
     argv: list[str]
     env: Mapping[str, str]
@@ -90,16 +106,23 @@ class Command:
         lines = [" ".join([*words, shlex.quote(self.argv[0])])]
         remaining = self.argv[1:]
         while remaining:
-            size = 2 if len(remaining) > 1 and remaining[0].startswith("-") and "=" not in remaining[0] else 1
+            size = (
+                2
+                if len(remaining) > 1 and remaining[0].startswith("-") and "=" not in remaining[0]
+                else 1
+            )
             lines.append(" ".join(shlex.quote(word) for word in remaining[:size]))
             remaining = remaining[size:]
         return " \\\n  ".join(lines)
 
 
-def build(request: Request, settings: Settings, host: Host, paths: InstallPaths, job: Job | None) -> Command:
+def build(
+    request: Request, settings: Settings, host: Host, paths: InstallPaths, job: Job | None
+) -> Command:
     """Return the command for a request. ``job`` is None for a script of one's own.
 
-    Raises UsageError (2) for what does not go together, SettingsError (78) for options that a file gives wrongly.
+    Raises UsageError (2) for what does not go together, SettingsError (78) for options
+    that a file gives wrongly.
     """
     if job is not None and not job.needs_spark and not asks_for_cluster(request):
         argv = [host.python, "-m", LAUNCHER, job.name, *request.arguments]
@@ -126,7 +149,9 @@ def build(request: Request, settings: Settings, host: Host, paths: InstallPaths,
     if mode == "cluster":
         # spark-submit's own JVM, which only watches: its options come by the environment.
         own_java = host.environ.get("SPARK_SUBMIT_OPTS")
-        env["SPARK_SUBMIT_OPTS"] = " ".join([*_java_options(request, host, paths), *([own_java] if own_java else [])])
+        env["SPARK_SUBMIT_OPTS"] = " ".join(
+            [*_java_options(request, host, paths), *([own_java] if own_java else [])]
+        )
     return Command(argv, env, mode, options, profile.name, tuple(notes), _start_within(request))
 
 
@@ -137,11 +162,17 @@ def asks_for_cluster(request: Request) -> bool:
 
 
 def choose_profile(request: Request, settings: Settings) -> Profile:
-    """Return the profile of the command line, else what fits ``--master``, else the settings', else ``local``."""
+    """Return the profile of the command line, else what fits ``--master``, else the
+    settings', else ``local``.
+    """
     chosen = [name for name in ("local", "yarn", "k8s") if request.has(f"--{name}")]
     chosen += request.every("--profile")
     if len(set(chosen)) > 1:
-        raise UsageError("more than one profile", found=" and ".join(chosen), next_step="leave out all but one of them")
+        raise UsageError(
+            "more than one profile",
+            found=" and ".join(chosen),
+            next_step="leave out all but one of them",
+        )
     if chosen:
         return load_profile(chosen[0])
     master = request.last("--master") or ""
@@ -168,10 +199,15 @@ def _deploy_mode(request: Request, profile: Profile) -> Mode:
 def _check_master(master: str, mode: Mode) -> None:
     if not master:
         raise UsageError(
-            "the address of the cluster is missing", next_step="give --master, on Kubernetes k8s://https://HOST:PORT"
+            "the address of the cluster is missing",
+            next_step="give --master, on Kubernetes k8s://https://HOST:PORT",
         )
     if mode == "cluster" and master.startswith("local"):
-        raise UsageError("cluster mode needs a cluster", found=f"master {master}", next_step="add --yarn or --k8s")
+        raise UsageError(
+            "cluster mode needs a cluster",
+            found=f"master {master}",
+            next_step="add --yarn or --k8s",
+        )
 
 
 def _layered(
@@ -189,17 +225,23 @@ def _layered(
         options.set_option("spark.app.name", f"cmsspark-{job.name}", BUILT_IN)
     # Built-in jobs show their own progress.
     options.set_option(
-        "spark.ui.showConsoleProgress", "true" if host.is_terminal and job is None else "false", BUILT_IN
+        "spark.ui.showConsoleProgress",
+        "true" if host.is_terminal and job is None else "false",
+        BUILT_IN,
     )
     master = profile.settled("master")
     if master:
         options.set_option("spark.master", master, profile.origin)
     options.set_option(
-        "spark.submit.deployMode", mode, COMMAND_LINE if request.has("--deploy-mode") else profile.origin
+        "spark.submit.deployMode",
+        mode,
+        COMMAND_LINE if request.has("--deploy-mode") else profile.origin,
     )
     defaults = cluster_defaults(host.spark.home, host.environ)
     holds = {"own" if job is None else "built-in", mode}
-    if "spark.eventLog.dir" in {**defaults, **settings.spark} or _conf_names(request, "spark.eventLog.dir"):
+    if "spark.eventLog.dir" in {**defaults, **settings.spark} or _conf_names(
+        request, "spark.eventLog.dir"
+    ):
         holds.add("event-log-folder")
     elif events is not None and mode == "client":
         # The driver writes the event log, and it is on this host.
@@ -216,7 +258,14 @@ def _layered(
                 options.set_option(option.spark, value, COMMAND_LINE)
     if request.has("--master"):
         options.set_option("spark.master", str(request.last("--master")), COMMAND_LINE)
-    add_confs(options, (conf for conf in request.every("--conf") if not conf.startswith("spark.submit.deployMode=")))
+    add_confs(
+        options,
+        (
+            conf
+            for conf in request.every("--conf")
+            if not conf.startswith("spark.submit.deployMode=")
+        ),
+    )
     _add_wait(options, request, mode)
     _add_python(options, settings, request, host, mode)
     return options
@@ -227,8 +276,13 @@ def _add_wait(options: Options, request: Request, mode: Mode) -> None:
         return
     if request.has("--no-wait") and (request.has("--wait") or mode != "cluster"):
         reason = "--wait, too" if request.has("--wait") else "client mode: the driver runs here"
-        raise UsageError("--no-wait is for cluster mode", found=reason, next_step="add --deploy-mode cluster")
-    for name in ("spark.yarn.submit.waitAppCompletion", "spark.kubernetes.submission.waitAppCompletion"):
+        raise UsageError(
+            "--no-wait is for cluster mode", found=reason, next_step="add --deploy-mode cluster"
+        )
+    for name in (
+        "spark.yarn.submit.waitAppCompletion",
+        "spark.kubernetes.submission.waitAppCompletion",
+    ):
         if options.get(name) is not None:
             options.set_option(name, "false" if request.has("--no-wait") else "true", COMMAND_LINE)
 
@@ -238,7 +292,9 @@ def _start_within(request: Request) -> float:
     try:
         seconds = START_WITHIN_S if seconds_text is None else float(seconds_text)
     except ValueError:
-        raise UsageError("--start-within must be a number of seconds", found=repr(seconds_text)) from None
+        raise UsageError(
+            "--start-within must be a number of seconds", found=repr(seconds_text)
+        ) from None
     return seconds if seconds > 0 else math.inf
 
 
@@ -246,23 +302,33 @@ def _conf_names(request: Request, name: str) -> bool:
     return any(conf.startswith(f"{name}=") for conf in request.every("--conf"))
 
 
-def _add_python(options: Options, settings: Settings, request: Request, host: Host, mode: Mode) -> None:
+def _add_python(
+    options: Options, settings: Settings, request: Request, host: Host, mode: Mode
+) -> None:
     """Set which Python the driver and the executors run, unless a layer says so."""
     master = options.get("spark.master") or ""
     on_cluster = not master.startswith("local")
     environment = (request.last("--env") or settings.environment) if on_cluster else None
     if environment:
         options.set_option(
-            "spark.archives", f"{environment}#environment", "--env" if request.has("--env") else "settings"
+            "spark.archives",
+            f"{environment}#environment",
+            "--env" if request.has("--env") else "settings",
         )
         workers: str | None = "./environment/bin/python"
     elif on_cluster:
-        # Without an environment of ours the nodes' own must do: a shared file system has ours, an image has its own.
-        workers = host.environ.get("PYSPARK_PYTHON") or (None if master.startswith("k8s:") else host.python)
+        # Without an environment of ours the nodes' own must do: a shared file system
+        # has ours, an image has its own.
+        workers = host.environ.get("PYSPARK_PYTHON") or (
+            None if master.startswith("k8s:") else host.python
+        )
     else:
         workers = host.python
     driver = host.python if mode == "client" else workers
-    for name, value in (("spark.pyspark.python", workers), ("spark.pyspark.driver.python", driver)):
+    for name, value in (
+        ("spark.pyspark.python", workers),
+        ("spark.pyspark.driver.python", driver),
+    ):
         if value and options.get(name) is None:
             options.set_option(name, value, BUILT_IN)
 

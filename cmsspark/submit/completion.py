@@ -1,7 +1,7 @@
 """``cmsspark lab completion``, and the words that a shell offers after ``run_spark``.
 
-click completes both commands. For ``run_spark``, which splits its line itself, a group stands in that has a command for
-each job and the wrapper's options at every place.
+click completes both commands. For ``run_spark``, which splits its line itself, a group
+stands in that has a command for each job and the wrapper's options at every place.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _CHOICES: Final = {
 def command(shell: str) -> None:
     """Print a script that completes cmsspark and run_spark in SHELL.
 
-    For bash: cmsspark lab completion bash > ~/.local/share/bash-completion/completions/cmsspark, and a link named
-    run_spark to it. For zsh and fish: source the output in the shell's own start file.
+    For bash: cmsspark lab completion bash >
+    ~/.local/share/bash-completion/completions/cmsspark, and a link named run_spark to
+    it. For zsh and fish: source the output in the shell's own start file.
     """
     from click.shell_completion import get_completion_class
 
@@ -62,7 +63,9 @@ class _JobCompletion(click.Group):
             return None
         loaded = load_command(job)
         job_options = {spelling for option in loaded.params for spelling in option.opts}
-        return click.Command(job.name, params=[*loaded.params, *_wrapper_options(job_options)], short_help=job.about)
+        return click.Command(
+            job.name, params=[*loaded.params, *_wrapper_options(job_options)], short_help=job.about
+        )
 
 
 def stand_in() -> click.Group:
@@ -83,6 +86,12 @@ def _wrapper_options(job_options: set[str]) -> list[click.Parameter]:
         else:
             kind = None
         options.append(
-            click.Option(names, is_flag=option.metavar is None, help=option.about, type=kind, multiple=option.many)
+            click.Option(
+                names,
+                is_flag=option.metavar is None,
+                help=option.about,
+                type=kind,
+                multiple=option.many,
+            )
         )
     return options

@@ -1,7 +1,9 @@
-"""Command lines of CMSSpark's jobs on what jobs cost, and of its C-RSG plots: the lines that do their work here.
+"""Command lines of CMSSpark's jobs on what jobs cost, and of its C-RSG plots: the lines
+that do their work here.
 
-Such a line reads a range of days and draws pages, which here are a run for each day, a run for their period, and views
-of the stored tables. So it is answered with these lines, all of them, instead of being run.
+Such a line reads a range of days and draws pages, which here are a run for each day, a
+run for their period, and views of the stored tables. So it is answered with these
+lines, all of them, instead of being run.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ _Options = dict[str, str]
 
 
 def check(argv: Sequence[str]) -> None:
-    """Raise UsageError (2) with the lines to type, where ``argv`` starts such a script and there is no such file."""
+    """Raise UsageError (2) with the lines to type, where ``argv`` starts such a script
+    and there is no such file.
+    """
     for position, word in enumerate(argv):
         if word.endswith(".py") or not word.startswith("-"):
             plain = Path(word).stem
@@ -54,7 +58,9 @@ def check(argv: Sequence[str]) -> None:
 
 def _answer(name: str, argv: Sequence[str]) -> UsageError:
     options = _options(name, argv)
-    notes = [f"{option} is not needed: {_NEEDLESS[option]}" for option in options if option in _NEEDLESS]
+    notes = [
+        f"{option} is not needed: {_NEEDLESS[option]}" for option in options if option in _NEEDLESS
+    ]
     return UsageError(
         f"{name}.py is several lines here, each with a result of its own",
         found="; ".join(notes) or None,
@@ -78,7 +84,9 @@ def _options(name: str, argv: Sequence[str]) -> _Options:
 
 
 def _range(options: _Options) -> tuple[date, date]:
-    """Return the first and the last day. CMSSpark's end is not included; without dates the days end yesterday."""
+    """Return the first and the last day. CMSSpark's end is not included; without dates
+    the days end yesterday.
+    """
     yesterday = dates.today() - timedelta(days=1)
     end = _day(options["--end_date"]) - timedelta(days=1) if "--end_date" in options else yesterday
     if "--start_date" in options:
@@ -117,12 +125,17 @@ def _periods(kind: str | None, first: date, last: date) -> list[list[str]]:
     if kind is None:
         return [["--from", first.isoformat(), "--to", last.isoformat()]]
     every = (first + timedelta(days=number) for number in range((last - first).days + 1))
-    name: Callable[[date], str] = lambda day: f"{day:%Y-%m}" if kind == "month" else f"{day:%G-W%V}"  # noqa: E731
+    name: Callable[[date], str] = lambda day: (  # noqa: E731
+        f"{day:%Y-%m}" if kind == "month" else f"{day:%G-W%V}"
+    )
     parse = periods.month if kind == "month" else periods.week
     named = [parse(text, date.max) for text in dict.fromkeys(map(name, every))]
     # Days of the first and last one may not be in the range.
     is_whole = {period: first <= period.first and period.last <= last for period in named}
-    return [[f"--{kind}", str(period), *([] if is_whole[period] else ["--allow-missing"])] for period in named]
+    return [
+        [f"--{kind}", str(period), *([] if is_whole[period] else ["--allow-missing"])]
+        for period in named
+    ]
 
 
 def _sql(query: str, options: _Options) -> str:
@@ -133,7 +146,9 @@ def _condor_efficiency(options: _Options) -> list[str]:
     first, last = _range(options)
     kind = options.get("--cms_type")
     # CMSSpark's outliers are 0 or 1; without the option both count.
-    outcomes = {"0": "'ok'", "1": "'outlier'"}.get(options.get("--cpu_eff_outlier", ""), "'ok', 'outlier'")
+    outcomes = {"0": "'ok'", "1": "'outlier'"}.get(
+        options.get("--cpu_eff_outlier", ""), "'ok', 'outlier'"
+    )
     types = f"'{_quoted(kind.lower())}'" if kind else "'analysis', 'production', 'tier0', 'test'"
     query = (
         # The text is printed, not run.
@@ -178,14 +193,29 @@ def _agents(options: _Options) -> list[str]:
     day = f"{first:%Y%m%d}..{last:%Y%m%d}"
     return [
         shlex.join(["run_spark", "step_efficiency", "--date", day, "--fout", _store(options)]),
-        shlex.join(["run_spark", "cern_monit", "--job", "step_efficiency", "--date", day, "--fout", _store(options)]),
+        shlex.join(
+            [
+                "run_spark",
+                "cern_monit",
+                "--job",
+                "step_efficiency",
+                "--date",
+                day,
+                "--fout",
+                _store(options),
+            ]
+        ),
     ]
 
 
 def _crsg(options: _Options) -> list[str]:
     # The name of the pictures stands at the end of the folder: out/F9.
     folder = _store(options).rpartition("/")[0] or "OUT"
-    chosen = [f"{option}={options[option]}" for option in ("--tiers", "--skims", "--remove") if option in options]
+    chosen = [
+        f"{option}={options[option]}"
+        for option in ("--tiers", "--skims", "--remove")
+        if option in options
+    ]
     job = "crsg_event_counts"
     count = ["run_spark", job, "--date", "yesterday", "--fout", folder, *chosen]
     draw = ["cmsspark", "report", "--date", "yesterday", "--fout", folder, "--pictures", folder]

@@ -1,4 +1,6 @@
-"""``cmsspark doctor``: looks at what cmsspark needs on this host, a line for each with its mend. It changes nothing."""
+"""``cmsspark doctor``: looks at what cmsspark needs on this host, a line for each with
+its mend. It changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ _THIS_HOST: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found of one need. ``state``: ok, note or wrong; ``mend``: what to do, None where nothing is."""
+    """What was found of one need. ``state``: ok, note or wrong; ``mend``: what to do,
+    None where nothing is.
+    """
 
     name: str
     state: str
@@ -48,11 +52,14 @@ class Diagnosis:
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of name, state, text, mend.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: a list of name, state, text, mend."
+)
 @click.option("--fout", metavar="URI", help="URI of the store. [default: `store` in the settings]")
 @click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP)
 def command(as_json: bool, fout: str | None, settings_file: str | None) -> int:
-    """Check what cmsspark needs on this host: a line for each need, with the next step where it is not met.
+    """Check what cmsspark needs on this host: a line for each need, with the next step
+    where it is not met.
 
     Nothing is changed, made or sent. Ends with 78 where something is wrong.
     """
@@ -68,7 +75,9 @@ def command(as_json: bool, fout: str | None, settings_file: str | None) -> int:
     return int(Exit.SETTINGS) if any(finding.state == WRONG for finding in findings) else 0
 
 
-def examine(settings_file: str | None, fout: str | None, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
+def examine(
+    settings_file: str | None, fout: str | None, environ: Mapping[str, str]
+) -> Iterator[Diagnosis]:
     """Look at each need in turn."""
     yield _python()
     yield _compiled()
@@ -119,9 +128,15 @@ def _compiled() -> Diagnosis:
     is_checkout = Path(__file__).parent.parent.joinpath("base", "hashed.pyx").exists()
     checkout = Path(__file__).parent.parent.parent
     # No package index has cmsspark.
-    target = f"-e {checkout}" if is_checkout else "--force-reinstall --no-cache-dir CHECKOUT_OF_CMSSPARK"
+    target = (
+        f"-e {checkout}"
+        if is_checkout
+        else "--force-reinstall --no-cache-dir CHECKOUT_OF_CMSSPARK"
+    )
     mend = f"have gcc and Python's headers (python3-dev), then: {sys.executable} -m pip install --no-deps {target}"
-    return Diagnosis("compiled", NOTE, f"none ({reason}); logs are read up to three times more slowly", mend)
+    return Diagnosis(
+        "compiled", NOTE, f"none ({reason}); logs are read up to three times more slowly", mend
+    )
 
 
 def _java(environ: Mapping[str, str]) -> Diagnosis:
@@ -135,13 +150,18 @@ def _java(environ: Mapping[str, str]) -> Diagnosis:
         failed = _failed("java", error)
         return Diagnosis("java", NOTE, f"{failed.text}; only Spark and HDFS need it", failed.mend)
     assert java is not None
-    return Diagnosis("java", OK, f"{java.version} ({java.program}) for Spark {spark.version} in {spark.home}")
+    return Diagnosis(
+        "java", OK, f"{java.version} ({java.program}) for Spark {spark.version} in {spark.home}"
+    )
 
 
 def _store(fout: str | None) -> Diagnosis:
     if not fout:
         return Diagnosis(
-            "store", NOTE, "none is named; each command needs --fout", "put `store: URI` into cmsspark.yaml"
+            "store",
+            NOTE,
+            "none is named; each command needs --fout",
+            "put `store: URI` into cmsspark.yaml",
         )
     if not is_local(fout):
         return Diagnosis("store", OK, f"{fout} (not on this host: not checked)")
@@ -152,7 +172,11 @@ def _store(fout: str | None) -> Diagnosis:
         return Diagnosis("store", WRONG, f"{folder} cannot be written", mend)
     if not folder.exists():
         return Diagnosis("store", OK, f"{folder}, which the first run makes")
-    jobs = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    jobs = sorted(
+        entry.name
+        for entry in os.scandir(folder)
+        if entry.is_dir() and not entry.name.startswith(".")
+    )
     return Diagnosis("store", OK, f"{folder}: {', '.join(jobs) or 'empty'}")
 
 
@@ -164,7 +188,11 @@ def _root(settings: Settings) -> Diagnosis:
     present: list[str] = []
     remote: list[str] = []
     for source, locations in layout.locations.items():
-        local = [Path(local_path(location.folder)) for location in locations if is_local(location.folder)]
+        local = [
+            Path(local_path(location.folder))
+            for location in locations
+            if is_local(location.folder)
+        ]
         if len(local) < len(locations):
             remote.append(source)
         else:
@@ -177,7 +205,9 @@ def _root(settings: Settings) -> Diagnosis:
     texts += [f"lacks {', '.join(missing)}"] if missing else []
     texts += [f"not on this host: {', '.join(remote)}"] if remote else []
     state = NOTE if missing else OK
-    return Diagnosis("root", state, f"{where}: {'; '.join(texts)}", "see docs/feeds.md" if missing else None)
+    return Diagnosis(
+        "root", state, f"{where}: {'; '.join(texts)}", "see docs/feeds.md" if missing else None
+    )
 
 
 def _key(settings: Settings) -> Diagnosis:
@@ -200,16 +230,35 @@ def _broker(settings: Settings) -> Diagnosis:
         folder = options.spool or settings.state_dir / "published"
         return Diagnosis("broker", OK, f"none: documents go to files in {folder}")
     if not options.amq:
-        return Diagnosis("broker", WRONG, f"sink {sink} without credentials", "name the file as `amq` under publishing")
+        return Diagnosis(
+            "broker",
+            WRONG,
+            f"sink {sink} without credentials",
+            "name the file as `amq` under publishing",
+        )
     credentials: Any = SINKS[sink].load().read_credentials(Path(options.amq))
     # A broker has several addresses, an HTTP endpoint one.
     addresses = getattr(credentials, "addresses", None) or [(credentials.host, credentials.port)]
-    failed = [f"{host}:{port}: {reason}" for host, port in addresses if (reason := _unreachable(host, port))]
+    failed = [
+        f"{host}:{port}: {reason}"
+        for host, port in addresses
+        if (reason := _unreachable(host, port))
+    ]
     if len(failed) == len(addresses):
-        return Diagnosis("broker", WRONG, "; ".join(failed), f"check {options.amq}, the network and the firewall")
+        return Diagnosis(
+            "broker",
+            WRONG,
+            "; ".join(failed),
+            f"check {options.amq}, the network and the firewall",
+        )
     names = ", ".join(f"{host}:{port}" for host, port in addresses)
     if failed:
-        return Diagnosis("broker", NOTE, f"{names}; not all answer: {'; '.join(failed)}", "the other brokers are used")
+        return Diagnosis(
+            "broker",
+            NOTE,
+            f"{names}; not all answer: {'; '.join(failed)}",
+            "the other brokers are used",
+        )
     return Diagnosis("broker", OK, f"{names} accepts connections (no login was tried)")
 
 
@@ -259,7 +308,9 @@ def _disk(settings: Settings, fout: str | None) -> Diagnosis:
         folders["store"] = Path(local_path(store))
     free = {name: shutil.disk_usage(_existing(folder)).free for name, folder in folders.items()}
     least = min(free, key=lambda name: free[name])
-    text = ", ".join(f"{name} {size / 1e9:.1f} GB free ({folders[name]})" for name, size in free.items())
+    text = ", ".join(
+        f"{name} {size / 1e9:.1f} GB free ({folders[name]})" for name, size in free.items()
+    )
     if free[least] >= _LITTLE:
         return Diagnosis("disk", OK, text)
     mend = f"make room for {folders[least]}, or name another {least} in the settings"
@@ -274,17 +325,29 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
     if not folder:
         mend = "set HADOOP_CONF_DIR to the folder with core-site.xml and yarn-site.xml"
         if is_wanted:
-            return Diagnosis("cluster", WRONG, "the settings name a cluster, HADOOP_CONF_DIR does not", mend)
+            return Diagnosis(
+                "cluster", WRONG, "the settings name a cluster, HADOOP_CONF_DIR does not", mend
+            )
         return Diagnosis("cluster", OK, "none is named: jobs run on this host")
-    lacking = [name for name in ("core-site.xml", "yarn-site.xml") if not Path(folder, name).is_file()]
+    lacking = [
+        name for name in ("core-site.xml", "yarn-site.xml") if not Path(folder, name).is_file()
+    ]
     if lacking:
-        return Diagnosis("cluster", WRONG, f"{folder} lacks {' and '.join(lacking)}", "fetch them from the cluster")
+        return Diagnosis(
+            "cluster",
+            WRONG,
+            f"{folder} lacks {' and '.join(lacking)}",
+            "fetch them from the cluster",
+        )
     names = ("spark.kerberos.principal", "spark.kerberos.keytab")
     try:
         kerberos.check(environ, *map(settings.spark.get, names))
     except CmssparkError as error:
         return Diagnosis(
-            "cluster", WRONG, f"{folder} requires Kerberos: {error.problem}; {error.found}", error.next_step or ""
+            "cluster",
+            WRONG,
+            f"{folder} requires Kerberos: {error.problem}; {error.found}",
+            error.next_step or "",
         )
     return Diagnosis("cluster", OK, folder)
 

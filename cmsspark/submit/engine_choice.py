@@ -1,7 +1,9 @@
-"""Chooses the engine of a job on logs or dumps from parsed options, and makes the command of processes.
+"""Chooses the engine of a job on logs or dumps from parsed options, and makes the
+command of processes.
 
-:func:`cmsspark.run.engine_choice.choose` chooses; this module adds what only ``run_spark`` knows: the profile, and the
-options of Spark from settings, ``SPARK_OPTIONS`` and the command line.
+:func:`cmsspark.run.engine_choice.choose` chooses; this module adds what only
+      ``run_spark`` knows: the profile, and the options of Spark from settings,
+      ``SPARK_OPTIONS`` and the command line.
 """
 
 from __future__ import annotations
@@ -27,9 +29,14 @@ from cmsspark.submit.spark_options import BUILT_IN
 
 
 def choose(
-    command_line: Request, job: Job | None, options: Mapping[str, Any], settings: Settings, command: Command
+    command_line: Request,
+    job: Job | None,
+    options: Mapping[str, Any],
+    settings: Settings,
+    command: Command,
 ) -> EngineChoice:
-    """Return the engine for a command line. ``options``: the job's own, parsed; ``command``: the one of Spark.
+    """Return the engine for a command line. ``options``: the job's own, parsed;
+    ``command``: the one of Spark.
 
     Raises UsageError (2) for an engine that is not known, or cannot do what is requested.
     """
@@ -39,7 +46,9 @@ def choose(
     if job is None or not (job.streams or job.runs_in_processes):
         if engine == PROCESSES:
             raise UsageError(
-                "--engine processes cannot do that", found="the job needs Spark", next_step="leave --engine out"
+                "--engine processes cannot do that",
+                found="the job needs Spark",
+                next_step="leave --engine out",
             )
         return EngineChoice(SPARK, "the job needs Spark")
     # Without a store the job ends at once, whatever counts.
@@ -51,7 +60,9 @@ def choose(
 
 
 def _spark_reason(command: Command, settings: Settings) -> str:
-    """Return the profile or first option of Spark that was asked for; empty where all are the local profile's."""
+    """Return the profile or first option of Spark that was asked for; empty where all
+    are the local profile's.
+    """
     if command.profile != "local" or command.mode != "client":
         return f"profile {command.profile}"
     for name, chosen in sorted(command.options.chosen.items()):

@@ -1,4 +1,6 @@
-"""What ``run_spark --explain`` prints: Spark's options and why they are so, and how they divide memory."""
+"""What ``run_spark --explain`` prints: Spark's options and why they are so, and how
+they divide memory.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from cmsspark.submit.spark_options import Options
 
 
 def uncompiled(job: Job | None, package: Path, lack: str) -> list[str]:
-    """Return lines about compiled code (``lack``: there is none), for a job that reads logs or dumps."""
+    """Return lines about compiled code (``lack``: there is none), for a job that reads
+    logs or dumps.
+    """
     if not lack or job is None or not (job.streams or job.runs_in_processes):
         return []
     inputs = "Logs" if job.streams else "Dumps"
@@ -24,24 +28,38 @@ def uncompiled(job: Job | None, package: Path, lack: str) -> list[str]:
     if lack == OFF:
         return [*lines, "CMSSPARK_COMPILED=0 is set in the environment.", ""]
     lines.append(
-        "it was made of other sources than these." if lack == STALE else "there is none that this Python loads."
+        "it was made of other sources than these."
+        if lack == STALE
+        else "there is none that this Python loads."
     )
     # Without --no-cache-dir pip may take a wheel that it made when there was no compiler.
     is_checkout = (package / "base" / "hashed.pyx").exists()
     again = f"-e {package.parent}" if is_checkout else "--force-reinstall --no-cache-dir ."
-    lines.append("next: have a C compiler with Python's headers (gcc, python3-dev), then the package again:")
+    lines.append(
+        "next: have a C compiler with Python's headers (gcc, python3-dev), then the package again:"
+    )
     return [*lines, f"  pip install --no-deps {again}", ""]
 
 
 def counted_by_spark(job: Job | None, reason: str) -> list[str]:
-    """Return lines that say why Spark counts a day of logs; none for other jobs and where processes count."""
-    return [f"Counted by Spark: {reason}.", ""] if job is not None and job.streams and reason else []
+    """Return lines that say why Spark counts a day of logs; none for other jobs and
+    where processes count.
+    """
+    return (
+        [f"Counted by Spark: {reason}.", ""] if job is not None and job.streams and reason else []
+    )
 
 
-def explanation(command: Command, spark: Command, settings: Settings, first: Sequence[str], job_name: str) -> str:
-    """Return each option, its value, its source, what it was laid over and why; ``first``: lines before."""
+def explanation(
+    command: Command, spark: Command, settings: Settings, first: Sequence[str], job_name: str
+) -> str:
+    """Return each option, its value, its source, what it was laid over and why;
+    ``first``: lines before.
+    """
     if spark.mode == "python":
-        return "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
+        return (
+            "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
+        )
     lines = list(first)
     if command is not spark:
         lines += [
@@ -67,7 +85,9 @@ def explanation(command: Command, spark: Command, settings: Settings, first: Seq
 
 
 def memory_lines(options: Options, state_dir: Path, job: str) -> Iterator[str]:
-    """Yield lines on the memory of the driver and of an executor, and on the last measured runs of ``job``."""
+    """Yield lines on the memory of the driver and of an executor, and on the last
+    measured runs of ``job``.
+    """
     values = {name: chosen.value for name, chosen in options.chosen.items()}
     yield "memory:"
     master = values.get("spark.master", "")
@@ -107,7 +127,11 @@ def _measured(state_dir: Path, job: str) -> Iterator[str]:
     worst = find_worst(runs, "driver" if local else "executor")
     figures = [
         f"{name} {volume(size)}"
-        for name, size in (("heap peak", worst.heap), ("Python", worst.python), ("JVM RSS", worst.jvm_rss))
+        for name, size in (
+            ("heap peak", worst.heap),
+            ("Python", worst.python),
+            ("JVM RSS", worst.jvm_rss),
+        )
         if size
     ]
     number = f"the last {len(runs)} runs" if len(runs) > 1 else "the last run"

@@ -36,7 +36,9 @@ class Forward:
 
 @contextmanager
 def forwarding() -> Iterator[Forward]:
-    """Handle signals from before a child starts to its end: one that came between would end this process alone."""
+    """Handle signals from before a child starts to its end: one that came between would
+    end this process alone.
+    """
     forward = Forward()
     # What is ignored stays so: `nohup run_spark` outlives its terminal.
     numbers = [

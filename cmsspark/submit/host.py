@@ -42,7 +42,8 @@ class Spark:
         return int(major), int(minor)
 
 
-#: In place of a Spark that is not installed: its command can be shown, and a run of it ends in :func:`find_spark`.
+#: In place of a Spark that is not installed: its command can be shown, and a run of it
+#: ends in :func:`find_spark`.
 NO_SPARK = Spark(Path("$SPARK_HOME"), "", "")
 
 
@@ -57,7 +58,9 @@ class Java:
 
 @dataclass(frozen=True)
 class Host:
-    """What the command line depends on: cores, memory (bytes), this Python, Spark, this package, the environment."""
+    """What the command line depends on: cores, memory (bytes), this Python, Spark, this
+    package, the environment.
+    """
 
     cores: int
     memory: int
@@ -74,12 +77,16 @@ class Host:
 
 
 def this_host(environ: Mapping[str, str]) -> Host:
-    """Return the machine that this runs on. Raises SettingsError (78) where SPARK_HOME names no Spark."""
+    """Return the machine that this runs on. Raises SettingsError (78) where SPARK_HOME
+    names no Spark.
+    """
     return Host(
         cores=cores(),
         memory=memory(),
         python=sys.executable,
-        spark=find_spark(environ) if environ.get("SPARK_HOME") or importlib.util.find_spec("pyspark") else NO_SPARK,
+        spark=find_spark(environ)
+        if environ.get("SPARK_HOME") or importlib.util.find_spec("pyspark")
+        else NO_SPARK,
         package=Path(__file__).resolve().parent.parent,
         environ=environ,
         is_terminal=sys.stderr.isatty(),
@@ -92,7 +99,9 @@ def cores() -> int:
 
 
 def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes of memory that this process may use: the machine's, or less where a control group says so."""
+    """Return the bytes of memory that this process may use: the machine's, or less
+    where a control group says so.
+    """
     total = _UNLIMITED
     total_line = re.search(r"^MemTotal:\s+(\d+) kB", _text(proc / "meminfo"), re.MULTILINE)
     if total_line:
@@ -102,16 +111,24 @@ def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) ->
         _, controllers, path = line.split(":", 2)
         if controllers in ("", "memory"):
             limits += _group_limits(
-                groups / controllers, path, "memory.limit_in_bytes" if controllers else "memory.max"
+                groups / controllers,
+                path,
+                "memory.limit_in_bytes" if controllers else "memory.max",
             )
     return min(limits)
 
 
 def _group_limits(base: Path, path: str, name: str) -> list[int]:
-    """Return the limits of a control group and of those around it; inside a container its own is the topmost."""
+    """Return the limits of a control group and of those around it; inside a container
+    its own is the topmost.
+    """
     parts = [part for part in path.split("/") if part]
     group_folders = [base.joinpath(*parts[:length]) for length in range(len(parts), -1, -1)]
-    return [int(text) for text in (_text(folder / name).strip() for folder in group_folders) if text.isdigit()]
+    return [
+        int(text)
+        for text in (_text(folder / name).strip() for folder in group_folders)
+        if text.isdigit()
+    ]
 
 
 def _text(file: Path) -> str:
@@ -122,7 +139,8 @@ def _text(file: Path) -> str:
 
 
 def find_spark(environ: Mapping[str, str]) -> Spark:
-    """Find ``SPARK_HOME``'s Spark, else that of the installed pyspark package, told by its jars (nothing is imported).
+    """Find ``SPARK_HOME``'s Spark, else that of the installed pyspark package, told by
+    its jars (nothing is imported).
 
     Raises SettingsError (78).
     """
@@ -151,9 +169,15 @@ def find_spark(environ: Mapping[str, str]) -> Spark:
 
 
 def find_java(environ: Mapping[str, str]) -> Java | None:
-    """Find ``JAVA_HOME``'s Java, else the first on PATH; None without any. Its ``release`` file has the version."""
+    """Find ``JAVA_HOME``'s Java, else the first on PATH; None without any. Its
+    ``release`` file has the version.
+    """
     home = environ.get("JAVA_HOME")
-    path = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
+    path = (
+        str(Path(home) / "bin" / "java")
+        if home
+        else shutil.which("java", path=environ.get("PATH"))
+    )
     if not path or not os.access(path, os.X_OK):
         return None
     program = Path(path)
@@ -167,7 +191,9 @@ def find_java(environ: Mapping[str, str]) -> Java | None:
 
 def _asked_version(program: str) -> str:
     try:
-        answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        answer = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
     except OSError:
         return "0"
     match = re.search(r'version "([^"]+)"', answer.stderr + answer.stdout)
@@ -206,9 +232,11 @@ _HEAD = 4_000
 
 
 def locate_avro(spark: Spark, jars: str | None) -> tuple[str, str, str]:
-    """Find spark-avro among Spark's own jars, else in the folder ``jars`` of the settings, else in Maven.
+    """Find spark-avro among Spark's own jars, else in the folder ``jars`` of the
+    settings, else in Maven.
 
-    Returns the Spark option that adds it and its value, both empty where Spark has it already, and a note.
+    Returns the Spark option that adds it and its value, both empty where Spark has it
+    already, and a note.
     """
     name = f"spark-avro_{spark.scala}-{spark.version}.jar"
     if (spark.home / "jars" / name).is_file():

@@ -1,4 +1,6 @@
-"""What ``run_spark --list`` and ``run_spark JOB --help`` print: jobs by subject, usual options before advanced ones."""
+"""What ``run_spark --list`` and ``run_spark JOB --help`` print: jobs by subject, usual
+options before advanced ones.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,37 @@ _HEADINGS: Final = {
     "results": "Publishing",
 }
 #: Parameters of jobs that most lines do not need.
-_ADVANCED: Final = frozenset({
-    "settings_file", "source", "fmt", "quiet", "verbose", "debug", "allow_tmp", "max_malformed", "accept_damaged",
-    "quarantine_above", "refresh_dumps", "join", "recount", "seed", "spool", "resume", "limit", "resend", "verify",
-    "verify_login", "index", "views_file", "top_bytes", "users", "threshold", "judged", "retries",
-})  # fmt: skip
+_ADVANCED: Final = frozenset(
+    {
+        "settings_file",
+        "source",
+        "fmt",
+        "quiet",
+        "verbose",
+        "debug",
+        "allow_tmp",
+        "max_malformed",
+        "accept_damaged",
+        "quarantine_above",
+        "refresh_dumps",
+        "join",
+        "recount",
+        "seed",
+        "spool",
+        "resume",
+        "limit",
+        "resend",
+        "verify",
+        "verify_login",
+        "index",
+        "views_file",
+        "top_bytes",
+        "users",
+        "threshold",
+        "judged",
+        "retries",
+    }
+)
 #: Options of run_spark that most lines need.
 _USUAL: Final = ("--yarn", "--dry-run", "--explain", "--help")
 
@@ -83,11 +111,11 @@ def help_text(*, leave_out: Iterable[str] = ()) -> str:
 
 
 def job_help(name: str, job: Job | None) -> str:
-    """Return the help of a job: its usual options, then the advanced ones; for a script what is known of it."""
+    """Return the help of a job: its usual options, then the advanced ones; for a script
+    what is known of it.
+    """
     if job is None:
-        own_help = (
-            f"Usage: run_spark {name} [wrapper options] [--] [options of {name}]\n\nIts own help: python {name} --help"
-        )
+        own_help = f"Usage: run_spark {name} [wrapper options] [--] [options of {name}]\n\nIts own help: python {name} --help"
         return f"{own_help}\n\nOptions of run_spark{help_text()}"
     command = load_command(job)
     with click.Context(command, info_name=f"run_spark {job.name}") as context:

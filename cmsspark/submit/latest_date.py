@@ -29,15 +29,22 @@ FAR_DAYS: Final = 7
 
 
 def resolved(
-    request: Request, job: Job, environ: Mapping[str, str], options_of: Callable[[Sequence[str]], Mapping[str, Any]]
+    request: Request,
+    job: Job,
+    environ: Mapping[str, str],
+    options_of: Callable[[Sequence[str]], Mapping[str, Any]],
 ) -> Request:
     """Return the request with a date in place of ``latest``.
 
-    ``options_of``: the job's options, parsed. Raises UsageError (2) where inputs or store are not on a local disk,
-    NotReady (75) where no day is complete.
+    ``options_of``: the job's options, parsed. Raises UsageError (2) where inputs or
+    store are not on a local disk, NotReady (75) where no day is complete.
     """
     words = request.arguments
-    ends = [number + 1 for number, word in enumerate(words[:-1]) if word == "--date" and words[number + 1] == "latest"]
+    ends = [
+        number + 1
+        for number, word in enumerate(words[:-1])
+        if word == "--date" and words[number + 1] == "latest"
+    ]
     joined = [number for number, word in enumerate(words) if word == "--date=latest"]
     if not (ends or joined):
         return request
@@ -64,18 +71,22 @@ def without_date(
 ) -> Request:
     """Return the request of a line without a date, in which ``default_day`` stands: yesterday.
 
-    A job on dumps takes the day of its newest dump where the dumps are on a local disk. Raises InputMissing (66) where
-    that is over a week ago.
+    A job on dumps takes the day of its newest dump where the dumps are on a local disk.
+    Raises InputMissing (66) where that is over a week ago.
     """
     dump_job = getattr(importlib.import_module(job.module), job.dump_job, None)
     newest = None
     if dump_job is not None:
         options = options_of(request.arguments)
-        newest = _newest_dump_day(dump_job, options, load_settings(
-            options["settings_file"] or request.last("--settings"), environ
-        ))  # fmt: skip
+        newest = _newest_dump_day(
+            dump_job,
+            options,
+            load_settings(options["settings_file"] or request.last("--settings"), environ),
+        )
     if newest is None:
-        sys.stderr.write(f"run_spark: there is no --date: yesterday is taken, as CMSSpark does: {default_day}\n")
+        sys.stderr.write(
+            f"run_spark: there is no --date: yesterday is taken, as CMSSpark does: {default_day}\n"
+        )
         return request
     dated = [*request.argv]
     dated[dated.index("--date") + 1] = newest.isoformat()
@@ -86,14 +97,20 @@ def without_date(
             found=f"it is of {newest}, {days} days ago",
             next_step=f"name the day: {shlex.join(['run_spark', *dated])}",
         )
-    sys.stderr.write(f"run_spark: there is no --date: the day of the newest dump is taken: {newest}\n")
+    sys.stderr.write(
+        f"run_spark: there is no --date: the day of the newest dump is taken: {newest}\n"
+    )
     arguments = [*request.arguments]
     arguments[arguments.index("--date") + 1] = newest.isoformat()
     return replace(request, argv=dated, arguments=arguments)
 
 
-def _newest_dump_day(dump_job: DumpJob, options: Mapping[str, Any], settings: Settings) -> date | None:
-    """Return the day of the oldest of the newest dumps that a job reads; None without any, or on other hosts."""
+def _newest_dump_day(
+    dump_job: DumpJob, options: Mapping[str, Any], settings: Settings
+) -> date | None:
+    """Return the day of the oldest of the newest dumps that a job reads; None without
+    any, or on other hosts.
+    """
     from cmsspark.cli.options import with_sources
     from cmsspark.filesystems.storage import LocalFiles
     from cmsspark.run.provenance import is_all_local
@@ -122,5 +139,7 @@ def _latest(job: Job, options: Mapping[str, Any], settings: Any) -> str:
             next_step=f"cmsspark daily --date latest --job {job.name} reads other file systems, too",
         )
     config = daily_config(settings)
-    planner = Planner(LocalFiles(), layout, store, config.rules, config.policies, None, int(time.time() * 1000))
+    planner = Planner(
+        LocalFiles(), layout, store, config.rules, config.policies, None, int(time.time() * 1000)
+    )
     return latest_day(planner, [job], dates.today() - timedelta(days=1)).isoformat()

@@ -1,6 +1,7 @@
 """What spark-submit starts for a built-in job: ``launch.py JOB [job options]``.
 
-It stands alone on purpose: on a cluster it is copied out of the package, and the package comes as a zip.
+It stands alone on purpose: on a cluster it is copied out of the package, and the
+package comes as a zip.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import os
 import sys
 from typing import Final, NoReturn
 
-#: Objects between two searches for garbage: imports and readers make many objects that stay and hardly any cycle.
+#: Objects between two searches for garbage: imports and readers make many objects that
+#: stay and hardly any cycle.
 OBJECTS_A_COLLECTION: Final = 50_000
 
 
 def find_stderr() -> None:
-    """Take back the stderr of ``run_spark``: spark-submit ties a job's own to its stdout, where results go."""
+    """Take back the stderr of ``run_spark``: spark-submit ties a job's own to its
+    stdout, where results go.
+    """
     path = os.environ.pop("CMSSPARK_STDERR", None)
     if not path:
         return
@@ -41,7 +45,9 @@ def main() -> NoReturn:
     job = find_job(sys.argv[1])
 
     def run() -> NoReturn:
-        reporting.run_and_exit(lambda: reporting.run_click(load_command(job), f"run_spark {job.name}", sys.argv[2:]))
+        reporting.run_and_exit(
+            lambda: reporting.run_click(load_command(job), f"run_spark {job.name}", sys.argv[2:])
+        )
 
     if self_metrics.measured_run() is None:
         run()

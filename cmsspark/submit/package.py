@@ -1,4 +1,6 @@
-"""The package as one zip, for executors and drivers elsewhere: code, schemas and profiles, named for its content."""
+"""The package as one zip, for executors and drivers elsewhere: code, schemas and
+profiles, named for its content.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _KEPT: Final = 5
 
 
 def files(package: Path) -> Iterator[tuple[str, Path]]:
-    """Yield each file of the package with its name in the zip, sorted; resources beside the package go inside it."""
+    """Yield each file of the package with its name in the zip, sorted; resources beside
+    the package go inside it.
+    """
     entries = {name: path for name, path in _below(package, package.name)}
     for folder in _RESOURCES:
         resources = package.parent / folder
@@ -32,15 +36,17 @@ def files(package: Path) -> Iterator[tuple[str, Path]]:
 def _below(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
     for path in folder.rglob("*"):
         parts = path.relative_to(folder).parts
-        if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in parts):
+        if path.is_file() and not any(
+            part.startswith(".") or part == "__pycache__" for part in parts
+        ):
             yield "/".join([prefix, *parts]), path
 
 
 def ship(package: Path, cache_dir: Path) -> str:
     """Return the zip of ``package`` in ``cache_dir/package``; made only when its content is new.
 
-    A zip in the cache is used only where it has exactly this content; another one is replaced. Raises OutputError (73)
-    where it cannot be written.
+    A zip in the cache is used only where it has exactly this content; another one is
+    replaced. Raises OutputError (73) where it cannot be written.
     """
     contents = [(name, path.read_bytes()) for name, path in files(package)]
     digest = hashlib.sha256()
@@ -61,13 +67,17 @@ def ship(package: Path, cache_dir: Path) -> str:
         aside.chmod(0o644)
         os.replace(aside, target)
     except OSError as error:
-        raise OutputError("the package's zip cannot be written", where=target, found=error.strerror) from None
+        raise OutputError(
+            "the package's zip cannot be written", where=target, found=error.strerror
+        ) from None
     _forget_old(target)
     return str(target)
 
 
 def _holds(archive: Path, contents: list[tuple[str, bytes]]) -> bool:
-    """Return whether the zip has these files and no others: its code runs in every executor, whoever wrote it."""
+    """Return whether the zip has these files and no others: its code runs in every
+    executor, whoever wrote it.
+    """
     try:
         with archive.open("rb") as stream:
             status = os.fstat(stream.fileno())
@@ -76,7 +86,9 @@ def _holds(archive: Path, contents: list[tuple[str, bytes]]) -> bool:
             with zipfile.ZipFile(stream) as opened:
                 # Names first: two entries of one name are read differently by different programs.
                 is_same = opened.namelist() == [name for name, _ in contents]
-                return is_same and all(_content(opened, name, len(data)) == data for name, data in contents)
+                return is_same and all(
+                    _content(opened, name, len(data)) == data for name, data in contents
+                )
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
         return False
 
@@ -88,6 +100,8 @@ def _content(archive: zipfile.ZipFile, name: str, size: int) -> bytes:
 
 def _forget_old(newest: Path) -> None:
     """Keep the last few: a running job may still need the one it was started with."""
-    packages = sorted(newest.parent.glob("cmsspark-*.zip"), key=lambda path: path.stat().st_mtime, reverse=True)
+    packages = sorted(
+        newest.parent.glob("cmsspark-*.zip"), key=lambda path: path.stat().st_mtime, reverse=True
+    )
     for path in packages[_KEPT:]:
         path.unlink(missing_ok=True)

@@ -1,4 +1,6 @@
-"""``run_spark JOB --date D --plan``: what the run will need, by the listing of its inputs and the runs before."""
+"""``run_spark JOB --date D --plan``: what the run will need, by the listing of its
+inputs and the runs before.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,19 @@ def plan(job: Job | None, options: Mapping[str, Any], settings: Settings, comman
     streams = _listed(job, options, settings)
     read = sum(source.size for source in streams)
     files = sum(len(source.files) for source in streams)
-    values = {} if command.mode == "python" else {key: entry.value for key, entry in command.options.chosen.items()}
-    kind = expected_cost.classify_run(PROCESSES if not values else "spark", values.get("spark.master", ""))
-    size = expected_cost.size_spark_run(read, values) if values else expected_cost.Size(read, cores(), cores())
+    values = (
+        {}
+        if command.mode == "python"
+        else {key: entry.value for key, entry in command.options.chosen.items()}
+    )
+    kind = expected_cost.classify_run(
+        PROCESSES if not values else "spark", values.get("spark.master", "")
+    )
+    size = (
+        expected_cost.size_spark_run(read, values)
+        if values
+        else expected_cost.Size(read, cores(), cores())
+    )
     runs = expected_cost.comparable(settings.state_dir, job.name, kind)
     lines = [
         f"plan of {job.name} of {options['day']}, {'by processes' if not values else f'in Spark on {kind}'}",

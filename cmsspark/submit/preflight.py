@@ -1,4 +1,6 @@
-"""What must be there before a JVM starts: the inputs' root, the cluster's configuration, a ticket, an image."""
+"""What must be there before a JVM starts: the inputs' root, the cluster's
+configuration, a ticket, an image.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from cmsspark.submit.spark_options import cluster_defaults
 
 
 def check_root(options: Mapping[str, Any], settings: Settings, job: Job | None) -> None:
-    """Raise UsageError (2) where a job without Java would read the production folders, which are on HDFS."""
+    """Raise UsageError (2) where a job without Java would read the production folders,
+    which are on HDFS.
+    """
     if job is None or "root" not in options or options["root"] or options["source"]:
         return
     if settings.root or settings.sources:
@@ -35,7 +39,11 @@ def check_yarn(command: Command, host: Host) -> None:
         return
     environ = host.environ
     folder = environ.get("SPARK_CONF_DIR") or str(host.spark.home / "conf")
-    if environ.get("HADOOP_CONF_DIR") or environ.get("YARN_CONF_DIR") or Path(folder, "spark-env.sh").is_file():
+    if (
+        environ.get("HADOOP_CONF_DIR")
+        or environ.get("YARN_CONF_DIR")
+        or Path(folder, "spark-env.sh").is_file()
+    ):
         return
     raise SettingsError(
         "nothing names the YARN cluster",
@@ -45,7 +53,9 @@ def check_yarn(command: Command, host: Host) -> None:
 
 
 def check_kerberos(command: Command, host: Host) -> None:
-    """Raise NotAllowed (77) at once where YARN wants Kerberos and there is neither a ticket nor a keytab."""
+    """Raise NotAllowed (77) at once where YARN wants Kerberos and there is neither a
+    ticket nor a keytab.
+    """
     if command.options.get("spark.master") == "yarn":
         defaults = cluster_defaults(host.spark.home, host.environ)
         names = ("spark.kerberos.principal", "spark.kerberos.keytab")

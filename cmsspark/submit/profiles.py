@@ -1,8 +1,9 @@
 """Profiles: the tuned options of ``etc/spark/*.yaml``, each with why it is so.
 
-A profile is YAML: ``about``, ``extends`` (another profile, laid below it), ``master``, ``deploy_mode`` and ``options``,
-where each option is ``{value or computed, why, when}``. ``computed`` names a value that depends on the machine;
-``when`` lists what must hold for the option to be used.
+A profile is YAML: ``about``, ``extends`` (another profile, laid below it), ``master``,
+``deploy_mode`` and ``options``, where each option is ``{value or computed, why,
+when}``. ``computed`` names a value that depends on the machine; ``when`` lists what
+must hold for the option to be used.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Profile:
 
 
 def driver_memory(host: Host) -> str:
-    """Return the heap of a driver that does its work on this machine: a quarter of the memory, 1 to 16 GiB.
+    """Return the heap of a driver that does its work on this machine: a quarter of the
+    memory, 1 to 16 GiB.
 
     Python's workers and the page cache need the rest.
     """
@@ -53,17 +55,23 @@ def driver_memory(host: Host) -> str:
 
 
 def shuffle_partitions(host: Host) -> str:
-    """Return one partition a core: what reaches a shuffle here is small, and each task costs some milliseconds."""
+    """Return one partition a core: what reaches a shuffle here is small, and each task
+    costs some milliseconds.
+    """
     return str(host.cores)
 
 
 def page(host: Host) -> str:
-    """Return whether Spark's page is there: where somebody sits at a terminal, who is told its address."""
+    """Return whether Spark's page is there: where somebody sits at a terminal, who is
+    told its address.
+    """
     return "true" if host.is_terminal else "false"
 
 
 def pod_template(host: Host) -> str:
-    """Return the pod template of this installation: inside the package, or beside it in a checkout."""
+    """Return the pod template of this installation: inside the package, or beside it in
+    a checkout.
+    """
     inside = host.package / "etc"
     return str((inside if inside.is_dir() else host.package.parent / "etc") / "k8s" / "pod.yaml")
 
@@ -77,7 +85,9 @@ COMPUTED: Final[Mapping[str, Callable[[Host], str]]] = {
 
 
 class ProfileOption(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """An option of a profile: its ``value``, or the name of a computed one; why it is so; what must hold for it."""
+    """An option of a profile: its ``value``, or the name of a computed one; why it is
+    so; what must hold for it.
+    """
 
     value: str | int | float | bool | None = None
     computed: Literal[*COMPUTED] | None = None  # type: ignore[valid-type]  # the names of a mapping
@@ -94,7 +104,9 @@ class _ProfileFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def load_profile(name: str) -> Profile:
-    """Return the profile of that name in ``etc/spark``, or of that file. Raises UsageError (2), SettingsError (78)."""
+    """Return the profile of that name in ``etc/spark``, or of that file. Raises
+    UsageError (2), SettingsError (78).
+    """
     if "/" in name or name.endswith((".yaml", ".yml")):
         file = Path(name).expanduser()
         if not file.is_file():
@@ -107,14 +119,20 @@ def load_profile(name: str) -> Profile:
         return _profile(file.stem, name, file.read_bytes())
     names = sorted(entry.name.removesuffix(".yaml") for entry in resource("etc/spark").iterdir())
     if name not in names:
-        raise UsageError(f"there is no profile {name!r}", found=", ".join(names), next_step="or name a .yaml file")
+        raise UsageError(
+            f"there is no profile {name!r}",
+            found=", ".join(names),
+            next_step="or name a .yaml file",
+        )
     file_name = f"etc/spark/{name}.yaml"
     return _profile(name, file_name, read_text(file_name).encode())
 
 
 def _profile(name: str, origin: str, content: bytes) -> Profile:
     # Spark reads its values itself: numbers stay as they are written.
-    file = config_files.parse(content, origin, is_text=lambda key: key[0] == "options" and key[-1] == "value")
+    file = config_files.parse(
+        content, origin, is_text=lambda key: key[0] == "options" and key[-1] == "value"
+    )
     written = file.convert(_ProfileFile)
     options = {option: _option(file, option) for option in written.options or {}}
     below = load_profile(written.extends) if written.extends else None

@@ -1,8 +1,9 @@
 """Runs a command and brings back the job's own exit code.
 
-In client mode spark-submit passes the code on. In cluster mode it only knows "failed": the code is in the
-application's final report, which it prints, and the reason in the logs of its containers. Spark ties a job's stderr to
-its stdout; ``CMSSPARK_STDERR`` names a way back to the real one, which ``jobs/launch.py`` takes.
+In client mode spark-submit passes the code on. In cluster mode it only knows "failed":
+the code is in the application's final report, which it prints, and the reason in the
+logs of its containers. Spark ties a job's stderr to its stdout; ``CMSSPARK_STDERR``
+names a way back to the real one, which ``jobs/launch.py`` takes.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ def run(
         tree.end(int(Exit.NOT_READY) if code is None else code)
     watch.join(2)
     if measure is not None:
-        measure.ended(int(Exit.NOT_READY) if code is None else code, application.id if application else None)
+        measure.ended(
+            int(Exit.NOT_READY) if code is None else code, application.id if application else None
+        )
         for text in measure.ending_lines():
             _log(text)
     interrupted = bool(forward.received)
@@ -100,23 +103,33 @@ def run(
         return int(Exit.SETTINGS)
     if application is not None and command.mode == "cluster":
         return _end_on_yarn(application, command, environ, code, watch.status)
-    if application is not None and application.id and application.failed and code in (Exit.NOT_READY, Exit.SETTINGS):
+    if (
+        application is not None
+        and application.id
+        and application.failed
+        and code in (Exit.NOT_READY, Exit.SETTINGS)
+    ):
         _show_last_error(application.id, command, environ, application.failed)
     return watch.status if command.mode == "cluster" and code != 0 and watch.status else code
 
 
 def _measured(command: Command, environ: Mapping[str, str], measure: RunMeasure) -> Command:
-    """Return the command with the environment, and in cluster mode the option, that name its measurement."""
+    """Return the command with the environment, and in cluster mode the option, that
+    name its measurement.
+    """
     command = with_env(command, **measure.environment({**environ, **command.env}))
     if command.mode != "cluster":
         return command
-    # The environment does not reach a driver on another host: its event log names the run by an option.
+    # The environment does not reach a driver on another host: its event log names the
+    # run by an option.
     option = f"{spark_watch.OPTION}={measure.metrics.run}"
     return replace(command, argv=[command.argv[0], "--conf", option, *command.argv[1:]])
 
 
 def _with_channels(command: Command, environ: Mapping[str, str], descriptor: int) -> Command:
-    """Return the command with a path to our stderr for the job and, on YARN, with marked lines of Spark's client."""
+    """Return the command with a path to our stderr for the job and, on YARN, with
+    marked lines of Spark's client.
+    """
     command = with_env(command, CMSSPARK_STDERR=f"/proc/{os.getpid()}/fd/{descriptor}")
     if not command.is_on_yarn:
         return command
@@ -129,7 +142,9 @@ def _log(text: str) -> None:
     sys.stderr.flush()
 
 
-def _wait(child: subprocess.Popen[bytes], application: Application | None, start_within: float) -> int | None:
+def _wait(
+    child: subprocess.Popen[bytes], application: Application | None, start_within: float
+) -> int | None:
     """Return the child's exit code; None where its application did not start in time."""
     if application is None:
         return child.wait()
@@ -145,13 +160,18 @@ def _wait(child: subprocess.Popen[bytes], application: Application | None, start
 
 
 def _give_up(
-    child: subprocess.Popen[bytes], application: Application | None, command: Command, environ: Mapping[str, str]
+    child: subprocess.Popen[bytes],
+    application: Application | None,
+    command: Command,
+    environ: Mapping[str, str],
 ) -> None:
     assert application is not None
     nodes = active_nodes(environ)
     cluster_text = "" if nodes is None else f"; the cluster has {nodes} active nodes"
     _log(f"YARN did not start the application within {command.start_within:.0f} s{cluster_text}")
-    _log("  next: run it again later, or with another --queue, or let it wait longer with --start-within")
+    _log(
+        "  next: run it again later, or with another --queue, or let it wait longer with --start-within"
+    )
     if application.id and not kill(application.id, command.argv[0], {**environ, **command.env}):
         _log(f"  {application.id} could not be ended: yarn application -kill {application.id}")
     for pid in [*descendants(child.pid), child.pid]:
@@ -160,25 +180,39 @@ def _give_up(
 
 def _interrupted(command: Command, application: Application | None) -> str:
     if command.mode == "cluster" and application is not None and application.id:
-        return f"interrupted here; it goes on there: yarn application -kill {application.id} ends it"
+        return (
+            f"interrupted here; it goes on there: yarn application -kill {application.id} ends it"
+        )
     return "interrupted; run the same command again to finish"
 
 
 def _end_on_yarn(
-    application: Application, command: Command, environ: Mapping[str, str], code: int, status: int | None
+    application: Application,
+    command: Command,
+    environ: Mapping[str, str],
+    code: int,
+    status: int | None,
 ) -> int:
-    """Print how an application in cluster mode ended, with the last error of the container that failed."""
+    """Print how an application in cluster mode ended, with the last error of the
+    container that failed.
+    """
     if application.id is None:
         return status or code
     if code == 0:
-        _log(f"{application.id} {'succeeded' if application.state == 'FINISHED' else 'is on its way'}")
+        _log(
+            f"{application.id} {'succeeded' if application.state == 'FINISHED' else 'is on its way'}"
+        )
         return 0
-    _log(f"{application.id} ended as {application.state}: {application.diagnostics or 'no reason is given'}")
+    _log(
+        f"{application.id} ended as {application.state}: {application.diagnostics or 'no reason is given'}"
+    )
     _show_last_error(application.id, command, environ)
     return status or application.exit_code()
 
 
-def _show_last_error(application: str, command: Command, environ: Mapping[str, str], container: str = "") -> None:
+def _show_last_error(
+    application: str, command: Command, environ: Mapping[str, str], container: str = ""
+) -> None:
     """Show the last error of the container that failed: of ``container`` where its name is known."""
     logs = fetch_logs(application, command.argv[0], {**environ, **command.env})
     name, error = last_error({container: logs[container]} if container in logs else logs)
@@ -196,7 +230,9 @@ def _show_unresolved(artifact: str) -> None:
 
 
 def _become(command: Command) -> NoReturn:
-    """Run a job without Spark in this process: another Python would import again what is here already."""
+    """Run a job without Spark in this process: another Python would import again what
+    is here already.
+    """
     # Not above: `python -m` of a module that its package imports warns.
     from cmsspark.submit import launch
 
@@ -206,7 +242,9 @@ def _become(command: Command) -> NoReturn:
 
 
 class Watch(threading.Thread):
-    """Copies a child's stderr line by line, without the noise; keeps the exit status and missing jar that it names."""
+    """Copies a child's stderr line by line, without the noise; keeps the exit status
+    and missing jar that it names.
+    """
 
     def __init__(
         self,
@@ -216,7 +254,12 @@ class Watch(threading.Thread):
         log_line: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(daemon=True)
-        self.source, self.target, self.application, self.log_line = source, target, application, log_line
+        self.source, self.target, self.application, self.log_line = (
+            source,
+            target,
+            application,
+            log_line,
+        )
         self.status: int | None = None
         self.unresolved: str | None = None
         self._line = b""
@@ -240,7 +283,9 @@ class Watch(threading.Thread):
         lines = data.splitlines(keepends=True)
         for position, line in enumerate(lines):
             is_last = position == len(lines) - 1 and not line.endswith(b"\n")
-            if is_last and any(noise.startswith(line) or line.startswith(noise) for noise in self._hidden()):
+            if is_last and any(
+                noise.startswith(line) or line.startswith(noise) for noise in self._hidden()
+            ):
                 return line
             if self.application and line.startswith(_MARK_BYTES):
                 self._note(line)

@@ -1,4 +1,5 @@
-"""Answers to lines that name a script of CMSSpark: the lines to type instead, with the options of the old one.
+"""Answers to lines that name a script of CMSSpark: the lines to type instead, with the
+options of the old one.
 
 ``docs/migration.md`` has the list of all jobs and scripts; a test compares both.
 """
@@ -20,14 +21,30 @@ from cmsspark.store.job_index import JOBS, Job
 from cmsspark.submit.arguments import Signature
 from cmsspark.submit.cmsspark_lines import span, translate
 
-#: Scripts of CMSSpark that are built-in jobs here: a path to one in a checkout that is not there starts the job.
-BUILT_IN: Final = frozenset({
-    "data_aggregation", "dbs_aaa", "dbs_cmssw", "dbs_condor", "dbs_eos", "dbs_events", "dbs_jm", "dbs_phedex", "phedex",
-    "cern_monit", "cern_monit3", "rucio_daily",
-})  # fmt: skip
+#: Scripts of CMSSpark that are built-in jobs here: a path to one in a checkout that is
+#: not there starts the job.
+BUILT_IN: Final = frozenset(
+    {
+        "data_aggregation",
+        "dbs_aaa",
+        "dbs_cmssw",
+        "dbs_condor",
+        "dbs_eos",
+        "dbs_events",
+        "dbs_jm",
+        "dbs_phedex",
+        "phedex",
+        "cern_monit",
+        "cern_monit3",
+        "rucio_daily",
+    }
+)
 #: The script without ``.py`` → (a job or command of today, or several, and a word on it).
 SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
-    "aggregate_campaign_tier": ("event_counts", "events and bytes by month, data tier and campaign"),
+    "aggregate_campaign_tier": (
+        "event_counts",
+        "events and bytes by month, data tier and campaign",
+    ),
     "aggregate_campaigns": ("event_counts", "events and bytes by month, data tier and campaign"),
     "aggregate_dbs": ("dbs_events", "by dataset; its column data_tier sums to tiers"),
     "aggregate_leftovers": ("leftovers", "orphan, invalid and missing datasets"),
@@ -43,7 +60,10 @@ SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "dbs_adler": ("cmsspark sql --dumps", "files by checksum"),
     "dbs_block_lumis": ("cmsspark sql --dumps", "lumi sections of blocks"),
     "dbs_condor": ("dbs_condor", ""),
-    "dbs_event_count_plot": ("crsg_event_counts", "then cmsspark report --pictures DIR --picture event_counts"),
+    "dbs_event_count_plot": (
+        "crsg_event_counts",
+        "then cmsspark report --pictures DIR --picture event_counts",
+    ),
     "dbs_hdfs_crab": ("crab_popularity", "datasets that CRAB jobs read"),
     "dbs_hdfs_eos": ("dbs_eos", "accesses on EOS by dataset"),
     "dbs_lfn": ("cmsspark sql --dumps", "files by name"),
@@ -51,7 +71,10 @@ SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "hpc_at_cms": ("job_efficiency", "core_hours by HPC"),
     "hpc_running_cores_and_corehr": ("job_efficiency", "running_cores and core_hours by HPC"),
     "jm_stats": ("dbs_crab", ""),
-    "mergePhedex": ("phedex", "each day is stored; cmsspark show phedex --path prints it for pandas or DuckDB"),
+    "mergePhedex": (
+        "phedex",
+        "each day is stored; cmsspark show phedex --path prints it for pandas or DuckDB",
+    ),
     "phedex_agg": ("phedex", ""),
     "rucio_all_datasets": ("dataset_last_access", ""),
     "rucio_all_detailed_datasets": ("dataset_last_access", ""),
@@ -73,11 +96,25 @@ DUMP_QUERIES: Final[Mapping[str, str]] = {
     "dbs_lfn": "select logical_file_name from dbs.files where logical_file_name like '/store/data/%'",
 }
 #: Scripts whose work nothing here does.
-NO_SUCCESSOR: Final = frozenset({
-    "aso_stats", "avro2json", "cmssw_avro2json", "data_aggregation_plots", "fts", "fts_aso", "getCSV", "hdfs_an",
-    "report_builder", "stats", "visualize_campaigns", "visualize_leftovers", "visualize_tiers", "wmarchive",
-    "wmarchive_crab_file_access",
-})  # fmt: skip
+NO_SUCCESSOR: Final = frozenset(
+    {
+        "aso_stats",
+        "avro2json",
+        "cmssw_avro2json",
+        "data_aggregation_plots",
+        "fts",
+        "fts_aso",
+        "getCSV",
+        "hdfs_an",
+        "report_builder",
+        "stats",
+        "visualize_campaigns",
+        "visualize_leftovers",
+        "visualize_tiers",
+        "wmarchive",
+        "wmarchive_crab_file_access",
+    }
+)
 #: Where dbs_hdfs_eos.py keeps its table.
 _EOS_STORE: Final = "hdfs:///cms/eos"
 _LIBRARY: Final = "CMSSpark"
@@ -121,10 +158,14 @@ def answer(
         path = script if "/" in script else f"/path/to/CMSSpark/src/python/CMSSpark/{plain}.py"
         lines = [shlex.join(["run_spark", path, *words])]
         about = "nothing here does its work; CMSSpark's own script runs from its checkout"
-    return UsageError(f"CMSSpark's {plain}.py is not included", found=about, next_step="\n        ".join(lines))
+    return UsageError(
+        f"CMSSpark's {plain}.py is not included", found=about, next_step="\n        ".join(lines)
+    )
 
 
-def _job_lines(job: Job, note: str, words: Sequence[str], signature: Signature, has_root: Callable[[], bool]) -> _Lines:
+def _job_lines(
+    job: Job, note: str, words: Sequence[str], signature: Signature, has_root: Callable[[], bool]
+) -> _Lines:
     """Return the line of ``job`` with the options of the old one, and those after it."""
     about = [f"run_spark {job.name} does its work{f': {note}' if note else ''}"]
     if "--fout" in signature and not any(word.partition("=")[0] in _FOLDERS for word in words):
@@ -154,12 +195,26 @@ def _options(words: Sequence[str]) -> dict[str, str]:
 
 
 def _range(options: Mapping[str, str]) -> tuple[date, date]:
-    """Return the first and the last day; CMSSpark does not include --end_date, and begins a month before."""
-    end = dates.parse_day(options["--end_date"], latest=date.max) if "--end_date" in options else dates.today()
+    """Return the first and the last day; CMSSpark does not include --end_date, and
+    begins a month before.
+    """
+    end = (
+        dates.parse_day(options["--end_date"], latest=date.max)
+        if "--end_date" in options
+        else dates.today()
+    )
     last = end - timedelta(days=1)
-    first = dates.parse_day(options["--start_date"], latest=date.max) if "--start_date" in options else None
+    first = (
+        dates.parse_day(options["--start_date"], latest=date.max)
+        if "--start_date" in options
+        else None
+    )
     if first is not None and first > last:
-        raise UsageError("--start_date is before --end_date", found=f"{first} and {end}", next_step="swap the days")
+        raise UsageError(
+            "--start_date is before --end_date",
+            found=f"{first} and {end}",
+            next_step="swap the days",
+        )
     return first or last - timedelta(days=30), last
 
 
@@ -192,9 +247,15 @@ def _eos(words: Sequence[str]) -> _Lines:
             [_sql(query, _EOS_STORE, out)],
             "the stored days of dbs_eos have the totals; written bytes and times are not counted",
         )
-    text = options.get("--date") or next((word for word in reversed(words) if re.match(r"\d{4}/", word)), "yesterday")
+    text = options.get("--date") or next(
+        (word for word in reversed(words) if re.match(r"\d{4}/", word)), "yesterday"
+    )
     return (
-        [shlex.join(["run_spark", "dbs_eos", "--date", _as_date_option(text), "--fout", _EOS_STORE])],
+        [
+            shlex.join(
+                ["run_spark", "dbs_eos", "--date", _as_date_option(text), "--fout", _EOS_STORE]
+            )
+        ],
         "run_spark dbs_eos does its work: accesses on EOS by dataset; a day that is stored again replaces itself",
     )
 
@@ -205,7 +266,10 @@ def _as_date_option(text: str) -> str:
     if match is None:
         return text.replace("/", "")
     year, month = int(match[1]), int(match[2] or 0)
-    first, last = date(year, month or 1, 1), date(year, month or 12, calendar.monthrange(year, month or 12)[1])
+    first, last = (
+        date(year, month or 1, 1),
+        date(year, month or 12, calendar.monthrange(year, month or 12)[1]),
+    )
     return span(first, last)
 
 
@@ -217,12 +281,11 @@ def _sql(query: str, store: str, out: str) -> str:
 def _merge_phedex(words: Sequence[str]) -> _Lines:
     options = _options(words)
     chosen = DaysType.parse(options.get("--dates") or "yesterday")
-    query = f"select * from phedex where day between '{min(chosen)}' and '{max(chosen)}' order by day"  # noqa: S608 -- printed, not run
-    store, out = options.get("--idir") or "DIR", options.get("--fout") or "phedex.csv"
-    return (
-        [_sql(query, store, out)],
-        "the days that run_spark phedex stored are one table",
+    query = (
+        f"select * from phedex where day between '{min(chosen)}' and '{max(chosen)}' order by day"  # noqa: S608 -- printed, not run
     )
+    store, out = options.get("--idir") or "DIR", options.get("--fout") or "phedex.csv"
+    return ([_sql(query, store, out)], "the days that run_spark phedex stored are one table")
 
 
 def _dates(words: Sequence[str]) -> _Lines:
@@ -246,7 +309,8 @@ _LINES: Final[Mapping[str, Callable[[Sequence[str]], _Lines]]] = {
 
 
 def python_path(script: Path, environ: Mapping[str, str]) -> str | None:
-    """Return PYTHONPATH with what a script of CMSSpark imports, from its checkout; None where it needs nothing.
+    """Return PYTHONPATH with what a script of CMSSpark imports, from its checkout; None
+    where it needs nothing.
 
     Raises UsageError (2) where the script imports CMSSpark and there is none.
     """

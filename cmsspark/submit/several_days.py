@@ -1,7 +1,9 @@
-"""``--date A-B`` (CMSSpark), ``A..B`` and ``A,B``: one run of a built-in job after another, the oldest day first.
+"""``--date A-B`` (CMSSpark), ``A..B`` and ``A,B``: one run of a built-in job after
+another, the oldest day first.
 
-Each day is a run of its own, with a result and an exit code of its own. Nothing stops the days after one that failed,
-except an interruption and the exit codes that are the same for every day.
+Each day is a run of its own, with a result and an exit code of its own. Nothing stops
+the days after one that failed, except an interruption and the exit codes that are the
+same for every day.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ _SAME_FOR_ALL: Final = (Exit.USAGE, Exit.NOT_ALLOWED, Exit.SETTINGS, Exit.NO_OUT
 
 
 def parse_days(request: Request, job: Job | None) -> list[date] | None:
-    """Return the days of a line that names several; None for one day, and for a script of one's own.
+    """Return the days of a line that names several; None for one day, and for a script
+    of one's own.
 
     Raises UsageError (2) for days that are none.
     """

@@ -1,7 +1,7 @@
 """Spark's options: laid over each other, each with where it came from and why.
 
-built-in < profile < settings < SPARK_OPTIONS file < command line. A value that was laid over stays known, so that
-``--explain`` can tell it.
+built-in < profile < settings < SPARK_OPTIONS file < command line. A value that was laid
+over stays known, so that ``--explain`` can tell it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any, Final
 from cmsspark.base.errors import NotAllowed, SettingsError, UsageError
 from cmsspark.settings.settings import MetricsSettings, Settings
 
-#: Names that Spark has given up, with what took their place (None: nothing did, Spark ignores them).
+#: Names that Spark has given up, with what took their place (None: nothing did, Spark
+#: ignores them).
 RETIRED: Final[Mapping[str, str | None]] = {
     "spark.yarn.keytab": "spark.kerberos.keytab",
     "spark.yarn.principal": "spark.kerberos.principal",
@@ -32,14 +33,19 @@ RETIRED: Final[Mapping[str, str | None]] = {
 }
 #: The same for names with a changing part.
 _RETIRED_PATTERNS: Final = (
-    (re.compile(r"spark\.(?:(?:scheduler|task|stage|application)\.)?blacklist\.(.*)"), r"spark.excludeOnFailure.\1"),
+    (
+        re.compile(r"spark\.(?:(?:scheduler|task|stage|application)\.)?blacklist\.(.*)"),
+        r"spark.excludeOnFailure.\1",
+    ),
     (
         re.compile(r"spark\.yarn\.security\.(?:credentials|tokens)\.(.+)\.enabled"),
         r"spark.security.credentials.\1.enabled",
     ),
     (re.compile(r"spark\.akka\..*"), None),
 )
-_SECRET: Final = re.compile(r"(?i)(secret|secret\.?key|passwd|password|passcode|token|private\.?key)$")
+_SECRET: Final = re.compile(
+    r"(?i)(secret|secret\.?key|passwd|password|passcode|token|private\.?key)$"
+)
 #: Options that spark-submit has words of its own for, in the order in which they are written.
 _WORDS: Final[Mapping[str, str]] = {
     "spark.master": "--master",
@@ -80,14 +86,18 @@ class Options:
     chosen: dict[str, Chosen] = field(default_factory=dict)
 
     def set_option(self, name: str, value: str, origin: str, reason: str = "") -> None:
-        """Lay a value over what is there. Raises UsageError or SettingsError for retired names and for secrets."""
+        """Lay a value over what is there. Raises UsageError or SettingsError for
+        retired names and for secrets.
+        """
         check_name(name, origin)
         before = self.chosen.get(name)
         if before is None:
             self.chosen[name] = Chosen(value, origin, reason)
         elif name in LISTS:
             joined = ",".join(dict.fromkeys([*before.value.split(","), *value.split(",")]))
-            self.chosen[name] = Chosen(joined, f"{before.origin} + {origin}", reason or before.reason)
+            self.chosen[name] = Chosen(
+                joined, f"{before.origin} + {origin}", reason or before.reason
+            )
         else:
             below = ((before.value, before.origin), *before.overridden)
             self.chosen[name] = Chosen(value, origin, reason, below)
@@ -105,7 +115,10 @@ class Options:
             self.chosen[name] = Chosen(text, origin)
         elif text:
             self.chosen[name] = Chosen(
-                f"{text} {before.value}", f"{origin} + {before.origin}", before.reason, before.overridden
+                f"{text} {before.value}",
+                f"{origin} + {before.origin}",
+                before.reason,
+                before.overridden,
             )
 
     def drop(self, name: str) -> None:
@@ -114,10 +127,14 @@ class Options:
 
 
 def check_name(name: str, origin: str) -> None:
-    """Refuse retired names, and names whose values are secrets: a command line can be read by all on this host."""
+    """Refuse retired names, and names whose values are secrets: a command line can be
+    read by all on this host.
+    """
     kind = UsageError if origin == COMMAND_LINE else SettingsError
     if not name.startswith("spark."):
-        raise kind("the name of a Spark option must begin with `spark.`", where=origin, found=repr(name))
+        raise kind(
+            "the name of a Spark option must begin with `spark.`", where=origin, found=repr(name)
+        )
     is_retired, successor = retired(name)
     if is_retired:
         instead = f"write {successor}" if successor else "leave it out: Spark ignores it"
@@ -152,7 +169,8 @@ def add_settings(options: Options, settings: Settings) -> None:
 
 
 def add_options_file(options: Options, file: str) -> None:
-    """Add the options of a SPARK_OPTIONS file: ``option=value`` a line, as in CMSSpark; ``--conf`` before it is fine.
+    """Add the options of a SPARK_OPTIONS file: ``option=value`` a line, as in CMSSpark;
+    ``--conf`` before it is fine.
 
     Raises SettingsError (78) for other lines, NotAllowed (77) where it cannot be read.
     """
@@ -161,7 +179,9 @@ def add_options_file(options: Options, file: str) -> None:
     except FileNotFoundError:
         raise SettingsError("SPARK_OPTIONS names a file that does not exist", where=file) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise NotAllowed("the SPARK_OPTIONS file cannot be read", where=file, found=str(error)) from None
+        raise NotAllowed(
+            "the SPARK_OPTIONS file cannot be read", where=file, found=str(error)
+        ) from None
     for number, line in enumerate(lines, start=1):
         text = line.strip().removeprefix("--conf").strip()
         if not text or text.startswith("#"):
@@ -169,7 +189,9 @@ def add_options_file(options: Options, file: str) -> None:
         name, equals, value = text.partition("=")
         where = f"{file}, line {number}"
         if not equals:
-            raise SettingsError("SPARK_OPTIONS has lines `spark.option=value`", where=where, found=repr(line))
+            raise SettingsError(
+                "SPARK_OPTIONS has lines `spark.option=value`", where=where, found=repr(line)
+            )
         options.set_option(name.strip(), value.strip().strip("'\""), where)
 
 
@@ -183,18 +205,32 @@ def add_confs(options: Options, confs: Iterable[str]) -> None:
 
 
 def cluster_defaults(spark_home: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return what ``spark-defaults.conf`` sets: spark-submit reads it itself, below all layers of ours."""
-    folder = Path(environ["SPARK_CONF_DIR"]) if environ.get("SPARK_CONF_DIR") else spark_home / "conf"
+    """Return what ``spark-defaults.conf`` sets: spark-submit reads it itself, below all
+    layers of ours.
+    """
+    folder = (
+        Path(environ["SPARK_CONF_DIR"]) if environ.get("SPARK_CONF_DIR") else spark_home / "conf"
+    )
     try:
-        lines = (folder / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (
+            (folder / "spark-defaults.conf")
+            .read_text(encoding="utf-8", errors="replace")
+            .splitlines()
+        )
     except OSError:
         return {}
-    pairs = (re.split(r"\s*[=\s]\s*", line.strip(), maxsplit=1) for line in lines if line.strip()[:1] not in ("", "#"))
+    pairs = (
+        re.split(r"\s*[=\s]\s*", line.strip(), maxsplit=1)
+        for line in lines
+        if line.strip()[:1] not in ("", "#")
+    )
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
 def spark_submit_words(options: Options) -> list[str]:
-    """Return the options as words of spark-submit: those it has words of its own for, then all others by name."""
+    """Return the options as words of spark-submit: those it has words of its own for,
+    then all others by name.
+    """
     argv = []
     for name, word in _WORDS.items():
         value = options.get(name)
@@ -221,9 +257,18 @@ def metrics_options(metrics: MetricsSettings) -> dict[str, tuple[str, str]]:
     options: dict[str, tuple[str, str]] = {}
     if metrics.host is not None:
         options |= {
-            f"{_SINK}class": ("org.apache.spark.metrics.sink.GraphiteSink", "driver and executors send their metrics"),
-            f"{_SINK}host": (metrics.host, "the receiver; executors on other hosts must reach it, too"),
-            f"{_SINK}port": (str(metrics.port), "it asks for no password: keep it on loopback or behind a firewall"),
+            f"{_SINK}class": (
+                "org.apache.spark.metrics.sink.GraphiteSink",
+                "driver and executors send their metrics",
+            ),
+            f"{_SINK}host": (
+                metrics.host,
+                "the receiver; executors on other hosts must reach it, too",
+            ),
+            f"{_SINK}port": (
+                str(metrics.port),
+                "it asks for no password: keep it on loopback or behind a firewall",
+            ),
             f"{_SINK}period": (str(metrics.period_seconds), "seconds between two reports"),
             f"{_SINK}unit": ("seconds", "of the period"),
             f"{_SINK}prefix": (metrics.prefix, "the first part of each name"),
@@ -234,10 +279,19 @@ def metrics_options(metrics: MetricsSettings) -> dict[str, tuple[str, str]]:
                 "org.apache.spark.metrics.sink.PrometheusServlet",
                 "the driver's metrics at /metrics/prometheus of Spark's page",
             ),
-            f"{_PREFIX}sink.prometheusServlet.path": ("/metrics/prometheus", "where Prometheus reads them"),
-            "spark.ui.prometheus.enabled": ("true", "the executors' metrics at /metrics/executors/prometheus"),
+            f"{_PREFIX}sink.prometheusServlet.path": (
+                "/metrics/prometheus",
+                "where Prometheus reads them",
+            ),
+            "spark.ui.prometheus.enabled": (
+                "true",
+                "the executors' metrics at /metrics/executors/prometheus",
+            ),
             "spark.ui.enabled": ("true", "both are parts of Spark's page"),
         }
     if options:
-        options[f"{_PREFIX}source.jvm.class"] = ("org.apache.spark.metrics.source.JvmSource", "pools and collections")
+        options[f"{_PREFIX}source.jvm.class"] = (
+            "org.apache.spark.metrics.source.JvmSource",
+            "pools and collections",
+        )
     return options

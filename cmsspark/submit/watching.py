@@ -22,18 +22,30 @@ if TYPE_CHECKING:
 
 
 def is_watched(request: Request, settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Return whether the run is watched: unless the command line, the settings or the environment say no."""
+    """Return whether the run is watched: unless the command line, the settings or the
+    environment say no.
+    """
     is_off = environ.get("CMSSPARK_MONITOR", "").lower() in ("0", "no", "off", "false")
     return settings.monitor and not is_off and not request.has("--no-monitor")
 
 
 def events_folder(request: Request, settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """Return the URI of the folder for the event log of the run; None where it is not watched, or cannot be stored."""
-    return spark_watch.usable_events_folder(settings.state_dir) if is_watched(request, settings, environ) else None
+    """Return the URI of the folder for the event log of the run; None where it is not
+    watched, or cannot be stored.
+    """
+    return (
+        spark_watch.usable_events_folder(settings.state_dir)
+        if is_watched(request, settings, environ)
+        else None
+    )
 
 
 def measuring(
-    command: Command, request: Request, job: Job | None, settings: Settings, environ: Mapping[str, str]
+    command: Command,
+    request: Request,
+    job: Job | None,
+    settings: Settings,
+    environ: Mapping[str, str],
 ) -> spark_watch.RunMeasure | None:
     """Return the measurement of the run; None where it is off, or cannot be stored."""
     if not is_watched(request, settings, environ):
@@ -41,10 +53,13 @@ def measuring(
     name = job.name if job is not None else Path(request.job or "").name
     options = {option: chosen.value for option, chosen in command.options.chosen.items()}
     if command.mode != "python":
-        # spark-submit reads these itself, below all others: a site names the folder of event logs there.
+        # spark-submit reads these itself, below all others: a site names the folder of
+        # event logs there.
         spark_home = Path(command.argv[0]).resolve().parents[1]
         options = {**cluster_defaults(spark_home, environ), **options}
-    measure = spark_watch.begin(settings.state_dir, name, options, has_jvm=command.mode != "python", log=_log)
+    measure = spark_watch.begin(
+        settings.state_dir, name, options, has_jvm=command.mode != "python", log=_log
+    )
     if measure is not None and command.is_on_yarn:
         measure.metrics.smallest_node_bytes = yarn.smallest_node(environ)
         measure.diagnose = functools.partial(yarn.diagnostics, environ)
@@ -58,11 +73,16 @@ def measuring(
 
 
 def watching_processes(
-    request: Request, settings: Settings, environ: Mapping[str, str], measure: spark_watch.RunMeasure | None = None
+    request: Request,
+    settings: Settings,
+    environ: Mapping[str, str],
+    measure: spark_watch.RunMeasure | None = None,
 ) -> Callable[[int], Watch | None] | None:
-    """Return what starts to watch the processes of the run below a PID; None where that is switched off.
+    """Return what starts to watch the processes of the run below a PID; None where that
+    is switched off.
 
-    ``measure``: the measurement of the run, whose counters are sent with the samples where live metrics are.
+    ``measure``: the measurement of the run, whose counters are sent with the samples
+    where live metrics are.
     """
     if not is_watched(request, settings, environ):
         return None
@@ -77,9 +97,13 @@ def watching_processes(
             sender = GraphiteSender(settings.metrics)
             on_samples = sender.send_samples
             if measure is not None:
-                on_samples = LiveSender(sender, measure.folder, measure.metrics.job, measure.metrics.began_ms).send
+                on_samples = LiveSender(
+                    sender, measure.folder, measure.metrics.job, measure.metrics.began_ms
+                ).send
         run = measure.metrics.run if measure is not None else None
-        options = processes_watch.WatchOptions(settings.state_dir, name, on_samples=on_samples, run=run)
+        options = processes_watch.WatchOptions(
+            settings.state_dir, name, on_samples=on_samples, run=run
+        )
         return processes_watch.start(root, options)
 
     return start

@@ -1,4 +1,6 @@
-"""What ``run_spark`` does with its command line: help, lists and checks at once, a run with the job's own exit code."""
+"""What ``run_spark`` does with its command line: help, lists and checks at once, a run
+with the job's own exit code.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return _echo(job_list())
     if request.job is None:
         if request.has("--help"):
-            return _echo(f"Usage: {USAGE}\n{help_text()}\n\n{job_list()}\n\nMore: docs/submitting.md")
+            return _echo(
+                f"Usage: {USAGE}\n{help_text()}\n\n{job_list()}\n\nMore: docs/submitting.md"
+            )
         raise UsageError("name a job", next_step=f"{USAGE}; run_spark --list names the jobs")
     job = built_in(request.job)
     if request.has("--help"):
@@ -106,7 +110,9 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     request = replace(split(translation.argv, load_signature), argv=translation.argv)
     if translation.default_day is None:
         return request
-    return latest_date.without_date(request, job, translation.default_day, environ, functools.partial(job_options, job))
+    return latest_date.without_date(
+        request, job, translation.default_day, environ, functools.partial(job_options, job)
+    )
 
 
 def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int:
@@ -121,8 +127,19 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     spark = build(request, settings, host, install_paths(host, settings, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
     if request.has("--explain"):
-        first = [*uncompiled(job, host.package, unavailable_reason()), *counted_by_spark(job, reason)]
-        _echo(explanation(command, spark, settings, first, Path(request.job or "").name if job is None else job.name))
+        first = [
+            *uncompiled(job, host.package, unavailable_reason()),
+            *counted_by_spark(job, reason),
+        ]
+        _echo(
+            explanation(
+                command,
+                spark,
+                settings,
+                first,
+                Path(request.job or "").name if job is None else job.name,
+            )
+        )
     if request.has("--dry-run"):
         _echo(command.shell() if command is spark else f"{command.shell()}\n\n{instead(spark)}")
     if request.has("--explain") or request.has("--dry-run"):
@@ -145,14 +162,22 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     for note in command.notes:
         sys.stderr.write(f"run_spark: {note}\n")
     measure = watching.measuring(command, request, job, settings, environ)
-    return run(command, environ, watching.watching_processes(request, settings, environ, measure), measure)
+    return run(
+        command, environ, watching.watching_processes(request, settings, environ, measure), measure
+    )
 
 
 def with_engine(
-    spark: Command, request: Request, job: Job | None, options: Mapping[str, Any], settings: Settings, host: Host
+    spark: Command,
+    request: Request,
+    job: Job | None,
+    options: Mapping[str, Any],
+    settings: Settings,
+    host: Host,
 ) -> tuple[Command, str]:
-    """Return the command of the engine that is chosen, and why that is Spark: ``spark`` itself, or the same job counted
-    by processes of this host. ``options``: the job's own, parsed.
+    """Return the command of the engine that is chosen, and why that is Spark: ``spark``
+    itself, or the same job counted by processes of this host. ``options``: the job's
+    own, parsed.
     """
     if spark.mode == "python":
         return spark, ""
@@ -168,7 +193,9 @@ def with_engine(
 
 def instead(spark: Command) -> str:
     """Return the command of Spark as a comment for a shell."""
-    return "\n".join(["# With --engine spark:", *(f"# {line}" for line in spark.shell().splitlines())])
+    return "\n".join(
+        ["# With --engine spark:", *(f"# {line}" for line in spark.shell().splitlines())]
+    )
 
 
 def built_in(name: str) -> Job | None:
@@ -198,7 +225,9 @@ def built_in(name: str) -> Job | None:
             return None
         if script_lines.is_script(name):
             raise script_lines.ScriptNotIncluded(name) from None
-        raise UsageError(f"{error.problem}, and no file of that name here", next_step=error.next_step) from None
+        raise UsageError(
+            f"{error.problem}, and no file of that name here", next_step=error.next_step
+        ) from None
 
 
 def load_signature(name: str) -> Signature | None:
@@ -210,14 +239,16 @@ def load_signature(name: str) -> Signature | None:
     return {
         spelling: not (getattr(option, "is_flag", False) or getattr(option, "count", False))
         for option in options
-        # --engine is run_spark's, which passes its choice on by the job's hidden option of that name.
+        # --engine is run_spark's, which passes its choice on by the job's hidden option
+        # of that name.
         if option.name != "engine"
         for spelling in (*option.opts, *option.secondary_opts)
     }
 
 
 def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the job's own options as its command parses them: a wrong date is reported before a JVM starts.
+    """Return the job's own options as its command parses them: a wrong date is reported
+    before a JVM starts.
 
     Raises UsageError (2) with click's message.
     """
@@ -225,7 +256,9 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
         return load_command(job).make_context(f"run_spark {job.name}", list(arguments)).params
     except click.UsageError as error:
         message = error.format_message()
-        raise UsageError(message, where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help") from None
+        raise UsageError(
+            message, where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help"
+        ) from None
 
 
 def install_paths(host: Host, settings: Settings, events: str | None) -> InstallPaths:
@@ -240,7 +273,9 @@ def install_paths(host: Host, settings: Settings, events: str | None) -> Install
 
 
 def private_key(settings: Settings) -> str:
-    """Return the pseudonyms' key as a file that travels: Spark keeps it in a folder that only this user reads."""
+    """Return the pseudonyms' key as a file that travels: Spark keeps it in a folder
+    that only this user reads.
+    """
     path = settings.state_dir / pseudonyms.KEY_FILE
     pseudonyms.load_or_make(path)
     return str(path)
@@ -251,6 +286,7 @@ def _echo(text: str) -> int:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        # `run_spark --help | head` is no error; nothing may be flushed into the closed pipe at exit.
+        # `run_spark --help | head` is no error; nothing may be flushed into the closed
+        # pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0

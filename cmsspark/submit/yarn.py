@@ -1,4 +1,6 @@
-"""An application on YARN, as run_spark follows it: its id and page, whether it starts, and why it failed."""
+"""An application on YARN, as run_spark follows it: its id and page, whether it starts,
+and why it failed.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,25 @@ from typing import Any, Final, TypeVar
 from cmsspark.base.errors import Exit, NotReady
 
 T = TypeVar("T")
-#: What ``etc/log4j2.properties`` puts before lines of Spark's YARN client; newlines of a message are `` | `` there.
+#: What ``etc/log4j2.properties`` puts before lines of Spark's YARN client; newlines of
+#: a message are `` | `` there.
 MARK: Final = "@yarn_"
 _PROPERTY: Final = re.compile(
-    r"<property>\s*<name>\s*([^<\s]+)\s*</name>\s*<value>\s*([^<]*?)\s*</value>.*?</property>", re.DOTALL
+    r"<property>\s*<name>\s*([^<\s]+)\s*</name>\s*<value>\s*([^<]*?)\s*</value>.*?</property>",
+    re.DOTALL,
 )
 _APPLICATION: Final = re.compile(r"\b(application_\d+_\d+)\b")
 _STATE: Final = re.compile(r"Application report for \S+ \(state: (\w+)\)")
 _FIELD: Final = re.compile(r"(diagnostics|final status|tracking URL): (.*?)(?= \| \t |$)")
 _EXITED: Final = re.compile(r"User application exited with (?:status )?(\d+)")
 _OURS: Final = re.compile(r"^run_spark: .*(?:\n  (?:where|found|next): .*)*", re.MULTILINE)
-_RAISED: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
+_RAISED: Final = re.compile(
+    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE
+)
 #: A line that ends in a colon has its exception on the next one.
 _OF_THE_JVM: Final = re.compile(
-    r"^(?:Caused by: |Exception in thread \S+ |\S+ \S+ ERROR \S+ )(?:.*: *\n(?=\S).*|.*)", re.MULTILINE
+    r"^(?:Caused by: |Exception in thread \S+ |\S+ \S+ ERROR \S+ )(?:.*: *\n(?=\S).*|.*)",
+    re.MULTILINE,
 )
 #: How a driver in client mode tells that YARN ended its application.
 _GONE: Final = re.compile(r"YARN application has (?:exited unexpectedly|already ended)")
@@ -77,7 +84,9 @@ def active_nodes(environ: Mapping[str, str]) -> int | None:
 
 
 def smallest_node(environ: Mapping[str, str]) -> int | None:
-    """Return the bytes of memory that YARN gives on its smallest node, or None if its pages do not say."""
+    """Return the bytes of memory that YARN gives on its smallest node, or None if its
+    pages do not say.
+    """
 
     def smallest(answer: Any) -> int:
         nodes = (answer["nodes"] or {}).get("node", [])
@@ -144,7 +153,9 @@ class Application:
             self.log(f"follow it at {page}")
 
     def overhear(self, line: str) -> None:
-        """Take in a line of the driver's own, in client mode: it tells of containers that ended badly."""
+        """Take in a line of the driver's own, in client mode: it tells of containers
+        that ended badly.
+        """
         failed = FAILED.search(line)
         if failed:
             self.failed = failed.group(1)
@@ -168,9 +179,16 @@ class Application:
 
 
 def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:
-    """Return the container that failed and what it says: our message, else the last exception, else the end."""
+    """Return the container that failed and what it says: our message, else the last
+    exception, else the end.
+    """
     drivers = [name for name in logs if name.endswith("_000001")]
-    failed = [name for driver in drivers for name in FAILED.findall(logs[driver].get("stderr", "")) if name in logs]
+    failed = [
+        name
+        for driver in drivers
+        for name in FAILED.findall(logs[driver].get("stderr", ""))
+        if name in logs
+    ]
     if not logs:
         return "", ""
     name = (failed or drivers or sorted(logs))[-1]
@@ -183,11 +201,16 @@ def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:
 
 
 def fetch_logs(application: str, submit: str, environ: Mapping[str, str]) -> dict[str, Logs]:
-    """Return what the application's containers wrote, by container; empty where YARN does not give it."""
+    """Return what the application's containers wrote, by container; empty where YARN
+    does not give it.
+    """
     with tempfile.TemporaryDirectory(prefix="cmsspark-logs-") as folder:
         _ask_yarn(["logs", application, folder], submit, environ)
         files = sorted(Path(folder).rglob("container_*"))
-        return {file.name: sections(file.read_text(encoding="utf-8", errors="replace")) for file in files}
+        return {
+            file.name: sections(file.read_text(encoding="utf-8", errors="replace"))
+            for file in files
+        }
 
 
 def sections(text: str) -> Logs:
@@ -207,7 +230,12 @@ def _ask_yarn(argv: list[str], submit: str, environ: Mapping[str, str]) -> bool:
     command = [submit, "--master", "local[1]", "--conf", python, script, *argv]
     try:
         run = subprocess.run(
-            command, env=dict(environ), capture_output=True, timeout=_LOGS_DEADLINE_S, check=False, cwd=os.sep
+            command,
+            env=dict(environ),
+            capture_output=True,
+            timeout=_LOGS_DEADLINE_S,
+            check=False,
+            cwd=os.sep,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

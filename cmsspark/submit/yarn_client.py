@@ -1,4 +1,5 @@
-"""What ``yarn.py`` has a small JVM do: ``logs APPLICATION FOLDER`` or ``kill APPLICATION``, with Spark's own jars.
+"""What ``yarn.py`` has a small JVM do: ``logs APPLICATION FOLDER`` or ``kill
+APPLICATION``, with Spark's own jars.
 
 It stands alone: spark-submit starts it by its path.
 """
@@ -36,13 +37,17 @@ def main(argv: list[str]) -> int:
 
 
 def fetch(jvm: Any, conf: Any, application: Any, folder: str) -> bool:
-    """Copy the logs that YARN has collected; False while those of the first container are not among them."""
+    """Copy the logs that YARN has collected; False while those of the first container
+    are not among them.
+    """
     api = jvm.org.apache.hadoop.yarn.logaggregation
     helper = api.LogCLIHelpers()
     helper.setConf(conf)
     request = api.ContainerLogsRequest()
     request.setAppId(application)
-    request.setAppOwner(jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().getShortUserName())
+    request.setAppOwner(
+        jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().getShortUserName()
+    )
     request.setOutputLocalDir(folder)
     request.setBytes(1 << 20)
     names = jvm.java.util.HashSet()

@@ -1,4 +1,5 @@
-"""Trains a network on a sample of events, on one worker or on those that `cmsspark lab train run` starts.
+"""Trains a network on a sample of events, on one worker or on those that `cmsspark lab
+train run` starts.
 
 cmsspark lab train run etc/training/train_events.py --workers 2 -- SAMPLE --model hlf --epochs 6
 """

@@ -1,4 +1,6 @@
-"""What people type wrongly ends in 2 with what would be right, whatever it is and whichever command takes it."""
+"""What people type wrongly ends in 2 with what would be right, whatever it is and
+whichever command takes it.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,77 @@ from cmsspark.store.job_index import JOBS, find_job
 from cmsspark.submit.job_commands import load_command
 
 WRONG_DAYS = (
-    "", " ", "2026", "202601", "2026011", "202601155", "2026-1-15", "2026-01-1", "26-01-15", "2026/01-15", "15-01-2026",
-    "15.01.2026", "2026-01-15T00:00:00", "2026-01-15 ", " 20260115", "20260115\n", "2026-0115", "202601-15", "20260230",
-    "2026-02-29", "20261301", "20260100", "20260001", "00000101", "-20260115", "+2026015", "0x20260115", "1768435200",
-    "yesterday", "today", "null", "None", "*", "2026-01-*", "20260115,20260116", "20260115-20260116", "../20260115",
-    "$(date)", "`date`", "20260115; ls", "２０２６０１１５", "٢٠٢٦٠١١٥", "2026−01−15", "\udcff", "2026-01-15\0",
-)  # fmt: skip
+    "",
+    " ",
+    "2026",
+    "202601",
+    "2026011",
+    "202601155",
+    "2026-1-15",
+    "2026-01-1",
+    "26-01-15",
+    "2026/01-15",
+    "15-01-2026",
+    "15.01.2026",
+    "2026-01-15T00:00:00",
+    "2026-01-15 ",
+    " 20260115",
+    "20260115\n",
+    "2026-0115",
+    "202601-15",
+    "20260230",
+    "2026-02-29",
+    "20261301",
+    "20260100",
+    "20260001",
+    "00000101",
+    "-20260115",
+    "+2026015",
+    "0x20260115",
+    "1768435200",
+    "yesterday",
+    "today",
+    "null",
+    "None",
+    "*",
+    "2026-01-*",
+    "20260115,20260116",
+    "20260115-20260116",
+    "../20260115",
+    "$(date)",
+    "`date`",
+    "20260115; ls",
+    "２０２６０１１５",
+    "٢٠٢٦٠١١٥",
+    "2026−01−15",
+    "\udcff",
+    "2026-01-15\0",
+)
 HOSTILE_NAMES = (
-    "../dbs_aaa", "dbs_aaa/../dbs_aaa", "/etc/passwd", "dbs_aaa;ls", "dbs_aaa && ls", "$(ls)", "`ls`", "dbs_aaa|cat",
-    "*", "dbs_*", "", " ", ".", "..", "dbs_aaa ", "DBS_AAA", "dbs_aaa.py.py", "dbs_aaa\n", "-x", "~", "a\0b",
-    "<script>", "=cmd()",
-)  # fmt: skip
+    "../dbs_aaa",
+    "dbs_aaa/../dbs_aaa",
+    "/etc/passwd",
+    "dbs_aaa;ls",
+    "dbs_aaa && ls",
+    "$(ls)",
+    "`ls`",
+    "dbs_aaa|cat",
+    "*",
+    "dbs_*",
+    "",
+    " ",
+    ".",
+    "..",
+    "dbs_aaa ",
+    "DBS_AAA",
+    "dbs_aaa.py.py",
+    "dbs_aaa\n",
+    "-x",
+    "~",
+    "a\0b",
+    "<script>",
+    "=cmd()",
+)
 
 
 @pytest.mark.parametrize("text", WRONG_DAYS)
@@ -81,13 +143,23 @@ def test_any_text_is_a_day_of_the_calendar_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["/x;ls", "$(ls)", "`ls`", "a b", "*", "<script>", "=cmd()", "{x}", "%2e%2e", "'", '"']
+    "value",
+    ["/x;ls", "$(ls)", "`ls`", "a b", "*", "<script>", "=cmd()", "{x}", "%2e%2e", "'", '"'],
 )
 def test_what_shells_read_in_a_folders_name_is_a_name(tmp_path: Path, value: str) -> None:
     root = tmp_path / value.lstrip("/")
     own = tmp_path / "cmsspark.yaml"
     own.write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
-    arguments = ["--date", "20190615", "--root", str(root), "--fout", str(tmp_path / "out"), "--settings", str(own)]
+    arguments = [
+        "--date",
+        "20190615",
+        "--root",
+        str(root),
+        "--fout",
+        str(tmp_path / "out"),
+        "--settings",
+        str(own),
+    ]
     with pytest.raises(errors.InputMissing) as error:
         reporting.run_click(load_command(find_job("dbs_aaa")), "dbs_aaa", arguments)
     assert str(root) in str(error.value)

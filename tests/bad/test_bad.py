@@ -69,7 +69,9 @@ def refusal(bad: Bad, *, accept_damaged: bool = False) -> str:
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-def test_acceptance_changes_nothing_for_whole_files_and_makes_no_malformed_ones_of_damaged(stream: str) -> None:
+def test_acceptance_changes_nothing_for_whole_files_and_makes_no_malformed_ones_of_damaged(
+    stream: str,
+) -> None:
     def check(bad: Bad) -> None:
         if bad.bins is not None:
             assert bins_of(bad, accept_damaged=True) == +Counter(bad.bins)
@@ -91,21 +93,30 @@ def test_the_corpus_is_written_with_its_expectations(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("feed", ["direct", "spark"])
-def test_all_files_that_have_bins_make_a_day_with_their_sums(spark: object, tmp_path: Path, feed: str) -> None:
+def test_all_files_that_have_bins_make_a_day_with_their_sums(
+    spark: object, tmp_path: Path, feed: str
+) -> None:
     place = Place(tmp_path)
     wanted: dict[str, Counter[str]] = {}
-    # Hadoop tells gzip by its name: through Spark such a file is lines of garbage, which the tolerance stops.
+    # Hadoop tells gzip by its name: through Spark such a file is lines of garbage,
+    # which the tolerance stops.
     left_out = "gzip not named so" if feed == "spark" else ""
     accepted = []
-    for number, bad in enumerate(bad for bad in FILES if bad.bins is not None and bad.name != left_out):
-        place.tree.folder(FOLDERS[bad.stream]).joinpath(f"{number:03}-{bad.file}").write_bytes(bad.content)
+    for number, bad in enumerate(
+        bad for bad in FILES if bad.bins is not None and bad.name != left_out
+    ):
+        place.tree.folder(FOLDERS[bad.stream]).joinpath(f"{number:03}-{bad.file}").write_bytes(
+            bad.content
+        )
         if set(+Counter(bad.bins)) == {"malformed"}:
             accepted += ["--accept-damaged", f"{number:03}-{bad.file}"]
         else:
             wanted.setdefault(bad.stream, Counter()).update(bad.bins or {})
     assert place.run("data_aggregation", "--max-malformed", "100%", "--feed", feed, *accepted) == 0
     for stream, found in place.manifest("partials")["reconciliation"].items():
-        in_dbs_or_not = found["matched"] + sum(found["unmatched"].values()) - found["unmatched"]["no_lfn"]
+        in_dbs_or_not = (
+            found["matched"] + sum(found["unmatched"].values()) - found["unmatched"]["no_lfn"]
+        )
         told = {
             "matched": in_dbs_or_not,
             "no_lfn": found["unmatched"]["no_lfn"],
@@ -114,13 +125,20 @@ def test_all_files_that_have_bins_make_a_day_with_their_sums(spark: object, tmp_
         assert +Counter(told) == +wanted[stream], stream
 
 
-REFUSED = ("aaa-gzip_cut_at_byte_10", "eos-gzip_cut_in_its_second_member", "cmssw-text_named_gz",
-           "crab-Avro_of_snappy_with_another_sync_marker", "crab-a_block_that_names_too_few_records",
-           "crab-a_snappy_block_of_another_CRC")  # fmt: skip
+REFUSED = (
+    "aaa-gzip_cut_at_byte_10",
+    "eos-gzip_cut_in_its_second_member",
+    "cmssw-text_named_gz",
+    "crab-Avro_of_snappy_with_another_sync_marker",
+    "crab-a_block_that_names_too_few_records",
+    "crab-a_snappy_block_of_another_CRC",
+)
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refused_file_fails_the_run_by_name_and_no_result_is_stored(spark: object, tmp_path: Path, name: str) -> None:
+def test_a_refused_file_fails_the_run_by_name_and_no_result_is_stored(
+    spark: object, tmp_path: Path, name: str
+) -> None:
     (bad,) = (bad for bad in FILES if str(bad) == name)
     place = Place(tmp_path)
     place.tree.folder(FOLDERS[bad.stream]).joinpath(bad.file).write_bytes(bad.content)

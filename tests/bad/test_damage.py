@@ -1,4 +1,6 @@
-"""Each byte of small files flipped, and each cut: an error that names the file, or bins that add up to its lines."""
+"""Each byte of small files flipped, and each cut: an error that names the file, or bins
+that add up to its lines.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def damaged(content: bytes, masks: tuple[int, ...] = (0x01, 0x80, 0xFF)) -> Iter
 def lines_of(text: bytes) -> int:
     """Records by a plain count: lines that are not blank."""
     return sum(
-        bool(line.strip(b" \t")) for line in text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").split(b"\n")
+        bool(line.strip(b" \t"))
+        for line in text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").split(b"\n")
     )
 
 
@@ -53,7 +56,9 @@ def counted(stream: str, content: bytes, file: str) -> int | None:
     try:
         for batch in reader_of(stream).file(io.BytesIO(content), file):
             read += batch.read
-            binned += len(batch.unpack().lfns) + len(batch.malformed) + batch.no_lfn + batch.write_only
+            binned += (
+                len(batch.unpack().lfns) + len(batch.malformed) + batch.no_lfn + batch.write_only
+            )
             binned += sum(batch.out_of_day.values())
     except DataError as error:
         assert error.where == file
@@ -75,7 +80,8 @@ def test_gzip_is_refused_or_whole_whatever_byte_is_damaged(level: int) -> None:
     for content in damaged(packed):
         found = counted("aaa", content, "part-0.json.gz")
         refused += found is None
-        # What is cut down to nothing is a file of nothing; damage to the header's unused bytes does no harm.
+        # What is cut down to nothing is a file of nothing; damage to the header's
+        # unused bytes does no harm.
         assert found in (None, 3) or not content
     assert refused > len(packed) * 4
 
@@ -94,9 +100,14 @@ def test_avro_is_refused_or_whole_whatever_byte_is_damaged(codec: str) -> None:
 
 
 def test_a_dumps_rows_are_refused_or_all_read_whatever_byte_is_damaged() -> None:
-    rows = (b"%d,/a/b%d/RAW,1,1,1,1,1,1,1,1,null,null,1.5e9,me,null,null\n" % (number, number) for number in range(6))
+    rows = (
+        b"%d,/a/b%d/RAW,1,1,1,1,1,1,1,1,null,null,1.5e9,me,null,null\n" % (number, number)
+        for number in range(6)
+    )
     for changed in damaged(b"".join(rows)):
-        pieces = read_table(io.BytesIO(changed), input_table("dbs/DATASETS"), ["dataset_id", "dataset"], "part-0")
+        pieces = read_table(
+            io.BytesIO(changed), input_table("dbs/DATASETS"), ["dataset_id", "dataset"], "part-0"
+        )
         try:
             found = sum(piece.num_rows for piece in pieces)
         except DataError as error:
@@ -117,7 +128,9 @@ def harm(content: bytes, rng: random.Random) -> bytes:
 
 
 def sampled_run(place: Place, seed: int) -> None:
-    """A day of four streams with one file damaged: it fails by name, or its bins add up to its lines."""
+    """A day of four streams with one file damaged: it fails by name, or its bins add up
+    to its lines.
+    """
     rng = random.Random(seed)
     tree = place.tree
     written: dict[str, list[tuple[Path, bytes]]] = {}
@@ -126,7 +139,9 @@ def sampled_run(place: Place, seed: int) -> None:
         for part in range(2):
             text = b"\n".join([build()] * 12) + b"\n"
             ending = ".json.gz" if part else ".json"
-            written.setdefault(stream, []).append((tree.folder(folders[stream]) / f"part-{part}{ending}", text))
+            written.setdefault(stream, []).append(
+                (tree.folder(folders[stream]) / f"part-{part}{ending}", text)
+            )
     jobs = container(CRAB_FIELDS, [cases_avro.CRAB] * 12, codec="snappy", block=4)
     written["crab"] = [(tree.folder("crab avro") / "part-0.avro", jobs)]
     for stream in written:
@@ -136,7 +151,11 @@ def sampled_run(place: Place, seed: int) -> None:
     path, _ = rng.choice(written[stream])
     before = path.read_bytes()
     path.write_bytes(harm(before, rng))
-    lines = {name: sum(lines_of(text) for _, text in found) for name, found in written.items() if name != "crab"}
+    lines = {
+        name: sum(lines_of(text) for _, text in found)
+        for name, found in written.items()
+        if name != "crab"
+    }
     lines["crab"] = 12
     try:
         assert place.run("data_aggregation", "--max-malformed", "100%") == 0
@@ -149,16 +168,25 @@ def sampled_run(place: Place, seed: int) -> None:
     told = {name: one["read"] for name, one in found.items()}
     assert told == lines or (stream == "crab" and told["crab"] in (4, 8))
     for one in found.values():
-        rest = sum(one["unmatched"].values()) + one["malformed"] + one["out_of_day"] + one["write_only"]
+        rest = (
+            sum(one["unmatched"].values())
+            + one["malformed"]
+            + one["out_of_day"]
+            + one["write_only"]
+        )
         assert one["read"] == one["matched"] + rest
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_run_on_a_damaged_day_fails_by_name_or_adds_up(spark: object, tmp_path: Path, seed: int) -> None:
+def test_a_run_on_a_damaged_day_fails_by_name_or_adds_up(
+    spark: object, tmp_path: Path, seed: int
+) -> None:
     sampled_run(Place(tmp_path), seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4, 34))
-def test_more_runs_on_damaged_days_fail_by_name_or_add_up(spark: object, tmp_path: Path, seed: int) -> None:
+def test_more_runs_on_damaged_days_fail_by_name_or_add_up(
+    spark: object, tmp_path: Path, seed: int
+) -> None:
     sampled_run(Place(tmp_path), seed)

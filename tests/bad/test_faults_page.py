@@ -23,4 +23,6 @@ def test_every_test_that_the_page_names_exists() -> None:
     for file in set(re.findall(r"`(tests/[\w/]+\.py)", PAGE)):
         assert (TOP / file).is_file(), file
     for file, name in set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", PAGE)):
-        assert re.search(rf"^def {name}\(", (TOP / file).read_text(encoding="utf-8"), re.MULTILINE), name
+        assert re.search(
+            rf"^def {name}\(", (TOP / file).read_text(encoding="utf-8"), re.MULTILINE
+        ), name

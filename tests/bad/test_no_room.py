@@ -1,4 +1,6 @@
-"""Processes without room: little memory, full disks, signals while modules are imported. One line, one code."""
+"""Processes without room: little memory, full disks, signals while modules are
+imported. One line, one code.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ def cms(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(
-    folder: Path, program: str, *words: str, megabytes: int | None = None, before: tuple[str, ...] = ()
+    folder: Path,
+    program: str,
+    *words: str,
+    megabytes: int | None = None,
+    before: tuple[str, ...] = (),
 ) -> subprocess.CompletedProcess[str]:
     """A command in ``folder``, which has its settings; ``megabytes``: of address space."""
 
@@ -53,7 +59,14 @@ def run(
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(TOP)}
     command = [*before, sys.executable, "-c", program, *words]
     return subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=600
+        command,
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limit,
+        timeout=600,
     )
 
 
@@ -63,19 +76,32 @@ def assert_orderly(done: subprocess.CompletedProcess[str]) -> None:
     assert "Traceback" not in done.stderr
     assert "bug in cmsspark" not in done.stderr
     if done.returncode:
-        assert len(re.findall(r"^(?:cmsspark|run_spark): ", done.stderr, re.MULTILINE)) == 1, done.stderr
+        assert len(re.findall(r"^(?:cmsspark|run_spark): ", done.stderr, re.MULTILINE)) == 1, (
+            done.stderr
+        )
 
 
-# -- memory ----------------------------------------------------------------------------------------------------
+# -- memory
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("megabytes", [30, 40, 60, 90, 120, 150, 200, 260])
-def test_too_little_memory_is_one_line_and_a_documented_code(tmp_path: Path, cms: Path, megabytes: int) -> None:
+def test_too_little_memory_is_one_line_and_a_documented_code(
+    tmp_path: Path, cms: Path, megabytes: int
+) -> None:
     store_day(tmp_path / "store", [row(number) for number in range(50)])
     day = ("--date", "2026-01-15")
     assert_orderly(run(tmp_path, CMSSPARK, "status", megabytes=megabytes))
     assert_orderly(run(tmp_path, CMSSPARK, "publish", *day, megabytes=megabytes))
-    job = ("data_aggregation", *day, "--root", str(cms), "--fout", str(tmp_path / "new"), "--local")
+    job = (
+        "data_aggregation",
+        *day,
+        "--root",
+        str(cms),
+        "--fout",
+        str(tmp_path / "new"),
+        "--local",
+    )
     done = run(tmp_path, RUN_SPARK, *job, megabytes=megabytes)
     assert_orderly(done)
     if done.returncode:
@@ -83,7 +109,9 @@ def test_too_little_memory_is_one_line_and_a_documented_code(tmp_path: Path, cms
         assert not list((tmp_path / "new").rglob("CURRENT"))
 
 
-def test_a_limit_of_the_process_is_named_and_a_full_host_may_have_room_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_of_the_process_is_named_and_a_full_host_may_have_room_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for error in (
         MemoryError(),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
@@ -107,7 +135,9 @@ def test_other_errors_are_no_shortage_of_memory() -> None:
         assert not is_shortage(error)
 
 
-def test_a_table_that_no_memory_is_left_for_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_no_memory_is_left_for_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from cmsspark.filesystems.storage import LocalFiles
     from cmsspark.store.results import current
 
@@ -115,7 +145,9 @@ def test_a_table_that_no_memory_is_left_for_is_not_damaged(tmp_path: Path, monke
     stored = current(LocalFiles(), str(tmp_path), "data_aggregation", "data_aggregation", DAY)
 
     def refuse(*arguments: object, **options: object) -> None:
-        raise OSError("Unknown error: Failed to launch worker thread: Resource temporarily unavailable")
+        raise OSError(
+            "Unknown error: Failed to launch worker thread: Resource temporarily unavailable"
+        )
 
     monkeypatch.setattr("pyarrow.parquet.ParquetFile", refuse)
     with pytest.raises(OSError) as error:
@@ -123,14 +155,17 @@ def test_a_table_that_no_memory_is_left_for_is_not_damaged(tmp_path: Path, monke
     assert isinstance(as_ours(error.value), NotReady)
 
 
-# -- disks -----------------------------------------------------------------------------------------------------
+# -- disks
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_a_full_store_is_not_reported_as_spark_s_folder() -> None:
     full = OSError(errno.ENOSPC, "No space left on device", "/store/part-00000")
     for error in (
         full,
-        OutputError("this cannot be written", where="/store/part-00000", found="No space left on device"),
+        OutputError(
+            "this cannot be written", where="/store/part-00000", found="No space left on device"
+        ),
     ):
         found = unwrap_cause(error)
         assert isinstance(found, OutputError) and found.where == "/store/part-00000"
@@ -141,15 +176,22 @@ def test_a_full_store_is_not_reported_as_spark_s_folder() -> None:
         "o.a.h.mapreduce.lib.output.FileOutputCommitter.x",
     ):
         found = unwrap_cause(Exception(text.format(at)))
-        assert isinstance(found, OutputError) and "spark.local.dir" not in str(found) and "store" in str(found)
-    spilling = unwrap_cause(Exception(text.format("o.a.s.util.collection.unsafe.sort.UnsafeSorterSpillWriter.write")))
+        assert (
+            isinstance(found, OutputError)
+            and "spark.local.dir" not in str(found)
+            and "store" in str(found)
+        )
+    spilling = unwrap_cause(
+        Exception(text.format("o.a.s.util.collection.unsafe.sort.UnsafeSorterSpillWriter.write"))
+    )
     assert "spark.local.dir" in str(spilling)
 
 
 def _can_mount() -> bool:
     words = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
     return (
-        shutil.which("unshare") is not None and not subprocess.run(words, capture_output=True, check=False).returncode
+        shutil.which("unshare") is not None
+        and not subprocess.run(words, capture_output=True, check=False).returncode
     )
 
 
@@ -157,7 +199,9 @@ if _can_mount():  # an account that may not has the test above
 
     @pytest.mark.parametrize("kilobytes", [8, 40, 100])
     @pytest.mark.parametrize("name", ["store", "state", "cache"])
-    def test_a_full_disk_is_named_and_keeps_no_stray_file(tmp_path: Path, cms: Path, name: str, kilobytes: int) -> None:
+    def test_a_full_disk_is_named_and_keeps_no_stray_file(
+        tmp_path: Path, cms: Path, name: str, kilobytes: int
+    ) -> None:
         disk = tmp_path / name
         disk.mkdir()
         kept = tmp_path / "kept"
@@ -183,15 +227,23 @@ if _can_mount():  # an account that may not has the test above
             assert str(disk) in done.stderr
             assert "spark.local.dir" not in done.stderr
             left = [Path(line).relative_to(disk) for line in kept.read_text().splitlines()]
-            databases = [f"{name}.sqlite{end}" for name in ("runs", "processes") for end in ("", "-wal", "-shm")]
-            # What a run used is kept with the run, of as many runs and bytes as `monitor` of the settings says.
+            databases = [
+                f"{name}.sqlite{end}"
+                for name in ("runs", "processes")
+                for end in ("", "-wal", "-shm")
+            ]
+            # What a run used is kept with the run, of as many runs and bytes as
+            # `monitor` of the settings says.
             known = (".leases", *databases, "monitor", "pseudonym.key")
             # A snapshot that is complete has a meta.json; a later one had no room.
             whole = {path.parent for path in left if path.name == "meta.json"}
-            assert not [path for path in left if path.parts[0] not in known and path.parent not in whole], left
+            assert not [
+                path for path in left if path.parts[0] not in known and path.parent not in whole
+            ], left
 
 
-# -- signals ---------------------------------------------------------------------------------------------------
+# -- signals
+# ---------------------------------------------------------------------------------------------------
 
 _SIGNALLED = """
 import importlib.abc, os, sys
@@ -221,7 +273,9 @@ sys.meta_path.insert(0, Signals())
 def test_a_signal_while_modules_are_imported_ends_with_75_and_one_line(
     tmp_path: Path, program: str, module: str, words: tuple[str, ...], number: int
 ) -> None:
-    done = run(tmp_path, _SIGNALLED.format(module=module, number=int(number), program=program), *words)
+    done = run(
+        tmp_path, _SIGNALLED.format(module=module, number=int(number), program=program), *words
+    )
     assert done.returncode == 75, done.stderr
     name = "run_spark" if program == RUN_SPARK else "cmsspark"
     assert done.stderr.strip() == f"{name}: interrupted; run the same command again to finish"
@@ -231,7 +285,15 @@ def test_a_signal_while_modules_are_imported_ends_with_75_and_one_line(
 def test_little_address_space_is_enough_for_a_day_and_ends_no_process_after_it_is_stored(
     tmp_path: Path, cms: Path, job: str
 ) -> None:
-    options = ("--date", "2026-01-15", "--root", str(cms), "--fout", str(tmp_path / "new"), "--local")
+    options = (
+        "--date",
+        "2026-01-15",
+        "--root",
+        str(cms),
+        "--fout",
+        str(tmp_path / "new"),
+        "--local",
+    )
     done = run(tmp_path, RUN_SPARK, job, *options, megabytes=1_536)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     assert list((tmp_path / "new").rglob("CURRENT"))

@@ -1,4 +1,6 @@
-"""What a person sees of a run that fails: the error in our words, and no trace of a program but with ``--debug``."""
+"""What a person sees of a run that fails: the error in our words, and no trace of a
+program but with ``--debug``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ from tests.commands import LIGHT_JVM
 from tests.corpus.json_lines import aaa
 from tests.run.places import Place
 
-TRACES = ("Traceback", '  File "', "\tat ", "Caused by:", "java.lang", "panicked", ".py:", ".scala:")
+TRACES = (
+    "Traceback",
+    '  File "',
+    "\tat ",
+    "Caused by:",
+    "java.lang",
+    "panicked",
+    ".py:",
+    ".scala:",
+)
 
 
 @pytest.fixture
@@ -24,24 +35,44 @@ def place(tmp_path: Path) -> Place:
 
 def run_spark(place: Place, *words: str) -> tuple[int, str]:
     """The exit code and all that is printed, as a person types it."""
-    command = [sys.executable, "-c", "from cmsspark.submit import main; main()", "dbs_aaa.py", "--date", "20190615"]
+    command = [
+        sys.executable,
+        "-c",
+        "from cmsspark.submit import main; main()",
+        "dbs_aaa.py",
+        "--date",
+        "20190615",
+    ]
     command += ["--root", f"{place.folder}/root", "--settings", str(place.settings), *words]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SPARK_", "PYSPARK_"))
+    }
     top = str(Path(__file__).resolve().parents[2])
     done = subprocess.run(
-        command, cwd=place.folder, env={**environ, "PYTHONPATH": top}, capture_output=True, text=True, timeout=300
+        command,
+        cwd=place.folder,
+        env={**environ, "PYTHONPATH": top},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     return done.returncode, done.stdout + done.stderr
 
 
 def cut(place: Place) -> Path:
-    """A day of many small parts, one of them cut: its task fails while others are at work or start."""
+    """A day of many small parts, one of them cut: its task fails while others are at
+    work or start.
+    """
     folder = place.tree.folder("aaa enr")
     whole = gzip.compress(b"\n".join([aaa()] * 3000), mtime=0)
     for number in range(60):
         (folder / f"part-{number:05}.json.gz").write_bytes(whole)
     file = folder / "part-00030.json.gz"
-    file.write_bytes(gzip.compress(b"\n".join([aaa({"unique_id": "another"})] * 3000), mtime=0)[:-20])
+    file.write_bytes(
+        gzip.compress(b"\n".join([aaa({"unique_id": "another"})] * 3000), mtime=0)[:-20]
+    )
     return file
 
 
@@ -50,9 +81,13 @@ BY_SPARK = ("--conf", "spark.sql.shuffle.partitions=3", *LIGHT_JVM)
 
 
 @pytest.mark.parametrize(
-    "words", [(), BY_SPARK, (*BY_SPARK, "--feed", "spark")], ids=["as it is", "tasks of Spark", "files read by Spark"]
+    "words",
+    [(), BY_SPARK, (*BY_SPARK, "--feed", "spark")],
+    ids=["as it is", "tasks of Spark", "files read by Spark"],
 )
-def test_a_damaged_file_is_reported_once_and_without_noise(place: Place, words: tuple[str, ...]) -> None:
+def test_a_damaged_file_is_reported_once_and_without_noise(
+    place: Place, words: tuple[str, ...]
+) -> None:
     file = cut(place)
     code, said = run_spark(place, "--fout", place.fout, *words)
     assert code == 65, said

@@ -1,4 +1,6 @@
-"""Files that may not be read, or are gone, are named with the code that fits. (Root, who may run this, reads all.)"""
+"""Files that may not be read, or are gone, are named with the code that fits. (Root,
+who may run this, reads all.)
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def test_a_log_that_cannot_be_read_is_named(
     make: Any = lambda stream, form, day: Failing(error)  # noqa: E731  # a reader's maker, in one line
     task = Task("aaa", "enr", (str(tmp_path / "part 0"),))
     with pytest.raises(kind) as raised:
-        list(read_tasks([task], TaskContext(DAY, None, None, Pseudonyms(b"k" * 32), make), NUMBERS))
+        list(
+            read_tasks([task], TaskContext(DAY, None, None, Pseudonyms(b"k" * 32), make), NUMBERS)
+        )
     assert (raised.value.exit_code, raised.value.where) == (code, str(tmp_path / "part 0"))
     assert raised.value.found == error.strerror
 
@@ -62,16 +66,27 @@ def test_a_log_that_is_gone_is_named(tmp_path: Path) -> None:
     task = Task("aaa", "enr", (str(tmp_path / "gone"),))
     make: Any = lambda stream, form, day: Failing(OSError())  # noqa: E731
     with pytest.raises(errors.DataError, match="gone"):
-        list(read_tasks([task], TaskContext(DAY, None, None, Pseudonyms(b"k" * 32), make), NUMBERS))
+        list(
+            read_tasks([task], TaskContext(DAY, None, None, Pseudonyms(b"k" * 32), make), NUMBERS)
+        )
 
 
 @pytest.mark.parametrize("name", ["stat", "listdir"])
 @pytest.mark.parametrize(
     ("number", "kind", "code"),
-    [(errno.EIO, errors.DataError, 65), (errno.ESTALE, errors.NotReady, 75), (errno.ELOOP, errors.InputMissing, 66)],
+    [
+        (errno.EIO, errors.DataError, 65),
+        (errno.ESTALE, errors.NotReady, 75),
+        (errno.ELOOP, errors.InputMissing, 66),
+    ],
 )
 def test_what_a_disk_or_a_file_server_refuses_is_named(
-    tmp_path: Path, name: str, number: int, kind: type[errors.CmssparkError], code: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    name: str,
+    number: int,
+    kind: type[errors.CmssparkError],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(place: object) -> None:
         raise OSError(number, os.strerror(number), place)
@@ -85,7 +100,9 @@ def test_what_a_disk_or_a_file_server_refuses_is_named(
     assert raised.value.found in (os.strerror(number), "a loop of links")
 
 
-def test_a_dump_s_file_that_the_disk_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dump_s_file_that_the_disk_refuses_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(files: object, path: str) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -96,7 +113,9 @@ def test_a_dump_s_file_that_the_disk_refuses_is_named(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["stat", "listdir"])
-def test_a_folder_that_may_not_be_listed_is_77(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_may_not_be_listed_is_77(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(place: object) -> None:
         raise PermissionError(13, "Permission denied", place)
 

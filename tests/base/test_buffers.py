@@ -34,9 +34,15 @@ def test_an_array_is_the_one_that_arrow_makes(kind: str, data: st.DataObject) ->
 
 @pytest.mark.parametrize(
     ("values", "kind", "error"),
-    [(["\ud800"], "string", UnicodeEncodeError), ([2**63], "long", OverflowError), ([1.5, "x"], "long", ValueError)],
+    [
+        (["\ud800"], "string", UnicodeEncodeError),
+        ([2**63], "long", OverflowError),
+        ([1.5, "x"], "long", ValueError),
+    ],
 )
-def test_a_value_of_another_kind_is_refused(values: list[Any], kind: str, error: type[Exception]) -> None:
+def test_a_value_of_another_kind_is_refused(
+    values: list[Any], kind: str, error: type[Exception]
+) -> None:
     with pytest.raises(error):
         buffers.array(values, kind)
 

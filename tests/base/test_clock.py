@@ -13,7 +13,9 @@ from cmsspark.base.dates import parse_day
 INSTANT = dates.start_ms(parse_day("2026-01-15")) + (6 * 3600 + 7 * 60 + 8) * 1000 + 999
 
 
-def test_an_instant_is_written_in_utc_whatever_the_hosts_zone_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_instant_is_written_in_utc_whatever_the_hosts_zone_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()
     try:

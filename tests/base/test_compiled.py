@@ -1,4 +1,6 @@
-"""Where the compiled modules come from, and that all goes on where they are missing, foreign or broken."""
+"""Where the compiled modules come from, and that all goes on where they are missing,
+foreign or broken.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,14 @@ print(json.dumps({"why not": compiled.unavailable_reason(), "from": file}))
 """
 
 
-def look(path: Path | str, before: str = "", cwd: Path | str = "/", **environment: str) -> dict[str, Any]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CMSSPARK"))}
+def look(
+    path: Path | str, before: str = "", cwd: Path | str = "/", **environment: str
+) -> dict[str, Any]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "CMSSPARK"))
+    }
     run = subprocess.run(
         [sys.executable, "-c", before + LOOK],
         capture_output=True,
@@ -71,9 +79,16 @@ def test_ci_tests_the_compiled_way() -> None:
 
 
 def test_every_source_is_known() -> None:
-    modules = [".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PACKAGE.rglob("*.pyx")]
+    modules = [
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        for path in PACKAGE.rglob("*.pyx")
+    ]
     assert sorted(compiled.NAMES) == sorted(modules)
-    shared = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.p[xy][di]") if path.suffix != ".pyd"]
+    shared = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.p[xy][di]")
+        if path.suffix != ".pyd"
+    ]
     assert sorted(compiled.SHARED) == sorted(shared)
 
 
@@ -94,7 +109,9 @@ def test_compiled_code_can_be_switched_off(there: None) -> None:
     assert look(PACKAGE.parent, CMSSPARK_COMPILED="")["why not"] == ""
 
 
-def test_the_zip_that_goes_to_executors_reads_by_compiled_code(there: None, tmp_path: Path) -> None:
+def test_the_zip_that_goes_to_executors_reads_by_compiled_code(
+    there: None, tmp_path: Path
+) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     found = look(ship(PACKAGE, tmp_path), TMPDIR=str(scratch))
@@ -113,7 +130,10 @@ Change = Callable[[str, bytes], tuple[str, bytes] | None]
 
 
 def _zip(path: Path, change: Change) -> Path:
-    with zipfile.ZipFile(ship(PACKAGE, path)) as whole, zipfile.ZipFile(path / "other.zip", "w") as changed:
+    with (
+        zipfile.ZipFile(ship(PACKAGE, path)) as whole,
+        zipfile.ZipFile(path / "other.zip", "w") as changed,
+    ):
         for name in whole.namelist():
             if (made := change(name, whole.read(name))) is not None:
                 changed.writestr(*made)
@@ -121,7 +141,9 @@ def _zip(path: Path, change: Change) -> Path:
 
 
 def _looks(path: Path, change: Change) -> set[str]:
-    """Why a zip with this change does not read by compiled code, and why what was unpacked of it does not."""
+    """Why a zip with this change does not read by compiled code, and why what was
+    unpacked of it does not.
+    """
     changed = _zip(path, change)
     with zipfile.ZipFile(changed) as whole:
         whole.extractall(path / "unpacked")
@@ -139,8 +161,12 @@ def _libraries(suffix: str, content: bytes | None = None) -> Change:
     return change
 
 
-@pytest.mark.parametrize("suffix", [".cpython-399-x86_64-linux-gnu.so", ".cp399-win_amd64.pyd", ".txt"])
-def test_what_was_compiled_for_another_python_is_ignored(there: None, tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize(
+    "suffix", [".cpython-399-x86_64-linux-gnu.so", ".cp399-win_amd64.pyd", ".txt"]
+)
+def test_what_was_compiled_for_another_python_is_ignored(
+    there: None, tmp_path: Path, suffix: str
+) -> None:
     assert _looks(tmp_path, _libraries(suffix)) == {"missing"}
 
 
@@ -158,7 +184,9 @@ def test_a_library_of_another_module_is_as_good_as_none(there: None, tmp_path: P
 
 def test_without_one_of_the_libraries_the_others_are_not_used(there: None, tmp_path: Path) -> None:
     gone = f"cmsspark/base/hashed{SUFFIX}"
-    assert _looks(tmp_path, lambda name, content: None if name == gone else (name, content)) == {"missing"}
+    assert _looks(tmp_path, lambda name, content: None if name == gone else (name, content)) == {
+        "missing"
+    }
 
 
 @pytest.mark.parametrize(
@@ -194,7 +222,9 @@ def test_without_sources_what_was_made_together_is_used(there: None, tmp_path: P
 
 
 @pytest.mark.parametrize("module", compiled.NAMES)
-def test_without_sources_what_was_not_made_together_is_not_used(there: None, tmp_path: Path, module: str) -> None:
+def test_without_sources_what_was_not_made_together_is_not_used(
+    there: None, tmp_path: Path, module: str
+) -> None:
     shared = compiled.digests(compiled._read)[module].split()[0].encode()
     library = f"cmsspark/{module.replace('.', '/')}{SUFFIX}"
 
@@ -213,7 +243,10 @@ def test_classes_of_another_module_that_are_not_what_they_were_are_stale(
 ) -> None:
     def change(name: str, content: bytes) -> tuple[str, bytes]:
         if name == f"cmsspark/sources/formats/template_reader{SUFFIX}":
-            return "cmsspark/sources/formats/template_reader.py", f"raise {error}('size changed')".encode()
+            return (
+                "cmsspark/sources/formats/template_reader.py",
+                f"raise {error}('size changed')".encode(),
+            )
         return name, content
 
     assert _looks(tmp_path, change) == {"stale"}

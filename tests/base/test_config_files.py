@@ -1,4 +1,6 @@
-"""YAML files of ours: each error names file and line, the wrong value, what is wanted and the nearest right name."""
+"""YAML files of ours: each error names file and line, the wrong value, what is wanted
+and the nearest right name.
+"""
 
 from __future__ import annotations
 
@@ -40,31 +42,76 @@ MAIL = "daily:\n  mail:\n    to: [a@b]\n    from: c@d\n"
 @pytest.mark.parametrize(
     ("text", "line", "wanted", "found", "next_step"),
     [
-        ("stroe: /s\n", 1, "there is no setting 'stroe'", None, "did you mean store? use one of: store, daily"),
+        (
+            "stroe: /s\n",
+            1,
+            "there is no setting 'stroe'",
+            None,
+            "did you mean store? use one of: store, daily",
+        ),
         ("x: 1\n", 1, "there is no setting 'x'", None, "use one of: store, daily"),
         ("store: 5\n", 1, "store is a text", "5", "put it in quotes"),
         ("store: [a]\n", 1, "store is a text", "['a']", None),
         ("daily: 3\n", 1, "daily has `key: value` lines below it", "3", None),
-        ("daily:\n  dais: 3\n", 2, "there is no setting 'dais' under daily", None, "did you mean days? use one of: "
-         "days, patience, publish, jobs, mail, env, limits"),
+        (
+            "daily:\n  dais: 3\n",
+            2,
+            "there is no setting 'dais' under daily",
+            None,
+            "did you mean days? use one of: days, patience, publish, jobs, mail, env, limits",
+        ),
         ("daily:\n  days: 0\n", 2, "daily.days is a whole number >= 1", "0", None),
         ("daily:\n  days: true\n", 2, "daily.days is a whole number", "True", None),
         ("daily:\n  days: 1.5\n", 2, "daily.days is a whole number", "1.5", None),
         ("daily:\n  patience: long\n", 2, "daily.patience is a number", "'long'", None),
         ("daily:\n  publish: 1\n", 2, "daily.publish is true or false", "1", None),
-        ("daily:\n  jobs: x\n", 2, "daily.jobs is a list", "'x'", "write it as [VALUE, …], or one `- VALUE` a line"),
+        (
+            "daily:\n  jobs: x\n",
+            2,
+            "daily.jobs is a list",
+            "'x'",
+            "write it as [VALUE, …], or one `- VALUE` a line",
+        ),
         ("daily:\n  jobs: [a, 2]\n", 2, "each of daily.jobs is a text", "2", "put it in quotes"),
         ("daily:\n  mail:\n    to: [a]\n", 2, "daily.mail needs `from`", None, None),
-        ("daily:\n  env:\n    A: a\n    B: 2\n", 4, "daily.env.B is a text", "2", "put it in quotes"),
+        (
+            "daily:\n  env:\n    A: a\n    B: 2\n",
+            4,
+            "daily.env.B is a text",
+            "2",
+            "put it in quotes",
+        ),
         ("daily:\n  env: {A: a, B: }\n", 2, "daily.env.B is a text", None, None),
-        ("daily:\n  limits:\n    x: 1\n    y: 0\n", 4, "daily.limits.y is a whole number >= 1", "0", None),
-        (MAIL + "    security: startls\n", 5, "daily.mail.security is one of none, starttls, tls", "'startls'",
-         "did you mean starttls? use one of: none, starttls, tls"),
-        (MAIL + "    sender: x\n", 5, "there is no setting 'sender' under daily.mail", None,
-         "use one of: to, from, security, port"),
-        (MAIL + "    port: 70000\n", 5, "daily.mail.port is a whole number <= 65535", "70000", None),
+        (
+            "daily:\n  limits:\n    x: 1\n    y: 0\n",
+            4,
+            "daily.limits.y is a whole number >= 1",
+            "0",
+            None,
+        ),
+        (
+            MAIL + "    security: startls\n",
+            5,
+            "daily.mail.security is one of none, starttls, tls",
+            "'startls'",
+            "did you mean starttls? use one of: none, starttls, tls",
+        ),
+        (
+            MAIL + "    sender: x\n",
+            5,
+            "there is no setting 'sender' under daily.mail",
+            None,
+            "use one of: to, from, security, port",
+        ),
+        (
+            MAIL + "    port: 70000\n",
+            5,
+            "daily.mail.port is a whole number <= 65535",
+            "70000",
+            None,
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_reported_with_file_line_value_and_what_to_write(
     text: str, line: int, wanted: str, found: str | None, next_step: str | None
 ) -> None:
@@ -96,9 +143,12 @@ def test_numbers_stay_as_written_where_they_are_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"a: [1, {b: c}]\nd: '2026-01-15'\n", b"a:\n\t- b\n", b"a: {b: c\n", b"a: &x 1\nb: *x\n"]
+    "content",
+    [b"a: [1, {b: c}]\nd: '2026-01-15'\n", b"a:\n\t- b\n", b"a: {b: c\n", b"a: &x 1\nb: *x\n"],
 )
-def test_with_libyaml_and_without_it_a_file_is_read_alike(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_libyaml_and_without_it_a_file_is_read_alike(
+    content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def read() -> str:
         try:
             return repr(config_files.parse(content, "x.yaml"))

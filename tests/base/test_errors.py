@@ -36,7 +36,9 @@ def test_every_kind_has_its_exit_code() -> None:
 
 def test_a_message_has_a_line_for_each_thing_that_is_known() -> None:
     error = errors.DataError("no such file", where="/x", found="nothing", next_step="look")
-    assert str(error) == error.text() == "no such file\n  where: /x\n  found: nothing\n  next: look"
+    assert (
+        str(error) == error.text() == "no such file\n  where: /x\n  found: nothing\n  next: look"
+    )
     assert str(errors.DataError("no such file")) == "no such file"
 
 
@@ -44,7 +46,12 @@ def test_a_message_has_a_line_for_each_thing_that_is_known() -> None:
 def test_an_error_crosses_processes_whole(kind: type[CmssparkError]) -> None:
     error = pickle.loads(pickle.dumps(kind("wanted", where="/x", found=5, next_step="look")))
     assert type(error) is kind
-    assert (error.problem, error.where, error.found, error.next_step) == ("wanted", "/x", 5, "look")
+    assert (error.problem, error.where, error.found, error.next_step) == (
+        "wanted",
+        "/x",
+        5,
+        "look",
+    )
 
 
 def test_our_errors_are_reported_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +73,9 @@ def test_an_error_without_a_next_step_is_printed_with_the_usual_one(
     assert len(steps) == (kind is not errors.DocumentsQuarantined)
 
 
-def test_a_bug_is_reported_in_one_line_and_an_interrupt_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_reported_in_one_line_and_an_interrupt_is_not_ready(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert reporting.report(ZeroDivisionError("a\nb" + "x" * 1000)) == 70
     told = capsys.readouterr().err
     assert "a bug in cmsspark: ZeroDivisionError: a bxx" in told
@@ -85,7 +94,11 @@ def test_a_traceback_is_shown_when_debugging(
 
 
 @click.command("try")
-@click.option("--how", type=click.Choice(["number", "nothing", "ours", "abort", "bug", "exit"]), required=True)
+@click.option(
+    "--how",
+    type=click.Choice(["number", "nothing", "ours", "abort", "bug", "exit"]),
+    required=True,
+)
 def command(how: str) -> int | None:
     match how:
         case "number":
@@ -103,9 +116,19 @@ def command(how: str) -> int | None:
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["--how", "number"], 3), (["--how", "nothing"], 0), (["--how", "ours"], 77), (["--how", "abort"], 75),
-     (["--how", "bug"], 70), (["--how", "exit"], 5), (["--how", "x"], 2), ([], 2), (["--nothing"], 2), (["--help"], 0)],
-)  # fmt: skip
+    [
+        (["--how", "number"], 3),
+        (["--how", "nothing"], 0),
+        (["--how", "ours"], 77),
+        (["--how", "abort"], 75),
+        (["--how", "bug"], 70),
+        (["--how", "exit"], 5),
+        (["--how", "x"], 2),
+        ([], 2),
+        (["--nothing"], 2),
+        (["--help"], 0),
+    ],
+)
 def test_a_commands_end_is_the_process_exit_code(arguments: list[str], code: int) -> None:
     with pytest.raises(SystemExit) as ended:
         reporting.run_and_exit(lambda: reporting.run_click(command, "try", arguments))
@@ -127,15 +150,24 @@ def test_an_interrupt_while_a_dataclass_is_made_is_75_too(tmp_path: Path) -> Non
         "from cmsspark.base import reporting\nreporting.run_and_exit(lambda: exec('raise KeyboardInterrupt'))\n"
     )
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
-    done = subprocess.run([sys.executable, "-m", "interrupted"], capture_output=True, check=False, env=environ)
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"], capture_output=True, check=False, env=environ
+    )
     assert (done.returncode, done.stderr.count(b"interrupted;")) == (75, 1)
 
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(errno.ENOSPC, 73), (errno.EDQUOT, 73), (errno.EROFS, 73), (errno.EACCES, 77), (errno.EIO, 65), (errno.ESTALE, 75),
-     (errno.EBADF, 70)],
-)  # fmt: skip
+    [
+        (errno.ENOSPC, 73),
+        (errno.EDQUOT, 73),
+        (errno.EROFS, 73),
+        (errno.EACCES, 77),
+        (errno.EIO, 65),
+        (errno.ESTALE, 75),
+        (errno.EBADF, 70),
+    ],
+)
 def test_a_full_disk_or_a_missing_permission_is_no_bug_of_ours(
     number: int, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,6 @@
-"""Manifests: keys that old versions lack, or that this one does not know, are no error; values of another type are."""
+"""Manifests: keys that old versions lack, or that this one does not know, are no error;
+values of another type are.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,29 @@ from cmsspark.base.manifests import Manifest
 
 def test_an_empty_manifest_has_nothing_of_all() -> None:
     manifest = Manifest.from_dict({})
-    assert (manifest.tables, manifest.inputs, manifest.days, manifest.partial) == ({}, (), {}, False)
+    assert (manifest.tables, manifest.inputs, manifest.days, manifest.partial) == (
+        {},
+        (),
+        {},
+        False,
+    )
     assert (manifest.run, manifest.quarantine, manifest.seconds) == ("", None, None)
 
 
-@pytest.mark.parametrize("name", [name for name in Manifest.__struct_fields__ if name != "document"])
+@pytest.mark.parametrize(
+    "name", [name for name in Manifest.__struct_fields__ if name != "document"]
+)
 def test_null_is_not_set(name: str) -> None:
     assert getattr(Manifest.from_dict({name: None}), name) == getattr(Manifest.from_dict({}), name)
 
 
 def test_the_document_keeps_what_is_unknown() -> None:
-    document = {"run": "r", "colour": {"a": 1}, "file \udcff": 2, "tables": {"t": {"rows": 1, "colour": 3}}}
+    document = {
+        "run": "r",
+        "colour": {"a": 1},
+        "file \udcff": 2,
+        "tables": {"t": {"rows": 1, "colour": 3}},
+    }
     manifest = Manifest.from_dict(document)
     assert manifest.document == document
     assert manifest.tables["t"].rows == 1

@@ -24,5 +24,7 @@ print(before - held())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of the GNU C library")
 def test_scattered_free_memory_goes_back_to_the_system() -> None:
-    told = subprocess.run([sys.executable, "-c", SCATTERED], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", SCATTERED], capture_output=True, text=True, check=True
+    )
     assert int(told.stdout) > 40_000, "KB of 80,000"

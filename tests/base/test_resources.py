@@ -15,5 +15,7 @@ def test_a_resource_is_found_by_its_name_in_a_checkout() -> None:
 
 
 def test_a_resource_that_is_not_there_is_named() -> None:
-    with pytest.raises(FileNotFoundError, match=r"etc/nothing\.yaml is not part of this installation"):
+    with pytest.raises(
+        FileNotFoundError, match=r"etc/nothing\.yaml is not part of this installation"
+    ):
         resources.resource("etc/nothing.yaml")

@@ -11,7 +11,9 @@ from cmsspark.store.job_index import JOBS
 
 TYPES = {"string", "long", "int", "double", "date", "boolean"}
 FILES = sorted(path.name.removesuffix(".yaml") for path in resource("schemas/tables").iterdir())
-TABLES = sorted({*FILES, *(table for job in JOBS.values() for table in job.tables)} - {"dbs_STREAM"})
+TABLES = sorted(
+    {*FILES, *(table for job in JOBS.values() for table in job.tables)} - {"dbs_STREAM"}
+)
 INPUTS = sorted(
     f"{folder.name}/{path.name.removesuffix('.yaml')}"
     for folder in resource("schemas/inputs").iterdir()
@@ -49,7 +51,14 @@ def test_every_table_that_a_job_publishes_has_keys() -> None:
     private = [table for table in TABLES if schemas.stored_table(table).is_private]
     of_popularity = ["popularity_features", "popularity_predictions"]
     of_popularity += ["popularity_site_features", "popularity_site_predictions"]
-    assert private == ["condor_ids", "crab_partials", "job_cost_ids", "partials", *of_popularity, "report_ids"]
+    assert private == [
+        "condor_ids",
+        "crab_partials",
+        "job_cost_ids",
+        "partials",
+        *of_popularity,
+        "report_ids",
+    ]
 
 
 def test_the_report_of_a_stream_is_the_aggregation_by_another_name() -> None:
@@ -83,10 +92,17 @@ def table(child: str) -> schemas.Table:
 
 def test_a_table_that_extends_another_has_its_columns_and_keys() -> None:
     found = table("table: child\nabout: Another.\nextends: parent\n")
-    assert (found.name, found.about, found.names, found.keys) == ("child", "Another.", ["a", "b"], ("a",))
+    assert (found.name, found.about, found.names, found.keys) == (
+        "child",
+        "Another.",
+        ["a", "b"],
+        ("a",),
+    )
 
 
-def test_a_table_that_extends_another_takes_over_changes_and_adds_columns_in_its_own_order() -> None:
+def test_a_table_that_extends_another_takes_over_changes_and_adds_columns_in_its_own_order() -> (
+    None
+):
     columns = "  - {name: c, type: date, about: third}\n  - {name: b, about: changed}\n  - a\n"
     found = table(f"table: child\nabout: x\nextends: parent\nkeys: [c, a]\ncolumns:\n{columns}")
     assert found.keys == ("c", "a")
@@ -104,7 +120,11 @@ def test_a_table_that_extends_another_takes_over_changes_and_adds_columns_in_its
         ("extends: child\n", "child extends this table itself", 3),
         ("extends: parent\ncolumns:\n  - a\n  - z\n", "no column 'z' to inherit", 6),
         ("extends: parent\ncolumns:\n  - a\n  - {name: z}\n", "column 'z' needs a type", 6),
-        ("extends: parent\ncolumns:\n  - {name: a, typ: long}\n", "there is no setting 'typ' under columns", 5),
+        (
+            "extends: parent\ncolumns:\n  - {name: a, typ: long}\n",
+            "there is no setting 'typ' under columns",
+            5,
+        ),
         ("extends: parent\ncolumns: [a, a]\n", "column 'a' is defined twice", 4),
         ("extends: parent\ncolumns: [b]\n", "key column 'a' does not exist", 0),
         ("extends: parent\nkeys: [z]\n", "key column 'z' does not exist", 4),
@@ -112,14 +132,19 @@ def test_a_table_that_extends_another_takes_over_changes_and_adds_columns_in_its
         ("private: true\n", "a table needs columns", 0),
     ],
 )
-def test_a_wrong_description_is_reported_with_file_and_line(child: str, wanted: str, line: int) -> None:
+def test_a_wrong_description_is_reported_with_file_and_line(
+    child: str, wanted: str, line: int
+) -> None:
     with pytest.raises(SettingsError, match=wanted) as told:
         table(f"table: child\nabout: x\n{child}")
     assert told.value.where == ("t/child.yaml" + (f", line {line}" if line else ""))
 
 
 def test_tables_that_extend_each_other_are_reported() -> None:
-    files = {f"t/{name}.yaml": f"table: {name}\nabout: x\nextends: {to}\n" for name, to in ("ab", "bc", "ca")}
+    files = {
+        f"t/{name}.yaml": f"table: {name}\nabout: x\nextends: {to}\n"
+        for name, to in ("ab", "bc", "ca")
+    }
     with pytest.raises(SettingsError, match="a extends this table itself") as told:
         schemas.described_table("t/a.yaml", files.__getitem__)
     assert told.value.where == "t/c.yaml, line 3"
@@ -133,5 +158,8 @@ def test_the_spark_form_has_the_same_columns_all_nullable() -> None:
 
 
 def test_the_report_and_the_partials_share_their_keys() -> None:
-    report, partials = schemas.stored_table("data_aggregation").names, schemas.stored_table("partials").names
+    report, partials = (
+        schemas.stored_table("data_aggregation").names,
+        schemas.stored_table("partials").names,
+    )
     assert report[:5] == partials[:5] == ["day", "stream", "dataset_name", "site_name", "app"]

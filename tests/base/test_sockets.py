@@ -35,11 +35,16 @@ def test_ipv4_comes_first() -> None:
             (socket.AF_INET, 1, 6, "", ("127.0.0.1", 1)),
         ]
 
-    assert [family for family, _ in addresses("x", 1, 5, lookup)] == [socket.AF_INET, socket.AF_INET6]
+    assert [family for family, _ in addresses("x", 1, 5, lookup)] == [
+        socket.AF_INET,
+        socket.AF_INET6,
+    ]
 
 
 class ClosedAtWrite:
-    """A connection that is closed when the first byte is written; ``arrived``: what can be read then."""
+    """A connection that is closed when the first byte is written; ``arrived``: what can
+    be read then.
+    """
 
     def __init__(self, error: OSError, *arrived: bytes | OSError) -> None:
         self.error = error
@@ -60,8 +65,12 @@ def link_to(connection: Any) -> DeadlineSocket:
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError(), ssl.SSLEOFError()])
-def test_a_certificate_that_is_refused_after_the_handshake_is_reported_though_a_write_failed(error: OSError) -> None:
-    alert = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required")
+def test_a_certificate_that_is_refused_after_the_handshake_is_reported_though_a_write_failed(
+    error: OSError,
+) -> None:
+    alert = ssl.SSLError(
+        1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required"
+    )
     link = link_to(ClosedAtWrite(error, alert))
     assert not link.post(b"body")
     with pytest.raises(ssl.SSLError, match="certificate required"):

@@ -1,4 +1,6 @@
-"""The bench compares what can be compared: its peers count by the rules, its meter and its check miss nothing."""
+"""The bench compares what can be compared: its peers count by the rules, its meter and
+its check miss nothing.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,16 @@ def counted(day: Inputs) -> DayCount:
 
 def stored(counted: DayCount, folder: Path) -> dict[str, str]:
     """The oracle's tables as the job would store them."""
-    users = [{**row, "user": KEY.pseudonym(str(row["user"])) if row["user"] else None} for row in counted.partials]
+    users = [
+        {**row, "user": KEY.pseudonym(str(row["user"])) if row["user"] else None}
+        for row in counted.partials
+    ]
     places = {}
     for name, rows in (("data_aggregation", counted.data_aggregation), ("partials", users)):
         (folder / name).mkdir(parents=True)
-        pl.DataFrame(rows, infer_schema_length=None).write_parquet(folder / name / "part-0.parquet")
+        pl.DataFrame(rows, infer_schema_length=None).write_parquet(
+            folder / name / "part-0.parquet"
+        )
         places[name] = str(folder / name)
     return places
 
@@ -61,7 +68,9 @@ def test_a_peer_counts_each_cell_as_an_independent_count_does(
     assert compare.differences(stored(counted, tmp_path / "ours"), tmp_path, KEY) == []
 
 
-def test_a_cell_that_differs_by_one_is_reported(day: Inputs, counted: DayCount, tmp_path: Path) -> None:
+def test_a_cell_that_differs_by_one_is_reported(
+    day: Inputs, counted: DayCount, tmp_path: Path
+) -> None:
     run_peer("duckdb", day, tmp_path)
     counted.data_aggregation[7]["nacc"] += 1  # type: ignore[operator]  # a count
     told = compare.differences(stored(counted, tmp_path / "ours"), tmp_path, KEY)
@@ -93,20 +102,31 @@ def test_the_meter_counts_children_whose_parent_never_waits_for_them(tmp_path: P
     ignore = "import signal, subprocess, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
     # The meter sees the time that it lasts longer than its work.
     child = BUSY + "time.sleep(2)"
-    command = [sys.executable, "-c", f"{ignore}subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"]
+    command = [
+        sys.executable,
+        "-c",
+        f"{ignore}subprocess.Popen([sys.executable, '-c', {child!r}]).wait()",
+    ]
     cost = measure(command, os.environ, tmp_path / "log", 1)
     assert 1.0 < cost.cpu_s < 2.0
 
 
 def test_the_meter_reports_peak_memory_and_a_failure(tmp_path: Path) -> None:
-    cost = measure([sys.executable, "-c", BUSY + "raise SystemExit(3)"], os.environ, tmp_path / "log", 1)
+    cost = measure(
+        [sys.executable, "-c", BUSY + "raise SystemExit(3)"], os.environ, tmp_path / "log", 1
+    )
     assert cost.code == 3
     assert 60e6 < cost.peak_bytes < 200e6
 
 
-def test_tables_show_medians_ratios_and_slopes_and_leave_the_text_around_them(tmp_path: Path) -> None:
+def test_tables_show_medians_ratios_and_slopes_and_leave_the_text_around_them(
+    tmp_path: Path,
+) -> None:
     def row(records: int, ours: float) -> report.Row:
-        costs = [[Cost(wall, 2 * wall, 10**9, 1.0, 0) for wall in (1.0, wall, 50.0)] for wall in (ours, 10.0)]
+        costs = [
+            [Cost(wall, 2 * wall, 10**9, 1.0, 0) for wall in (1.0, wall, 50.0)]
+            for wall in (ours, 10.0)
+        ]
         return report.Row(Day(records, 1), 10**9, {"warm": costs[0], "duckdb": costs[1]})
 
     table = report.table([row(1_000_000, 5.0), row(3_000_000, 8.0)])
@@ -123,4 +143,9 @@ def test_tables_show_medians_ratios_and_slopes_and_leave_the_text_around_them(tm
 
 
 def test_dbs_grows_with_the_day_from_one_to_five_million_files() -> None:
-    assert [files_for(n * 1_000_000) for n in (1, 2, 4, 8)] == [1_000_000, 1_250_000, 2_500_000, 5_000_000]
+    assert [files_for(n * 1_000_000) for n in (1, 2, 4, 8)] == [
+        1_000_000,
+        1_250_000,
+        2_500_000,
+        5_000_000,
+    ]

@@ -11,15 +11,27 @@ from bench.event_log import read
 def task(first: int, last: int, written: int, *, failed: bool = False) -> dict[str, Any]:
     return {
         "Event": "SparkListenerTaskEnd",
-        "Task Info": {"Launch Time": first, "Finish Time": last, "Failed": failed, "Locality": "ANY"},
-        "Task Metrics": {"Shuffle Write Metrics": {"Shuffle Bytes Written": written}, "Disk Bytes Spilled": 3}
+        "Task Info": {
+            "Launch Time": first,
+            "Finish Time": last,
+            "Failed": failed,
+            "Locality": "ANY",
+        },
+        "Task Metrics": {
+            "Shuffle Write Metrics": {"Shuffle Bytes Written": written},
+            "Disk Bytes Spilled": 3,
+        }
         | {"Input Metrics": {"Bytes Read": 7}},
         "Task Executor Metrics": {"JVMHeapMemory": last, "ProcessTreePythonRSSMemory": 2 * last},
     }
 
 
 def block_manager(executor: str, at: int) -> dict[str, Any]:
-    return {"Event": "SparkListenerBlockManagerAdded", "Block Manager ID": {"Executor ID": executor}, "Timestamp": at}
+    return {
+        "Event": "SparkListenerBlockManagerAdded",
+        "Block Manager ID": {"Executor ID": executor},
+        "Timestamp": at,
+    }
 
 
 def test_jobs_stages_tasks_bytes_and_the_drivers_own_time() -> None:

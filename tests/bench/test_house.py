@@ -1,4 +1,6 @@
-"""``bench.house`` counts what it says, on a small package made for the purpose and on this checkout."""
+"""``bench.house`` counts what it says, on a small package made for the purpose and on
+this checkout.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +46,20 @@ def test_each_figure_counts_what_it_names(tree: Path) -> None:
         "import circles of modules": ["cmsspark.jobs.day cmsspark.runs.day"],
         "import circles of rooms": ["jobs runs"],
         "files that mention aaa": ["cmsspark/jobs/__init__.py", "etc/sources.yaml"],
-        "files that mention crab": ["cmsspark/alone.py", "cmsspark/jobs/__init__.py", "schemas/inputs/crab/avro.yaml"],
+        "files that mention crab": [
+            "cmsspark/alone.py",
+            "cmsspark/jobs/__init__.py",
+            "schemas/inputs/crab/avro.yaml",
+        ],
         "files that derive columns": ["apps/cache/day.py: site_tier"],
     }
     assert {name: figures[name].details for name in expected} == expected
-    assert {name: figures[name].value for name in expected} == {name: str(len(expected[name])) for name in expected}
-    lines = sum(len(text.splitlines()) for name, text in FILES.items() if name.startswith("cmsspark/"))
+    assert {name: figures[name].value for name in expected} == {
+        name: str(len(expected[name])) for name in expected
+    }
+    lines = sum(
+        len(text.splitlines()) for name, text in FILES.items() if name.startswith("cmsspark/")
+    )
     assert figures["package lines"].value == str(lines)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from bench.profiled_daemon import counts, part_of
 
-#: Its end stops the samples: Python takes its handlers away before the process ends, unlike the workers' end.
+#: Its end stops the samples: Python takes its handlers away before the process ends,
+#: unlike the workers' end.
 SPIN = """
 import signal
 import time
@@ -30,7 +31,10 @@ signal.setitimer(signal.ITIMER_PROF, 0)
     [
         (["/x/cmsspark.zip/cmsspark/sources/cmssw.py", "/x/pyspark/worker.py"], "decode"),
         (["<frozen zipimport>", "/x/cmsspark/sources/cmssw.py"], "imports"),
-        (["/lib/json/decoder.py", "/x/cmsspark/counting/merge.py", "/x/pyspark/worker.py"], "aggregate"),
+        (
+            ["/lib/json/decoder.py", "/x/cmsspark/counting/merge.py", "/x/pyspark/worker.py"],
+            "aggregate",
+        ),
         (["/x/pyspark/serializers.py"], "exchange with the JVM"),
         (["/lib/threading.py"], "other"),
     ],
@@ -41,6 +45,9 @@ def test_the_innermost_frame_that_has_a_part_counts(files: list[str], part: str)
 
 def test_a_worker_that_is_used_again_keeps_its_counts(tmp_path: Path) -> None:
     environ = {**os.environ, "BENCH_PROFILE": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", SPIN], env=environ, cwd=Path(__file__).parents[2], check=True)
-    # The kernel joins samples on a busy machine; a file that begins anew for each task has half of them at most.
+    subprocess.run(
+        [sys.executable, "-c", SPIN], env=environ, cwd=Path(__file__).parents[2], check=True
+    )
+    # The kernel joins samples on a busy machine; a file that begins anew for each task
+    # has half of them at most.
     assert counts(tmp_path)["other"] > 0.25

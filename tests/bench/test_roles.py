@@ -18,15 +18,40 @@ EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
     [
         (["/venv/bin/python", "/venv/bin/run_spark", "dbs_aaa"], "meter", "run_spark", False),
         (["bash", "/spark/bin/spark-submit", "--master", "yarn"], "run_spark", "scripts", False),
-        (["java", "-Xmx128m", "-cp", "x", "org.apache.spark.launcher.Main"], "scripts", "launcher JVM", True),
-        ([JAVA, "-cp", "x", "org.apache.spark.deploy.SparkSubmit", "launch.py"], "run_spark", "driver JVM", True),
+        (
+            ["java", "-Xmx128m", "-cp", "x", "org.apache.spark.launcher.Main"],
+            "scripts",
+            "launcher JVM",
+            True,
+        ),
+        (
+            [JAVA, "-cp", "x", "org.apache.spark.deploy.SparkSubmit", "launch.py"],
+            "run_spark",
+            "driver JVM",
+            True,
+        ),
         (["/venv/bin/python", "launch.py", "dbs_aaa"], "driver JVM", "driver Python", True),
         (["bash", "-c", f"{JAVA} -cp x {EXECUTOR}"], DAEMONS[1], "containers' scripts", False),
-        ([JAVA, "org.apache.spark.deploy.yarn.ExecutorLauncher"], "containers' scripts", "master JVM", True),
+        (
+            [JAVA, "org.apache.spark.deploy.yarn.ExecutorLauncher"],
+            "containers' scripts",
+            "master JVM",
+            True,
+        ),
         ([JAVA, "-Xmx2g", EXECUTOR, "--cores", "2"], "containers' scripts", "executor JVM", True),
         ([JAVA, "-Xmx2g", EXECUTOR], "executor JVM", "containers' scripts", False),
-        (["./environment/bin/python", "-m", "pyspark.daemon"], "executor JVM", "Python daemon", True),
-        (["./environment/bin/python", "-m", "pyspark.daemon"], "Python daemon", "Python workers", True),
+        (
+            ["./environment/bin/python", "-m", "pyspark.daemon"],
+            "executor JVM",
+            "Python daemon",
+            True,
+        ),
+        (
+            ["./environment/bin/python", "-m", "pyspark.daemon"],
+            "Python daemon",
+            "Python workers",
+            True,
+        ),
     ],
 )
 def test_the_role_of_a_process(words: list[str], above: str, role: str, is_final: bool) -> None:

@@ -1,4 +1,6 @@
-"""The model of large days: more nodes never take longer, larger days never less, and the measured days fit."""
+"""The model of large days: more nodes never take longer, larger days never less, and
+the measured days fit.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ def test_more_nodes_are_not_slower_and_more_records_not_quicker(join: str) -> No
     assert times == sorted(times, reverse=True)
     large = PAPER.times(10, "large")
     assert all(
-        estimate(large, Cluster(nodes), join)[0] > estimate(PAPER, Cluster(nodes), join)[0] for nodes in (10, 200)
+        estimate(large, Cluster(nodes), join)[0] > estimate(PAPER, Cluster(nodes), join)[0]
+        for nodes in (10, 200)
     )
 
 

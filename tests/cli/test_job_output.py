@@ -1,4 +1,6 @@
-"""What a job prints on stdout: the URI of its result, or its outcome as JSON, of success and of failure."""
+"""What a job prints on stdout: the URI of its result, or its outcome as JSON, of
+success and of failure.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ DAY = date(2026, 1, 15)
 
 def stored(path: str) -> CurrentTable:
     tables = {"data_aggregation": {"rows": 3, "bytes": 10}, "partials": {"rows": 5, "bytes": 20}}
-    return CurrentTable(path, Manifest.from_dict({"run": "r1", "tables": tables, "partial": True, "warnings": ["w"]}))
+    return CurrentTable(
+        path,
+        Manifest.from_dict({"run": "r1", "tables": tables, "partial": True, "warnings": ["w"]}),
+    )
 
 
 def test_stdout_is_the_uri_of_the_first_table_and_nothing_else(
@@ -41,7 +46,13 @@ def test_a_stored_result_is_done_where_nobody_reads_its_uri() -> None:
         "from cmsspark.cli.job_output import print_outcome; from tests.cli.test_job_output import DAY, stored; "
         "print_outcome('data_aggregation', DAY, False, lambda: stored('/x'))"
     )
-    done = subprocess.run([sys.executable, "-c", text], stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -49,24 +60,46 @@ def test_a_stored_result_is_done_where_nobody_reads_its_uri() -> None:
 def test_the_outcome_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_outcome("data_aggregation", DAY, True, lambda: stored(str(tmp_path)))
     assert json.loads(capsys.readouterr().out) == {
-        "job": "data_aggregation", "day": "2026-01-15", "state": "done", "exit_code": 0, "run": "r1",
+        "job": "data_aggregation",
+        "day": "2026-01-15",
+        "state": "done",
+        "exit_code": 0,
+        "run": "r1",
         "uri": f"file://{tmp_path}/data_aggregation",
-        "tables": {"data_aggregation": {"uri": f"file://{tmp_path}/data_aggregation", "rows": 3, "bytes": 10},
-                   "partials": {"uri": f"file://{tmp_path}/partials", "rows": 5, "bytes": 20}},
-        "is_partial": True, "warnings": ["w"], "seconds": None,
-    }  # fmt: skip
+        "tables": {
+            "data_aggregation": {
+                "uri": f"file://{tmp_path}/data_aggregation",
+                "rows": 3,
+                "bytes": 10,
+            },
+            "partials": {"uri": f"file://{tmp_path}/partials", "rows": 5, "bytes": 20},
+        },
+        "is_partial": True,
+        "warnings": ["w"],
+        "seconds": None,
+    }
 
 
-def test_the_outcome_of_a_failure_is_json_and_the_error_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_outcome_of_a_failure_is_json_and_the_error_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def fails() -> CurrentTable:
         raise InputMissing("a day is wanted", where="/x", found="none", next_step="try another")
 
     with pytest.raises(InputMissing):
         print_outcome("period", week("2026-W03", date(2026, 3, 1)), True, fails)
     assert json.loads(capsys.readouterr().out) == {
-        "job": "period", "period": "2026-W03", "state": "failed", "exit_code": 66,
-        "error": {"wanted": "a day is wanted", "where": "/x", "found": "none", "next": "try another"},
-    }  # fmt: skip
+        "job": "period",
+        "period": "2026-W03",
+        "state": "failed",
+        "exit_code": 66,
+        "error": {
+            "wanted": "a day is wanted",
+            "where": "/x",
+            "found": "none",
+            "next": "try another",
+        },
+    }
     with pytest.raises(InputMissing):
         print_outcome("dbs_aaa", DAY, False, fails)
     assert capsys.readouterr().out == ""

@@ -66,5 +66,7 @@ def test_an_error_of_the_system_is_no_bug_where_polars_reports_it() -> None:
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(CmssparkError, match="the picture cannot be written") as error:
-        write_file(tmp_path / "none" / "x.svg", partial(Path.write_bytes, data=b"x"), "the picture")
+        write_file(
+            tmp_path / "none" / "x.svg", partial(Path.write_bytes, data=b"x"), "the picture"
+        )
     assert error.value.found == "No such file or directory"

@@ -15,16 +15,33 @@ from tests.cluster.daemons import Cluster
 
 def main() -> int:
     """Do what the words ask for."""
-    parser = argparse.ArgumentParser(prog="bin/cluster", description="A real HDFS and YARN on this machine, for tests.")
+    parser = argparse.ArgumentParser(
+        prog="bin/cluster", description="A real HDFS and YARN on this machine, for tests."
+    )
     parser.add_argument("what", choices=("up", "down", "status"))
-    parser.add_argument("--dir", type=Path, default=cache().parent / "run", help="where all of it lives: %(default)s")
-    parser.add_argument("--spark-home", type=Path, default=None, help="another Spark than this environment's")
-    parser.add_argument("--second-namenode", action="store_true", help="a second namespace, for the results")
-    parser.add_argument("--second-node", action="store_true", help="a second node of YARN, at 127.0.0.2")
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=cache().parent / "run",
+        help="where all of it lives: %(default)s",
+    )
+    parser.add_argument(
+        "--spark-home", type=Path, default=None, help="another Spark than this environment's"
+    )
+    parser.add_argument(
+        "--second-namenode", action="store_true", help="a second namespace, for the results"
+    )
+    parser.add_argument(
+        "--second-node", action="store_true", help="a second node of YARN, at 127.0.0.2"
+    )
     parser.add_argument("--no-history", action="store_true", help="no history server")
     parser.add_argument("--remove", action="store_true", help="down: forget what was stored, too")
     given = parser.parse_args()
-    cluster = Cluster(given.dir.absolute(), given.spark_home or find_spark({}).home, shutil.which("java") or "java")
+    cluster = Cluster(
+        given.dir.absolute(),
+        given.spark_home or find_spark({}).home,
+        shutil.which("java") or "java",
+    )
     if given.what == "up":
         further = ["namenode-2"] if given.second_namenode else []
         further += ["nodemanager-2"] if given.second_node else []
@@ -53,7 +70,9 @@ def status(cluster: Cluster) -> int:
     if not running:
         say("nothing runs: bin/cluster up\n")
         return 1
-    say(f"\n{cluster.active_nodes()} active nodes; {cluster.uri()}\nnext: . {cluster.folder}/env\n")
+    say(
+        f"\n{cluster.active_nodes()} active nodes; {cluster.uri()}\nnext: . {cluster.folder}/env\n"
+    )
     return 0
 
 

@@ -1,4 +1,6 @@
-"""The jars of the daemons: found by Maven, checked against their pinned digests, kept in the cache directory."""
+"""The jars of the daemons: found by Maven, checked against their pinned digests, kept
+in the cache directory.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def cache() -> Path:
 
 
 def jars() -> Path:
-    """The folder with all jars, fetched where they are not there yet; a digest that differs ends it."""
+    """The folder with all jars, fetched where they are not there yet; a digest that
+    differs ends it.
+    """
     return JARS.jars()
 
 

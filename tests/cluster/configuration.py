@@ -1,4 +1,6 @@
-"""The daemons' and their clients' configuration files: one machine, loopback addresses, ports of one's own."""
+"""The daemons' and their clients' configuration files: one machine, loopback addresses,
+ports of one's own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ PORTS = (
     "history-http",
 )
 
-#: What clients call: a command's first word, and the class that takes the others (an application's takes all).
+#: What clients call: a command's first word, and the class that takes the others (an
+#: application's takes all).
 COMMANDS = {
     "hdfs": {
         "dfs": "org.apache.hadoop.fs.FsShell",
@@ -50,7 +53,8 @@ def write_all(
     names: Iterable[str],
     security: Mapping[str, Mapping[str, str]],
 ) -> None:
-    """``conf/`` for clients, ``conf-NAME/`` for each daemon, ``spark-conf/``, and ``env`` to source.
+    """``conf/`` for clients, ``conf-NAME/`` for each daemon, ``spark-conf/``, and
+    ``env`` to source.
 
     ``security`` holds further properties by the name of the file.
     """
@@ -120,11 +124,18 @@ def _write(
     }
     for name, values in sites.items():
         _xml(conf / name, {**values, **security.get(name, {})})
-    queues = {"root.queues": "default,cms", "root.default.capacity": "50", "root.cms.capacity": "50"}
+    queues = {
+        "root.queues": "default,cms",
+        "root.default.capacity": "50",
+        "root.cms.capacity": "50",
+    }
     queues |= {f"root.{name}.maximum-capacity": "100" for name in ("default", "cms")}
     queues |= {"maximum-am-resource-percent": "0.9"}
     queues |= {f"root.{name}.user-limit-factor": "2" for name in ("default", "cms")}
-    _xml(conf / "capacity-scheduler.xml", {f"yarn.scheduler.capacity.{key}": value for key, value in queues.items()})
+    _xml(
+        conf / "capacity-scheduler.xml",
+        {f"yarn.scheduler.capacity.{key}": value for key, value in queues.items()},
+    )
     (conf / "log4j.properties").write_text(
         # Daemons say INFO; a client's stdout is for what it was asked.
         "cluster.level=WARN\nlog4j.rootLogger=${cluster.level},console\n"
@@ -135,7 +146,9 @@ def _write(
     )
 
 
-def _hdfs(folder: Path, ports: Mapping[str, int], namenode: str, names: Iterable[str]) -> dict[str, str]:
+def _hdfs(
+    folder: Path, ports: Mapping[str, int], namenode: str, names: Iterable[str]
+) -> dict[str, str]:
     values = {
         "dfs.replication": "1",
         "dfs.blocksize": str(16 << 20),
@@ -163,7 +176,12 @@ def _hdfs(folder: Path, ports: Mapping[str, int], namenode: str, names: Iterable
 
 
 def _yarn(folder: Path, jars: Path, ports: Mapping[str, int], node: str) -> dict[str, str]:
-    manager = {"": "rpc", "scheduler.": "scheduler", "resource-tracker.": "tracker", "admin.": "admin"}
+    manager = {
+        "": "rpc",
+        "scheduler.": "scheduler",
+        "resource-tracker.": "tracker",
+        "admin.": "admin",
+    }
     values = {
         f"yarn.resourcemanager.{key}address": f"127.0.0.1:{ports[f'resourcemanager-{kind}']}"
         for key, kind in manager.items()
@@ -173,7 +191,8 @@ def _yarn(folder: Path, jars: Path, ports: Mapping[str, int], node: str) -> dict
         "yarn.resourcemanager.hostname": "127.0.0.1",
         "yarn.resourcemanager.webapp.address": f"127.0.0.1:{ports['resourcemanager-http']}",
         "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "500",
-        # A queue gets its half back within seconds: the youngest containers of the other are preempted.
+        # A queue gets its half back within seconds: the youngest containers of the
+        # other are preempted.
         "yarn.resourcemanager.scheduler.monitor.enable": "true",
         "yarn.resourcemanager.monitor.capacity.preemption.monitoring_interval": "500",
         "yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill": "500",
@@ -195,7 +214,8 @@ def _yarn(folder: Path, jars: Path, ports: Mapping[str, int], node: str) -> dict
         # Without control groups the node itself must look: by default it leaves that to them.
         "yarn.nodemanager.resource.memory.enforced": "false",
         "yarn.nodemanager.container-monitor.interval-ms": "500",
-        # Asked for, though with 3.4.2 mapped pages were seen to count for each process all the same.
+        # Asked for, though with 3.4.2 mapped pages were seen to count for each process
+        # all the same.
         "yarn.nodemanager.container-monitor.procfs-tree.smaps-based-rss.enabled": "true",
         "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "99.5",
         "yarn.nodemanager.aux-services": "spark_shuffle",

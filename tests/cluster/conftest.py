@@ -1,4 +1,6 @@
-"""One cluster for all tests that need it, the day of a small CMS on it, and what this host counts of that day."""
+"""One cluster for all tests that need it, the day of a small CMS on it, and what this
+host counts of that day.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,12 @@ spark:
   spark.shuffle.service.port: {port}
 """
 #: An event log that is one file of text.
-READABLE = ("--conf", "spark.eventLog.compress=false", "--conf", "spark.eventLog.rolling.enabled=false")
+READABLE = (
+    "--conf",
+    "spark.eventLog.compress=false",
+    "--conf",
+    "spark.eventLog.rolling.enabled=false",
+)
 #: A run may take this long on a machine that others use, too.
 DEADLINE_S = 600
 
@@ -82,7 +89,11 @@ class World:
 
     def environ(self, **more: str) -> dict[str, str]:
         """What the user has in the environment; the package is found where these tests are."""
-        kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "PATH", "USER", "LANG") if name in os.environ}
+        kept = {
+            name: os.environ[name]
+            for name in ("HOME", "JAVA_HOME", "PATH", "USER", "LANG")
+            if name in os.environ
+        }
         return {
             **kept,
             **self.cluster.env,
@@ -110,7 +121,9 @@ class World:
         return process
 
     def until(self, process: subprocess.Popen[str], holds: Callable[[], bool], what: str) -> None:
-        """Until something holds while a command is at work; one that ends before is shown, and fails the test."""
+        """Until something holds while a command is at work; one that ends before is
+        shown, and fails the test.
+        """
         until(lambda: holds() or process.poll() is not None, what, DEADLINE_S)
         if process.poll() is not None:
             self.end(process)
@@ -139,7 +152,16 @@ class World:
         """The store with what this host counts of a day; counted once."""
         store = self.folder / "local"
         if not (store / job / day.isoformat()).is_dir():
-            words = (job, "--date", f"{day:%Y%m%d}", "--root", str(self.local), "--fout", str(store), "--local")
+            words = (
+                job,
+                "--date",
+                f"{day:%Y%m%d}",
+                "--root",
+                str(self.local),
+                "--fout",
+                str(store),
+                "--local",
+            )
             ended = self.run(*words, CMSSPARK_SETTINGS=str(self.folder / "empty.yaml"))
             assert ended.code == 0, ended.err
         return store
@@ -153,9 +175,11 @@ class World:
         return target
 
     def kill_while_staging(self, job: str, fout: str, namenode: str = "namenode") -> None:
-        """Begin to count the day, and kill the driver between the first table that it writes aside and the switch.
+        """Begin to count the day, and kill the driver between the first table that it
+        writes aside and the switch.
 
-        ``namenode``: that of ``fout``, whose location begins with ``hdfs://`` or with that namespace.
+        ``namenode``: that of ``fout``, whose location begins with ``hdfs://`` or with
+        that namespace.
         """
         hdfs = self.cluster.hdfs_of(namenode)
         runs = f"{fout.removeprefix(self.cluster.uri(namenode)).removeprefix('hdfs://')}/{job}/{DAY.isoformat()}/runs"
@@ -170,8 +194,13 @@ class World:
         assert self.end(running).code == -signal.SIGKILL
 
     def count_twice_at_once(self, job: str, fout: str) -> tuple[Ended, Ended]:
-        """Count the day, and once more while the first one stands still with its lease; how the two end."""
-        words, place = self.on_yarn(job, fout), f"{fout.removeprefix('hdfs://')}/.leases/{job}/{DAY.isoformat()}"
+        """Count the day, and once more while the first one stands still with its lease;
+        how the two end.
+        """
+        words, place = (
+            self.on_yarn(job, fout),
+            f"{fout.removeprefix('hdfs://')}/.leases/{job}/{DAY.isoformat()}",
+        )
 
         def leases() -> list[str]:
             # What is still being written has another name.
@@ -240,7 +269,11 @@ def executors(world: World) -> list[int]:
 
 def reading(world: World) -> list[int]:
     """Executors whose Python works on a task, or is about to."""
-    return [pid for pid in executors(world) if any(b"python" in _program(child) for child in descendants(pid))]
+    return [
+        pid
+        for pid in executors(world)
+        if any(b"python" in _program(child) for child in descendants(pid))
+    ]
 
 
 def _program(pid: int) -> bytes:
@@ -259,44 +292,71 @@ def kill(pids: list[int]) -> None:
 
 @contextmanager
 def application(world: World) -> Iterator[list[Application]]:
-    """What the event log says of the application that the block runs with :data:`READABLE`, at the end of the block."""
+    """What the event log says of the application that the block runs with
+    :data:`READABLE`, at the end of the block.
+    """
     before = set(world.cluster.hdfs.names("/spark-history"))
     found: list[Application] = []
     yield found
     (log,) = set(world.cluster.hdfs.names("/spark-history")) - before
-    found.append(event_log.read(world.cluster.hdfs.read(f"/spark-history/{log}").decode().splitlines()))
+    found.append(
+        event_log.read(world.cluster.hdfs.read(f"/spark-history/{log}").decode().splitlines())
+    )
 
 
 def assert_cheap(cost: Application, manifest: dict[str, Any], *, may_build_index: bool) -> None:
     """A change that adds a job, a stage, tasks or files to a day fails here.
 
-    The replicas of Rucio are read for the index, if it is not there. The logs are read once, and the small tables come
-    in the same job. HTCondor's jobs are merged by their id before they are counted.
+    The replicas of Rucio are read for the index, if it is not there. The logs are read
+    once, and the small tables come in the same job. HTCondor's jobs are merged by their
+    id before they are counted.
     """
-    assert (cost.jobs, cost.stages, cost.failed_tasks) in ((1, 3, 0), *([(2, 5, 0)] if may_build_index else []))
+    assert (cost.jobs, cost.stages, cost.failed_tasks) in (
+        (1, 3, 0),
+        *([(2, 5, 0)] if may_build_index else []),
+    )
     assert cost.tasks <= 16
     tables = ("data_aggregation", "partials", "site_pairs", "crab_partials", "condor_ids")
-    assert {name: entry["files"] for name, entry in manifest["tables"].items()} == dict.fromkeys(tables, 1)
+    assert {name: entry["files"] for name, entry in manifest["tables"].items()} == dict.fromkeys(
+        tables, 1
+    )
 
 
 @contextmanager
-def a_world(folder: Path, further: tuple[str, ...] = (), realm: Realm | None = None) -> Iterator[World]:
-    """A cluster with a node, the day's logs and dumps on its first namespace; ended after the block."""
+def a_world(
+    folder: Path, further: tuple[str, ...] = (), realm: Realm | None = None
+) -> Iterator[World]:
+    """A cluster with a node, the day's logs and dumps on its first namespace; ended
+    after the block.
+    """
     packed = environment.packed()
     large = [folder / name for name in ("cms", "cache", "local", "home", "tmp")]
     hidden = [ROOT, folder / "state", *large]
     for place in hidden:
         place.mkdir(exist_ok=True)
     java = shutil.which("java") or "java"
-    cluster = Cluster(folder / "daemons", find_spark({}).home, java, hidden=tuple(hidden), realm=realm)
+    cluster = Cluster(
+        folder / "daemons", find_spark({}).home, java, hidden=tuple(hidden), realm=realm
+    )
     there = World(cluster, folder)
     options = f"{JAVA} {realm.java_option}" if realm else JAVA
     try:
         cluster.up(further)
-        (folder / "settings.yaml").write_text(SETTINGS.format(port=cluster.ports["nodemanager-shuffle"], java=options))
+        (folder / "settings.yaml").write_text(
+            SETTINGS.format(port=cluster.ports["nodemanager-shuffle"], java=options)
+        )
         (folder / "empty.yaml").write_text("{}")
         layout = LogLayout(per_part=500)
-        make(there.local, DAY, days=len(DAYS), records=8_000, files=2_000, datasets=60, people=40, layout=layout)
+        make(
+            there.local,
+            DAY,
+            days=len(DAYS),
+            records=8_000,
+            files=2_000,
+            datasets=60,
+            people=40,
+            layout=layout,
+        )
         cluster.hdfs.put_tree(there.local, "/")
         cluster.hdfs.put(packed, "/spark/environment.tar.gz")
         yield there
@@ -305,7 +365,8 @@ def a_world(folder: Path, further: tuple[str, ...] = (), realm: Realm | None = N
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         cluster.down()
-        # Gigabytes that pytest would keep of three runs; what the daemons and containers wrote to their logs stays.
+        # Gigabytes that pytest would keep of three runs; what the daemons and
+        # containers wrote to their logs stays.
         for place in (*large, folder / "fetched", cluster.folder / "data"):
             shutil.rmtree(place, ignore_errors=True)
 
@@ -319,7 +380,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture()
 def two_nodes(world: World) -> None:
-    """From here on there is a second node: only who needs one waits until it has unpacked gigabytes of its own."""
+    """From here on there is a second node: only who needs one waits until it has
+    unpacked gigabytes of its own.
+    """
     world.cluster.up(("nodemanager-2",))
 
 

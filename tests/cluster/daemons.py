@@ -1,4 +1,6 @@
-"""HDFS, YARN and Spark's history server as real daemons on this machine, in one folder. For developers and tests."""
+"""HDFS, YARN and Spark's history server as real daemons on this machine, in one folder.
+For developers and tests.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ WEBAPPS = ("hdfs", "datanode", "secondary", "static", "cluster", "node")
 UNUSED_JARS = ("rocksdbjni-", "spark-mllib_", "breeze", "spire", "cats-kernel_")
 DEADLINE_S = 300
 #: Runs what follows `--` with the folders before it empty.
-_HIDE = 'while [ "$1" != -- ]; do mount -t tmpfs none "$1" || exit 1; shift; done; shift; exec "$@"'
+_HIDE = (
+    'while [ "$1" != -- ]; do mount -t tmpfs none "$1" || exit 1; shift; done; shift; exec "$@"'
+)
 _APART = ("unshare", "--mount", "sh", "-c", _HIDE, "sh", "--")
 
 
@@ -79,14 +83,18 @@ class Cluster:
     def hdfs_of(self, name: str) -> WebHdfs:
         """The namespace of that NameNode."""
         base = f"http://{'localhost' if self.realm else '127.0.0.1'}:{self.ports[f'{name}-http']}"
-        return WebHdfs(base, configuration.user(), self.realm.delegation(base) if self.realm else None)
+        return WebHdfs(
+            base, configuration.user(), self.realm.delegation(base) if self.realm else None
+        )
 
     def uri(self, name: str = "namenode") -> str:
         """``hdfs://HOST:PORT`` of a namespace."""
         return f"hdfs://127.0.0.1:{self.ports[f'{name}-rpc']}"
 
     def up(self, further: tuple[str, ...] = ()) -> None:
-        """Start what does not run yet and wait until all work; a folder's data stay between two ups."""
+        """Start what does not run yet and wait until all work; a folder's data stay
+        between two ups.
+        """
         jars = artifacts.jars()
         names = [name for name in CLASSES if name in (*BASE, *further, *self.state["names"])]
         self.state["ports"] = {**configuration.free_ports(), **self.state["ports"]}
@@ -94,7 +102,9 @@ class Cluster:
         for part in ("logs", "data/tmp", *(f"webroot/webapps/{name}" for name in WEBAPPS)):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         security = kdc.properties(self.realm) if self.realm else {}
-        configuration.write_all(self.folder, jars, self.spark_home, self.ports, self.state["names"], security)
+        configuration.write_all(
+            self.folder, jars, self.spark_home, self.ports, self.state["names"], security
+        )
         self._save()
         self._format([name for name in names if name.startswith("namenode")])
         for name in names:
@@ -107,11 +117,20 @@ class Cluster:
 
     def _format(self, namenodes: list[str]) -> None:
         """Make the namespaces that are not there yet, all at once: each takes a JVM."""
-        new = [name for name in namenodes if not (self.folder / "data" / name / "current").is_dir()]
+        new = [
+            name for name in namenodes if not (self.folder / "data" / name / "current").is_dir()
+        ]
         options = ("-format", "-force", "-nonInteractive", "-clusterId", "cmsspark")
         with ThreadPoolExecutor(max(1, len(new))) as pool:
             # Its errors are raised when the results are taken.
-            list(pool.map(lambda name: self._run([*self._java(name), CLASSES[name], *options], f"{name}-format"), new))
+            list(
+                pool.map(
+                    lambda name: self._run(
+                        [*self._java(name), CLASSES[name], *options], f"{name}-format"
+                    ),
+                    new,
+                )
+            )
 
     def start(self, name: str) -> None:
         """Start one daemon unless it runs."""
@@ -125,7 +144,8 @@ class Cluster:
                 stdout=stream,
                 stderr=stream,
                 cwd=self.folder,
-                # Nothing of the shell that started it may reach a container, PYTHONPATH least of all.
+                # Nothing of the shell that started it may reach a container, PYTHONPATH
+                # least of all.
                 env={**_environment(), "HADOOP_CONF_DIR": str(self.folder / f"conf-{name}")},
                 start_new_session=True,
             )
@@ -154,7 +174,8 @@ class Cluster:
 
     def down(self) -> None:
         """End all daemons; what they stored stays."""
-        # A node says goodbye to YARN and brings logs to HDFS; without them it would try for half a minute.
+        # A node says goodbye to YARN and brings logs to HDFS; without them it would try
+        # for half a minute.
         first = [name for name in CLASSES if name.startswith("nodemanager") or name == "history"]
         for names in (first, [name for name in CLASSES if name not in first]):
             for name in names:
@@ -170,7 +191,9 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def pid(self, name: str) -> int | None:
-        """The process of a daemon that runs; a zombie, and another process of the same number, is none."""
+        """The process of a daemon that runs; a zombie, and another process of the same
+        number, is none.
+        """
         found = self.state["pids"].get(name)
         if found is None or _birth(found[0]) != found[1]:
             return None
@@ -178,16 +201,24 @@ class Cluster:
 
     def wait(self, nodes: int | None = None) -> None:
         """Until HDFS takes files and as many nodes of YARN are active as should be."""
-        wanted = sum(name.startswith("nodemanager") and self.pid(name) is not None for name in self.state["names"])
+        wanted = sum(
+            name.startswith("nodemanager") and self.pid(name) is not None
+            for name in self.state["names"]
+        )
         until(self._hdfs_works, f"HDFS (see {self.folder}/logs)")
-        until(lambda: self.active_nodes() == (wanted if nodes is None else nodes), f"YARN (see {self.folder}/logs)")
+        until(
+            lambda: self.active_nodes() == (wanted if nodes is None else nodes),
+            f"YARN (see {self.folder}/logs)",
+        )
 
     def _hdfs_works(self) -> bool:
         names = [name for name in self.state["names"] if name.startswith("namenode")]
         return all(self._namenode_works(name) for name in names)
 
     def _namenode_works(self, name: str) -> bool:
-        found = self._get(f"{name}-http", "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState")
+        found = self._get(
+            f"{name}-http", "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
+        )
         beans = found.get("beans") or [{}]
         return beans[0].get("FSState") == "Operational" and beans[0].get("NumLiveDataNodes") == 1
 
@@ -206,14 +237,20 @@ class Cluster:
         base = f"http://127.0.0.1:{self.ports['resourcemanager-http']}/ws/v1/cluster/apps/{application}/state"
         data = b'{"state": "KILLED"}'
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{base}?user.name={configuration.user()}", data, headers, method="PUT")
+        request = urllib.request.Request(
+            f"{base}?user.name={configuration.user()}", data, headers, method="PUT"
+        )
         urllib.request.urlopen(request, timeout=30).close()
 
     def _get(self, port: str, path: str) -> dict[str, Any]:
         try:
             if self.realm:
-                return dict(json.loads(self.realm.get(f"http://localhost:{self.ports[port]}{path}")))
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[port]}{path}", timeout=5) as answer:
+                return dict(
+                    json.loads(self.realm.get(f"http://localhost:{self.ports[port]}{path}"))
+                )
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.ports[port]}{path}", timeout=5
+            ) as answer:
                 return dict(json.load(answer))
         except (OSError, ValueError):
             return {}
@@ -221,7 +258,12 @@ class Cluster:
     def _furnish(self) -> None:
         """The folders that a cluster has, and Spark's jars."""
         hdfs = self.hdfs
-        for path, mode in (("/tmp", "1777"), ("/app-logs", "1777"), ("/spark-history", "1777"), ("/spark", "755")):
+        for path, mode in (
+            ("/tmp", "1777"),
+            ("/app-logs", "1777"),
+            ("/spark-history", "1777"),
+            ("/spark", "755"),
+        ):
             hdfs.make_dirs(path, mode)
         hdfs.make_dirs(f"/user/{configuration.user()}", "755")
         jars = sorted((self.spark_home / "jars").glob("*.jar"))
@@ -236,9 +278,14 @@ class Cluster:
 
     @property
     def hides(self) -> bool:
-        """Whether nodes are kept from the hidden folders: that takes a mount namespace of their own."""
+        """Whether nodes are kept from the hidden folders: that takes a mount namespace
+        of their own.
+        """
         command = [*_APART, "true"]
-        return bool(self.hidden) and subprocess.run(command, capture_output=True, check=False).returncode == 0
+        return (
+            bool(self.hidden)
+            and subprocess.run(command, capture_output=True, check=False).returncode == 0
+        )
 
     def _apart(self, name: str) -> list[str]:
         if not name.startswith("nodemanager") or not self.hides:
@@ -248,19 +295,37 @@ class Cluster:
     def _java(self, name: str) -> list[str]:
         logs = self.folder / "logs"
         own = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dyarn.log.dir={logs}"]
-        own += [f"-Dhadoop.log.dir={logs}", "-Dcluster.level=INFO", "--add-opens=java.base/java.lang=ALL-UNNAMED"]
+        own += [
+            f"-Dhadoop.log.dir={logs}",
+            "-Dcluster.level=INFO",
+            "--add-opens=java.base/java.lang=ALL-UNNAMED",
+        ]
         own += [f"-Dcmsspark.cluster={name}", *([self.realm.java_option] if self.realm else [])]
         conf, root = self.folder / f"conf-{name}", self.folder / "webroot"
         if name == "history":
             defaults = configuration.spark_defaults(self.ports)
-            own += [f"-D{key}={value}" for key, value in defaults.items() if key.startswith("spark.history")]
-            own += [f"-Dspark.history.ui.port={self.ports['history-http']}", "-Dspark.history.fs.update.interval=2s"]
+            own += [
+                f"-D{key}={value}"
+                for key, value in defaults.items()
+                if key.startswith("spark.history")
+            ]
+            own += [
+                f"-Dspark.history.ui.port={self.ports['history-http']}",
+                "-Dspark.history.fs.update.interval=2s",
+            ]
             return [self.java, *own, "-cp", f"{conf}:{self.spark_home}/jars/*"]
         return [self.java, *own, "-cp", f"{conf}:{root}:{artifacts.cache()}/hadoop/*"]
 
     def _run(self, words: list[str], log: str) -> None:
         with (self.folder / "logs" / f"{log}.log").open("wb") as stream:
-            subprocess.run(words, stdout=stream, stderr=stream, check=True, cwd=self.folder, timeout=DEADLINE_S)
+            subprocess.run(
+                words,
+                stdout=stream,
+                stderr=stream,
+                check=True,
+                cwd=self.folder,
+                timeout=DEADLINE_S,
+            )
 
     def _save(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -270,7 +335,9 @@ class Cluster:
 
 
 def zipped(spark_home: Path, archive: Path) -> Path:
-    """Spark's jars as ``spark.yarn.archive`` wants them, without a quarter that no container here uses."""
+    """Spark's jars as ``spark.yarn.archive`` wants them, without a quarter that no
+    container here uses.
+    """
     with zipfile.ZipFile(archive, "w") as target:
         for jar in sorted((spark_home / "jars").glob("*.jar")):
             if not jar.name.startswith(UNUSED_JARS):
@@ -288,13 +355,22 @@ def until(holds: Callable[[], bool], what: str, seconds: float = DEADLINE_S) -> 
 
 
 def _environment() -> dict[str, str]:
-    return {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "LANG", "PATH", "USER") if name in os.environ}
+    return {
+        name: os.environ[name]
+        for name in ("HOME", "JAVA_HOME", "LANG", "PATH", "USER")
+        if name in os.environ
+    }
 
 
 def _birth(pid: int) -> str | None:
     """When a process was started, in ticks; None for one that is gone or a zombie."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()
+        )
     except OSError:
         return None
     return None if fields[0] == "Z" else fields[19]

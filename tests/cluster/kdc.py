@@ -18,7 +18,12 @@ REALM = "CMSSPARK.TEST"
 SERVICES = ("hdfs", "yarn", "HTTP")
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 #: Debian's packages, as an operator would install them.
-NEEDED = {"krb5kdc": "krb5-kdc", "kadmin.local": "krb5-admin-server", "kinit": "krb5-user", "curl": "curl"}
+NEEDED = {
+    "krb5kdc": "krb5-kdc",
+    "kadmin.local": "krb5-admin-server",
+    "kinit": "krb5-user",
+    "curl": "curl",
+}
 
 
 def missing() -> list[str]:
@@ -28,7 +33,9 @@ def missing() -> list[str]:
 
 @dataclass
 class Realm:
-    """A KDC that lives in ``folder``, with a principal for each service and one for the user of these tests."""
+    """A KDC that lives in ``folder``, with a principal for each service and one for the
+    user of these tests.
+    """
 
     folder: Path
     port: int = 0
@@ -106,12 +113,26 @@ class Realm:
     def ticket(self, name: str, life: str = "1h") -> Path:
         """A credential cache with a ticket of the user's that lives so long; its path."""
         cache = self.folder / name
-        self._run("kinit", "-l", life, "-k", "-t", str(self.user_keytab), "-c", f"FILE:{cache}", self.user)
+        self._run(
+            "kinit",
+            "-l",
+            life,
+            "-k",
+            "-t",
+            str(self.user_keytab),
+            "-c",
+            f"FILE:{cache}",
+            self.user,
+        )
         return cache
 
     def delegation(self, webhdfs: str) -> str:
         """A delegation token for WebHDFS at that address."""
-        return str(json.loads(self.get(f"{webhdfs}/webhdfs/v1/?op=GETDELEGATIONTOKEN"))["Token"]["urlString"])
+        return str(
+            json.loads(self.get(f"{webhdfs}/webhdfs/v1/?op=GETDELEGATIONTOKEN"))["Token"][
+                "urlString"
+            ]
+        )
 
     def get(self, url: str) -> bytes:
         """What a page answers to the user; OSError where it does not."""
@@ -135,7 +156,9 @@ class Realm:
         found: list[str] = []
         for keytab in (self.keytab, self.user_keytab):
             words = ["klist", "-k", "-K", str(keytab)]
-            shown = subprocess.run(words, env=self._environ(), capture_output=True, text=True, check=True).stdout
+            shown = subprocess.run(
+                words, env=self._environ(), capture_output=True, text=True, check=True
+            ).stdout
             found += re.findall(r"\(0x([0-9a-f]+)\)", shown)
         return found
 
@@ -145,11 +168,17 @@ class Realm:
         keytab.chmod(0o600)
 
     def _run(self, *words: str) -> None:
-        done = subprocess.run(words, env=self._environ(), capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            words, env=self._environ(), capture_output=True, text=True, check=False, timeout=60
+        )
         assert done.returncode == 0, (words, done.stdout, done.stderr)
 
     def _environ(self) -> dict[str, str]:
-        return {"PATH": PATH, "KRB5_CONFIG": str(self.config), "KRB5_KDC_PROFILE": str(self.folder / "kdc.conf")}
+        return {
+            "PATH": PATH,
+            "KRB5_CONFIG": str(self.config),
+            "KRB5_KDC_PROFILE": str(self.folder / "kdc.conf"),
+        }
 
 
 def properties(realm: Realm) -> dict[str, dict[str, str]]:
@@ -190,7 +219,8 @@ def properties(realm: Realm) -> dict[str, dict[str, str]]:
             "yarn.resourcemanager.keytab": keytab,
             "yarn.nodemanager.principal": f"yarn/localhost@{REALM}",
             "yarn.nodemanager.keytab": keytab,
-            # Logs of a secured node are collected by Hadoop's native code, which Maven's jars do not have.
+            # Logs of a secured node are collected by Hadoop's native code, which
+            # Maven's jars do not have.
             "yarn.log-aggregation-enable": "false",
             "yarn.resourcemanager.webapp.delegation-token-auth-filter.enabled": "false",
         },

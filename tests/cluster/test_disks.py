@@ -1,4 +1,6 @@
-"""A full local disk of a node, where Spark keeps shuffled rows: other nodes are used, or the run ends with 73."""
+"""A full local disk of a node, where Spark keeps shuffled rows: other nodes are used,
+or the run ends with 73.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,24 @@ from tests.cluster.test_stages import confs, events, executors_of, tasks_stand_s
 pytestmark = pytest.mark.cluster
 
 JOB = "data_aggregation"
-#: Room for the scripts, links and tokens of an application's containers on a node, and for the package.
+#: Room for the scripts, links and tokens of an application's containers on a node, and
+#: for the package.
 DISK_BYTES = 64 << 20
 
 
 @pytest.fixture()
 def small_disk(world: World) -> Iterator[Callable[[str], Path]]:
-    """Mounts a small disk where a node has the local files of applications. Returns it as this process sees it."""
+    """Mounts a small disk where a node has the local files of applications. Returns it
+    as this process sees it.
+    """
     if not world.cluster.hides:
         pytest.skip("a disk of its own takes the right to mount")
     mounted: list[list[str]] = []
 
     def mount(node: str) -> Path:
-        folder = world.cluster.folder / f"data/{node}/local/usercache/{configuration.user()}/appcache"
+        folder = (
+            world.cluster.folder / f"data/{node}/local/usercache/{configuration.user()}/appcache"
+        )
         folder.mkdir(parents=True, exist_ok=True)
         # The node has mounts of its own: see daemons.Cluster.
         inside = ["nsenter", f"--target={world.cluster.pid(node)}", "--mount"]
@@ -89,4 +96,6 @@ def test_tasks_of_a_node_whose_local_disk_is_full_run_on_another_one_and_are_nam
         fill(disk)
     assert world.end(running).code == 0
     repeated = [event for event in events(world, folder) if event["event"] == "tasks_repeated"]
-    assert repeated and all("No space left on device" in event["reason"] for event in repeated), repeated
+    assert repeated and all("No space left on device" in event["reason"] for event in repeated), (
+        repeated
+    )

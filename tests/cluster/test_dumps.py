@@ -1,4 +1,6 @@
-"""Dumps on HDFS: Python's workers read the files and ranges of large ones themselves, and Spark's JVM none of them."""
+"""Dumps on HDFS: Python's workers read the files and ranges of large ones themselves,
+and Spark's JVM none of them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ ROOT = "/large"
 
 @pytest.fixture(scope="module")
 def dump(world: World) -> Iterator[Path]:
-    """The root of a copy of the world's dump whose REPLICAS are one file of two ranges and ten blocks of HDFS."""
+    """The root of a copy of the world's dump whose REPLICAS are one file of two ranges
+    and ten blocks of HDFS.
+    """
     (original,) = (world.local / "project/awg/cms/rucio").iterdir()
     root = world.folder / "large"
     copy = root / original.relative_to(world.local)
@@ -44,7 +48,9 @@ def dump(world: World) -> Iterator[Path]:
     shutil.rmtree(root)
 
 
-def test_executors_read_ranges_of_a_large_file_and_count_the_cells_of_here(world: World, dump: Path) -> None:
+def test_executors_read_ranges_of_a_large_file_and_count_the_cells_of_here(
+    world: World, dump: Path
+) -> None:
     here, fout = world.folder / "local-large", "/cms/large"
     words = (JOB, "--date", "20260115")
     by_processes = world.run(
@@ -58,7 +64,9 @@ def test_executors_read_ranges_of_a_large_file_and_count_the_cells_of_here(world
     ranges = sum(-(-size // RANGE_BYTES) for size in sizes)
     assert ranges == len(sizes) + 1
     with application(world) as found:
-        on_yarn = world.run(*words, "--root", f"hdfs://{ROOT}", "--fout", f"hdfs://{fout}", "--yarn", *READABLE)
+        on_yarn = world.run(
+            *words, "--root", f"hdfs://{ROOT}", "--fout", f"hdfs://{fout}", "--yarn", *READABLE
+        )
     assert on_yarn.code == 0
     assert (found[0].stage_tasks[0], found[0].input_bytes) == (ranges, 0)
     # The only node stores all blocks, and Spark knows it of each range.
@@ -74,6 +82,7 @@ def test_executors_read_the_tables_of_dbs_and_count_the_cells_of_here(world: Wor
     with application(world) as found:
         ended = world.run(*world.on_yarn("dbs_events", "hdfs:///cms/dumps", *READABLE))
     assert ended.code == 0
-    # One job for the small tables, one for the large ones, as in tests/apps/usage/test_spark_costs.py.
+    # One job for the small tables, one for the large ones, as in
+    # tests/apps/usage/test_spark_costs.py.
     assert (found[0].jobs, found[0].stages, found[0].input_bytes) == (2, 3, 0)
     assert_same(world, "dbs_events", world.fetched("/cms/dumps"))

@@ -1,7 +1,8 @@
 """What becomes of a job when parts of the cluster end under it (group C of docs/faults.md).
 
-After each fault the job finishes right, or fails with a message that says what to do and a code of its own; the result
-that was there before stays readable, and the next run finishes right.
+After each fault the job finishes right, or fails with a message that says what to do
+and a code of its own; the result that was there before stays readable, and the next run
+finishes right.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def stored_right(world: World) -> None:
     assert_same(world, JOB, world.fetched("/cms/faults"))
 
 
-# Parts that end ----------------------------------------------------------------------------------------------------
+# Parts that end
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_the_loss_of_an_executor_changes_no_cell(world: World) -> None:
@@ -65,7 +67,9 @@ def test_the_loss_of_an_executor_changes_no_cell(world: World) -> None:
 @pytest.mark.usefixtures("two_nodes")
 def test_the_loss_of_a_node_with_its_executors_changes_no_cell(world: World) -> None:
     two = [f"spark.dynamicAllocation.{which}Executors=2" for which in ("min", "initial", "max")]
-    running = world.start(*world.on_yarn(JOB, FOUT, *(word for conf in two for word in ("--conf", conf))))
+    running = world.start(
+        *world.on_yarn(JOB, FOUT, *(word for conf in two for word in ("--conf", conf)))
+    )
     world.until(running, lambda: bool(reading(world)) and bool(masters(world)), "a task")
     other = "nodemanager" if node_of(masters(world)[0]) == "nodemanager-2" else "nodemanager-2"
     on_it = [pid for pid in executors(world) if node_of(pid) == other]
@@ -77,7 +81,9 @@ def test_the_loss_of_a_node_with_its_executors_changes_no_cell(world: World) -> 
 
 
 @pytest.mark.usefixtures("two_nodes")
-def test_a_node_that_dies_with_the_applications_master_ends_the_run_in_75(world: World, counted: str) -> None:
+def test_a_node_that_dies_with_the_applications_master_ends_the_run_in_75(
+    world: World, counted: str
+) -> None:
     running = world.start(*world.on_yarn(JOB, FOUT))
     world.until(running, lambda: bool(reading(world)) and bool(masters(world)), "a task")
     (master,) = masters(world)
@@ -95,7 +101,9 @@ def test_a_node_that_dies_with_the_applications_master_ends_the_run_in_75(world:
 
 @pytest.mark.parametrize("seconds", [8, 0], ids=["a-while", "for-good"])
 def test_a_datanode_that_stops_while_it_is_read(world: World, counted: str, seconds: int) -> None:
-    running = world.start(*world.on_yarn(JOB, FOUT, "--conf", "spark.hadoop.dfs.client.retry.window.base=500"))
+    running = world.start(
+        *world.on_yarn(JOB, FOUT, "--conf", "spark.hadoop.dfs.client.retry.window.base=500")
+    )
     world.until(running, lambda: bool(executors(world)), "an executor")
     world.cluster.stop("datanode", signal.SIGKILL)
     if seconds:
@@ -114,8 +122,16 @@ def test_a_datanode_that_stops_while_it_is_read(world: World, counted: str, seco
 
 def test_a_quota_that_is_used_up_is_73_and_leaves_the_result(world: World, counted: str) -> None:
     hdfs = world.cluster.hdfs
-    used = int(hdfs.call("GET", "/cms/faults", "GETCONTENTSUMMARY")["ContentSummary"]["spaceConsumed"])
-    hdfs.call("PUT", "/cms/faults", "SETQUOTA", namespacequota="9223372036854775807", storagespacequota=str(used + 9))
+    used = int(
+        hdfs.call("GET", "/cms/faults", "GETCONTENTSUMMARY")["ContentSummary"]["spaceConsumed"]
+    )
+    hdfs.call(
+        "PUT",
+        "/cms/faults",
+        "SETQUOTA",
+        namespacequota="9223372036854775807",
+        storagespacequota=str(used + 9),
+    )
     try:
         ended = world.run(*world.on_yarn(JOB, FOUT))
     finally:
@@ -133,10 +149,13 @@ def test_an_executor_over_its_memory_is_reported_with_what_to_raise(world: World
     assert "physical memory" in ended.err and "spark.executor.memoryOverhead" in ended.err
 
 
-# Things that do not fit --------------------------------------------------------------------------------------------
+# Things that do not fit
+# --------------------------------------------------------------------------------------------
 
 
-def test_the_same_day_twice_at_once_is_counted_by_one_and_the_other_says_who_does(world: World) -> None:
+def test_the_same_day_twice_at_once_is_counted_by_one_and_the_other_says_who_does(
+    world: World,
+) -> None:
     first, late = world.count_twice_at_once(JOB, FOUT)
     assert late.code == 75
     assert "another process is working on" in late.err and "found: process " in late.err
@@ -145,7 +164,10 @@ def test_the_same_day_twice_at_once_is_counted_by_one_and_the_other_says_who_doe
 
 
 def test_a_tmp_folder_that_turns_final_while_it_is_read_is_65(world: World, counted: str) -> None:
-    hdfs, folder = world.cluster.hdfs, f"/project/monitoring/archive/xrootd/enr/gled/{DAY:%Y/%m/%d}"
+    hdfs, folder = (
+        world.cluster.hdfs,
+        f"/project/monitoring/archive/xrootd/enr/gled/{DAY:%Y/%m/%d}",
+    )
     hdfs.rename(folder, f"{folder}.tmp")
     try:
         running = world.start(*world.on_yarn(JOB, FOUT, "--allow-tmp"))
@@ -180,12 +202,18 @@ def test_what_no_node_starts_in_time_is_given_up_and_ended(world: World) -> None
             world.cluster.signal(node, signal.SIGCONT)
     assert ended.code == 75
     assert "YARN did not start the application within 25 s" in ended.err
-    assert [one["state"] for one in world.cluster.applications() if one["id"] in ended.err] == ["KILLED"]
+    assert [one["state"] for one in world.cluster.applications() if one["id"] in ended.err] == [
+        "KILLED"
+    ]
 
 
 def test_a_driver_that_the_nodes_cannot_reach_is_reported_with_the_setting(world: World) -> None:
     unreachable = ("--conf", "spark.driver.host=127.0.0.9", "--conf", "spark.yarn.am.waitTime=10s")
     ended = world.run(*world.on_yarn(JOB, FOUT, *unreachable))
     # 78 where Spark says it itself; where it was still starting, the master's last error does.
-    assert ended.code in (75, 78) and "_000001 wrote:" in ended.err and "Connection refused" in ended.err
+    assert (
+        ended.code in (75, 78)
+        and "_000001 wrote:" in ended.err
+        and "Connection refused" in ended.err
+    )
     assert "set spark.driver.host" in ended.err and "a bug in cmsspark" not in ended.err

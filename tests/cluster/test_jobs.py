@@ -12,34 +12,54 @@ import pytest
 from cmsspark.store.job_index import JOBS
 from tests.apps.results.test_compact import spread
 from tests.cluster.configuration import user
-from tests.cluster.conftest import DAY, READABLE, World, application, assert_cheap, assert_same, current
+from tests.cluster.conftest import (
+    DAY,
+    READABLE,
+    World,
+    application,
+    assert_cheap,
+    assert_same,
+    current,
+)
 
 pytestmark = pytest.mark.cluster
 
-OTHERS = sorted(job.name for job in JOBS.values() if job.tables and job.name not in ("data_aggregation", "period"))
+OTHERS = sorted(
+    job.name
+    for job in JOBS.values()
+    if job.tables and job.name not in ("data_aggregation", "period")
+)
 
 
-def test_in_client_mode_the_day_has_the_same_cells_as_here_and_lies_in_another_namespace(world: World) -> None:
+def test_in_client_mode_the_day_has_the_same_cells_as_here_and_lies_in_another_namespace(
+    world: World,
+) -> None:
     fout = f"{world.cluster.uri('namenode-2')}/cms/popularity"
     with application(world) as found:
         ended = world.run(*world.on_yarn("data_aggregation.py", fout, *READABLE))
     assert ended.code == 0
     assert re.search(r"run_spark: submitted to YARN as application_\d+_\d+\n", ended.err)
     assert re.search(r"run_spark: follow it at http://\S+/proxy/application_\d+_\d+/\n", ended.err)
-    manifest = assert_same(world, "data_aggregation", world.fetched("/cms/popularity", "namenode-2"))
+    manifest = assert_same(
+        world, "data_aggregation", world.fetched("/cms/popularity", "namenode-2")
+    )
     assert manifest["join"] == "index"
     assert_cheap(found[0], manifest, may_build_index=True)
     assert manifest["inputs"][0]["files"][0][0].startswith(world.cluster.uri("namenode"))
 
 
 def test_in_cluster_mode_the_day_has_the_same_cells_as_here(world: World) -> None:
-    ended = world.run(*world.on_yarn("data_aggregation", "hdfs:///cms/cluster", "--deploy-mode", "cluster"))
+    ended = world.run(
+        *world.on_yarn("data_aggregation", "hdfs:///cms/cluster", "--deploy-mode", "cluster")
+    )
     assert ended.code == 0
     assert re.search(r"run_spark: application_\d+_\d+ succeeded\n", ended.err)
     assert_same(world, "data_aggregation", world.fetched("/cms/cluster"))
 
 
-def test_a_shared_index_is_on_hdfs_once_and_a_stored_day_of_many_files_is_compacted_there(world: World) -> None:
+def test_a_shared_index_is_on_hdfs_once_and_a_stored_day_of_many_files_is_compacted_there(
+    world: World,
+) -> None:
     fout, index = "hdfs:///cms/shared", f"/user/{user()}/.cmsspark/snapshots"
     words = world.on_yarn("data_aggregation", fout, "--conf", "spark.cmsspark.sharedIndexBytes=1")
     assert world.run(*words).code == 0
@@ -75,7 +95,9 @@ def test_in_cluster_mode_the_jobs_own_error_and_exit_code_come_back(world: World
     # What the message names works where Hadoop's commands are, as on an edge node.
     (command,) = re.findall(r"^run_spark: all it wrote: (yarn logs .*)$", ended.err, re.MULTILINE)
     environ = world.environ(PATH=f"{world.cluster.folder}/bin:{os.environ['PATH']}")
-    wrote = subprocess.run(command, shell=True, env=environ, capture_output=True, text=True, check=True)
+    wrote = subprocess.run(
+        command, shell=True, env=environ, capture_output=True, text=True, check=True
+    )
     assert "run_spark: " in wrote.stdout
 
 

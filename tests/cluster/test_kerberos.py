@@ -1,4 +1,6 @@
-"""Jobs on an HDFS and a YARN that want Kerberos: by ticket and by keytab, and what is said without one."""
+"""Jobs on an HDFS and a YARN that want Kerberos: by ticket and by keytab, and what is
+said without one.
+"""
 
 from __future__ import annotations
 
@@ -51,23 +53,36 @@ def is_refused(ended: Ended) -> bool:
     return (
         ended.code == 77
         and any("Kerberos ticket" in line for line in lines)
-        and any(line.strip().startswith("next:") and "kinit" in line and "--keytab" in line for line in lines)
+        and any(
+            line.strip().startswith("next:") and "kinit" in line and "--keytab" in line
+            for line in lines
+        )
         and not any(word in ended.err for word in ("Traceback", "\tat "))
     )
 
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])
-def test_with_a_ticket_a_day_has_the_same_cells_as_here(secured: World, realm: kdc.Realm, mode: str) -> None:
+def test_with_a_ticket_a_day_has_the_same_cells_as_here(
+    secured: World, realm: kdc.Realm, mode: str
+) -> None:
     ticket = realm.ticket(f"ticket-{mode}")
-    words = secured.on_yarn("data_aggregation", f"hdfs:///cms/ticket-{mode}", "--deploy-mode", mode)
+    words = secured.on_yarn(
+        "data_aggregation", f"hdfs:///cms/ticket-{mode}", "--deploy-mode", mode
+    )
     ended = secured.run(*words, KRB5CCNAME=f"FILE:{ticket}")
     assert ended.code == 0
     assert_same(secured, "data_aggregation", secured.fetched(f"/cms/ticket-{mode}"))
     # Answers without a job read the same store.
     shown = secured.cmsspark(
-        "show", "data_aggregation", "--path", "--date", DAY.isoformat(), "--fout", f"hdfs:///cms/ticket-{mode}",
+        "show",
+        "data_aggregation",
+        "--path",
+        "--date",
+        DAY.isoformat(),
+        "--fout",
+        f"hdfs:///cms/ticket-{mode}",
         KRB5CCNAME=f"FILE:{ticket}",
-    )  # fmt: skip
+    )
     assert shown.code == 0 and f"/cms/ticket-{mode}/data_aggregation/{DAY}/runs/" in shown.out
 
 
@@ -75,7 +90,9 @@ def test_with_a_ticket_a_day_has_the_same_cells_as_here(secured: World, realm: k
 def test_with_a_keytab_and_no_ticket_a_day_has_the_same_cells_as_here(
     secured: World, realm: kdc.Realm, mode: str
 ) -> None:
-    words = secured.on_yarn("data_aggregation", f"hdfs:///cms/keytab-{mode}", "--deploy-mode", mode)
+    words = secured.on_yarn(
+        "data_aggregation", f"hdfs:///cms/keytab-{mode}", "--deploy-mode", mode
+    )
     ended = secured.run(*words, *by_keytab(realm))
     assert ended.code == 0
     assert_same(secured, "data_aggregation", secured.fetched(f"/cms/keytab-{mode}"))
@@ -94,14 +111,18 @@ def test_without_a_ticket_nothing_is_submitted(secured: World) -> None:
 def test_a_ticket_that_has_expired_is_refused_as_none(secured: World, realm: kdc.Realm) -> None:
     ticket = realm.ticket("short", "2s")
     environ = {"KRB5_CONFIG": str(realm.config), "KRB5CCNAME": f"FILE:{ticket}"}
-    while not subprocess.run(["klist", "-s"], env={**environ, "PATH": kdc.PATH}, check=False).returncode:
+    while not subprocess.run(
+        ["klist", "-s"], env={**environ, "PATH": kdc.PATH}, check=False
+    ).returncode:
         time.sleep(0.2)
     before = applications(secured)
     assert is_refused(secured.run(*secured.on_yarn("dbs_phedex", "hdfs:///cms/none"), **environ))
     assert applications(secured) == before
 
 
-def test_a_keytab_with_an_old_key_is_refused(secured: World, realm: kdc.Realm, tmp_path: Path) -> None:
+def test_a_keytab_with_an_old_key_is_refused(
+    secured: World, realm: kdc.Realm, tmp_path: Path
+) -> None:
     old = tmp_path / "old.keytab"
     realm.stale_keytab(old)
     before = applications(secured)
@@ -113,19 +134,33 @@ def test_a_keytab_with_an_old_key_is_refused(secured: World, realm: kdc.Realm, t
     assert applications(secured) == before
 
 
-def test_a_daily_from_cron_works_by_keytab_and_says_what_lacks_without(secured: World, realm: kdc.Realm) -> None:
+def test_a_daily_from_cron_works_by_keytab_and_says_what_lacks_without(
+    secured: World, realm: kdc.Realm
+) -> None:
     days = ("--from", f"{DAYS[0]:%Y%m%d}", "--to", f"{DAYS[1]:%Y%m%d}")
     text = (secured.folder / "settings.yaml").read_text()
-    lines = ["store: hdfs:///cms/daily", "daily:", "  run_spark: [--yarn]", "  jobs: [data_aggregation]"]
+    lines = [
+        "store: hdfs:///cms/daily",
+        "daily:",
+        "  run_spark: [--yarn]",
+        "  jobs: [data_aggregation]",
+    ]
     plain, kept = secured.folder / "plain.yaml", secured.folder / "keytab.yaml"
     plain.write_text("\n".join(lines) + text)
-    keytab = f"  spark.kerberos.principal: {realm.user}\n  spark.kerberos.keytab: {realm.user_keytab}\n"
+    keytab = (
+        f"  spark.kerberos.principal: {realm.user}\n  spark.kerberos.keytab: {realm.user_keytab}\n"
+    )
     kept.write_text("\n".join(lines) + text + keytab)
     assert is_refused(secured.cmsspark("daily", *days, CMSSPARK_SETTINGS=str(plain)))
     ended = secured.cmsspark("daily", *days, CMSSPARK_SETTINGS=str(kept))
     assert ended.code == 0
     for day in DAYS:
-        assert_same(secured, "data_aggregation", secured.fetched("/cms/daily"), date.fromisoformat(str(day)))
+        assert_same(
+            secured,
+            "data_aggregation",
+            secured.fetched("/cms/daily"),
+            date.fromisoformat(str(day)),
+        )
 
 
 def test_no_key_is_in_any_log(secured: World, realm: kdc.Realm) -> None:

@@ -1,4 +1,6 @@
-"""The Kubernetes command line as Spark's own parser reads it, up to the point where it would contact the cluster."""
+"""The Kubernetes command line as Spark's own parser reads it, up to the point where it
+would contact the cluster.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +45,26 @@ def test_spark_reads_each_option_and_the_pod_template_as_they_were_meant(tmp_pat
     built = command(*words, *confs, host=this_host({}), places=places, settings=settings)
     submit, *rest = built.argv
     environ = {**os.environ, **built.env, "SPARK_SUBMIT_OPTS": ""}
-    run = subprocess.run([submit, "--verbose", *rest], capture_output=True, text=True, env=environ, check=False)
+    run = subprocess.run(
+        [submit, "--verbose", *rest], capture_output=True, text=True, env=environ, check=False
+    )
     said = run.stdout + run.stderr
     parsed = dict(re.findall(r"^  (\w+) {2,}(\S.*)$", said, re.MULTILINE))
     assert (parsed["master"], parsed["deployMode"]) == ("k8s://https://127.0.0.1:1", "cluster")
     assert (parsed["name"], parsed["childArgs"]) == ("two words", "[dbs_eos --fout hdfs:///a b]")
     read = dict(re.findall(r"^  \(([\w.]+),(.*)\)$", said, re.MULTILINE))
-    given = {word.partition("=")[0]: word.partition("=")[2] for word in rest if re.match(r"spark\.[\w.]+=", word)}
+    given = {
+        word.partition("=")[0]: word.partition("=")[2]
+        for word in rest
+        if re.match(r"spark\.[\w.]+=", word)
+    }
     assert {name: read.get(name) for name in given if name != "spark.redaction.regex"} == {
         name: value for name, value in given.items() if name != "spark.redaction.regex"
     }
-    # What it stumbles over at last is that there is no cluster; a pod template that cannot be read comes before that.
-    assert run.returncode == 1 and "Connection refused" in said and "load initial pod spec" not in said
+    # What it stumbles over at last is that there is no cluster; a pod template that
+    # cannot be read comes before that.
+    assert (
+        run.returncode == 1
+        and "Connection refused" in said
+        and "load initial pod spec" not in said
+    )

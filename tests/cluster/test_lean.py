@@ -1,7 +1,9 @@
-"""The day on a real YARN over HDFS with as few submits as may be: the tests of the cluster that CI runs.
+"""The day on a real YARN over HDFS with as few submits as may be: the tests of the
+cluster that CI runs.
 
-A submit takes as long as some hundred other tests, so each of these runs stands for several: the one in cluster mode
-loses an executor, and the one in client mode follows a driver that was killed.
+A submit takes as long as some hundred other tests, so each of these runs stands for
+several: the one in cluster mode loses an executor, and the one in client mode follows a
+driver that was killed.
 """
 
 from __future__ import annotations
@@ -33,12 +35,15 @@ NAMENODE, FOLDER = "namenode-2", "/cms/lean"
 
 @pytest.fixture(scope="module")
 def counted(world: World) -> str:
-    """The day is counted in cluster mode, by a run that loses an executor; the run that its CURRENT names.
+    """The day is counted in cluster mode, by a run that loses an executor; the run that
+    its CURRENT names.
 
     Spark's JVM reads the logs, as without the extra for HDFS.
     """
     java = ("--conf", f"{CLIENT_KEY}=java")
-    running = world.start(*world.on_yarn(JOB, fout(world), "--deploy-mode", "cluster", *java, *READABLE))
+    running = world.start(
+        *world.on_yarn(JOB, fout(world), "--deploy-mode", "cluster", *java, *READABLE)
+    )
     with application(world) as found:
         world.until(running, lambda: bool(reading(world)), "a task")
         lost = reading(world)[:1]
@@ -57,7 +62,9 @@ def fout(world: World) -> str:
 
 
 def current(world: World) -> str:
-    return world.cluster.hdfs_of(NAMENODE).read(f"{FOLDER}/{JOB}/{DAY.isoformat()}/CURRENT").decode()
+    return (
+        world.cluster.hdfs_of(NAMENODE).read(f"{FOLDER}/{JOB}/{DAY.isoformat()}/CURRENT").decode()
+    )
 
 
 def stored(world: World) -> Path:
@@ -65,7 +72,9 @@ def stored(world: World) -> Path:
     return world.fetched(FOLDER, NAMENODE)
 
 
-def test_in_cluster_mode_the_loss_of_an_executor_changes_no_cell(world: World, counted: str) -> None:
+def test_in_cluster_mode_the_loss_of_an_executor_changes_no_cell(
+    world: World, counted: str
+) -> None:
     assert_same(world, JOB, stored(world))
     assert current(world) == counted
 

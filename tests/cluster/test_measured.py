@@ -1,4 +1,6 @@
-"""What a real cluster says of a measured run: event logs on HDFS, killed containers, nodes, drivers out of reach."""
+"""What a real cluster says of a measured run: event logs on HDFS, killed containers,
+nodes, drivers out of reach.
+"""
 
 from __future__ import annotations
 
@@ -57,12 +59,18 @@ def test_the_event_log_of_a_run_is_found_on_hdfs_and_read_once(world: World, mod
     assert re.search(r"tasks => [1-9]", first.out) and "java" not in first.out
     metrics = shown(world, application(ended))
     assert metrics["event_log"].startswith("hdfs:") and metrics["totals"]["tasks"] >= 1
-    assert metrics["deploy_mode"] == mode and codes(metrics) == [] and metrics.get("notes", []) == []
-    assert metrics["smallest_node_bytes"] == min(memory_of_nodes(world)), "asked of the ResourceManager"
+    assert (
+        metrics["deploy_mode"] == mode and codes(metrics) == [] and metrics.get("notes", []) == []
+    )
+    assert metrics["smallest_node_bytes"] == min(memory_of_nodes(world)), (
+        "asked of the ResourceManager"
+    )
     executor = next(entry for entry in metrics["executors"] if entry["executor"] != "driver")
     assert executor["peaks"]["JVMHeapMemory"] > 0
     again = world.cmsspark("lab", "advise", "looks.py")
-    assert again.code == 0 and "reading event logs" not in again.err and "executor heap" in again.out
+    assert (
+        again.code == 0 and "reading event logs" not in again.err and "executor heap" in again.out
+    )
     direct = world.cmsspark("monitor", "events", metrics["event_log"])
     assert direct.code == 0 and re.search(r"tasks => [1-9]", direct.out)
 
@@ -72,13 +80,17 @@ def test_a_container_that_yarn_kills_for_its_memory_is_named(world: World) -> No
     ended = world.run(str(SCRIPTS / "greedy.py"), "--yarn", *ONE, *small)
     assert ended.code != 0
     metrics = latest(world)
-    finding = next(finding for finding in metrics["findings"] if finding["code"] == "container_killed")
+    finding = next(
+        finding for finding in metrics["findings"] if finding["code"] == "container_killed"
+    )
     assert finding["severity"] == "error" and "memoryOverhead" in finding["cure"]
     advised = world.cmsspark("lab", "advise", "greedy.py")
     assert "spark.executor.memoryOverhead=" in advised.out
 
 
-def test_an_executor_that_no_node_can_hold_is_named_without_being_told_of_the_nodes(world: World) -> None:
+def test_an_executor_that_no_node_can_hold_is_named_without_being_told_of_the_nodes(
+    world: World,
+) -> None:
     ended = world.run(LOOKS, "--yarn", "--executor-memory", "900g", *ONE, str(ROOT / "setup.py"))
     assert ended.code != 0
     metrics = latest(world)
@@ -87,7 +99,12 @@ def test_an_executor_that_no_node_can_hold_is_named_without_being_told_of_the_no
 
 def test_a_driver_that_nodes_cannot_reach_is_named(world: World) -> None:
     # An address for documentation: nobody has it.
-    away = ("--conf", "spark.driver.host=192.0.2.1", "--conf", "spark.driver.bindAddress=127.0.0.1")
+    away = (
+        "--conf",
+        "spark.driver.host=192.0.2.1",
+        "--conf",
+        "spark.driver.bindAddress=127.0.0.1",
+    )
     short = ("--conf", "spark.yarn.am.waitTime=10s", "--conf", "spark.rpc.askTimeout=10s")
     ended = world.run(LOOKS, "--yarn", *ONE, *away, *short, str(ROOT / "setup.py"))
     assert ended.code != 0

@@ -27,9 +27,12 @@ def test_tasks_run_where_their_data_lie_and_the_share_is_reported(world: World) 
     one = ("--num-executors", "1", "--conf", "spark.dynamicAllocation.maxExecutors=1")
     ended = world.run(*world.on_yarn("data_aggregation", "hdfs:///cms/near", *one))
     assert ended.code == 0
-    told = re.search(r"(\d+) of (\d+) tasks that read files ran on a host that stores them \(\d+%\)", ended.err)
+    told = re.search(
+        r"(\d+) of (\d+) tasks that read files ran on a host that stores them \(\d+%\)", ended.err
+    )
     assert told is not None
-    # The files lie on the first node: with one executor they are near to all of its tasks, or to none.
+    # The files lie on the first node: with one executor they are near to all of its
+    # tasks, or to none.
     assert int(told[2]) >= 4 and int(told[1]) in (0, int(told[2]))
 
 
@@ -45,11 +48,15 @@ def test_nodes_need_no_file_that_only_the_submitting_host_has(world: World, look
     assert f"is {'not seen' if world.cluster.hides else 'seen'};" in looked.out
     if world.cluster.hides:
         assert re.search(r"package from \S+\.zip/cmsspark/__init__.py", looked.out)
-    assert f"compiled: {compiled('hashed') is not None}\n" in looked.out, "what is compiled here travels in the package"
+    assert f"compiled: {compiled('hashed') is not None}\n" in looked.out, (
+        "what is compiled here travels in the package"
+    )
 
 
 def test_executors_go_when_they_idle_and_what_they_shuffled_stays(world: World) -> None:
-    ended = world.run(str(IDLES), "--yarn", "--conf", "spark.dynamicAllocation.executorIdleTimeout=1s")
+    ended = world.run(
+        str(IDLES), "--yarn", "--conf", "spark.dynamicAllocation.executorIdleTimeout=1s"
+    )
     assert ended.code == 0
     # Four tasks that shuffle, three that count, three that add up: the four are not run again.
     assert ended.out == f"7 groups, no executor, then {sum(range(1000))} by 10 tasks\n"
@@ -58,7 +65,9 @@ def test_executors_go_when_they_idle_and_what_they_shuffled_stays(world: World) 
 def test_the_history_server_shows_the_run(world: World, looked: Ended) -> None:
     world.cluster.start("history")
     (application,) = set(re.findall(r"application_\d+_\d+", looked.err))
-    base = f"http://127.0.0.1:{world.cluster.ports['history-http']}/api/v1/applications/{application}"
+    base = (
+        f"http://127.0.0.1:{world.cluster.ports['history-http']}/api/v1/applications/{application}"
+    )
     until(lambda: bool(asked(base)), "the history server")
     assert [one["status"] for one in asked(f"{base}/jobs")] == ["SUCCEEDED"]
 
@@ -77,8 +86,23 @@ def test_with_room_for_the_catalogue_once_for_each_core_no_container_is_ended_fo
     folder = tmp_path / "a-catalogue"
     folder.mkdir()
     np.save(folder / "hashes.npy", np.ones(40_000_000, np.uint64))
-    small = ("--executor-memory", "512m", "--executor-cores", "3", "--conf", "spark.executor.memoryOverhead=1500m")
-    words = (str(MAPPED), "--yarn", *small, "--num-executors", "1", "--conf", "spark.dynamicAllocation.maxExecutors=1")
+    small = (
+        "--executor-memory",
+        "512m",
+        "--executor-cores",
+        "3",
+        "--conf",
+        "spark.executor.memoryOverhead=1500m",
+    )
+    words = (
+        str(MAPPED),
+        "--yarn",
+        *small,
+        "--num-executors",
+        "1",
+        "--conf",
+        "spark.dynamicAllocation.maxExecutors=1",
+    )
     ended = world.run(*words, str(folder), "40")
     assert ended.code == 0
     told = re.search(r"3 workers, (\d+) MB resident", ended.out)

@@ -1,4 +1,6 @@
-"""docs/operations.md, from an empty edge node to a daily job on YARN: each command of the page, as it stands there."""
+"""docs/operations.md, from an empty edge node to a daily job on YARN: each command of
+the page, as it stands there.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ DEADLINE_S = 1_800
 
 @dataclass(frozen=True)
 class Edge:
-    """A user's account on an edge node: a home folder of its own, a checkout, and the administrators' configuration."""
+    """A user's account on an edge node: a home folder of its own, a checkout, and the
+    administrators' configuration.
+    """
 
     world: World
     home: Path
@@ -52,7 +56,10 @@ class Edge:
 
     def here(self, text: str) -> str:
         """A text of the page or the crontab, with the folders of this machine."""
-        java = Path(os.environ.get("JAVA_HOME") or Path(shutil.which("java") or "java").resolve().parents[1])
+        java = Path(
+            os.environ.get("JAVA_HOME")
+            or Path(shutil.which("java") or "java").resolve().parents[1]
+        )
         for there, place in {
             "/etc/hadoop/conf": self.world.cluster.env["HADOOP_CONF_DIR"],
             "/usr/lib/jvm/java-17": java,
@@ -75,17 +82,22 @@ class Edge:
         return {
             "HOME": str(self.home),
             "LOGNAME": user(),
-            "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR") or str(Path.home() / ".cache" / "pip"),
+            "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR")
+            or str(Path.home() / ".cache" / "pip"),
             # An account's profile may say so; here it makes executors that fit the cluster.
             "SPARK_CONF_DIR": self.world.cluster.env["SPARK_CONF_DIR"],
             "SPARK_OPTIONS": str(self.home / "small"),
         }
 
     def type(self, block: str) -> str:
-        """A block of the page, typed into the shell in which the former ones were; what it printed."""
+        """A block of the page, typed into the shell in which the former ones were; what
+        it printed.
+        """
         state = self.home / "shell"
         script = f"set -e\n[ ! -f {state} ] || . {state}\n{self.here(block)}\nexport -p >{state}\n"
-        path = f"{self.world.cluster.folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        path = (
+            f"{self.world.cluster.folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        )
         environ = {**self.account, "PATH": path, "LANG": "C.UTF-8"}
         return self.run(["bash", "-c", script], environ).stdout
 
@@ -94,12 +106,25 @@ class Edge:
         (line,) = re.findall(r"^\d\S* (?:\S+ ){4}(.*)$", CRONTAB, re.MULTILINE)
         command = self.here(line).replace(" >>", f" {more} >>", 1)
         # Cron's PATH; and the Python that the page's environment was made with.
-        found = {**self.account, "SHELL": "/bin/sh", "PATH": "/usr/bin:/bin", "PYTHON": sys.executable}
+        found = {
+            **self.account,
+            "SHELL": "/bin/sh",
+            "PATH": "/usr/bin:/bin",
+            "PYTHON": sys.executable,
+        }
         return self.run(["/bin/sh", "-c", command], {**found, **environ}, check=False)
 
-    def run(self, words: list[str], environ: dict[str, str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, words: list[str], environ: dict[str, str], *, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
         ended = subprocess.run(
-            words, env=environ, cwd=self.checkout, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+            words,
+            env=environ,
+            cwd=self.checkout,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
         )
         sys.stderr.write(f"$ {words[-1]}\n{ended.stdout}{ended.stderr}")
         assert not check or ended.returncode == 0
@@ -111,7 +136,9 @@ def edge(world: World) -> Edge:
     """The account before anything is done."""
     edge = Edge(world, world.folder / "home")
     for name in FOLDERS:
-        shutil.copytree(ROOT / name, edge.checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(
+            ROOT / name, edge.checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.so")
+        )
     for name in FILES:
         shutil.copy(ROOT / name, edge.checkout)
     port = world.cluster.ports["nodemanager-shuffle"]

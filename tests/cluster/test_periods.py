@@ -1,4 +1,6 @@
-"""A period over days on HDFS: the partials that YARN's executors wrote make the cells that they make here."""
+"""A period over days on HDFS: the partials that YARN's executors wrote make the cells
+that they make here.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def counted(world: World) -> str:
 
 
 @pytest.mark.parametrize("way", ["cmsspark", "client", "cluster"])
-def test_a_period_over_days_on_hdfs_has_the_cells_of_one_made_here(world: World, counted: str, way: str) -> None:
+def test_a_period_over_days_on_hdfs_has_the_cells_of_one_made_here(
+    world: World, counted: str, way: str
+) -> None:
     there = () if way == "cmsspark" else ("--yarn", "--deploy-mode", way)
     program = CMSSPARK if way == "cmsspark" else RUN
     ended = world.end(world.start("period", *there, *PERIOD, "--fout", counted, program=program))
@@ -38,10 +42,15 @@ def test_a_period_over_days_on_hdfs_has_the_cells_of_one_made_here(world: World,
     rows = cells(run, "period_aggregation")
     assert rows.height > 50 and rows.equals(cells(wanted_run, "period_aggregation"))
     assert manifest["days"].keys() == wanted["days"].keys() == {day.isoformat() for day in DAYS}
-    assert (manifest["partial"], manifest["pseudonym_key_id"]) == (False, wanted["pseudonym_key_id"])
+    assert (manifest["partial"], manifest["pseudonym_key_id"]) == (
+        False,
+        wanted["pseudonym_key_id"],
+    )
 
 
-def test_a_period_that_lacks_a_day_is_66_and_a_view_of_days_on_hdfs_is_that_of_here(world: World, counted: str) -> None:
+def test_a_period_that_lacks_a_day_is_66_and_a_view_of_days_on_hdfs_is_that_of_here(
+    world: World, counted: str
+) -> None:
     ended = world.cmsspark("period", "--from", "20260115", "--to", "20260117", "--fout", counted)
     assert ended.code == 66 and "2026-01-17" in ended.err
     for day in DAYS:

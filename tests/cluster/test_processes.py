@@ -1,4 +1,6 @@
-"""The process trees of two real NodeManagers, sent to a collector while a job runs in their containers."""
+"""The process trees of two real NodeManagers, sent to a collector while a job runs in
+their containers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ TOKEN = "a-token-of-these-tests-0123456789"
 
 
 @pytest.mark.usefixtures("two_nodes")
-def test_two_nodemanagers_are_watched_with_the_containers_that_they_start(world: World, tmp_path: Path) -> None:
+def test_two_nodemanagers_are_watched_with_the_containers_that_they_start(
+    world: World, tmp_path: Path
+) -> None:
     token = tmp_path / "token"
     token.touch(mode=0o600)
     token.write_text(TOKEN)
@@ -30,8 +34,26 @@ def test_two_nodemanagers_are_watched_with_the_containers_that_they_start(world:
         assert None not in managers
         nodes = [
             world.start(
-                *("monitor", "node", "--collector", collector.url, "--token-file", str(token), "--run", "suite-1"),
-                *("--pid", str(pid), "--interval", "0.5", "--ttl", "900", "--buffer", str(tmp_path / f"buffer-{pid}")),
+                *(
+                    "monitor",
+                    "node",
+                    "--collector",
+                    collector.url,
+                    "--token-file",
+                    str(token),
+                    "--run",
+                    "suite-1",
+                ),
+                *(
+                    "--pid",
+                    str(pid),
+                    "--interval",
+                    "0.5",
+                    "--ttl",
+                    "900",
+                    "--buffer",
+                    str(tmp_path / f"buffer-{pid}"),
+                ),
                 program="from cmsspark.main import main; main()",
             )
             for pid in managers

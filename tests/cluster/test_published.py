@@ -1,4 +1,6 @@
-"""Nothing is published twice: after a fault, and beside another one at work, a broker has each document once."""
+"""Nothing is published twice: after a fault, and beside another one at work, a broker
+has each document once.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def of_here(world: World, amq: Path) -> dict[str, bytes]:
 
 
 def assert_each_came_once(world: World, broker: ActiveMQ, queue: str, amq: Path) -> None:
-    """The queue has each document of the day once, as this host makes it, and one word on their completeness."""
+    """The queue has each document of the day once, as this host makes it, and one word
+    on their completeness.
+    """
     wanted = of_here(world, amq)
     bodies = [body for _, body in broker.consume(queue, quiet=5)]
     ends = [body for body in bodies if b'"document_count"' in body]
@@ -79,12 +83,15 @@ def test_the_same_day_counted_and_published_twice_at_once_comes_once(
     assert [ended.code for ended in world.count_twice_at_once(JOB, fout)] == [0, 75]
     outboxes = world.folder / "state" / "outbox"
     before = set(outboxes.rglob("batches.sqlite"))
-    # While the broker stands still no one ends, so the two do meet. Who has the lock makes a ledger.
+    # While the broker stands still no one ends, so the two do meet. Who has the lock
+    # makes a ledger.
     assert broker.process is not None
     broker.process.send_signal(signal.SIGSTOP)
     try:
         first = world.start(*publishing(fout, amq))
-        world.until(first, lambda: set(outboxes.rglob("batches.sqlite")) != before, "an outbox in use")
+        world.until(
+            first, lambda: set(outboxes.rglob("batches.sqlite")) != before, "an outbox in use"
+        )
         late = world.run(*publishing(fout, amq))
     finally:
         broker.process.send_signal(signal.SIGCONT)

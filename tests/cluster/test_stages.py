@@ -1,4 +1,6 @@
-"""Executors that are lost or preempted, and tasks that run twice: the same cells, and named in the manifest."""
+"""Executors that are lost or preempted, and tasks that run twice: the same cells, and
+named in the manifest.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ IDLES = Path(__file__).with_name("scripts") / "idles.py"
 
 def executors_of(count: int) -> list[str]:
     """The options that ask for so many executors."""
-    return confs(*(f"spark.dynamicAllocation.{which}Executors={count}" for which in ("min", "initial", "max")))
+    return confs(
+        *(
+            f"spark.dynamicAllocation.{which}Executors={count}"
+            for which in ("min", "initial", "max")
+        )
+    )
 
 
 def confs(*options: str) -> list[str]:
@@ -42,7 +49,9 @@ def test_a_run_without_a_fault_names_no_event(world: World) -> None:
 
 
 @pytest.mark.parametrize("stage", ["read", "merged"])
-def test_an_executor_that_is_lost_in_a_stage_is_named_and_changes_no_cell(world: World, stage: str) -> None:
+def test_an_executor_that_is_lost_in_a_stage_is_named_and_changes_no_cell(
+    world: World, stage: str
+) -> None:
     folder = f"/cms/stages/{stage}"
     before = shuffled(world)
     running = world.start(*world.on_yarn(JOB, f"hdfs://{folder}", *executors_of(2)))
@@ -63,7 +72,9 @@ def shuffled(world: World) -> set[Path]:
 
 @contextmanager
 def tasks_stand_still(world: World) -> Iterator[None]:
-    """Stop the Python processes of all executors for the block. Their JVMs answer, so none is lost for it."""
+    """Stop the Python processes of all executors for the block. Their JVMs answer, so
+    none is lost for it.
+    """
     stopped = [child for pid in executors(world) for child in descendants(pid)]
     for pid in stopped:
         with_signal(pid, signal.SIGSTOP)
@@ -79,7 +90,11 @@ def test_a_preempted_executor_changes_no_cell_and_is_named(world: World) -> None
     # The node has room for three executors, which is more than the half of this queue.
     queue = confs("spark.yarn.queue=cms")
     running = world.start(*world.on_yarn(JOB, f"hdfs://{folder}", *executors_of(3), *queue))
-    world.until(running, lambda: bool(reading(world)) and len(executors(world)) == 3, "tasks and three executors")
+    world.until(
+        running,
+        lambda: bool(reading(world)) and len(executors(world)) == 3,
+        "tasks and three executors",
+    )
     own = set(executors(world))
     with tasks_stand_still(world):
         idle = confs("spark.yarn.queue=default", "spark.dynamicAllocation.executorIdleTimeout=1s")
@@ -87,17 +102,26 @@ def test_a_preempted_executor_changes_no_cell_and_is_named(world: World) -> None
         until(lambda: not own <= set(executors(world)), "an executor that is preempted")
     assert world.end(running).code == 0
     world.end(other)
-    reasons = [event.get("reason", "") for event in events(world, folder) if event["event"] == "executor_lost"]
+    reasons = [
+        event.get("reason", "")
+        for event in events(world, folder)
+        if event["event"] == "executor_lost"
+    ]
     assert any("preempted" in reason for reason in reasons), reasons
 
 
 @pytest.mark.usefixtures("two_nodes")
 def test_speculative_copies_change_no_cell_and_are_named(world: World) -> None:
     folder = "/cms/stages/copies"
-    # Copies run on another host, and a node has room for three executors. A task is copied after a second.
+    # Copies run on another host, and a node has room for three executors. A task is
+    # copied after a second.
     slow = confs("spark.speculation=true", "spark.speculation.task.duration.threshold=1s")
     running = world.start(*world.on_yarn(JOB, f"hdfs://{folder}", *executors_of(5), *slow))
-    world.until(running, lambda: bool(reading(world)) and len(executors(world)) == 5, "tasks and five executors")
+    world.until(
+        running,
+        lambda: bool(reading(world)) and len(executors(world)) == 5,
+        "tasks and five executors",
+    )
     with tasks_stand_still(world):
         before = len(reading(world))
         until(lambda: len(reading(world)) > before, "a copy", 30)

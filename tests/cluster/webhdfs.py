@@ -1,4 +1,6 @@
-"""HDFS from Python alone, through its REST interface: what tests lay out and look at without a JVM of their own."""
+"""HDFS from Python alone, through its REST interface: what tests lay out and look at
+without a JVM of their own.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,12 @@ class WebHdfs:
             if file.is_file():
                 target = f"{path.rstrip('/')}/{file.relative_to(source)}"
                 self.put(file, target)
-                self.call("PUT", target, "SETTIMES", modificationtime=str(file.stat().st_mtime_ns // 1_000_000))
+                self.call(
+                    "PUT",
+                    target,
+                    "SETTIMES",
+                    modificationtime=str(file.stat().st_mtime_ns // 1_000_000),
+                )
 
     def read(self, path: str) -> bytes:
         """A file's content."""

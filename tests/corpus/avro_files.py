@@ -1,4 +1,6 @@
-"""Avro files of any content, also with strings that are no UTF-8 and with schemas that lack fields."""
+"""Avro files of any content, also with strings that are no UTF-8 and with schemas that
+lack fields.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,23 @@ import fastavro
 _SYNC = b"cmsspark-corpus!"
 
 CRAB_FIELDS: dict[str, object] = dict.fromkeys(
-    ["JobId", "FileName", "ProtocolUsed", "Application", "SubmissionTool", "SiteName", "TaskId", "WrapWC", "WrapCPU",
-     "ExeCPU", "NCores", "UserId", "GridName"],
+    [
+        "JobId",
+        "FileName",
+        "ProtocolUsed",
+        "Application",
+        "SubmissionTool",
+        "SiteName",
+        "TaskId",
+        "WrapWC",
+        "WrapCPU",
+        "ExeCPU",
+        "NCores",
+        "UserId",
+        "GridName",
+    ],
     "string",
-) | dict.fromkeys(["StartedRunningTimeStamp", "FinishedTimeStamp"], "long")  # fmt: skip
+) | dict.fromkeys(["StartedRunningTimeStamp", "FinishedTimeStamp"], "long")
 
 CMSSW_FIELDS: dict[str, object] = {
     "FILE_LFN": "string",
@@ -37,7 +52,9 @@ CMSSW_FIELDS: dict[str, object] = {
 
 def schema(fields: Mapping[str, object], name: str = "popularity") -> dict[str, object]:
     """A record of nullable fields."""
-    members = [{"name": field, "type": ["null", kind], "default": None} for field, kind in fields.items()]
+    members = [
+        {"name": field, "type": ["null", kind], "default": None} for field, kind in fields.items()
+    ]
     return {"type": "record", "name": name, "namespace": "ch.cern.cms", "fields": members}
 
 
@@ -48,8 +65,11 @@ def container(
     codec: str = "snappy",
     block: int = 100,
 ) -> bytes:
-    """An Avro file. A value given as bytes where the field is a string becomes the string's bytes, valid or not."""
-    # On the wire `bytes` and `string` look alike: the records are written with `bytes`, the header says `string`.
+    """An Avro file. A value given as bytes where the field is a string becomes the
+    string's bytes, valid or not.
+    """
+    # On the wire `bytes` and `string` look alike: the records are written with `bytes`,
+    # the header says `string`.
     wire = schema({field: "bytes" if kind == "string" else kind for field, kind in fields.items()})
     header = {"avro.schema": json.dumps(schema(fields)).encode(), "avro.codec": codec.encode()}
     out = io.BytesIO()
@@ -62,7 +82,9 @@ def container(
         body = io.BytesIO()
         for record in part:
             fastavro.schemaless_writer(
-                body, wire, {field: _wire(record.get(field), kind) for field, kind in fields.items()}
+                body,
+                wire,
+                {field: _wire(record.get(field), kind) for field, kind in fields.items()},
             )
         out.write(_long(len(part)) + _bytes(_packed(body.getvalue(), codec)) + _SYNC)
     return out.getvalue()

@@ -4,19 +4,63 @@ from __future__ import annotations
 
 from tests.corpus.cases import MALFORMED, NO_LFN, NOT_IN_DBS, WRITE_ONLY, Case, Cases, Expected
 from tests.corpus.cases_json import EOS_HIT, NOT_TEXT, NOT_UNICODE, PERSON
-from tests.corpus.json_lines import A_LFN, ABSENT, Raw, encode, g1, g1_text, g2_first, g2_second, g3, line
+from tests.corpus.json_lines import (
+    A_LFN,
+    ABSENT,
+    Raw,
+    encode,
+    g1,
+    g1_text,
+    g2_first,
+    g2_second,
+    g3,
+    line,
+)
 from tests.corpus.spellings import APPS, PEOPLE, SAME_LFN
 from tests.corpus.tables import B_LFN, JETS, TOPS
 
 COUNT_TEXTS: dict[str, int | None] = {
-    "": 0, "0": 0, "5": 5, "007": 7, "0" * 40 + "12": 12, "-0": 0, "5.0": 5, "5.": 5, ".5": None, "1.5": None,
-    "1e3": 1000, "1E+3": 1000, "5000e-3": 5, "1e-3": None, "-5": None, "+5": None, " 5": None, "5 ": None, "abc": None,
-    "5x": None, "0x5": None, "1_0": None, "1,000": None, "NaN": None, "nan": None, "inf": None, "Infinity": None,
-    "null": None, "true": None, "٣": None, "1e400": None, "--5": None, "1e": None, "9223372036854775808": None,
-    "9" * 5000: None, "-0.0": 0, "0e5": 0, "0.000": 0,
+    "": 0,
+    "0": 0,
+    "5": 5,
+    "007": 7,
+    "0" * 40 + "12": 12,
+    "-0": 0,
+    "5.0": 5,
+    "5.": 5,
+    ".5": None,
+    "1.5": None,
+    "1e3": 1000,
+    "1E+3": 1000,
+    "5000e-3": 5,
+    "1e-3": None,
+    "-5": None,
+    "+5": None,
+    " 5": None,
+    "5 ": None,
+    "abc": None,
+    "5x": None,
+    "0x5": None,
+    "1_0": None,
+    "1,000": None,
+    "NaN": None,
+    "nan": None,
+    "inf": None,
+    "Infinity": None,
+    "null": None,
+    "true": None,
+    "٣": None,
+    "1e400": None,
+    "--5": None,
+    "1e": None,
+    "9223372036854775808": None,
+    "9" * 5000: None,
+    "-0.0": 0,
+    "0e5": 0,
+    "0.000": 0,
     "\n": None,
     "5\n": None,
-}  # fmt: skip
+}
 
 
 def cases() -> list[Case]:
@@ -26,33 +70,81 @@ def cases() -> list[Case]:
     _first_generation(into)
     _second_generation(into)
     _telling_apart(into)
-    for generation, build in (("G1", g1), ("G2 with prefix", g2_first), ("G2 without prefix", g2_second)):
+    for generation, build in (
+        ("G1", g1),
+        ("G2 with prefix", g2_first),
+        ("G2 without prefix", g2_second),
+    ):
         into.add(15, f"{generation}: the usual record", build(), into.usual)
         for name, written in SAME_LFN.items():
-            into.add(10, f"{generation}: the same name: {name}", build({"path": written}), into.usual)
+            into.add(
+                10, f"{generation}: the same name: {name}", build({"path": written}), into.usual
+            )
         for info, app in APPS.items():
-            into.add(14, f"{generation}: the app of {info!r}", build({"sec.app": info}), into.hit(app=app))
+            into.add(
+                14,
+                f"{generation}: the app of {info!r}",
+                build({"sec.app": info}),
+                into.hit(app=app),
+            )
         for dn, person in PEOPLE.items():
-            into.add(13, f"{generation}: the person of {dn!r}", build({"sec.info": dn}), into.hit(user=person))
+            into.add(
+                13,
+                f"{generation}: the person of {dn!r}",
+                build({"sec.info": dn}),
+                into.hit(user=person),
+            )
     return into.found
 
 
 def _texts_of_counts(into: Cases) -> None:
-    for generation, build in (("G1", g1), ("G2 with prefix", g2_first), ("G2 without prefix", g2_second)):
+    for generation, build in (
+        ("G1", g1),
+        ("G2 with prefix", g2_first),
+        ("G2 without prefix", g2_second),
+    ):
         for text, count in COUNT_TEXTS.items():
             right: Expected = MALFORMED if count is None else into.hit(read_bytes=count)
-            into.add(9, f"{generation}: rb is {text[:12]!r} of {len(text)}", build({"rb": text}), right)
+            into.add(
+                9, f"{generation}: rb is {text[:12]!r} of {len(text)}", build({"rb": text}), right
+            )
             wrote = WRITE_ONLY if count else right
-            into.add(9, f"{generation}: wb is {text[:12]!r} of {len(text)}", build({"rb": "0", "wb": text}),
-                     wrote if count is None or count else into.hit(read_bytes=0))  # fmt: skip
+            into.add(
+                9,
+                f"{generation}: wb is {text[:12]!r} of {len(text)}",
+                build({"rb": "0", "wb": text}),
+                wrote if count is None or count else into.hit(read_bytes=0),
+            )
         into.add(7, f"{generation}: read and wrote", build({"wb": "5"}), into.usual)
-        into.add(7, f"{generation}: read nothing, wrote nothing", build({"rb": "", "wb": ""}), into.hit(read_bytes=0))
-        into.add(7, f"{generation}: rb missing, wrote", build({"rb": ABSENT, "wb": "1"}), WRITE_ONLY)
-        into.add(7, f"{generation}: rb and wb missing", build({"rb": ABSENT, "wb": ABSENT}), into.hit(read_bytes=0))
+        into.add(
+            7,
+            f"{generation}: read nothing, wrote nothing",
+            build({"rb": "", "wb": ""}),
+            into.hit(read_bytes=0),
+        )
+        into.add(
+            7, f"{generation}: rb missing, wrote", build({"rb": ABSENT, "wb": "1"}), WRITE_ONLY
+        )
+        into.add(
+            7,
+            f"{generation}: rb and wb missing",
+            build({"rb": ABSENT, "wb": ABSENT}),
+            into.hit(read_bytes=0),
+        )
         for name, value in {"missing": ABSENT, "empty": ""}.items():
             into.add(7, f"{generation}: path {name}", build({"path": value}), NO_LFN)
-            into.add(13, f"{generation}: sec.info {name}", build({"sec.info": value}), into.hit(user=None))
-            into.add(14, f"{generation}: sec.app {name}", build({"sec.app": value}), into.hit(app="unknown"))
+            into.add(
+                13,
+                f"{generation}: sec.info {name}",
+                build({"sec.info": value}),
+                into.hit(user=None),
+            )
+            into.add(
+                14,
+                f"{generation}: sec.app {name}",
+                build({"sec.app": value}),
+                into.hit(app="unknown"),
+            )
     for name, changes, expected in (
         ("read and wrote", {"wb": 5}, into.usual),
         ("wrote only", {"rb": 0, "wb": 1}, WRITE_ONLY),
@@ -67,7 +159,11 @@ def _first_generation(into: Cases) -> None:
     text = g1_text()
     for name, written, expected in (
         ("enclosed in quotes", f'"{text}"', into.usual),
-        ("enclosed in quotes, ends with an empty value", f'"{g1_text({"sec.app": ""})}"', into.hit(app="unknown")),
+        (
+            "enclosed in quotes, ends with an empty value",
+            f'"{g1_text({"sec.app": ""})}"',
+            into.hit(app="unknown"),
+        ),
         ("begins with the path", text.removeprefix("log=a6b5&"), into.usual),
         ("enclosed, begins with the path", '"' + text.removeprefix("log=a6b5&") + '"', into.usual),
         ("one quote in front, before a part nobody needs", '"' + text, into.usual),
@@ -98,11 +194,14 @@ def _first_generation(into: Cases) -> None:
         ("percent coding stays", text.replace("/store/", "%2Fstore%2F"), NOT_IN_DBS),
         ("an equals sign in a path", f"path={A_LFN}=x&rb=1", NOT_IN_DBS),
         ("a plus stays", text.replace("JetHT", "Jet+HT"), NOT_IN_DBS),
-        ("an ampersand in a path ends it", "path=/store/data/before&after.root&rb=5",
-         into.hit(dataset=JETS, read_bytes=5, app="unknown", user=None)),
-        ("JSON in a text", "{\"path\":\"x\"}", NO_LFN),
+        (
+            "an ampersand in a path ends it",
+            "path=/store/data/before&after.root&rb=5",
+            into.hit(dataset=JETS, read_bytes=5, app="unknown", user=None),
+        ),
+        ("JSON in a text", '{"path":"x"}', NO_LFN),
         ("a newline as an escape", text.replace("sec.prot=gsi", "sec.prot=\n"), into.usual),
-    ):  # fmt: skip
+    ):
         into.add(15, f"G1: {name}", line(written), expected)
     for name, raw in NOT_UNICODE.items():
         broken = b'"path=' + A_LFN.encode() + b"&sec.info=" + raw.json[1:-1] + b'"'
@@ -116,57 +215,112 @@ def _first_generation(into: Cases) -> None:
     into.add(2, "G1: data twice, in the last rb is no number", twice, MALFORMED)
     twice = line(Raw(b'"path=\xff"'))[:-1] + b"," + line(g1_text())[1:]
     into.add(2, "G1: data twice, the first no UTF-8", twice, MALFORMED)
-    into.add(2, "data twice, a text and a struct", line(g1_text())[:-1] + b"," + g3()[1:], into.usual)
+    into.add(
+        2, "data twice, a text and a struct", line(g1_text())[:-1] + b"," + g3()[1:], into.usual
+    )
 
 
-_FIRST = {"path": "eos.path", "info": "eos.sec.info", "app": "eos.sec.app", "rb": "eos.rb", "wb": "eos.wb"}
+_FIRST = {
+    "path": "eos.path",
+    "info": "eos.sec.info",
+    "app": "eos.sec.app",
+    "rb": "eos.rb",
+    "wb": "eos.wb",
+}
 _SECOND = {"path": "eos_path", "info": "sec_info", "app": "sec_app", "rb": "rb", "wb": "wb"}
 
 
 def _second_generation(into: Cases) -> None:
-    for label, names, build in (("G2 with prefix", _FIRST, g2_first), ("G2 without prefix", _SECOND, g2_second)):
+    for label, names, build in (
+        ("G2 with prefix", _FIRST, g2_first),
+        ("G2 without prefix", _SECOND, g2_second),
+    ):
         for short, key in names.items():
             for wrong in (*NOT_TEXT, -1, 10**30):
-                into.add(9, f"{label}: {key} is {encode(wrong).decode()}", build(also=[(key, wrong)]), MALFORMED)
+                into.add(
+                    9,
+                    f"{label}: {key} is {encode(wrong).decode()}",
+                    build(also=[(key, wrong)]),
+                    MALFORMED,
+                )
             for name, raw in NOT_UNICODE.items():
                 into.add(2, f"{label}: {key} holds {name}", build(also=[(key, raw)]), MALFORMED)
-            null = {"path": NO_LFN, "info": into.hit(user=None), "app": into.hit(app="unknown"),
-                    "rb": into.hit(read_bytes=0), "wb": into.usual}[short]  # fmt: skip
+            null = {
+                "path": NO_LFN,
+                "info": into.hit(user=None),
+                "app": into.hit(app="unknown"),
+                "rb": into.hit(read_bytes=0),
+                "wb": into.usual,
+            }[short]
             into.add(9, f"{label}: {key} twice, the last null", build(also=[(key, None)]), null)
-        into.add(2, f"{label}: raw is not looked at", build(also=[("raw", {"path": 5})]), into.usual)
+        into.add(
+            2, f"{label}: raw is not looked at", build(also=[("raw", {"path": 5})]), into.usual
+        )
         into.add(2, f"{label}: raw is no UTF-8", build(also=[("raw", Raw(b'"\xff"'))]), into.usual)
         path = names["path"]
-        into.add(2, f"{label}: {path} twice, the last counts", build({"path": "/x"}, also=[(path, A_LFN)]), into.usual)
-        into.add(2, f"{label}: {path} twice, the first ill-typed", build({"path": 5}, also=[(path, A_LFN)]), MALFORMED)
+        into.add(
+            2,
+            f"{label}: {path} twice, the last counts",
+            build({"path": "/x"}, also=[(path, A_LFN)]),
+            into.usual,
+        )
+        into.add(
+            2,
+            f"{label}: {path} twice, the first ill-typed",
+            build({"path": 5}, also=[(path, A_LFN)]),
+            MALFORMED,
+        )
 
 
 def _telling_apart(into: Cases) -> None:
-    """What a struct is, is told by its keys: ``eos.`` G2 with prefix, ``eos_path`` or ``raw`` G2 without, else G3."""
+    """What a struct is, is told by its keys: ``eos.`` G2 with prefix, ``eos_path`` or
+    ``raw`` G2 without, else G3.
+    """
     bare = into.hit(read_bytes=0, app="unknown", user=None)
     for name, data, expected in (
         ("eos.wb alone makes it G2", {"eos.wb": "0", "path": A_LFN, "rb": 5}, NO_LFN),
-        ("with prefix, its other names are not needed",
-         {"eos.path": A_LFN, "rb": 5, "wb": {}, "sec_app": 1, "path": 5}, bare),
+        (
+            "with prefix, its other names are not needed",
+            {"eos.path": A_LFN, "rb": 5, "wb": {}, "sec_app": 1, "path": 5},
+            bare,
+        ),
         ("with prefix, eos_path is not needed", {"eos.path": A_LFN, "eos_path": 5}, bare),
         ("raw makes it G2", {"raw": "", "path": A_LFN, "rb": 5}, MALFORMED),
         ("raw makes it G2 without a path", {"raw": None, "path": A_LFN, "rb": "5"}, NO_LFN),
-        ("eos_path without raw", {"eos_path": A_LFN, "rb": "5"}, into.hit(read_bytes=5, app="unknown", user=None)),
-        ("without prefix, sec.info is not needed", {"eos_path": A_LFN, "sec.info": 5, "sec.app": {}, "path": []}, bare),
+        (
+            "eos_path without raw",
+            {"eos_path": A_LFN, "rb": "5"},
+            into.hit(read_bytes=5, app="unknown", user=None),
+        ),
+        (
+            "without prefix, sec.info is not needed",
+            {"eos_path": A_LFN, "sec.info": 5, "sec.app": {}, "path": []},
+            bare,
+        ),
         ("eos_path null", {"eos_path": None}, NO_LFN),
         ("eos_path null beside a path", {"eos_path": None, "path": A_LFN}, NO_LFN),
         ("G3 with a path alone", {"path": A_LFN}, bare),
         ("G3, sec_info is not needed", {"path": A_LFN, "sec_info": 5, "sec_app": 5}, bare),
-        ("G3, eos_host says nothing", {"path": A_LFN, "eos_host": "x", "rb": 5},
-         into.hit(read_bytes=5, app="unknown", user=None)),
+        (
+            "G3, eos_host says nothing",
+            {"path": A_LFN, "eos_host": "x", "rb": 5},
+            into.hit(read_bytes=5, app="unknown", user=None),
+        ),
         ("G3, EOS.path in capitals says nothing", {"path": A_LFN, "EOS.path": 5}, bare),
         ("G3 of nothing known", {"a": 1}, NO_LFN),
-        ("G3 with the person", {"path": A_LFN, "sec.info": f"/CN={PERSON}"}, into.hit(read_bytes=0, app="unknown")),
-    ):  # fmt: skip
+        (
+            "G3 with the person",
+            {"path": A_LFN, "sec.info": f"/CN={PERSON}"},
+            into.hit(read_bytes=0, app="unknown"),
+        ),
+    ):
         into.add(15, f"told apart: {name}", line(data), expected)
 
 
 def repeated_counts() -> list[Case]:
-    """Counts that stand twice, the first of another type than the form wants (rule 2). Not among the cases of a day."""
+    """Counts that stand twice, the first of another type than the form wants (rule 2).
+    Not among the cases of a day.
+    """
     into = Cases("eos", "json", EOS_HIT)
     for form, build, key, wrong in (
         ("G3", g3, "rb", "5"),
@@ -176,6 +330,8 @@ def repeated_counts() -> list[Case]:
         ("G2 without prefix", g2_second, "wb", "1.5"),
         ("G2 without prefix", g2_second, "rb", 5),
     ):
-        twice = build().replace(f'"{key}":'.encode(), f'"{key}":'.encode() + encode(wrong) + f',"{key}":'.encode(), 1)
+        twice = build().replace(
+            f'"{key}":'.encode(), f'"{key}":'.encode() + encode(wrong) + f',"{key}":'.encode(), 1
+        )
         into.add(2, f"{form}: {key} twice, first {wrong!r}", twice, MALFORMED)
     return into.found

@@ -1,4 +1,6 @@
-"""Rules 4, 7 and 10 to 14 and 21: what lfns, bytes, sites, users and apps mean, in each stream that has them."""
+"""Rules 4, 7 and 10 to 14 and 21: what lfns, bytes, sites, users and apps mean, in each
+stream that has them.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,28 @@ def cases() -> list[Case]:
     }
     found: list[Case] = []
     for label, (into, build, lfn, user, app) in forms.items():
-        add_names(into, lambda value, build=build, lfn=lfn: build({lfn: value}), by_replica=into.stream == "cmssw")
+        add_names(
+            into,
+            lambda value, build=build, lfn=lfn: build({lfn: value}),
+            by_replica=into.stream == "cmssw",
+        )
         for dn, person in PEOPLE.items():
             into.add(13, f"the person of {dn!r}", build({user: dn}), into.hit(user=person))
         for info, expected in APPS.items():
             into.add(14, f"the app of {info!r}", build({app: info}), into.hit(app=expected))
-        found += [Case(c.rule, f"{label}: {c.name}", c.stream, c.form, c.record, c.expected) for c in into.found]
+        found += [
+            Case(c.rule, f"{label}: {c.name}", c.stream, c.form, c.record, c.expected)
+            for c in into.found
+        ]
     return found + _aaa_bytes() + _sites() + _cmssw()
 
 
-def add_names(into: Cases, build: Callable[[str], bytes | Mapping[str, object]], *, by_replica: bool) -> None:
-    """The cases of lfns. Where replicas decide, only names in block #aa are read at one of their sites."""
+def add_names(
+    into: Cases, build: Callable[[str], bytes | Mapping[str, object]], *, by_replica: bool
+) -> None:
+    """The cases of lfns. Where replicas decide, only names in block #aa are read at one
+    of their sites.
+    """
     for name, written in SAME_LFN.items():
         into.add(10, f"the same name: {name}", build(written), into.usual)
     for name, written in ANOTHER_LFN.items():
@@ -45,12 +58,19 @@ def add_names(into: Cases, build: Callable[[str], bytes | Mapping[str, object]],
         # These are in block #aa, all others in blocks without a disk replica at the usual site.
         elsewhere = dataset != JETS or written in (UNKNOWN_BLOCK_LFN, NO_BLOCK_LFN)
         remote = elsewhere if by_replica else into.usual.remote
-        into.add(18, f"matched {written!r}", build(written), into.hit(dataset=dataset, remote=remote))
+        into.add(
+            18, f"matched {written!r}", build(written), into.hit(dataset=dataset, remote=remote)
+        )
 
 
 def _aaa_bytes() -> list[Case]:
     into = Cases("aaa", "enr", AAA_HIT)
-    close, so_far, wrote, wrote_at_close = "read_bytes_at_close", "read_bytes", "write_bytes", "write_bytes_at_close"
+    close, so_far, wrote, wrote_at_close = (
+        "read_bytes_at_close",
+        "read_bytes",
+        "write_bytes",
+        "write_bytes_at_close",
+    )
     for name, changes, count in (
         ("at close counts", {close: 7, so_far: 9}, 7),
         ("at close null", {close: None, so_far: 9}, 9),
@@ -68,16 +88,28 @@ def _aaa_bytes() -> list[Case]:
     for name, changes, expected in (
         ("wrote before close", {**nothing, wrote: 1}, WRITE_ONLY),
         ("wrote at close", {**nothing, wrote_at_close: 1}, WRITE_ONLY),
-        ("read null and wrote", {close: None, so_far: ABSENT, wrote: 5, wrote_at_close: None}, WRITE_ONLY),
+        (
+            "read null and wrote",
+            {close: None, so_far: ABSENT, wrote: 5, wrote_at_close: None},
+            WRITE_ONLY,
+        ),
         ("read and wrote", {wrote: 5, wrote_at_close: 5}, into.usual),
         ("read before close and wrote", {close: 0, so_far: 3, wrote: 5}, into.hit(read_bytes=3)),
-        ("neither read nor wrote", {**nothing, wrote: None, wrote_at_close: ABSENT}, into.hit(read_bytes=0)),
+        (
+            "neither read nor wrote",
+            {**nothing, wrote: None, wrote_at_close: ABSENT},
+            into.hit(read_bytes=0),
+        ),
         ("wrote, and has no lfn", {**nothing, wrote: 1, "file_lfn": None}, WRITE_ONLY),
         ("wrote a user file", {**nothing, wrote: 1, "file_lfn": "/store/user/x"}, WRITE_ONLY),
     ):
         into.add(7, name, aaa(changes), expected)
-    into.add(4, "out of day comes before write only", aaa({**nothing, wrote: 1}, metadata={"timestamp": 1_560_643_200}),
-             _other_day("2019-06-16"))  # fmt: skip
+    into.add(
+        4,
+        "out of day comes before write only",
+        aaa({**nothing, wrote: 1}, metadata={"timestamp": 1_560_643_200}),
+        _other_day("2019-06-16"),
+    )
     return into.found
 
 
@@ -92,16 +124,39 @@ def _sites() -> list[Case]:
     source, reader = "src_experiment_site", "dst_experiment_site"
     for value in (None, ABSENT, "", "unknown"):
         nowhere = into.hit(site="unknown", remote=None)
-        into.add(12, f"read from {value!r}" if value is not ABSENT else "read from a site that is missing",
-                 aaa({source: value}), nowhere)  # fmt: skip
-        into.add(21, f"read by {value!r}" if value is not ABSENT else "read by a site that is missing",
-                 aaa({reader: value}), into.hit(remote=False, reader=None))  # fmt: skip
-    into.add(21, "both sites null", aaa({source: None, reader: None}),
-             into.hit(site="unknown", remote=None, reader=None))  # fmt: skip
-    into.add(21, "both sites the same", aaa({reader: "T1_US_FNAL"}),
-             into.hit(remote=False, reader="T1_US_FNAL"))  # fmt: skip
-    into.add(21, "sites that differ in case", aaa({reader: "T1_us_FNAL"}), into.hit(reader="T1_us_FNAL"))
-    into.add(21, "sites that differ in a blank", aaa({reader: "T1_US_FNAL "}), into.hit(reader="T1_US_FNAL "))
+        into.add(
+            12,
+            f"read from {value!r}" if value is not ABSENT else "read from a site that is missing",
+            aaa({source: value}),
+            nowhere,
+        )
+        into.add(
+            21,
+            f"read by {value!r}" if value is not ABSENT else "read by a site that is missing",
+            aaa({reader: value}),
+            into.hit(remote=False, reader=None),
+        )
+    into.add(
+        21,
+        "both sites null",
+        aaa({source: None, reader: None}),
+        into.hit(site="unknown", remote=None, reader=None),
+    )
+    into.add(
+        21,
+        "both sites the same",
+        aaa({reader: "T1_US_FNAL"}),
+        into.hit(remote=False, reader="T1_US_FNAL"),
+    )
+    into.add(
+        21, "sites that differ in case", aaa({reader: "T1_us_FNAL"}), into.hit(reader="T1_us_FNAL")
+    )
+    into.add(
+        21,
+        "sites that differ in a blank",
+        aaa({reader: "T1_US_FNAL "}),
+        into.hit(reader="T1_US_FNAL "),
+    )
     for site in (
         "Unknown",
         "UNKNOWN",
@@ -113,11 +168,27 @@ def _sites() -> list[Case]:
         "null",
         "T2 ünï,'\"\\",
     ):
-        into.add(12, f"the site {site!r} stays as logged", aaa({source: site}), into.hit(site=site))
-    into.add(21, "read by Unknown, which is a name", aaa({reader: "Unknown"}), into.hit(reader="Unknown"))
+        into.add(
+            12, f"the site {site!r} stays as logged", aaa({source: site}), into.hit(site=site)
+        )
+    into.add(
+        21,
+        "read by Unknown, which is a name",
+        aaa({reader: "Unknown"}),
+        into.hit(reader="Unknown"),
+    )
     raw = Cases("aaa", "raw", AAA_RAW_HIT)
-    for changes in ({source: ABSENT, reader: ABSENT}, {source: 5, reader: {}}, {source: "T2_US_MIT"}):
-        raw.add(12, f"raw knows no site, given {len(changes)} {changes.get(source)!r:.20}", aaa(changes), raw.usual)
+    for changes in (
+        {source: ABSENT, reader: ABSENT},
+        {source: 5, reader: {}},
+        {source: "T2_US_MIT"},
+    ):
+        raw.add(
+            12,
+            f"raw knows no site, given {len(changes)} {changes.get(source)!r:.20}",
+            aaa(changes),
+            raw.usual,
+        )
     return into.found + raw.found
 
 
@@ -147,20 +218,46 @@ REMOTE_AT: dict[str, bool | None] = {
 def _cmssw() -> list[Case]:
     into = Cases("cmssw", "json", CMSSW_HIT)
     for site, remote in REMOTE_AT.items():
-        into.add(21, f"read at {site!r}", cmssw({"site_name": site}), into.hit(site=site or "unknown", remote=remote))
+        into.add(
+            21,
+            f"read at {site!r}",
+            cmssw({"site_name": site}),
+            into.hit(site=site or "unknown", remote=remote),
+        )
     for value in (None, ABSENT):
-        into.add(12, "the site is missing" if value is ABSENT else "the site is null",
-                 cmssw({"site_name": value}), into.hit(site="unknown", remote=None))  # fmt: skip
-    into.add(21, "another dataset's block", cmssw({"site_name": "T2_US_MIT", "file_lfn": B_LFN}),
-             into.hit(dataset=TOPS, site="T2_US_MIT", remote=False))  # fmt: skip
-    into.add(21, "a block that nobody knows", cmssw({"file_lfn": UNKNOWN_BLOCK_LFN}), into.hit(remote=True))
-    into.add(21, "no block, no site", cmssw({"file_lfn": NO_BLOCK_LFN, "site_name": ""}),
-             into.hit(site="unknown", remote=None))  # fmt: skip
+        into.add(
+            12,
+            "the site is missing" if value is ABSENT else "the site is null",
+            cmssw({"site_name": value}),
+            into.hit(site="unknown", remote=None),
+        )
+    into.add(
+        21,
+        "another dataset's block",
+        cmssw({"site_name": "T2_US_MIT", "file_lfn": B_LFN}),
+        into.hit(dataset=TOPS, site="T2_US_MIT", remote=False),
+    )
+    into.add(
+        21,
+        "a block that nobody knows",
+        cmssw({"file_lfn": UNKNOWN_BLOCK_LFN}),
+        into.hit(remote=True),
+    )
+    into.add(
+        21,
+        "no block, no site",
+        cmssw({"file_lfn": NO_BLOCK_LFN, "site_name": ""}),
+        into.hit(site="unknown", remote=None),
+    )
     for name, changes, count in (
         ("at close null", {"read_bytes_at_close": None}, 100),
         ("at close 0", {"read_bytes_at_close": 0}, 100),
         ("both missing", {"read_bytes_at_close": ABSENT, "read_bytes": ABSENT}, 0),
-        ("both 0, and a write that is not looked at", {"read_bytes_at_close": 0, "read_bytes": 0, "write_bytes": 5}, 0),
+        (
+            "both 0, and a write that is not looked at",
+            {"read_bytes_at_close": 0, "read_bytes": 0, "write_bytes": 5},
+            0,
+        ),
     ):
         into.add(11, f"bytes read: {name}", cmssw(changes), into.hit(read_bytes=count))
     return into.found

@@ -1,4 +1,6 @@
-"""Rules 1, 2, 5, 6 and 9 for every stream that is JSON: each needed field of each form, right and wrong."""
+"""Rules 1, 2, 5, 6 and 9 for every stream that is JSON: each needed field of each form,
+right and wrong.
+"""
 
 from __future__ import annotations
 
@@ -57,19 +59,75 @@ _READS = ("read_bytes", "read_bytes_at_close")
 _SITES = ("src_experiment_site", "dst_experiment_site")
 _AAA_TEXTS = ("file_lfn", "user_dn", "app_info")
 FORMS = (
-    Form("aaa", "enr", "enriched", aaa, AAA_HIT, "file_lfn", (*_AAA_TEXTS, *_SITES), (*_READS, *_WRITES),
-         ignored=("client_domain", "file_size", "end_time", "user", "site_name")),
-    Form("aaa", "raw", "raw", aaa, AAA_RAW_HIT, "file_lfn", _AAA_TEXTS, (*_READS, *_WRITES),
-         ignored=("client_domain", "file_size", *_SITES)),
-    Form("cmssw", "json", "json", cmssw, CMSSW_HIT, "file_lfn", (*_AAA_TEXTS, "site_name"), _READS,
-         ignored=("file_size", "fallback", *_WRITES, *_SITES)),
-    Form("eos", "json", "G3", g3, EOS_HIT, "path", ("path", "sec.info", "sec.app"), ("rb", "wb"),
-         ignored=("rb_max", "cts", "td", "sec.name", "sec_app", "sec_info")),
-    Form("eos", "json", "G2 with prefix", g2_first, EOS_HIT, "path", ("path", "sec.info", "sec.app"), (), ("rb", "wb"),
-         ignored=("rb_max", "cts", "td", "sec.name")),
-    Form("eos", "json", "G2 without prefix", g2_second, EOS_HIT, "path", ("path", "sec.info", "sec.app"), (),
-         ("rb", "wb"), ignored=("rb_max", "cts", "td", "sec.name")),
-)  # fmt: skip
+    Form(
+        "aaa",
+        "enr",
+        "enriched",
+        aaa,
+        AAA_HIT,
+        "file_lfn",
+        (*_AAA_TEXTS, *_SITES),
+        (*_READS, *_WRITES),
+        ignored=("client_domain", "file_size", "end_time", "user", "site_name"),
+    ),
+    Form(
+        "aaa",
+        "raw",
+        "raw",
+        aaa,
+        AAA_RAW_HIT,
+        "file_lfn",
+        _AAA_TEXTS,
+        (*_READS, *_WRITES),
+        ignored=("client_domain", "file_size", *_SITES),
+    ),
+    Form(
+        "cmssw",
+        "json",
+        "json",
+        cmssw,
+        CMSSW_HIT,
+        "file_lfn",
+        (*_AAA_TEXTS, "site_name"),
+        _READS,
+        ignored=("file_size", "fallback", *_WRITES, *_SITES),
+    ),
+    Form(
+        "eos",
+        "json",
+        "G3",
+        g3,
+        EOS_HIT,
+        "path",
+        ("path", "sec.info", "sec.app"),
+        ("rb", "wb"),
+        ignored=("rb_max", "cts", "td", "sec.name", "sec_app", "sec_info"),
+    ),
+    Form(
+        "eos",
+        "json",
+        "G2 with prefix",
+        g2_first,
+        EOS_HIT,
+        "path",
+        ("path", "sec.info", "sec.app"),
+        (),
+        ("rb", "wb"),
+        ignored=("rb_max", "cts", "td", "sec.name"),
+    ),
+    Form(
+        "eos",
+        "json",
+        "G2 without prefix",
+        g2_second,
+        EOS_HIT,
+        "path",
+        ("path", "sec.info", "sec.app"),
+        (),
+        ("rb", "wb"),
+        ignored=("rb_max", "cts", "td", "sec.name"),
+    ),
+)
 
 NOT_TEXT = (5, 0, 1.5, True, False, {}, {"a": 1}, [], ["x"])
 NOT_UNICODE = {
@@ -83,19 +141,32 @@ NOT_UNICODE = {
     "a high surrogate before text": Raw(rb'"\ud83dx\ude00"'),
 }
 NOT_A_COUNT = {
-    "text": "5", "empty text": "", "true": True, "false": False, "an object": {}, "an array": [],
+    "text": "5",
+    "empty text": "",
+    "true": True,
+    "false": False,
+    "an object": {},
+    "an array": [],
     "an array of one": [5],
-    "negative": -1, "a fraction": 1.5, "a small fraction": Raw(b"1e-3"), "2^63": 2**63, "2^66": 2**66,
-    "2^63 as a float": Raw(b"9223372036854775808.0"), "a float beyond all": Raw(b"1e400"),
+    "negative": -1,
+    "a fraction": 1.5,
+    "a small fraction": Raw(b"1e-3"),
+    "2^63": 2**63,
+    "2^66": 2**66,
+    "2^63 as a float": Raw(b"9223372036854775808.0"),
+    "a float beyond all": Raw(b"1e400"),
     "a large float": Raw(b"1e300"),
-    "a negative float": -5.0, "5000 digits": Raw(b"9" * 5000),
-}  # fmt: skip
+    "a negative float": -5.0,
+    "5000 digits": Raw(b"9" * 5000),
+}
 A_COUNT = {
-    "a float of whole value": (Raw(b"5.0"), 5), "an exponent": (Raw(b"5e3"), 5000),
+    "a float of whole value": (Raw(b"5.0"), 5),
+    "an exponent": (Raw(b"5e3"), 5000),
     "a capital exponent": (Raw(b"5E+3"), 5000),
-    "a whole value with a negative exponent": (Raw(b"5000e-3"), 5), "one": (1, 1),
+    "a whole value with a negative exponent": (Raw(b"5000e-3"), 5),
+    "one": (1, 1),
     "2^53 and one": (2**53 + 1, 2**53 + 1),
-}  # fmt: skip
+}
 
 
 def cases() -> list[Case]:
@@ -108,14 +179,22 @@ def cases() -> list[Case]:
         _repeated(form, into)
         _shapes(form, into)
         _timestamps(form, into)
-        found += [Case(c.rule, f"{form.label}: {c.name}", c.stream, c.form, c.record, c.expected) for c in into.found]
+        found += [
+            Case(c.rule, f"{form.label}: {c.name}", c.stream, c.form, c.record, c.expected)
+            for c in into.found
+        ]
     return found
 
 
 def _lines(form: Form, into: Cases) -> None:
     usual, record = form.usual, form.build()
     into.add(1, "the usual record", record, usual)
-    into.add(1, "blanks around and within", b" \t" + record.replace(b'"data":', b'"data" \t:  ') + b" \t\r", usual)
+    into.add(
+        1,
+        "blanks around and within",
+        b" \t" + record.replace(b'"data":', b'"data" \t:  ') + b" \t\r",
+        usual,
+    )
     for name, broken in {
         "two objects in a line": record + record,
         "two objects with a comma between": record + b"," + record,
@@ -130,7 +209,9 @@ def _lines(form: Form, into: Cases) -> None:
         "a comma before the first member": b"{," + record[1:],
         "a NUL in front": b"\0" + record,
         "a NUL behind": record + b"\0",
-        "a NUL in a string": record.replace(b"3000000000", b'"\0"', 1).replace(b"monit", b"mo\0nit"),
+        "a NUL in a string": record.replace(b"3000000000", b'"\0"', 1).replace(
+            b"monit", b"mo\0nit"
+        ),
         "a byte order mark not at the file's start": b"\xef\xbb\xbf" + b"\xef\xbb\xbf" + record,
         "single quotes": record.replace(b'"', b"'"),
         "a comment": record[:-1] + b"/* x */}",
@@ -182,22 +263,40 @@ def _types(form: Form, into: Cases) -> None:
             into.add(9, f"{key} is {name}", form.build({key: value}), MALFORMED)
         into.add(9, f"{key} is NaN", form.build({key: Raw(b"NaN")}), MALFORMED)
     for key in form.ignored:
-        into.add(2, f"{key}, which is not needed, is an object", form.build({key: {"x": [1]}}), form.usual)
         into.add(
-            2, f"{key}, which is not needed, is no UTF-8", form.build({key: Raw(b'"\xff\xed\xa0\x80"')}), form.usual
+            2,
+            f"{key}, which is not needed, is an object",
+            form.build({key: {"x": [1]}}),
+            form.usual,
+        )
+        into.add(
+            2,
+            f"{key}, which is not needed, is no UTF-8",
+            form.build({key: Raw(b'"\xff\xed\xa0\x80"')}),
+            form.usual,
         )
     number = "read_bytes_at_close" if "read_bytes" in form.numbers else "rb"
     if form.numbers:
         for name, (value, count) in A_COUNT.items():
-            into.add(9, f"{number} is {name}", form.build({number: value}), into.hit(read_bytes=count))
-    for name, largest in {"2^63-1": 2**63 - 1, "the last double below 2^63": Raw(b"9223372036854774784.0")}.items():
+            into.add(
+                9, f"{number} is {name}", form.build({number: value}), into.hit(read_bytes=count)
+            )
+    for name, largest in {
+        "2^63-1": 2**63 - 1,
+        "the last double below 2^63": Raw(b"9223372036854774784.0"),
+    }.items():
         if form.numbers:
-            # Each in a cell of its own: two of them in one would be more than a table's long holds.
+            # Each in a cell of its own: two of them in one would be more than a table's
+            # long holds.
             app = "crab" if isinstance(largest, int) else "fuse"
             named = {"app_info": app, "sec.app": app, form.lfn: HUGE_LFN}
             count = 2**63 - 1 if isinstance(largest, int) else 2**63 - 1024
-            into.add(9, f"{number} is {name}", form.build({**named, number: largest}),
-                     into.hit(dataset=HUGE, read_bytes=count, app=app))  # fmt: skip
+            into.add(
+                9,
+                f"{number} is {name}",
+                form.build({**named, number: largest}),
+                into.hit(dataset=HUGE, read_bytes=count, app=app),
+            )
     _texts(form, into)
 
 
@@ -209,24 +308,56 @@ def _texts(form: Form, into: Cases) -> None:
         into.add(14, f"{app} is {name}", form.build({app: value}), into.hit(app="unknown"))
         into.add(13, f"{user} is {name}", form.build({user: value}), into.hit(user=None))
     escaped = A_LFN.replace("/", r"\/").replace("J", r"\u004a")
-    into.add(2, "an lfn with escapes", form.build({form.lfn: Raw(b'"' + escaped.encode() + b'"')}), into.usual)
+    into.add(
+        2,
+        "an lfn with escapes",
+        form.build({form.lfn: Raw(b'"' + escaped.encode() + b'"')}),
+        into.usual,
+    )
 
 
 def _repeated(form: Form, into: Cases) -> None:
     if "G2" in form.label:
         return  # its own cases say how a field is called there
     key = form.lfn
-    into.add(2, "the lfn twice, the last counts", form.build({key: "/x"}, also=[(key, A_LFN)]), into.usual)
-    into.add(2, "the lfn twice, the last is null", form.build({}, also=[(key, None)]), NO_LFN)
-    into.add(2, "the lfn twice, the first ill-typed", form.build({key: 5}, also=[(key, A_LFN)]), MALFORMED)
-    into.add(2, "the lfn twice, the last ill-typed", form.build({}, also=[(key, [])]), MALFORMED)
-    into.add(2, "the lfn three times, the middle no UTF-8",
-             form.build({}, also=[(key, Raw(b'"\xff"')), (key, A_LFN)]), MALFORMED)  # fmt: skip
-    count = "read_bytes_at_close" if "read_bytes" in form.numbers else "rb"
-    into.add(2, "bytes twice, the last counts", form.build({}, also=[(count, 7)]), into.hit(read_bytes=7))
-    into.add(2, "bytes twice, the first a fraction", form.build({count: 0.5}, also=[(count, 7)]), MALFORMED)
     into.add(
-        2, "a field that is not needed twice", form.build({}, also=[("file_size", {}), ("file_size", "x")]), into.usual
+        2,
+        "the lfn twice, the last counts",
+        form.build({key: "/x"}, also=[(key, A_LFN)]),
+        into.usual,
+    )
+    into.add(2, "the lfn twice, the last is null", form.build({}, also=[(key, None)]), NO_LFN)
+    into.add(
+        2,
+        "the lfn twice, the first ill-typed",
+        form.build({key: 5}, also=[(key, A_LFN)]),
+        MALFORMED,
+    )
+    into.add(2, "the lfn twice, the last ill-typed", form.build({}, also=[(key, [])]), MALFORMED)
+    into.add(
+        2,
+        "the lfn three times, the middle no UTF-8",
+        form.build({}, also=[(key, Raw(b'"\xff"')), (key, A_LFN)]),
+        MALFORMED,
+    )
+    count = "read_bytes_at_close" if "read_bytes" in form.numbers else "rb"
+    into.add(
+        2,
+        "bytes twice, the last counts",
+        form.build({}, also=[(count, 7)]),
+        into.hit(read_bytes=7),
+    )
+    into.add(
+        2,
+        "bytes twice, the first a fraction",
+        form.build({count: 0.5}, also=[(count, 7)]),
+        MALFORMED,
+    )
+    into.add(
+        2,
+        "a field that is not needed twice",
+        form.build({}, also=[("file_size", {}), ("file_size", "x")]),
+        into.usual,
     )
     spelled = Raw(b'{"' + key.replace("l", r"\u006c").encode() + b'":"' + A_LFN.encode() + b'"}')
     if "l" in key:
@@ -251,16 +382,34 @@ def _shapes(form: Form, into: Cases) -> None:
         into.add(5, "data is text", b'{"data":"x","metadata":' + metadata + b"}", MALFORMED)
     into.add(5, "an empty line of JSON", b"{}", MALFORMED)
     into.add(7, "data is an empty object", b'{"data":{},"metadata":' + metadata + b"}", NO_LFN)
-    into.add(5, "a member more on the top", b'{"extra":[1,{"data":5}],"data":' + data + b"}", into.usual)
-    into.add(5, "metadata stands first", b'{"metadata":' + metadata + b',"data":' + data + b"}", into.usual)
+    into.add(
+        5, "a member more on the top", b'{"extra":[1,{"data":5}],"data":' + data + b"}", into.usual
+    )
+    into.add(
+        5,
+        "metadata stands first",
+        b'{"metadata":' + metadata + b',"data":' + data + b"}",
+        into.usual,
+    )
     into.add(2, "data twice, the last counts", b'{"data":{},"data":' + data + b"}", into.usual)
     into.add(2, "data twice, the first null", b'{"data":null,"data":' + data + b"}", MALFORMED)
     into.add(2, "data twice, the last a number", b'{"data":' + data + b',"data":1}', MALFORMED)
     into.add(2, "data twice, they do not merge", b'{"data":' + data + b',"data":{}}', NO_LFN)
-    into.add(2, "metadata twice, the last counts",
-             b'{"data":' + data + b',"metadata":{"timestamp":5},"metadata":' + metadata + b"}", into.usual)  # fmt: skip
-    into.add(2, "metadata twice, the first an array", b'{"data":' + data + b',"metadata":[],"metadata":{}}', MALFORMED)
-    wrong_twice = b'{"data":' + data + b',"metadata":{"timestamp":"x"},"metadata":' + metadata + b"}"
+    into.add(
+        2,
+        "metadata twice, the last counts",
+        b'{"data":' + data + b',"metadata":{"timestamp":5},"metadata":' + metadata + b"}",
+        into.usual,
+    )
+    into.add(
+        2,
+        "metadata twice, the first an array",
+        b'{"data":' + data + b',"metadata":[],"metadata":{}}',
+        MALFORMED,
+    )
+    wrong_twice = (
+        b'{"data":' + data + b',"metadata":{"timestamp":"x"},"metadata":' + metadata + b"}"
+    )
     into.add(2, "metadata twice, a timestamp in the first ill-typed", wrong_twice, MALFORMED)
 
 
@@ -280,19 +429,43 @@ def _timestamps(form: Form, into: Cases) -> None:
         b'{"data":' + form.build()[len(b'{"data":') :].split(b',"metadata"')[0] + b"}",
         into.usual,
     )
-    for stamp in (None, start, start + 86_399, start * 1000, start * 1000 + 86_399_999, start * 10**6,
-                  start * 10**6 + 86_399_999_999, Raw(b"1560600000000.0"),
-                  Raw(b"1.5606e12"), Raw(b"1.5606e9")):  # fmt: skip
-        into.add(6, f"timestamp {encode(stamp).decode()}", form.build(metadata={"timestamp": stamp}), into.usual)
+    for stamp in (
+        None,
+        start,
+        start + 86_399,
+        start * 1000,
+        start * 1000 + 86_399_999,
+        start * 10**6,
+        start * 10**6 + 86_399_999_999,
+        Raw(b"1560600000000.0"),
+        Raw(b"1.5606e12"),
+        Raw(b"1.5606e9"),
+    ):
+        into.add(
+            6,
+            f"timestamp {encode(stamp).decode()}",
+            form.build(metadata={"timestamp": stamp}),
+            into.usual,
+        )
     for stamp, day in {
-        start - 1: "2019-06-14", start + 86_400: "2019-06-16",
-        start * 1000 - 1: "2019-06-14", start * 1000 + 86_400_000: "2019-06-16",
-        start * 10**6 - 1: "2019-06-14", start * 10**6 + 86_400_000_000: "2019-06-16",
-        0: "1970-01-01", 1: "1970-01-01", 86_400: "1970-01-02", 10**11 - 1: "5138-11-16", 10**11: "1973-03-03",
-        10**14 - 1: "5138-11-16", 10**14: "1973-03-03", 4_102_444_800: "2100-01-01",
+        start - 1: "2019-06-14",
+        start + 86_400: "2019-06-16",
+        start * 1000 - 1: "2019-06-14",
+        start * 1000 + 86_400_000: "2019-06-16",
+        start * 10**6 - 1: "2019-06-14",
+        start * 10**6 + 86_400_000_000: "2019-06-16",
+        0: "1970-01-01",
+        1: "1970-01-01",
+        86_400: "1970-01-02",
+        10**11 - 1: "5138-11-16",
+        10**11: "1973-03-03",
+        10**14 - 1: "5138-11-16",
+        10**14: "1973-03-03",
+        4_102_444_800: "2100-01-01",
         253_402_300_800_000_000: "beyond 9999-12-31",
-        2**63: "beyond 9999-12-31", 2**66: "beyond 9999-12-31",
-    }.items():  # fmt: skip
+        2**63: "beyond 9999-12-31",
+        2**66: "beyond 9999-12-31",
+    }.items():
         into.add(6, f"timestamp {stamp}", form.build(metadata={"timestamp": stamp}), OutOfDay(day))
     for raw, day in {
         b"-0": "1970-01-01",
@@ -300,12 +473,44 @@ def _timestamps(form: Form, into: Cases) -> None:
         b"1e300": "beyond 9999-12-31",
         b"9" * 5000: "beyond 9999-12-31",
     }.items():
-        into.add(6, f"timestamp {raw[:10].decode()}", form.build(metadata={"timestamp": Raw(raw)}), OutOfDay(day))
-    for wrong in ("1560600000000", "", True, False, {}, [], -1, -1.0, 1560600000000.5, Raw(b"1e400"), Raw(b"-1e400")):
-        into.add(9, f"timestamp is {encode(wrong).decode()}", form.build(metadata={"timestamp": wrong}), MALFORMED)
+        into.add(
+            6,
+            f"timestamp {raw[:10].decode()}",
+            form.build(metadata={"timestamp": Raw(raw)}),
+            OutOfDay(day),
+        )
+    for wrong in (
+        "1560600000000",
+        "",
+        True,
+        False,
+        {},
+        [],
+        -1,
+        -1.0,
+        1560600000000.5,
+        Raw(b"1e400"),
+        Raw(b"-1e400"),
+    ):
+        into.add(
+            9,
+            f"timestamp is {encode(wrong).decode()}",
+            form.build(metadata={"timestamp": wrong}),
+            MALFORMED,
+        )
     other = {"timestamp": (start - 5) * 1000}
-    into.add(4, "malformed comes before out of day", form.build({form.lfn: 5}, metadata=other), MALFORMED)
-    into.add(4, "out of day comes before no lfn", form.build({form.lfn: None}, metadata=other), OutOfDay("2019-06-14"))
+    into.add(
+        4,
+        "malformed comes before out of day",
+        form.build({form.lfn: 5}, metadata=other),
+        MALFORMED,
+    )
+    into.add(
+        4,
+        "out of day comes before no lfn",
+        form.build({form.lfn: None}, metadata=other),
+        OutOfDay("2019-06-14"),
+    )
     twice = Raw(b'{"timestamp":"x","timestamp":%d}' % NOON_MS)
     into.add(2, "timestamp twice, the first ill-typed", form.build(metadata=twice), MALFORMED)
     last = Raw(b'{"timestamp":5,"timestamp":%d}' % NOON_MS)

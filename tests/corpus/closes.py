@@ -1,4 +1,6 @@
-"""Today's AAA records (``aaa-ng``) in both forms: builders, hand-written cases of rules 41 to 46, records at random."""
+"""Today's AAA records (``aaa-ng``) in both forms: builders, hand-written cases of rules
+41 to 46, records at random.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,17 @@ CLOSE = {
 }
 STAMP = [("producer", "cms"), ("type", "aaa-ng"), ("timestamp", NOON_MS)]
 HIT = Access(JETS, "T1_US_FNAL", "crab", PERSON, True, 1000, None, None)
-_TEXTS = ("file_lfn", "user_dn", "site_name", "server_site", "CRAB_Workflow", "src_site", "dst_site",
-          "src_site_status", "dst_site_status")  # fmt: skip
+_TEXTS = (
+    "file_lfn",
+    "user_dn",
+    "site_name",
+    "server_site",
+    "CRAB_Workflow",
+    "src_site",
+    "dst_site",
+    "src_site_status",
+    "dst_site_status",
+)
 _COUNTS = ("read_bytes", "write_bytes", "write_bytes_at_close")
 
 
@@ -48,7 +59,7 @@ class CloseCase:
 
 
 def close(
-    changes: dict[str, object] = {},  # noqa: B006 - read only
+    changes: dict[str, object] = {},
     *,
     is_flat: bool,
     metadata: object = ...,
@@ -76,17 +87,40 @@ def _values() -> Iterator[tuple[str, dict[str, object], Expected]]:
             yield f"{key} is {name}", {key: value}, MALFORMED
     for wrong in ("x", -1, 1.5, True, {}):
         yield f"read_bytes_at_close is {wrong!r}", {"read_bytes_at_close": wrong}, HIT
-    for value, count in ((None, 0), (ABSENT, 0), (0, 0), (7, 7), (7.0, 7), (Raw(b"5e3"), 5000), (2**53 + 1, 2**53 + 1)):
+    for value, count in (
+        (None, 0),
+        (ABSENT, 0),
+        (0, 0),
+        (7, 7),
+        (7.0, 7),
+        (Raw(b"5e3"), 5000),
+        (2**53 + 1, 2**53 + 1),
+    ):
         yield f"read_bytes is {value!r}", {"read_bytes": value}, _hit(read_bytes=count)
     nothing: dict[str, object] = {"read_bytes": 0}
     yield "nothing read, written", {**nothing, "write_bytes": 5}, WRITE_ONLY
-    yield "nothing read, written at close", {**nothing, "write_bytes": ABSENT, "write_bytes_at_close": 5}, WRITE_ONLY
+    yield (
+        "nothing read, written at close",
+        {**nothing, "write_bytes": ABSENT, "write_bytes_at_close": 5},
+        WRITE_ONLY,
+    )
     yield "null read, written", {"read_bytes": None, "write_bytes": 5}, WRITE_ONLY
     yield "read and written", {"write_bytes": 5}, HIT
-    yield "write only before no name", {**nothing, "write_bytes": 5, "file_lfn": "unknown"}, WRITE_ONLY
+    yield (
+        "write only before no name",
+        {**nothing, "write_bytes": 5, "file_lfn": "unknown"},
+        WRITE_ONLY,
+    )
     for name in ("unknown", "missing directory", "", None):
         yield f"the name {name!r}", {"file_lfn": name}, NO_LFN
-    for name in ("Unknown", "file:unknown", "/unknown", "unknown ", "missing", "missing directory/"):
+    for name in (
+        "Unknown",
+        "file:unknown",
+        "/unknown",
+        "unknown ",
+        "missing",
+        "missing directory/",
+    ):
         yield f"the name {name!r}", {"file_lfn": name}, "not_in_dbs"
     yield "an escaped name that is none", {"file_lfn": Raw(rb'"unkn\u006fwn"')}, NO_LFN
     yield "a file of another VO", {"file_lfn": "/user/dteam/x"}, "not_in_dbs"
@@ -103,14 +137,30 @@ def _values() -> Iterator[tuple[str, dict[str, object], Expected]]:
     for workflow, app in (*APPS.items(), ("", "unknown"), (None, "unknown"), (ABSENT, "unknown")):
         yield f"the app of {workflow!r}", {"CRAB_Workflow": workflow}, _hit(app=app)
     for site, server, found in (
-        ("T2_X", "T2_Y", "T2_X"), (None, "T2_Y", "T2_Y"), ("", "T2_Y", "T2_Y"), ("UNKNOWN", "T2_Y", "T2_Y"),
-        ("Unknown", "T2_Y", "T2_Y"), (ABSENT, "T2_Y", "T2_Y"), (" unknown", "T2_Y", " unknown"), ("T2_X", None, "T2_X"),
-    ):  # fmt: skip
-        yield f"site {site!r}, server {server!r}", {"site_name": site, "server_site": server}, _hit(site=found)
+        ("T2_X", "T2_Y", "T2_X"),
+        (None, "T2_Y", "T2_Y"),
+        ("", "T2_Y", "T2_Y"),
+        ("UNKNOWN", "T2_Y", "T2_Y"),
+        ("Unknown", "T2_Y", "T2_Y"),
+        (ABSENT, "T2_Y", "T2_Y"),
+        (" unknown", "T2_Y", " unknown"),
+        ("T2_X", None, "T2_X"),
+    ):
+        yield (
+            f"site {site!r}, server {server!r}",
+            {"site_name": site, "server_site": server},
+            _hit(site=found),
+        )
     for site in ("un\u212anown", "UN\u212aNOWN"):
         # The sign of kelvin is k in lower case.
         yield f"site {site!r}", {"site_name": site, "server_site": "T2_Y"}, _hit(site="T2_Y")
-    for site, server in ((None, None), ("", ""), ("UNKNOWN", "unknown"), (ABSENT, ABSENT), ("unknown", "")):
+    for site, server in (
+        (None, None),
+        ("", ""),
+        ("UNKNOWN", "unknown"),
+        (ABSENT, ABSENT),
+        ("unknown", ""),
+    ):
         sites = {"site_name": site, "server_site": server}
         yield f"no site: {site!r}, {server!r}", sites, _hit(site="unknown", remote=None)
     yield "the same sites", {"dst_site": "FNAL"}, _hit(remote=False, reader="T1_US_FNAL")
@@ -122,15 +172,38 @@ def _values() -> Iterator[tuple[str, dict[str, object], Expected]]:
     for key in ("src_site_status", "dst_site_status"):
         for value in (None, "", ABSENT, "resolved", "resolved_x", "resolvedX"):
             yield f"{key} is {value!r}", {key: value}, HIT
-        for value in ("ambiguous", "unknown_domain", "no_host", "Resolved", " resolved", "unresolved"):
+        for value in (
+            "ambiguous",
+            "unknown_domain",
+            "no_host",
+            "Resolved",
+            " resolved",
+            "unresolved",
+        ):
             yield f"{key} is {value!r}", {key: value}, _hit(remote=None)
 
 
 def _timestamps() -> Iterator[tuple[str, object, Expected]]:
-    for metadata in (None, {}, {"type": "aaa-ng"}, {"timestamp": None}, {"timestamp": DAY_START},
-                     {"timestamp": NOON_MS * 1000}, {"timestamp": 1.5606e12}, ABSENT):  # fmt: skip
+    for metadata in (
+        None,
+        {},
+        {"type": "aaa-ng"},
+        {"timestamp": None},
+        {"timestamp": DAY_START},
+        {"timestamp": NOON_MS * 1000},
+        {"timestamp": 1.5606e12},
+        ABSENT,
+    ):
         yield f"metadata {metadata!r}", metadata, HIT
-    for metadata in ([], "x", 5, True, {"timestamp": "x"}, {"timestamp": -1}, {"timestamp": 1.5e-3}):
+    for metadata in (
+        [],
+        "x",
+        5,
+        True,
+        {"timestamp": "x"},
+        {"timestamp": -1},
+        {"timestamp": 1.5e-3},
+    ):
         yield f"metadata {metadata!r}", metadata, MALFORMED
     yield "another day", {"timestamp": NOON_MS + 86_400_000}, OutOfDay("2019-06-16")
 
@@ -140,11 +213,19 @@ def cases() -> list[CloseCase]:
     found = []
     for form, is_flat in (("flat", True), ("data", False)):
         found += [CloseCase(f"{form}: {n}", close(c, is_flat=is_flat), e) for n, c, e in _values()]
-        found += [CloseCase(f"{form}: {n}", close(is_flat=is_flat, metadata=m), e) for n, m, e in _timestamps()]
+        found += [
+            CloseCase(f"{form}: {n}", close(is_flat=is_flat, metadata=m), e)
+            for n, m, e in _timestamps()
+        ]
         for name, changes, also, expected in (
             ("the name twice", {"file_lfn": "/x"}, [("file_lfn", A_LFN)], HIT),
             ("the name twice, one ill-typed", {"file_lfn": 5}, [("file_lfn", A_LFN)], MALFORMED),
-            ("a status twice", {"src_site_status": "ambiguous"}, [("src_site_status", "resolved")], HIT),
+            (
+                "a status twice",
+                {"src_site_status": "ambiguous"},
+                [("src_site_status", "resolved")],
+                HIT,
+            ),
         ):
             line = close(changes, is_flat=is_flat, also=also)
             found.append(CloseCase(f"{form}: {name}", line, expected))
@@ -156,7 +237,11 @@ def cases() -> list[CloseCase]:
         ("data null beside a name", b'{"data":null,' + flat[1:], MALFORMED),
         ("data a text beside a name", b'{"data":"x",' + flat[1:], MALFORMED),
         ("data beside another name", b'{"file_lfn":5,' + data[1:], HIT),
-        ("data behind other fields", flat[:-1] + b"," + data[1:].split(b',"metadata"')[0] + b"}", HIT),
+        (
+            "data behind other fields",
+            flat[:-1] + b"," + data[1:].split(b',"metadata"')[0] + b"}",
+            HIT,
+        ),
         ("empty data beside a name", b'{"data":{},' + flat[1:], NO_LFN),
         ("data twice, the last counts", b'{"data":{},' + data[1:], HIT),
         ("data twice, one a number", b'{"data":1,' + data[1:], MALFORMED),
@@ -180,7 +265,9 @@ def lines_at_random(seed: int, records: int) -> list[bytes]:
     found = []
     for _ in range(records):
         changes: dict[str, object] = {
-            "file_lfn": rng.choice((A_LFN, "/eos/cms" + A_LFN, "unknown", "/store/user/x", "missing directory", "")),
+            "file_lfn": rng.choice(
+                (A_LFN, "/eos/cms" + A_LFN, "unknown", "/store/user/x", "missing directory", "")
+            ),
             "read_bytes": rng.choice((0, 5, 10**12, 7.0, None)),
             "write_bytes": rng.choice((0, 0, 5, None)),
             "user_dn": rng.choice((ALICE, "bob", "", None)),

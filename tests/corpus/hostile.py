@@ -1,4 +1,6 @@
-"""A hostile day: every case of the counting rules, an ordinary day beside it, and records changed at random."""
+"""A hostile day: every case of the counting rules, an ordinary day beside it, and
+records changed at random.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,30 @@ from tests.corpus.tree import Tree, write_case_tables
 DAY = date(2019, 6, 15)
 
 _VALUES = (
-    b"null", b"true", b"false", b"0", b"-0", b"-1", b"1.5", b"2.0", b"1e3", b"1e400", b"NaN", b"{}", b"[]", b'""',
+    b"null",
+    b"true",
+    b"false",
+    b"0",
+    b"-0",
+    b"-1",
+    b"1.5",
+    b"2.0",
+    b"1e3",
+    b"1e400",
+    b"NaN",
+    b"{}",
+    b"[]",
+    b'""',
     b'"5"',
-    b'"unknown"', b'"/store/user/x"', b'"\xff"', rb'"\ud800"', rb'"\u002f"', b"18446744073709551616", b"01", b'"a\\"',
-)  # fmt: skip
+    b'"unknown"',
+    b'"/store/user/x"',
+    b'"\xff"',
+    rb'"\ud800"',
+    rb'"\u002f"',
+    b"18446744073709551616",
+    b"01",
+    b'"a\\"',
+)
 _BYTES = b'\x00\x01\t\r\n "\\/{}[]:,.-+eE0159azAZ\x7f\x80\xc3\xa9\xff\xed\xf0'
 
 
@@ -32,8 +54,12 @@ def file_cases() -> list[FileCase]:
 
 
 def file_cases_of_a_day() -> list[FileCase]:
-    """The cases of whole files with a well-formed record, or without any record: others are refused as damaged."""
-    return [case for case in file_cases() if case.bins.get("matched") or not case.bins.get("malformed")]
+    """The cases of whole files with a well-formed record, or without any record: others
+    are refused as damaged.
+    """
+    return [
+        case for case in file_cases() if case.bins.get("matched") or not case.bins.get("malformed")
+    ]
 
 
 def mutated(lines: Iterable[bytes], seed: int) -> Iterable[bytes]:
@@ -74,12 +100,16 @@ def _mutation(line: bytes, rng: random.Random) -> bytes:
 
 def _write_records(tree: Tree, folder: str, found: list[Case]) -> None:
     """The JSON cases of a folder, all in part files where each stands between others."""
-    tree.write_lines(folder, [case.record for case in found if isinstance(case.record, bytes)], parts=4)
+    tree.write_lines(
+        folder, [case.record for case in found if isinstance(case.record, bytes)], parts=4
+    )
     tree.hide(folder, b'{"data": "never read"}\n')
 
 
 def _write_avro(tree: Tree, folder: str, found: list[Case]) -> None:
-    """The Avro cases, one file for each schema. A file without a well-formed record would be refused as damaged."""
+    """The Avro cases, one file for each schema. A file without a well-formed record
+    would be refused as damaged.
+    """
     by_schema: dict[str, list[Case]] = {}
     for case in found:
         if cases_avro.in_a_day(case):
@@ -98,7 +128,9 @@ def _write_files(tree: Tree, folder: str, stream: str) -> None:
 
 
 def write_day(tree: Tree, seed: int = 7, records: int = 300) -> None:
-    """Today's forms: AAA enriched, EOS of all generations, CMSSW JSON, CRAB; what must not be read lies beside it."""
+    """Today's forms: AAA enriched, EOS of all generations, CMSSW JSON, CRAB; what must
+    not be read lies beside it.
+    """
     made = ordinary.write_day(tree, seed, records)
     _rename_parts(tree, ("aaa enr", tree.eos(), "cmssw json"))
     write_case_tables(tree.dbs(), tree.phedex())
@@ -109,7 +141,9 @@ def write_day(tree: Tree, seed: int = 7, records: int = 300) -> None:
         ("eos", "json", tree.eos(), ordinary.eos_lines),
         ("cmssw", "json", "cmssw json", ordinary.cmssw_lines),
     ):
-        _write_records(tree, folder, [case for case in every if (case.stream, case.form) == (stream, form)])
+        _write_records(
+            tree, folder, [case for case in every if (case.stream, case.form) == (stream, form)]
+        )
         _write_files(tree, folder, stream)
         changed = b"\n".join(mutated(lines(made, records, start), seed))
         (tree.folder(folder) / "part-mutated.json").write_bytes(changed)
@@ -128,8 +162,14 @@ def write_legacy_day(tree: Tree, seed: int = 8, records: int = 300) -> None:
     tree.legacy_dbs().parent.mkdir(parents=True, exist_ok=True)
     tree.dbs().rename(tree.legacy_dbs())
     every = cases()
-    _write_records(tree, "aaa raw", [case for case in every if (case.stream, case.form) == ("aaa", "raw")])
-    _write_avro(tree, "cmssw avro", [case for case in every if (case.stream, case.form) == ("cmssw", "avro")])
+    _write_records(
+        tree, "aaa raw", [case for case in every if (case.stream, case.form) == ("aaa", "raw")]
+    )
+    _write_avro(
+        tree,
+        "cmssw avro",
+        [case for case in every if (case.stream, case.form) == ("cmssw", "avro")],
+    )
 
 
 def _rename_parts(tree: Tree, folders: tuple[str, ...]) -> None:

@@ -1,4 +1,6 @@
-"""Builders of JSON records as the four streams write them; every part of a record can be replaced, also by no JSON."""
+"""Builders of JSON records as the four streams write them; every part of a record can
+be replaced, also by no JSON.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ Changes = Mapping[str, object]
 
 
 def encode(value: object) -> bytes:
-    """A value as JSON: :class:`Raw` as it stands, a list of pairs as an object that may repeat keys."""
+    """A value as JSON: :class:`Raw` as it stands, a list of pairs as an object that may
+    repeat keys.
+    """
     if isinstance(value, Raw):
         return value.json
     if isinstance(value, dict) and value:
@@ -54,7 +58,12 @@ def changed(defaults: Changes, changes: Changes, also: Iterable[tuple[str, objec
 def line(data: object, metadata: object = ABSENT) -> bytes:
     """One record; without ``metadata`` it was delivered at noon of the day."""
     if metadata is ABSENT:
-        metadata = [("hostname", "monit"), ("timestamp", NOON_MS), ("topic", "x"), ("_id", "c0ffee")]
+        metadata = [
+            ("hostname", "monit"),
+            ("timestamp", NOON_MS),
+            ("topic", "x"),
+            ("_id", "c0ffee"),
+        ]
     return encode([("data", data), ("metadata", metadata)])
 
 
@@ -127,35 +136,52 @@ G1 = {
 _G2_SECOND_NAMES = {"path": "eos_path", "host": "eos_host"}
 
 
-def aaa(changes: Changes = {}, also: Iterable[tuple[str, object]] = (), metadata: object = ABSENT) -> bytes:  # noqa: B006 - read only
+def aaa(
+    changes: Changes = {}, also: Iterable[tuple[str, object]] = (), metadata: object = ABSENT
+) -> bytes:
     """An AAA record, enriched; its raw form has the same fields without src_ and dst_."""
     return line(changed(AAA, changes, also), metadata)
 
 
-def cmssw(changes: Changes = {}, also: Iterable[tuple[str, object]] = (), metadata: object = ABSENT) -> bytes:  # noqa: B006 - read only
+def cmssw(
+    changes: Changes = {}, also: Iterable[tuple[str, object]] = (), metadata: object = ABSENT
+) -> bytes:
     return line(changed(CMSSW, changes, also), metadata)
 
 
-def g3(changes: Changes = {}, also: Iterable[tuple[str, object]] = (), metadata: object = ABSENT) -> bytes:  # noqa: B006 - read only
+def g3(
+    changes: Changes = {}, also: Iterable[tuple[str, object]] = (), metadata: object = ABSENT
+) -> bytes:
     return line(changed(G3, changes, also), metadata)
 
 
-def g1_text(changes: Changes = {}, also: Iterable[tuple[str, object]] = ()) -> str:  # noqa: B006 - read only
+def g1_text(changes: Changes = {}, also: Iterable[tuple[str, object]] = ()) -> str:
     """The string of EOS's first generation."""
     return "&".join(f"{key}={value}" for key, value in changed(G1, changes, also))
 
 
-def g1(changes: Changes = {}, also: Iterable[tuple[str, object]] = (), metadata: object = ABSENT) -> bytes:  # noqa: B006 - read only
+def g1(
+    changes: Changes = {}, also: Iterable[tuple[str, object]] = (), metadata: object = ABSENT
+) -> bytes:
     return line(g1_text(changes, also), metadata)
 
 
-def g2_first(changes: Changes = {}, also: Iterable[tuple[str, object]] = (), metadata: object = ABSENT) -> bytes:  # noqa: B006 - read only
-    """EOS's second generation with the prefix ``eos.``; changes name fields as the first generation does."""
+def g2_first(
+    changes: Changes = {}, also: Iterable[tuple[str, object]] = (), metadata: object = ABSENT
+) -> bytes:
+    """EOS's second generation with the prefix ``eos.``; changes name fields as the
+    first generation does.
+    """
     prefixed = [(f"eos.{key}", value) for key, value in changed(G1, changes)]
     return line([*prefixed, ("raw", g1_text()), *also], metadata)
 
 
-def g2_second(changes: Changes = {}, also: Iterable[tuple[str, object]] = (), metadata: object = ABSENT) -> bytes:  # noqa: B006 - read only
+def g2_second(
+    changes: Changes = {}, also: Iterable[tuple[str, object]] = (), metadata: object = ABSENT
+) -> bytes:
     """EOS's second generation without the prefix."""
-    renamed = [(_G2_SECOND_NAMES.get(key, key.replace(".", "_")), value) for key, value in changed(G1, changes)]
+    renamed = [
+        (_G2_SECOND_NAMES.get(key, key.replace(".", "_")), value)
+        for key, value in changed(G1, changes)
+    ]
     return line([*renamed, ("raw", g1_text()), *also], metadata)

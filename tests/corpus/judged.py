@@ -31,11 +31,19 @@ def case_catalogue() -> catalogue.Catalogue:
 
     return catalogue.build(
         iter(
-            rows(tables.plain_csv(tables.FILES), {"file_id": 0, "logical_file_name": 1, "dataset_id": 3, "block_id": 4})
+            rows(
+                tables.plain_csv(tables.FILES),
+                {"file_id": 0, "logical_file_name": 1, "dataset_id": 3, "block_id": 4},
+            )
         ),
         iter(rows(tables.quoted_csv(tables.BLOCKS), {"block_id": 0, "block_name": 1})),
         iter(rows(tables.escaped_csv(tables.DATASETS), {"dataset_id": 0, "dataset": 1})),
-        iter(rows(tables.plain_csv(tables.REPLICAS), {"block_name": 6, "node_name": 13, "br_node_files": 20})),
+        iter(
+            rows(
+                tables.plain_csv(tables.REPLICAS),
+                {"block_name": 6, "node_name": 13, "br_node_files": 20},
+            )
+        ),
     )
 
 
@@ -56,7 +64,9 @@ def by_oracle(case: Case) -> Expected:
 
 def file_by_oracle(case: FileCase) -> dict[str, int]:
     """The bins of a whole text file by the oracle."""
-    stored = gzip.decompress(case.content) if case.content.startswith(b"\x1f\x8b") else case.content
+    stored = (
+        gzip.decompress(case.content) if case.content.startswith(b"\x1f\x8b") else case.content
+    )
     return _bins(counted_by_oracle(case.stream, stored))
 
 
@@ -86,7 +96,9 @@ def by_decoder(case: Case) -> Expected:
 
 def file_by_decoder(case: FileCase) -> dict[str, int]:
     """The bins of a whole text file by the package's decoder."""
-    return _bins(decoded(case.stream, {"aaa": "enr", "eos": "eos"}.get(case.stream, "json"), case.content))
+    return _bins(
+        decoded(case.stream, {"aaa": "enr", "eos": "eos"}.get(case.stream, "json"), case.content)
+    )
 
 
 def decoded(stream: str, form: str, content: bytes, day: date = DAY) -> StreamCount:
@@ -121,12 +133,19 @@ def _check_columns(batch: AccessBatch) -> None:
     accesses = len(batch.lfns)
     for column in (batch.groups, batch.read_bytes, batch.cpu_ms, batch.wall_ms):
         assert column is None or len(column) == accesses
-    binned = len(batch.malformed) + batch.write_only + batch.no_lfn + sum(batch.out_of_day.values())
+    binned = (
+        len(batch.malformed) + batch.write_only + batch.no_lfn + sum(batch.out_of_day.values())
+    )
     assert batch.read == accesses + binned
 
 
 def _records(batch: AccessBatch, groups: list[Group]) -> Iterable[Record]:
-    remote = {Remote.NO: False, Remote.YES: True, Remote.UNKNOWN: None, Remote.BY_REPLICA: BY_REPLICA}
+    remote = {
+        Remote.NO: False,
+        Remote.YES: True,
+        Remote.UNKNOWN: None,
+        Remote.BY_REPLICA: BY_REPLICA,
+    }
     for at, (lfn, number) in enumerate(zip(batch.lfns, batch.groups, strict=True)):
         group = groups[number]
         yield Record(
@@ -154,4 +173,6 @@ def _one(counted: StreamCount) -> Expected:
 
 
 def _bins(counted: StreamCount) -> dict[str, int]:
-    return {name: counted.bins[name] for name in {"matched", "malformed", *(+Counter(counted.bins))}}
+    return {
+        name: counted.bins[name] for name in {"matched", "malformed", *(+Counter(counted.bins))}
+    }

@@ -1,4 +1,6 @@
-"""Files of good records that are packed or written as logs are not: those that are read, and those that are refused."""
+"""Files of good records that are packed or written as logs are not: those that are
+read, and those that are refused.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ def read_as_lines(lines: bytes) -> dict[str, bytes]:
     """Return by name the files whose records all count."""
     return {
         "part-1.json.zst": packed(lines, "zstd"),
-        "part-1.zst": packed(lines[: len(lines) // 3 + 1], "zstd") + packed(lines[len(lines) // 3 + 1 :], "zstd"),
+        "part-1.zst": packed(lines[: len(lines) // 3 + 1], "zstd")
+        + packed(lines[len(lines) // 3 + 1 :], "zstd"),
         "part-1.json.lz4": packed(lines, "lz4"),
         "part-1.json.bz2": bz2.compress(lines),
         "part-1.json.xz": lzma.compress(lines),
@@ -43,7 +46,10 @@ def refused(lines: bytes) -> dict[str, tuple[bytes, str]]:
         "pretty.json": (pretty, "an object over several lines"),
         "utf-16.json": (lines.decode().encode("utf-16"), "UTF-16 data"),
         "utf-16-without-mark.json": (lines.decode().encode("utf-16-be"), "UTF-16 data"),
-        "page.json": (b"<!DOCTYPE html>\n<html>\n<body>502 Bad Gateway</body>\n</html>\n", "a page of HTML or XML"),
+        "page.json": (
+            b"<!DOCTYPE html>\n<html>\n<body>502 Bad Gateway</body>\n</html>\n",
+            "a page of HTML or XML",
+        ),
         "text.json": (b"log rotated\nsee the new one\n", "text that is not JSON"),
         "table.csv": (b"file_lfn,read_bytes\n/store/a,5\n/store/b,6\n", "text that is not JSON"),
         "part.json.zip": (zipped(lines), "zip data"),

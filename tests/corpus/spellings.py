@@ -1,4 +1,6 @@
-"""How lfns, people and apps are spelled in logs, and what each spelling means (rules 4, 10, 13 and 14)."""
+"""How lfns, people and apps are spelled in logs, and what each spelling means (rules 4,
+10, 13 and 14).
+"""
 
 from __future__ import annotations
 

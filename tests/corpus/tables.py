@@ -1,4 +1,6 @@
-"""The dumps that the cases of the counting rules stand on: small, and awkward in every way that rules 18 to 21 name."""
+"""The dumps that the cases of the counting rules stand on: small, and awkward in every
+way that rules 18 to 21 name.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,18 @@ NASTY_LFNS = (
 )
 BEFORE_AMPERSAND_LFN, AMPERSAND_LFN = "/store/data/before", "/store/data/before&after.root"
 #: Names that only FILES has in this form: an access's name never looks like this after rule 10.
-UNREACHABLE_LFNS = ("//store/data/double.root", "/eos/cms/store/data/raw-eos.root", "root://h/store/data/url.root")
+UNREACHABLE_LFNS = (
+    "//store/data/double.root",
+    "/eos/cms/store/data/raw-eos.root",
+    "root://h/store/data/url.root",
+)
 
-_AUDIT = ["1420070400", '/DC=org/CN=Data "Ops", the\nsecond line', "1420070401.5", "back\\slash, comma"]
+_AUDIT = [
+    "1420070400",
+    '/DC=org/CN=Data "Ops", the\nsecond line',
+    "1420070401.5",
+    "back\\slash, comma",
+]
 
 DATASETS = [
     ["101", JETS, "1", "1", "1", "1", "1", "1", "1", "null", "null", "PREP,1", *_AUDIT],
@@ -62,8 +73,22 @@ BLOCKS = [
 
 
 def _file(number: int, lfn: str, dataset: str, block: str, valid: str = "1") -> list[str]:
-    return [str(number), lfn, valid, dataset, block, "1", "12,34", "500", "1000.0", "null", "ad\"ler", "null", "null",
-            *_AUDIT]  # fmt: skip
+    return [
+        str(number),
+        lfn,
+        valid,
+        dataset,
+        block,
+        "1",
+        "12,34",
+        "500",
+        "1000.0",
+        "null",
+        'ad"ler',
+        "null",
+        "null",
+        *_AUDIT,
+    ]
 
 
 FILES = [
@@ -91,14 +116,42 @@ FILES = [
 
 def _replica(block: str, node: str, files: str) -> list[str]:
     dataset = block.split("#")[0]
-    row = ["1560600000.5", dataset, "1", "n", "1420070400", "1420070401", block, "9", "3", "3000", "n", "1420070400",
-           "1420070401", node, "7", "y", "3", "3000", "3", "3000", files, "3000", "0", "0", "n", "1", "1420070400.25",
-           "null"]  # fmt: skip
+    row = [
+        "1560600000.5",
+        dataset,
+        "1",
+        "n",
+        "1420070400",
+        "1420070401",
+        block,
+        "9",
+        "3",
+        "3000",
+        "n",
+        "1420070400",
+        "1420070401",
+        node,
+        "7",
+        "y",
+        "3",
+        "3000",
+        "3",
+        "3000",
+        files,
+        "3000",
+        "0",
+        "0",
+        "n",
+        "1",
+        "1420070400.25",
+        "null",
+    ]
     assert len(row) == 28
     return row
 
 
-#: Block #aa: on disk at T1_US_FNAL, T2_US_MIT, T2_CH_CERN_HLT and at a site whose name ends like a node's.
+#: Block #aa: on disk at T1_US_FNAL, T2_US_MIT, T2_CH_CERN_HLT and at a site whose name
+#: ends like a node's.
 REPLICAS = [
     _replica(f"{JETS}#aa", "T1_US_FNAL_Disk", "3"),
     _replica(f"{JETS}#aa", "T1_US_FNAL_MSS", "3"),
@@ -121,18 +174,25 @@ REPLICAS = [
 
 def plain_csv(rows: list[list[str]]) -> bytes:
     """As sqoop writes it: text is enclosed only where it has to be."""
-    return b"".join(",".join(_field(value, always=False) for value in row).encode() + b"\n" for row in rows)
+    return b"".join(
+        ",".join(_field(value, always=False) for value in row).encode() + b"\n" for row in rows
+    )
 
 
 def quoted_csv(rows: list[list[str]]) -> bytes:
     """Every text enclosed, also without need."""
-    return b"".join(",".join(_field(value, always=True) for value in row).encode() + b"\n" for row in rows)
+    return b"".join(
+        ",".join(_field(value, always=True) for value in row).encode() + b"\n" for row in rows
+    )
 
 
 def escaped_csv(rows: list[list[str]]) -> bytes:
     """Commas, quotes and backslashes escaped and not enclosed; newlines still are."""
     return b"".join(
-        ",".join(_field(v, always=False) if "\n" in v else _escaped(v, ',"\\') for v in row).encode() + b"\n"
+        ",".join(
+            _field(v, always=False) if "\n" in v else _escaped(v, ',"\\') for v in row
+        ).encode()
+        + b"\n"
         for row in rows
     )
 
@@ -145,4 +205,6 @@ def _field(value: str, *, always: bool) -> str:
 
 
 def _escaped(value: str, characters: str) -> str:
-    return "".join("\\" + character if character in characters else character for character in value)
+    return "".join(
+        "\\" + character if character in characters else character for character in value
+    )

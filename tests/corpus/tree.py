@@ -90,25 +90,43 @@ def write_table(folder: Path, parts: dict[str, bytes]) -> None:
     """One table of a dump: its part files by name, and a file that is no data."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in parts.items():
-        (folder / name).write_bytes(gzip.compress(content, mtime=0) if name.endswith(".gz") else content)
+        (folder / name).write_bytes(
+            gzip.compress(content, mtime=0) if name.endswith(".gz") else content
+        )
     (folder / "_SUCCESS").write_bytes(b"")
 
 
 def write_case_tables(dbs: Path, phedex: Path) -> None:
-    """The dumps that the cases stand on, each table in several part files and several ways of quoting."""
+    """The dumps that the cases stand on, each table in several part files and several
+    ways of quoting.
+    """
     half = len(tables.FILES) // 2
-    write_table(dbs / "FILES", {
-        "part-00000-1f0e.csv.gz": tables.plain_csv(tables.FILES[:half]),
-        "part-00001-1f0e.csv": tables.quoted_csv(tables.FILES[half:]).removesuffix(b"\n"),
-        "part-00002-1f0e.csv.gz": b"",
-    })  # fmt: skip
-    write_table(dbs / "BLOCKS", {
-        "part-m-00000.gz": tables.quoted_csv(tables.BLOCKS[:2]), "part-m-00001": tables.escaped_csv(tables.BLOCKS[2:]),
-    })  # fmt: skip
-    write_table(dbs / "DATASETS", {
-        "part-m-00000.gz": tables.escaped_csv(tables.DATASETS[:2]),
-        "part-m-00001.gz": tables.quoted_csv(tables.DATASETS[2:]),
-    })  # fmt: skip
-    write_table(phedex, {
-        "part-00000": tables.plain_csv(tables.REPLICAS[::2]), "part-00001": tables.quoted_csv(tables.REPLICAS[1::2]),
-    })  # fmt: skip
+    write_table(
+        dbs / "FILES",
+        {
+            "part-00000-1f0e.csv.gz": tables.plain_csv(tables.FILES[:half]),
+            "part-00001-1f0e.csv": tables.quoted_csv(tables.FILES[half:]).removesuffix(b"\n"),
+            "part-00002-1f0e.csv.gz": b"",
+        },
+    )
+    write_table(
+        dbs / "BLOCKS",
+        {
+            "part-m-00000.gz": tables.quoted_csv(tables.BLOCKS[:2]),
+            "part-m-00001": tables.escaped_csv(tables.BLOCKS[2:]),
+        },
+    )
+    write_table(
+        dbs / "DATASETS",
+        {
+            "part-m-00000.gz": tables.escaped_csv(tables.DATASETS[:2]),
+            "part-m-00001.gz": tables.quoted_csv(tables.DATASETS[2:]),
+        },
+    )
+    write_table(
+        phedex,
+        {
+            "part-00000": tables.plain_csv(tables.REPLICAS[::2]),
+            "part-00001": tables.quoted_csv(tables.REPLICAS[1::2]),
+        },
+    )

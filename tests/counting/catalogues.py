@@ -28,7 +28,8 @@ def file_tables(files: Sequence[File], part: int = 3) -> Iterator[pa.Table]:
 def dataset_tables(datasets: Sequence[Dataset]) -> Iterator[pa.Table]:
     columns = list(zip(*datasets, strict=True)) or [(), ()]
     yield pa.table(
-        [pa.array(columns[0], pa.int64()), pa.array(columns[1], pa.string())], names=["dataset_id", "dataset"]
+        [pa.array(columns[0], pa.int64()), pa.array(columns[1], pa.string())],
+        names=["dataset_id", "dataset"],
     )
 
 
@@ -72,12 +73,18 @@ def found(catalogue: Catalogue, names: Sequence[str]) -> list[tuple[int, str] | 
 
 
 def opened_replicas(
-    folder: Path, blocks: Sequence[tuple[int | None, str | None]], replicas: Sequence[tuple[str | None, str | None]]
+    folder: Path,
+    blocks: Sequence[tuple[int | None, str | None]],
+    replicas: Sequence[tuple[str | None, str | None]],
 ) -> Replicas:
     folder.mkdir(parents=True, exist_ok=True)
     ids, names = list(zip(*blocks, strict=True)) or [(), ()]
     where = list(zip(*replicas, strict=True)) or [(), ()]
-    block_table = pa.table([pa.array(ids, pa.int64()), pa.array(names, pa.string())], names=["block_id", "block_name"])
-    replica_table = pa.table([pa.array(column, pa.string()) for column in where], names=["block_name", "site"])
+    block_table = pa.table(
+        [pa.array(ids, pa.int64()), pa.array(names, pa.string())], names=["block_id", "block_name"]
+    )
+    replica_table = pa.table(
+        [pa.array(column, pa.string()) for column in where], names=["block_name", "site"]
+    )
     build_replicas(folder, [lambda: iter([block_table])], [lambda: iter([replica_table])])
     return Replicas(folder)

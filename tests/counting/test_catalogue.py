@@ -34,7 +34,16 @@ from cmsspark.counting.catalogue import (
 )
 from cmsspark.counting.catalogue_build import build_catalogue
 from cmsspark.run.catalogue_snapshots import KEPT, open_or_build
-from tests.counting.catalogues import Dataset, File, build, dataset_tables, file_tables, found, opened, opened_replicas
+from tests.counting.catalogues import (
+    Dataset,
+    File,
+    build,
+    dataset_tables,
+    file_tables,
+    found,
+    opened,
+    opened_replicas,
+)
 
 DATASETS: list[Dataset] = [(1, "/a/b/RAW"), (2, "/c/d/AOD"), (None, "/no/id/RAW"), (7, None)]
 
@@ -48,7 +57,9 @@ def few(name: bytes) -> int:
 
 
 def by_dict(files: Sequence[File], datasets: Sequence[Dataset]) -> dict[str, tuple[int, str]]:
-    """Rule 18 with a dict: rows without a dataset go first, then of one name the larger file_id counts."""
+    """Rule 18 with a dict: rows without a dataset go first, then of one name the larger
+    file_id counts.
+    """
     names: dict[int, str] = {}
     for dataset, name in datasets:
         if dataset is not None and name is not None:
@@ -67,15 +78,30 @@ def by_dict(files: Sequence[File], datasets: Sequence[Dataset]) -> dict[str, tup
     return told
 
 
-ASKED = ("/store/a", "/store/b", "/store/c", "/store/ü", "x", "", "/store/a ", "/store/user/a", "/unknown", "/store/a")
+ASKED = (
+    "/store/a",
+    "/store/b",
+    "/store/c",
+    "/store/ü",
+    "x",
+    "",
+    "/store/a ",
+    "/store/user/a",
+    "/unknown",
+    "/store/a",
+)
 
 
 def _taken_for_another(name: str, known: Iterable[str], hash_name: Hash) -> bool:
-    """With a weak hash: a single known name has the hash of an unknown one. Of 64 bits that is not to be expected."""
+    """With a weak hash: a single known name has the hash of an unknown one. Of 64 bits
+    that is not to be expected.
+    """
     return sum(hash_name(other.encode()) == hash_name(name.encode()) for other in known) == 1
 
 
-_NAMES = st.sampled_from(["/store/a", "/store/b", "/store/c", "/store/ü", "x", "", "/store/a ", "/store/user/a"])
+_NAMES = st.sampled_from(
+    ["/store/a", "/store/b", "/store/c", "/store/ü", "x", "", "/store/a ", "/store/user/a"]
+)
 _FILES = st.lists(
     st.tuples(
         st.none() | _NAMES,
@@ -88,10 +114,19 @@ _FILES = st.lists(
 
 
 @settings(deadline=None, max_examples=250)
-@given(_FILES, st.sampled_from([name_hash, few, always_one]), st.integers(1, 7), st.sampled_from([1, 2, 5, 1000]))
-def test_a_name_is_found_as_in_a_dict(files: list[File], hash_name: Hash, part: int, rows: int) -> None:
+@given(
+    _FILES,
+    st.sampled_from([name_hash, few, always_one]),
+    st.integers(1, 7),
+    st.sampled_from([1, 2, 5, 1000]),
+)
+def test_a_name_is_found_as_in_a_dict(
+    files: list[File], hash_name: Hash, part: int, rows: int
+) -> None:
     wanted = by_dict(files, DATASETS)
-    asked = [name for name in ASKED if name in wanted or not _taken_for_another(name, wanted, hash_name)]
+    asked = [
+        name for name in ASKED if name in wanted or not _taken_for_another(name, wanted, hash_name)
+    ]
     with TemporaryDirectory() as folder:
         snapshot = opened(Path(folder), files, DATASETS, hash_name, part, rows)
         assert found(snapshot, asked) == [wanted.get(name) for name in asked]
@@ -115,7 +150,9 @@ def test_the_report_has_each_row_once(files: list[File], hash_name: Hash, rows: 
     assert len(snapshot.hashes) == len(by_hash)
 
 
-def test_of_a_name_twice_the_larger_file_id_counts_unless_it_has_no_dataset(tmp_path: Path) -> None:
+def test_of_a_name_twice_the_larger_file_id_counts_unless_it_has_no_dataset(
+    tmp_path: Path,
+) -> None:
     files: list[File] = [
         ("/twice", 10, 1, 5),
         ("/twice", 20, 2, 6),
@@ -129,12 +166,18 @@ def test_of_a_name_twice_the_larger_file_id_counts_unless_it_has_no_dataset(tmp_
         assert (snapshot.report.duplicates, snapshot.report.orphans) == (2, 2)
 
 
-def test_names_that_share_a_hash_are_distinguished_and_others_of_that_hash_are_not_there(tmp_path: Path) -> None:
+def test_names_that_share_a_hash_are_distinguished_and_others_of_that_hash_are_not_there(
+    tmp_path: Path,
+) -> None:
     files: list[File] = [("/a", 1, 1, None), ("/b", 2, 2, None), ("/c", 3, 1, 3)]
     snapshot = opened(tmp_path, files, DATASETS, always_one)
     assert found(snapshot, ["/c", "/b", "/a", "/d", "/a"]) == [
-        (3, "/a/b/RAW"), (2, "/c/d/AOD"), (1, "/a/b/RAW"), None, (1, "/a/b/RAW"),
-    ]  # fmt: skip
+        (3, "/a/b/RAW"),
+        (2, "/c/d/AOD"),
+        (1, "/a/b/RAW"),
+        None,
+        (1, "/a/b/RAW"),
+    ]
     assert snapshot.report.collisions == 3
 
 
@@ -154,7 +197,9 @@ def test_what_building_holds_does_not_grow_with_the_dump(tmp_path: Path) -> None
     def held(files: int) -> int:
         def part(first: int, last: int) -> Iterator[pa.Table]:
             for start in range(first, last, 1_000):
-                yield from file_tables([(f"/store/{n}", 1, 1, n) for n in range(start, start + 1_000)], 1_000)
+                yield from file_tables(
+                    [(f"/store/{n}", 1, 1, n) for n in range(start, start + 1_000)], 1_000
+                )
 
         folder = tmp_path / str(files)
         folder.mkdir()
@@ -183,7 +228,9 @@ def test_no_room_for_a_snapshot_is_reported(tmp_path: Path) -> None:
 
 
 def test_an_empty_catalogue_has_nothing(tmp_path: Path) -> None:
-    for number, (files, datasets) in enumerate([([], []), ([], DATASETS), ([("/a", 1, 1, 1)], [])]):
+    for number, (files, datasets) in enumerate(
+        [([], []), ([], DATASETS), ([("/a", 1, 1, 1)], [])]
+    ):
         snapshot = opened(tmp_path / str(number), files, datasets)
         assert found(snapshot, ["/a", ""]) == [None, None]
         assert snapshot.lookup([]).tolist() == []
@@ -218,10 +265,27 @@ def test_a_snapshot_that_was_damaged_on_disk_is_named(tmp_path: Path) -> None:
 
 def test_a_replica_is_there_for_its_block_and_site_only(tmp_path: Path) -> None:
     blocks = [(1, "/a#1"), (2, "/a#2"), (3, "/a#1"), (None, "/a#2"), (4, None)]
-    replicas = [("/a#1", "T2_X"), ("/a#1", "T2_X"), ("/nobody#9", "T2_X"), (None, "T2_X"), ("/a#2", "T1_Y")]
+    replicas = [
+        ("/a#1", "T2_X"),
+        ("/a#1", "T2_X"),
+        ("/nobody#9", "T2_X"),
+        (None, "T2_X"),
+        ("/a#2", "T1_Y"),
+    ]
     opened_ = opened_replicas(tmp_path, blocks, replicas)
-    asked = [(1, "T2_X"), (3, "T2_X"), (2, "T1_Y"), (2, "T2_X"), (1, "T1_Y"), (4, "T2_X"), (-1, "T2_X"), (1, "unknown")]
-    there = opened_.has_replica(np.array([block for block, _ in asked]), site_hashes([site for _, site in asked]))
+    asked = [
+        (1, "T2_X"),
+        (3, "T2_X"),
+        (2, "T1_Y"),
+        (2, "T2_X"),
+        (1, "T1_Y"),
+        (4, "T2_X"),
+        (-1, "T2_X"),
+        (1, "unknown"),
+    ]
+    there = opened_.has_replica(
+        np.array([block for block, _ in asked]), site_hashes([site for _, site in asked])
+    )
     assert there.tolist() == [True, True, True, False, False, False, False, False]
     assert len(opened_.hashes) == 3
 
@@ -231,7 +295,9 @@ def test_many_replicas_are_found_with_and_without_compiled_code(
 ) -> None:
     blocks = [(number, f"/a#{number}") for number in range(5_000)]
     stored = {(number * number % 5_000, f"T2_{number % 7}") for number in range(3_000)}
-    replicas = opened_replicas(tmp_path, blocks, [(f"/a#{number}", site) for number, site in stored])
+    replicas = opened_replicas(
+        tmp_path, blocks, [(f"/a#{number}", site) for number, site in stored]
+    )
     asked = [(number, f"T2_{number % 9}") for number in range(5_000)]
     arguments = np.array([number for number, _ in asked]), site_hashes([site for _, site in asked])
     expected = [pair in stored for pair in asked]
@@ -243,7 +309,10 @@ def test_many_replicas_are_found_with_and_without_compiled_code(
 
 def test_without_replicas_nothing_is_there(tmp_path: Path) -> None:
     empty = opened_replicas(tmp_path, [], [])
-    assert empty.has_replica(np.array([1, -1]), site_hashes(["T2_X", "T2_X"])).tolist() == [False, False]
+    assert empty.has_replica(np.array([1, -1]), site_hashes(["T2_X", "T2_X"])).tolist() == [
+        False,
+        False,
+    ]
 
 
 def _write(folder: Path) -> None:
@@ -280,7 +349,11 @@ def test_builders_at_once_end_with_one_snapshot(tmp_path: Path) -> None:
         together.wait(300)
 
     with ThreadPoolExecutor(4) as pool:
-        ended = list(pool.map(lambda _: open_or_build(tmp_path, "catalogue", "dump", build_together), range(4)))
+        ended = list(
+            pool.map(
+                lambda _: open_or_build(tmp_path, "catalogue", "dump", build_together), range(4)
+            )
+        )
     assert len({folder for folder, _ in ended}) == 1
     assert [entry.name for entry in tmp_path.iterdir()] == [ended[0][0].name]
     assert found(Catalogue(ended[0][0]), ["/a"]) == [(1, "/a/b/RAW")]
@@ -326,10 +399,20 @@ def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("meta.json", b""), ("meta.json", b"[]"), ("hashes.npy", b""), ("hashes.npy", b"\0" * 10), ("pairs.npy", None),
-     ("datasets.arrow", b""), ("datasets.arrow", b"\0" * 10), ("datasets.arrow", None)],
-)  # fmt: skip
-def test_a_snapshot_that_cannot_be_opened_is_built_anew(tmp_path: Path, name: str, content: bytes | None) -> None:
+    [
+        ("meta.json", b""),
+        ("meta.json", b"[]"),
+        ("hashes.npy", b""),
+        ("hashes.npy", b"\0" * 10),
+        ("pairs.npy", None),
+        ("datasets.arrow", b""),
+        ("datasets.arrow", b"\0" * 10),
+        ("datasets.arrow", None),
+    ],
+)
+def test_a_snapshot_that_cannot_be_opened_is_built_anew(
+    tmp_path: Path, name: str, content: bytes | None
+) -> None:
     folder, _ = open_or_build(tmp_path, "catalogue", "dump", _write, check_catalogue)
     (folder / name).unlink()
     if content is not None:
@@ -342,7 +425,9 @@ def test_a_snapshot_that_cannot_be_opened_is_built_anew(tmp_path: Path, name: st
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
 
-def test_an_error_of_the_disk_is_damage_and_a_shortage_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_disk_is_damage_and_a_shortage_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, _ = open_or_build(tmp_path, "catalogue", "dump", _write)
 
     def failing(number: int) -> None:

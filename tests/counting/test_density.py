@@ -11,12 +11,18 @@ from cmsspark.counting import drift
 
 
 def files(counted: int, size: int = 1_000_000) -> list[dict[str, Any]]:
-    entry = {"content_bytes": size // 2, "records_read": counted // 2, "records_counted": counted // 2}
+    entry = {
+        "content_bytes": size // 2,
+        "records_read": counted // 2,
+        "records_counted": counted // 2,
+    }
     return [entry, entry]
 
 
 def day(counted: int, form: str = "enr") -> Manifest:
-    return Manifest.from_dict({"inputs": [{"stream": "aaa", "form": form}], "files_read": {"aaa": files(counted)}})
+    return Manifest.from_dict(
+        {"inputs": [{"stream": "aaa", "form": form}], "files_read": {"aaa": files(counted)}}
+    )
 
 
 def told(counted: int, *before: Manifest) -> list[str]:
@@ -25,8 +31,12 @@ def told(counted: int, *before: Manifest) -> list[str]:
     return warnings
 
 
-@pytest.mark.parametrize(("counted", "is_told"), [(798, True), (800, False), (1000, False), (1376, True), (570, True)])
-def test_a_fifth_less_than_the_least_or_a_quarter_more_than_the_largest_is_told(counted: int, is_told: bool) -> None:
+@pytest.mark.parametrize(
+    ("counted", "is_told"), [(798, True), (800, False), (1000, False), (1376, True), (570, True)]
+)
+def test_a_fifth_less_than_the_least_or_a_quarter_more_than_the_largest_is_told(
+    counted: int, is_told: bool
+) -> None:
     before = [day(1000), day(1050), day(1100)]
     assert bool(told(counted, *before)) is is_told
     if is_told:
@@ -38,4 +48,6 @@ def test_few_days_before_another_format_or_few_records_say_nothing() -> None:
     assert told(500, day(1000), day(1000), day(1000, "aaa-ng")) == []
     assert told(98, *[day(1000)] * 3) == []
     assert told(500, *[day(60)] * 3) == []
-    assert told(500, *[Manifest.from_dict({"inputs": [{"stream": "aaa", "form": "enr"}]})] * 5) == []
+    assert (
+        told(500, *[Manifest.from_dict({"inputs": [{"stream": "aaa", "form": "enr"}]})] * 5) == []
+    )

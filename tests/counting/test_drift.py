@@ -26,7 +26,9 @@ FIELDS = (
 def seen(records: int, form: str = "f", **types: dict[str, int]) -> Seen:
     """A sample in which every field is as it should be, but for ``types``."""
     found = Seen()
-    usual = {one.name: {"text" if one.type == "string" else "whole number": records} for one in FIELDS}
+    usual = {
+        one.name: {"text" if one.type == "string" else "whole number": records} for one in FIELDS
+    }
     found.add("seen", records, json.dumps({"form": form, "field": "", "type": "records"}))
     for field, counts in (usual | types).items():
         for kind, count in counts.items():
@@ -34,10 +36,15 @@ def seen(records: int, form: str = "f", **types: dict[str, int]) -> Seen:
     return found
 
 
-def check(sample: Seen, known: tuple[str, ...] = (), **bins: Any) -> tuple[list[tuple[str, str]], list[str]]:
+def check(
+    sample: Seen, known: tuple[str, ...] = (), **bins: Any
+) -> tuple[list[tuple[str, str]], list[str]]:
     counts = StreamBins(**({"read": 500, "matched": 500} | bins))
     told, warnings = drift.check(
-        {"s": counts}, {"s": sample}, lambda stream, form: FIELDS, lambda stream, what: what in known
+        {"s": counts},
+        {"s": sample},
+        lambda stream, form: FIELDS,
+        lambda stream, what: what in known,
     )
     return [(one["field"], one["change"]) for one in told.get("s", [])], warnings
 
@@ -71,9 +78,13 @@ def test_an_lfn_that_is_gone_is_reported_from_eleven_records_on() -> None:
         sample = {"s": seen(count, lfn={"": count})}
         if fails:
             with pytest.raises(DataError, match="lfn"):
-                drift.check({"s": bins}, sample, lambda stream, form: FIELDS, lambda stream, what: True)
+                drift.check(
+                    {"s": bins}, sample, lambda stream, form: FIELDS, lambda stream, what: True
+                )
         else:
-            drift.check({"s": bins}, sample, lambda stream, form: FIELDS, lambda stream, what: True)
+            drift.check(
+                {"s": bins}, sample, lambda stream, form: FIELDS, lambda stream, what: True
+            )
 
 
 def test_a_form_that_has_the_field_keeps_the_stream() -> None:
@@ -88,22 +99,30 @@ def test_another_type_fails_where_all_records_are_malformed() -> None:
     with pytest.raises(DataError, match="close: a whole number expected, found text in 49 of 50"):
         check(sample, read=60, matched=0, malformed=60)
     assert check(sample, read=60, matched=1, malformed=59) == ([], [])
-    assert check(seen(50, close={"text": 49, "whole number": 1}), read=60, matched=0, malformed=60) == ([], [])
+    assert check(
+        seen(50, close={"text": 49, "whole number": 1}), read=60, matched=0, malformed=60
+    ) == ([], [])
 
 
 def test_new_fields_of_many_tasks_add_up_under_one_example() -> None:
     sample = seen(200)
     for example in ("text of 9 characters", "number 5"):
         sample.add("new", 3, json.dumps({"form": "f", "field": "more", "example": example}))
-    told, (warning,) = drift.check({"s": StreamBins()}, {"s": sample}, lambda *_: FIELDS, lambda *_: True)
-    assert told == {"s": [{"field": "more", "form": "f", "change": "new", "example": "number 5", "records": 6}]}
+    told, (warning,) = drift.check(
+        {"s": StreamBins()}, {"s": sample}, lambda *_: FIELDS, lambda *_: True
+    )
+    assert told == {
+        "s": [{"field": "more", "form": "f", "change": "new", "example": "number 5", "records": 6}]
+    }
     assert "more (new: number 5)" in warning
 
 
 def test_a_warning_names_a_few_fields_only() -> None:
     sample = seen(200)
     for number in range(30):
-        sample.add("new", 1, json.dumps({"form": "f", "field": f"new{number:02}", "example": "null"}))
+        sample.add(
+            "new", 1, json.dumps({"form": "f", "field": f"new{number:02}", "example": "null"})
+        )
     assert check(sample)[1][0].endswith("and 22 more")
 
 
@@ -121,4 +140,6 @@ def test_drift_does_not_depend_on_the_order_in_which_samples_arrive() -> None:
         return json.dumps([told, warnings])
 
     found = of(("a", "b"), ("f", "g"), ("text", "enum"))
-    assert found == of(("b", "a"), ("g", "f"), ("enum", "text")) and "enum in 100, text in 100" in str(found)
+    assert found == of(
+        ("b", "a"), ("g", "f"), ("enum", "text")
+    ) and "enum in 100, text in 100" in str(found)

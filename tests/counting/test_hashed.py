@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from cmsspark.base.hashed import find_pairs, hashes_of_texts
 from cmsspark.counting import catalogue
-from cmsspark.counting.catalogue import NOT_THERE, check_hash, choose_bits, find_starts, hashes_in, name_hash
+from cmsspark.counting.catalogue import (
+    NOT_THERE,
+    check_hash,
+    choose_bits,
+    find_starts,
+    hashes_in,
+    name_hash,
+)
 from tests.counting.catalogues import found, opened
 
 _TEXTS = st.lists(st.text(max_size=100), max_size=20)
@@ -23,10 +30,14 @@ _HASHES = st.integers(0, 2**64 - 1) | st.integers(0, 40) | st.integers(2**64 - 4
 @settings(deadline=None, max_examples=200)
 @given(_TEXTS, st.integers(0, 3))
 def test_a_column_s_hashes_are_those_of_its_texts(texts: list[str], skipped: int) -> None:
-    column = pa.chunked_array([pa.array(texts, pa.string()).slice(skipped), pa.array(texts, pa.string())])
+    column = pa.chunked_array(
+        [pa.array(texts, pa.string()).slice(skipped), pa.array(texts, pa.string())]
+    )
     wanted = column.to_pylist()
     for hash_name in (name_hash, check_hash):
-        assert hashes_in(column, hash_name).tolist() == [hash_name(text.encode()) for text in wanted]
+        assert hashes_in(column, hash_name).tolist() == [
+            hash_name(text.encode()) for text in wanted
+        ]
 
 
 def test_every_length_is_hashed_as_xxhash_does() -> None:
@@ -50,7 +61,14 @@ def test_look_ups_find_what_is_there_and_nothing_else(there: list[int], asked: l
     hashes = np.sort(np.array(there, np.uint64))
     pairs = np.arange(len(hashes), dtype=np.int32) * 3
     wanted = np.array(there + asked, np.uint64)
-    got = find_pairs(wanted, hashes, pairs, find_starts([hashes], len(hashes)), choose_bits(len(hashes)), NOT_THERE)
+    got = find_pairs(
+        wanted,
+        hashes,
+        pairs,
+        find_starts([hashes], len(hashes)),
+        choose_bits(len(hashes)),
+        NOT_THERE,
+    )
     known = dict(zip(hashes.tolist(), pairs.tolist(), strict=True))
     assert got.tolist() == [known.get(one, NOT_THERE) for one in wanted.tolist()]
 
@@ -64,7 +82,9 @@ def test_many_hashes_are_found_in_short_runs() -> None:
     rows = rng.permutation(len(hashes))
     got = find_pairs(hashes[rows], hashes, pairs, starts, choose_bits(len(hashes)), NOT_THERE)
     assert (got == pairs[rows]).all()
-    got = find_pairs(hashes + np.uint64(1), hashes, pairs, starts, choose_bits(len(hashes)), NOT_THERE)
+    got = find_pairs(
+        hashes + np.uint64(1), hashes, pairs, starts, choose_bits(len(hashes)), NOT_THERE
+    )
     assert (got == NOT_THERE).all()
 
 
@@ -83,7 +103,11 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 
 def test_damaged_starts_are_refused_where_a_look_up_meets_them() -> None:
     hashes = np.unique(np.random.default_rng(5).integers(0, 2**64, 10_000, np.uint64))
-    pairs, right, bits = np.zeros(len(hashes), np.int32), find_starts([hashes], len(hashes)), choose_bits(len(hashes))
+    pairs, right, bits = (
+        np.zeros(len(hashes), np.int32),
+        find_starts([hashes], len(hashes)),
+        choose_bits(len(hashes)),
+    )
     for place in (0, 1, len(right) // 2, len(right) - 1):
         for bit in (31, 20):
             starts = right.copy()
@@ -92,7 +116,9 @@ def test_damaged_starts_are_refused_where_a_look_up_meets_them() -> None:
                 find_pairs(hashes, hashes, pairs, starts, bits, NOT_THERE)
 
 
-def test_with_compiled_code_and_without_it_the_same_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_compiled_code_and_without_it_the_same_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = [f"/store/data/{number}.root" for number in range(500)]
     files = [(name, number % 7, 1, number) for number, name in enumerate(names[:300])]
     there = opened(tmp_path / "snapshot", files, [(1, "/A/B/RAW")])

@@ -1,4 +1,6 @@
-"""The merge: pre-aggregated rows become both tables and the side rows, here and in Spark's tasks alike."""
+"""The merge: pre-aggregated rows become both tables and the side rows, here and in
+Spark's tasks alike.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,26 @@ def access(**more: Any) -> Row:
     row: Row = dict.fromkeys(NAMES)
     return {
         **row,
-        **{"kind": "access", "stream": "aaa", "dataset_name": "/p/q/AOD", "site_name": "T2_X_Y", "app": "crab"},
+        **{
+            "kind": "access",
+            "stream": "aaa",
+            "dataset_name": "/p/q/AOD",
+            "site_name": "T2_X_Y",
+            "app": "crab",
+        },
         **{"user": "u1", "nacc": 1, "remote_nacc": 1, "read_bytes": 5, **more},
     }
 
 
 def other(kind: str, stream: str, app: str, nacc: int, detail: str | None = None) -> Row:
-    return {**dict.fromkeys(NAMES), "kind": kind, "stream": stream, "app": app, "nacc": nacc, "detail": detail}
+    return {
+        **dict.fromkeys(NAMES),
+        "kind": kind,
+        "stream": stream,
+        "app": app,
+        "nacc": nacc,
+        "detail": detail,
+    }
 
 
 ROWS: list[Row] = [
@@ -66,15 +81,18 @@ ROWS: list[Row] = [
 
 def batches(rows: list[Row], size: int) -> list[pa.RecordBatch]:
     parts = [rows[start : start + size] for start in range(0, len(rows), size)]
-    return [record_batch({name: [row[name] for row in part] for name in NAMES}, COLUMNS) for part in parts]
+    return [
+        record_batch({name: [row[name] for row in part] for name in NAMES}, COLUMNS)
+        for part in parts
+    ]
 
 
 def cells(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=repr)
 
 
-#: What ``ROWS`` come to, by hand: of each report row (stream, dataset, site, app) the accesses, people, remote
-#: accesses, bytes, seconds of CPU and of wall clock.
+#: What ``ROWS`` come to, by hand: of each report row (stream, dataset, site, app) the
+#: accesses, people, remote accesses, bytes, seconds of CPU and of wall clock.
 REPORT = [
     ("aaa", "/one", "", "crab", 1, 1, 1, 5, None, None),
     ("aaa", "/p/q/AOD", "T2_X_Y", "crab", 5, 2, 2, BIG + 20, None, None),
@@ -93,21 +111,40 @@ def tables(rows: list[Row], size: int) -> tuple[list[Row], list[Row]]:
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_the_report_has_the_sums_of_each_key_in_order_and_null_where_nothing_is_known(size: int) -> None:
+def test_the_report_has_the_sums_of_each_key_in_order_and_null_where_nothing_is_known(
+    size: int,
+) -> None:
     partials, report = tables(ROWS, size)
-    names = ("stream", "dataset_name", "site_name", "app", "nacc", "distinct_users", "remote_nacc", "read_bytes")
-    assert [tuple(row[name] for name in (*names, "cpu_time", "wc_time")) for row in report] == REPORT
+    names = (
+        "stream",
+        "dataset_name",
+        "site_name",
+        "app",
+        "nacc",
+        "distinct_users",
+        "remote_nacc",
+        "read_bytes",
+    )
+    assert [
+        tuple(row[name] for name in (*names, "cpu_time", "wc_time")) for row in report
+    ] == REPORT
     assert {(row["day"], row["timestamp"]) for row in report} == {(DAY, 1_768_435_200_000)}
-    assert [tuple(row[name] for name in ("user", "nacc", "remote_nacc", "read_bytes")) for row in partials[1:4]] == [
-        (None, 2, None, 10),
-        ("u1", 2, 2, 10),
-        ("u2", 1, None, BIG),
-    ]
+    assert [
+        tuple(row[name] for name in ("user", "nacc", "remote_nacc", "read_bytes"))
+        for row in partials[1:4]
+    ] == [(None, 2, None, 10), ("u1", 2, 2, 10), ("u2", 1, None, BIG)]
 
 
 def test_derived_columns_follow_from_their_sources() -> None:
     _, report = tables(ROWS, 4)
-    derived = ("site_name", "site_tier", "dataset_name", "primary_name", "processing_name", "data_tier")
+    derived = (
+        "site_name",
+        "site_tier",
+        "dataset_name",
+        "primary_name",
+        "processing_name",
+        "data_tier",
+    )
     assert {tuple(row[name] for name in derived) for row in report} == {
         ("", "", "/one", "one", None, None),
         ("T2_X_Y", "T2", "/p/q/AOD", "p", "q", "AOD"),
@@ -123,18 +160,24 @@ def test_merged_in_steps_or_at_once_the_rows_are_the_same(monkeypatch: pytest.Mo
     assert tables(ROWS, 1) == wanted
 
 
-def test_spark_makes_the_same_tables_and_side_rows_whatever_partition_a_key_is_in(spark: SparkSession) -> None:
+def test_spark_makes_the_same_tables_and_side_rows_whatever_partition_a_key_is_in(
+    spark: SparkSession,
+) -> None:
     from cmsspark.run.spark import merged
 
     schema = ", ".join(f"`{name}` {WORDS[kind]}" for name, kind in COLUMNS)
-    rows = merged(spark.createDataFrame([tuple(row.values()) for row in ROWS], schema), 3, DAY).collect()
+    rows = merged(
+        spark.createDataFrame([tuple(row.values()) for row in ROWS], schema), 3, DAY
+    ).collect()
     partials, report = tables(ROWS, 100)
     for kind, table in (("partials", partials), ("report", report)):
         packed = [row for row in rows if row["kind"] == kind]
         found = [one for row in packed for one in decode_rows(row["packed"]).to_pylist()]
         assert cells(found) == cells(table)
         assert sum(row["nacc"] for row in packed) == len(table)
-    side = [tuple(row[name] for name in ("kind", "stream", "app", "nacc", "detail")) for row in rows]
+    side = [
+        tuple(row[name] for name in ("kind", "stream", "app", "nacc", "detail")) for row in rows
+    ]
     bins = [row for row in side if row[0] == "bin"]
     assert sorted(bins, key=repr) == sorted(
         (row for row in merge(batches(ROWS, 3)).side_rows() if row[0] == "bin"), key=repr
@@ -150,12 +193,17 @@ def test_side_rows_are_summed_and_accesses_are_matched() -> None:
     told = side_rows(ROWS)
     assert ("bin", "aaa", "read", 10, None) in told
     assert ("bin", "eos", "out_of_day", 2, "2026-01-14") in told
-    assert {(stream, count) for _, stream, name, count, _ in told if name == "matched"} == {("aaa", 9), ("crab", 3)}
+    assert {(stream, count) for _, stream, name, count, _ in told if name == "matched"} == {
+        ("aaa", 9),
+        ("crab", 3),
+    }
     assert not [row for row in told if row[0] == "quarantine"]
     assert merge(batches(ROWS, 4)).quarantined == [("eos", '{"file": "x"}')]
 
 
-def test_files_that_the_shuffle_join_has_not_found_are_in_their_bin_and_under_their_prefix() -> None:
+def test_files_that_the_shuffle_join_has_not_found_are_in_their_bin_and_under_their_prefix() -> (
+    None
+):
     lost = [other("unmatched", "aaa", f"/store/mc/Run{number}/*", 2) for number in range(KEPT + 3)]
     told = side_rows([*lost, other("unmatched", "eos", "/store/user/*", 5), *lost])
     assert {row for row in told if row[0] == "bin" or row[1] == "eos"} == {
@@ -163,8 +211,14 @@ def test_files_that_the_shuffle_join_has_not_found_are_in_their_bin_and_under_th
         ("bin", "eos", "user_file", 5, None),
         ("prefix", "eos", "/store/user/*", 5, ""),
     }
-    by_prefix = {name: count for kind, stream, name, count, _ in told if (kind, stream) == ("prefix", "aaa")}
-    assert len(by_prefix) == KEPT + 1 and set(by_prefix.values()) == {4, 12} and by_prefix[OTHER] == 12
+    by_prefix = {
+        name: count for kind, stream, name, count, _ in told if (kind, stream) == ("prefix", "aaa")
+    }
+    assert (
+        len(by_prefix) == KEPT + 1
+        and set(by_prefix.values()) == {4, 12}
+        and by_prefix[OTHER] == 12
+    )
 
 
 def test_what_any_access_of_a_stream_has_is_a_side_row() -> None:
@@ -177,7 +231,10 @@ def test_what_any_access_of_a_stream_has_is_a_side_row() -> None:
 
 
 def test_quarantined_records_beyond_what_is_kept_of_a_stream_are_counted() -> None:
-    records = [other("quarantine", stream, "malformed", 0, "x" * 10) for stream in ("eos", "eos", "eos", "aaa")]
+    records = [
+        other("quarantine", stream, "malformed", 0, "x" * 10)
+        for stream in ("eos", "eos", "eos", "aaa")
+    ]
     merging = Merge(kept_bytes=15)
     for batch in batches(records, 1):
         merging.add(batch)
@@ -215,7 +272,12 @@ def test_a_sum_beyond_64_bits_is_refused_and_one_up_to_it_is_exact() -> None:
 def test_more_combinations_of_keys_than_64_bits_hold_still_merge_right() -> None:
     # 9,000 texts in each of five keys are 2^65 combinations.
     wide = [
-        access(**{name: f"{name}{number}" for name in ("stream", "dataset_name", "site_name", "app", "user")})
+        access(
+            **{
+                name: f"{name}{number}"
+                for name in ("stream", "dataset_name", "site_name", "app", "user")
+            }
+        )
         for number in range(9_000)
     ]
     made = merge(batches([*wide, *wide], 5_000)).partials(DAY, stored_table("partials"))
@@ -269,7 +331,9 @@ def test_any_rows_merge_as_a_plain_count_says(rows: list[Row], size: int) -> Non
 
 
 def test_seconds_are_rounded_once_however_many_milliseconds_there_are() -> None:
-    """A sum beyond 2^53 has no double of its own: rounding it before the division would change the last digit."""
+    """A sum beyond 2^53 has no double of its own: rounding it before the division would
+    change the last digit.
+    """
     sums = [0, 1, 1500, 2**53, 2**53 + 1, 999_999_999_999_998_976 + 8_159_505, 2**63 - 1]
     assert in_seconds(np.array(sums, np.int64)).tolist() == [value / 1000 for value in sums]
     assert any(value / 1000 != float(value) / 1000 for value in range(2**53 + 1, 2**53 + 4001, 2))

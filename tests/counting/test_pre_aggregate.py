@@ -38,7 +38,12 @@ FILES: list[File] = [
 #: Two ids of one name: their accesses are of one dataset.
 DATASETS: list[Dataset] = [(1, "/x/y/RAW"), (2, "/z/y/AOD"), (3, "/x/y/RAW")]
 BLOCK_OF = {"/store/a": 1, "/store/b": 2, "/store/c": -1, "/store/user/d": 3}
-DATASET_OF = {"/store/a": "/x/y/RAW", "/store/b": "/x/y/RAW", "/store/c": "/z/y/AOD", "/store/user/d": "/x/y/RAW"}
+DATASET_OF = {
+    "/store/a": "/x/y/RAW",
+    "/store/b": "/x/y/RAW",
+    "/store/c": "/z/y/AOD",
+    "/store/user/d": "/x/y/RAW",
+}
 HERE = {(1, "T2_X"), (3, "T1_Y")}
 GROUPS = [
     Group("T2_X", "crab", "Ann", Remote.BY_REPLICA),
@@ -59,7 +64,9 @@ def snapshots(tmp_path_factory: pytest.TempPathFactory) -> tuple[Catalogue, Repl
 def _snapshots(folder: Path) -> tuple[Catalogue, Replicas]:
     catalogue = opened(folder / "catalogue", FILES, DATASETS)
     blocks = [(1, "/x/y/RAW#1"), (2, "/x/y/RAW#2"), (3, "/x/y/RAW#3")]
-    replicas = opened_replicas(folder / "replicas", blocks, [("/x/y/RAW#1", "T2_X"), ("/x/y/RAW#3", "T1_Y")])
+    replicas = opened_replicas(
+        folder / "replicas", blocks, [("/x/y/RAW#1", "T2_X"), ("/x/y/RAW#3", "T1_Y")]
+    )
     return catalogue, replicas
 
 
@@ -69,7 +76,9 @@ def pseudonym(name: str) -> str:
 
 #: lfn, group, read bytes, cpu ms, wall ms
 Record = tuple[str, int, int, int | None, int | None]
-_LFNS = st.sampled_from([*BLOCK_OF, "/store/user/x", "/store/group/x", "/store/temp/x", "/store/unmerged/x", "/other"])
+_LFNS = st.sampled_from(
+    [*BLOCK_OF, "/store/user/x", "/store/group/x", "/store/temp/x", "/store/unmerged/x", "/other"]
+)
 _RECORDS = st.tuples(
     _LFNS,
     st.integers(0, len(GROUPS) - 1),
@@ -81,9 +90,16 @@ _BATCHES = st.lists(st.lists(_RECORDS, max_size=12), max_size=4)
 
 
 def batch_of(records: list[Record], bytes_: bool = True, times: bool = True) -> AccessBatch:
-    lfns, groups, read, cpu, wall = ([list(c) for c in zip(*records, strict=True)]) if records else [[]] * 5
+    lfns, groups, read, cpu, wall = (
+        ([list(c) for c in zip(*records, strict=True)]) if records else [[]] * 5
+    )
     return AccessBatch(
-        lfns, groups, read if bytes_ else None, cpu if times else None, wall if times else None, read=len(records)
+        lfns,
+        groups,
+        read if bytes_ else None,
+        cpu if times else None,
+        wall if times else None,
+        read=len(records),
     )
 
 
@@ -112,7 +128,9 @@ def by_dict(records: list[Record], bytes_: bool, times: bool) -> list[dict[str, 
     for record in records:
         group = GROUPS[record[1]]
         if record[0] in DATASET_OF:
-            cells.setdefault((DATASET_OF[record[0]], group.site, group.app, group.user), []).append(record)
+            cells.setdefault(
+                (DATASET_OF[record[0]], group.site, group.app, group.user), []
+            ).append(record)
     return [
         {
             "dataset_name": dataset,
@@ -120,7 +138,9 @@ def by_dict(records: list[Record], bytes_: bool, times: bool) -> list[dict[str, 
             "app": app,
             "user": None if user is None else pseudonym(user),
             "nacc": len(some),
-            "remote_nacc": total(None if (remote := remote_of(one)) is None else int(remote) for one in some),
+            "remote_nacc": total(
+                None if (remote := remote_of(one)) is None else int(remote) for one in some
+            ),
             "read_bytes": sum(one[2] for one in some) if bytes_ else None,
             "cpu_ms": total(one[3] for one in some) if times else None,
             "wall_ms": total(one[4] for one in some) if times else None,
@@ -141,7 +161,9 @@ def added_up(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def by_cell(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {repr([row["dataset_name"], row["site_name"], row["app"], row["user"]]): row for row in rows}
+    return {
+        repr([row["dataset_name"], row["site_name"], row["app"], row["user"]]): row for row in rows
+    }
 
 
 @settings(deadline=None, max_examples=150)
@@ -165,7 +187,11 @@ def test_a_fold_is_what_adding_record_by_record_gives(
         assert {row["stream"] for row in rows} <= {"aaa"}
         assert by_cell(added_up(rows)) == by_cell(by_dict(every, bytes_, times))
         bins = {row["app"]: row["nacc"] for row in rows_of(task.bin_rows())}
-        unmatched = Counter(pre_aggregate.unmatched_bin(record[0]) for record in every if record[0] not in DATASET_OF)
+        unmatched = Counter(
+            pre_aggregate.unmatched_bin(record[0])
+            for record in every
+            if record[0] not in DATASET_OF
+        )
         assert bins == {**({"read": len(every)} if every else {}), **unmatched}
         assert sum(row["nacc"] for row in rows) + unmatched.total() == len(every)
         assert sum(row["nacc"] for row in rows_of(task.note_rows([]))) == unmatched.total()
@@ -195,7 +221,9 @@ def test_a_hashed_fold_keeps_every_access_under_its_files_hash(
         assert [row["prefix"]] == prefixes.all_shown([lfn])
         assert row["dataset_name"] is None
         user = row["user"] and row["user"].removeprefix("hidden ")
-        found[lfn, GROUPS.index(Group(row["site_name"], row["app"], user, row["block_remote"]))] = row
+        found[
+            lfn, GROUPS.index(Group(row["site_name"], row["app"], user, row["block_remote"]))
+        ] = row
     assert found.keys() == wanted.keys()
     for key, some in wanted.items():
         assert found[key]["nacc"] == len(some)
@@ -203,7 +231,9 @@ def test_a_hashed_fold_keeps_every_access_under_its_files_hash(
         assert found[key]["cpu_ms"] == (total(one[3] for one in some) if times else None)
 
 
-def test_a_sum_beyond_64_bits_is_an_error_and_one_up_to_it_is_not(snapshots: tuple[Catalogue, Replicas]) -> None:
+def test_a_sum_beyond_64_bits_is_an_error_and_one_up_to_it_is_not(
+    snapshots: tuple[Catalogue, Replicas],
+) -> None:
     most = 2**63 - 1
     task = StreamAggregator("eos", snapshots[0])
     task.add(batch_of([("/store/a", 0, most - 5, None, None), ("/store/b", 0, 5, None, None)]))
@@ -214,10 +244,20 @@ def test_a_sum_beyond_64_bits_is_an_error_and_one_up_to_it_is_not(snapshots: tup
         task.rows(GROUPS[:1], snapshots[1], pseudonym)
 
 
-def test_large_values_of_different_cells_are_no_overflow(snapshots: tuple[Catalogue, Replicas]) -> None:
+def test_large_values_of_different_cells_are_no_overflow(
+    snapshots: tuple[Catalogue, Replicas],
+) -> None:
     most = 2**63 - 1
     task = StreamAggregator("eos", snapshots[0], aggregate_at=1)
-    task.add(batch_of([("/store/a", 0, most, 0, None), ("/store/c", 0, most, 0, None), ("/store/c", 3, most, 0, None)]))
+    task.add(
+        batch_of(
+            [
+                ("/store/a", 0, most, 0, None),
+                ("/store/c", 0, most, 0, None),
+                ("/store/c", 3, most, 0, None),
+            ]
+        )
+    )
     rows = rows_of(task.rows(GROUPS, snapshots[1], pseudonym))
     assert [row["read_bytes"] for row in rows] == [most] * 3
 
@@ -229,7 +269,8 @@ def test_an_overflow_while_folding_is_reported_too(snapshots: tuple[Catalogue, R
         task.drain(GROUPS, snapshots[1], pseudonym)
 
 
-#: Prints the bytes that a task holds after each of forty turns, and the accesses and remote accesses that it counted.
+#: Prints the bytes that a task holds after each of forty turns, and the accesses and
+#: remote accesses that it counted.
 _HOLDS = """
 import json, pathlib, sys
 from tests.counting.test_pre_aggregate import held_by_a_task
@@ -256,8 +297,12 @@ def held_by_a_task(folder: Path, blocks: int = 3_000) -> tuple[list[int], int, i
 
 
 def test_what_a_task_holds_does_not_grow_with_its_accesses(tmp_path: Path) -> None:
-    # A process of its own: in this one, threads of other tests' servers hold and free memory meanwhile.
-    command, top = [sys.executable, "-c", _HOLDS, str(tmp_path)], Path(__file__).resolve().parents[2]
+    # A process of its own: in this one, threads of other tests' servers hold and free
+    # memory meanwhile.
+    command, top = (
+        [sys.executable, "-c", _HOLDS, str(tmp_path)],
+        Path(__file__).resolve().parents[2],
+    )
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=top)
     held, accesses, remote_accesses = json.loads(done.stdout)
     assert max(held[20:]) < 1.1 * max(held[:4])
@@ -271,10 +316,15 @@ def test_nothing_matched_gives_no_rows_and_its_bins(snapshots: tuple[Catalogue, 
     task.add(batch_of([("/other", 0, 1, None, None)] * 2))
     task.add(AccessBatch())
     assert rows_of(task.rows(GROUPS, snapshots[1], pseudonym)) == []
-    assert {row["app"]: row["nacc"] for row in rows_of(task.bin_rows())} == {"read": 2, "not_in_dbs": 2}
+    assert {row["app"]: row["nacc"] for row in rows_of(task.bin_rows())} == {
+        "read": 2,
+        "not_in_dbs": 2,
+    }
 
 
-def test_bins_days_generations_and_quarantine_leave_as_rows(snapshots: tuple[Catalogue, Replicas]) -> None:
+def test_bins_days_generations_and_quarantine_leave_as_rows(
+    snapshots: tuple[Catalogue, Replicas],
+) -> None:
     raw = bytes(range(256))
     for task in (StreamAggregator("eos", snapshots[0]), HashAggregator("eos")):
         for _ in range(2):
@@ -290,7 +340,9 @@ def test_bins_days_generations_and_quarantine_leave_as_rows(snapshots: tuple[Cat
             )
         rows = rows_of(task.bin_rows())
         assert all(row["kind"] in ("bin", "quarantine") and row["stream"] == "eos" for row in rows)
-        assert {(row["app"], row["detail"]): row["nacc"] for row in rows if row["kind"] == "bin"} == {
+        assert {
+            (row["app"], row["detail"]): row["nacc"] for row in rows if row["kind"] == "bin"
+        } == {
             ("read", None): 18,
             ("write_only", None): 2,
             ("no_lfn", None): 4,
@@ -300,11 +352,21 @@ def test_bins_days_generations_and_quarantine_leave_as_rows(snapshots: tuple[Cat
             ("generation G1", None): 6,
         }
         kept = [json.loads(row["detail"]) for row in rows if row["kind"] == "quarantine"]
-        record = {"file": "part-0", "position": 7, "reason": "not a JSON object", "raw": raw.decode("latin-1")}
-        assert kept == [{**record, "raw_encoding": "latin-1", "record_bytes": 256, "is_cut": False}] * 2
+        record = {
+            "file": "part-0",
+            "position": 7,
+            "reason": "not a JSON object",
+            "raw": raw.decode("latin-1"),
+        }
+        assert (
+            kept
+            == [{**record, "raw_encoding": "latin-1", "record_bytes": 256, "is_cut": False}] * 2
+        )
 
 
-def test_many_quarantined_records_leave_before_the_task_ends(snapshots: tuple[Catalogue, Replicas]) -> None:
+def test_many_quarantined_records_leave_before_the_task_ends(
+    snapshots: tuple[Catalogue, Replicas],
+) -> None:
     for task in (StreamAggregator("eos", snapshots[0]), HashAggregator("eos")):
         told = []
         for position in range(200):
@@ -315,13 +377,20 @@ def test_many_quarantined_records_leave_before_the_task_ends(snapshots: tuple[Ca
         assert len(told) > 150
         assert {row["kind"] for row in told} == {"quarantine"}
         told += rows_of(task.bin_rows())
-        kept = [json.loads(row["detail"])["position"] for row in told if row["kind"] == "quarantine"]
+        kept = [
+            json.loads(row["detail"])["position"] for row in told if row["kind"] == "quarantine"
+        ]
         assert kept == list(range(200))
-        assert {row["app"]: row["nacc"] for row in told if row["kind"] == "bin"} == {"read": 200, "malformed": 200}
+        assert {row["app"]: row["nacc"] for row in told if row["kind"] == "bin"} == {
+            "read": 200,
+            "malformed": 200,
+        }
 
 
 def test_a_name_leaves_a_task_as_a_pseudonym_only(snapshots: tuple[Catalogue, Replicas]) -> None:
-    records: list[Record] = [(lfn, group, 1, None, None) for lfn in BLOCK_OF for group in range(len(GROUPS))]
+    records: list[Record] = [
+        (lfn, group, 1, None, None) for lfn in BLOCK_OF for group in range(len(GROUPS))
+    ]
     for task in (StreamAggregator("aaa", snapshots[0]), HashAggregator("aaa")):
         task.add(batch_of(records))
         rows = rows_of(task.rows(GROUPS, snapshots[1], pseudonym))
@@ -331,12 +400,19 @@ def test_a_name_leaves_a_task_as_a_pseudonym_only(snapshots: tuple[Catalogue, Re
 @pytest.mark.parametrize(
     ("lfn", "wanted"),
     [
-        ("/store/user/x", "user_file"), ("/store/group/x", "user_file"), ("/store/users/x", "not_in_dbs"),
-        ("/store/user", "not_in_dbs"), ("/store/temp/user/x", "temporary"), ("/store/unmerged/x", "temporary"),
-        ("/store/temporary/x", "not_in_dbs"), ("store/user/x", "not_in_dbs"), ("/STORE/USER/x", "not_in_dbs"),
-        ("", "not_in_dbs"), ("/store/data/user/x", "not_in_dbs"),
+        ("/store/user/x", "user_file"),
+        ("/store/group/x", "user_file"),
+        ("/store/users/x", "not_in_dbs"),
+        ("/store/user", "not_in_dbs"),
+        ("/store/temp/user/x", "temporary"),
+        ("/store/unmerged/x", "temporary"),
+        ("/store/temporary/x", "not_in_dbs"),
+        ("store/user/x", "not_in_dbs"),
+        ("/STORE/USER/x", "not_in_dbs"),
+        ("", "not_in_dbs"),
+        ("/store/data/user/x", "not_in_dbs"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_in_dbs_is_binned_by_its_name(lfn: str, wanted: str) -> None:
     assert pre_aggregate.unmatched_bin(lfn) == wanted
 
@@ -352,17 +428,28 @@ def test_unmatched_files_are_in_their_bins_however_many_directories_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalogue, _ = _snapshots(tmp_path)
-    names = ["/store/user/a/x", "/store/temp/b/x", "/store/mc/Run2/x", "/store/a", "/store/user/c/x"]
+    names = [
+        "/store/user/a/x",
+        "/store/temp/b/x",
+        "/store/mc/Run2/x",
+        "/store/a",
+        "/store/user/c/x",
+    ]
     lines = b"".join(aaa({"file_lfn": name}) + b"\n" for name in names * 3)
     found = []
     for kept in (1, 10_000):
         monkeypatch.setattr(pre_aggregate, "HEADS_KEPT", kept)
-        task, reader = StreamAggregator("aaa", catalogue), Reader("aaa", "enr", date.fromisoformat(DAY))
+        task, reader = (
+            StreamAggregator("aaa", catalogue),
+            Reader("aaa", "enr", date.fromisoformat(DAY)),
+        )
         for _ in range(2):
             task.add(reader.chunk(lines, "part-0"))
         bins = {row["app"]: row["nacc"] for row in rows_of(task.bin_rows())}
-        found.append((bins, sorted((row["app"], row["nacc"]) for row in rows_of(task.note_rows([])))))
+        found.append(
+            (bins, sorted((row["app"], row["nacc"]) for row in rows_of(task.note_rows([]))))
+        )
     assert found[0] == found[1]
-    assert {name: found[0][0][name] for name in ("read", "user_file", "temporary", "not_in_dbs")} == {
-        "read": 30, "user_file": 12, "temporary": 6, "not_in_dbs": 6
-    }  # fmt: skip
+    assert {
+        name: found[0][0][name] for name in ("read", "user_file", "temporary", "not_in_dbs")
+    } == {"read": 30, "user_file": 12, "temporary": 6, "not_in_dbs": 6}

@@ -20,8 +20,12 @@ def bins(**counts: int) -> StreamBins:
     return found
 
 
-def check(one: StreamBins, tolerance: Tolerance | None = None, examples: tuple[str, ...] = ()) -> list[str]:
-    return reconciliation.check({"aaa": one}, {"aaa": tolerance or Tolerance()}, {"eos": ("another",), "aaa": examples})
+def check(
+    one: StreamBins, tolerance: Tolerance | None = None, examples: tuple[str, ...] = ()
+) -> list[str]:
+    return reconciliation.check(
+        {"aaa": one}, {"aaa": tolerance or Tolerance()}, {"eos": ("another",), "aaa": examples}
+    )
 
 
 def test_rows_of_a_scan_add_up_by_stream_and_bin() -> None:
@@ -41,13 +45,22 @@ def test_rows_of_a_scan_add_up_by_stream_and_bin() -> None:
     ]
     found = from_rows(rows, STREAMS)
     assert found["aaa"].as_dict() == {
-        "read": 15, "matched": 6, "unmatched": {"no_lfn": 1, "user_file": 1, "temporary": 2, "not_in_dbs": 1},
-        "malformed": 1, "out_of_day": 2, "write_only": 1,
-    }  # fmt: skip
+        "read": 15,
+        "matched": 6,
+        "unmatched": {"no_lfn": 1, "user_file": 1, "temporary": 2, "not_in_dbs": 1},
+        "malformed": 1,
+        "out_of_day": 2,
+        "write_only": 1,
+    }
     assert found["aaa"].binned == 15
     assert dict(found["aaa"].out_of_day) == {"2019-06-14": 1, "beyond 9999-12-31": 1}
     assert dict(found["aaa"].generations) == {"G1": 4}
-    assert found["eos"].as_dict()["unmatched"] == {"no_lfn": 0, "user_file": 0, "temporary": 0, "not_in_dbs": 0}
+    assert found["eos"].as_dict()["unmatched"] == {
+        "no_lfn": 0,
+        "user_file": 0,
+        "temporary": 0,
+        "not_in_dbs": 0,
+    }
 
 
 def test_a_bin_of_no_known_name_is_a_bug() -> None:
@@ -65,11 +78,20 @@ def test_bins_that_do_not_add_up_are_a_bug() -> None:
 @pytest.mark.parametrize(
     ("malformed", "rest", "fails"),
     [
-        (10, 0, False), (11, 0, True), (11, 10_988, True), (11, 10_989, False), (11, 10_990, False),
-        (12, 11_988, False), (13, 11_987, True), (0, 0, False), (10, 5, False),
+        (10, 0, False),
+        (11, 0, True),
+        (11, 10_988, True),
+        (11, 10_989, False),
+        (11, 10_990, False),
+        (12, 11_988, False),
+        (13, 11_987, True),
+        (0, 0, False),
+        (10, 5, False),
     ],
-)  # fmt: skip
-def test_more_than_a_thousandth_and_more_than_ten_malformed_fail(malformed: int, rest: int, fails: bool) -> None:
+)
+def test_more_than_a_thousandth_and_more_than_ten_malformed_fail(
+    malformed: int, rest: int, fails: bool
+) -> None:
     one = bins(malformed=malformed, matched=rest)
     if not fails:
         assert check(one) == []
@@ -128,7 +150,9 @@ def test_tolerances_are_a_share_or_a_number_for_all_or_for_one(
     assert parse_tolerances(text, STREAMS) == {"aaa": aaa, "eos": eos}
 
 
-@pytest.mark.parametrize("text", ["x", "-1", "1e3", "101%", "crab=1%", "aaa=", "=1", "1 %", "aaa:1%", "nan", "1.", "٣"])
+@pytest.mark.parametrize(
+    "text", ["x", "-1", "1e3", "101%", "crab=1%", "aaa=", "=1", "1 %", "aaa:1%", "nan", "1.", "٣"]
+)
 def test_what_is_no_tolerance_is_reported(text: str) -> None:
     with pytest.raises(UsageError, match="--max-malformed"):
         parse_tolerances(text, STREAMS)
@@ -141,7 +165,9 @@ def test_a_number_of_malformed_records_is_tolerated_whatever_the_share() -> None
 
 
 def test_a_reconciliation_prints_one_line_for_each_bin_that_a_stream_has() -> None:
-    lines = bins_table({"aaa": bins(matched=1234567).as_dict(), "eos": bins().as_dict()}).splitlines()
+    lines = bins_table(
+        {"aaa": bins(matched=1234567).as_dict(), "eos": bins().as_dict()}
+    ).splitlines()
     assert [line.split() for line in lines] == [
         ["bin", "aaa", "eos"],
         ["read", "1,234,567", "0"],
@@ -161,12 +187,17 @@ def test_a_reconciliation_of_all_streams_fits_80_columns_with_the_bins_of_jobs_o
     names = [line.split()[0] for line in lines[1:]]
     assert len(names) == len(set(names)) == 14
     assert next(line.split() for line in lines if line.startswith("repeated")) == ["repeated", "0"]
-    assert next(line.split() for line in lines if line.startswith("user_file")) == ["user_file", *["0"] * 5]
+    assert next(line.split() for line in lines if line.startswith("user_file")) == [
+        "user_file",
+        *["0"] * 5,
+    ]
 
 
 def test_a_stream_without_a_record_fails_where_the_days_before_had_some() -> None:
     usual = {"aaa": bins(matched=1_000).as_dict()}
-    with pytest.raises(DataError, match="aaa has no record, the median of the days before is 1,000"):
+    with pytest.raises(
+        DataError, match="aaa has no record, the median of the days before is 1,000"
+    ):
         reconciliation.unusual({"aaa": bins()}, [usual] * 3)
     assert reconciliation.unusual({"aaa": bins()}, [usual] * 2) == []
     assert reconciliation.unusual({"aaa": bins()}, [{"aaa": bins().as_dict()}] * 5) == []
@@ -174,29 +205,51 @@ def test_a_stream_without_a_record_fails_where_the_days_before_had_some() -> Non
 
 def test_where_nothing_matched_the_dump_and_how_names_begin_are_reported() -> None:
     one = bins(not_in_dbs=1000, write_only=2)
-    prefixes = {"aaa": [["/store/mc/Run3/*", 900], ["/store/user/*", 60], *(["/store/data/*", 1] for _ in range(9))]}
+    prefixes = {
+        "aaa": [
+            ["/store/mc/Run3/*", 900],
+            ["/store/user/*", 60],
+            *(["/store/data/*", 1] for _ in range(9)),
+        ]
+    }
     with pytest.raises(DataError) as error:
-        reconciliation.check({"aaa": one}, {"aaa": Tolerance()}, {}, "DBS dump of 2026-01-16 in /dbs", prefixes)
+        reconciliation.check(
+            {"aaa": one}, {"aaa": Tolerance()}, {}, "DBS dump of 2026-01-16 in /dbs", prefixes
+        )
     assert error.value.where == "DBS dump of 2026-01-16 in /dbs"
     found = str(error.value.found)
-    assert found.startswith("1,000 not_in_dbs, 2 write_only; names begin with /store/mc/Run3/* (900), /store/user/* (6")
+    assert found.startswith(
+        "1,000 not_in_dbs, 2 write_only; names begin with /store/mc/Run3/* (900), /store/user/* (6"
+    )
     assert found.count("/store/") == 5
 
 
 def test_too_many_malformed_are_reported_with_their_share_and_where_they_are_kept() -> None:
     with pytest.raises(DataError) as error:
         reconciliation.check(
-            {"aaa": bins(malformed=402, matched=7598)}, {"aaa": Tolerance()}, {"aaa": ["x"]}, quarantine="/q"
+            {"aaa": bins(malformed=402, matched=7598)},
+            {"aaa": Tolerance()},
+            {"aaa": ["x"]},
+            quarantine="/q",
         )
-    assert error.value.problem == "aaa: 402 of 8,000 records are malformed (5.03%), 0.1 % are tolerated"
+    assert (
+        error.value.problem
+        == "aaa: 402 of 8,000 records are malformed (5.03%), 0.1 % are tolerated"
+    )
     assert error.value.where == "/q"
 
 
 @pytest.mark.parametrize(
     ("malformed_bytes", "tolerance", "fails"),
-    [(10_000, None, False), (11_000, None, True), (11_000, Tolerance(0.5), False), (600_000, Tolerance(0.5), True),
-     (50_000, Tolerance(None, 50), False), (51_000, Tolerance(None, 50), True)],
-)  # fmt: skip
+    [
+        (10_000, None, False),
+        (11_000, None, True),
+        (11_000, Tolerance(0.5), False),
+        (600_000, Tolerance(0.5), True),
+        (50_000, Tolerance(None, 50), False),
+        (51_000, Tolerance(None, 50), True),
+    ],
+)
 def test_malformed_bytes_are_limited_as_malformed_records_are(
     malformed_bytes: int, tolerance: Tolerance | None, fails: bool
 ) -> None:
@@ -213,12 +266,20 @@ def test_malformed_bytes_are_limited_as_malformed_records_are(
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
-        ({"out_of_day": 4_500}, ["none of 4,500 records is of the day", "4,500", "--date counts another one"]),
-        ({"write_only": 2_000, "malformed": 1}, ["names a file that DBS could have", "2,000 write_only"]),
+        (
+            {"out_of_day": 4_500},
+            ["none of 4,500 records is of the day", "4,500", "--date counts another one"],
+        ),
+        (
+            {"write_only": 2_000, "malformed": 1},
+            ["names a file that DBS could have", "2,000 write_only"],
+        ),
         ({"not_in_dbs": 2_000}, ["matched a file in DBS", "DBS dump is the right one"]),
     ],
 )
-def test_the_dump_is_blamed_only_for_records_that_were_looked_up(counts: dict[str, int], words: list[str]) -> None:
+def test_the_dump_is_blamed_only_for_records_that_were_looked_up(
+    counts: dict[str, int], words: list[str]
+) -> None:
     with pytest.raises(DataError) as error:
         check(bins(**counts))
     assert all(text in str(error.value) for text in words)

@@ -1,4 +1,6 @@
-"""Rollups of partials: each cell as a count in plain Python has it, whatever the days, nulls, batches and filters."""
+"""Rollups of partials: each cell as a count in plain Python has it, whatever the days,
+nulls, batches and filters.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,18 @@ from tests.run.partial_days import KINDS, Row, counted, partial, user
 
 FIRST = date(2026, 12, 28)
 DAYS = [FIRST + timedelta(days=number) for number in range(7)]
-SCHEMA = pa.schema([(column.name, KINDS[column.type]) for column in stored_table("partials").columns])
+SCHEMA = pa.schema(
+    [(column.name, KINDS[column.type]) for column in stored_table("partials").columns]
+)
 COUNTS = st.none() | st.integers(0, 2**40)
 SECONDS = st.none() | st.integers(0, 10**12).map(lambda ms: ms / 1000)
 ROWS = st.builds(
     partial,
     st.sampled_from(DAYS),
     stream=st.sampled_from(["aaa", "eos", "cmssw", "crab"]),
-    dataset_name=st.sampled_from(["/ZMM/Run2026A-v1/AOD", "/ZMM/Run2026A-v1/MINIAOD", "/Ä/b", "/ttH/*/AOD", "odd"]),
+    dataset_name=st.sampled_from(
+        ["/ZMM/Run2026A-v1/AOD", "/ZMM/Run2026A-v1/MINIAOD", "/Ä/b", "/ttH/*/AOD", "odd"]
+    ),
     site_name=st.sampled_from(["T2_CH_CERN", "T2_US_X", "T1_DE_KIT", "unknown", ""]),
     app=st.sampled_from(["crab", "other"]),
     user=st.none() | st.integers(0, 4).map(user),
@@ -40,7 +46,8 @@ ROWS = st.builds(
     wc_time=SECONDS,
 )
 PATTERNS = st.lists(
-    st.sampled_from(["*", "aaa", "T2_*", "T?_*", "/ZMM*/AOD", "AOD", "crab", "", "/ttH/*/AOD"]), min_size=1
+    st.sampled_from(["*", "aaa", "T2_*", "T?_*", "/ZMM*/AOD", "AOD", "crab", "", "/ttH/*/AOD"]),
+    min_size=1,
 )
 
 
@@ -77,11 +84,18 @@ def fit(value: Any, patterns: Sequence[str]) -> bool:
     st.integers(1, 7),
 )
 def test_every_cell_is_that_of_a_plain_count(
-    rows: list[Row], keys: list[str], measures: list[str], filters: dict[str, tuple[str, ...]], size: int
+    rows: list[Row],
+    keys: list[str],
+    measures: list[str],
+    filters: dict[str, tuple[str, ...]],
+    size: int,
 ) -> None:
     query = Rollup(tuple(keys), tuple(measures), filters)
     wanted = counted(
-        rows, keys, measures, lambda row: all(fit(row[name], patterns) for name, patterns in filters.items())
+        rows,
+        keys,
+        measures,
+        lambda row: all(fit(row[name], patterns) for name, patterns in filters.items()),
     )
     assert found(query, rows, size) == wanted
 
@@ -94,7 +108,12 @@ def test_without_keys_all_is_one_row_also_over_nothing(rows: list[Row], size: in
 
 
 def test_one_person_on_many_days_sites_and_streams_is_one() -> None:
-    rows = [partial(day, site_name=site, stream=stream) for day in DAYS for site in "AB" for stream in ("aaa", "eos")]
+    rows = [
+        partial(day, site_name=site, stream=stream)
+        for day in DAYS
+        for site in "AB"
+        for stream in ("aaa", "eos")
+    ]
     rows += rows[:3]
     assert found(Rollup(("dataset_name",), ("distinct_users", "day_count")), rows) == {
         ("/ZMM/Run2026A-v1/AOD",): {"distinct_users": 1, "day_count": 7}
@@ -103,13 +122,21 @@ def test_one_person_on_many_days_sites_and_streams_is_one() -> None:
 
 def test_nobody_counts_as_an_access_and_not_as_a_user() -> None:
     rows = [partial(FIRST, user=None, nacc=3), partial(DAYS[1], user=None, nacc=4)]
-    assert found(Rollup(("stream",), ("nacc", "distinct_users")), rows) == {("aaa",): {"nacc": 7, "distinct_users": 0}}
+    assert found(Rollup(("stream",), ("nacc", "distinct_users")), rows) == {
+        ("aaa",): {"nacc": 7, "distinct_users": 0}
+    }
 
 
 def test_rows_come_in_the_order_of_their_keys_whatever_the_order_of_days() -> None:
-    rows = [partial(day, site_name=site, cpu_time=0.1) for day in DAYS for site in ("T2_B", "T2_A", "T1_C")]
+    rows = [
+        partial(day, site_name=site, cpu_time=0.1)
+        for day in DAYS
+        for site in ("T2_B", "T2_A", "T1_C")
+    ]
     query = Rollup(("site_name", "day"), ("cpu_time",))
-    frames = [roll_up(query, [[day] for day in days])[0] for days in (by_day(rows), by_day(rows)[::-1])]
+    frames = [
+        roll_up(query, [[day] for day in days])[0] for days in (by_day(rows), by_day(rows)[::-1])
+    ]
     assert frames[0].equals(frames[1])
     assert frames[0]["site_name"].to_list() == sorted(frames[0]["site_name"])
 
@@ -134,7 +161,10 @@ def test_a_sum_beyond_64_bits_is_reported_and_never_wraps_around() -> None:
     for size in (1, 2):
         with pytest.raises(DataError, match="read_bytes is beyond"):
             found(Rollup(("stream",), ("read_bytes",)), rows, size)
-    most = [partial(FIRST, read_bytes=2**62, site_name="A"), partial(FIRST, read_bytes=2**62, site_name="B")]
+    most = [
+        partial(FIRST, read_bytes=2**62, site_name="A"),
+        partial(FIRST, read_bytes=2**62, site_name="B"),
+    ]
     assert found(Rollup(("site_name",), ("read_bytes",)), most)["A",] == {"read_bytes": 2**62}
 
 
@@ -161,4 +191,6 @@ def test_only_what_is_asked_for_is_read() -> None:
         "user",
         "nacc",
     ]
-    RollupState(Rollup(("day",), ("day_count",))).add([(FIRST, table([partial(FIRST)]).select(["nacc"]))])
+    RollupState(Rollup(("day",), ("day_count",))).add(
+        [(FIRST, table([partial(FIRST)]).select(["nacc"]))]
+    )

@@ -23,7 +23,9 @@ def test_a_usual_day_is_not_reported() -> None:
     assert warnings_of(day(1000, 300), day(), day(), day()) == []
 
 
-@pytest.mark.parametrize(("now", "words"), [(day(499, 50), "499 records"), (day(1000, 301), "30.1% of the records")])
+@pytest.mark.parametrize(
+    ("now", "words"), [(day(499, 50), "499 records"), (day(1000, 301), "30.1% of the records")]
+)
 def test_half_the_records_or_three_times_the_unmatched_are_reported_with_the_usual_value(
     now: StreamBins, words: str
 ) -> None:

@@ -1,4 +1,6 @@
-"""FILES to what each dataset holds, beside a count in plain Python; and the partitions and sums that it stands on."""
+"""FILES to what each dataset holds, beside a count in plain Python; and the partitions
+and sums that it stands on.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def same_hash(name: bytes) -> int:
     return 7
 
 
-def counted(rows: list[Row], known: dict[int, int], count: int) -> list[tuple[int, int, int | None, int | None]]:
+def counted(
+    rows: list[Row], known: dict[int, int], count: int
+) -> list[tuple[int, int, int | None, int | None]]:
     """Files, invalid files, events and bytes of each dataset, by the rule."""
     kept: dict[Any, tuple[Any, ...]] = {}
     for lfn, *facts in rows:
@@ -47,34 +51,57 @@ def counted(rows: list[Row], known: dict[int, int], count: int) -> list[tuple[in
         events = [key[3][1] for key in of_dataset if key[3][0]]
         sizes = [int(key[4][1]) for key in of_dataset if key[4][0]]
         invalid = sum(key[2] != (True, 1) for key in of_dataset)
-        found.append((len(of_dataset), invalid, sum(events) if events else None, sum(sizes) if sizes else None))
+        found.append(
+            (
+                len(of_dataset),
+                invalid,
+                sum(events) if events else None,
+                sum(sizes) if sizes else None,
+            )
+        )
     return found
 
 
 _SMALL = st.one_of(st.none(), st.integers(-2, 3))
 _ROWS = st.lists(
-    st.tuples(st.sampled_from(["/a", "/b", "/c", "", None]), _SMALL, st.sampled_from([1, 2, 3, 9, None]), _SMALL,
-              _SMALL, st.one_of(st.none(), st.sampled_from([0, 2**53 + 1, 7]))),
+    st.tuples(
+        st.sampled_from(["/a", "/b", "/c", "", None]),
+        _SMALL,
+        st.sampled_from([1, 2, 3, 9, None]),
+        _SMALL,
+        _SMALL,
+        st.one_of(st.none(), st.sampled_from([0, 2**53 + 1, 7])),
+    ),
     max_size=30,
-)  # fmt: skip
+)
 
 
 @settings(deadline=None, max_examples=150)
-@given(_ROWS, st.integers(1, 4), st.sampled_from([1, 4, 256]), st.sampled_from([name_hash, same_hash]))
+@given(
+    _ROWS, st.integers(1, 4), st.sampled_from([1, 4, 256]), st.sampled_from([name_hash, same_hash])
+)
 def test_each_file_counts_once_with_its_largest_row_however_rows_are_spread(
     rows: list[Row], parts: int, keys: int, hash_name: Hash
 ) -> None:
     known = known_datasets([2, 1, 3], [0, 1, 0], 2)
     columns = list(zip(*rows, strict=True)) if rows else [[] for _ in FILE_COLUMNS]
-    table = pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
-    pieces = [partial(iter, [table.slice(start, parts)]) for start in range(0, table.num_rows, parts)]
+    table = pa.table(
+        [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
+    pieces = [
+        partial(iter, [table.slice(start, parts)]) for start in range(0, table.num_rows, parts)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         transport, merge = ProcessTransport(Path(folder)), FileMerge(keys, len(known.ids))
-        mapped = transport.map(PartSource(pieces, 0), FileMapper(known, merge, hash_name=hash_name), keys)
+        mapped = transport.map(
+            PartSource(pieces, 0), FileMapper(known, merge, hash_name=hash_name), keys
+        )
         sums = transport.merge(mapped, keys, partial(merge_key, merge, False, None))
         again = partial(merge_kinds, {dataset_contents.TOTALS: dataset_contents.merge_totals})
         merged = transport.collect(transport.merge(sums, keys, again))
-        found = dump_frames.make_frames(merged, known, pl.Series(["first", "second"]), ["contents"], "")["contents"]
+        found = dump_frames.make_frames(
+            merged, known, pl.Series(["first", "second"]), ["contents"], ""
+        )["contents"]
         assert not list(Path(folder).iterdir())
     assert found.drop("dataset_name").rows() == counted(rows, {2: 0, 1: 1, 3: 0}, 2)
 
@@ -92,7 +119,16 @@ def test_sums_are_exact_or_refused(rows: list[tuple[int, int]]) -> None:
 
 
 def test_halves_are_rounded_away_from_0() -> None:
-    values = [0.5, -0.5, 1.4999999999999998, 2.5, 0.49999999999999994, 2.0**53 + 2, 2.0**63, float("inf")]
+    values = [
+        0.5,
+        -0.5,
+        1.4999999999999998,
+        2.5,
+        0.49999999999999994,
+        2.0**53 + 2,
+        2.0**63,
+        float("inf"),
+    ]
     whole, fits = rounded(np.array(values))
     assert whole.tolist() == [1, -1, 1, 3, 0, 2**53 + 2, 0, 0]
     assert fits.tolist() == [True] * 6 + [False] * 2
@@ -108,13 +144,17 @@ class Numbers:
 
 def total(key: int, rows: Any) -> Any:
     """The sum of the numbers of a key."""
-    yield KeyedRows(key, "sum", {"value": np.array([sum(int(one.columns["value"][0]) for one in rows)])})
+    yield KeyedRows(
+        key, "sum", {"value": np.array([sum(int(one.columns["value"][0]) for one in rows)])}
+    )
 
 
 def test_rows_of_a_key_meet_and_no_file_stays(tmp_path: Path) -> None:
     transport = ProcessTransport(tmp_path)
     parts = PartSource([partial(iter, range(start, start + 5)) for start in (0, 5, 10)], 0)
-    rows = transport.union([transport.map(parts, Numbers(), 4), transport.map(PartSource([], 0), Numbers(), 4)])
+    rows = transport.union(
+        [transport.map(parts, Numbers(), 4), transport.map(PartSource([], 0), Numbers(), 4)]
+    )
     found = transport.collect(transport.merge(rows, 4, total))
     assert {one.key: one.columns["value"].tolist() for one in found} == {
         key: [sum(range(key, 15, 4))] for key in range(4)

@@ -12,7 +12,13 @@ import pytest
 
 from cmsspark.base.errors import CmssparkError, DataError
 from cmsspark.base.schemas import input_table
-from cmsspark.dumps.dump_tables import open_lines, pack_files, pack_ranges, range_name, table_source
+from cmsspark.dumps.dump_tables import (
+    open_lines,
+    pack_files,
+    pack_ranges,
+    range_name,
+    table_source,
+)
 from cmsspark.engines.hdfs_scan import split_file
 from cmsspark.filesystems.hdfs import LineRange
 from cmsspark.sources.dumps import Dump
@@ -21,9 +27,26 @@ from cmsspark.sources.listing import InputFile
 from tests.engines.test_hdfs_scan import Disk, DiskFile
 
 TEXTS = [
-    b'"a,b"', b"a\\,b", b'"a\\"b"', b'"a\\\\"', b"a\\\\b", b'"a\nb"', b'"a\r\nb"', b'a"b', b'"a""b"', b'""', b"",
-    b"null", b'"null"', b"x\xff", b"a b", b'"\n\n"', "ä\N{SNOWMAN}".encode(), b"nullable", b" x ",
-]  # fmt: skip
+    b'"a,b"',
+    b"a\\,b",
+    b'"a\\"b"',
+    b'"a\\\\"',
+    b"a\\\\b",
+    b'"a\nb"',
+    b'"a\r\nb"',
+    b'a"b',
+    b'"a""b"',
+    b'""',
+    b"",
+    b"null",
+    b'"null"',
+    b"x\xff",
+    b"a b",
+    b'"\n\n"',
+    "ä\N{SNOWMAN}".encode(),
+    b"nullable",
+    b" x ",
+]
 COLUMNS = ["acquisition_era_name", "acquisition_era_id", "description"]
 
 
@@ -40,7 +63,8 @@ def eras(tmp_path: Path) -> Dump:
     folder.mkdir()
     contents = {
         "part 0": b"".join(rows) + nulls,
-        "part-1.gz": gzip.compress(b"".join(rows[:5])) + gzip.compress(b"".join(rows[5:]) + rows[0]),
+        "part-1.gz": gzip.compress(b"".join(rows[:5]))
+        + gzip.compress(b"".join(rows[5:]) + rows[0]),
         "part-2": b"",
         "part-3.gz": gzip.compress(b""),
         "part-4": rows[0].removesuffix(b"\n"),
@@ -79,10 +103,14 @@ def test_spark_reads_the_same_rows_as_plain_python(spark: Any, eras: Dump, feed:
 
 
 @pytest.mark.parametrize("feed", ["direct", "spark", "client of HDFS"])
-def test_what_python_refuses_fails_in_spark_and_names_the_file(spark: Any, tmp_path: Path, feed: str) -> None:
+def test_what_python_refuses_fails_in_spark_and_names_the_file(
+    spark: Any, tmp_path: Path, feed: str
+) -> None:
     path = tmp_path / "part-0"
     path.write_bytes(b"1,RAW,null,me\n2,RECO,null\n")
-    rows = table_source(spark, dump_of([path], "DATA_TIERS"), "DATA_TIERS", ["data_tier_name"], *through(feed)).table()
+    rows = table_source(
+        spark, dump_of([path], "DATA_TIERS"), "DATA_TIERS", ["data_tier_name"], *through(feed)
+    ).table()
     with pytest.raises(Exception, match=r"(?s)DataError.*DATA_TIERS has 4 columns.*part-0, row 2"):
         rows.collect()
 
@@ -90,7 +118,9 @@ def test_what_python_refuses_fails_in_spark_and_names_the_file(spark: Any, tmp_p
 def test_a_table_of_empty_files_has_no_rows(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "part-0").touch()
     assert (
-        table_source(spark, dump_of([tmp_path / "part-0"], "DATA_TIERS"), "DATA_TIERS", ["data_tier_id"])
+        table_source(
+            spark, dump_of([tmp_path / "part-0"], "DATA_TIERS"), "DATA_TIERS", ["data_tier_id"]
+        )
         .table()
         .count()
         == 0
@@ -100,7 +130,9 @@ def test_a_table_of_empty_files_has_no_rows(spark: Any, tmp_path: Path) -> None:
 def test_part_files_are_packed_into_tasks_of_even_size_each_once() -> None:
     files = [InputFile(f"p{number}", 10, 0) for number in range(100)] + [InputFile("big", 500, 0)]
     packed = pack_files(files, cores=4, task_bytes=100)
-    assert sorted(path for paths in packed for path in paths) == sorted(file.path for file in files)
+    assert sorted(path for paths in packed for path in paths) == sorted(
+        file.path for file in files
+    )
     assert all(len(paths) <= 10 for paths in packed)
     assert ("big",) in packed
     assert len(pack_files(files[:4], cores=4)) == 4
@@ -108,7 +140,11 @@ def test_part_files_are_packed_into_tasks_of_even_size_each_once() -> None:
 
 
 def test_a_large_plain_file_is_divided_and_small_files_share_a_task() -> None:
-    files = [InputFile("hdfs://n/small", 10, 0), InputFile("hdfs://n/a", 250, 0), InputFile("hdfs://n/b.gz", 250, 0)]
+    files = [
+        InputFile("hdfs://n/small", 10, 0),
+        InputFile("hdfs://n/a", 250, 0),
+        InputFile("hdfs://n/b.gz", 250, 0),
+    ]
     packed = pack_ranges(files, cores=100, task_bytes=100, least_bytes=100)
     assert packed == [
         (LineRange("hdfs://n/b.gz"),),
@@ -122,7 +158,9 @@ def test_a_large_plain_file_is_divided_and_small_files_share_a_task() -> None:
 @pytest.mark.parametrize("task_bytes", range(6, 300, 7))
 def test_the_ranges_of_a_part_file_hold_each_row_once(tmp_path: Path, task_bytes: int) -> None:
     path = tmp_path / "part-0"
-    path.write_bytes(b"".join(b"%d,TIER%s,null,me\n" % (number, b"x" * number) for number in range(12)))
+    path.write_bytes(
+        b"".join(b"%d,TIER%s,null,me\n" % (number, b"x" * number) for number in range(12))
+    )
     size = path.stat().st_size
     table, columns = input_table("dbs/DATA_TIERS"), ["data_tier_id"]
     ranges = split_file(str(path), size, task_bytes)
@@ -130,7 +168,11 @@ def test_the_ranges_of_a_part_file_hold_each_row_once(tmp_path: Path, task_bytes
     rows = []
     for part in ranges:
         with open_lines(Disk(), part) as stream:
-            rows += [row for piece in read_table(stream, table, columns, "part-0") for row in piece.to_pylist()]
+            rows += [
+                row
+                for piece in read_table(stream, table, columns, "part-0")
+                for row in piece.to_pylist()
+            ]
     assert rows == [{"data_tier_id": number} for number in range(12)]
 
 
@@ -138,25 +180,37 @@ def test_a_packed_part_without_the_name_of_one_is_in_its_first_range(tmp_path: P
     path = tmp_path / "part-0"
     path.write_bytes(gzip.compress(b"1,RAW,null,me\n"))
     contents = []
-    for part in (LineRange(str(path), 0, 9), LineRange(str(path), 9, 20), LineRange(str(path), 20)):
+    for part in (
+        LineRange(str(path), 0, 9),
+        LineRange(str(path), 9, 20),
+        LineRange(str(path), 20),
+    ):
         with open_lines(Disk(), part) as stream:
             contents.append(stream.read())
     assert contents == [path.read_bytes(), b"", b""]
 
 
-def test_a_part_file_divided_anywhere_gives_its_rows_or_an_error_where_a_value_has_a_newline(eras: Dump) -> None:
+def test_a_part_file_divided_anywhere_gives_its_rows_or_an_error_where_a_value_has_a_newline(
+    eras: Dump,
+) -> None:
     path = eras.tables["ACQUISITION_ERAS"][0].path
-    content = Path(path).read_bytes() + b"7,a\\\nb,1,2.0,null,me,last\\\n1\\,2\n8,c,1,2.0,null,me,\n"
+    content = (
+        Path(path).read_bytes() + b"7,a\\\nb,1,2.0,null,me,last\\\n1\\,2\n8,c,1,2.0,null,me,\n"
+    )
     Path(path).write_bytes(content)
     whole = rows_of_parts([LineRange(path)], COLUMNS)
     assert [row["description"] for row in whole[-2:]] == ["last\n1,2", ""]
     errors = []
     for cut in range(1, len(content)):
         try:
-            assert rows_of_parts([LineRange(path, 0, cut), LineRange(path, cut)], COLUMNS) == whole, cut
+            assert (
+                rows_of_parts([LineRange(path, 0, cut), LineRange(path, cut)], COLUMNS) == whole
+            ), cut
         except DataError:
             errors.append(cut)
-    in_quotes = {cut for text in (b'"a\nb"', b'"a\r\nb"', b'"\n\n"') for cut in cuts_in(content, text)}
+    in_quotes = {
+        cut for text in (b'"a\nb"', b'"a\r\nb"', b'"\n\n"') for cut in cuts_in(content, text)
+    }
     assert errors and not in_quotes.isdisjoint(errors)
     assert len(errors) < len(content) / 3
 
@@ -167,7 +221,9 @@ def cuts_in(content: bytes, text: bytes) -> range:
     return range(first + 1, first + len(text))
 
 
-def rows_of_parts(parts: list[LineRange], columns: list[str], table: str = "ACQUISITION_ERAS") -> list[dict[str, Any]]:
+def rows_of_parts(
+    parts: list[LineRange], columns: list[str], table: str = "ACQUISITION_ERAS"
+) -> list[dict[str, Any]]:
     rows = []
     for part in parts:
         with open_lines(Disk(), part) as stream:

@@ -1,4 +1,6 @@
-"""Bytes that come in pieces are read by position, whatever the pieces, and released bytes are gone."""
+"""Bytes that come in pieces are read by position, whatever the pieces, and released
+bytes are gone.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def pieces_of(content: bytes, rng: random.Random) -> list[bytes]:
 def test_reads_are_those_of_a_file(seed: int) -> None:
     rng = random.Random(seed)
     # What comes after the size, as a newline does, is no part of the file.
-    stream, file = ForwardStream(len(CONTENT), pieces_of(CONTENT + b"\n\n", rng)), io.BytesIO(CONTENT)
+    stream, file = (
+        ForwardStream(len(CONTENT), pieces_of(CONTENT + b"\n\n", rng)),
+        io.BytesIO(CONTENT),
+    )
     released = 0
     for _ in range(60):
         at, count = rng.randrange(released, len(CONTENT) + 20), rng.choice([0, 1, 50, 300, -1])

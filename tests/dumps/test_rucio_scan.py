@@ -56,12 +56,16 @@ def pass_rows(key: int, rows: Any) -> Any:
 def read(folder: Path, spill: Path, keys: int = 4, range_bytes: int = 64_000_000) -> Read:
     spill.mkdir(parents=True)
     files = LocalFiles()
-    tables = {table: data_files(files, str(folder / table.lower())).files for table in corpus.FIELDS}
+    tables = {
+        table: data_files(files, str(folder / table.lower())).files for table in corpus.FIELDS
+    }
     dump = Dump("rucio", DAY, str(folder), tables, 0)
     rses, rse_counts = rucio_scan.read_rses(dump, None, rucio_scan.open_local)
     scan = rucio_scan.RucioScan(dump, rses, (DAY_MS, DAY_MS + corpus.DAY_MS))
     transport = ProcessTransport(spill, range_bytes=range_bytes)
-    mapped = transport.union([transport.map(source, scan.mapper(keys), keys) for source in transport.ranges(scan)])
+    mapped = transport.union(
+        [transport.map(source, scan.mapper(keys), keys) for source in transport.ranges(scan)]
+    )
     sums = transport.merge(mapped, keys, FileMerge(keys, scan.day_ms))
     names = tuple(rse.name for rse in rses.rses)
     rows = transport.collect(transport.merge(sums, keys, BlockMerge(names, pass_rows)))
@@ -77,28 +81,53 @@ def block_rows(found: Read) -> dict[tuple[str, int], tuple[Any, ...]]:
             nodes, datasets = one.names["node"].to_pylist(), one.names["dataset"].to_pylist()
             for values in zip(*(one.columns[name].tolist() for name in _COLUMNS), strict=True):
                 node, block, dataset, *numbers, created, there = values
-                rows.append((nodes[node], block, datasets[dataset], *numbers,
-                             created if there & BITS["created_ms"] else None))  # fmt: skip
+                rows.append(
+                    (
+                        nodes[node],
+                        block,
+                        datasets[dataset],
+                        *numbers,
+                        created if there & BITS["created_ms"] else None,
+                    )
+                )
     assert len({row[:2] for row in rows}) == len(rows)
     return {row[:2]: row[2:] for row in rows}
 
 
-_COLUMNS = ("node", "block", "dataset", "block_files", "block_bytes", "node_files", "node_bytes", "created_ms", "there")
+_COLUMNS = (
+    "node",
+    "block",
+    "dataset",
+    "block_files",
+    "block_bytes",
+    "node_files",
+    "node_bytes",
+    "created_ms",
+    "there",
+)
 
 
 def expected(found: oracle.Rucio) -> dict[tuple[str, int], tuple[Any, ...]]:
     return {
-        (rse, name_hash(block.encode())): (block_dataset(block), found.block_files[block], found.block_bytes[block],
-                                           one.node_files, one.node_bytes, one.created_ms)
+        (rse, name_hash(block.encode())): (
+            block_dataset(block),
+            found.block_files[block],
+            found.block_bytes[block],
+            one.node_files,
+            one.node_bytes,
+            one.created_ms,
+        )
         for (rse, block), one in found.block_replicas.items()
-    }  # fmt: skip
+    }
 
 
 def check(folder: Path, spill: Path, keys: int = 4) -> None:
     found, wanted = read(folder, spill, keys), oracle.read(folder)
     assert block_rows(found) == expected(wanted)
     assert found.scan.rses.storage() == wanted.places
-    assert {table: counts.damaged for table, counts in found.counts.items() if counts.damaged} == dict(wanted.damaged)
+    assert {
+        table: counts.damaged for table, counts in found.counts.items() if counts.damaged
+    } == dict(wanted.damaged)
     ignored = found.counts["REPLICAS"].ignored
     assert {kind: count for kind, count in ignored.items() if count} == dict(wanted.ignored)
     assert found.unattached == wanted.unattached
@@ -106,7 +135,9 @@ def check(folder: Path, spill: Path, keys: int = 4) -> None:
 
 @pytest.mark.parametrize("codec", ["snappy", "deflate", "null", "bzip2"])
 @pytest.mark.parametrize("is_hostile", [True, False], ids=["any types", "plain"])
-def test_the_replicas_of_blocks_are_those_of_the_oracle(tmp_path: Path, codec: str, is_hostile: bool) -> None:
+def test_the_replicas_of_blocks_are_those_of_the_oracle(
+    tmp_path: Path, codec: str, is_hostile: bool
+) -> None:
     rows = corpus.hostile_rows(random.Random(7), 60, DAY_MS)
     if not is_hostile:
         rows = plain(rows)
@@ -122,13 +153,19 @@ def plain(rows: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any
             return None
         if name in ("ID", "RSE_ID"):
             return found if isinstance(found, bytes) else bytes.fromhex(found.replace("-", ""))
-        return int(found) if name.endswith("_AT") else str(int(found)) if name == "BYTES" else found
+        return (
+            int(found) if name.endswith("_AT") else str(int(found)) if name == "BYTES" else found
+        )
 
-    return {table: [{name: value(name, found) for name, found in row.items()} for row in of_table]
-            for table, of_table in rows.items()}  # fmt: skip
+    return {
+        table: [{name: value(name, found) for name, found in row.items()} for row in of_table]
+        for table, of_table in rows.items()
+    }
 
 
-@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])
+@pytest.mark.parametrize(
+    "seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))]
+)
 def test_tables_of_other_writers_say_the_same(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     rows = corpus.hostile_rows(rng, rng.choice([30, 90]), DAY_MS)
@@ -147,29 +184,43 @@ def test_a_file_in_ranges_is_read_as_a_whole_one(tmp_path: Path) -> None:
 
 
 def test_without_compiled_code_the_same_is_read(tmp_path: Path) -> None:
-    corpus.write_dump(tmp_path / "dump", corpus.hostile_rows(random.Random(5), 40, DAY_MS, ill_typed=0.0005))
+    corpus.write_dump(
+        tmp_path / "dump", corpus.hostile_rows(random.Random(5), 40, DAY_MS, ill_typed=0.0005)
+    )
     program = (
         "import sys; from pathlib import Path; from tests.dumps.test_rucio_scan import check; "
         "from cmsspark.base.compiled import unavailable_reason; assert unavailable_reason() == 'off'; "
         "check(Path(sys.argv[1]), Path(sys.argv[2]))"
     )
     arguments = [sys.executable, "-c", program, str(tmp_path / "dump"), str(tmp_path / "spill")]
-    subprocess.run(arguments, env={**os.environ, "CMSSPARK_COMPILED": "0"}, check=True, timeout=300)
+    subprocess.run(
+        arguments, env={**os.environ, "CMSSPARK_COMPILED": "0"}, check=True, timeout=300
+    )
     check(tmp_path / "dump", tmp_path / "with")
 
 
-@pytest.mark.parametrize(("bad", "rows", "is_error"), [(10, 100, False), (11, 100, True), (11, 12_000, False)])
+@pytest.mark.parametrize(
+    ("bad", "rows", "is_error"), [(10, 100, False), (11, 100, True), (11, 12_000, False)]
+)
 def test_damaged_rows_fail_the_job_beyond_10_and_a_tenth_of_a_percent(
     tmp_path: Path, bad: int, rows: int, is_error: bool
 ) -> None:
-    row = {"RSE_ID": corpus.rse_id("T2_UK_London_IC"), "SCOPE": "cms", "NAME": "/store/a", "BYTES": "1", "STATE": "A"}
+    row = {
+        "RSE_ID": corpus.rse_id("T2_UK_London_IC"),
+        "SCOPE": "cms",
+        "NAME": "/store/a",
+        "BYTES": "1",
+        "STATE": "A",
+    }
     written = corpus.hostile_rows(random.Random(1), 3, DAY_MS)
     written["REPLICAS"] = [row] * (rows - bad) + [{**row, "BYTES": "1.0"}] * bad
     corpus.write_dump(tmp_path / "dump", written)
     if is_error:
         with pytest.raises(DataError, match="REPLICAS has more damaged rows") as told:
             read(tmp_path / "dump", tmp_path / "spill")
-        assert "BYTES: expected a whole number" in str(told.value.where) and "part-m-" in str(told.value.where)
+        assert "BYTES: expected a whole number" in str(told.value.where) and "part-m-" in str(
+            told.value.where
+        )
         return
     assert read(tmp_path / "dump", tmp_path / "spill").counts["REPLICAS"].damaged == bad
 
@@ -180,10 +231,15 @@ def test_damaged_rows_fail_the_job_beyond_10_and_a_tenth_of_a_percent(
         ({"NAME": None}, "NAME is missing"),
         ({"BYTES": ["null", "boolean"]}, "BYTES is null or boolean, not string or int"),
         ({"RSE_ID": ["null", "long"], "STATE": "int"}, "RSE_ID is null or long, not bytes"),
-        ({"BYTES": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 0}}, "BYTES is decimal"),
+        (
+            {"BYTES": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 0}},
+            "BYTES is decimal",
+        ),
     ],
 )
-def test_another_schema_is_refused_with_the_difference(tmp_path: Path, types: dict[str, Any], wanted: str) -> None:
+def test_another_schema_is_refused_with_the_difference(
+    tmp_path: Path, types: dict[str, Any], wanted: str
+) -> None:
     import fastavro
 
     corpus.write_dump(tmp_path / "dump", corpus.hostile_rows(random.Random(1), 5, DAY_MS))
@@ -200,10 +256,13 @@ def test_names_of_fields_in_any_case_and_logical_types_are_read(tmp_path: Path) 
 
     rows = plain(corpus.hostile_rows(random.Random(2), 30, DAY_MS))
     corpus.write_dump(tmp_path / "dump", rows, is_hostile=False)
-    kinds: dict[str, Any] = {name: ["null", "string"] for name in ("SCOPE", "NAME", "BYTES", "STATE")}
+    kinds: dict[str, Any] = {
+        name: ["null", "string"] for name in ("SCOPE", "NAME", "BYTES", "STATE")
+    }
     kinds |= {"RSE_ID": ["null", {"type": "fixed", "name": "raw", "size": 16}]}
     kinds |= {
-        name: ["null", {"type": "long", "logicalType": "timestamp-millis"}] for name in ("CREATED_AT", "ACCESSED_AT")
+        name: ["null", {"type": "long", "logicalType": "timestamp-millis"}]
+        for name in ("CREATED_AT", "ACCESSED_AT")
     }
     fields = [{"name": name.lower(), "type": kind} for name, kind in kinds.items()]
     for part in (tmp_path / "dump/replicas").glob("*.avro"):
@@ -211,7 +270,11 @@ def test_names_of_fields_in_any_case_and_logical_types_are_read(tmp_path: Path) 
             some = [{name.lower(): row[name] for name in kinds} for row in fastavro.reader(stream)]
         with part.open("wb") as stream:
             fastavro.writer(stream, {"type": "record", "name": "r", "fields": fields}, some)
-    before = expected(oracle.read_plain(tmp_path / "dump", rows)) if hasattr(oracle, "read_plain") else None
+    before = (
+        expected(oracle.read_plain(tmp_path / "dump", rows))
+        if hasattr(oracle, "read_plain")
+        else None
+    )
     found = block_rows(read(tmp_path / "dump", tmp_path / "spill"))
     corpus.write_dump(tmp_path / "again", rows, is_hostile=False)
     assert found == (before or expected(oracle.read(tmp_path / "again")))
@@ -255,7 +318,9 @@ def test_a_dump_is_complete_when_each_needed_table_has_rows(tmp_path: Path) -> N
     found = choose_rucio_dump(LocalFiles(), layout, DAY)
     assert found.day == date(2026, 1, 17) and "CONTENTS is empty" in found.warnings[0]
     corpus.write_table(root / "2026-01-17", "RSES", [], parts=3)
-    assert choose_rucio_dump(LocalFiles(), layout, DAY).day == DAY, "a table without a row is empty"
+    assert choose_rucio_dump(LocalFiles(), layout, DAY).day == DAY, (
+        "a table without a row is empty"
+    )
     (root / "2026-01-15/replicas").rename(root / "2026-01-15/replicas.tmp")
     with pytest.raises(NotReady, match="complete rucio dump"):
         choose_rucio_dump(LocalFiles(), layout, DAY)
@@ -263,9 +328,22 @@ def test_a_dump_is_complete_when_each_needed_table_has_rows(tmp_path: Path) -> N
 
 def test_a_tie_of_blocks_goes_to_the_smaller_name_by_bytes(tmp_path: Path) -> None:
     rows = corpus.hostile_rows(random.Random(1), 2, DAY_MS)
-    content = {"SCOPE": "cms", "CHILD_SCOPE": "cms", "CHILD_NAME": "/f", "DID_TYPE": "D", "CHILD_TYPE": "F"}
-    rows["CONTENTS"] = [{**content, "NAME": name, "BYTES": size} for name, size in
-                        (("/a/b/é#1", "9"), ("/a/b/z#1", None), ("/a/b/z#1", "7"), ("/a/b/z#1", "5"))]  # fmt: skip
+    content = {
+        "SCOPE": "cms",
+        "CHILD_SCOPE": "cms",
+        "CHILD_NAME": "/f",
+        "DID_TYPE": "D",
+        "CHILD_TYPE": "F",
+    }
+    rows["CONTENTS"] = [
+        {**content, "NAME": name, "BYTES": size}
+        for name, size in (
+            ("/a/b/é#1", "9"),
+            ("/a/b/z#1", None),
+            ("/a/b/z#1", "7"),
+            ("/a/b/z#1", "5"),
+        )
+    ]
     replica = {"SCOPE": "cms", "NAME": "/f", "STATE": "A", "BYTES": "3"}
     rows["REPLICAS"] = [{**replica, "RSE_ID": corpus.rse_id("T2_UK_London_IC")}]
     corpus.write_dump(tmp_path / "dump", rows)
@@ -275,7 +353,10 @@ def test_a_tie_of_blocks_goes_to_the_smaller_name_by_bytes(tmp_path: Path) -> No
 
 def test_the_ignored_rows_are_counted_by_kind(tmp_path: Path) -> None:
     corpus.write_dump(tmp_path / "dump", corpus.hostile_rows(random.Random(9), 80, DAY_MS))
-    counts = {table: one.as_dict() for table, one in read(tmp_path / "dump", tmp_path / "spill").counts.items()}
+    counts = {
+        table: one.as_dict()
+        for table, one in read(tmp_path / "dump", tmp_path / "spill").counts.items()
+    }
     ignored = Counter(counts["REPLICAS"]["ignored"])
     assert set(ignored) == {"other_scope", "no_name", "not_available", "test_rse", "unknown_rse"}
     assert {"not_a_block", "other_scope", "other_type"} <= set(counts["CONTENTS"]["ignored"])

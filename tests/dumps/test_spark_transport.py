@@ -1,4 +1,6 @@
-"""Keyed rows: Spark spreads keys evenly, rows survive packing, and a table without rows has its columns."""
+"""Keyed rows: Spark spreads keys evenly, rows survive packing, and a table without rows
+has its columns.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,17 @@ from cmsspark.engines.packed_rows import partition_numbers
 @pytest.mark.parametrize("count", [1, 2, 8, 64])
 def test_each_key_has_a_partition_of_its_own(spark: Any, count: int) -> None:
     numbers = partition_numbers(count)
-    rows = spark.createDataFrame([(number,) for number in numbers], "part int").repartition(count, "part")
+    rows = spark.createDataFrame([(number,) for number in numbers], "part int").repartition(
+        count, "part"
+    )
     assert [len(one) for one in rows.rdd.glom().collect()] == [1] * count
 
 
 def test_the_keys_follow_the_bytes_of_the_dumps() -> None:
     size = 1000
-    found = [dump_plan.key_count(weight, size) for weight in (0, 1, size, size + 1, 3 * size, 10**15)]
+    found = [
+        dump_plan.key_count(weight, size) for weight in (0, 1, size, size + 1, 3 * size, 10**15)
+    ]
     assert found == [1, 1, 1, 2, 4, 4096]
 
 
@@ -41,8 +47,10 @@ def test_packed_rows_are_the_rows() -> None:
     rows = KeyedRows(7, "files", columns, names)
     found = unpack(7, "files", b"".join(rows.buffers()))
     assert {name: texts.to_pylist() for name, texts in found.names.items()} == {
-        "there": ["ü", None, ""], "flag": ["a", "b"], "none": [],
-    }  # fmt: skip
+        "there": ["ü", None, ""],
+        "flag": ["a", "b"],
+        "none": [],
+    }
     assert {name: (one.dtype, one.tolist()) for name, one in found.columns.items()} == {
         name: (one.dtype, one.tolist()) for name, one in columns.items()
     }
@@ -52,16 +60,19 @@ def test_rows_of_a_key_have_the_names_that_they_number_and_meet_in_one_numbering
     names = {"name": pa.array(["a", "b", None, "c"])}
     columns = {"name": np.array([3, 0, 2, 0]), "value": np.arange(4)}
     rows = list(by_key("x", np.array([1, 0, 1, 0]), columns, names))
-    assert [(one.key, one.names["name"].to_pylist(), one.columns["value"].tolist()) for one in rows] == [
-        (0, ["a"], [1, 3]), (1, [None, "c"], [0, 2]),
-    ]  # fmt: skip
+    assert [
+        (one.key, one.names["name"].to_pylist(), one.columns["value"].tolist()) for one in rows
+    ] == [(0, ["a"], [1, 3]), (1, [None, "c"], [0, 2])]
     numbers, texts = number_names([*rows, *rows], "name")
     assert [texts.to_pylist()[number] for number in numbers] == ["a", "a", "c", None] * 2
     assert len(texts) == 3
 
 
 def test_tables_without_rows_have_their_columns(spark: Any) -> None:
-    kinds = {"DATASETS": "dataset_id bigint, dataset string", "BLOCKS": "block_name string, dataset_id bigint"}
+    kinds = {
+        "DATASETS": "dataset_id bigint, dataset string",
+        "BLOCKS": "block_name string, dataset_id bigint",
+    }
     kinds["FILES"] = (
         "logical_file_name string, file_id bigint, dataset_id bigint, is_file_valid bigint, event_count bigint,"
         " file_size bigint"
@@ -84,10 +95,14 @@ def test_tables_without_rows_have_their_columns(spark: Any) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 5])
-def test_rows_of_the_driver_become_a_dataframe(spark: Any, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def test_rows_of_the_driver_become_a_dataframe(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
     monkeypatch.setattr(spark_transport, "_SENT_ROWS", 2)
     schema = stored_table("phedex")
-    table = pa.Table.from_pylist([{"site_name": f"T2_{number}"} for number in range(rows)], schema.arrow())
+    table = pa.Table.from_pylist(
+        [{"site_name": f"T2_{number}"} for number in range(rows)], schema.arrow()
+    )
     found = spark_transport.send_table(spark, table, schema)
     assert found.schema.names == schema.names
     assert [row["site_name"] for row in found.collect()] == table["site_name"].to_pylist()

@@ -22,7 +22,9 @@ def snapshot(cache: Path, name: str) -> Path:
     return folder
 
 
-def test_the_archive_has_the_files_and_no_entry_for_the_folder_which_hadoop_refuses(tmp_path: Path) -> None:
+def test_the_archive_has_the_files_and_no_entry_for_the_folder_which_hadoop_refuses(
+    tmp_path: Path,
+) -> None:
     with tarfile.open(archive(snapshot(tmp_path, "catalogue-v1-a"))) as stream:
         assert stream.getnames() == ["hashes.npy", "report.json"]
         assert {member.isfile() for member in stream} == {True}
@@ -61,10 +63,15 @@ class Home(LocalFiles):
         return str(self.folder / path)
 
 
-def test_a_large_archive_is_copied_to_the_cluster_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_archive_is_copied_to_the_cluster_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(broadcast_files, "SHARED_FOLDER", str(tmp_path / "home"))
     files, packed = Home(tmp_path / "home"), archive(snapshot(tmp_path, "catalogue-v1-a"))
-    old, other = tmp_path / "home" / "catalogue-v1-old.tar", tmp_path / "home" / "catalogue-v1-b.tar"
+    old, other = (
+        tmp_path / "home" / "catalogue-v1-old.tar",
+        tmp_path / "home" / "catalogue-v1-b.tar",
+    )
     old.parent.mkdir()
     for path in (old, other):
         path.write_bytes(b"of another host")
@@ -73,7 +80,10 @@ def test_a_large_archive_is_copied_to_the_cluster_once(tmp_path: Path, monkeypat
     assert location is not None and Path(location).read_bytes() == packed.read_bytes()
     copied = Path(location).stat().st_mtime_ns
     assert shared(files, packed) == location and Path(location).stat().st_mtime_ns == copied
-    assert sorted(path.name for path in old.parent.iterdir()) == ["catalogue-v1-a.tar", "catalogue-v1-b.tar"]
+    assert sorted(path.name for path in old.parent.iterdir()) == [
+        "catalogue-v1-a.tar",
+        "catalogue-v1-b.tar",
+    ]
 
 
 def test_the_driver_serves_an_archive_where_the_cluster_takes_none(

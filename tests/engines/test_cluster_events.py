@@ -33,17 +33,26 @@ def option(value: str | None) -> Any:
 
 def executor(name: str, reason: str | None, *, active: bool = False) -> Any:
     return SimpleNamespace(
-        id=lambda: name, hostPort=lambda: "node-1:4040", isActive=lambda: active, removeReason=lambda: option(reason)
+        id=lambda: name,
+        hostPort=lambda: "node-1:4040",
+        isActive=lambda: active,
+        removeReason=lambda: option(reason),
     )
 
 
-def stage(number: int, failed: int = 0, killed: dict[str, int] | None = None, reason: str | None = None) -> Any:
-    pairs = [SimpleNamespace(_1=lambda k=k: k, _2=lambda v=v: v) for k, v in (killed or {}).items()]
+def stage(
+    number: int, failed: int = 0, killed: dict[str, int] | None = None, reason: str | None = None
+) -> Any:
+    pairs = [
+        SimpleNamespace(_1=lambda k=k: k, _2=lambda v=v: v) for k, v in (killed or {}).items()
+    ]
     return SimpleNamespace(
-        stageId=lambda: number, attemptId=lambda: 0,
-        numFailedTasks=lambda: failed, failureReason=lambda: option(reason),
+        stageId=lambda: number,
+        attemptId=lambda: 0,
+        numFailedTasks=lambda: failed,
+        failureReason=lambda: option(reason),
         killedTasksSummary=lambda: Sequence(*pairs),
-    )  # fmt: skip
+    )
 
 
 class Store:
@@ -71,7 +80,9 @@ class Store:
 
 
 def session(store: Any, master: str = "yarn") -> Any:
-    names = SimpleNamespace(TaskSorting=SimpleNamespace(ID="ID"), TaskStatus=SimpleNamespace(FAILED="FAILED"))
+    names = SimpleNamespace(
+        TaskSorting=SimpleNamespace(ID="ID"), TaskStatus=SimpleNamespace(FAILED="FAILED")
+    )
     spark = SimpleNamespace(status=SimpleNamespace(api=SimpleNamespace(v1=names)))
     jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(spark=spark)))
     java_context = SimpleNamespace(sc=lambda: SimpleNamespace(statusStore=lambda: store))
@@ -79,10 +90,15 @@ def session(store: Any, master: str = "yarn") -> Any:
     return SimpleNamespace(sparkContext=context)
 
 
-def test_lost_executors_repeated_stages_and_copies_are_named_and_executors_let_go_are_not() -> None:
+def test_lost_executors_repeated_stages_and_copies_are_named_and_executors_let_go_are_not() -> (
+    None
+):
     executors = Sequence(
         executor("driver", None, active=True),
-        executor("1", "Container from a bad node: container_1 on host: node-1. Exit status: 137.\n killed"),
+        executor(
+            "1",
+            "Container from a bad node: container_1 on host: node-1. Exit status: 137.\n killed",
+        ),
         executor("2", "Executor killed by driver."),
         executor("3", "Container container_3 on host: node-1 was preempted."),
         executor("4", "Command exited with code 0"),
@@ -112,7 +128,12 @@ def test_lost_executors_repeated_stages_and_copies_are_named_and_executors_let_g
             "attempts": 2,
             "reason": "FetchFailed(BlockManagerId(1, node-1), shuffleId=0)",
         },
-        {"event": "tasks_repeated", "stage": 0, "tasks": 3, "reason": f"java.io.IOException: {FULL}"},
+        {
+            "event": "tasks_repeated",
+            "stage": 0,
+            "tasks": 3,
+            "reason": f"java.io.IOException: {FULL}",
+        },
         {"event": "speculative_copies", "stage": 1, "tasks": 2},
     ]
 

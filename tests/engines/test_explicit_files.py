@@ -24,11 +24,15 @@ def test_each_file_is_read_once_whatever_its_name_holds(spark: Any, tmp_path: Pa
     for name in names:
         (tmp_path / name).write_text(name + "\n")
     paths = [f"file://{tmp_path}/{name}" for name in names]
-    assert sorted(row.value for row in read_explicit_files(spark, "text", paths).select("value").collect()) == sorted(
-        names
-    )
+    assert sorted(
+        row.value for row in read_explicit_files(spark, "text", paths).select("value").collect()
+    ) == sorted(names)
     assert read_explicit_files(spark, "binaryFile", paths).count() == len(names)
-    assert read_explicit_files(spark, "text", paths[:1]).columns == ["value", "file_path", "file_size"]
+    assert read_explicit_files(spark, "text", paths[:1]).columns == [
+        "value",
+        "file_path",
+        "file_size",
+    ]
 
 
 def test_a_name_that_java_cannot_open_is_refused_by_name() -> None:
@@ -44,7 +48,10 @@ class Listed(LocalFiles):
         self.folders = folders
 
     def list_dir(self, path: str) -> list[Entry]:
-        return [Entry(f"{path}/{name.strip('/')}", name.endswith("/"), 1, 0) for name in self.folders[path[-1]]]
+        return [
+            Entry(f"{path}/{name.strip('/')}", name.endswith("/"), 1, 0)
+            for name in self.folders[path[-1]]
+        ]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +65,9 @@ class Listed(LocalFiles):
         (["p1"], False),
     ],
 )
-def test_a_folder_is_loaded_at_once_only_where_it_holds_nothing_else(names: list[str], is_whole: bool) -> None:
+def test_a_folder_is_loaded_at_once_only_where_it_holds_nothing_else(
+    names: list[str], is_whole: bool
+) -> None:
     files = Listed(a=names, b=["q"])
     paths = ["hdfs://nn/a/p1", "hdfs://nn/a/p2", "hdfs://nn/b/q"]
     assert whole_folders(files, paths) == (["hdfs://nn/a", "hdfs://nn/b"] if is_whole else None)

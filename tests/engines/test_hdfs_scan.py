@@ -1,4 +1,6 @@
-"""Logs that the workers open with a client of HDFS: the rows are those of any other feed, however files are divided."""
+"""Logs that the workers open with a client of HDFS: the rows are those of any other
+feed, however files are divided.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ class Disk:
         return DiskFile(location.removeprefix("file:"))
 
 
-def through_client(spark: SparkSession, files: list[StreamFiles], context: TaskContext, task_bytes: int) -> DataFrame:
+def through_client(
+    spark: SparkSession, files: list[StreamFiles], context: TaskContext, task_bytes: int
+) -> DataFrame:
     parts = [scan_hdfs(spark, one, context, Disk(), task_bytes, context.schema()) for one in files]
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
 
@@ -71,17 +75,32 @@ def test_files_that_the_client_reads_whole_and_divided_give_the_same_rows(
 
 
 def test_a_plain_file_larger_than_a_task_is_divided_evenly_and_no_other() -> None:
-    files = (("hdfs://n/a", 1_000), ("hdfs://n/b.gz", 5_000), ("hdfs://n/c", 1_001), ("hdfs://n/d", 2_999))
+    files = (
+        ("hdfs://n/a", 1_000),
+        ("hdfs://n/b.gz", 5_000),
+        ("hdfs://n/c", 1_001),
+        ("hdfs://n/d", 2_999),
+    )
     found = divide(StreamFiles("aaa", "enr", files), 1_000)
     assert [(one.path[-1], one.start, one.end) for one in found] == [
-        ("c", 0, 500), ("c", 500, None), ("d", 0, 999), ("d", 999, 1999), ("d", 1999, None),
-    ]  # fmt: skip
+        ("c", 0, 500),
+        ("c", 500, None),
+        ("d", 0, 999),
+        ("d", 999, 1999),
+        ("d", 1999, None),
+    ]
     assert divide(StreamFiles("crab", "avro", files), 1_000) == []
 
 
-def test_a_byte_order_mark_is_skipped_at_the_start_of_a_file_only_wherever_it_is_divided(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_skipped_at_the_start_of_a_file_only_wherever_it_is_divided(
+    tmp_path: Path,
+) -> None:
     mark, path = b"\xef\xbb\xbf", tmp_path / "part-0"
-    path.write_bytes(b"\n".join((mark + record(0), mark + record(1), record(2), mark + record(3), mark, record(4))))
+    path.write_bytes(
+        b"\n".join(
+            (mark + record(0), mark + record(1), record(2), mark + record(3), mark, record(4))
+        )
+    )
 
     def counted(*ranges: LineRange) -> tuple[int, list[bytes], int]:
         reader = Reader("cmssw", "json", DAY)
@@ -90,7 +109,11 @@ def test_a_byte_order_mark_is_skipped_at_the_start_of_a_file_only_wherever_it_is
             with open_range(Disk(), one, unpacker) as opened:
                 batches += reader.file(cast("IO[bytes]", opened), one.path)
         malformed = [record.raw for batch in batches for record in batch.malformed]
-        return sum(batch.read for batch in batches), malformed, sum(batch.content_bytes for batch in batches)
+        return (
+            sum(batch.read for batch in batches),
+            malformed,
+            sum(batch.content_bytes for batch in batches),
+        )
 
     whole = counted(LineRange(str(path)))
     assert whole[:2] == (6, [mark + record(1), mark + record(3), mark])
@@ -137,7 +160,9 @@ def test_workers_open_files_of_hdfs_unless_spark_or_its_jvm_shall(
     assert used == ["worker", "worker", "spark", "spark", "spark"]
 
 
-def test_the_client_gets_the_options_that_are_set_and_the_option_of_spark_turns_it_off(spark: SparkSession) -> None:
+def test_the_client_gets_the_options_that_are_set_and_the_option_of_spark_turns_it_off(
+    spark: SparkSession,
+) -> None:
     conf = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
     conf.set("dfs.nameservices", "cms")
     try:

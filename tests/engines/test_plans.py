@@ -1,4 +1,6 @@
-"""The physical plans of a day: the logs are read once, rows move once, and nothing is joined without keys."""
+"""The physical plans of a day: the logs are read once, rows move once, and nothing is
+joined without keys.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ STREAMS = [
 
 def plan_of(rows: DataFrame) -> str:
     """The plan that runs, without what a cached DataFrame was made by."""
-    text = str(rows._jdf.queryExecution().executedPlan().toString())  # no public API gives the plan as text
+    text = str(
+        rows._jdf.queryExecution().executedPlan().toString()
+    )  # no public API gives the plan as text
     lines: list[str] = []
     for line in text.splitlines():
         if "InMemoryRelation" in line:
@@ -49,16 +53,27 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> TaskContext:
     folder = tmp_path_factory.mktemp("snapshots")
     opened(folder / "catalogue", [("/store/a", 1, 1, 1)], [(1, "/x/y/RAW")])
     opened_replicas(folder / "replicas", [(1, "/x/y/RAW#1")], [("/x/y/RAW#1", "T2_X")])
-    return TaskContext(DAY, str(folder / "catalogue"), str(folder / "replicas"), Pseudonyms(b"k" * 32), Reader)
+    return TaskContext(
+        DAY, str(folder / "catalogue"), str(folder / "replicas"), Pseudonyms(b"k" * 32), Reader
+    )
 
 
 def check_has_no_waste(plan: str) -> None:
-    for node in ("CartesianProduct", "BroadcastNestedLoopJoin", "Sort", "SortAggregate", "Window", "BatchEvalPython",
-                 "ArrowEvalPython"):  # fmt: skip
+    for node in (
+        "CartesianProduct",
+        "BroadcastNestedLoopJoin",
+        "Sort",
+        "SortAggregate",
+        "Window",
+        "BatchEvalPython",
+        "ArrowEvalPython",
+    ):
         assert count(plan, node) == 0, plan
 
 
-def test_the_logs_are_read_by_one_python_stage_and_rows_move_once(spark: SparkSession, context: TaskContext) -> None:
+def test_the_logs_are_read_by_one_python_stage_and_rows_move_once(
+    spark: SparkSession, context: TaskContext
+) -> None:
     packing = replace(context, part_numbers=partition_numbers(7))
     plan = plan_of(merged(scan(spark, STREAMS, packing), 7, DAY))
     # The scan, and the merge.
@@ -69,7 +84,9 @@ def test_the_logs_are_read_by_one_python_stage_and_rows_move_once(spark: SparkSe
     check_has_no_waste(plan)
 
 
-def test_the_shuffle_join_has_keys_and_folds_files_before_it_joins(spark: SparkSession, context: TaskContext) -> None:
+def test_the_shuffle_join_has_keys_and_folds_files_before_it_joins(
+    spark: SparkSession, context: TaskContext
+) -> None:
     hashed = scan(spark, STREAMS, TaskContext(DAY, None, None, context.pseudonyms, Reader))
     attached = shuffle_join.attach(
         hashed,
@@ -79,7 +96,13 @@ def test_the_shuffle_join_has_keys_and_folds_files_before_it_joins(spark: SparkS
         spark.createDataFrame([], f"{shuffle_join.DISK_REPLICAS}, unused string"),
     )
     plan = plan_of(merged(attached, 2, DAY))
-    for node in ("CartesianProduct", "BroadcastNestedLoopJoin", "Window", "BatchEvalPython", "ArrowEvalPython"):
+    for node in (
+        "CartesianProduct",
+        "BroadcastNestedLoopJoin",
+        "Window",
+        "BatchEvalPython",
+        "ArrowEvalPython",
+    ):
         assert count(plan, node) == 0, plan
     # The logs, and the merge.
     assert count(plan, "MapInArrow") == 2, plan

@@ -1,4 +1,6 @@
-"""The worker daemon imports what tasks need, and is quiet about connections that a cancelled task's JVM has closed."""
+"""The worker daemon imports what tasks need, and is quiet about connections that a
+cancelled task's JVM has closed.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_a_connection_that_was_closed_leaves_no_trace(
     assert printed(kind(), capsys) == ""
 
 
-@pytest.mark.parametrize("error", [OSError("disk"), ValueError("a bug"), EOFError(), TimeoutError(), MemoryError()])
+@pytest.mark.parametrize(
+    "error", [OSError("disk"), ValueError("a bug"), EOFError(), TimeoutError(), MemoryError()]
+)
 def test_any_other_error_does(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
     said = printed(error, capsys)
     assert said.startswith("Traceback")
@@ -48,7 +52,9 @@ print(gc.get_freeze_count() > 20_000 > len(gc.get_objects()))
 
 
 def test_what_tasks_need_is_imported_and_not_what_is_slow() -> None:
-    ran = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True
+    )
     names, is_left_out_of_collections = ran.stdout.splitlines()
     assert names.split() == ["cmsspark.engines.scan", "cmsspark.sources.reader", "pyarrow.compute"]
     assert is_left_out_of_collections == "True"

@@ -1,4 +1,6 @@
-"""What Spark wraps around an error, and says of a disk, a worker or a file, comes to an error of ours."""
+"""What Spark wraps around an error, and says of a disk, a worker or a file, comes to an
+error of ours.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,11 @@ def test_an_error_of_a_task_comes_back_with_all_its_parts() -> None:
     error = unwrap_cause(RuntimeError(IN_A_WORKER))
     assert isinstance(error, errors.DataError)
     assert (error.problem, error.where, error.found, error.next_step) == (
-        "a gzip file is damaged", "/day/part 0.gz", "cut: short", "fetch it again",
-    )  # fmt: skip
+        "a gzip file is damaged",
+        "/day/part 0.gz",
+        "cut: short",
+        "fetch it again",
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +55,9 @@ def test_an_error_of_a_task_comes_back_with_all_its_parts() -> None:
         ("java.net.ConnectException: Connection refused", 75),
     ],
 )
-def test_a_file_that_spark_cannot_read_is_named_with_the_code_of_its_cause(cause: str, code: int) -> None:
+def test_a_file_that_spark_cannot_read_is_named_with_the_code_of_its_cause(
+    cause: str, code: int
+) -> None:
     error = unwrap_cause(RuntimeError(UNREAD.format("hdfs://nn/day/part%200.gz", cause)))
     assert isinstance(error, errors.CmssparkError)
     assert (error.exit_code, error.where) == (code, "hdfs://nn/day/part%200.gz")
@@ -58,9 +65,13 @@ def test_a_file_that_spark_cannot_read_is_named_with_the_code_of_its_cause(cause
 
 @pytest.mark.parametrize(
     "reason",
-    ["No space left on device", "Disk quota exceeded", "Permission denied",
-     "org.apache.hadoop.hdfs.protocol.DSQuotaExceededException: The DiskSpace quota"],
-)  # fmt: skip
+    [
+        "No space left on device",
+        "Disk quota exceeded",
+        "Permission denied",
+        "org.apache.hadoop.hdfs.protocol.DSQuotaExceededException: The DiskSpace quota",
+    ],
+)
 def test_a_result_that_cannot_be_written_is_73_with_its_place_and_reason(reason: str) -> None:
     error = unwrap_cause(RuntimeError(UNWRITTEN.format(reason)))
     assert isinstance(error, errors.OutputError)
@@ -74,13 +85,17 @@ def test_no_room_for_shuffled_rows_is_73() -> None:
 
 
 def test_a_worker_that_is_gone_may_be_tried_again() -> None:
-    error = unwrap_cause(RuntimeError("SparkException: Python worker exited unexpectedly (crashed): EOFError"))
+    error = unwrap_cause(
+        RuntimeError("SparkException: Python worker exited unexpectedly (crashed): EOFError")
+    )
     assert isinstance(error, errors.NotReady)
     assert error.exit_code == 75
 
 
 def test_a_sum_beyond_64_bits_is_the_datas() -> None:
-    assert isinstance(unwrap_cause(RuntimeError("[ARITHMETIC_OVERFLOW] long overflow")), errors.DataError)
+    assert isinstance(
+        unwrap_cause(RuntimeError("[ARITHMETIC_OVERFLOW] long overflow")), errors.DataError
+    )
 
 
 def test_any_other_error_stays_what_it_is() -> None:
@@ -117,7 +132,9 @@ def test_an_application_that_ends_under_its_job_may_be_tried_again(text: str) ->
 
 
 def test_a_refused_connection_of_a_task_is_none_of_these() -> None:
-    error = RuntimeError("Job aborted: java.net.ConnectException: Call to nn:8020 failed: Connection refused")
+    error = RuntimeError(
+        "Job aborted: java.net.ConnectException: Call to nn:8020 failed: Connection refused"
+    )
     assert unwrap_cause(error) is error
 
 
@@ -137,10 +154,18 @@ def test_a_refused_connection_of_a_task_is_none_of_these() -> None:
             78,
             "127.0.0.9:38347",
         ),
-        ("X: Max number of executor failures\n\tat x.YarnClientSchedulerBackend.waitForApplication(Y)", 75, None),
+        (
+            "X: Max number of executor failures\n\tat x.YarnClientSchedulerBackend.waitForApplication(Y)",
+            75,
+            None,
+        ),
         ("IllegalStateException: Cannot call methods on a stopped SparkContext.", 75, None),
         ("The YARN application has already ended! It might have been killed", 75, None),
-        ("java.util.ConcurrentModificationException\n\tat java.util.ArrayList$ArrayListSpliterator", 75, None),
+        (
+            "java.util.ConcurrentModificationException\n\tat java.util.ArrayList$ArrayListSpliterator",
+            75,
+            None,
+        ),
     ],
 )
 def test_a_session_that_yarn_did_not_start_is_reported_with_what_to_change(

@@ -67,9 +67,15 @@ def tasks(folder: Path, *texts: str) -> list[Task]:
     return found
 
 
-def test_all_tasks_are_read_and_each_process_hands_over_a_stream_once(tmp_path: Path, context: TaskContext) -> None:
+def test_all_tasks_are_read_and_each_process_hands_over_a_stream_once(
+    tmp_path: Path, context: TaskContext
+) -> None:
     with WorkerPool(2) as pool:
-        rows = [row for batch in pool.scan(tasks(tmp_path, *"1234567"), context) for row in batch.to_pylist()]
+        rows = [
+            row
+            for batch in pool.scan(tasks(tmp_path, *"1234567"), context)
+            for row in batch.to_pylist()
+        ]
     accesses = [row for row in rows if row["kind"] == "access"]
     assert sum(row["nacc"] for row in accesses) == 7
     assert sum(row["read_bytes"] for row in accesses) == 28
@@ -93,12 +99,20 @@ def test_what_was_read_is_counted_while_it_runs_where_live_metrics_are_wanted(
         with WorkerPool(2) as pool:
             list(pool.scan([*todo[:6], earlier], context))
         counts = json.loads(file.read_text())
-        assert counts == {"records_read": expected, "input_files": expected, "input_bytes": 15 * expected // 6}
+        assert counts == {
+            "records_read": expected,
+            "input_files": expected,
+            "input_bytes": 15 * expected // 6,
+        }
 
 
-def test_more_processes_than_tasks_and_no_tasks_at_all(tmp_path: Path, context: TaskContext) -> None:
+def test_more_processes_than_tasks_and_no_tasks_at_all(
+    tmp_path: Path, context: TaskContext
+) -> None:
     with WorkerPool(3) as pool:
-        rows = [row for batch in pool.scan(tasks(tmp_path, "5"), context) for row in batch.to_pylist()]
+        rows = [
+            row for batch in pool.scan(tasks(tmp_path, "5"), context) for row in batch.to_pylist()
+        ]
     assert [row["read_bytes"] for row in rows if row["kind"] == "access"] == [5]
     with WorkerPool(2) as pool:
         assert list(pool.scan([], context)) == []
@@ -110,7 +124,9 @@ def _half(number: int) -> tuple[float, int]:
     return number / 2, os.getpid()
 
 
-def test_other_work_is_shared_and_its_results_come_in_order(tmp_path: Path, context: TaskContext) -> None:
+def test_other_work_is_shared_and_its_results_come_in_order(
+    tmp_path: Path, context: TaskContext
+) -> None:
     with WorkerPool(2) as pool:
         found = pool.map(_half, range(20))
         assert [half for half, _ in found] == [number / 2 for number in range(20)]
@@ -128,7 +144,9 @@ def test_an_error_of_ours_crosses_whole(tmp_path: Path, context: TaskContext) ->
     assert caught.value.next_step == "fetch it"
 
 
-def test_a_file_that_is_gone_or_closed_to_us_is_named(tmp_path: Path, context: TaskContext) -> None:
+def test_a_file_that_is_gone_or_closed_to_us_is_named(
+    tmp_path: Path, context: TaskContext
+) -> None:
     with WorkerPool(1) as pool, pytest.raises(DataError, match="cannot be read") as caught:
         list(pool.scan([Task("aaa", "enr", (str(tmp_path / "none"),))], context))
     assert caught.value.where == str(tmp_path / "none")
@@ -141,7 +159,13 @@ def test_a_file_that_is_gone_or_closed_to_us_is_named(tmp_path: Path, context: T
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(errno.EIO, 65), (errno.ESTALE, 75), (errno.ENOENT, 65), (errno.EISDIR, 65), (errno.EACCES, 77)],
+    [
+        (errno.EIO, 65),
+        (errno.ESTALE, 75),
+        (errno.ENOENT, 65),
+        (errno.EISDIR, 65),
+        (errno.EACCES, 77),
+    ],
 )
 def test_an_error_of_the_system_in_a_reader_has_its_code(
     number: int, code: int, tmp_path: Path, context: TaskContext
@@ -172,12 +196,19 @@ def _fails_with(number: int) -> None:
     raise OSError(number, "of the system", "/cache/of/a/task")
 
 
-def test_an_error_that_is_none_of_ours_brings_its_trace(tmp_path: Path, context: TaskContext) -> None:
-    with WorkerPool(2) as pool, pytest.raises(WorkerFailed, match=r"(?s)in file.*ZeroDivisionError: of a reader"):
+def test_an_error_that_is_none_of_ours_brings_its_trace(
+    tmp_path: Path, context: TaskContext
+) -> None:
+    with (
+        WorkerPool(2) as pool,
+        pytest.raises(WorkerFailed, match=r"(?s)in file.*ZeroDivisionError: of a reader"),
+    ):
         list(pool.scan(tasks(tmp_path, "bug"), context))
 
 
-def test_a_process_that_is_killed_is_reported_and_may_be_tried_again(tmp_path: Path, context: TaskContext) -> None:
+def test_a_process_that_is_killed_is_reported_and_may_be_tried_again(
+    tmp_path: Path, context: TaskContext
+) -> None:
     with WorkerPool(2) as pool, pytest.raises(NotReady, match="was killed") as caught:
         list(pool.scan(tasks(tmp_path, "killed", "1"), context))
     assert "SIGKILL" in str(caught.value.found)

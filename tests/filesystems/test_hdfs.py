@@ -1,4 +1,6 @@
-"""Files of HDFS opened by Python: the ranges of a file hold each line once, and errors keep their codes."""
+"""Files of HDFS opened by Python: the ranges of a file hold each line once, and errors
+keep their codes.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, SettingsError
+from cmsspark.base.errors import (
+    CmssparkError,
+    DataError,
+    InputMissing,
+    NotAllowed,
+    NotReady,
+    SettingsError,
+)
 from cmsspark.filesystems import hdfs
-from cmsspark.filesystems.hdfs import HdfsClient, LineRange, RangeStream, hdfs_errors, open_range, open_whole
+from cmsspark.filesystems.hdfs import (
+    HdfsClient,
+    LineRange,
+    RangeStream,
+    hdfs_errors,
+    open_range,
+    open_whole,
+)
 from cmsspark.filesystems.storage import RangeFile
 
 
@@ -47,15 +63,22 @@ class OneFile:
 
 
 def pieces(content: bytes, cuts: list[int], chunk: int) -> list[bytes]:
-    """What each of the ranges between the cuts reads, without the BOM before those that are not the first."""
+    """What each of the ranges between the cuts reads, without the BOM before those that
+    are not the first.
+    """
     starts = [0, *cuts]
-    ranges = [LineRange("hdfs://n/f", start, end) for start, end in zip(starts, [*cuts, None], strict=True)]
+    ranges = [
+        LineRange("hdfs://n/f", start, end)
+        for start, end in zip(starts, [*cuts, None], strict=True)
+    ]
     read = [open_range(OneFile(Stored(content, chunk)), one).read() for one in ranges]
     return [read[0], *(piece.removeprefix(b"\xef\xbb\xbf") for piece in read[1:])]
 
 
 @given(
-    st.lists(st.sampled_from([b"", b"a", b"bc", b"\r", b"0123456789"]), max_size=12).map(b"\n".join),
+    st.lists(st.sampled_from([b"", b"a", b"bc", b"\r", b"0123456789"]), max_size=12).map(
+        b"\n".join
+    ),
     st.lists(st.integers(min_value=1, max_value=60), max_size=5, unique=True).map(sorted),
     st.integers(min_value=1, max_value=30),
 )
@@ -71,7 +94,9 @@ def test_the_ranges_of_a_file_hold_each_of_its_lines_once_and_whole(
         assert not piece or not rest or piece.endswith(b"\n")
 
 
-@pytest.mark.parametrize(("cut", "first"), [(1, b"ab\n"), (2, b"ab\n"), (3, b"ab\n"), (4, b"ab\ncd\n")])
+@pytest.mark.parametrize(
+    ("cut", "first"), [(1, b"ab\n"), (2, b"ab\n"), (3, b"ab\n"), (4, b"ab\ncd\n")]
+)
 def test_a_line_belongs_to_the_range_in_which_it_begins(cut: int, first: bytes) -> None:
     assert pieces(b"ab\ncd\nef", [cut], chunk=2) == [first, b"ab\ncd\nef".removeprefix(first)]
 
@@ -80,7 +105,9 @@ def test_a_range_reads_no_further_than_its_last_line() -> None:
     stored = Stored(b"x" * 10 + b"\n" + b"y" * 1_000, chunk=4)
     asked = []
 
-    def counting(offset: int, count: int, plain: Any = stored.read_range_stream) -> Iterator[bytes]:
+    def counting(
+        offset: int, count: int, plain: Any = stored.read_range_stream
+    ) -> Iterator[bytes]:
         for chunk in plain(offset, count):
             asked.append(chunk)
             yield chunk
@@ -114,7 +141,9 @@ def test_a_stream_fills_what_it_is_given_and_goes_back_to_its_start_once() -> No
 
 @pytest.mark.parametrize("chunk", [1, 4])
 @pytest.mark.parametrize("start", [0, 3])
-def test_a_range_can_go_back_once_its_packing_is_told_however_short_its_first_chunk_is(start: int, chunk: int) -> None:
+def test_a_range_can_go_back_once_its_packing_is_told_however_short_its_first_chunk_is(
+    start: int, chunk: int
+) -> None:
     content = b"ab\n" + b"cd\n" * 10
     with open_range(OneFile(Stored(content, chunk)), LineRange("f", start)) as stream:
         head = stream.read(10)
@@ -126,13 +155,17 @@ def test_a_range_can_go_back_once_its_packing_is_told_however_short_its_first_ch
 #: What the client raises, as it was seen on a real HDFS, and what becomes of it.
 ERRORS = [
     (FileNotFoundError("File does not exist: /x\n\tat org.apache.hadoop"), InputMissing),
-    (RuntimeError('RPCError("org.apache.hadoop.security.AccessControlException", "Permission denied: user=a\\n\\tat'),
-     NotAllowed),
+    (
+        RuntimeError(
+            'RPCError("org.apache.hadoop.security.AccessControlException", "Permission denied: user=a\\n\\tat'
+        ),
+        NotAllowed,
+    ),
     (RuntimeError('InvalidArgument("No NameNode hosts found")'), SettingsError),
     (RuntimeError("ChecksumError"), DataError),
     (OSError("Connection refused (os error 111)"), NotReady),
     (RuntimeError('DataTransferError("all replicas failed")'), NotReady),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("error", "kind"), ERRORS)
@@ -146,7 +179,11 @@ def test_an_error_of_the_client_has_the_code_of_ours_and_no_java_trace(
     with pytest.raises(kind) as raised:
         RangeStream("hdfs://n/x", failing()).read()
     assert raised.value.where == "hdfs://n/x"
-    assert raised.value.found and "\tat" not in raised.value.found and "\\tat" not in raised.value.found
+    assert (
+        raised.value.found
+        and "\tat" not in raised.value.found
+        and "\\tat" not in raised.value.found
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,12 +198,16 @@ def test_a_missing_ticket_or_an_old_token_is_77(text: str) -> None:
         raise RuntimeError(text)
 
 
-def test_an_executor_without_the_client_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executor_without_the_client_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "hdfs_native", None)
     hdfs._connected.cache_clear()
     with pytest.raises(SettingsError) as raised:
         HdfsClient(()).open("hdfs://n:1/x")
-    assert "cmsspark[hdfs]" in str(raised.value.next_step) and hdfs.CLIENT_KEY in str(raised.value.next_step)
+    assert "cmsspark[hdfs]" in str(raised.value.next_step) and hdfs.CLIENT_KEY in str(
+        raised.value.next_step
+    )
 
 
 def test_no_answer_is_no_damage() -> None:
@@ -179,7 +220,9 @@ def test_no_answer_is_no_damage() -> None:
     st.lists(st.tuples(st.integers(0, 250), st.integers(0, 250)), max_size=10),
     st.integers(min_value=1, max_value=30),
 )
-def test_a_file_is_read_at_any_place(content: bytes, reads: list[tuple[int, int]], read_ahead: int) -> None:
+def test_a_file_is_read_at_any_place(
+    content: bytes, reads: list[tuple[int, int]], read_ahead: int
+) -> None:
     opened = io.BufferedReader(RangeFile(len(content), Stored(content).read_range), read_ahead)
     for place, count in reads:
         assert opened.seek(place) == place
@@ -192,6 +235,9 @@ def test_an_error_while_a_file_is_read_keeps_its_code() -> None:
         def read_range(self, offset: int, count: int) -> bytes:
             raise RuntimeError("No available DataNode")
 
-    with open_whole(OneFile(Gone(b"abc")), "hdfs://n/f") as opened, pytest.raises(NotReady) as caught:
+    with (
+        open_whole(OneFile(Gone(b"abc")), "hdfs://n/f") as opened,
+        pytest.raises(NotReady) as caught,
+    ):
         opened.read(1)
     assert caught.value.where == "hdfs://n/f"

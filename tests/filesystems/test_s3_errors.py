@@ -50,7 +50,9 @@ STORE = "s3a://popularity/store"
         ),
     ],
 )
-def test_an_error_names_what_to_do(name: str, reason: str, kind: type[CmssparkError], next_step: str) -> None:
+def test_an_error_names_what_to_do(
+    name: str, reason: str, kind: type[CmssparkError], next_step: str
+) -> None:
     error = convert_s3_error(STORE, name, reason)
     assert type(error) is kind
     assert (error.where, next_step in str(error.next_step)) == (STORE, True)
@@ -69,9 +71,13 @@ def test_a_bucket_that_is_missing_is_no_missing_file(monkeypatch: pytest.MonkeyP
             raise self.error
 
     files = HadoopFiles.__new__(HadoopFiles)
-    monkeypatch.setattr(files, "_open", lambda path: (System(InputMissing("no such file", where=path)), path))
+    monkeypatch.setattr(
+        files, "_open", lambda path: (System(InputMissing("no such file", where=path)), path)
+    )
     assert files.stat(STORE) is None
-    missing = convert_s3_error(STORE, "org.apache.hadoop.fs.s3a.UnknownStoreException", "NoSuchBucketException: (404)")
+    missing = convert_s3_error(
+        STORE, "org.apache.hadoop.fs.s3a.UnknownStoreException", "NoSuchBucketException: (404)"
+    )
     assert isinstance(missing, InputMissing)
     monkeypatch.setattr(files, "_open", lambda path: (System(missing), path))
     with pytest.raises(BucketMissing, match="the address names no bucket"):
@@ -90,7 +96,9 @@ def test_spark_without_the_client_of_s3_says_what_to_install(spark: object) -> N
     assert "spark.jars.packages" in str(caught.value.next_step)
 
 
-def test_a_session_that_looks_at_files_takes_the_jars_of_their_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_looks_at_files_takes_the_jars_of_their_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from cmsspark.settings.settings import load_settings
 
     made: dict[str, str] = {}
@@ -102,7 +110,10 @@ def test_a_session_that_looks_at_files_takes_the_jars_of_their_client(monkeypatc
         "spark.hadoop.fs.s3a.endpoint": "http://127.0.0.1:9",
         "spark.hadoop.fs.s3a.retry.limit": "1",
     }
-    settings = replace(load_settings(environ={"HOME": "/nowhere"}), spark={**wanted, "spark.executor.memory": "8g"})
+    settings = replace(
+        load_settings(environ={"HOME": "/nowhere"}),
+        spark={**wanted, "spark.executor.memory": "8g"},
+    )
     session.small_session("test", settings)
     assert made.items() >= wanted.items()
     assert made["spark.hadoop.fs.s3a.attempts.maximum"] == "2"

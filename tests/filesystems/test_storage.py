@@ -12,7 +12,15 @@ import pytest
 from cmsspark.base.errors import InputMissing, OutputError, SettingsError, UsageError
 from cmsspark.filesystems.hadoop import HadoopFiles
 from cmsspark.filesystems.opening import files_for
-from cmsspark.filesystems.storage import Files, LocalFiles, absolute, is_local, is_same_place, join, local_path
+from cmsspark.filesystems.storage import (
+    Files,
+    LocalFiles,
+    absolute,
+    is_local,
+    is_same_place,
+    join,
+    local_path,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +65,14 @@ def test_two_locations_are_compared_as_places(
 
 @pytest.mark.parametrize(
     ("location", "local"),
-    [("/a", True), ("a/b", True), ("file:/a", True), ("file:///a", True), ("hdfs://nn/a", False), ("s3a://b/a", False)],
+    [
+        ("/a", True),
+        ("a/b", True),
+        ("file:/a", True),
+        ("file:///a", True),
+        ("hdfs://nn/a", False),
+        ("s3a://b/a", False),
+    ],
 )
 def test_plain_paths_and_file_uris_are_local(location: str, local: bool) -> None:
     assert is_local(location) is local
@@ -66,10 +81,14 @@ def test_plain_paths_and_file_uris_are_local(location: str, local: bool) -> None
 @pytest.mark.parametrize(
     ("location", "place"),
     [
-        ("/a b%20", "/a b%20"), ("file:/a%20b", "/a b"), ("file:///a%25b", "/a%b"), ("file://localhost/a", "/a"),
-        ("rel/x", "rel/x"), ("file:///", "/"),
+        ("/a b%20", "/a b%20"),
+        ("file:/a%20b", "/a b"),
+        ("file:///a%25b", "/a%b"),
+        ("file://localhost/a", "/a"),
+        ("rel/x", "rel/x"),
+        ("file:///", "/"),
     ],
-)  # fmt: skip
+)
 def test_a_path_is_taken_as_it_is_and_a_uri_unquoted(location: str, place: str) -> None:
     assert local_path(location) == place
 
@@ -108,8 +127,10 @@ def test_a_folder_is_listed_by_name_with_dangling_links_reported(tmp_path: Path)
     os.utime(tmp_path / "b", (1, 1.5))
     listed = LOCAL.list_dir(str(tmp_path))
     assert [(entry.name, entry.is_dir, entry.size) for entry in listed if not entry.is_dir] == [
-        ("b", False, 3), ("c", False, -1), ("d", False, 3),
-    ]  # fmt: skip
+        ("b", False, 3),
+        ("c", False, -1),
+        ("d", False, 3),
+    ]
     assert [entry.name for entry in listed] == ["a", "b", "c", "d"]
     assert listed[1].mtime_ms == 1500
 
@@ -146,14 +167,18 @@ def test_deleting_a_link_leaves_what_it_leads_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"), [("plain", "file://{}/plain"), ("a b", "{}/a b"), ("a%20", "{}/a%20"), ("é", "{}/é")]
+    ("name", "shown"),
+    [("plain", "file://{}/plain"), ("a b", "{}/a b"), ("a%20", "{}/a%20"), ("é", "{}/é")],
 )
-def test_a_location_is_shown_so_that_readers_take_it_as_it_is(tmp_path: Path, name: str, shown: str) -> None:
+def test_a_location_is_shown_so_that_readers_take_it_as_it_is(
+    tmp_path: Path, name: str, shown: str
+) -> None:
     assert LOCAL.uri(str(tmp_path / name)) == shown.format(tmp_path)
     assert LOCAL.uri((tmp_path / name).as_uri()) == shown.format(tmp_path)
 
 
-# The same by Hadoop ------------------------------------------------------------------------------------------------
+# The same by Hadoop
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -162,19 +187,32 @@ def hadoop(spark: SparkSession) -> Files:
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "a%20b", "é{x}*"])
-def test_hadoop_lists_reads_writes_replaces_and_deletes(hadoop: Files, tmp_path: Path, name: str) -> None:
+def test_hadoop_lists_reads_writes_replaces_and_deletes(
+    hadoop: Files, tmp_path: Path, name: str
+) -> None:
     folder = f"file://{tmp_path}/{name}"
     hadoop.make_dirs(f"{folder}/deep/er")
     hadoop.write_bytes(f"{folder}/file", b"one\x00\xff")
     assert (tmp_path / name / "file").read_bytes() == b"one\x00\xff"
     hadoop.write_bytes(f"{folder}/file", b"two")
     assert hadoop.read_bytes(f"{folder}/file") == b"two"
-    assert [hadoop.read_range(f"{folder}/file", 1, count) for count in (1, 2, 100)] == [b"w", b"wo", b"wo"]
+    assert [hadoop.read_range(f"{folder}/file", 1, count) for count in (1, 2, 100)] == [
+        b"w",
+        b"wo",
+        b"wo",
+    ]
     hadoop.write_bytes(f"{folder}/other", b"")
     assert hadoop.read_bytes(f"{folder}/other") == b""
     listed = hadoop.list_dir(folder)
-    assert [(entry.name, entry.is_dir) for entry in listed] == [("deep", True), ("file", False), ("other", False)]
-    assert (listed[1].size, listed[1].mtime_ms // 1000) == (3, int((tmp_path / name / "file").stat().st_mtime))
+    assert [(entry.name, entry.is_dir) for entry in listed] == [
+        ("deep", True),
+        ("file", False),
+        ("other", False),
+    ]
+    assert (listed[1].size, listed[1].mtime_ms // 1000) == (
+        3,
+        int((tmp_path / name / "file").stat().st_mtime),
+    )
     assert hadoop.stat(listed[1].path) == listed[1]
     assert hadoop.read_bytes(listed[1].path) == b"two"
     hadoop.replace(f"{folder}/file", f"{folder}/other")
@@ -211,8 +249,12 @@ def test_hadoop_reports_what_cannot_be_written(hadoop: Files, tmp_path: Path) ->
         assert error.value.exit_code == 73
 
 
-@pytest.mark.parametrize("location", ["hdfs://no-such-name-service/x", "hdfs:///x", "nothing://x/y"])
-def test_a_location_that_needs_another_configuration_is_reported(hadoop: Files, location: str) -> None:
+@pytest.mark.parametrize(
+    "location", ["hdfs://no-such-name-service/x", "hdfs:///x", "nothing://x/y"]
+)
+def test_a_location_that_needs_another_configuration_is_reported(
+    hadoop: Files, location: str
+) -> None:
     with pytest.raises(SettingsError) as error:
         hadoop.stat(location)
     assert error.value.where == location
@@ -230,14 +272,17 @@ def test_hadoop_lists_a_large_folder_by_few_calls(
     this_thread = threading.get_ident()
 
     def counted(self: Any, command: str, *given: Any, **more: Any) -> Any:
-        # A thread of Py4J tells the JVM of each Java object that Python has freed, those of earlier tests among them.
+        # A thread of Py4J tells the JVM of each Java object that Python has freed,
+        # those of earlier tests among them.
         if threading.get_ident() == this_thread:
             calls.append(command)
         return send(self, command, *given, **more)
 
     monkeypatch.setattr(client, "send_command", counted)
     listed = hadoop.list_dir(f"file://{tmp_path}")
-    assert sorted((entry.name, entry.size) for entry in listed) == sorted((f"part {n}", n) for n in range(100))
+    assert sorted((entry.name, entry.size) for entry in listed) == sorted(
+        (f"part {n}", n) for n in range(100)
+    )
     assert len(calls) < 200, calls
 
 

@@ -22,9 +22,11 @@ Row = list[str | None]
 
 
 def csv_rows(text: str) -> Iterator[Row]:
-    r"""Rule 19: fields between commas, rows between newlines; text in `"` is taken whole; `\` escapes; `null` is null.
+    r"""Rule 19: fields between commas, rows between newlines; text in `"` is taken
+    whole; `\` escapes; `null` is null.
 
-    One character at a time: a field that is opened by a quote ends at the next quote that is not escaped.
+    One character at a time: a field that is opened by a quote ends at the next quote
+    that is not escaped.
     """
     row: Row = []
     value: list[str] = []
@@ -127,7 +129,10 @@ def build(
         lfn, file_id = row["logical_file_name"], int(row["file_id"] or -1)
         if lfn is not None and file_id > newest.get(lfn, -1):
             newest[lfn] = file_id
-            found.files[lfn] = (dataset, None if row["block_id"] is None else blocks.get(row["block_id"]))
+            found.files[lfn] = (
+                dataset,
+                None if row["block_id"] is None else blocks.get(row["block_id"]),
+            )
     for row in replicas_table:
         site, kind = site_and_kind(row["node_name"] or "")
         if kind == "disk" and int(row["br_node_files"] or 0) > 0 and row["block_name"] is not None:

@@ -22,7 +22,9 @@ def read_close(line: bytes) -> Record:
     except (NotJson, IllTyped) as error:
         raise Malformed(str(error)) from None
     assert record is not None
-    return Record(**{**record.__dict__, "delivered": None if delivered is None else day_named(delivered)})
+    return Record(
+        **{**record.__dict__, "delivered": None if delivered is None else day_named(delivered)}
+    )
 
 
 def _close(data: Object) -> Record:

@@ -14,11 +14,24 @@ from tests.oracle.jobs import JobRecord, _hours, order, read_job
 from tests.oracle.records import Malformed, _object, day_named, needed
 from tests.oracle.strict_json import Value, parse_object
 
-TEXTS = ("CMS_JobType", "Workflow", "WMAgent_RequestName", "ScheddName", "Tier", "MachineAttrCMSSubSiteName0")
+TEXTS = (
+    "CMS_JobType",
+    "Workflow",
+    "WMAgent_RequestName",
+    "ScheddName",
+    "Tier",
+    "MachineAttrCMSSubSiteName0",
+)
 NUMBERS = (
-    "RequestCpus", "CoreHr", "CommittedCoreHr", "CommittedWallClockHr", "MaxWallTimeMins", "ChirpCMSSWReadTimeMsecs",
-    "ChirpCMSSWElapsed", "HS06CpuTimeHr",
-)  # fmt: skip
+    "RequestCpus",
+    "CoreHr",
+    "CommittedCoreHr",
+    "CommittedWallClockHr",
+    "MaxWallTimeMins",
+    "ChirpCMSSWReadTimeMsecs",
+    "ChirpCMSSWElapsed",
+    "HS06CpuTimeHr",
+)
 FLAGS = ("CpuEffOutlier", "JobFailed")
 Key = tuple[str | None, ...]
 
@@ -44,7 +57,9 @@ def read(line: bytes) -> Costs:
     try:
         for value in parse_object(line).all("data"):
             data = _object(value)
-            more: dict[str, object] = {name: needed(data, name, fields.text) or None for name in TEXTS}
+            more: dict[str, object] = {
+                name: needed(data, name, fields.text) or None for name in TEXTS
+            }
             more |= {name: needed(data, name, _hours) for name in NUMBERS}
             more |= {name: needed(data, name, _flag) for name in FLAGS}
     except IllTyped as error:
@@ -79,9 +94,14 @@ def outcome(costs: Costs) -> str:
 
 
 HPC = {
-    "T3_US_ANL": "ANL", "T3_US_Anvil": "ANVIL", "T3_US_NERSC": "NERSC", "T3_US_OSG": "OSG", "T3_US_PSC": "PSC",
-    "T3_US_SDSC": "SDSC", "T3_US_TACC": "TACC",
-}  # fmt: skip
+    "T3_US_ANL": "ANL",
+    "T3_US_Anvil": "ANVIL",
+    "T3_US_NERSC": "NERSC",
+    "T3_US_OSG": "OSG",
+    "T3_US_PSC": "PSC",
+    "T3_US_SDSC": "SDSC",
+    "T3_US_TACC": "TACC",
+}
 
 
 def hpc(site: str, subsite: str | None) -> str | None:
@@ -125,7 +145,12 @@ def count(lines: Iterable[bytes], day: date, before: Iterable[bytes]) -> CostDay
             continue
         records.append(record)
     _running(result, records, day)
-    earlier = set(_ended([record for line in before if (record := _read(line, day - timedelta(days=1)))], Counter()))
+    earlier = set(
+        _ended(
+            [record for line in before if (record := _read(line, day - timedelta(days=1)))],
+            Counter(),
+        )
+    )
     for job_id, of_job in _ended(records, result.bins).items():
         is_new = job_id not in earlier
         result.bins["repeated"] += len(of_job) - is_new
@@ -168,25 +193,38 @@ def _add(result: CostDay, costs: Costs, day: date) -> None:
     job, more = costs.job, costs.more
     tier = str(more["Tier"] or "").upper()
     key = (
-        _type(job), str(more["CMS_JobType"] or "unknown"), more["Workflow"], more["WMAgent_RequestName"], job.site_name,
-        more["MachineAttrCMSSubSiteName0"], tier if tier in ("T0", "T1", "T2", "T3") else "unknown", outcome(costs),
-    )  # fmt: skip
+        _type(job),
+        str(more["CMS_JobType"] or "unknown"),
+        more["Workflow"],
+        more["WMAgent_RequestName"],
+        job.site_name,
+        more["MachineAttrCMSSubSiteName0"],
+        tier if tier in ("T0", "T1", "T2", "T3") else "unknown",
+        outcome(costs),
+    )
     row: dict = result.efficiency.setdefault(key, {"schedds": set(), "users": set()})  # type: ignore[arg-type,type-arg]
     assert job.wall is not None
     committed = _ms(more["CommittedWallClockHr"])
     has_max = more["MaxWallTimeMins"] is not None and more["CommittedWallClockHr"] is not None
-    has_chirp = more["ChirpCMSSWReadTimeMsecs"] is not None and more["ChirpCMSSWElapsed"] is not None
+    has_chirp = (
+        more["ChirpCMSSWReadTimeMsecs"] is not None and more["ChirpCMSSWElapsed"] is not None
+    )
     for name, value in {
-        "job_count": 1, "core_sum_milli": _half_up(_cores(costs) * 1000), "cpu_ms": _ms(job.cpu),
+        "job_count": 1,
+        "core_sum_milli": _half_up(_cores(costs) * 1000),
+        "cpu_ms": _ms(job.cpu),
         "wall_ms": _ms(job.wall),
-        "core_ms": _half_up(job.wall * _cores(costs) * 3_600_000), "committed_core_ms": _ms(more["CommittedCoreHr"]),
-        "committed_wall_ms": committed, "hs06_cpu_ms": _ms(more["HS06CpuTimeHr"]),
+        "core_ms": _half_up(job.wall * _cores(costs) * 3_600_000),
+        "committed_core_ms": _ms(more["CommittedCoreHr"]),
+        "committed_wall_ms": committed,
+        "hs06_cpu_ms": _ms(more["HS06CpuTimeHr"]),
         "read_ms": _half_up(float(str(more["ChirpCMSSWReadTimeMsecs"]))) if has_chirp else 0,
         "elapsed_ms": _half_up(float(str(more["ChirpCMSSWElapsed"])) * 1000) if has_chirp else 0,
-        "hs06_job_count": more["HS06CpuTimeHr"] is not None, "chirps": has_chirp,
+        "hs06_job_count": more["HS06CpuTimeHr"] is not None,
+        "chirps": has_chirp,
         "max_wall_ms": _half_up(float(str(more["MaxWallTimeMins"])) * 60_000) if has_max else 0,
         "committed_with_max_ms": committed if has_max else 0,
-    }.items():  # fmt: skip
+    }.items():
         row[name] = row.get(name, 0) + int(value)
     row["schedds"] |= {more["ScheddName"]} - {None}
     row["users"] |= {job.user_name} - {None}
@@ -211,7 +249,14 @@ def _running(result: CostDay, records: Iterable[Costs], day: date) -> None:
         windows.add(window)
         if job.status == "Running":
             subsite = costs.more["MachineAttrCMSSubSiteName0"]
-            key = (job.site_name, subsite, hpc(job.site_name, subsite), _type(job), window, job.job_id)  # type: ignore[arg-type]
+            key = (
+                job.site_name,
+                subsite,
+                hpc(job.site_name, subsite),
+                _type(job),
+                window,
+                job.job_id,
+            )  # type: ignore[arg-type]
             largest[key] = max(largest.get(key, 0.0), _cores(costs))
     for (*place, window, _), cores in largest.items():
         hour = int(str(window)) // 5

@@ -55,7 +55,9 @@ class StreamCount:
         }
 
 
-def count_record(decode: Callable[[], Record], day: date, catalogue: Catalogue, into: StreamCount) -> None:
+def count_record(
+    decode: Callable[[], Record], day: date, catalogue: Catalogue, into: StreamCount
+) -> None:
     """Put one record into its bin and, where it matched, its access among the accesses."""
     try:
         record = decode()
@@ -75,7 +77,9 @@ def access_of(record: Record, catalogue: Catalogue) -> Access:
     """The access of a matched record, with the facts that the dumps add."""
     remote = record.remote
     if remote == BY_REPLICA:
-        remote = None if record.site == "unknown" else not catalogue.on_disk(record.lfn, record.site)
+        remote = (
+            None if record.site == "unknown" else not catalogue.on_disk(record.lfn, record.site)
+        )
     assert remote is None or isinstance(remote, bool)
     return Access(
         catalogue.files[record.lfn][0],
@@ -124,7 +128,9 @@ def count_day(root: Path, day: date, streams: tuple[str, ...] = STREAMS) -> DayC
     """Count the day under a root folder in the layout of production."""
     catalogue = read_catalogue(root, day)
     counted = {stream: count_stream(root, stream, day, catalogue) for stream in streams}
-    return DayCount(counted, report_rows(counted, day), partial_rows(counted, day), pair_rows(counted, day))
+    return DayCount(
+        counted, report_rows(counted, day), partial_rows(counted, day), pair_rows(counted, day)
+    )
 
 
 def partial_rows(counted: dict[str, StreamCount], day: date) -> list[dict[str, object]]:
@@ -132,7 +138,9 @@ def partial_rows(counted: dict[str, StreamCount], day: date) -> list[dict[str, o
     groups: dict[tuple[Cell, str | None], list[Access]] = {}
     for cell, access in _cells(counted):
         groups.setdefault((cell, access.user), []).append(access)
-    return [{**_key(cell, day), "user": user, **_sums(group)} for (cell, user), group in groups.items()]
+    return [
+        {**_key(cell, day), "user": user, **_sums(group)} for (cell, user), group in groups.items()
+    ]
 
 
 def report_rows(counted: dict[str, StreamCount], day: date) -> list[dict[str, object]]:
@@ -140,11 +148,16 @@ def report_rows(counted: dict[str, StreamCount], day: date) -> list[dict[str, ob
     groups: dict[Cell, list[Access]] = {}
     for cell, access in _cells(counted):
         groups.setdefault(cell, []).append(access)
-    return [{**_key(cell, day), **_sums(group), **_facts(cell, group, day)} for cell, group in groups.items()]
+    return [
+        {**_key(cell, day), **_sums(group), **_facts(cell, group, day)}
+        for cell, group in groups.items()
+    ]
 
 
 def pair_rows(counted: dict[str, StreamCount], day: date) -> list[dict[str, object]]:
-    """Rule 63: one row for each (data tier, reader's site, source site) of AAA, the stream that names both sites."""
+    """Rule 63: one row for each (data tier, reader's site, source site) of AAA, the
+    stream that names both sites.
+    """
     groups: dict[tuple[str | None, str | None, str | None], list[Access]] = {}
     for access in counted["aaa"].accesses if "aaa" in counted else ():
         tier = _dataset_parts(access.dataset)[2]
@@ -153,7 +166,12 @@ def pair_rows(counted: dict[str, StreamCount], day: date) -> list[dict[str, obje
     names = ("data_tier", "reader_site", "source_site")
     sums = ("nacc", "remote_nacc", "read_bytes")
     return [
-        {"day": day, "stream": "aaa", **dict(zip(names, key, strict=True)), "timestamp": _start_ms(day)}
+        {
+            "day": day,
+            "stream": "aaa",
+            **dict(zip(names, key, strict=True)),
+            "timestamp": _start_ms(day),
+        }
         | {name: _capped(_sums(group)[name]) for name in sums}
         for key, group in groups.items()
     ]
@@ -170,7 +188,10 @@ def _cells(counted: dict[str, StreamCount]) -> Iterator[tuple[Cell, Access]]:
 
 
 def _key(cell: Cell, day: date) -> dict[str, object]:
-    return {"day": day, **dict(zip(("stream", "dataset_name", "site_name", "app"), cell, strict=True))}
+    return {
+        "day": day,
+        **dict(zip(("stream", "dataset_name", "site_name", "app"), cell, strict=True)),
+    }
 
 
 def _sums(group: list[Access]) -> dict[str, object]:
@@ -195,7 +216,13 @@ def _facts(cell: Cell, group: list[Access], day: date) -> dict[str, object]:
     return {
         "distinct_users": len({access.user for access in group} - {None}),
         "site_tier": site.split("_", 1)[0],
-        **dict(zip(("primary_name", "processing_name", "data_tier"), _dataset_parts(dataset), strict=True)),
+        **dict(
+            zip(
+                ("primary_name", "processing_name", "data_tier"),
+                _dataset_parts(dataset),
+                strict=True,
+            )
+        ),
         "timestamp": _start_ms(day),
     }
 

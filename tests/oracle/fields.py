@@ -32,7 +32,8 @@ class IllTyped(ValueError):
     """A needed field is not of its type: the record is malformed."""
 
 
-# Types, rule 9: each function takes a value as the format holds it and gives it as Python knows it, None for null.
+# Types, rule 9: each function takes a value as the format holds it and gives it as
+# Python knows it, None for null.
 
 
 def text(value: Value) -> str | None:
@@ -73,10 +74,13 @@ def _byte_count(written: str) -> int:
 
 
 def whole(written: str) -> int:
-    """A number's whole value; a number with a fraction or an exponent is what a double makes of it."""
+    """A number's whole value; a number with a fraction or an exponent is what a double
+    makes of it.
+    """
     if _INTEGER_TEXT.fullmatch(written):
         digits = written.lstrip("-").lstrip("0") or "0"
-        # Beyond every limit in use a number's size says enough, and Python refuses to convert very long ones.
+        # Beyond every limit in use a number's size says enough, and Python refuses to
+        # convert very long ones.
         size = int(digits) if len(digits) < 1000 else 10**1000
         return -size if written.startswith("-") else size
     number = float(written)
@@ -98,7 +102,9 @@ def timestamp(value: Value) -> int | None:
 
 
 def milliseconds(value: object) -> int | None:
-    """CRAB's seconds in whole milliseconds: text, a finite number and not negative; null or empty is None."""
+    """CRAB's seconds in whole milliseconds: text, a finite number and not negative;
+    null or empty is None.
+    """
     if value is None or value == "":
         return None
     if not isinstance(value, str) or not _SECONDS_TEXT.fullmatch(value):

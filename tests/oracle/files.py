@@ -37,7 +37,9 @@ def content(file: Path) -> bytes:
 
 
 def records(stored: bytes) -> Iterator[bytes]:
-    """Rule 1: the lines of a file that are records, well-formed or not. The file's end ends a line, too."""
+    """Rule 1: the lines of a file that are records, well-formed or not. The file's end
+    ends a line, too.
+    """
     for ended in stored.removeprefix(BOM).split(b"\n"):
         line = ended.removesuffix(b"\r")
         if line.strip(b" \t"):
@@ -65,9 +67,13 @@ def _unpadded(day: date) -> str:
 
 
 def stream_folder(root: Path, stream: str, day: date) -> tuple[str, Path]:
-    """Rule 16: the folder of the stream's day and the form of what is in it (`enr`, `raw`, `json`, `avro`)."""
+    """Rule 16: the folder of the stream's day and the form of what is in it (`enr`,
+    `raw`, `json`, `avro`).
+    """
     forms = {
-        "aaa": [(form, f"{MONITORING}/xrootd/{form}/gled/{_padded(day)}") for form in ("enr", "raw")],
+        "aaa": [
+            (form, f"{MONITORING}/xrootd/{form}/gled/{_padded(day)}") for form in ("enr", "raw")
+        ],
         "eos": [
             ("json", f"{MONITORING}/{place}/{_padded(day)}")
             for place in ("eos-report/logs/cms", "eos/logs/reports/cms")
@@ -85,7 +91,9 @@ def stream_folder(root: Path, stream: str, day: date) -> tuple[str, Path]:
 
 
 def choose_dump(dates: list[str], day: date) -> str:
-    """Rule 17, over the names of the complete dumps: a date (``YYYY-MM-DD``), and what follows is a time."""
+    """Rule 17, over the names of the complete dumps: a date (``YYYY-MM-DD``), and what
+    follows is a time.
+    """
     own = day.isoformat()
     named = {name[:10] for name in dates}
     after, before = {name for name in named if name > own}, {name for name in named if name < own}
@@ -107,7 +115,9 @@ def _time(name: str) -> list[int]:
 def dbs_folder(root: Path, day: date, tables: tuple[str, ...]) -> Path:
     """The DBS dump of a log day: a folder that holds a folder for each table."""
     dated = root / AWG / "dbs/PROD_GLOBAL"
-    names = [entry.name for entry in dated.iterdir() if _is_data(entry.name)] if dated.is_dir() else []
+    names = (
+        [entry.name for entry in dated.iterdir() if _is_data(entry.name)] if dated.is_dir() else []
+    )
     if not names:
         return root / AWG / "CMS_DBS3_PROD_GLOBAL/current"
     complete = [name for name in names if all(_has_rows(dated / name / table) for table in tables)]
@@ -117,7 +127,11 @@ def dbs_folder(root: Path, day: date, tables: tuple[str, ...]) -> Path:
 def phedex_folder(root: Path, day: date) -> Path:
     """The snapshot of PhEDEx block replicas of a log day."""
     snapshots = root / AWG / "phedex/block-replicas-snapshots/csv"
-    names = [entry.name.removeprefix("time=") for entry in snapshots.iterdir() if entry.name.startswith("time=")]
+    names = [
+        entry.name.removeprefix("time=")
+        for entry in snapshots.iterdir()
+        if entry.name.startswith("time=")
+    ]
     complete = [name for name in names if _has_rows(snapshots / f"time={name}")]
     return snapshots / f"time={choose_dump(complete, day)}"
 

@@ -98,10 +98,18 @@ def read_job(line: bytes) -> JobRecord:
         texts = [
             needed(data, key, fields.text)
             for key in (
-                "GlobalJobId", "Status", "Type", "Site", "CRAB_DataBlock", "DESIRED_CMSDataset", "CRAB_UserHN",
-                "CRAB_Workflow", "CMS_SubmissionTool", "CMS_WMTool",
+                "GlobalJobId",
+                "Status",
+                "Type",
+                "Site",
+                "CRAB_DataBlock",
+                "DESIRED_CMSDataset",
+                "CRAB_UserHN",
+                "CRAB_Workflow",
+                "CMS_SubmissionTool",
+                "CMS_WMTool",
             )
-        ]  # fmt: skip
+        ]
         return (
             *texts,
             needed(data, "RecordTime", fields.timestamp),
@@ -136,11 +144,23 @@ def early_bin(record: JobRecord, day: date) -> str | None:
 def order(record: JobRecord) -> list[tuple[bool, object]]:
     """Rule 31: of a job's records the largest counts."""
     values: list[object] = [
-        record.status == "Completed", record.time_ms, milliseconds(record.wall), milliseconds(record.cpu),
-        record.read_bytes, record.exit_code, record.block, record.dataset, record.site_name, record.user_name,
-        record.app, record.workflow,
-    ]  # fmt: skip
-    return [(value is not None, value.encode() if isinstance(value, str) else value or 0) for value in values]
+        record.status == "Completed",
+        record.time_ms,
+        milliseconds(record.wall),
+        milliseconds(record.cpu),
+        record.read_bytes,
+        record.exit_code,
+        record.block,
+        record.dataset,
+        record.site_name,
+        record.user_name,
+        record.app,
+        record.workflow,
+    ]
+    return [
+        (value is not None, value.encode() if isinstance(value, str) else value or 0)
+        for value in values
+    ]
 
 
 @dataclass
@@ -156,7 +176,11 @@ def read_job_catalogue(root: Path, day: date) -> JobCatalogue:
     """From the dumps under the root that belong to a log day."""
     dump = files.dbs_folder(root, day, ("FILES", "BLOCKS", "DATASETS"))
     found = JobCatalogue()
-    names = {row[0]: row[1] for row in _rows(dump / "DATASETS") if row[0] is not None and row[1] is not None}
+    names = {
+        row[0]: row[1]
+        for row in _rows(dump / "DATASETS")
+        if row[0] is not None and row[1] is not None
+    }
     found.datasets = set(names.values())
     newest: dict[str, int] = {}
     for row in _rows(dump / "BLOCKS"):
@@ -227,7 +251,9 @@ class Job:
         assert self.dataset is not None
         times = milliseconds(record.cpu), milliseconds(record.wall)
         app, user = record.app, record.user_name
-        return Access(self.dataset, record.site_name, app, user, self.remote, record.read_bytes, *times)
+        return Access(
+            self.dataset, record.site_name, app, user, self.remote, record.read_bytes, *times
+        )
 
 
 @dataclass
@@ -252,7 +278,9 @@ class JobCount:
 def condor_folder(root: Path, day: date) -> Path | None:
     """Rule 29: the final folder, else the unfinished one; None where there is neither."""
     final = root / files.MONITORING / f"condor/raw/metric/{day:%Y/%m/%d}"
-    return next((place for place in (final, final.with_name(final.name + ".tmp")) if place.is_dir()), None)
+    return next(
+        (place for place in (final, final.with_name(final.name + ".tmp")) if place.is_dir()), None
+    )
 
 
 def condor_lines(folder: Path) -> Iterable[bytes]:
@@ -260,7 +288,9 @@ def condor_lines(folder: Path) -> Iterable[bytes]:
         yield from files.records(files.content(file))
 
 
-def count_jobs(lines: Iterable[bytes], day: date, earlier: Iterable[bytes], catalogue: JobCatalogue) -> JobCount:
+def count_jobs(
+    lines: Iterable[bytes], day: date, earlier: Iterable[bytes], catalogue: JobCatalogue
+) -> JobCount:
     """Rules 30 to 33 over a day's lines; ``earlier``: those of the day before."""
     before = _final(earlier, day - timedelta(days=1), JobCount())
     count = JobCount()

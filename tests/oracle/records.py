@@ -37,7 +37,9 @@ class Record:
 
 
 class Malformed(ValueError):
-    """The record is none: not one JSON object, of no known form, or with a needed field of another type."""
+    """The record is none: not one JSON object, of no known form, or with a needed field
+    of another type.
+    """
 
 
 def day_named(stamp: int) -> str:
@@ -55,7 +57,9 @@ def day_named(stamp: int) -> str:
 
 
 def needed(record: Object, key: str, kind: Callable[[Value], Result]) -> Result | None:
-    """Rule 2: every value under the key is of its type, the last one counts; None where there is no such key."""
+    """Rule 2: every value under the key is of its type, the last one counts; None where
+    there is no such key.
+    """
     typed = [kind(value) for value in record.all(key)]
     return typed[-1] if typed else None
 
@@ -144,12 +148,16 @@ def _cmssw(value: Value) -> Record:
 
 
 def _eos(data: Value) -> Record | str:
-    """The record; of G1 its text, whose parts are looked at only where it is the one that counts (rule 15)."""
+    """The record; of G1 its text, whose parts are looked at only where it is the one
+    that counts (rule 15).
+    """
     if isinstance(data, String):
         return fields.text(data) or ""
     names = _object(data).names()
     if any(name.startswith("eos.") for name in names):
-        return _eos_g2(_object(data), "eos.path", "eos.rb", "eos.wb", "eos.sec.info", "eos.sec.app")
+        return _eos_g2(
+            _object(data), "eos.path", "eos.rb", "eos.wb", "eos.sec.info", "eos.sec.app"
+        )
     if "eos_path" in names or "raw" in names:
         return _eos_g2(_object(data), "eos_path", "rb", "wb", "sec_info", "sec_app")
     return _eos_g3(_object(data))
@@ -195,7 +203,9 @@ def _eos_g3(data: Object) -> Record:
     )
 
 
-def _eos_record(path: str | None, rb: int | None, wb: int | None, info: str | None, app: str | None) -> Record:
+def _eos_record(
+    path: str | None, rb: int | None, wb: int | None, info: str | None, app: str | None
+) -> Record:
     return Record(
         lfn=fields.lfn_of(path),
         site=fields.EOS_SITE,

@@ -33,9 +33,12 @@ def _no(text: str) -> Any:
 def _parse(line: bytes) -> Any:
     try:
         value = json.loads(
-            line.decode("utf-8", "surrogateescape"), object_pairs_hook=Members, parse_int=Numeral, parse_float=Numeral,
+            line.decode("utf-8", "surrogateescape"),
+            object_pairs_hook=Members,
+            parse_int=Numeral,
+            parse_float=Numeral,
             parse_constant=_no,
-        )  # fmt: skip
+        )
     except ValueError:
         raise Malformed("no JSON") from None
     if not isinstance(value, Members):
@@ -173,11 +176,18 @@ class Report:
 
 def _step(members: Any) -> Step:
     def performance(value: Any) -> dict[str, Any]:
-        parts = {name: _get(value, name, part) or {} for name, part in _PARTS.items()} if value is not None else {}
+        parts = (
+            {name: _get(value, name, part) or {} for name, part in _PARTS.items()}
+            if value is not None
+            else {}
+        )
         return {name: number for part in parts.values() for name, number in part.items()}
 
     def of_outputs(value: Any) -> list[tuple[str | None, int | None]]:
-        return [(_get(item, "acquisitionEra", _text), _get(item, "events", _whole)) for item in _objects(value)]
+        return [
+            (_get(item, "acquisitionEra", _text), _get(item, "events", _whole))
+            for item in _objects(value)
+        ]
 
     outputs = _get(members, "output", of_outputs) or []
     return Step(
@@ -191,16 +201,30 @@ def _step(members: Any) -> Step:
 
 
 def _part(kinds: dict[str, Callable[[Any], Any]]) -> Callable[[Any], dict[str, Any]]:
-    return lambda value: {} if value is None else {name: _get(value, name, kind) for name, kind in kinds.items()}
+    return lambda value: (
+        {} if value is None else {name: _get(value, name, kind) for name, kind in kinds.items()}
+    )
 
 
 _PARTS = {
-    "cpu": _part({"NumberOfStreams": _whole, "NumberOfThreads": _whole, "TotalJobCPU": _amount,
-                  "TotalJobTime": _amount}),
-    "storage": _part({"readTotalMB": _amount, "writeTotalMB": _amount, "readTotalSecs": _amount_text,
-                      "writeTotalSecs": _amount_text}),
+    "cpu": _part(
+        {
+            "NumberOfStreams": _whole,
+            "NumberOfThreads": _whole,
+            "TotalJobCPU": _amount,
+            "TotalJobTime": _amount,
+        }
+    ),
+    "storage": _part(
+        {
+            "readTotalMB": _amount,
+            "writeTotalMB": _amount,
+            "readTotalSecs": _amount_text,
+            "writeTotalSecs": _amount_text,
+        }
+    ),
     "memory": _part({"PeakValueRss": _amount, "PeakValueVsize": _amount}),
-}  # fmt: skip
+}
 
 
 def read(line: bytes) -> Report:
@@ -230,9 +254,23 @@ def _report(data: Any, line: bytes) -> Report:
         return tuple(_get(value, name, _text) for name in ("jobtype", "jobstate", "host"))
 
     kind, state, host = _get(data, "meta_data", meta) or (None, None, None)
-    steps = _get(data, "steps", lambda value: [_step(item) for item in _objects(value) if item is not None]) or []
+    steps = (
+        _get(
+            data,
+            "steps",
+            lambda value: [_step(item) for item in _objects(value) if item is not None],
+        )
+        or []
+    )
     return Report(
-        line, wmaid, _get(data, "wmats", _stamp), _get(data, "task", _text), kind, state, host or "unknown", steps
+        line,
+        wmaid,
+        _get(data, "wmats", _stamp),
+        _get(data, "task", _text),
+        kind,
+        state,
+        host or "unknown",
+        steps,
     )
 
 
@@ -261,7 +299,9 @@ def count(lines: Iterable[bytes], day: date, before: Iterable[bytes]) -> ReportD
             result.bins["out_of_day"] += 1
             continue
         of_host = agents.setdefault(report.host, {})
-        of_host[report.wmaid] = max(of_host.get(report.wmaid, report), report, key=lambda entry: entry.rank)
+        of_host[report.wmaid] = max(
+            of_host.get(report.wmaid, report), report, key=lambda entry: entry.rank
+        )
         if report.state != "success":
             result.bins["failed"] += 1
         elif report.type not in TYPES or report.task is None:
@@ -278,7 +318,9 @@ def count(lines: Iterable[bytes], day: date, before: Iterable[bytes]) -> ReportD
             "report_count": len(reports),
             "failed_count": sum(report.state != "success" for report in reports.values()),
             "step_sum": sum(len(report.steps) for report in reports.values()),
-            "site_count": len({step.site for report in reports.values() for step in report.steps if step.site}),
+            "site_count": len(
+                {step.site for report in reports.values() for step in report.steps if step.site}
+            ),
         }
     return result
 
@@ -294,10 +336,19 @@ def _add(result: ReportDay, report: Report) -> None:
     steps = [step for step in report.steps if step.name.lower().startswith("cmsrun")]
     result.bins["matched" if steps else "no_cmsrun"] += 1
     assert report.task is not None
-    request = report.task.split("/")[1] if report.task.startswith("/") else report.task.split("/")[0]
+    request = (
+        report.task.split("/")[1] if report.task.startswith("/") else report.task.split("/")[0]
+    )
     groups: dict[tuple[str | None, ...], list[Step]] = {}
     for step in steps:
-        key = (report.task, request, step.name, report.type, step.site or "unknown", min(step.eras, default=None))
+        key = (
+            report.task,
+            request,
+            step.name,
+            report.type,
+            step.site or "unknown",
+            min(step.eras, default=None),
+        )
         groups.setdefault(key, []).append(step)
     for key, of_key in groups.items():
         result.steps.setdefault(key, {}).setdefault("steps", []).extend(of_key)
@@ -317,17 +368,34 @@ def _row(steps: list[Step]) -> dict[str, Any]:
         return sum(numbers) if numbers else None
 
     names = ("TotalJobTime", "NumberOfThreads", "TotalJobCPU")
-    threaded = [step.numbers for step in steps if all(step.numbers.get(name) is not None for name in names)]
-    rss = [step.numbers["PeakValueRss"] for step in steps if step.numbers.get("PeakValueRss") is not None]
-    vsize = [step.numbers["PeakValueVsize"] for step in steps if step.numbers.get("PeakValueVsize") is not None]
+    threaded = [
+        step.numbers for step in steps if all(step.numbers.get(name) is not None for name in names)
+    ]
+    rss = [
+        step.numbers["PeakValueRss"]
+        for step in steps
+        if step.numbers.get("PeakValueRss") is not None
+    ]
+    vsize = [
+        step.numbers["PeakValueVsize"]
+        for step in steps
+        if step.numbers.get("PeakValueVsize") is not None
+    ]
     return {
         "step_count": len(steps),
         "threads_sum": sum(step.numbers.get("NumberOfThreads") or 0 for step in steps),
         "streams_sum": sum(step.numbers.get("NumberOfStreams") or 0 for step in steps),
         "cpu_ms": total(values("TotalJobCPU", 1000)),
         "job_ms": total(values("TotalJobTime", 1000)),
-        "thread_ms": total([math.floor(one["TotalJobTime"] * one["NumberOfThreads"] * 1000 + 0.5) for one in threaded]),
-        "cpu_of_thread_ms": total([math.floor(one["TotalJobCPU"] * 1000 + 0.5) for one in threaded]),
+        "thread_ms": total(
+            [
+                math.floor(one["TotalJobTime"] * one["NumberOfThreads"] * 1000 + 0.5)
+                for one in threaded
+            ]
+        ),
+        "cpu_of_thread_ms": total(
+            [math.floor(one["TotalJobCPU"] * 1000 + 0.5) for one in threaded]
+        ),
         "read_bytes": total(values("readTotalMB", 10**6)),
         "write_bytes": total(values("writeTotalMB", 10**6)),
         "read_ms": total(values("readTotalSecs", 1000)),

@@ -1,4 +1,6 @@
-"""Rules 22 to 27 and 34: a Rucio dump, row by row in plain Python, and what it says of files, blocks and datasets."""
+"""Rules 22 to 27 and 34: a Rucio dump, row by row in plain Python, and what it says of
+files, blocks and datasets.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +68,13 @@ def text(value: Any) -> str | None:
 
 
 _KINDS = {
-    "RSE_ID": identifier, "ID": identifier, "BYTES": number, "CREATED_AT": number, "ACCESSED_AT": number,
+    "RSE_ID": identifier,
+    "ID": identifier,
+    "BYTES": number,
+    "CREATED_AT": number,
+    "ACCESSED_AT": number,
     "DELETED_AT": number,
-}  # fmt: skip
+}
 _NEEDED = {
     "REPLICAS": ("RSE_ID", "SCOPE", "NAME", "STATE", "BYTES", "CREATED_AT", "ACCESSED_AT"),
     "CONTENTS": ("SCOPE", "NAME", "CHILD_SCOPE", "CHILD_NAME", "DID_TYPE", "CHILD_TYPE", "BYTES"),
@@ -91,7 +97,9 @@ def rows(folder: Path, table: str, damaged: Counter[str]) -> Iterator[dict[str, 
                     damaged[table] += 1
 
 
-def site_and_kind(rse: str, rse_type: str | None, sites: Mapping[str, str]) -> tuple[str, str] | None:
+def site_and_kind(
+    rse: str, rse_type: str | None, sites: Mapping[str, str]
+) -> tuple[str, str] | None:
     """Rule 23; None for an RSE for tests."""
     rest, tape_by_name = rse, False
     if rse not in sites:
@@ -157,18 +165,28 @@ class Rucio:
     def believed(self, accessed_ms: int | None) -> int | None:
         """Return a last access; None for one in the future."""
         limit = self.accessed_before_ms
-        return None if accessed_ms is None or (limit is not None and accessed_ms >= limit) else accessed_ms
+        return (
+            None
+            if accessed_ms is None or (limit is not None and accessed_ms >= limit)
+            else accessed_ms
+        )
 
     def on_disk(self) -> set[tuple[str, str]]:
         """(block, site) with a file on disk."""
-        return {(block, self.places[rse][0]) for rse, block in self.block_replicas if self.places[rse][1] == "disk"}
+        return {
+            (block, self.places[rse][0])
+            for rse, block in self.block_replicas
+            if self.places[rse][1] == "disk"
+        }
 
 
 def table_folder(root: Path, day: date, tables: tuple[str, ...] = _TABLES) -> Path:
     """Rule 17: the first complete dump after the day, else its own, else the newest before."""
     dumps = {}
     for folder in (root / "project/awg/cms/rucio").iterdir():
-        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", folder.name) and all(_is_there(folder / name.lower()) for name in tables):
+        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", folder.name) and all(
+            _is_there(folder / name.lower()) for name in tables
+        ):
             dumps[date.fromisoformat(folder.name)] = folder
     after = sorted(one for one in dumps if one > day)
     before = sorted(one for one in dumps if one <= day)
@@ -176,10 +194,14 @@ def table_folder(root: Path, day: date, tables: tuple[str, ...] = _TABLES) -> Pa
 
 
 def _is_there(folder: Path) -> bool:
-    return folder.is_dir() and any(file.stat().st_size for file in folder.iterdir() if file.name[0] not in "._")
+    return folder.is_dir() and any(
+        file.stat().st_size for file in folder.iterdir() if file.name[0] not in "._"
+    )
 
 
-def read(folder: Path, sites: Mapping[str, str] | None = None, accessed_before_ms: int | None = None) -> Rucio:
+def read(
+    folder: Path, sites: Mapping[str, str] | None = None, accessed_before_ms: int | None = None
+) -> Rucio:
     """All rules over a dump's rows. ``accessed_before_ms``: a later last access is none (rule 35)."""
     found = Rucio(accessed_before_ms=accessed_before_ms)
     rses: dict[str, str] = {}
@@ -219,7 +241,12 @@ def _contents(found: Rucio, folder: Path) -> None:
     parents: dict[str, set[str]] = defaultdict(set)
     attached = set()
     for row in rows(folder, "CONTENTS", found.damaged):
-        if row["SCOPE"] != "cms" or row["CHILD_SCOPE"] != "cms" or row["NAME"] is None or row["CHILD_NAME"] is None:
+        if (
+            row["SCOPE"] != "cms"
+            or row["CHILD_SCOPE"] != "cms"
+            or row["NAME"] is None
+            or row["CHILD_NAME"] is None
+        ):
             continue
         kinds = ((row["DID_TYPE"] or "").upper(), (row["CHILD_TYPE"] or "").upper())
         if kinds == ("D", "F") and _BLOCK.fullmatch(row["NAME"]):
@@ -238,7 +265,9 @@ def _contents(found: Rucio, folder: Path) -> None:
         found.sizes[name] = of_files.get(name) if size is None else size
         found.block_files[block] += 1
         found.block_bytes[block] += found.sizes[name] or 0
-    found.unattached = sum((block.split("#")[0], block) not in attached for block in found.block_files)
+    found.unattached = sum(
+        (block.split("#")[0], block) not in attached for block in found.block_files
+    )
     for (rse, name), replica in found.replicas.items():
         if name in found.blocks:
             one = found.block_replicas.setdefault((rse, found.blocks[name]), BlockReplica())
@@ -254,20 +283,34 @@ def _dids(found: Rucio, folder: Path) -> None:
             continue
         accessed_ms = found.believed(row["ACCESSED_AT"])
         kind, name = (row["DID_TYPE"] or "").upper(), row["NAME"]
-        block = found.blocks.get(name) if kind == "F" else name if kind == "D" and _BLOCK.fullmatch(name) else None
+        block = (
+            found.blocks.get(name)
+            if kind == "F"
+            else name
+            if kind == "D" and _BLOCK.fullmatch(name)
+            else None
+        )
         dataset = name if kind == "C" else None if block is None else block.split("#")[0]
         if dataset is not None and accessed_ms is not None:
             found.accessed[dataset] = max(accessed_ms, found.accessed.get(dataset, 0))
 
 
-def rucio_daily(found: Rucio, day: date) -> dict[tuple[str, str, str, str | None], tuple[Any, ...]]:
-    """Rule 34: (rse, site, kind, dataset) → files, bytes, new files, new bytes, accessed files, last access."""
+def rucio_daily(
+    found: Rucio, day: date
+) -> dict[tuple[str, str, str, str | None], tuple[Any, ...]]:
+    """Rule 34: (rse, site, kind, dataset) → files, bytes, new files, new bytes,
+    accessed files, last access.
+    """
     start = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000)
     sums: dict[tuple[str, str, str, str | None], list[Any]] = {}
     for (rse, name), replica in found.replicas.items():
         block = found.blocks.get(name)
-        one = sums.setdefault((rse, *found.places[rse], block and block.split("#")[0]), [0, 0, 0, 0, 0, None])
-        is_new = replica.created_ms is not None and start <= replica.created_ms < start + 86_400_000
+        one = sums.setdefault(
+            (rse, *found.places[rse], block and block.split("#")[0]), [0, 0, 0, 0, 0, None]
+        )
+        is_new = (
+            replica.created_ms is not None and start <= replica.created_ms < start + 86_400_000
+        )
         one[0] += 1
         one[1] += replica.bytes or 0
         one[2] += is_new
@@ -278,7 +321,9 @@ def rucio_daily(found: Rucio, day: date) -> dict[tuple[str, str, str, str | None
 
 
 def presence(found: Rucio, dbs_blocks: set[str]) -> dict[tuple[str, str, str], tuple[Any, ...]]:
-    """Rules 20 and 26: (dataset, site, kind) → bytes, files, blocks there, blocks, complete?, newest replica."""
+    """Rules 20 and 26: (dataset, site, kind) → bytes, files, blocks there, blocks,
+    complete?, newest replica.
+    """
     named: dict[str, set[str]] = defaultdict(set)
     for block in (*dbs_blocks, *(block for _, block in found.block_replicas)):
         named[block.split("#")[0]].add(block)
@@ -292,20 +337,34 @@ def presence(found: Rucio, dbs_blocks: set[str]) -> dict[tuple[str, str, str], t
         one[1] += replica.node_files
         one[2] = largest(one[2], replica.created_ms)
         blocks[dataset, site, kind].add(block)
-        if replica.node_files >= found.block_files[block] and replica.node_bytes >= found.block_bytes[block]:
+        if (
+            replica.node_files >= found.block_files[block]
+            and replica.node_bytes >= found.block_bytes[block]
+        ):
             full[dataset, site].add(block)
     return {
-        key: (size, files, len(blocks[key]), len(named[key[0]]), full[key[:2]] == named[key[0]], newest)
+        key: (
+            size,
+            files,
+            len(blocks[key]),
+            len(named[key[0]]),
+            full[key[:2]] == named[key[0]],
+            newest,
+        )
         for key, (size, files, newest) in there.items()
     }
 
 
 def last_access(found: Rucio) -> dict[str, int]:
-    """Rule 35: the last access of each dataset with a block replica; ``found`` was read with the limit."""
+    """Rule 35: the last access of each dataset with a block replica; ``found`` was read
+    with the limit.
+    """
     times = {}
     for (_, block), replica in found.block_replicas.items():
         dataset = block.split("#")[0]
-        time = largest(largest(times.get(dataset), replica.accessed_ms), found.accessed.get(dataset))
+        time = largest(
+            largest(times.get(dataset), replica.accessed_ms), found.accessed.get(dataset)
+        )
         if time is not None:
             times[dataset] = time
     return times

@@ -1,7 +1,8 @@
 """One line, one JSON object: a small strict reader over bytes that never recurses.
 
-It keeps what the counting rules need to see and a usual JSON library hides: keys that stand twice, numbers as they are
-written, and strings whose bytes are only looked at when somebody asks for their text.
+It keeps what the counting rules need to see and a usual JSON library hides: keys that
+stand twice, numbers as they are written, and strings whose bytes are only looked at
+when somebody asks for their text.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class String:
     raw: bytes
 
     def text(self) -> str:
-        """What it says. Raises ValueError for bytes that are not UTF-8 and for surrogates without a partner."""
+        """What it says. Raises ValueError for bytes that are not UTF-8 and for
+        surrogates without a partner.
+        """
         plain = self.raw[1:-1].decode("utf-8")
         if "\\" not in plain:
             return plain
@@ -74,12 +77,16 @@ Value = None | bool | String | Number | Array | Object
 
 
 def parse_object(line: bytes) -> Object:
-    """The one object that the line holds. Raises NotJson for anything else, trailing text and NULs included."""
+    """The one object that the line holds. Raises NotJson for anything else, trailing
+    text and NULs included.
+    """
     return _Reader(line).read()
 
 
 class _Reader:
-    """A parser with its own stack: each open container is its closing mark and the object kept for it, if any."""
+    """A parser with its own stack: each open container is its closing mark and the
+    object kept for it, if any.
+    """
 
     def __init__(self, line: bytes) -> None:
         self.line = line
@@ -146,6 +153,8 @@ class _Reader:
         if raw == b"{":
             kept = Object()
             parents_kept = all(into is not None for _, into in self.open)
-            self.open.append((b"}", kept if len(self.open) < _KEPT_DEPTH and parents_kept else None))
+            self.open.append(
+                (b"}", kept if len(self.open) < _KEPT_DEPTH and parents_kept else None)
+            )
             return kept
         raise NotJson(f"a value is wanted before byte {self.position}")

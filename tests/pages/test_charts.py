@@ -26,7 +26,11 @@ def drawn(chart: Chart) -> ET.Element:
 
 
 def rects(chart: Chart, kind: str) -> list[ET.Element]:
-    return [rect for rect in drawn(chart).iter("{http://www.w3.org/2000/svg}rect") if rect.get("class") == kind]
+    return [
+        rect
+        for rect in drawn(chart).iter("{http://www.w3.org/2000/svg}rect")
+        if rect.get("class") == kind
+    ]
 
 
 def words(chart: Chart) -> str:
@@ -37,7 +41,17 @@ def words(chart: Chart) -> str:
 def test_a_number_with_a_prefix_is_the_number_to_three_digits(value: float) -> None:
     match = re.fullmatch(r"([\d.e+-]+) ?([kMGTPEZY]?)", si(value))
     assert match
-    size = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Z": 1e21, "Y": 1e24}[match[2]]
+    size = {
+        "": 1.0,
+        "k": 1e3,
+        "M": 1e6,
+        "G": 1e9,
+        "T": 1e12,
+        "P": 1e15,
+        "E": 1e18,
+        "Z": 1e21,
+        "Y": 1e24,
+    }[match[2]]
     assert float(match[1]) * size == pytest.approx(value, rel=0.006)
 
 
@@ -66,26 +80,40 @@ def test_bars_are_as_long_as_their_numbers() -> None:
 
 
 def test_days_are_stacked_and_a_missing_day_is_a_gap() -> None:
-    series: dict[str, list[float | None]] = {"aaa": [10, 20, None, 0, 40], "eos": [10, 0, None, 5, 40]}
+    series: dict[str, list[float | None]] = {
+        "aaa": [10, 20, None, 0, 40],
+        "eos": [10, 0, None, 5, 40],
+    }
     chart = stacked_days(DAYS, series, about="accesses a day")
-    first, second = ([float(rect.get("height", "")) for rect in rects(chart, kind)[:4]] for kind in ("c1", "c2"))
+    first, second = (
+        [float(rect.get("height", "")) for rect in rects(chart, kind)[:4]] for kind in ("c1", "c2")
+    )
     # Beside the columns the legend has one rectangle of 10 in each colour.
     # Heights are written to a tenth.
-    assert first[1] == pytest.approx(2 * first[0], abs=0.2) and first[3] == pytest.approx(4 * first[0], abs=0.3)
+    assert first[1] == pytest.approx(2 * first[0], abs=0.2) and first[3] == pytest.approx(
+        4 * first[0], abs=0.3
+    )
     assert second[0] == pytest.approx(first[0], abs=0.1) and second[1] == 0
     # One for the day, one for the legend.
     assert len(rects(chart, "gap")) == 2
     assert "2026-01-03: not stored" in words(chart)
-    assert {"aaa", "eos", "2026-01-01", "2026-01-05"} <= set(words(chart).replace(",", " ").split())
+    assert {"aaa", "eos", "2026-01-01", "2026-01-05"} <= set(
+        words(chart).replace(",", " ").split()
+    )
 
 
-@pytest.mark.parametrize("name", ["T2_" + "S" * 120, "i" * 200, "/" + "W" * 80 + "/Run2018A-v1/AOD", "Ü" * 99])
+@pytest.mark.parametrize(
+    "name", ["T2_" + "S" * 120, "i" * 200, "/" + "W" * 80 + "/Run2018A-v1/AOD", "Ü" * 99]
+)
 def test_a_long_name_does_not_reach_its_number(name: str) -> None:
     """Wide letters ran into the number at the right."""
     (label,) = [
-        text for text in drawn(bars([(name, 2.3e18)], about="x")).iter("{http://www.w3.org/2000/svg}text")
+        text
+        for text in drawn(bars([(name, 2.3e18)], about="x")).iter(
+            "{http://www.w3.org/2000/svg}text"
+        )
         if text.get("class") == "name"
-    ]  # fmt: skip
+    ]
     assert label.text is not None and "…" in label.text
     assert svg.text_width(label.text) <= WIDTH - svg.text_width("2.3 E")
     assert svg.fitting("/ZMM/Run2018A-v1/AOD", WIDTH) == "/ZMM/Run2018A-v1/AOD"
@@ -102,7 +130,10 @@ def test_ticks_are_round_and_reach_the_top(top: float) -> None:
     ticks = svg.round_ticks(0, top)
     assert ticks[0] == 0 and top <= ticks[-1] <= max(1, 2 * top) and 2 <= len(ticks) <= 7
     assert all(tick == int(tick) for tick in ticks), "counts have no halves"
-    assert all(si(tick) == si(float(si(tick).split()[0]) * tick / float(si(tick).split()[0])) for tick in ticks[1:])
+    assert all(
+        si(tick) == si(float(si(tick).split()[0]) * tick / float(si(tick).split()[0]))
+        for tick in ticks[1:]
+    )
 
 
 def test_shares_fill_the_width_and_name_what_nobody_knows() -> None:
@@ -117,7 +148,9 @@ def test_shares_fill_the_width_and_name_what_nobody_knows() -> None:
 def test_a_heat_map_is_darker_for_more_and_prints_its_numbers() -> None:
     values = {("T1", "AOD"): 1.0, ("T1", "RAW"): 1_000.0, ("T2", "AOD"): 1_000_000.0}
     chart = heat_map(["T1", "T2"], ["AOD", "RAW"], values, about="accesses")
-    shades = [rect.get("class") for rect in drawn(chart).iter() if str(rect.get("class")).startswith("h")]
+    shades = [
+        rect.get("class") for rect in drawn(chart).iter() if str(rect.get("class")).startswith("h")
+    ]
     assert shades == ["h1", "h3", "h6", "h0"]
     assert {"1", "1k", "1M"} <= set(words(chart).split())
 
@@ -143,13 +176,19 @@ def test_names_are_only_text() -> None:
 
 
 def test_nothing_is_drawn_as_such() -> None:
-    for chart in (bars([], about="x"), heat_map([], [], {}, about="x"), stacked_days([], {}, about="x")):
+    for chart in (
+        bars([], about="x"),
+        heat_map([], [], {}, about="x"),
+        stacked_days([], {}, about="x"),
+    ):
         assert chart.height > 0 and drawn(chart) is not None
 
 
 def luminance(colour: str) -> float:
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
@@ -175,7 +214,10 @@ def points(chart: Chart, kind: str) -> list[list[tuple[float, float]]]:
     """The places of each line or area."""
     shapes = drawn(chart).iter(f"{{http://www.w3.org/2000/svg}}{kind}")
     return [
-        [(float(x), float(y)) for x, y in (place.split(",") for place in shape.get("points", "").split())]
+        [
+            (float(x), float(y))
+            for x, y in (place.split(",") for place in shape.get("points", "").split())
+        ]
         for shape in shapes
     ]
 
@@ -196,11 +238,20 @@ def test_a_value_that_is_not_there_leaves_a_gap_and_areas_stand_on_those_below()
     assert [len(line) for line in points(chart, "polyline")] == [1, 2]
     assert [len(shape) for shape in points(chart, "polygon")] == [2, 4]
     (_, (left, right, below_right, below_left)) = points(chart, "polygon")
-    assert left[0] == below_left[0] and right[0] == below_right[0] and below_left[1] == below_right[1] > left[1]
+    assert (
+        left[0] == below_left[0]
+        and right[0] == below_right[0]
+        and below_left[1] == below_right[1] > left[1]
+    )
 
 
 def test_bars_and_errors_have_the_length_of_their_values() -> None:
-    chart = plot([Line("a", [(1, 2), (2, -1)], bar=0.5, errors=[(1, 1, 3)])], Axis(0, 3), Axis(-1, 3), about="x")
+    chart = plot(
+        [Line("a", [(1, 2), (2, -1)], bar=0.5, errors=[(1, 1, 3)])],
+        Axis(0, 3),
+        Axis(-1, 3),
+        about="x",
+    )
     high, low = (float(rect.get("height", "")) for rect in rects(chart, "c1")[:2])
     assert high == pytest.approx(2 * low, abs=0.2)
     (error,) = [line for line in drawn(chart).iter() if str(line.get("class")).startswith("error")]
@@ -210,14 +261,16 @@ def test_bars_and_errors_have_the_length_of_their_values() -> None:
 def test_a_chart_of_its_own_says_what_it_shows() -> None:
     """For those who do not see it, and for programs that index pictures."""
     root = drawn(bars([("a", 4)], about="accesses"))
-    assert [root.findtext(f"{{http://www.w3.org/2000/svg}}{name}") for name in ("title", "desc")] == [
-        "title", "accesses: a 4",
-    ]  # fmt: skip
+    assert [
+        root.findtext(f"{{http://www.w3.org/2000/svg}}{name}") for name in ("title", "desc")
+    ] == ["title", "accesses: a 4"]
 
 
 def test_many_lines_differ_without_colours() -> None:
     lines = [Line(f"line {number}", [(0, number), (1, number)]) for number in range(20)]
-    kinds = re.findall(r'<polyline class="([^"]+)"', plot(lines, Axis(0, 1), Axis(0, 20), about="x").elements)
+    kinds = re.findall(
+        r'<polyline class="([^"]+)"', plot(lines, Axis(0, 1), Axis(0, 20), about="x").elements
+    )
     assert len(set(kinds)) == 20
 
 

@@ -1,4 +1,6 @@
-"""The reconciliation report: what a manifest tells, for people, as a page, and without anybody's name or script."""
+"""The reconciliation report: what a manifest tells, for people, as a page, and without
+anybody's name or script.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\udc80"
 
 
 def bins(matched: int = 80, **more: Any) -> dict[str, Any]:
-    one = {"matched": matched, "unmatched": UNMATCHED, "malformed": 5, "out_of_day": 3, "write_only": 2, **more}
+    one = {
+        "matched": matched,
+        "unmatched": UNMATCHED,
+        "malformed": 5,
+        "out_of_day": 3,
+        "write_only": 2,
+        **more,
+    }
     return {"read": matched + sum(one["unmatched"].values()) + 10, **one}
 
 
@@ -31,13 +40,35 @@ def manifest(day: str = "2026-01-15", **more: Any) -> Manifest:
         "reconciliation": {"aaa": bins(), "crab": bins(10)},
         "missing_streams": [],
         "inputs": [
-            {"stream": "aaa", "folder": "/logs/aaa", "form": "enr", "is_tmp": True, "files": [["a", 5, 1], ["b", 7, 1]]}
+            {
+                "stream": "aaa",
+                "folder": "/logs/aaa",
+                "form": "enr",
+                "is_tmp": True,
+                "files": [["a", 5, 1], ["b", 7, 1]],
+            }
         ],
-        "dumps": {"dbs": {"folder": "/dbs", "day": None}, "phedex": {"folder": "/phedex", "day": "2026-01-16"}},
-        "unmatched_prefixes": {"aaa": [["/store/user/*", 2], ["other", 1]], "crab": [["/store/user/*", 5]]},
+        "dumps": {
+            "dbs": {"folder": "/dbs", "day": None},
+            "phedex": {"folder": "/phedex", "day": "2026-01-16"},
+        },
+        "unmatched_prefixes": {
+            "aaa": [["/store/user/*", 2], ["other", 1]],
+            "crab": [["/store/user/*", 5]],
+        },
         "out_of_day_by_day": {"aaa": {"2026-01-14": 1, "2026-01-16": 2}},
         "generations": {"aaa": {"G1": 4}},
-        "drift": {"aaa": [{"field": "f", "form": "enr", "change": "new", "example": "text of 3", "records": 9}]},
+        "drift": {
+            "aaa": [
+                {
+                    "field": "f",
+                    "form": "enr",
+                    "change": "new",
+                    "example": "text of 3",
+                    "records": 9,
+                }
+            ]
+        },
         "warnings": ["something"],
         **more,
     }
@@ -46,17 +77,30 @@ def manifest(day: str = "2026-01-15", **more: Any) -> Manifest:
 
 def test_the_bins_of_a_stream_add_up_to_what_was_read() -> None:
     (aaa, _) = report(manifest())["streams"]
-    assert [one["bin"] for one in aaa["bins"]] == [name for name in BINS if name in bins() or name in UNMATCHED]
+    assert [one["bin"] for one in aaa["bins"]] == [
+        name for name in BINS if name in bins() or name in UNMATCHED
+    ]
     assert sum(one["records"] for one in aaa["bins"]) == aaa["read"] == 100
     assert aaa["bins"][0] == {"bin": "matched", "records": 80, "share": 0.8}
-    assert aaa["input"] == {"folder": "/logs/aaa", "form": "enr", "is_tmp": True, "files": 2, "bytes": 12}
+    assert aaa["input"] == {
+        "folder": "/logs/aaa",
+        "form": "enr",
+        "is_tmp": True,
+        "files": 2,
+        "bytes": 12,
+    }
 
 
 def test_accesses_are_counted_before_and_after_each_join() -> None:
     joins = report(manifest(), stored={"aaa": 80, "crab": 11})["joins"]
-    assert [(one["stream"], one["rows_in"], one["rows_out"], one["is_right"]) for one in joins] == [
-        ("aaa", 89, 89, True), ("aaa", 80, 80, True), ("crab", 19, 19, True), ("crab", 10, 11, False),
-    ]  # fmt: skip
+    assert [
+        (one["stream"], one["rows_in"], one["rows_out"], one["is_right"]) for one in joins
+    ] == [
+        ("aaa", 89, 89, True),
+        ("aaa", 80, 80, True),
+        ("crab", 19, 19, True),
+        ("crab", 10, 11, False),
+    ]
     assert ["replicas" in one["join"] for one in joins] == [False, False, True, False]
 
 
@@ -64,21 +108,32 @@ def test_a_join_that_multiplied_is_reported() -> None:
     one = bins()
     one["matched"] += 1
     told = report(manifest(reconciliation={"aaa": one}))
-    assert [(join["rows_in"], join["rows_out"], join["is_right"]) for join in told["joins"]] == [(89, 90, False)]
+    assert [(join["rows_in"], join["rows_out"], join["is_right"]) for join in told["joins"]] == [
+        (89, 90, False)
+    ]
     assert "WRONG" in text(told)
     assert "1 wrong join" in page(told)
 
 
 @pytest.mark.parametrize(
     ("now", "word"),
-    [(bins(), "usual"), (bins(29), "few"), (bins(60, unmatched=dict.fromkeys(UNMATCHED, 10)), "unmatched")],
+    [
+        (bins(), "usual"),
+        (bins(29), "few"),
+        (bins(60, unmatched=dict.fromkeys(UNMATCHED, 10)), "unmatched"),
+    ],
 )
 def test_a_stream_is_compared_with_the_trailing_days(now: dict[str, Any], word: str) -> None:
     before = [manifest(f"2026-01-{day}") for day in (14, 13, 12)]
     told = report(manifest(reconciliation={"aaa": now}), before)
     assert told["streams"][0]["usual"]["word"] == word
     assert told["streams"][0]["usual"]["read"] == 100
-    assert [one["day"] for one in told["trailing_days"]] == ["2026-01-12", "2026-01-13", "2026-01-14", "2026-01-15"]
+    assert [one["day"] for one in told["trailing_days"]] == [
+        "2026-01-12",
+        "2026-01-13",
+        "2026-01-14",
+        "2026-01-15",
+    ]
 
 
 def test_too_few_days_before_say_nothing() -> None:
@@ -91,27 +146,44 @@ def test_where_a_shuffle_join_counted_no_prefixes_they_are_not_known() -> None:
     told = report(manifest(unmatched_prefixes={}, join="shuffle"))
     assert told["streams"][0]["unmatched_prefixes"] is None
     told = report(manifest(unmatched_prefixes={"aaa": [["/store/user/*", 2]]}, join="shuffle"))
-    assert [stream["unmatched_prefixes"] for stream in told["streams"]] == [[["/store/user/*", 2]], []]
+    assert [stream["unmatched_prefixes"] for stream in told["streams"]] == [
+        [["/store/user/*", 2]],
+        [],
+    ]
 
 
 def test_a_stream_that_logs_no_names_of_files_has_no_column_of_prefixes() -> None:
-    """The stream condor has records that are not in DBS, and no prefix of them: 0 would say that it has none."""
+    """The stream condor has records that are not in DBS, and no prefix of them: 0 would
+    say that it has none.
+    """
     counts = {"aaa": bins(), "condor": bins()}
-    told = report(manifest(reconciliation=counts, unmatched_prefixes={"aaa": [["/store/user/*", 2]]}))
+    told = report(
+        manifest(reconciliation=counts, unmatched_prefixes={"aaa": [["/store/user/*", 2]]})
+    )
     section = page(told).partition("Files that are not in DBS")[2].partition("</table>")[0]
     assert "/store/user/*" in section and "aaa" in section and "condor" not in section
 
 
 def test_a_job_without_streams_has_a_report() -> None:
-    dumps = {"job": "dbs_phedex", "day": "2026-01-15", "run": "r", "tables": {"dbs_phedex": {"rows": 3}}}
+    dumps = {
+        "job": "dbs_phedex",
+        "day": "2026-01-15",
+        "run": "r",
+        "tables": {"dbs_phedex": {"rows": 3}},
+    }
     told = report(Manifest.from_dict(dumps))
     assert "dbs_phedex: 3 rows" in text(told)
     assert "dbs_phedex of 2026-01-15" in page(told)
 
 
 def test_the_text_shows_what_a_person_asks_for() -> None:
-    kept = {"file": "/q.jsonl", "is_there": True, "records": 5, "reasons": [{"reason": "x", "records": 5}],
-            "examples": ["part-0, record 3: x"]}  # fmt: skip
+    kept = {
+        "file": "/q.jsonl",
+        "is_there": True,
+        "records": 5,
+        "reasons": [{"reason": "x", "records": 5}],
+        "examples": ["part-0, record 3: x"],
+    }
     lines = text(report(manifest(), quarantine=kept)).splitlines()
     for wanted in (
         "  aaa    2 files, 12 B, .tmp (G1 4): /logs/aaa",
@@ -147,8 +219,13 @@ def planted() -> Manifest:
 
 
 def quarantine() -> dict[str, Any]:
-    return {"file": HOSTILE, "is_there": True, "records": 1, "reasons": [{"reason": HOSTILE, "records": 1}],
-            "examples": [HOSTILE]}  # fmt: skip
+    return {
+        "file": HOSTILE,
+        "is_there": True,
+        "records": 1,
+        "reasons": [{"reason": HOSTILE, "records": 1}],
+        "examples": [HOSTILE],
+    }
 
 
 def test_a_page_escapes_all_that_it_shows() -> None:
@@ -161,7 +238,9 @@ def test_a_page_escapes_all_that_it_shows() -> None:
 def test_a_page_fetches_nothing_and_runs_nothing() -> None:
     made = page(report(manifest(), [manifest("2026-01-14")] * 3))
     assert "default-src 'none'" in made
-    assert not re.search(r"<(script|link|img|iframe|object|form|base)\b|\bon\w+=|https?:|url\(|@import|\bsrc=", made)
+    assert not re.search(
+        r"<(script|link|img|iframe|object|form|base)\b|\bon\w+=|https?:|url\(|@import|\bsrc=", made
+    )
 
 
 def test_a_terminal_is_written_to_in_printable_letters_only() -> None:
@@ -170,8 +249,14 @@ def test_a_terminal_is_written_to_in_printable_letters_only() -> None:
 
 
 def test_an_empty_stream_has_no_shares() -> None:
-    empty = {"read": 0, "matched": 0, "unmatched": dict.fromkeys(UNMATCHED, 0), "malformed": 0, "out_of_day": 0,
-             "write_only": 0}  # fmt: skip
+    empty = {
+        "read": 0,
+        "matched": 0,
+        "unmatched": dict.fromkeys(UNMATCHED, 0),
+        "malformed": 0,
+        "out_of_day": 0,
+        "write_only": 0,
+    }
     told = report(manifest(reconciliation={"aaa": empty}, missing_streams=["aaa"], inputs=[]))
     assert {one["share"] for one in told["streams"][0]["bins"]} == {None}
     assert told["joins"] == []

@@ -15,7 +15,13 @@ HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\udc80"
 def hostile_page() -> str:
     parts = [
         layout.facts([(HOSTILE, HOSTILE)]),
-        layout.section(HOSTILE, layout.table([HOSTILE], [[HOSTILE], [None]]), HOSTILE, about=HOSTILE, kind=HOSTILE),
+        layout.section(
+            HOSTILE,
+            layout.table([HOSTILE], [[HOSTILE], [None]]),
+            HOSTILE,
+            about=HOSTILE,
+            kind=HOSTILE,
+        ),
         layout.items([HOSTILE, layout.badge("bad", HOSTILE), layout.code(HOSTILE)]),
         layout.picture(HOSTILE, HOSTILE, HOSTILE, bars([(HOSTILE, 1)], about=HOSTILE)),
         layout.bins([(HOSTILE, HOSTILE)], [(HOSTILE, HOSTILE, [(HOSTILE, HOSTILE, HOSTILE)])]),
@@ -34,7 +40,8 @@ def test_every_part_escapes_what_it_shows() -> None:
 
 def test_a_page_is_one_file_that_runs_nothing() -> None:
     assert not re.search(
-        r"<(script|link|img|iframe|object|form|base)\b|\bon\w+=\"|https?:|url\(|@import", hostile_page()
+        r"<(script|link|img|iframe|object|form|base)\b|\bon\w+=\"|https?:|url\(|@import",
+        hostile_page(),
     )
     assert "default-src 'none'" in hostile_page()
 

@@ -21,23 +21,47 @@ def _use_rows(*rows: tuple[str, str, int, int | None, float | None]) -> Any:
     """(stream, dataset, count, bytes, CPU seconds) as stored rows."""
     return pa.Table.from_pylist(
         [
-            {"stream": stream, "dataset_name": dataset, "site_name": "T2_CH_CERN", "app": "crab", "nacc": count,
-             "remote_nacc": 0, "read_bytes": size, "cpu_time": cpu, "data_tier": "AOD"}
+            {
+                "stream": stream,
+                "dataset_name": dataset,
+                "site_name": "T2_CH_CERN",
+                "app": "crab",
+                "nacc": count,
+                "remote_nacc": 0,
+                "read_bytes": size,
+                "cpu_time": cpu,
+                "data_tier": "AOD",
+            }
             for stream, dataset, count, size, cpu in rows
         ]
-    )  # fmt: skip
+    )
 
 
 def test_pictures_of_accesses_have_no_jobs_in_them() -> None:
-    rows = _use_rows(("aaa", "/a/b/AOD", 3, 100, None), ("condor", "/a/b/AOD", 90_000, 7_000, 7200.0),
-                     ("condor", "/only/jobs/AOD", 500_000, 9_000, 3600.0))  # fmt: skip
-    days = {date(2026, 1, 14): {"aaa": 5, "condor": 70_000}, date(2026, 1, 15): {"aaa": 3, "condor": 590_000}}
+    rows = _use_rows(
+        ("aaa", "/a/b/AOD", 3, 100, None),
+        ("condor", "/a/b/AOD", 90_000, 7_000, 7200.0),
+        ("condor", "/only/jobs/AOD", 500_000, 9_000, 3600.0),
+    )
+    days = {
+        date(2026, 1, 14): {"aaa": 5, "condor": 70_000},
+        date(2026, 1, 15): {"aaa": 3, "condor": 590_000},
+    }
     use = pictures.sum_use(rows, days)
-    assert (use.nacc, use.dataset_count, use.read_bytes, use.job_count, use.cpu_hours) == (3, 1, 100, 590_000, 3.0)
+    assert (use.nacc, use.dataset_count, use.read_bytes, use.job_count, use.cpu_hours) == (
+        3,
+        1,
+        100,
+        590_000,
+        3.0,
+    )
     assert use.datasets == [("/a/b/AOD", 3)] and use.sites == [("T2_CH_CERN", 3)]
     assert use.heat == {("T2_CH_CERN", "AOD"): 3} and [name for name, _ in use.places] == ["aaa"]
     assert use.trend == {"aaa": [5, 3]} and use.tiers_cpu_hours == [("AOD", 3.0)]
-    assert ("590 k", "jobs (not accesses)") in pictures.facts(use) and ("3", "accesses") in pictures.facts(use)
+    assert ("590 k", "jobs (not accesses)") in pictures.facts(use) and (
+        "3",
+        "accesses",
+    ) in pictures.facts(use)
 
 
 def test_pictures_of_a_job_that_counts_jobs_say_so() -> None:

@@ -9,9 +9,13 @@ from typing import Any
 
 
 class BackgroundServer:
-    """Serves with ``handler``, whose ``server_of_tests`` is this server. Handlers that wait do so until ``gate``."""
+    """Serves with ``handler``, whose ``server_of_tests`` is this server. Handlers that
+    wait do so until ``gate``.
+    """
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None
+    ) -> None:
         self.connections = 0
         self.gate = threading.Event()
         tested = self
@@ -29,7 +33,9 @@ class BackgroundServer:
                 with request:
                     super().finish_request(request, client_address)
 
-        self._server = Server(("127.0.0.1", 0), type("Handler", (handler,), {"server_of_tests": self}))
+        self._server = Server(
+            ("127.0.0.1", 0), type("Handler", (handler,), {"server_of_tests": self})
+        )
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()

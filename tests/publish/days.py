@@ -21,22 +21,39 @@ MANIFEST = {
     "run": "r1",
     "reconciliation": {
         "aaa": {
-            "read": 12, "matched": 10, "malformed": 0, "out_of_day": 1, "write_only": 1,
+            "read": 12,
+            "matched": 10,
+            "malformed": 0,
+            "out_of_day": 1,
+            "write_only": 1,
             "unmatched": {"no_lfn": 0, "user_file": 0, "temporary": 0, "not_in_dbs": 0},
             "first_examples": ["/store/user/somebody"],
         }
     },
-}  # fmt: skip
+}
 
 
 def row(number: int, **other: Any) -> dict[str, Any]:
     """A stored row; its dataset is told by ``number``."""
     return {
-        "day": DAY, "stream": "aaa", "dataset_name": f"/P{number}/Run2026A-v1/MINIAOD", "site_name": "T2_CH_CERN",
-        "app": "crab", "nacc": 3, "distinct_users": 2, "remote_nacc": None, "read_bytes": 1_000, "cpu_time": None,
-        "wc_time": None, "site_tier": "T2", "primary_name": f"P{number}", "processing_name": "Run2026A-v1",
-        "data_tier": "MINIAOD", "timestamp": TIMESTAMP, **other,
-    }  # fmt: skip
+        "day": DAY,
+        "stream": "aaa",
+        "dataset_name": f"/P{number}/Run2026A-v1/MINIAOD",
+        "site_name": "T2_CH_CERN",
+        "app": "crab",
+        "nacc": 3,
+        "distinct_users": 2,
+        "remote_nacc": None,
+        "read_bytes": 1_000,
+        "cpu_time": None,
+        "wc_time": None,
+        "site_tier": "T2",
+        "primary_name": f"P{number}",
+        "processing_name": "Run2026A-v1",
+        "data_tier": "MINIAOD",
+        "timestamp": TIMESTAMP,
+        **other,
+    }
 
 
 def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
@@ -45,19 +62,32 @@ def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
 
 
 def store_day(store: Path, given: Sequence[dict[str, Any]], run: str = "r1") -> str:
-    """``given`` as the current result of data_aggregation, as the store lays it out; returns ``--fout``."""
+    """``given`` as the current result of data_aggregation, as the store lays it out;
+    returns ``--fout``.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {"date": pa.date32(), "string": pa.string(), "long": pa.int64(), "double": pa.float64()}
+    kinds = {
+        "date": pa.date32(),
+        "string": pa.string(),
+        "long": pa.int64(),
+        "double": pa.float64(),
+    }
     schema = pa.schema([(column.name, kinds[column.type]) for column in SPEC.table.columns])
     folder = store / "data_aggregation" / DAY.isoformat()
     table = folder / "runs" / run / "data_aggregation"
     table.mkdir(parents=True)
     middle = len(given) // 2
     for number, part in enumerate((given[:middle], given[middle:])):
-        pq.write_table(pa.Table.from_pylist(list(part), schema), table / f"part-{number:05d}.parquet")
-    manifest = {**MANIFEST, "run": run, "tables": {"data_aggregation": {"rows": len(given), "format": "parquet"}}}
+        pq.write_table(
+            pa.Table.from_pylist(list(part), schema), table / f"part-{number:05d}.parquet"
+        )
+    manifest = {
+        **MANIFEST,
+        "run": run,
+        "tables": {"data_aggregation": {"rows": len(given), "format": "parquet"}},
+    }
     (table.parent / "manifest.json").write_text(json.dumps(manifest))
     (folder / "CURRENT").write_text(json.dumps({"run": run}))
     return str(store)
@@ -68,7 +98,9 @@ def outbox_in(folder: Path) -> Outbox:
     return Outbox(folder, "somewhere", "data_aggregation", DAY.isoformat())
 
 
-def fill(outbox: Outbox, given: Sequence[dict[str, Any]], source: str = "r1", **more: Any) -> SpoolResult:
+def fill(
+    outbox: Outbox, given: Sequence[dict[str, Any]], source: str = "r1", **more: Any
+) -> SpoolResult:
     """Spool ``given`` as the whole day."""
     return outbox.fill(SPEC, given, {**MANIFEST, "run": source}, source=source, **more)
 
@@ -79,7 +111,9 @@ def ids(documents: Sequence[bytes]) -> list[str]:
 
 
 def check_arrived(arrived: Counter[bytes], expected: set[bytes], doubles: int = 0) -> None:
-    """All of ``expected`` arrived, nothing else, and at most so many ``doubles``; else says how many, and three."""
+    """All of ``expected`` arrived, nothing else, and at most so many ``doubles``; else
+    says how many, and three.
+    """
     double = [body for body, count in arrived.items() for _ in range(count - 1)]
     wrong = {"missing": expected - set(arrived), "not wanted": set(arrived) - expected}
     told = [_some(what, sorted(there)) for what, there in wrong.items() if there]
@@ -110,7 +144,9 @@ class Clock:
 
 
 class ListSink:
-    """Confirms everything, unless ``script`` has an exception for this send; ``arrived`` is what is there."""
+    """Confirms everything, unless ``script`` has an exception for this send;
+    ``arrived`` is what is there.
+    """
 
     where = "a list"
 
@@ -125,7 +161,12 @@ class ListSink:
     def open(self) -> None:
         self.opened += 1
 
-    def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None) -> None:
+    def send(
+        self,
+        batch: Batch,
+        documents: Sequence[bytes],
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         meanwhile()
         trouble = self.script.pop(0) if self.script else None
         if trouble is None or getattr(trouble, "landed", False):

@@ -1,4 +1,6 @@
-"""A STOMP broker that fails on demand: what a real one does once a year, here at the wanted moment."""
+"""A STOMP broker that fails on demand: what a real one does once a year, here at the
+wanted moment.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ class Faults:
     close_at_once: bool = False
     login_error: str | None = None
     heartbeat: str = "0,0"  # promised in CONNECTED, and not sent
-    beats: int = 0  # heartbeats that must come after a COMMIT before it is receipted and `gate` opens
+    beats: int = (
+        0  # heartbeats that must come after a COMMIT before it is receipted and `gate` opens
+    )
     close_after_sends: int | None = None
-    close_at: tuple[int, str] | None = None  # "before" or "after" it works on its n-th frame that is no SEND
+    close_at: tuple[int, str] | None = (
+        None  # "before" or "after" it works on its n-th frame that is no SEND
+    )
     poison: Callable[[bytes], bool] | None = None  # ERROR without receipt-id, then the end
     poison_error: str = ""  # its text
     commit: str = (
@@ -37,7 +43,9 @@ class Faults:
 
 @dataclass
 class FakeBroker:
-    """Connection n behaves as ``faults[n]``; those after the list as they should. ``stored``: what was committed."""
+    """Connection n behaves as ``faults[n]``; those after the list as they should.
+    ``stored``: what was committed.
+    """
 
     faults: list[Faults] = field(default_factory=list)
     context: ssl.SSLContext | None = None
@@ -74,7 +82,9 @@ class FakeBroker:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            fault = self.faults[self.connections] if self.connections < len(self.faults) else Faults()
+            fault = (
+                self.faults[self.connections] if self.connections < len(self.faults) else Faults()
+            )
             self.connections += 1
             thread = threading.Thread(target=self._serve, args=(connection, fault), daemon=True)
             self._threads.append(thread)
@@ -120,7 +130,11 @@ class _Session:
         for frame in _frames(self.connection, self.beat):
             self.frames += frame.cmd != "SEND"
             at = frame.cmd != "SEND" and self.fault.close_at
-            if at == (self.frames, "before") or not self.handle(frame) or at == (self.frames, "after"):
+            if (
+                at == (self.frames, "before")
+                or not self.handle(frame)
+                or at == (self.frames, "after")
+            ):
                 return
 
     def beat(self) -> None:
@@ -180,8 +194,15 @@ class _Session:
             self.say("ERROR", message="the transaction is refused", receipt_id=receipt)
             return True
         if fault.commit == "forbid":
-            self.say("ERROR", message="COMMIT FAILED: Transaction marked rollback only", receipt_id=receipt)
-            self.say("ERROR", message="User somebody is not authorized to write to: queue://test.documents")
+            self.say(
+                "ERROR",
+                message="COMMIT FAILED: Transaction marked rollback only",
+                receipt_id=receipt,
+            )
+            self.say(
+                "ERROR",
+                message="User somebody is not authorized to write to: queue://test.documents",
+            )
             return False
         self.broker.store(self.pending.pop(headers["transaction"]))
         if fault.commit == "go down":
@@ -201,7 +222,11 @@ class _Session:
         for _ in range(2 if fault.receipt == "twice" else 1):
             self.say("RECEIPT", receipt_id=receipt)
         for lost in self.aside:
-            self.say("ERROR", message="Send transaction completed while waiting for space", receipt_id=lost)
+            self.say(
+                "ERROR",
+                message="Send transaction completed while waiting for space",
+                receipt_id=lost,
+            )
         return True
 
 
@@ -218,7 +243,14 @@ def _frames(connection: socket.socket, beat: Callable[[], None]) -> Iterator[Any
             head = buffer.find(b"\n\n")
             if head < 0:
                 break
-            size = next((int(h[15:]) for h in buffer[:head].split(b"\n") if h.startswith(b"content-length:")), None)
+            size = next(
+                (
+                    int(h[15:])
+                    for h in buffer[:head].split(b"\n")
+                    if h.startswith(b"content-length:")
+                ),
+                None,
+            )
             end = buffer.find(b"\0", head) if size is None else head + 2 + size
             if end < 0 or len(buffer) <= end:
                 break

@@ -23,7 +23,9 @@ class Answer:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b'{"ok":true}'
-    takes: bool | None = None  # whether the documents are kept; without a word: when the status is 2xx
+    takes: bool | None = (
+        None  # whether the documents are kept; without a word: when the status is 2xx
+    )
     instead: str = ""  # reset, close, silent, drip, short, early, garbage
     poison: Callable[[dict[str, Any]], bool] | None = None  # 400 for requests with such a document
 
@@ -38,9 +40,13 @@ class Request:
 
 
 class FakeServer(BackgroundServer):
-    """Request n is answered by ``answers[n]``; those after the list by ``last``. ``stored``: documents taken in."""
+    """Request n is answered by ``answers[n]``; those after the list by ``last``.
+    ``stored``: documents taken in.
+    """
 
-    def __init__(self, answers: list[Answer], last: Answer, context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, answers: list[Answer], last: Answer, context: ssl.SSLContext | None
+    ) -> None:
         self.answers, self.last = answers, last
         self.stored: list[dict[str, Any]] = []
         self.requests: list[Request] = []
@@ -55,7 +61,9 @@ class FakeServer(BackgroundServer):
             self.requests.append(request)
             answer = self.answers[number] if number < len(self.answers) else self.last
             documents = json.loads(request.body) if request.body else []
-            if answer.poison is not None and any(answer.poison(document) for document in documents):
+            if answer.poison is not None and any(
+                answer.poison(document) for document in documents
+            ):
                 return Answer(400, body=b"a document does not fit")
             if answer.takes if answer.takes is not None else 200 <= answer.status < 300:
                 self.stored.extend(documents)

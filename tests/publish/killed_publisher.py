@@ -1,8 +1,9 @@
-"""A publisher that is killed at a numbered step: run as ``python -m tests.publish.killed_publisher FOLDER PORT STEP
-ROWS``.
+"""A publisher that is killed at a numbered step: run as ``python -m
+tests.publish.killed_publisher FOLDER PORT STEP ROWS``.
 
-The steps are what another order of things would break: before and after each durable entry, each commit, the spool's
-renaming. STEP 0 is never reached: then the publisher ends as it should.
+The steps are what another order of things would break: before and after each durable
+entry, each commit, the spool's renaming. STEP 0 is never reached: then the publisher
+ends as it should.
 """
 
 from __future__ import annotations
@@ -71,7 +72,12 @@ class SteppingSink(StompSink):
 
 
 def main() -> None:
-    folder, port, last, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    folder, port, last, count = (
+        Path(sys.argv[1]),
+        int(sys.argv[2]),
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+    )
     step = Steps(last)
 
     class SteppingWriter(spooling.SpoolWriter):
@@ -82,7 +88,9 @@ def main() -> None:
             return result
 
     spooling.SpoolWriter = SteppingWriter  # type: ignore[misc]
-    sink = SteppingSink(Broker((("127.0.0.1", port),), "/queue/test.killed"), "data_aggregation", "cms-test")
+    sink = SteppingSink(
+        Broker((("127.0.0.1", port),), "/queue/test.killed"), "data_aggregation", "cms-test"
+    )
     sink.step = step
     with outbox_in(folder).held() as outbox:
         outbox._batch_log = SteppingLog(outbox.batch_log, step)  # type: ignore[assignment]

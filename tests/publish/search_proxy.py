@@ -1,4 +1,6 @@
-"""A proxy to an OpenSearch as Grafana has it: below a path, with a token, and nothing but ``POST _msearch``."""
+"""A proxy to an OpenSearch as Grafana has it: below a path, with a token, and nothing
+but ``POST _msearch``.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,16 @@ Instead = tuple[int, dict[str, str], bytes]
 
 
 class SearchProxy(BackgroundServer):
-    """Forwards to ``url``. ``instead(n)`` may answer request n itself; ``requests`` are (method, path, login)."""
+    """Forwards to ``url``. ``instead(n)`` may answer request n itself; ``requests`` are
+    (method, path, login).
+    """
 
     def __init__(
-        self, url: str, login: str | None, instead: Callable[[int], Instead | None], context: ssl.SSLContext | None
+        self,
+        url: str,
+        login: str | None,
+        instead: Callable[[int], Instead | None],
+        context: ssl.SSLContext | None,
     ) -> None:
         self.url, self.login, self.instead = url, login, instead
         self.requests: list[tuple[str, str, str | None]] = []

@@ -1,4 +1,6 @@
-"""Against a real ActiveMQ: what is consumed back is what was to be sent, whatever was killed on the way."""
+"""Against a real ActiveMQ: what is consumed back is what was to be sent, whatever was
+killed on the way.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def sink_to(
 
 
 def tls(broker: ActiveMQ, **more: Any) -> dict[str, Any]:
-    return {"host_and_ports": f"localhost:{broker.tls}", "ca": broker.certificates["ca.pem"], **more}
+    return {
+        "host_and_ports": f"localhost:{broker.tls}",
+        "ca": broker.certificates["ca.pem"],
+        **more,
+    }
 
 
 def wanted(count: int) -> set[bytes]:
@@ -48,7 +54,9 @@ def bodies(messages: list[tuple[dict[str, str], bytes]]) -> Counter[bytes]:
 
 
 @pytest.mark.parametrize("way", ["plain", "tls", "client certificate"])
-def test_what_is_consumed_back_is_what_was_to_be_sent(activemq: ActiveMQ, tmp_path: Path, way: str) -> None:
+def test_what_is_consumed_back_is_what_was_to_be_sent(
+    activemq: ActiveMQ, tmp_path: Path, way: str
+) -> None:
     certificates = activemq.certificates
     more: dict[str, Any] = {
         "plain": {},
@@ -69,11 +77,19 @@ def test_what_is_consumed_back_is_what_was_to_be_sent(activemq: ActiveMQ, tmp_pa
     messages = activemq.consume(queue, 1_101)
     check_arrived(Counter(body for _, body in messages), sent)
     headers = messages[0][0]
-    assert (headers["content-type"], headers["producer"], headers["version"]) == ("application/json", "cms-test", "1")
+    assert (headers["content-type"], headers["producer"], headers["version"]) == (
+        "application/json",
+        "cms-test",
+        "1",
+    )
 
 
-@pytest.mark.parametrize("case", ["password", "user", "ca", "host", "no client certificate", "no right to write"])
-def test_what_is_not_allowed_ends_at_once_and_shows_no_secret(activemq: ActiveMQ, tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize(
+    "case", ["password", "user", "ca", "host", "no client certificate", "no right to write"]
+)
+def test_what_is_not_allowed_ends_at_once_and_shows_no_secret(
+    activemq: ActiveMQ, tmp_path: Path, case: str
+) -> None:
     more: dict[str, Any] = {
         "password": {"password": "planted-wrong-password"},
         "user": {"username": "planted-nobody"},
@@ -86,8 +102,11 @@ def test_what_is_not_allowed_ends_at_once_and_shows_no_secret(activemq: ActiveMQ
         fill(outbox, rows(3))
         lines: list[str] = []
         with pytest.raises(NotAllowed) as caught:
-            Publisher(outbox, sink_to(activemq, tmp_path, "not.allowed", **more), log=lines.append).run()
-        # The broker's refusal ends the run. Now and then ActiveMQ closes before it is sent: that alone is tried again.
+            Publisher(
+                outbox, sink_to(activemq, tmp_path, "not.allowed", **more), log=lines.append
+            ).run()
+        # The broker's refusal ends the run. Now and then ActiveMQ closes before it is
+        # sent: that alone is tried again.
         assert all("the broker closed the connection" in line for line in lines), lines
         assert outbox.totals().confirmed == 0 and outbox.totals().open == 4
     text = str(caught.value)
@@ -105,18 +124,26 @@ def test_a_document_over_the_broker_s_frame_limit_is_found_and_the_others_are_th
         Publisher(outbox, sink, log=lines.append).run()
         assert (outbox.totals().confirmed, outbox.totals().refused) == (501, 1)
     assert "maximum frame size" in lines[-1]
-    check_arrived(bodies(activemq.consume("narrow", 501)), wanted(501) - {canonical(document(SPEC, row(300)))})
+    check_arrived(
+        bodies(activemq.consume("narrow", 501)),
+        wanted(501) - {canonical(document(SPEC, row(300)))},
+    )
 
 
 def test_a_topic_without_listeners_confirms(activemq: ActiveMQ, tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(3))
-        Publisher(outbox, sink_to(activemq, tmp_path, "t", topic="/topic/test.nobody.listens")).run()
+        Publisher(
+            outbox, sink_to(activemq, tmp_path, "t", topic="/topic/test.nobody.listens")
+        ).run()
         assert outbox.totals().confirmed == 4
 
 
-def test_a_broker_that_blocks_is_reported_as_stalled_and_nothing_is_lost(activemq: ActiveMQ, tmp_path: Path) -> None:
-    # Half batches of links that we dropped hold the queue's room until the broker misses our heartbeats there.
+def test_a_broker_that_blocks_is_reported_as_stalled_and_nothing_is_lost(
+    activemq: ActiveMQ, tmp_path: Path
+) -> None:
+    # Half batches of links that we dropped hold the queue's room until the broker
+    # misses our heartbeats there.
     sink = sink_to(activemq, tmp_path, "small.queue", StompTimeouts(stall=2, probe=1, heartbeat=1))
     arrived: Counter[bytes] = Counter()
     with outbox_in(tmp_path).held() as outbox:
@@ -126,7 +153,9 @@ def test_a_broker_that_blocks_is_reported_as_stalled_and_nothing_is_lost(activem
         assert outbox.totals().open > 0
 
         def consume() -> None:
-            arrived.update(bodies(activemq.consume("small.queue", 3_001, while_true=outbox_open.is_set)))
+            arrived.update(
+                bodies(activemq.consume("small.queue", 3_001, while_true=outbox_open.is_set))
+            )
 
         lines: list[str] = []
         outbox_open = threading.Event()
@@ -140,7 +169,8 @@ def test_a_broker_that_blocks_is_reported_as_stalled_and_nothing_is_lost(activem
             reader.join()
         assert outbox.totals().open == 0
     arrived.update(bodies(activemq.consume("small.queue")))
-    # An interruption by our own patience, and one by its end. More where the machine was busy for seconds meanwhile.
+    # An interruption by our own patience, and one by its end. More where the machine
+    # was busy for seconds meanwhile.
     busy = sum("no receipt of a commit" in line or "no heartbeat" in line for line in lines)
     check_arrived(arrived, wanted(3_000), 1_000 + 500 * busy)
 
@@ -152,10 +182,12 @@ def own_broker(tmp_path: Path) -> Iterator[ActiveMQ]:
 
 
 class Attack:
-    """Ends the broker when so many documents are confirmed, starts it again, and tells how long nothing came.
+    """Ends the broker when so many documents are confirmed, starts it again, and tells
+    how long nothing came.
 
-    ``at_end``: the documents that were confirmed when it had ended. ``recovery`` stays 0 where all were confirmed
-    before it was seen that the broker is back: its ports open one after another.
+    ``at_end``: the documents that were confirmed when it had ended. ``recovery`` stays
+    0 where all were confirmed before it was seen that the broker is back: its ports
+    open one after another.
     """
 
     def __init__(self, broker: ActiveMQ, after: int, how: str) -> None:
@@ -195,8 +227,12 @@ def test_a_broker_ended_under_load_loses_nothing_and_doubles_one_batch_at_most(
     assert attack.recovery <= 120
 
 
-def test_a_stopped_process_is_noticed_by_its_missing_heartbeats(own_broker: ActiveMQ, tmp_path: Path) -> None:
-    sink = sink_to(own_broker, tmp_path, "halfopen", StompTimeouts(connect=30, login=30, heartbeat=1))
+def test_a_stopped_process_is_noticed_by_its_missing_heartbeats(
+    own_broker: ActiveMQ, tmp_path: Path
+) -> None:
+    sink = sink_to(
+        own_broker, tmp_path, "halfopen", StompTimeouts(connect=30, login=30, heartbeat=1)
+    )
     lines: list[str] = []
     times: list[float] = []
 
@@ -222,7 +258,8 @@ def test_a_stopped_process_is_noticed_by_its_missing_heartbeats(own_broker: Acti
     check_arrived(bodies(own_broker.consume("halfopen", 2_001)), wanted(2_000), 500)
 
 
-#: A publisher whose disk takes 0.25 s for each batch: the signal arrives long before the last of 17 batches.
+#: A publisher whose disk takes 0.25 s for each batch: the signal arrives long before
+#: the last of 17 batches.
 SLOW_PUBLISHER = """
 import time
 from cmsspark.main import main
@@ -260,7 +297,9 @@ def test_a_publisher_ended_under_load_goes_on_with_resume(
     check_arrived(bodies(activemq.consume(queue, 8_001)), wanted(8_000), 500)
     for secret in (PASSWORD, USER):
         assert secret not in done.stdout + done.stderr + errors.decode()
-        assert secret.encode() not in b"".join(p.read_bytes() for p in (tmp_path / "state").rglob("*") if p.is_file())
+        assert secret.encode() not in b"".join(
+            p.read_bytes() for p in (tmp_path / "state").rglob("*") if p.is_file()
+        )
 
 
 def _wait_for_acks(state: Path, documents: int) -> None:
@@ -272,7 +311,9 @@ def _wait_for_acks(state: Path, documents: int) -> None:
         for path in state.rglob("batches.sqlite"):
             database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
             try:
-                (count,) = database.execute("SELECT sum(count) FROM batches WHERE state='ACKED'").fetchone()
+                (count,) = database.execute(
+                    "SELECT sum(count) FROM batches WHERE state='ACKED'"
+                ).fetchone()
             except sqlite3.OperationalError:
                 count = 0
             finally:
@@ -283,14 +324,20 @@ def _wait_for_acks(state: Path, documents: int) -> None:
     raise AssertionError("the publisher did not get so far")
 
 
-def test_published_documents_are_those_of_the_store_through_the_command(activemq: ActiveMQ, tmp_path: Path) -> None:
+def test_published_documents_are_those_of_the_store_through_the_command(
+    activemq: ActiveMQ, tmp_path: Path
+) -> None:
     from cmsspark.apps.results.cern_monit import command
     from cmsspark.base.reporting import run_click
 
     settings = tmp_path / "cmsspark.yaml"
-    settings.write_text(f"state_dir: {tmp_path}/state\nstore: {store_day(tmp_path / 'store', rows(700))}\n")
+    settings.write_text(
+        f"state_dir: {tmp_path}/state\nstore: {store_day(tmp_path / 'store', rows(700))}\n"
+    )
     amq = activemq.credentials(tmp_path / "amq.json", "command")
-    run_click(command, "publish", ["--date", "20260115", "--amq", str(amq), "--settings", str(settings)])
+    run_click(
+        command, "publish", ["--date", "20260115", "--amq", str(amq), "--settings", str(settings)]
+    )
     messages = activemq.consume("command", 701)
     check_arrived(bodies(messages), wanted(700))
     last = json.loads(next(body for _, body in messages if b'"document_count"' in body))
@@ -301,7 +348,9 @@ def test_an_outbox_of_one_destination_is_not_another_s(activemq: ActiveMQ, tmp_p
     one, two = sink_to(activemq, tmp_path, "one"), sink_to(activemq, tmp_path, "two")
     assert one.outbox_name(tmp_path) != two.outbox_name(tmp_path)
     for sink, queue in ((one, "one"), (two, "two")):
-        with Outbox(tmp_path, sink.outbox_name(tmp_path), "data_aggregation", SPEC.period).held() as outbox:
+        with Outbox(
+            tmp_path, sink.outbox_name(tmp_path), "data_aggregation", SPEC.period
+        ).held() as outbox:
             fill(outbox, rows(2))
             Publisher(outbox, sink).run()
         check_arrived(bodies(activemq.consume(queue, 3)), wanted(2))

@@ -17,7 +17,9 @@ from cmsspark.publish.sink import RetryableError
 from tests.publish.days import Clock, ListSink, fill, ids, outbox_in, row, rows
 
 
-def publish(outbox: Outbox, given: list[dict[str, Any]], source: str, sink: ListSink | None = None) -> list[bytes]:
+def publish(
+    outbox: Outbox, given: list[dict[str, Any]], source: str, sink: ListSink | None = None
+) -> list[bytes]:
     sink = sink or ListSink()
     fill(outbox, given, source)
     Publisher(outbox, sink, clock=Clock()).run()
@@ -60,7 +62,9 @@ def test_few_snapshots_stay(tmp_path: Path) -> None:
         assert len(outbox.spool.snapshots()) == 3
 
 
-@pytest.mark.parametrize("state", [BatchState.READY, BatchState.IN_DOUBT, BatchState.STALLED, BatchState.QUARANTINED])
+@pytest.mark.parametrize(
+    "state", [BatchState.READY, BatchState.IN_DOUBT, BatchState.STALLED, BatchState.QUARANTINED]
+)
 def test_while_anything_is_not_confirmed_all_stays(tmp_path: Path, state: BatchState) -> None:
     with outbox_in(tmp_path).held() as outbox:
         changed_days(outbox, 7)
@@ -70,7 +74,9 @@ def test_while_anything_is_not_confirmed_all_stays(tmp_path: Path, state: BatchS
         assert outbox.spool.snapshots() == found
 
 
-def test_a_completeness_document_that_may_not_have_arrived_is_not_taken_for_sent(tmp_path: Path) -> None:
+def test_a_completeness_document_that_may_not_have_arrived_is_not_taken_for_sent(
+    tmp_path: Path,
+) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2), "r0")
         outbox.batch_log.mark(outbox.batch_log.batches()[0], BatchState.IN_DOUBT)
@@ -104,7 +110,9 @@ class Killed(BaseException):
     """The end, in the middle."""
 
 
-@pytest.mark.parametrize("step", ["before the batch log knows", "before anything is removed", "with one half removed"])
+@pytest.mark.parametrize(
+    "step", ["before the batch log knows", "before anything is removed", "with one half removed"]
+)
 def test_a_pruning_that_was_killed_is_finished_and_nothing_is_sent_again(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

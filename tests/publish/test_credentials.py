@@ -15,9 +15,12 @@ from cmsspark.publish.credentials import read_broker, read_endpoint
 from tests.activemq import Certificates
 
 GOOD: dict[str, Any] = {
-    "username": "someone", "password": "planted-secret", "producer": "cms", "topic": "/topic/cms.popularity",
+    "username": "someone",
+    "password": "planted-secret",
+    "producer": "cms",
+    "topic": "/topic/cms.popularity",
     "host_and_ports": "one.example.org:61313,two.example.org:61314",
-}  # fmt: skip
+}
 
 
 def file(folder: Path, content: object, mode: int = 0o600) -> Path:
@@ -30,32 +33,53 @@ def file(folder: Path, content: object, mode: int = 0o600) -> Path:
 def test_a_good_file_gives_a_broker_whose_text_shows_no_secret(tmp_path: Path) -> None:
     broker = read_broker(file(tmp_path, GOOD))
     assert broker.addresses == (("one.example.org", 61313), ("two.example.org", 61314))
-    assert broker.where == "stomp://one.example.org:61313,two.example.org:61314 /topic/cms.popularity"
+    assert (
+        broker.where == "stomp://one.example.org:61313,two.example.org:61314 /topic/cms.popularity"
+    )
     assert broker.password == "planted-secret"
     assert "planted-secret" not in repr(broker) and "someone" not in repr(broker)
     assert broker.safe_text("no someone with planted-secret") == "no *** with ***"
 
 
 def test_the_example_file_is_a_good_one(tmp_path: Path) -> None:
-    assert read_broker(file(tmp_path, read_text("etc/amq_broker.example.json"))).producer == "cms-popularity"
+    assert (
+        read_broker(file(tmp_path, read_text("etc/amq_broker.example.json"))).producer
+        == "cms-popularity"
+    )
 
 
 @pytest.mark.parametrize("port", [61323, "61323"])
 def test_the_file_of_cms_jobs_is_understood(tmp_path: Path, port: object) -> None:
-    cms = {"host": "broker.example.org", "port": port, "cert": "usercert.pem", "ckey": "userkey.pem",
-           "producer": "cms", "topic": "/topic/cms.popularity"}  # fmt: skip
+    cms = {
+        "host": "broker.example.org",
+        "port": port,
+        "cert": "usercert.pem",
+        "ckey": "userkey.pem",
+        "producer": "cms",
+        "topic": "/topic/cms.popularity",
+    }
     broker = read_broker(file(tmp_path, cms))
     assert broker.where == "stomp+ssl://broker.example.org:61323 /topic/cms.popularity"
-    assert (broker.cert, broker.key, broker.ca) == (tmp_path / "usercert.pem", tmp_path / "userkey.pem", None)
+    assert (broker.cert, broker.key, broker.ca) == (
+        tmp_path / "usercert.pem",
+        tmp_path / "userkey.pem",
+        None,
+    )
     assert read_broker(file(tmp_path, {**cms, "host": "::1"})).addresses == (("::1", 61323),)
 
 
 def test_with_a_certificate_and_no_ca_the_system_s_authorities_are_trusted_and_names_checked(
     tmp_path: Path, certificates: Certificates
 ) -> None:
-    given = {**GOOD, "cert": str(certificates["client.pem"]), "ckey": str(certificates["client.key"])}
+    given = {
+        **GOOD,
+        "cert": str(certificates["client.pem"]),
+        "ckey": str(certificates["client.key"]),
+    }
     context = read_broker(file(tmp_path, given)).tls()
-    assert context is not None and context.check_hostname and context.verify_mode == ssl.CERT_REQUIRED
+    assert (
+        context is not None and context.check_hostname and context.verify_mode == ssl.CERT_REQUIRED
+    )
 
 
 def test_an_error_names_the_line_of_its_key(tmp_path: Path) -> None:
@@ -73,13 +97,24 @@ def test_a_file_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> Non
 @pytest.mark.parametrize(
     "change",
     [
-        {"topic": "cms.popularity"}, {"topic": "/topic/"}, {"topic": "/topic/a b"}, {"topic": None}, {"topic": 3},
-        {"host_and_ports": "planted-secret"}, {"host_and_ports": "a:b"}, {"host_and_ports": "a:0"},
-        {"host_and_ports": []}, {"host_and_ports": [["a", 1, 2]]}, {"host_and_ports": "a:99999"},
-        {"password": 7}, {"username": ""}, {"passwort": "planted-secret"},
-        {"host": "a", "port": 1}, {"key": "a", "ckey": "b"},
+        {"topic": "cms.popularity"},
+        {"topic": "/topic/"},
+        {"topic": "/topic/a b"},
+        {"topic": None},
+        {"topic": 3},
+        {"host_and_ports": "planted-secret"},
+        {"host_and_ports": "a:b"},
+        {"host_and_ports": "a:0"},
+        {"host_and_ports": []},
+        {"host_and_ports": [["a", 1, 2]]},
+        {"host_and_ports": "a:99999"},
+        {"password": 7},
+        {"username": ""},
+        {"passwort": "planted-secret"},
+        {"host": "a", "port": 1},
+        {"key": "a", "ckey": "b"},
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named_without_its_value(tmp_path: Path, change: dict[str, Any]) -> None:
     with pytest.raises(SettingsError) as caught:
         read_broker(file(tmp_path, {**GOOD, **change}))
@@ -87,7 +122,9 @@ def test_what_is_wrong_is_named_without_its_value(tmp_path: Path, change: dict[s
 
 
 @pytest.mark.parametrize("content", ["{planted-secret", "[]", "", '"planted-secret"'])
-def test_a_file_that_is_no_object_is_refused_without_quoting_it(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_no_object_is_refused_without_quoting_it(
+    tmp_path: Path, content: str
+) -> None:
     with pytest.raises(SettingsError) as caught:
         read_broker(file(tmp_path, content))
     assert "planted-secret" not in str(caught.value)
@@ -118,16 +155,22 @@ def test_every_error_of_the_file_ends_in_an_exit_code(tmp_path: Path) -> None:
     assert caught.value.exit_code in (77, 78)
 
 
-# -- HTTP ------------------------------------------------------------------------------------------------------
+# -- HTTP
+# ------------------------------------------------------------------------------------------------------
 
 HTTP: dict[str, Any] = {
-    "url": "https://monit.example.org:10014/cms-test", "username": "someone", "password": "planted-secret",
-}  # fmt: skip
+    "url": "https://monit.example.org:10014/cms-test",
+    "username": "someone",
+    "password": "planted-secret",
+}
 
 
 def test_an_endpoint_s_producer_is_its_path_and_its_text_shows_no_secret(tmp_path: Path) -> None:
     endpoint = read_endpoint(file(tmp_path, HTTP))
-    assert (endpoint.producer, endpoint.where) == ("cms-test", "https://monit.example.org:10014/cms-test")
+    assert (endpoint.producer, endpoint.where) == (
+        "cms-test",
+        "https://monit.example.org:10014/cms-test",
+    )
     assert "planted-secret" not in repr(endpoint) and "someone" not in repr(endpoint)
     coded = str(endpoint.authorization)
     assert endpoint.safe_text(f"{coded} someone planted-secret") == "Basic *** *** ***"
@@ -145,23 +188,39 @@ def test_an_endpoint_s_producer_is_its_path_and_its_text_shows_no_secret(tmp_pat
 def test_the_producer_may_stand_beside_the_address(tmp_path: Path, change: dict[str, Any]) -> None:
     content = {key: value for key, value in {**HTTP, **change}.items() if value is not None}
     endpoint = read_endpoint(file(tmp_path, content))
-    assert (endpoint.producer, endpoint.where) == ("cms-test", "https://monit.example.org:10014/cms-test")
+    assert (endpoint.producer, endpoint.where) == (
+        "cms-test",
+        "https://monit.example.org:10014/cms-test",
+    )
 
 
 def test_the_http_example_file_is_a_good_one(tmp_path: Path) -> None:
-    assert read_endpoint(file(tmp_path, read_text("etc/monit_http.example.json"))).producer == "cms-popularity"
+    assert (
+        read_endpoint(file(tmp_path, read_text("etc/monit_http.example.json"))).producer
+        == "cms-popularity"
+    )
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"url": "http://monit.example.org/p"}, {"url": "https://u:planted-secret@monit.example.org/p"},
-        {"url": "https://monit.example.org/p?token=planted-secret"}, {"url": "ftp://x/p"}, {"url": "https://x:0/p"},
-        {"url": "https://x"}, {"url": 7}, {"producer": "other"}, {"password": ""}, {"pass": "planted-secret"},
-        {"url": "https://x", "producer": "a b"}, {"url": "https://x/p\nplanted-secret"},
+        {"url": "http://monit.example.org/p"},
+        {"url": "https://u:planted-secret@monit.example.org/p"},
+        {"url": "https://monit.example.org/p?token=planted-secret"},
+        {"url": "ftp://x/p"},
+        {"url": "https://x:0/p"},
+        {"url": "https://x"},
+        {"url": 7},
+        {"producer": "other"},
+        {"password": ""},
+        {"pass": "planted-secret"},
+        {"url": "https://x", "producer": "a b"},
+        {"url": "https://x/p\nplanted-secret"},
     ],
-)  # fmt: skip
-def test_what_is_wrong_with_an_endpoint_is_named_without_its_value(tmp_path: Path, change: dict[str, Any]) -> None:
+)
+def test_what_is_wrong_with_an_endpoint_is_named_without_its_value(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
     with pytest.raises(SettingsError) as caught:
         read_endpoint(file(tmp_path, {**HTTP, **change}))
     assert "planted-secret" not in str(caught.value)
@@ -176,9 +235,24 @@ def test_a_key_with_a_pass_phrase_is_reported_and_not_asked_for(tmp_path: Path) 
     import subprocess
 
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-passout", "pass:planted-secret", "-subj", "/CN=x",
-         "-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")], check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-passout",
+            "pass:planted-secret",
+            "-subj",
+            "/CN=x",
+            "-keyout",
+            str(tmp_path / "key.pem"),
+            "-out",
+            str(tmp_path / "cert.pem"),
+        ],
+        check=True,
+        capture_output=True,
+    )
     (tmp_path / "key.pem").chmod(0o600)
     content = {**HTTP, "ca": "cert.pem", "cert": "cert.pem", "key": "key.pem"}
     with pytest.raises(SettingsError, match="pass phrase"):

@@ -1,4 +1,6 @@
-"""MONIT's dashboards: current files, on exactly our documents' fields, and every panel right in a real OpenSearch."""
+"""MONIT's dashboards: current files, on exactly our documents' fields, and every panel
+right in a real OpenSearch.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_panels_use_fields_of_the_documents_only(dashboard: Any) -> None:
             found: Any = {"properties": properties}
             for part in field.split("."):
                 found = found["properties"][part]
-            assert found["type"] in (("integer", "number") if field in panel.sums else ("string", "integer")), field
+            assert found["type"] in (
+                ("integer", "number") if field in panel.sums else ("string", "integer")
+            ), field
     assert {*dashboard.filters, *dashboard.least} <= set(properties)
 
 
@@ -73,15 +77,29 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     for number, day in enumerate(days(3)):
         rows = [
             {
-                "day": day, "site_tier": tier, "kind": kind, "data_tier": data, "site_count": 2, "dataset_count": 3,
-                "unknown_dataset_count": 0, "events": 10, "replica_events": 10 * place + number,
-                "replica_bytes": 1_000_000_007 * place + number, "replica_file_count": place,
+                "day": day,
+                "site_tier": tier,
+                "kind": kind,
+                "data_tier": data,
+                "site_count": 2,
+                "dataset_count": 3,
+                "unknown_dataset_count": 0,
+                "events": 10,
+                "replica_events": 10 * place + number,
+                "replica_bytes": 1_000_000_007 * place + number,
+                "replica_file_count": place,
                 "timestamp": start_ms(day),
             }
             for place, (tier, kind, data) in enumerate(
-                [("T1", "disk", "AOD"), ("T1", "tape", "AOD"), ("T2", "disk", "RAW"), ("T2", "disk", None)], 1
+                [
+                    ("T1", "disk", "AOD"),
+                    ("T1", "tape", "AOD"),
+                    ("T2", "disk", "RAW"),
+                    ("T2", "disk", None),
+                ],
+                1,
             )
-        ]  # fmt: skip
+        ]
         store_table(folder, "site_tier_usage", "site_tier_usage", day, rows)
     return make_store(folder, 3)
 
@@ -90,15 +108,34 @@ def rows_on_costs(table: str, day: date) -> list[dict[str, Any]]:
     """Rows of a table on what jobs cost: some without a nullable text, numbers that differ."""
     rows = []
     for number, (site, hpc, outcome) in enumerate(
-        [("T3_US_NERSC", "NERSC", "ok"), ("T1_IT_CNAF", "CINECA", "failed"), ("T2_CH_CERN", None, "removed"),
-         ("T1_IT_CNAF", None, "outlier"), ("T2_CH_CERN", None, "ok")], 1
-    ):  # fmt: skip
-        texts = {"site": site, "hpc": hpc, "outcome": outcome, "tier": site[:2], "subsite": hpc and f"{site}-{hpc}",
-                 "type": "analysis" if number % 2 else "production", "workflow": f"campaign {number % 3}",
-                 "request": None, "job_type": f"kind {number % 2}", "day": day}  # fmt: skip
-        row = {name: texts.get(name, 3_600_000 * number * place + day.day)
-               for place, name in enumerate(stored_table(table).names, 1)}  # fmt: skip
-        rows.append({**row, "timestamp": start_ms(day), **({"hour": number % 3} if "hour" in row else {})})
+        [
+            ("T3_US_NERSC", "NERSC", "ok"),
+            ("T1_IT_CNAF", "CINECA", "failed"),
+            ("T2_CH_CERN", None, "removed"),
+            ("T1_IT_CNAF", None, "outlier"),
+            ("T2_CH_CERN", None, "ok"),
+        ],
+        1,
+    ):
+        texts = {
+            "site": site,
+            "hpc": hpc,
+            "outcome": outcome,
+            "tier": site[:2],
+            "subsite": hpc and f"{site}-{hpc}",
+            "type": "analysis" if number % 2 else "production",
+            "workflow": f"campaign {number % 3}",
+            "request": None,
+            "job_type": f"kind {number % 2}",
+            "day": day,
+        }
+        row = {
+            name: texts.get(name, 3_600_000 * number * place + day.day)
+            for place, name in enumerate(stored_table(table).names, 1)
+        }
+        rows.append(
+            {**row, "timestamp": start_ms(day), **({"hour": number % 3} if "hour" in row else {})}
+        )
     return rows
 
 
@@ -120,24 +157,42 @@ def published(store: str) -> dict[str, list[Document]]:
                 assert {row["stream"] for row in rows} & {*STREAMS_OF_JOBS}
             made[table] += [document(spec_of(table, day), row) for row in rows]
         for table in ("job_efficiency", "core_hours", "running_cores"):
-            made[table] += [document(spec_of(table, day), row) for row in rows_on_costs(table, day)]
-        bins = {"read": 100, "matched": 90, "malformed": 1, "out_of_day": 0, "write_only": 9, "unmatched": {}}
+            made[table] += [
+                document(spec_of(table, day), row) for row in rows_on_costs(table, day)
+            ]
+        bins = {
+            "read": 100,
+            "matched": 90,
+            "malformed": 1,
+            "out_of_day": 0,
+            "write_only": 9,
+            "unmatched": {},
+        }
         manifest = {"reconciliation": dict.fromkeys(("aaa", "eos", "cmssw", "crab"), bins)}
         summary = DaySummary(len(rows), "0" * 64, (), 2, 1)
-        made["data_aggregation_completeness"].append(completeness(spec_of("data_aggregation", day), summary, manifest))
+        made["data_aggregation_completeness"].append(
+            completeness(spec_of("data_aggregation", day), summary, manifest)
+        )
     return dict(made)
 
 
 def as_stored(body: Document, folder: str) -> Document:
-    """A document as an index has it: as it is sent, or with its payload below ``data``, as MONIT stores it."""
+    """A document as an index has it: as it is sent, or with its payload below ``data``,
+    as MONIT stores it.
+    """
     if not folder:
         return body
-    return {"data": {name: value for name, value in body.items() if name != "metadata"}, "metadata": body["metadata"]}
+    return {
+        "data": {name: value for name, value in body.items() if name != "metadata"},
+        "metadata": body["metadata"],
+    }
 
 
 @pytest.fixture(scope="module")
 def node(opensearch: OpenSearch, published: dict[str, list[Document]]) -> Iterator[OpenSearch]:
-    """The node with our templates and all documents in both placements, in indices named as MONIT names them."""
+    """The node with our templates and all documents in both placements, in indices
+    named as MONIT names them.
+    """
     indices = []
     for folder in PLACEMENTS:
         template = json.loads((FOLDER / folder / "index-template.json").read_text())
@@ -162,7 +217,9 @@ def indices_of(folder: str) -> str:
     return f"monit_prod_{PRODUCER}{folder}_agg_*"
 
 
-def test_the_template_gives_every_field_its_type(node: OpenSearch, published: dict[str, list[Document]]) -> None:
+def test_the_template_gives_every_field_its_type(
+    node: OpenSearch, published: dict[str, list[Document]]
+) -> None:
     template = index_template()["template"]["mappings"]["properties"]
     for kind in published:
         index = f"monit_prod_{PRODUCER}_agg_{kind}-{FIRST}"
@@ -176,7 +233,11 @@ def test_the_template_gives_every_field_its_type(node: OpenSearch, published: di
 
 def search(node: OpenSearch, folder: str, query: str, aggregations: dict[str, Any]) -> Any:
     """The aggregations of a query over the three days, as both programs ask for them."""
-    between = {"gte": start_ms(FIRST), "lt": start_ms(FIRST + timedelta(days=3)), "format": "epoch_millis"}
+    between = {
+        "gte": start_ms(FIRST),
+        "lt": start_ms(FIRST + timedelta(days=3)),
+        "format": "epoch_millis",
+    }
     filters = [
         {"range": {PLACEMENTS[folder].time: between}},
         {"query_string": {"query": query, "analyze_wildcard": True}},
@@ -227,7 +288,9 @@ def test_no_panel_adds_up_users_or_bytes_of_replicas_over_days() -> None:
             if any(field.startswith("replica_") for field in panel.sums):
                 # All keys of a row beside the day: the mean is over days.
                 keys = {name for name, _ in panel.by}
-                assert panel.is_daily or (panel.metric == "avg" and keys == {"data_tier", "site_tier", "kind"})
+                assert panel.is_daily or (
+                    panel.metric == "avg" and keys == {"data_tier", "site_tier", "kind"}
+                )
 
 
 def groups(answer: Any, buckets: list[str], sums: list[str]) -> Groups:
@@ -236,7 +299,10 @@ def groups(answer: Any, buckets: list[str], sums: list[str]) -> Groups:
         return {(): tuple(answer[identity]["value"] for identity in sums)}
     found: Groups = {}
     for bucket in answer[buckets[0]]["buckets"]:
-        found |= {(bucket["key"], *keys): value for keys, value in groups(bucket, buckets[1:], sums).items()}
+        found |= {
+            (bucket["key"], *keys): value
+            for keys, value in groups(bucket, buckets[1:], sums).items()
+        }
     return found
 
 
@@ -248,7 +314,9 @@ def value_at(body: Document, field: str) -> Any:
 
 
 def key_of(body: Document, name: str, interval: str) -> Any:
-    """The value of a field that groups: of a time, the begin of its month where that is the interval."""
+    """The value of a field that groups: of a time, the begin of its month where that is
+    the interval.
+    """
     value = "none" if value_at(body, name) is None else value_at(body, name)
     if interval == "1M" and name.endswith("timestamp"):
         return start_ms(datetime.fromtimestamp(value / 1000, UTC).date().replace(day=1))
@@ -256,29 +324,42 @@ def key_of(body: Document, name: str, interval: str) -> Any:
 
 
 def summed(
-    made: list[Document], keys: list[str], fields: list[str], metric: str, script: str | None, interval: str = "1d"
+    made: list[Document],
+    keys: list[str],
+    fields: list[str],
+    metric: str,
+    script: str | None,
+    interval: str = "1d",
 ) -> Groups:
-    """What a panel must show of these documents: sums, means or largest values, divided as the script says."""
+    """What a panel must show of these documents: sums, means or largest values, divided
+    as the script says.
+    """
     divisor = float(script.removeprefix("_value / ")) if script else 1
     found: dict[tuple[Any, ...], list[list[float]]] = {}
     for body in made:
         key = tuple(key_of(body, name, interval) for name in keys)
         values = found.setdefault(key, [[] for _ in fields])
         for number, field in enumerate(fields):
-            values[number] += [value / divisor] if (value := value_at(body, field)) is not None else []
+            values[number] += (
+                [value / divisor] if (value := value_at(body, field)) is not None else []
+            )
     of = {"sum": sum, "max": max, "avg": lambda numbers: sum(numbers) / len(numbers)}[metric]
     return {key: tuple(of(own) if own else 0 for own in values) for key, values in found.items()}
 
 
 def check(shown: Groups, wanted: Groups, limit: int | None) -> None:
-    """All groups, or the largest ``limit`` of them, each with the right sums; and together the right total."""
+    """All groups, or the largest ``limit`` of them, each with the right sums; and
+    together the right total.
+    """
     assert shown, "the panel is empty"
     assert shown.keys() <= wanted.keys()
     for key, values in shown.items():
         assert values == pytest.approx(wanted[key], rel=1e-9), key
     if limit is None or len(wanted) <= limit:
         assert shown.keys() == wanted.keys()
-        assert sum(values[0] for values in shown.values()) == pytest.approx(sum(v[0] for v in wanted.values()))
+        assert sum(values[0] for values in shown.values()) == pytest.approx(
+            sum(v[0] for v in wanted.values())
+        )
     else:
         assert len(shown) == limit
         least = min(values[0] for values in shown.values())
@@ -289,7 +370,9 @@ def grafana_panels() -> list[Any]:
     found = []
     # Those of Spark's metrics ask an InfluxDB: tests/apps/monitor runs them.
     for folder in PLACEMENTS:
-        for path in sorted(set((FOLDER / folder).glob("grafana-*.json")) - {FOLDER / "grafana-spark.json"}):
+        for path in sorted(
+            set((FOLDER / folder).glob("grafana-*.json")) - {FOLDER / "grafana-spark.json"}
+        ):
             document = json.loads(path.read_text(encoding="utf-8"))
             found += [
                 pytest.param(folder, document, panel, id=f"{folder} {path.stem}: {panel['title']}")
@@ -299,7 +382,9 @@ def grafana_panels() -> list[Any]:
 
 
 def filled(document: dict[str, Any], query: str, **chosen: list[str]) -> str:
-    """A query with the values of its variables as Grafana fills them in: All, the least, or quoted names."""
+    """A query with the values of its variables as Grafana fills them in: All, the
+    least, or quoted names.
+    """
     for variable in document["templating"]["list"]:
         text = variable.get("allValue") or variable.get("current", {}).get("value", "")
         if variable["name"] in chosen:
@@ -325,30 +410,56 @@ def test_every_panel_of_grafana_shows_the_stores_sums(
         if bucket["type"] == "terms":
             order = {settings["orderBy"]: settings["order"]}
             missing = {"missing": settings["missing"]} if "missing" in settings else {}
-            made = {"terms": {"field": bucket["field"], "size": int(settings["size"]), "order": order, **missing}}
+            made = {
+                "terms": {
+                    "field": bucket["field"],
+                    "size": int(settings["size"]),
+                    "order": order,
+                    **missing,
+                }
+            }
         else:
             interval = settings["interval"]
-            made = {"date_histogram": {"field": bucket["field"], "calendar_interval": interval,
-                                       "min_doc_count": 1, "time_zone": "UTC"}}  # fmt: skip
+            made = {
+                "date_histogram": {
+                    "field": bucket["field"],
+                    "calendar_interval": interval,
+                    "min_doc_count": 1,
+                    "time_zone": "UTC",
+                }
+            }
         buckets.append((bucket["id"], made))
     sums = [entry for entry in target["metrics"] if "field" in entry]
     ratios = [entry for entry in target["metrics"] if entry not in sums]
     scripts = {entry.get("settings", {}).get("script") for entry in sums}
     (script,) = scripts
     scripted = {"script": script} if script else {}
-    metrics = {entry["id"]: {entry["type"]: {"field": entry["field"], **scripted}} for entry in sums}
+    metrics = {
+        entry["id"]: {entry["type"]: {"field": entry["field"], **scripted}} for entry in sums
+    }
     (metric,) = {kind for entry in metrics.values() for kind in entry}
     for entry in ratios:
-        paths = {variable["name"]: variable["pipelineAgg"] for variable in entry["pipelineVariables"]}
-        metrics[entry["id"]] = {"bucket_script": {"buckets_path": paths, "script": entry["settings"]["script"]}}
+        paths = {
+            variable["name"]: variable["pipelineAgg"] for variable in entry["pipelineVariables"]
+        }
+        metrics[entry["id"]] = {
+            "bucket_script": {"buckets_path": paths, "script": entry["settings"]["script"]}
+        }
     answer = search(node, folder, query, nested(buckets, metrics))
     assert target["timeField"] == PLACEMENTS[folder].time
     keys = [bucket["field"] for bucket in target["bucketAggs"]]
-    sizes = [int(bucket["settings"]["size"]) for bucket in target["bucketAggs"] if bucket["type"] == "terms"]
+    sizes = [
+        int(bucket["settings"]["size"])
+        for bucket in target["bucketAggs"]
+        if bucket["type"] == "terms"
+    ]
     fields = [entry["field"] for entry in sums]
     wanted = summed(fitting(query, published), keys, fields, metric, script, interval)
     if ratios:
-        cpu, core = fields.index(PLACEMENTS[folder].field("cpu_ms")), fields.index(PLACEMENTS[folder].field("core_ms"))
+        cpu, core = (
+            fields.index(PLACEMENTS[folder].field("cpu_ms")),
+            fields.index(PLACEMENTS[folder].field("core_ms")),
+        )
         wanted = {key: (*values, values[cpu] / values[core]) for key, values in wanted.items()}
     shown = groups(answer, [identity for identity, _ in buckets], list(metrics))
     check(shown, wanted, sizes[0] if len(keys) == 1 and sizes else None)
@@ -358,7 +469,9 @@ def test_every_panel_of_grafana_shows_the_stores_sums(
 def test_variables_choose_datasets_sites_tiers_and_users(
     node: OpenSearch, published: dict[str, list[Document]], folder: str
 ) -> None:
-    document = json.loads((FOLDER / folder / "grafana-popularity.json").read_text(encoding="utf-8"))
+    document = json.loads(
+        (FOLDER / folder / "grafana-popularity.json").read_text(encoding="utf-8")
+    )
     target = document["panels"][0]["targets"][0]
     every = [body for body in published["data_aggregation"] if body["stream"] in ACCESS_STREAMS]
     body = next(one for one in every if one.get("data_tier"))
@@ -366,7 +479,9 @@ def test_variables_choose_datasets_sites_tiers_and_users(
     for names in (("dataset_name",), ("site_name", "data_tier"), ("site_tier", "stream", "app")):
         query = filled(document, target["query"], **{name: [str(body[name])] for name in names})
         answer = search(node, folder, query, metrics)
-        expected = sum(one["nacc"] for one in every if all(one.get(name) == body[name] for name in names))
+        expected = sum(
+            one["nacc"] for one in every if all(one.get(name) == body[name] for name in names)
+        )
         assert answer["1"]["value"] == expected > 0, names
     query = filled(document, target["query"].replace("$distinct_users", ">=2"))
     expected = sum(one["nacc"] for one in every if one.get("distinct_users", 0) >= 2)
@@ -375,7 +490,9 @@ def test_variables_choose_datasets_sites_tiers_and_users(
 
 
 @pytest.mark.parametrize(
-    "path", sorted(FOLDER.rglob("grafana-*.json")), ids=lambda path: f"{path.parent.name}/{path.stem}"
+    "path",
+    sorted(FOLDER.rglob("grafana-*.json")),
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
 )
 def test_grafanas_own_schema_takes_the_files(path: Path) -> None:
     """The SDK keeps what the schema has: nothing that it does not know may be lost."""
@@ -391,7 +508,8 @@ def _lost(document: Any, read: Any, at: str = "") -> Iterator[str]:
     """The paths of values that another document does not have."""
     if isinstance(document, dict):
         for name, value in document.items():
-            # Queries, also those of annotations, and options of panels have schemas of their plug-ins.
+            # Queries, also those of annotations, and options of panels have schemas of
+            # their plug-ins.
             if name in ("targets", "options", "custom", "annotations"):
                 continue
             if not isinstance(read, dict) or name not in read:
@@ -407,11 +525,15 @@ def _lost(document: Any, read: Any, at: str = "") -> Iterator[str]:
 
 def search_panels() -> list[Any]:
     found = []
-    for path in sorted(path for folder in PLACEMENTS for path in (FOLDER / folder).glob("opensearch-*.ndjson")):
+    for path in sorted(
+        path for folder in PLACEMENTS for path in (FOLDER / folder).glob("opensearch-*.ndjson")
+    ):
         folder = "" if path.parent == FOLDER else path.parent.name
         objects = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         identities = {entry["id"] for entry in objects}
-        assert all(reference["id"] in identities for entry in objects for reference in entry["references"])
+        assert all(
+            reference["id"] in identities for entry in objects for reference in entry["references"]
+        )
         found += [
             pytest.param(folder, entry, id=f"{folder} {path.stem}: {entry['attributes']['title']}")
             for entry in objects
@@ -438,9 +560,17 @@ def test_every_panel_of_opensearch_dashboards_shows_the_stores_sums(
         keys.append(parameters["field"])
         if made["type"] == "terms":
             sizes.append(parameters["size"])
-            missing = {"missing": parameters["missingBucketLabel"]} if parameters.get("missingBucket") else {}
-            terms = {"field": parameters["field"], "size": parameters["size"], **missing,
-                     "order": {parameters["orderBy"]: parameters["order"]}}  # fmt: skip
+            missing = (
+                {"missing": parameters["missingBucketLabel"]}
+                if parameters.get("missingBucket")
+                else {}
+            )
+            terms = {
+                "field": parameters["field"],
+                "size": parameters["size"],
+                **missing,
+                "order": {parameters["orderBy"]: parameters["order"]},
+            }
             buckets.append((made["id"], {"terms": terms}))
         else:
             interval = f"1{parameters['interval']}"
@@ -449,7 +579,9 @@ def test_every_panel_of_opensearch_dashboards_shows_the_stores_sums(
     query = source["query"]["query"]
     answer = search(node, folder, query, nested(buckets, metrics))
     (metric,) = {kind for entry in metrics.values() for kind in entry}
-    wanted = summed(fitting(query, published), keys, sums, metric, scripted.get("script"), interval)
+    wanted = summed(
+        fitting(query, published), keys, sums, metric, scripted.get("script"), interval
+    )
     check(
         groups(answer, [identity for identity, _ in buckets], list(metrics)),
         wanted,
@@ -457,7 +589,9 @@ def test_every_panel_of_opensearch_dashboards_shows_the_stores_sums(
     )
 
 
-def test_what_panels_show_are_the_totals_of_the_store(store: str, published: dict[str, list[Document]]) -> None:
+def test_what_panels_show_are_the_totals_of_the_store(
+    store: str, published: dict[str, list[Document]]
+) -> None:
     with Database(store) as database:
         for table, field, columns in (
             ("data_aggregation", "nacc", "coalesce(accesses, jobs)"),

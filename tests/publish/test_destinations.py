@@ -18,8 +18,12 @@ from tests.publish.test_publisher import publish_all
 TOPIC = "/topic/cms.popularity"
 
 
-def folder(state: Path, *hosts: str, topic: str = TOPIC, producer: str = "cms", name: str | None = None) -> str:
-    addresses = tuple((host.partition(":")[0], int(host.partition(":")[2] or 61313)) for host in hosts)
+def folder(
+    state: Path, *hosts: str, topic: str = TOPIC, producer: str = "cms", name: str | None = None
+) -> str:
+    addresses = tuple(
+        (host.partition(":")[0], int(host.partition(":")[2] or 61313)) for host in hosts
+    )
     return StompSink(Broker(addresses, topic, name=name), "t", producer).outbox_name(state)
 
 
@@ -31,16 +35,22 @@ def test_a_broker_added_removed_or_at_another_port_is_the_same_destination(tmp_p
 
 
 def test_another_topic_producer_or_host_is_another_destination(tmp_path: Path) -> None:
-    """A test broker with the topic of the real one must not stand for it: the real one would get nothing."""
+    """A test broker with the topic of the real one must not stand for it: the real one
+    would get nothing.
+    """
     names = [
-        folder(tmp_path, "a"), folder(tmp_path, "a", topic="/queue/x"), folder(tmp_path, "a", producer="other"),
+        folder(tmp_path, "a"),
+        folder(tmp_path, "a", topic="/queue/x"),
+        folder(tmp_path, "a", producer="other"),
         folder(tmp_path, "z"),
-    ]  # fmt: skip
+    ]
     assert len(set(names)) == 4
     assert folder(tmp_path, "a", producer="other") == names[2]
 
 
-def test_a_name_makes_other_hosts_the_same_destination_and_the_same_hosts_two(tmp_path: Path) -> None:
+def test_a_name_makes_other_hosts_the_same_destination_and_the_same_hosts_two(
+    tmp_path: Path,
+) -> None:
     first = folder(tmp_path, "a")
     assert folder(tmp_path, "a", name="monit") == first
     assert folder(tmp_path, "z", name="monit") == first

@@ -1,4 +1,6 @@
-"""Documents are pure functions of stored rows, the same bytes each time, and never what MONIT would drop or double."""
+"""Documents are pure functions of stored rows, the same bytes each time, and never what
+MONIT would drop or double.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ from tests.publish.days import DAY, MANIFEST, SPEC, TIMESTAMP, row
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner),
     max_leaves=12,
 )
@@ -30,30 +36,49 @@ VALUES = st.recursive(
 def test_a_document_keeps_the_dashboards_names_and_leaves_nulls_out() -> None:
     body = document(SPEC, row(1))
     assert body == {
-        "stream": "aaa", "dataset_name": "/P1/Run2026A-v1/MINIAOD", "site_name": "T2_CH_CERN", "app": "crab", "nacc": 3,
-        "distinct_users": 2, "read_bytes": 1_000, "site_tier": "T2", "primary_name": "P1",
-        "processing_name": "Run2026A-v1", "data_tier": "MINIAOD", "timestamp": TIMESTAMP,
+        "stream": "aaa",
+        "dataset_name": "/P1/Run2026A-v1/MINIAOD",
+        "site_name": "T2_CH_CERN",
+        "app": "crab",
+        "nacc": 3,
+        "distinct_users": 2,
+        "read_bytes": 1_000,
+        "site_tier": "T2",
+        "primary_name": "P1",
+        "processing_name": "Run2026A-v1",
+        "data_tier": "MINIAOD",
+        "timestamp": TIMESTAMP,
         "metadata": {
-            "producer": "cms-test", "type": "data_aggregation", "type_prefix": "agg", "timestamp": TIMESTAMP,
+            "producer": "cms-test",
+            "type": "data_aggregation",
+            "type_prefix": "agg",
+            "timestamp": TIMESTAMP,
             "_id": body["metadata"]["_id"],
         },
-    }  # fmt: skip
+    }
 
 
 def test_the_id_is_the_sha256_of_job_period_and_group_key() -> None:
-    text = '["data_aggregation","2026-01-15",["aaa","/P1/Run2026A-v1/MINIAOD","T2_CH_CERN","crab"]]'
+    text = (
+        '["data_aggregation","2026-01-15",["aaa","/P1/Run2026A-v1/MINIAOD","T2_CH_CERN","crab"]]'
+    )
     assert document(SPEC, row(1))["metadata"]["_id"] == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_the_id_does_not_depend_on_measures_producer_or_type() -> None:
     other = DocumentSpec(SPEC.table, DAY, "another", "kind")
-    assert document(other, row(1, nacc=99))["metadata"]["_id"] == document(SPEC, row(1))["metadata"]["_id"]
+    assert (
+        document(other, row(1, nacc=99))["metadata"]["_id"]
+        == document(SPEC, row(1))["metadata"]["_id"]
+    )
 
 
 def test_a_row_twice_is_the_same_bytes_whatever_the_order_of_its_columns() -> None:
     shuffled = list(row(1, cpu_time=-0.0).items())
     random.Random(3).shuffle(shuffled)
-    assert canonical(document(SPEC, dict(shuffled))) == canonical(document(SPEC, row(1, cpu_time=0.0)))
+    assert canonical(document(SPEC, dict(shuffled))) == canonical(
+        document(SPEC, row(1, cpu_time=0.0))
+    )
 
 
 def test_a_double_stays_a_double_also_when_it_is_whole() -> None:
@@ -80,7 +105,9 @@ def test_the_order_of_a_sum_does_not_show() -> None:
         ({"timestamp": TIMESTAMP + 1}, "timestamp"),
     ],
 )
-def test_a_row_that_makes_no_valid_document_is_refused(change: dict[str, object], word: str) -> None:
+def test_a_row_that_makes_no_valid_document_is_refused(
+    change: dict[str, object], word: str
+) -> None:
     with pytest.raises(BadDocument, match=word):
         document(SPEC, row(1, **change))
 
@@ -98,7 +125,14 @@ def test_single_people_s_tables_are_never_published() -> None:
 def test_a_gone_document_has_its_id_zero_measures_and_the_mark() -> None:
     body = document(SPEC, row(1, cpu_time=2.5))
     last = gone(SPEC, body)
-    assert last == {**body, "nacc": 0, "distinct_users": 0, "read_bytes": 0, "cpu_time": 0.0, "is_gone": True}
+    assert last == {
+        **body,
+        "nacc": 0,
+        "distinct_users": 0,
+        "read_bytes": 0,
+        "cpu_time": 0.0,
+        "is_gone": True,
+    }
     assert "remote_nacc" not in last
     validator_for("data_aggregation").check(last)
 
@@ -117,7 +151,9 @@ def test_canonical_json_is_read_back_as_it_was(value: object) -> None:
 
 
 @given(st.dictionaries(TEXTS, VALUES), st.randoms())
-def test_canonical_json_does_not_depend_on_the_order_of_keys(value: dict[str, object], chance: random.Random) -> None:
+def test_canonical_json_does_not_depend_on_the_order_of_keys(
+    value: dict[str, object], chance: random.Random
+) -> None:
     items = list(value.items())
     chance.shuffle(items)
     assert canonical(dict(items)) == canonical(value)

@@ -1,4 +1,6 @@
-"""The HTTP sink against a server that fails on demand (P25): what each failure means for the batch."""
+"""The HTTP sink against a server that fails on demand (P25): what each failure means
+for the batch.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ QUICK = HttpTimeouts(connect=30, move=0.4, whole=0.8)
 #: The same with room for requests that are answered as they should be.
 SILENT = HttpTimeouts(connect=30, move=4, whole=6)
 WAITED_OUT = ("silent", "drip")
-SECRETS = ("planted-user", "planted-secret", base64.b64encode(b"planted-user:planted-secret").decode())
+SECRETS = (
+    "planted-user",
+    "planted-secret",
+    base64.b64encode(b"planted-user:planted-secret").decode(),
+)
 
 
 def endpoint(port: int, host: str = "127.0.0.1", **more: Any) -> Endpoint:
@@ -52,7 +58,9 @@ def sink_to(fake: FakeServer, timeouts: HttpTimeouts = PATIENT, **more: Any) -> 
     return HttpSink(endpoint(fake.port, **more), timeouts)
 
 
-def send(fake: FakeServer, documents: list[bytes] | None = None, timeouts: HttpTimeouts = PATIENT) -> None:
+def send(
+    fake: FakeServer, documents: list[bytes] | None = None, timeouts: HttpTimeouts = PATIENT
+) -> None:
     sink = sink_to(fake, timeouts)
     sink.open()
     try:
@@ -72,27 +80,38 @@ def test_a_batch_is_one_json_array_posted_to_the_producer_s_path() -> None:
         assert fake.stored == [json.loads(document) for document in DOCUMENTS]
 
 
-@pytest.mark.parametrize(("has_metadata", "has_top_level"), [(True, True), (True, False), (False, True)])
-def test_producer_and_type_stand_under_metadata_at_the_top_or_both(has_metadata: bool, has_top_level: bool) -> None:
+@pytest.mark.parametrize(
+    ("has_metadata", "has_top_level"), [(True, True), (True, False), (False, True)]
+)
+def test_producer_and_type_stand_under_metadata_at_the_top_or_both(
+    has_metadata: bool, has_top_level: bool
+) -> None:
     metadata = {"_id": "x", "producer": "p", "timestamp": 5, "type": "t", "type_prefix": "agg"}
     document = {"nacc": 3, "timestamp": 5, "metadata": metadata}
     with http_server() as fake:
-        sink = HttpSink(endpoint(fake.port), PATIENT, has_metadata=has_metadata, has_top_level=has_top_level)
+        sink = HttpSink(
+            endpoint(fake.port), PATIENT, has_metadata=has_metadata, has_top_level=has_top_level
+        )
         sink.open()
         sink.send(BATCH, [canonical(document)])
         sink.close()
         (stored,) = fake.stored
     assert stored.get("metadata") == (metadata if has_metadata else None)
-    assert {key: stored[key] for key in metadata if key in stored} == (metadata if has_top_level else {"timestamp": 5})
+    assert {key: stored[key] for key in metadata if key in stored} == (
+        metadata if has_top_level else {"timestamp": 5}
+    )
     assert stored["nacc"] == 3
 
 
 def test_no_column_of_a_document_has_a_name_of_the_metadata() -> None:
-    reserved = {*document_schema("data_aggregation")["properties"]["metadata"]["properties"], "metadata"} - {
-        "timestamp"
-    }
+    reserved = {
+        *document_schema("data_aggregation")["properties"]["metadata"]["properties"],
+        "metadata",
+    } - {"timestamp"}
     for file in (ROOT / "schemas" / "documents").glob("*.json"):
-        assert not reserved & json.loads(file.read_text())["properties"].keys() - {"metadata"}, file
+        assert not reserved & json.loads(file.read_text())["properties"].keys() - {"metadata"}, (
+            file
+        )
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
@@ -103,7 +122,9 @@ def test_any_2xx_confirms(status: int) -> None:
 
 
 def test_one_connection_serves_many_batches_and_a_closed_one_is_replaced() -> None:
-    with http_server(Answer(), Answer(headers={"Connection": "close"}), Answer(instead="close")) as fake:
+    with http_server(
+        Answer(), Answer(headers={"Connection": "close"}), Answer(instead="close")
+    ) as fake:
         sink = sink_to(fake)
         sink.open()
         for _ in range(2):
@@ -198,7 +219,9 @@ def test_a_redirect_is_reported_and_not_followed(status: int) -> None:
     with http_server() as elsewhere:
         place = f"http://someone:planted-secret@localhost:{elsewhere.port}/x?token=planted-secret"
         with http_server(Answer(status, {"Location": place})) as fake:
-            with pytest.raises(RetryableError, match="redirects to localhost, which is not followed") as caught:
+            with pytest.raises(
+                RetryableError, match="redirects to localhost, which is not followed"
+            ) as caught:
                 send(fake)
             assert len(fake.requests) == 1 and fake.stored == []
         assert elsewhere.requests == []
@@ -229,7 +252,10 @@ def test_retry_after_is_seconds_or_a_date(given: str) -> None:
 
 @pytest.mark.parametrize("given", ["soon", "-3", "", "9" * 40])
 def test_a_retry_after_that_is_neither_is_none(given: str) -> None:
-    with http_server(Answer(503, {"Retry-After": given})) as fake, pytest.raises(RetryableError) as caught:
+    with (
+        http_server(Answer(503, {"Retry-After": given})) as fake,
+        pytest.raises(RetryableError) as caught,
+    ):
         send(fake)
     assert caught.value.retry_after == 0
 
@@ -283,7 +309,8 @@ def test_refused_by_all_names_the_address() -> None:
         HttpSink(endpoint(port), PATIENT).open()
 
 
-# -- TLS -------------------------------------------------------------------------------------------------------
+# -- TLS
+# -------------------------------------------------------------------------------------------------------
 
 
 def server_context(certificates: Certificates, name: str = "server") -> ssl.SSLContext:
@@ -292,7 +319,9 @@ def server_context(certificates: Certificates, name: str = "server") -> ssl.SSLC
     return context
 
 
-def test_tls_with_the_right_authority_confirms_on_one_connection(certificates: Certificates) -> None:
+def test_tls_with_the_right_authority_confirms_on_one_connection(
+    certificates: Certificates,
+) -> None:
     with http_server(context=server_context(certificates)) as fake:
         sink = sink_to(fake, host="localhost", is_secure=True, ca=Path(certificates["ca.pem"]))
         sink.open()
@@ -327,7 +356,11 @@ def test_a_missing_client_certificate_is_77(certificates: Certificates) -> None:
     context = server_context(certificates)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(certificates["ca.pem"])
-    more: dict[str, Any] = {"host": "localhost", "is_secure": True, "ca": Path(certificates["ca.pem"])}
+    more: dict[str, Any] = {
+        "host": "localhost",
+        "is_secure": True,
+        "ca": Path(certificates["ca.pem"]),
+    }
     with http_server(context=context) as fake:
         sink = sink_to(fake, **more)
         with pytest.raises(NotAllowed):
@@ -356,7 +389,9 @@ def test_a_handshake_that_drips_ends_at_the_deadline(certificates: Certificates)
         thread = threading.Thread(target=serve)
         thread.start()
         started = time.monotonic()
-        sink = HttpSink(endpoint(server.getsockname()[1], is_secure=True), HttpTimeouts(connect=0.5))
+        sink = HttpSink(
+            endpoint(server.getsockname()[1], is_secure=True), HttpTimeouts(connect=0.5)
+        )
         with pytest.raises(RetryableError):
             sink.open()
         assert time.monotonic() - started < 300

@@ -18,7 +18,12 @@ def drain(outbox: Outbox, fake: FakeServer, clock: Clock | None = None) -> list[
     lines: list[str] = []
     timeouts = SILENT if any(answer.instead in WAITED_OUT for answer in fake.answers) else PATIENT
     Publisher(
-        outbox, sink_to(fake, timeouts), RetryPolicy(), clock or Clock(), log=lines.append, jitter=lambda low, high: low
+        outbox,
+        sink_to(fake, timeouts),
+        RetryPolicy(),
+        clock or Clock(),
+        log=lines.append,
+        jitter=lambda low, high: low,
     ).run()
     return lines
 
@@ -40,7 +45,9 @@ def ids(fake: FakeServer) -> list[str]:
         (Answer(instead="silent"), 500),
         (Answer(instead="drip"), 500),
     ],
-    ids=lambda value: f"{value.instead or value.status}-{value.takes}" if isinstance(value, Answer) else None,
+    ids=lambda value: (
+        f"{value.instead or value.status}-{value.takes}" if isinstance(value, Answer) else None
+    ),
 )
 def test_after_one_failed_request_all_is_there_and_at_most_one_batch_double(
     tmp_path: Path, answer: Answer, doubles: int
@@ -54,7 +61,9 @@ def test_after_one_failed_request_all_is_there_and_at_most_one_batch_double(
 
 
 @pytest.mark.parametrize("guilty", [0, 77, 499, 500, 577])
-def test_a_document_that_the_server_refuses_is_found_and_the_others_are_there(tmp_path: Path, guilty: int) -> None:
+def test_a_document_that_the_server_refuses_is_found_and_the_others_are_there(
+    tmp_path: Path, guilty: int
+) -> None:
     answer = Answer(poison=lambda document: document.get("primary_name") == f"P{guilty}")
     with http_server(last=answer) as fake, outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(600))

@@ -16,8 +16,18 @@ ROWS = 1_100
 
 def run(folder: Path, port: int, step: int) -> int:
     """The publisher's return code: -9 where the step was reached, 0 where it ended as it should."""
-    command = [sys.executable, "-m", "tests.publish.killed_publisher", str(folder), str(port), str(step), str(ROWS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    command = [
+        sys.executable,
+        "-m",
+        "tests.publish.killed_publisher",
+        str(folder),
+        str(port),
+        str(step),
+        str(ROWS),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
     assert done.returncode in (0, -9), done.stderr
     return done.returncode
 
@@ -34,7 +44,9 @@ def check(folder: Path, step: int) -> bool:
 
 
 @pytest.mark.parametrize("step", [1, 2, 4, 7, 8, 9, 10, 12])
-def test_killed_at_a_step_nothing_is_lost_and_at_most_one_batch_double(tmp_path: Path, step: int) -> None:
+def test_killed_at_a_step_nothing_is_lost_and_at_most_one_batch_double(
+    tmp_path: Path, step: int
+) -> None:
     assert check(tmp_path, step)
 
 

@@ -1,5 +1,5 @@
-"""A state machine drives the publisher against a broker that does anything: nothing lost, little doubled, whatever the
-order.
+"""A state machine drives the publisher against a broker that does anything: nothing
+lost, little doubled, whatever the order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from tests.ports import free_port
 from tests.publish.days import Clock, fill, outbox_in, row
 from tests.publish.fake_broker import FakeBroker, Faults
 
-#: Short, as the faults below wait them out. Where a busy machine takes longer, that is an interruption, too.
+#: Short, as the faults below wait them out. Where a busy machine takes longer, that is
+#: an interruption, too.
 QUICK = StompTimeouts(connect=10, login=1, stall=2, probe=0.15, heartbeat=4)
 FAULTS: dict[str, dict[str, Any]] = {
     "refuse": {"close_at_once": True},
@@ -52,7 +53,9 @@ class Killed(BaseException):
 
 
 class PublisherMachine(RuleBasedStateMachine):
-    """A day that changes, a broker with faults to come, and a publisher that is ended now and then."""
+    """A day that changes, a broker with faults to come, and a publisher that is ended
+    now and then.
+    """
 
     certificates: Certificates
 
@@ -62,13 +65,16 @@ class PublisherMachine(RuleBasedStateMachine):
         context = None
         if is_secure:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(self.certificates["server.pem"], self.certificates["server.key"])
+            context.load_cert_chain(
+                self.certificates["server.pem"], self.certificates["server.key"]
+            )
         self.fake = FakeBroker([], context)
         # The first address is nobody's: a refused connection is a part of every attempt.
         self.broker = Broker(
-            (("localhost", free_port()), ("localhost", self.fake.port)), "/queue/test.documents",
+            (("localhost", free_port()), ("localhost", self.fake.port)),
+            "/queue/test.documents",
             ca=Path(self.certificates["ca.pem"]) if is_secure else None,
-        )  # fmt: skip
+        )
         self.value = 1
         self.day = {number: self.value for number in range(count)}
         self.run = 1
@@ -82,7 +88,10 @@ class PublisherMachine(RuleBasedStateMachine):
             self.fake.faults.append(Faults())
         self.fake.faults.extend(Faults(**FAULTS[name]) for name in names)
 
-    @rule(changed=st.sets(st.integers(0, 1_299), max_size=600), removed=st.sets(st.integers(0, 1_299), max_size=5))
+    @rule(
+        changed=st.sets(st.integers(0, 1_299), max_size=600),
+        removed=st.sets(st.integers(0, 1_299), max_size=5),
+    )
     def the_day_is_computed_again(self, changed: set[int], removed: set[int]) -> None:
         self.value += 1  # no document is ever again what it was: a double is a double
         self.day |= dict.fromkeys(changed, self.value)
@@ -108,11 +117,22 @@ class PublisherMachine(RuleBasedStateMachine):
 
     def publish(self, progress: Any) -> None:
         with outbox_in(Path(self.place.name)).held() as outbox:
-            fill(outbox, [row(number, nacc=value) for number, value in sorted(self.day.items())], f"r{self.run}")
+            fill(
+                outbox,
+                [row(number, nacc=value) for number, value in sorted(self.day.items())],
+                f"r{self.run}",
+            )
             sink = StompSink(self.broker, "data_aggregation", "cms-test", QUICK)
             lines: list[str] = []
             try:
-                Publisher(outbox, sink, RetryPolicy(patience=60), Clock(), log=lines.append, progress=progress).run()
+                Publisher(
+                    outbox,
+                    sink,
+                    RetryPolicy(patience=60),
+                    Clock(),
+                    log=lines.append,
+                    progress=progress,
+                ).run()
             except Killed:
                 self.kills += 1
             except NotReady as error:
@@ -154,13 +174,18 @@ class PublisherMachine(RuleBasedStateMachine):
 def drive(certificates: Certificates, examples: int, steps: int) -> None:
     machine = type("Bound", (PublisherMachine,), {"certificates": certificates})
     how = settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None,
-        suppress_health_check=list(HealthCheck), database=None,
-    )  # fmt: skip
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
     run_state_machine_as_test(machine, settings=how)
 
 
-def test_whatever_the_broker_does_nothing_is_lost_and_at_most_a_batch_double(certificates: Certificates) -> None:
+def test_whatever_the_broker_does_nothing_is_lost_and_at_most_a_batch_double(
+    certificates: Certificates,
+) -> None:
     drive(certificates, examples=12, steps=8)
 
 

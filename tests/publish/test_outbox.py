@@ -1,4 +1,6 @@
-"""The outbox spools whole or not at all, sends only what changed, and finds itself again after any damage."""
+"""The outbox spools whole or not at all, sends only what changed, and finds itself
+again after any damage.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from cmsspark.publish.spool import BATCH_DOCUMENTS, Spool, SpoolWriter
 from tests.publish.days import DAY, Clock, ListSink, fill, ids, outbox_in, row, rows
 
 
-def publish(folder: Path, given: list[dict[str, Any]], source: str = "r1", **more: Any) -> list[dict[str, Any]]:
+def publish(
+    folder: Path, given: list[dict[str, Any]], source: str = "r1", **more: Any
+) -> list[dict[str, Any]]:
     """Publish a day wholly; returns what was sent."""
     sink = ListSink()
     with outbox_in(folder).held() as outbox:
@@ -55,9 +59,9 @@ def test_of_a_changed_day_only_what_changed_is_sent(tmp_path: Path) -> None:
 def test_what_vanished_is_sent_once_with_zero_measures_and_the_mark(tmp_path: Path) -> None:
     first = publish(tmp_path, rows(3))
     sent = publish(tmp_path, rows(2), "r2")
-    assert [(body.get("primary_name"), body.get("nacc"), body.get("is_gone")) for body in sent] == [
-        ("P2", 0, True), (None, None, None),
-    ]  # fmt: skip
+    assert [
+        (body.get("primary_name"), body.get("nacc"), body.get("is_gone")) for body in sent
+    ] == [("P2", 0, True), (None, None, None)]
     assert sent[-1]["gone_ids"] == [first[2]["metadata"]["_id"]]
     assert publish(tmp_path, rows(2), "r3") == []
 
@@ -147,7 +151,11 @@ def test_the_same_source_goes_on_where_it_was_left(tmp_path: Path) -> None:
 def test_a_newer_run_takes_the_place_of_what_was_not_sent(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(3))
-    assert [body.get("primary_name") for body in publish(tmp_path, rows(2), "r2")] == ["P0", "P1", None]
+    assert [body.get("primary_name") for body in publish(tmp_path, rows(2), "r2")] == [
+        "P0",
+        "P1",
+        None,
+    ]
 
 
 def test_what_may_have_arrived_and_vanished_is_sent_as_gone(tmp_path: Path) -> None:
@@ -165,7 +173,9 @@ def test_what_may_have_arrived_and_vanished_is_sent_as_gone(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", ["deleted", "garbage", "truncated"])
-def test_a_lost_batch_log_is_rebuilt_and_what_is_unknown_is_in_doubt(tmp_path: Path, damage: str) -> None:
+def test_a_lost_batch_log_is_rebuilt_and_what_is_unknown_is_in_doubt(
+    tmp_path: Path, damage: str
+) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
         path = outbox.folder / "batches.sqlite"
@@ -252,7 +262,9 @@ def test_a_full_disk_leaves_no_half_spool(tmp_path: Path) -> None:
     assert list((tmp_path / "day").iterdir()) == []
 
 
-def test_a_disk_that_is_full_while_a_day_is_spooled_is_named_and_nothing_stays(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_while_a_day_is_spooled_is_named_and_nothing_stays(
+    tmp_path: Path,
+) -> None:
     code = (
         "import resource, sys; from pathlib import Path\n"
         "from tests.publish.days import fill, outbox_in, rows\n"
@@ -261,9 +273,12 @@ def test_a_disk_that_is_full_while_a_day_is_spooled_is_named_and_nothing_stays(t
         "    fill(outbox, rows(600))\n"
     )
     run = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[2], capture_output=True, text=True,
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert "OutputError: the spool cannot be written" in run.stderr
     assert "part-0001.jsonl" in run.stderr
     assert list(outbox_in(tmp_path).folder.glob(".spooling-*")) == []

@@ -1,4 +1,6 @@
-"""``cmsspark publish`` and ``cmsspark outbox``: what they say, what they leave, and their exit codes."""
+"""``cmsspark publish`` and ``cmsspark outbox``: what they say, what they leave, and
+their exit codes.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ class Place:
 
     def __call__(self, *arguments: str, settings: str = "") -> subprocess.CompletedProcess[str]:
         (self.folder / "cmsspark.yaml").write_text(f"store: store\nstate_dir: state\n{settings}")
-        environment = {**os.environ, "HOME": str(self.folder), "PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = {
+            **os.environ,
+            "HOME": str(self.folder),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
         return run_command(CMSSPARK, *arguments, folder=self.folder, environ=environment)
 
     def publish(self, *arguments: str, settings: str = "") -> subprocess.CompletedProcess[str]:
@@ -68,9 +74,21 @@ def test_all_is_published_and_recorded_where_nobody_reads_what_is_printed(place:
     reader, writer = os.pipe()
     os.close(reader)
     start = "from cmsspark.main import main; main()"
-    environment = {**os.environ, "HOME": str(place.folder), "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {
+        **os.environ,
+        "HOME": str(place.folder),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
     command = [sys.executable, "-c", start, "publish", "--date", "20260115"]
-    done = subprocess.run(command, cwd=place.folder, env=environment, stdout=writer, stderr=-1, timeout=60, check=False)
+    done = subprocess.run(
+        command,
+        cwd=place.folder,
+        env=environment,
+        stdout=writer,
+        stderr=-1,
+        timeout=60,
+        check=False,
+    )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
     with run_history.open_history(place.folder / "state") as history:
@@ -92,8 +110,17 @@ def test_a_day_goes_to_the_file_spool_and_is_counted(place: Place) -> None:
         "send",
         "quarantined",
     ]
-    assert done.stdout.splitlines()[1].split() == ["data_aggregation", "1,201", "1,201", "0", "0", "0"]
-    assert len({body["metadata"]["_id"] for body in place.spooled()}) == len(place.spooled()) == 1_201
+    assert done.stdout.splitlines()[1].split() == [
+        "data_aggregation",
+        "1,201",
+        "1,201",
+        "0",
+        "0",
+        "0",
+    ]
+    assert (
+        len({body["metadata"]["_id"] for body in place.spooled()}) == len(place.spooled()) == 1_201
+    )
 
 
 def test_the_same_day_again_sends_nothing_and_a_new_folder_gets_all(place: Place) -> None:
@@ -157,7 +184,9 @@ def test_a_day_that_is_not_stored_is_66_and_names_the_days(place: Place) -> None
 def test_no_broker_is_75_and_resume_sends_what_was_left(place: Place) -> None:
     place.store(rows(3))
     port = free_port()
-    done = place.publish("--amq", place.credentials(port), settings="publishing: {patience: 0.2}\n")
+    done = place.publish(
+        "--amq", place.credentials(port), settings="publishing: {patience: 0.2}\n"
+    )
     assert done.returncode == 75
     assert f"127.0.0.1:{port}: Connection refused" in done.stderr
     assert "planted" not in done.stderr + done.stdout
@@ -196,7 +225,12 @@ def test_settings_are_checked_with_their_line(place: Place) -> None:
     assert "cmsspark.yaml, line 4" in done.stderr
     assert place.publish(settings="publishing: {sink: pigeon}\n").returncode == 78
     assert place.publish(settings="publishing: {patience: soon}\n").returncode == 78
-    assert place.publish(settings="publishing: {http_metadata: false, http_top_level: false}\n").returncode == 78
+    assert (
+        place.publish(
+            settings="publishing: {http_metadata: false, http_top_level: false}\n"
+        ).returncode
+        == 78
+    )
 
 
 def test_single_people_s_tables_and_unknown_jobs_are_not_published(place: Place) -> None:
@@ -236,7 +270,9 @@ def test_a_csv_store_gives_the_same_documents(place: Place) -> None:
 
 def test_the_outbox_can_be_seen_discarded_and_rebuilt(place: Place) -> None:
     place.store(rows(3))
-    place.publish("--amq", place.credentials(free_port()), settings="publishing: {patience: 0.2}\n")
+    place.publish(
+        "--amq", place.credentials(free_port()), settings="publishing: {patience: 0.2}\n"
+    )
     assert "4 READY" in place("outbox", "show").stdout
     assert place("outbox", "retry").returncode == 0
     assert "0 confirmed, 4 in doubt" in place("outbox", "rebuild").stdout
@@ -245,12 +281,17 @@ def test_the_outbox_can_be_seen_discarded_and_rebuilt(place: Place) -> None:
     assert place("outbox", "show", "--date", "20250101").returncode == 66
 
 
-# -- over HTTP -------------------------------------------------------------------------------------------------
+# -- over HTTP
+# -------------------------------------------------------------------------------------------------
 
 
 def http_credentials(place: Place, port: int, mode: int = 0o600) -> str:
     path = place.folder / "monit.json"
-    content = {"url": f"http://127.0.0.1:{port}/cms-test", "username": "planted-user", "password": "planted-secret"}
+    content = {
+        "url": f"http://127.0.0.1:{port}/cms-test",
+        "username": "planted-user",
+        "password": "planted-secret",
+    }
     path.write_text(json.dumps(content))
     path.chmod(mode)
     return str(path)
@@ -286,7 +327,11 @@ def test_over_http_without_a_server_it_is_75_and_resume_sends_what_was_left(plac
     place.store(rows(3))
     port = free_port()
     done = place.publish(
-        "--sink", "http", "--amq", http_credentials(place, port), settings="publishing: {patience: 0.2}\n"
+        "--sink",
+        "http",
+        "--amq",
+        http_credentials(place, port),
+        settings="publishing: {patience: 0.2}\n",
     )
     assert done.returncode == 75
     assert f"127.0.0.1:{port}: Connection refused" in done.stderr
@@ -294,7 +339,10 @@ def test_over_http_without_a_server_it_is_75_and_resume_sends_what_was_left(plac
 
 def test_open_http_credentials_are_77_and_the_settings_name_the_sink(place: Place) -> None:
     place.store(rows(1))
-    assert place.publish("--sink", "http", "--amq", http_credentials(place, 1, 0o640)).returncode == 77
+    assert (
+        place.publish("--sink", "http", "--amq", http_credentials(place, 1, 0o640)).returncode
+        == 77
+    )
     with http_server() as fake:
         http_credentials(place, fake.port)
         done = place.publish(settings="publishing: {sink: http, amq: monit.json}\n")
@@ -308,17 +356,27 @@ def test_the_outcome_of_the_documents_is_entered_in_the_run_history(place: Place
     assert place.publish().returncode == 0
     with run_history.open_history(place.folder / "state") as book:
         (found,) = book.published()
-    assert (found.table, found.stored_run, found.confirmed, found.waiting) == ("data_aggregation", "r1", 4, 0)
+    assert (found.table, found.stored_run, found.confirmed, found.waiting) == (
+        "data_aggregation",
+        "r1",
+        4,
+        0,
+    )
 
 
 @pytest.mark.parametrize(
-    "fault", [Faults(login_error=f"password wrong{CONTROLS}"), Faults(poison_error=f"no{CONTROLS}")]
+    "fault",
+    [Faults(login_error=f"password wrong{CONTROLS}"), Faults(poison_error=f"no{CONTROLS}")],
 )
-def test_a_broker_s_text_reaches_neither_terminal_nor_log_with_control_characters(place: Place, fault: Faults) -> None:
+def test_a_broker_s_text_reaches_neither_terminal_nor_log_with_control_characters(
+    place: Place, fault: Faults
+) -> None:
     fault.poison = lambda body: bool(fault.poison_error)
     place.store(rows(1))
     with broker(*[fault] * 50) as fake:
-        done = place.publish("--amq", place.credentials(fake.port), settings="publishing: {patience: 0.3}\n")
+        done = place.publish(
+            "--amq", place.credentials(fake.port), settings="publishing: {patience: 0.3}\n"
+        )
     shown = done.stdout + done.stderr + place("outbox", "show").stdout
     assert "evil" in shown
     assert not [letter for letter in shown if not letter.isprintable() and letter != "\n"]
@@ -330,9 +388,13 @@ def test_a_password_that_travels_in_the_open_is_announced_or_refused(place: Plac
     done = place.publish("--amq", credentials, settings="publishing: {patience: 0.1}\n")
     assert done.returncode == 75
     assert "the password is sent to no-such-host.invalid unencrypted" in done.stderr
-    done = place.publish("--amq", credentials, settings="publishing: {patience: 0.1, require_tls: true}\n")
+    done = place.publish(
+        "--amq", credentials, settings="publishing: {patience: 0.1, require_tls: true}\n"
+    )
     assert done.returncode == 77
-    here = place.publish("--amq", place.credentials(free_port()), settings="publishing: {patience: 0.1}\n")
+    here = place.publish(
+        "--amq", place.credentials(free_port()), settings="publishing: {patience: 0.1}\n"
+    )
     assert "unencrypted" not in here.stderr
 
 
@@ -354,9 +416,14 @@ def test_resume_at_another_broker_names_what_waits_and_a_move_sends_it(place: Pl
 def test_a_broker_that_is_added_does_not_lose_what_waits(place: Place) -> None:
     place.store(rows(3))
     credentials = place.credentials(free_port())
-    assert place.publish("--amq", credentials, settings="publishing: {patience: 0.1}\n").returncode == 75
+    assert (
+        place.publish("--amq", credentials, settings="publishing: {patience: 0.1}\n").returncode
+        == 75
+    )
     with broker() as fake:
-        more = place.credentials(1, host_and_ports=f"127.0.0.1:{free_port()},localhost:{fake.port}")
+        more = place.credentials(
+            1, host_and_ports=f"127.0.0.1:{free_port()},localhost:{fake.port}"
+        )
         done = place.publish("--amq", more, "--resume")
         assert done.returncode == 0, done.stderr
         assert len(fake.stored) == 4

@@ -1,4 +1,6 @@
-"""Draining: nothing lost, at most one batch double for each interruption, and an end to every wait."""
+"""Draining: nothing lost, at most one batch double for each interruption, and an end to
+every wait.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def half(low: float, high: float) -> float:
     return high / 2
 
 
-def lost(reason: str = "the link broke", *, in_doubt: bool = False, landed: bool = False) -> RetryableError:
+def lost(
+    reason: str = "the link broke", *, in_doubt: bool = False, landed: bool = False
+) -> RetryableError:
     """A failed send; ``landed``: the batch was committed all the same."""
     trouble = RetryableError(reason, in_doubt=in_doubt)
     trouble.landed = landed  # type: ignore[attr-defined]
@@ -50,7 +54,9 @@ def test_each_batch_is_confirmed_in_order(tmp_path: Path) -> None:
     assert len(set(ids(sink.arrived))) == len(sink.arrived) == 1_201
 
 
-def test_a_batch_that_failed_before_its_commit_is_ready_again_and_sent_once(tmp_path: Path) -> None:
+def test_a_batch_that_failed_before_its_commit_is_ready_again_and_sent_once(
+    tmp_path: Path,
+) -> None:
     sink = ListSink(lost())
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(600))
@@ -97,7 +103,11 @@ def test_attempts_of_an_earlier_run_do_not_count(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
         with pytest.raises(KeyboardInterrupt):
-            publish_all(outbox, ListSink(lost(), lost(), KeyboardInterrupt()), policy=RetryPolicy(attempts=3))
+            publish_all(
+                outbox,
+                ListSink(lost(), lost(), KeyboardInterrupt()),
+                policy=RetryPolicy(attempts=3),
+            )
         publish_all(outbox, ListSink(lost()), policy=RetryPolicy(attempts=3))
         assert (outbox.totals().stalled, outbox.totals().confirmed) == (0, 3)
 
@@ -112,12 +122,16 @@ def test_what_is_not_allowed_is_not_tried_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_doubt", [False, True])
-def test_what_was_forbidden_is_in_doubt_only_where_it_may_have_arrived(tmp_path: Path, in_doubt: bool) -> None:
+def test_what_was_forbidden_is_in_doubt_only_where_it_may_have_arrived(
+    tmp_path: Path, in_doubt: bool
+) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
         with pytest.raises(NotAllowed):
             publish_all(outbox, ListSink(ForbiddenError("no", in_doubt=in_doubt)))
-        assert (outbox.totals().waiting, outbox.totals().in_doubt) == ((0, 3) if in_doubt else (3, 0))
+        assert (outbox.totals().waiting, outbox.totals().in_doubt) == (
+            (0, 3) if in_doubt else (3, 0)
+        )
 
 
 class Picky(ListSink):
@@ -133,13 +147,21 @@ class Picky(ListSink):
         super().send(batch, documents, lambda: None)  # type: ignore[arg-type]
 
 
-def test_a_document_that_is_refused_is_found_by_halving_and_the_others_are_sent(tmp_path: Path) -> None:
+def test_a_document_that_is_refused_is_found_by_halving_and_the_others_are_sent(
+    tmp_path: Path,
+) -> None:
     sink = Picky(b'"P137"')
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(600))
         publish_all(outbox, sink)
-        assert (outbox.totals().confirmed, outbox.totals().refused, outbox.totals().open) == (600, 1, 0)
-        assert [reason for _, reason in outbox.batch_log.reasons(BatchState.QUARANTINED)] == ["too large"]
+        assert (outbox.totals().confirmed, outbox.totals().refused, outbox.totals().open) == (
+            600,
+            1,
+            0,
+        )
+        assert [reason for _, reason in outbox.batch_log.reasons(BatchState.QUARANTINED)] == [
+            "too large"
+        ]
     assert max(Counter(ids(sink.arrived)).values()) == 1
 
 
@@ -153,7 +175,9 @@ def test_a_destination_that_refuses_everything_is_no_document_s_fault(tmp_path: 
 
 
 class Turning(ListSink):
-    """Refuses batches with a document that ``refuses`` picks, once ``good`` batches were confirmed."""
+    """Refuses batches with a document that ``refuses`` picks, once ``good`` batches
+    were confirmed.
+    """
 
     def __init__(self, good: int, refuses: Callable[[bytes], bool]) -> None:
         super().__init__()
@@ -167,7 +191,9 @@ class Turning(ListSink):
 
 
 @pytest.mark.parametrize("good", [0, 1, 3])
-@pytest.mark.parametrize("refuses", [lambda body: True, lambda body: body[-30] % 2 == 0 or b'"P1' in body])
+@pytest.mark.parametrize(
+    "refuses", [lambda body: True, lambda body: body[-30] % 2 == 0 or b'"P1' in body]
+)
 def test_a_destination_that_turns_wrong_ends_soon_and_quarantines_nothing(
     tmp_path: Path, good: int, refuses: Callable[[bytes], bool]
 ) -> None:
@@ -183,7 +209,11 @@ def test_a_destination_that_turns_wrong_ends_soon_and_quarantines_nothing(
             right = ListSink()
             publish_all(outbox, right)
             assert outbox.totals().confirmed == 5_001
-            assert len(set(ids([*sink.arrived, *right.arrived]))) == len(sink.arrived) + len(right.arrived) == 5_001
+            assert (
+                len(set(ids([*sink.arrived, *right.arrived])))
+                == len(sink.arrived) + len(right.arrived)
+                == 5_001
+            )
 
 
 def test_what_was_split_for_a_wrong_destination_is_joined_again(tmp_path: Path) -> None:
@@ -198,7 +228,9 @@ def test_what_was_split_for_a_wrong_destination_is_joined_again(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("bad", [range(40, 60), range(0, 2_000, 100)])
-def test_documents_at_fault_within_the_budget_are_quarantined_and_the_others_sent(tmp_path: Path, bad: range) -> None:
+def test_documents_at_fault_within_the_budget_are_quarantined_and_the_others_sent(
+    tmp_path: Path, bad: range
+) -> None:
     names = [b'"P%d"' % number for number in bad]
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2_000))
@@ -242,7 +274,15 @@ def test_an_interruption_while_sending_leaves_the_batch_in_doubt(tmp_path: Path)
 
 
 EVENTS = st.sampled_from(
-    ["good", "before commit", "lost before", "lost after", "killed before", "killed after", "new run"]
+    [
+        "good",
+        "before commit",
+        "lost before",
+        "lost after",
+        "killed before",
+        "killed after",
+        "new run",
+    ]
 )
 
 
@@ -251,7 +291,9 @@ class Killed(BaseException):
 
 
 @given(st.lists(EVENTS, max_size=12), st.integers(0, 1_200))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_whatever_happens_nothing_is_lost_and_little_doubled(
     tmp_path_factory: pytest.TempPathFactory, events: list[str], count: int
 ) -> None:
@@ -312,7 +354,11 @@ def test_a_file_sink_on_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path) -> 
     )
     root = Path(__file__).parents[2]
     run = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=root, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "RetryableError" in run.stderr and "g0001-000001.jsonl" in run.stderr
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -33,14 +33,20 @@ PATIENT = StompTimeouts(connect=30, login=30, stall=30, probe=0.2, heartbeat=4)
 SILENT = StompTimeouts(connect=30, login=2, stall=30, probe=0.2, heartbeat=4)
 
 
-def sink_to(*ports: int, timeouts: StompTimeouts = PATIENT, log: list[str] | None = None) -> StompSink:
+def sink_to(
+    *ports: int, timeouts: StompTimeouts = PATIENT, log: list[str] | None = None
+) -> StompSink:
     addresses = tuple(("127.0.0.1", port) for port in ports)
     lines = log if log is not None else []
-    there = Broker(addresses, "/queue/test.documents", username="somebody", password="planted-secret")
+    there = Broker(
+        addresses, "/queue/test.documents", username="somebody", password="planted-secret"
+    )
     return StompSink(there, "data_aggregation", "cms-test", timeouts, log=lines.append)
 
 
-def send(fake: FakeBroker, timeouts: StompTimeouts = PATIENT, documents: list[bytes] | None = None) -> None:
+def send(
+    fake: FakeBroker, timeouts: StompTimeouts = PATIENT, documents: list[bytes] | None = None
+) -> None:
     sink = sink_to(fake.port, timeouts=timeouts)
     sink.open()
     try:
@@ -89,7 +95,9 @@ def test_a_silent_peer_costs_its_own_deadline_and_no_more() -> None:
 
 def test_a_wrong_password_is_reported_at_once_and_the_password_is_not() -> None:
     with (
-        broker(Faults(login_error="User name [somebody] or password planted-secret is invalid")) as fake,
+        broker(
+            Faults(login_error="User name [somebody] or password planted-secret is invalid")
+        ) as fake,
         pytest.raises(NotAllowed) as caught,
     ):
         sink_to(fake.port).open()
@@ -135,7 +143,9 @@ def test_what_speaks_no_stomp_is_reported(answer: bytes) -> None:
     ],
     ids=["before-commit", "at-commit", "after-commit", "no-receipt"],
 )
-def test_a_batch_without_a_receipt_is_not_confirmed(fault: Faults, in_doubt: bool | None, stored: int) -> None:
+def test_a_batch_without_a_receipt_is_not_confirmed(
+    fault: Faults, in_doubt: bool | None, stored: int
+) -> None:
     with broker(fault) as fake, pytest.raises(RetryableError) as caught:
         send(fake)
     assert not isinstance(caught.value, RejectedError)
@@ -189,12 +199,18 @@ def test_a_refused_transaction_counts_nothing_and_says_why() -> None:
 
 
 def test_a_missing_right_that_is_reported_after_the_commit_is_no_document_s_fault() -> None:
-    with broker(Faults(commit="forbid")) as fake, pytest.raises(NotAllowed, match="not authorized to write"):
+    with (
+        broker(Faults(commit="forbid")) as fake,
+        pytest.raises(NotAllowed, match="not authorized to write"),
+    ):
         send(fake)
 
 
 def test_a_broker_that_goes_down_at_a_commit_may_have_made_it() -> None:
-    with broker(Faults(commit="go down")) as fake, pytest.raises(RetryableError, match="shutting down") as caught:
+    with (
+        broker(Faults(commit="go down")) as fake,
+        pytest.raises(RetryableError, match="shutting down") as caught,
+    ):
         send(fake)
     assert caught.value.in_doubt and not isinstance(caught.value, RejectedError)
     assert fake.stored == DOCUMENTS
@@ -202,8 +218,13 @@ def test_a_broker_that_goes_down_at_a_commit_may_have_made_it() -> None:
 
 def test_a_broker_that_takes_no_data_is_reported_as_stalled() -> None:
     fault = Faults(stop_reading_after=1)
-    with broker(fault) as fake, pytest.raises(RetryableError, match="broker stalled: it takes no data") as caught:
-        send(fake, StompTimeouts(connect=30, login=30, stall=0.8), documents=[b"x" * 4_000_000] * 10)
+    with (
+        broker(fault) as fake,
+        pytest.raises(RetryableError, match="broker stalled: it takes no data") as caught,
+    ):
+        send(
+            fake, StompTimeouts(connect=30, login=30, stall=0.8), documents=[b"x" * 4_000_000] * 10
+        )
     assert not caught.value.in_doubt
 
 
@@ -214,7 +235,10 @@ def test_a_full_queue_loses_no_message_of_a_batch_that_it_confirms() -> None:
 
 
 def test_no_commit_is_sent_before_the_broker_has_all_messages() -> None:
-    with broker(Faults(stop_reading_after=1)) as fake, pytest.raises(RetryableError, match="broker stalled") as caught:
+    with (
+        broker(Faults(stop_reading_after=1)) as fake,
+        pytest.raises(RetryableError, match="broker stalled") as caught,
+    ):
         send(fake, StompTimeouts(connect=30, login=30, stall=0.8))
     assert not caught.value.in_doubt
     assert fake.stored == []
@@ -228,7 +252,8 @@ def test_a_half_open_link_is_noticed_by_its_heartbeats() -> None:
     assert caught.value.in_doubt
 
 
-# -- TLS -------------------------------------------------------------------------------------------------------
+# -- TLS
+# -------------------------------------------------------------------------------------------------------
 
 
 def tls_sink(fake: FakeBroker, certificates: Certificates, ca: str = "ca.pem") -> StompSink:
@@ -257,7 +282,9 @@ def test_a_certificate_that_does_not_fit_is_never_accepted(
         tls_sink(fake, certificates, ca).open()
 
 
-@pytest.mark.parametrize(("fault", "in_doubt"), [(Faults(close_after_sends=1), False), (Faults(commit="lost"), True)])
+@pytest.mark.parametrize(
+    ("fault", "in_doubt"), [(Faults(close_after_sends=1), False), (Faults(commit="lost"), True)]
+)
 def test_a_clean_tls_close_in_the_middle_is_a_failure_like_any_other(
     certificates: Certificates, fault: Faults, in_doubt: bool
 ) -> None:
@@ -274,7 +301,8 @@ def test_a_clean_tls_close_in_the_middle_is_a_failure_like_any_other(
         assert fake.stored[-3:] == documents
 
 
-# -- the whole way: outbox, drain, broker ----------------------------------------------------------------------
+# -- the whole way: outbox, drain, broker
+# ----------------------------------------------------------------------
 
 
 def publish(outbox: Outbox, fake: FakeBroker, policy: RetryPolicy | None = None) -> None:
@@ -310,7 +338,10 @@ def test_an_error_without_receipt_finds_the_guilty_document(tmp_path: Path, guil
     def poison(body: bytes) -> bool:
         return json.loads(body).get("primary_name") == f"P{guilty}"
 
-    with broker(*[Faults(poison=poison) for _ in range(40)]) as fake, outbox_in(tmp_path).held() as outbox:
+    with (
+        broker(*[Faults(poison=poison) for _ in range(40)]) as fake,
+        outbox_in(tmp_path).held() as outbox,
+    ):
         fill(outbox, rows(600))
         publish(outbox, fake)
         assert (outbox.totals().confirmed, outbox.totals().refused) == (600, 1)
@@ -327,7 +358,8 @@ def test_with_no_broker_at_all_nothing_is_lost_and_the_addresses_are_named(tmp_p
 
 
 @pytest.mark.parametrize(
-    "second", [Faults(close_at_once=True), Faults(silent=True), Faults(login_error="one is enough")]
+    "second",
+    [Faults(close_at_once=True), Faults(silent=True), Faults(login_error="one is enough")],
 )
 def test_where_there_is_no_second_connection_one_must_do(tmp_path: Path, second: Faults) -> None:
     with broker(Faults(), second) as fake, outbox_in(tmp_path).held() as outbox:
@@ -342,5 +374,7 @@ def test_two_connections_take_turns_and_one_commit_is_on_its_way(tmp_path: Path)
         fill(outbox, rows(2_200))
         publish(outbox, fake)
         assert fake.connections == 2
-        spooled = [line for batch in outbox.batch_log.batches() for line in outbox.spool.read(batch)]
+        spooled = [
+            line for batch in outbox.batch_log.batches() for line in outbox.spool.read(batch)
+        ]
         assert fake.stored == spooled

@@ -1,4 +1,6 @@
-"""One thread and two connections: what is there on the one is not missed while the other is waited for."""
+"""One thread and two connections: what is there on the one is not missed while the
+other is waited for.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def test_a_receipt_that_is_there_confirms_however_long_the_next_batch_blocked() 
 def test_closed_at_whatever_frame_only_a_commit_that_was_made_is_double(
     tmp_path: Path, connection: int, when: str
 ) -> None:
-    # CONNECT, BEGIN, the two of the empty transaction, COMMIT, DISCONNECT: of two batches one on each connection.
+    # CONNECT, BEGIN, the two of the empty transaction, COMMIT, DISCONNECT: of two
+    # batches one on each connection.
     for number in range(1, 7):
         faults = [Faults(), Faults()]
         faults[connection] = Faults(close_at=(number, when))
@@ -50,12 +53,20 @@ def test_closed_at_whatever_frame_only_a_commit_that_was_made_is_double(
             assert doubles <= ((500, 101)[connection] if (number, when) == (5, "after") else 0)
 
 
-@pytest.mark.parametrize("blocked", [{"stop_reading_after": 1}, {"silent": True}], ids=["writing", "log-in"])
-def test_a_commit_s_connection_is_kept_alive_while_the_other_blocks(blocked: dict[str, Any]) -> None:
-    # The broker receipts, and goes on with the other connection, once it was given three heartbeats.
+@pytest.mark.parametrize(
+    "blocked", [{"stop_reading_after": 1}, {"silent": True}], ids=["writing", "log-in"]
+)
+def test_a_commit_s_connection_is_kept_alive_while_the_other_blocks(
+    blocked: dict[str, Any],
+) -> None:
+    # The broker receipts, and goes on with the other connection, once it was given
+    # three heartbeats.
     first = Faults(heartbeat="0,50", beats=3)
     with broker(first, Faults(gate=first.gate, **blocked)) as fake:
-        sink = sink_to(fake.port, timeouts=StompTimeouts(connect=30, login=30, stall=30, probe=30, heartbeat=0.05))
+        sink = sink_to(
+            fake.port,
+            timeouts=StompTimeouts(connect=30, login=30, stall=30, probe=30, heartbeat=0.05),
+        )
         sink.open()
         sink.send(BATCH, DOCUMENTS, lambda: sink.stage(NEXT, LARGE))
         sink.send(NEXT, LARGE)
@@ -72,11 +83,15 @@ def test_patience_ends_after_a_last_look() -> None:
         patience.remaining()
 
 
-def test_a_receipt_that_comes_with_the_end_of_the_link_is_seen_when_a_heartbeat_finds_that_end() -> None:
+def test_a_receipt_that_comes_with_the_end_of_the_link_is_seen_when_a_heartbeat_finds_that_end() -> (
+    None
+):
     near, far = socket.socketpair()
 
     class Late(socket.socket):
-        """The broker receipts and leaves after the link was read, just before the heartbeat is written."""
+        """The broker receipts and leaves after the link was read, just before the
+        heartbeat is written.
+        """
 
         def send(self, piece: Any, flags: int = 0) -> int:
             far.sendall(b"RECEIPT\nreceipt-id:commit-1\n\n\0")
@@ -105,9 +120,13 @@ def test_a_heartbeat_that_tls_puts_off_changes_no_frame(certificates: Certificat
             taken.extend(piece)
 
     accepting: list[ssl.SSLSocket] = []
-    shaking = threading.Thread(target=lambda: accepting.append(server(certificates).wrap_socket(far, server_side=True)))
+    shaking = threading.Thread(
+        target=lambda: accepting.append(server(certificates).wrap_socket(far, server_side=True))
+    )
     shaking.start()
-    secure = ssl.create_default_context(cafile=certificates["ca.pem"]).wrap_socket(near, server_hostname="localhost")
+    secure = ssl.create_default_context(cafile=certificates["ca.pem"]).wrap_socket(
+        near, server_hostname="localhost"
+    )
     shaking.join()
     secure.setblocking(False)
     clock = Clock()

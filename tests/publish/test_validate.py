@@ -1,4 +1,6 @@
-"""The quick check accepts nothing that the JSON Schema does not, and the schemas say what the tables say."""
+"""The quick check accepts nothing that the JSON Schema does not, and the schemas say
+what the tables say.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmsspark.base.resources import resource
-from cmsspark.publish.document_schemas import document_schema, generated, published_tables, stale_files
+from cmsspark.publish.document_schemas import (
+    document_schema,
+    generated,
+    published_tables,
+    stale_files,
+)
 from cmsspark.publish.documents import BadDocument, document
 from cmsspark.publish.validate import compile_check, validator_for
 from tests.publish.days import SPEC, row
 
 GOOD = document(SPEC, row(1, cpu_time=1.5, remote_nacc=1))
 TABLES = published_tables()
-ODD = st.sampled_from([None, True, False, -1, 0, 7, 2**70, -0.5, 1.0, 2.5, float("nan"), "", "x", "x\n", [], {}, [1]])
+ODD = st.sampled_from(
+    [None, True, False, -1, 0, 7, 2**70, -0.5, 1.0, 2.5, float("nan"), "", "x", "x\n", [], {}, [1]]
+)
 
 
 def test_the_schema_files_are_as_they_are_generated() -> None:
@@ -38,7 +47,9 @@ def test_files_that_are_missing_changed_or_generated_no_more_are_stale(tmp_path:
 
 def test_tables_of_single_people_have_no_documents() -> None:
     assert "partials" not in TABLES
-    assert {"data_aggregation", "dbs_aaa", "dbs_crab", "period_aggregation", "dbs_phedex"} <= set(TABLES)
+    assert {"data_aggregation", "dbs_aaa", "dbs_crab", "period_aggregation", "dbs_phedex"} <= set(
+        TABLES
+    )
 
 
 @pytest.mark.parametrize("name", [*TABLES, "completeness"])
@@ -74,9 +85,12 @@ def test_what_the_quick_check_accepts_the_validator_accepts(
 
 
 @pytest.mark.parametrize(
-    "schema", [{"type": "integer", "maximum": 3}, {"type": "object"}, {"type": "array"}, {"anyOf": []}, {}]
+    "schema",
+    [{"type": "integer", "maximum": 3}, {"type": "object"}, {"type": "array"}, {"anyOf": []}, {}],
 )
-def test_a_keyword_that_the_quick_check_does_not_know_makes_it_accept_nothing(schema: dict[str, Any]) -> None:
+def test_a_keyword_that_the_quick_check_does_not_know_makes_it_accept_nothing(
+    schema: dict[str, Any],
+) -> None:
     assert not compile_check(schema)(1)
     assert not compile_check(schema)({})
 

@@ -1,4 +1,6 @@
-"""``cmsspark publish --verify`` against a real OpenSearch: what it finds, what it says, and its exit codes."""
+"""``cmsspark publish --verify`` against a real OpenSearch: what it finds, what it says,
+and its exit codes.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,13 @@ KEYWORD = {"type": "keyword"}
 MONIT = {
     "metadata": {
         "properties": {
-            "_id": KEYWORD, "type": KEYWORD, "producer": KEYWORD,
+            "_id": KEYWORD,
+            "type": KEYWORD,
+            "producer": KEYWORD,
             "timestamp": {"type": "date", "format": "epoch_millis"},
         }
     }
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -44,10 +48,14 @@ def index(opensearch: OpenSearch, request: pytest.FixtureRequest) -> str:
 
 
 def published(place: Place, count: int = 5) -> list[Document]:
-    """The documents of a stored day, as they were published: the completeness document is the last one."""
+    """The documents of a stored day, as they were published: the completeness document
+    is the last one.
+    """
     place.store(rows(count))
     assert place.publish().returncode == 0
-    return place.spooled("published" if (place.folder / "published").exists() else "state/published")
+    return place.spooled(
+        "published" if (place.folder / "published").exists() else "state/published"
+    )
 
 
 def flat(document: Document) -> Document:
@@ -70,22 +78,38 @@ def top_level(document: Document) -> Document:
 
 
 def put(
-    node: OpenSearch, index: str, documents: list[Document], form: Callable[[Document], Document] = flat,
-    mapping: dict[str, Any] | None = None, *, has_id: bool = True,
-) -> None:  # fmt: skip
+    node: OpenSearch,
+    index: str,
+    documents: list[Document],
+    form: Callable[[Document], Document] = flat,
+    mapping: dict[str, Any] | None = None,
+    *,
+    has_id: bool = True,
+) -> None:
     node.request("DELETE", f"/{index}", ok=False)
     node.create(index, mapping)
-    node.put(index, [(document["metadata"]["_id"] if has_id else None, form(document)) for document in documents])
+    node.put(
+        index,
+        [
+            (document["metadata"]["_id"] if has_id else None, form(document))
+            for document in documents
+        ],
+    )
 
 
-def verify(place: Place, url: str, index: str, *more: str, settings: str = "") -> subprocess.CompletedProcess[str]:
+def verify(
+    place: Place, url: str, index: str, *more: str, settings: str = ""
+) -> subprocess.CompletedProcess[str]:
     return place.publish("--verify", url, "--index", index, *more, settings=settings)
 
 
 def counts(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
     """The line of the table below its headings."""
     headings, values = (line.split() for line in done.stdout.splitlines()[:2])
-    return {name: int(value.replace(",", "")) for name, value in zip(headings[1:], values[1:], strict=True)}
+    return {
+        name: int(value.replace(",", ""))
+        for name, value in zip(headings[1:], values[1:], strict=True)
+    }
 
 
 @pytest.mark.parametrize("mapping", [None, MONIT], ids=["guessed", "monit"])
@@ -100,7 +124,14 @@ def test_a_day_that_is_there_as_it_was_sent_ends_with_0(
     put(opensearch, index, published(place), form, mapping)
     done = verify(place, opensearch.url, index)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert counts(done) == {"expected": 6, "found": 6, "missing": 0, "extra": 0, "different": 0, "gone": 0}
+    assert counts(done) == {
+        "expected": 6,
+        "found": 6,
+        "missing": 0,
+        "extra": 0,
+        "different": 0,
+        "gone": 0,
+    }
 
 
 def test_documents_with_random_ids_are_known_by_the_id_that_they_carry(
@@ -122,7 +153,14 @@ def test_missing_extra_and_different_documents_are_counted_apart_and_named(
     put(opensearch, index, [changed, *others, surplus], under_data, MONIT)
     done = verify(place, opensearch.url, index)
     assert done.returncode == 65
-    assert counts(done) == {"expected": 6, "found": 5, "missing": 1, "extra": 1, "different": 1, "gone": 0}
+    assert counts(done) == {
+        "expected": 6,
+        "found": 5,
+        "missing": 1,
+        "extra": 1,
+        "different": 1,
+        "gone": 0,
+    }
     assert f"missing    {missing['metadata']['_id']}  aaa {missing['dataset_name']}" in done.stdout
     assert f"extra      {'ab' * 32}" in done.stdout
     assert f"different  {changed['metadata']['_id']}" in done.stdout
@@ -130,7 +168,9 @@ def test_missing_extra_and_different_documents_are_counted_apart_and_named(
     assert "--resend" in done.stderr
 
 
-def test_a_second_copy_in_another_index_is_extra(place: Place, opensearch: OpenSearch, index: str) -> None:
+def test_a_second_copy_in_another_index_is_extra(
+    place: Place, opensearch: OpenSearch, index: str
+) -> None:
     documents = published(place)
     put(opensearch, f"{index}-a", documents, flat, MONIT)
     put(opensearch, f"{index}-b", documents[:2], flat, MONIT)
@@ -163,18 +203,26 @@ def test_documents_that_are_there_as_gone_are_no_difference_but_stale_ones_are(
     first = place.spooled("state/published")
     place.store(rows(4), "r2")
     assert place.publish().returncode == 0
-    latest = {document["metadata"]["_id"]: document for document in place.spooled("state/published")}
+    latest = {
+        document["metadata"]["_id"]: document for document in place.spooled("state/published")
+    }
     put(opensearch, index, list(latest.values()))
     done = verify(place, opensearch.url, index)
-    assert (done.returncode, counts(done)["gone"], counts(done)["expected"]) == (0, 1, 5), done.stdout + done.stderr
-    stale = next(document for document in first if latest[document["metadata"]["_id"]].get("is_gone"))
+    assert (done.returncode, counts(done)["gone"], counts(done)["expected"]) == (0, 1, 5), (
+        done.stdout + done.stderr
+    )
+    stale = next(
+        document for document in first if latest[document["metadata"]["_id"]].get("is_gone")
+    )
     latest[stale["metadata"]["_id"]] = stale
     put(opensearch, index, list(latest.values()))
     done = verify(place, opensearch.url, index)
     assert (done.returncode, counts(done)["gone"], counts(done)["extra"]) == (65, 0, 1)
 
 
-def test_documents_of_another_producer_or_day_do_not_count(place: Place, opensearch: OpenSearch, index: str) -> None:
+def test_documents_of_another_producer_or_day_do_not_count(
+    place: Place, opensearch: OpenSearch, index: str
+) -> None:
     documents = published(place)
     other = copy.deepcopy(documents[0])
     other["metadata"] |= {"_id": "cd" * 32, "producer": "somebody"}
@@ -185,7 +233,9 @@ def test_documents_of_another_producer_or_day_do_not_count(place: Place, opensea
     assert verify(place, opensearch.url, index).returncode == 0
 
 
-def test_the_completeness_document_counts_as_one_of_the_day(place: Place, opensearch: OpenSearch, index: str) -> None:
+def test_the_completeness_document_counts_as_one_of_the_day(
+    place: Place, opensearch: OpenSearch, index: str
+) -> None:
     *documents, last = published(place)
     put(opensearch, index, documents)
     done = verify(place, opensearch.url, index)
@@ -226,7 +276,8 @@ def test_again_sends_documents_that_are_gone_once_more(place: Place) -> None:
     assert sum(bool(document.get("is_gone")) for document in place.spooled("state/published")) == 2
 
 
-# -- paging ----------------------------------------------------------------------------------------------------
+# -- paging
+# ----------------------------------------------------------------------------------------------------
 
 
 def searching(url: str, name: str, **more: Any) -> SearchClient:
@@ -255,9 +306,15 @@ def test_pages_have_each_document_once(
     try:
         if page == 2:  # two documents of each id: no page of two can end between ids
             with pytest.raises(Exception, match="have one id"):
-                list(SearchIndex(client, page).documents([at_time(TIMESTAMP), of_type("t")], ["number"]))
+                list(
+                    SearchIndex(client, page).documents(
+                        [at_time(TIMESTAMP), of_type("t")], ["number"]
+                    )
+                )
             return
-        hits = list(SearchIndex(client, page).documents([at_time(TIMESTAMP), of_type("t")], ["number"]))
+        hits = list(
+            SearchIndex(client, page).documents([at_time(TIMESTAMP), of_type("t")], ["number"])
+        )
     finally:
         client.close()
     assert sorted(hit.body["number"] for hit in hits) == list(range(40))

@@ -1,4 +1,6 @@
-"""``cmsspark publish --verify`` with servers that do not answer as they should, wrong command lines and login files."""
+"""``cmsspark publish --verify`` with servers that do not answer as they should, wrong
+command lines and login files.
+"""
 
 from __future__ import annotations
 
@@ -81,24 +83,47 @@ FOUND = b'{"responses":[{"status":200,"_shards":{"total":1,"failed":0},"hits":{"
         ((302, {"Location": "https://auth.example.org/"}, b""), NotAllowed, "redirects"),
         ((200, {}, b"<html>log in</html>"), SettingsError, "another form"),
         ((404, {}, b""), SettingsError, "404"),
-        ((200, {}, b'{"responses":[{"status":403,"error":{"type":"security_exception","reason":"no"}}]}'), NotAllowed,
-         "security_exception"),
-        ((200, {}, b'{"responses":[{"status":404,"error":{"type":"index_not_found_exception","reason":"no"}}]}'),
-         InputMissing, "index_not_found"),
+        (
+            (
+                200,
+                {},
+                b'{"responses":[{"status":403,"error":{"type":"security_exception","reason":"no"}}]}',
+            ),
+            NotAllowed,
+            "security_exception",
+        ),
+        (
+            (
+                200,
+                {},
+                b'{"responses":[{"status":404,"error":{"type":"index_not_found_exception","reason":"no"}}]}',
+            ),
+            InputMissing,
+            "index_not_found",
+        ),
         ((200, {}, FOUND.replace(b'"failed":0', b'"failed":1')), NotReady, "1 of 1 shards"),
-        ((200, {}, FOUND.replace(b'"status":200', b'"status":200,"timed_out":true')), NotReady, "timed out"),
+        (
+            (200, {}, FOUND.replace(b'"status":200', b'"status":200,"timed_out":true')),
+            NotReady,
+            "timed out",
+        ),
         ((503, {"Retry-After": "2"}, b""), NotReady, "503"),
     ],
-)  # fmt: skip
+)
 def test_what_an_answer_means(answer: Instead, error: type[Exception], text: str) -> None:
-    with search_proxy("http://nowhere", instead=answering(answer)) as proxy, pytest.raises(error, match=text) as raised:
+    with (
+        search_proxy("http://nowhere", instead=answering(answer)) as proxy,
+        pytest.raises(error, match=text) as raised,
+    ):
         outcome(proxy.port)
     assert TOKEN not in str(raised.value)
 
 
 def test_a_server_that_is_busy_is_asked_again() -> None:
     busy: Instead = (429, {"Retry-After": "9"}, b"")
-    with search_proxy("http://nowhere", instead=answering(busy, (502, {}, b""), (200, {}, FOUND))) as proxy:
+    with search_proxy(
+        "http://nowhere", instead=answering(busy, (502, {}, b""), (200, {}, FOUND))
+    ) as proxy:
         assert outcome(proxy.port) == 1
         assert len(proxy.requests) == 3
 
@@ -107,14 +132,22 @@ def test_a_server_that_is_silent_or_not_there_ends_with_75(place: Place) -> None
     published(place)
     silent: Instead = (0, {}, b"")
     with search_proxy("http://nowhere", instead=answering(silent)) as proxy:
-        done = verify(place, f"http://127.0.0.1:{proxy.port}", "some", settings="publishing: {patience: 0.5}\n")
+        done = verify(
+            place,
+            f"http://127.0.0.1:{proxy.port}",
+            "some",
+            settings="publishing: {patience: 0.5}\n",
+        )
         assert done.returncode == 75, done.stderr
-    done = verify(place, f"http://127.0.0.1:{free_port()}", "some", settings="publishing: {patience: 0.5}\n")
+    done = verify(
+        place, f"http://127.0.0.1:{free_port()}", "some", settings="publishing: {patience: 0.5}\n"
+    )
     assert done.returncode == 75
     assert "127.0.0.1" in done.stderr
 
 
-# -- command lines and login files -----------------------------------------------------------------------------
+# -- command lines and login files
+# -----------------------------------------------------------------------------
 
 
 def test_wrong_command_lines_say_what_is_wanted(place: Place) -> None:
@@ -126,17 +159,28 @@ def test_wrong_command_lines_say_what_is_wanted(place: Place) -> None:
     assert verify(place, "http://127.0.0.1:1", "-some").returncode == 2
     assert verify(place, "http://127.0.0.1:1", "some", "--resume").returncode == 2
     assert place.publish("--index", "some").returncode == 2
-    assert place("publish", "--date", "20260114", "--verify", "http://127.0.0.1:1").returncode == 66
+    assert (
+        place("publish", "--date", "20260114", "--verify", "http://127.0.0.1:1").returncode == 66
+    )
 
 
 def test_a_login_is_private_and_goes_to_its_own_server_encrypted(tmp_path: Path) -> None:
     with pytest.raises(NotAllowed, match="unencrypted"):
         search_server("http://search.example.org", Path(login(tmp_path, token="x")))
     with pytest.raises(NotAllowed, match="its own server"):
-        search_server("https://other.example.org", Path(login(tmp_path, url="https://search.example.org", token="x")))
+        search_server(
+            "https://other.example.org",
+            Path(login(tmp_path, url="https://search.example.org", token="x")),
+        )
     with pytest.raises(NotAllowed, match="0640"):
         search_server("https://search.example.org", Path(login(tmp_path, 0o640, token="x")))
-    for content in ({"token": "x", "api_key": "y"}, {"password": "x"}, {"tokn": "x"}, {"token": "x\ny"}, {"token": ""}):
+    for content in (
+        {"token": "x", "api_key": "y"},
+        {"password": "x"},
+        {"tokn": "x"},
+        {"token": "x\ny"},
+        {"token": ""},
+    ):
         with pytest.raises(SettingsError):
             search_server("https://search.example.org", Path(login(tmp_path, **content)))
     assert search_server("http://search.example.org", None).authorization is None
@@ -150,7 +194,9 @@ def test_a_login_is_private_and_goes_to_its_own_server_encrypted(tmp_path: Path)
         ({"username": "u", "password": "p"}, "Basic dTpw"),
     ],
 )
-def test_each_kind_of_login_has_its_header(tmp_path: Path, content: dict[str, str], header: str) -> None:
+def test_each_kind_of_login_has_its_header(
+    tmp_path: Path, content: dict[str, str], header: str
+) -> None:
     server = search_server("https://search.example.org:9200/os/", Path(login(tmp_path, **content)))
     assert (server.authorization, server.where) == (header, "https://search.example.org:9200/os")
     assert "abc" not in repr(server)
@@ -160,7 +206,10 @@ def test_each_kind_of_login_has_its_header(tmp_path: Path, content: dict[str, st
 def test_what_is_no_name_of_an_index_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         index_names(text)
-    assert index_names("monit_prod_x_agg_y*, other-2026.01.15") == ["monit_prod_x_agg_y*", "other-2026.01.15"]
+    assert index_names("monit_prod_x_agg_y*, other-2026.01.15") == [
+        "monit_prod_x_agg_y*",
+        "other-2026.01.15",
+    ]
 
 
 def test_the_example_of_a_login_is_valid() -> None:

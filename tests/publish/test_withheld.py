@@ -1,4 +1,6 @@
-"""What settings keep out of documents: small numbers of users, and datasets whose names carry accounts."""
+"""What settings keep out of documents: small numbers of users, and datasets whose names
+carry accounts.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,12 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-@pytest.mark.parametrize(("users", "is_withheld"), [(0, False), (1, True), (4, True), (5, False), (6, False)])
-def test_fewer_users_than_the_threshold_are_withheld_and_the_document_says_so(users: int, is_withheld: bool) -> None:
+@pytest.mark.parametrize(
+    ("users", "is_withheld"), [(0, False), (1, True), (4, True), (5, False), (6, False)]
+)
+def test_fewer_users_than_the_threshold_are_withheld_and_the_document_says_so(
+    users: int, is_withheld: bool
+) -> None:
     made = document(FEW, row(1, distinct_users=users))
     validator_for("data_aggregation").check(made)
     assert made.get("is_distinct_users_withheld", False) is is_withheld
@@ -46,7 +52,9 @@ def test_a_row_without_users_is_still_no_document() -> None:
         document(SPEC, row(1, distinct_users=None))
 
 
-def test_withholding_sends_the_documents_that_change_and_completeness_fits_what_is_sent(place: Place) -> None:
+def test_withholding_sends_the_documents_that_change_and_completeness_fits_what_is_sent(
+    place: Place,
+) -> None:
     place.store([row(1, distinct_users=2), row(2, distinct_users=9)])
     place.publish()
     before = place.spooled("state/published")
@@ -70,13 +78,18 @@ def test_user_datasets_are_left_out_and_counted(place: Place) -> None:
     validator_for("completeness").check(last)
     files = [file for file in (place.folder / "state").rglob("*") if file.is_file()]
     assert not any(ACCOUNT.encode() in file.read_bytes() for file in files)
-    assert ACCOUNT not in place.publish("--dry-run", settings="publishing: {user_datasets: false}\n").stdout
+    assert (
+        ACCOUNT
+        not in place.publish("--dry-run", settings="publishing: {user_datasets: false}\n").stdout
+    )
 
 
 def test_user_datasets_published_before_are_sent_as_gone_without_their_names(place: Place) -> None:
     place.store([row(1), user_row(2)])
     place.publish()
-    old = next(body for body in place.spooled("state/published") if body.get("data_tier") == "USER")
+    old = next(
+        body for body in place.spooled("state/published") if body.get("data_tier") == "USER"
+    )
     place.publish(settings="publishing: {user_datasets: false}\n")
     new = place.spooled("state/published")[-2]
     assert new["metadata"] == old["metadata"]
@@ -98,7 +111,9 @@ def test_a_snapshot_made_before_the_setting_is_not_continued_after_it(place: Pla
     assert not any(ACCOUNT.encode() in part.read_bytes() for part in snapshots[1].glob("part-*"))
 
 
-@pytest.mark.parametrize("value", ["min_distinct_users: 1", "min_distinct_users: many", "user_datasets: 3"])
+@pytest.mark.parametrize(
+    "value", ["min_distinct_users: 1", "min_distinct_users: many", "user_datasets: 3"]
+)
 def test_wrong_values_of_the_settings_are_78(place: Place, value: str) -> None:
     place.store([row(1)])
     assert place.publish(settings=f"publishing: {{{value}}}\n").returncode == 78

@@ -1,7 +1,8 @@
 """A run that is killed at a numbered step: ``python -m tests.run.killed_run FOLDER STEP``.
 
-All around the work is real: lease, leftovers, staging, manifest, the switch. The table is one file of text, so that no
-JVM is needed. A step lies before and after everything that is written, renamed or deleted; STEP 0 is never reached.
+All around the work is real: lease, leftovers, staging, manifest, the switch. The table
+is one file of text, so that no JVM is needed. A step lies before and after everything
+that is written, renamed or deleted; STEP 0 is never reached.
 """
 
 from __future__ import annotations

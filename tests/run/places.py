@@ -34,7 +34,9 @@ class Place:
     def __post_init__(self) -> None:
         self.tree = Tree(self.folder / "root", DAY)
         write_case_tables(self.tree.dbs(), self.tree.phedex())
-        self.settings.write_text(f"state_dir: {self.folder}/state\ncache_dir: {self.folder}/cache\n")
+        self.settings.write_text(
+            f"state_dir: {self.folder}/state\ncache_dir: {self.folder}/cache\n"
+        )
 
     @property
     def settings(self) -> Path:
@@ -51,21 +53,30 @@ class Place:
         ended = reporting.run_click(load_command(find_job(job)), job, arguments)
         return ended if isinstance(ended, int) else 0
 
-    def fails(self, kind: type[CmssparkError], job: str, *options: str, **more: str) -> CmssparkError:
+    def fails(
+        self, kind: type[CmssparkError], job: str, *options: str, **more: str
+    ) -> CmssparkError:
         """The error that the job ends with."""
         with pytest.raises(kind) as error:
             self.run(job, *options, **more)
         return error.value
 
     def manifest(self, table: str, fout: str | None = None) -> dict[str, Any]:
-        return current(LocalFiles(), fout or self.fout, find_job_of(table), table, DAY).manifest.document
+        return current(
+            LocalFiles(), fout or self.fout, find_job_of(table), table, DAY
+        ).manifest.document
 
     def rows(self, table: str, fout: str | None = None) -> list[dict[str, Any]]:
         found = current(LocalFiles(), fout or self.fout, find_job_of(table), table, DAY)
         return sorted(pq.read_table(found.path).to_pylist(), key=repr)
 
     def request(self, **changes: Any) -> DayRequest:
-        given = {"root": f"{self.folder}/root", "streams": ("aaa",), "tables": ("dbs_aaa",), **changes}
+        given = {
+            "root": f"{self.folder}/root",
+            "streams": ("aaa",),
+            "tables": ("dbs_aaa",),
+            **changes,
+        }
         return DayRequest("dbs_aaa", DAY, self.fout, load_settings(str(self.settings)), **given)
 
 
@@ -78,17 +89,28 @@ def crab(content: list[dict[str, object]]) -> bytes:
 
 
 def write_streams(tree: Tree) -> None:
-    """A few records of all four streams: three matched of AAA in two files of one content, and one in each bin."""
+    """A few records of all four streams: three matched of AAA in two files of one
+    content, and one in each bin.
+    """
     good = aaa() + b"\n" + aaa({"user_dn": None}) + b"\n" + aaa() + b"\n"
     tree.write("aaa enr", "part-0.json", good)
     tree.write("aaa enr", "part-1.json", good)
     odd = [
-        aaa({"file_lfn": None}), aaa({"file_lfn": "/store/user/x"}), aaa({"file_lfn": "/store/temp/x"}),
-        aaa({"file_lfn": "/store/data/x"}), b'{"broken": "Secret Person"', aaa({"user_dn": 5, "user": "Secret Person"}),
-        aaa(metadata={"timestamp": YESTERDAY_MS}), aaa(metadata={"timestamp": 10**18}),
+        aaa({"file_lfn": None}),
+        aaa({"file_lfn": "/store/user/x"}),
+        aaa({"file_lfn": "/store/temp/x"}),
+        aaa({"file_lfn": "/store/data/x"}),
+        b'{"broken": "Secret Person"',
+        aaa({"user_dn": 5, "user": "Secret Person"}),
+        aaa(metadata={"timestamp": YESTERDAY_MS}),
+        aaa(metadata={"timestamp": 10**18}),
         aaa({"read_bytes": 0, "read_bytes_at_close": 0, "write_bytes": 1}),
-    ]  # fmt: skip
+    ]
     tree.write("aaa enr", "part-2.json.gz", b"\n".join(odd))
     tree.write(tree.eos(), "part-0", g1() + b"\n" + g3() + b"\n" + g3({"rb": None}))
     tree.write("cmssw json", "part-0.json", cmssw() + b"\n\n" + cmssw({"site_name": ""}) + b"\n")
-    tree.write("crab avro", "part-0.avro", crab([{"FileName": tables.B_LFN, "WrapCPU": "1.5"}, {"FileName": None}]))
+    tree.write(
+        "crab avro",
+        "part-0.avro",
+        crab([{"FileName": tables.B_LFN, "WrapCPU": "1.5"}, {"FileName": None}]),
+    )

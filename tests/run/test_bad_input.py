@@ -40,7 +40,8 @@ def write_damaged(tree: Tree) -> None:
     tree.write("crab avro", "part-1.avro", jobs[:-30])
 
 
-# Damage -----------------------------------------------------------------------------------------------------------
+# Damage
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("feed", ["direct", "spark"])
@@ -52,11 +53,20 @@ def test_accepted_damage_is_read_as_far_as_it_is_intact_and_reported_in_the_resu
     error = place.fails(errors.DataError, "data_aggregation", *options)
     assert "part 1%.json.gz" in unquote(str(error)) or "part-1.avro" in str(error)
     folder = place.tree.folder("aaa enr")
-    accepted = ["--accept-damaged", str(folder / "part 1%.json.gz"), "--accept-damaged", "part-1.avro"]
+    accepted = [
+        "--accept-damaged",
+        str(folder / "part 1%.json.gz"),
+        "--accept-damaged",
+        "part-1.avro",
+    ]
     assert place.run("data_aggregation", *options, *accepted) == 0
     manifest = place.manifest("partials")
     text, jobs = sorted(manifest["damaged"], key=lambda one: str(one["stream"]))
-    assert (text["stream"], text["file"], text["reason"]) == ("aaa", str(folder / "part 1%.json.gz"), "cut short")
+    assert (text["stream"], text["file"], text["reason"]) == (
+        "aaa",
+        str(folder / "part 1%.json.gz"),
+        "cut short",
+    )
     assert 0 < text["records_read"] < 60
     assert text["unverified_records"] == text["records_read"]
     assert jobs["file"] == str(place.tree.folder("crab avro") / "part-1.avro")
@@ -67,7 +77,13 @@ def test_accepted_damage_is_read_as_far_as_it_is_intact_and_reported_in_the_resu
     assert manifest["reconciliation"]["aaa"]["malformed"] == 0
     assert manifest["reconciliation"]["crab"]["read"] == 70
     assert sum("is damaged" in text for text in manifest["warnings"]) == 2
-    assert sum(f"{text['records_read']} of them unverified" in warning for warning in manifest["warnings"]) == 1
+    assert (
+        sum(
+            f"{text['records_read']} of them unverified" in warning
+            for warning in manifest["warnings"]
+        )
+        == 1
+    )
     shape = DocumentSpec(stored_table("data_aggregation"), DAY, "p", "t")
     document = completeness(shape, DaySummary(1, "0" * 64, (), 0, 0), manifest)
     assert (document["is_partial"], document["damaged_file_count"]) == (True, 2)
@@ -84,7 +100,13 @@ def test_only_the_damage_that_is_named_is_accepted(spark: object, place: Place) 
 
 def test_a_file_that_is_not_the_days_cannot_be_accepted(place: Place) -> None:
     write_damaged(place.tree)
-    for named in ("part-9", "/etc/passwd", "../part-0.json", "", str(place.tree.dbs() / "FILES/part-00001-1f0e.csv")):
+    for named in (
+        "part-9",
+        "/etc/passwd",
+        "../part-0.json",
+        "",
+        str(place.tree.dbs() / "FILES/part-00001-1f0e.csv"),
+    ):
         error = place.fails(errors.UsageError, "dbs_aaa", "--accept-damaged", named)
         assert (error.exit_code, repr(named) in str(error)) == (2, True)
 
@@ -92,44 +114,84 @@ def test_a_file_that_is_not_the_days_cannot_be_accepted(place: Place) -> None:
 def test_a_name_that_two_streams_have_must_be_given_with_its_path(place: Place) -> None:
     place.tree.write("aaa enr", "part-0", aaa())
     place.tree.write(place.tree.eos(), "part-0", g3())
-    error = place.fails(errors.UsageError, "data_aggregation", "--streams", "aaa,eos", "--accept-damaged", "part-0")
+    error = place.fails(
+        errors.UsageError, "data_aggregation", "--streams", "aaa,eos", "--accept-damaged", "part-0"
+    )
     assert "2 files of that name" in str(error)
 
 
-# Drift ------------------------------------------------------------------------------------------------------------
+# Drift
+# ------------------------------------------------------------------------------------------------------------
 
 
 def write_lines(tree: Tree, changes: dict[str, Any], count: int = 120) -> None:
     tree.write("aaa enr", "part-0.json", b"\n".join([aaa(changes)] * count) + b"\n")
 
 
-def test_new_fields_are_reported_in_the_manifest_and_in_one_warning(spark: object, place: Place) -> None:
+def test_new_fields_are_reported_in_the_manifest_and_in_one_warning(
+    spark: object, place: Place
+) -> None:
     write_lines(place.tree, {"cache_hit": True, "secret_note": "Alice Secret"}, count=3)
     assert place.run("dbs_aaa") == 0
     manifest = place.manifest("dbs_aaa")
     assert manifest["drift"] == {
         "aaa": [
-            {"field": f"data.{name}", "form": "enr", "change": "new", "example": example, "records": 3}
-            for name, example in (("cache_hit", "boolean true"), ("secret_note", "text of 12 characters"))
+            {
+                "field": f"data.{name}",
+                "form": "enr",
+                "change": "new",
+                "example": example,
+                "records": 3,
+            }
+            for name, example in (
+                ("cache_hit", "boolean true"),
+                ("secret_note", "text of 12 characters"),
+            )
         ]
     }
     (warning,) = manifest["warnings"]
-    assert warning.startswith("aaa: fields are not those of its schema: data.cache_hit (new: boolean true), data.")
+    assert warning.startswith(
+        "aaa: fields are not those of its schema: data.cache_hit (new: boolean true), data."
+    )
     assert "Alice" not in str(manifest)
 
 
 OTHER_SCHEMA: dict[str, tuple[dict[str, Any], int, list[str]]] = {
-    "the lfn is gone": ({"file_lfn": ABSENT, "name": "/store/x"}, 20, ["data.file_lfn: text expected, found in none"]),
-    "both byte counts are gone": (
-        {"read_bytes": ABSENT, "read_bytes_at_close": ABSENT}, 120,
-        ["data.read_bytes: a whole number expected", "data.read_bytes_at_close: a whole number expected"],
+    "the lfn is gone": (
+        {"file_lfn": ABSENT, "name": "/store/x"},
+        20,
+        ["data.file_lfn: text expected, found in none"],
     ),
-    "the user is gone": ({"user_dn": ABSENT}, 120, ["data.user_dn: text expected, found in none of 100 records"]),
+    "both byte counts are gone": (
+        {"read_bytes": ABSENT, "read_bytes_at_close": ABSENT},
+        120,
+        [
+            "data.read_bytes: a whole number expected",
+            "data.read_bytes_at_close: a whole number expected",
+        ],
+    ),
+    "the user is gone": (
+        {"user_dn": ABSENT},
+        120,
+        ["data.user_dn: text expected, found in none of 100 records"],
+    ),
     "the site is gone": ({"src_experiment_site": ABSENT}, 120, ["data.src_experiment_site"]),
-    "a number became a text": ({"read_bytes": "5"}, 20, ["data.read_bytes: a whole number expected, found text in 20"]),
-    "a text became an object": ({"user_dn": {"dn": "Alice"}}, 20, ["data.user_dn: text expected, found object in 20"]),
-    "a number became a fraction": ({"read_bytes_at_close": 0.5}, 20, ["found fraction in 20 of 20 records"]),
-}  # fmt: skip
+    "a number became a text": (
+        {"read_bytes": "5"},
+        20,
+        ["data.read_bytes: a whole number expected, found text in 20"],
+    ),
+    "a text became an object": (
+        {"user_dn": {"dn": "Alice"}},
+        20,
+        ["data.user_dn: text expected, found object in 20"],
+    ),
+    "a number became a fraction": (
+        {"read_bytes_at_close": 0.5},
+        20,
+        ["found fraction in 20 of 20 records"],
+    ),
+}
 
 
 @pytest.mark.parametrize("name", OTHER_SCHEMA)
@@ -160,29 +222,43 @@ def all_null(tree: Tree) -> None:
 
 
 def one_count(tree: Tree) -> None:
-    write_lines(tree, {"read_bytes_at_close": ABSENT, "write_bytes": ABSENT, "dst_experiment_site": ABSENT})
+    write_lines(
+        tree, {"read_bytes_at_close": ABSENT, "write_bytes": ABSENT, "dst_experiment_site": ABSENT}
+    )
 
 
 @pytest.mark.parametrize(
     ("write", "fields"),
-    [(some_have_it, ["data.user_dn"]), (few_records, []), (all_null, []),
-     (one_count, ["data.read_bytes_at_close", "data.write_bytes", "data.dst_experiment_site"])],
-)  # fmt: skip
+    [
+        (some_have_it, ["data.user_dn"]),
+        (few_records, []),
+        (all_null, []),
+        (one_count, ["data.read_bytes_at_close", "data.write_bytes", "data.dst_experiment_site"]),
+    ],
+)
 def test_a_field_that_some_record_has_or_that_rules_can_do_without_is_no_other_schema(
     spark: object, place: Place, write: Callable[[Tree], None], fields: list[str]
 ) -> None:
     write(place.tree)
     assert place.run("dbs_aaa") == 0
     told = place.manifest("dbs_aaa")["drift"].get("aaa", [])
-    assert [(one["field"], one["change"]) for one in told] == [(name, "missing") for name in fields]
+    assert [(one["field"], one["change"]) for one in told] == [
+        (name, "missing") for name in fields
+    ]
 
 
-# Sums beyond 64 bits ------------------------------------------------------------------------------------------------
+# Sums beyond 64 bits
+# ------------------------------------------------------------------------------------------------
 
 
 def write_oversized(tree: Tree) -> None:
-    """Three records that add up to more than 64 bits hold, and a larger one of a file that is not in DBS."""
-    small, large = aaa({"read_bytes_at_close": 7}), aaa({"read_bytes_at_close": 5 * 10**18, "read_bytes": 0})
+    """Three records that add up to more than 64 bits hold, and a larger one of a file
+    that is not in DBS.
+    """
+    small, large = (
+        aaa({"read_bytes_at_close": 7}),
+        aaa({"read_bytes_at_close": 5 * 10**18, "read_bytes": 0}),
+    )
     unknown = aaa({"file_lfn": "/store/data/nowhere", "read_bytes_at_close": 9 * 10**18})
     largest = aaa({"read_bytes_at_close": 5 * 10**18 + 1, "read_bytes": 0})
     tree.write("aaa enr", "part-0.json", b"\n".join([small, large, unknown]) + b"\n")

@@ -1,4 +1,6 @@
-"""Which engine counts a day: chosen once, from the request and the folders, as the job then reads them."""
+"""Which engine counts a day: chosen once, from the request and the folders, as the job
+then reads them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def chosen(request: DayRequest, spark_reason: str = "") -> str:
 
 def limited(request: DayRequest, limit: object) -> DayRequest:
     """The request with another limit for an index, in bytes of FILES, in its settings."""
-    return replace(request, settings=replace(request.settings, spark={INDEX_DUMP_BYTES_KEY: str(limit)}))
+    return replace(
+        request, settings=replace(request.settings, spark={INDEX_DUMP_BYTES_KEY: str(limit)})
+    )
 
 
 def test_processes_count_local_files_and_spark_all_others(place: Place) -> None:
@@ -70,7 +74,9 @@ def test_the_reason_says_what_only_spark_does(place: Place) -> None:
     assert str(place.tree.dbs()) in found and found.endswith("an index is made of 7 at most")
 
 
-def test_what_spark_submit_started_is_counted_by_spark(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_spark_submit_started_is_counted_by_spark(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert chosen(place.request()) == SPARK
     assert chosen(place.request(engine=PROCESSES)) == PROCESSES
@@ -138,7 +144,14 @@ def test_a_job_called_from_python_starts_no_small_spark_of_its_own(place: Place)
         stream.write(f"spark: {{{INDEX_DUMP_BYTES_KEY}: 1}}\n")
     words = ["dbs_aaa", "--date", "20190615", "--root", str(place.tree.root), "--fout", place.fout]
     run = subprocess.run(
-        [sys.executable, "-m", "cmsspark.submit.launch", *words, "--settings", str(place.settings)],
+        [
+            sys.executable,
+            "-m",
+            "cmsspark.submit.launch",
+            *words,
+            "--settings",
+            str(place.settings),
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -146,5 +159,7 @@ def test_a_job_called_from_python_starts_no_small_spark_of_its_own(place: Place)
     )
     assert run.returncode == 78
     assert run.stderr.startswith("run_spark: Spark is needed for this job\n")
-    assert "an index is made of 1 at most" in run.stderr and "run_spark --engine spark" in run.stderr
+    assert (
+        "an index is made of 1 at most" in run.stderr and "run_spark --engine spark" in run.stderr
+    )
     assert not Path(place.fout).exists()

@@ -1,4 +1,6 @@
-"""A run that fails leaves a page that names what failed and the next step; status and show lead to it."""
+"""A run that fails leaves a page that names what failed and the next step; status and
+show lead to it.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +52,17 @@ def shown(*words: str) -> str:
 
 def test_the_page_has_the_parts_of_the_error_and_the_meaning_of_its_code(folder: Path) -> None:
     error = DataError(
-        "a file is <damaged>", where="/logs/part-1\x1b[2J", found="half a block", next_step="fetch it again"
+        "a file is <damaged>",
+        where="/logs/part-1\x1b[2J",
+        found="half a block",
+        next_step="fetch it again",
     )
     page, text = fails(error)
     assert page.parent == folder / "state" / "failed" / "data_aggregation" / "2026-01-15"
-    assert stat.S_IMODE(page.stat().st_mode) == 0o600 and stat.S_IMODE(page.parent.stat().st_mode) == 0o700
+    assert (
+        stat.S_IMODE(page.stat().st_mode) == 0o600
+        and stat.S_IMODE(page.parent.stat().st_mode) == 0o700
+    )
     for part in (
         "a file is &lt;damaged&gt;",
         "/logs/part-1\\x1b[2J",
@@ -76,7 +84,9 @@ def test_status_and_show_name_the_page_of_the_last_failed_run(folder: Path) -> N
     assert str(page) in shown("show", page.stem)
 
 
-def test_a_bug_and_a_day_that_is_not_ready_leave_a_page_too_and_an_interruption_none(folder: Path) -> None:
+def test_a_bug_and_a_day_that_is_not_ready_leave_a_page_too_and_an_interruption_none(
+    folder: Path,
+) -> None:
     assert "ZeroDivisionError" in fails(ZeroDivisionError("x"))[1]
     assert "wait for it" in fails(NotReady("not yet", next_step="wait for it"))[1]
     count = len(list(folder.rglob("*.html")))
@@ -96,7 +106,9 @@ def test_pages_of_a_day_are_few_and_go_when_it_is_done(folder: Path) -> None:
     assert not pages[0].parent.exists()
 
 
-def test_a_full_state_disk_changes_nothing_of_the_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_state_disk_changes_nothing_of_the_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -109,7 +121,9 @@ def test_a_full_state_disk_changes_nothing_of_the_error(folder: Path, monkeypatc
 def test_a_run_of_another_day_keeps_its_page(folder: Path) -> None:
     page, _ = fails(DataError("x"))
     settings = load_settings()
-    with running(settings, str(settings.store), "data_aggregation", date(2026, 1, 16), lambda text: None):
+    with running(
+        settings, str(settings.store), "data_aggregation", date(2026, 1, 16), lambda text: None
+    ):
         pass
     assert page.is_file()
     assert failure_report.page_path(settings.state_dir, _run_of(page)).name == page.name

@@ -14,8 +14,9 @@ from cmsspark.store.run_history import State, open_history
 from tests.run.places import Place, write_streams
 
 FULL = Path("/dev/full")
-#: A run_spark that goes on from a line with the beginning LAST_LINE only when nobody reads its log any more: else it
-#: could write all the rest into the pipe before the test closes that.
+#: A run_spark that goes on from a line with the beginning LAST_LINE only when nobody
+#: reads its log any more: else it could write all the rest into the pipe before the
+#: test closes that.
 LEFT_ALONE = """
 import io, os, re, select, sys
 from cmsspark.submit import main
@@ -39,10 +40,19 @@ main()
 
 def main(place: Place, module: str, *words: str, log: Path | None = None) -> int:
     """The exit code of a command line whose stderr is ``log``."""
-    command = [sys.executable, "-c", f"from {module} import main; main()", *words, "--settings", str(place.settings)]
+    command = [
+        sys.executable,
+        "-c",
+        f"from {module} import main; main()",
+        *words,
+        "--settings",
+        str(place.settings),
+    ]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with open(log or os.devnull, "w") as stream:
-        done = subprocess.run(command, stdout=stream, stderr=stream, check=False, env=environ, cwd=place.folder)
+        done = subprocess.run(
+            command, stdout=stream, stderr=stream, check=False, env=environ, cwd=place.folder
+        )
     return done.returncode
 
 
@@ -60,8 +70,12 @@ def test_a_run_whose_log_is_full_ends_in_73_and_leaves_the_result_before(tmp_pat
     assert main(place, "cmsspark.submit", *words) == 0
 
 
-@pytest.mark.parametrize("last_line", ["catalogue of", "dbs_eos: "], ids=["before the commit", "behind it"])
-def test_a_run_whose_log_nobody_reads_any_more_ends_in_73_and_leaves_a_result(tmp_path: Path, last_line: str) -> None:
+@pytest.mark.parametrize(
+    "last_line", ["catalogue of", "dbs_eos: "], ids=["before the commit", "behind it"]
+)
+def test_a_run_whose_log_nobody_reads_any_more_ends_in_73_and_leaves_a_result(
+    tmp_path: Path, last_line: str
+) -> None:
     place = Place(tmp_path)
     write_streams(place.tree)
     words = ["dbs_eos", "--date", "20190615", "--root", f"{tmp_path}/root", "--fout", place.fout]
@@ -70,7 +84,11 @@ def test_a_run_whose_log_nobody_reads_any_more_ends_in_73_and_leaves_a_result(tm
     command = [sys.executable, "-c", LEFT_ALONE, *words]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "LAST_LINE": last_line}
     with subprocess.Popen(
-        [*command, "--settings", str(place.settings)], stderr=subprocess.PIPE, text=True, env=environ, cwd=place.folder
+        [*command, "--settings", str(place.settings)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environ,
+        cwd=place.folder,
     ) as process:
         assert process.stderr is not None
         assert any(line.startswith(last_line) for line in process.stderr)

@@ -1,4 +1,6 @@
-"""Dumps with every null, repetition and spelling that a column allows: processes and Spark make the same rows."""
+"""Dumps with every null, repetition and spelling that a column allows: processes and
+Spark make the same rows.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,27 @@ from tests.corpus.tree import AWG
 
 DAY: Final = date(2015, 1, 15)
 JOBS: Final = (DBS_PHEDEX, site_tier_usage.JOB, dbs_events.JOB, PHEDEX)
-DATASETS: Final = ["/a/x-v1/RAW", "/a/y-v1/AOD", "/b/ü-v1/AOD", "/only-primary", "no slash", '/"q",\\/n\nl/T', "", "/a"]
+DATASETS: Final = [
+    "/a/x-v1/RAW",
+    "/a/y-v1/AOD",
+    "/b/ü-v1/AOD",
+    "/only-primary",
+    "no slash",
+    '/"q",\\/n\nl/T',
+    "",
+    "/a",
+]
 _LFNS: Final = [*tables.NASTY_LFNS, "/store/a", "/store/b", "/store/ü", "\\0", "0", ""]
 _NODES: Final = [
-    *("T1_US_FNAL_Disk", "T1_US_FNAL_MSS", "T1_US_FNAL_Buffer", "T1_US_FNAL_Export", "T1_US_FNAL", "T2_X", "T2_X_Disk"),
+    *(
+        "T1_US_FNAL_Disk",
+        "T1_US_FNAL_MSS",
+        "T1_US_FNAL_Buffer",
+        "T1_US_FNAL_Export",
+        "T1_US_FNAL",
+        "T2_X",
+        "T2_X_Disk",
+    ),
     *("T3_é_Disk_Disk", "_MSS", "X", ""),
 ]
 _TEXTS: Final = {
@@ -75,7 +94,11 @@ def write_hostile(folder: Path, table: str, rows: int, rng: random.Random) -> No
     """A table in five parts: each spelled in another way, one of them packed, one empty."""
     folder.mkdir(parents=True)
     columns = input_table(table).columns
-    spellings: list[Callable[[list[list[str]]], bytes]] = [tables.plain_csv, tables.quoted_csv, tables.escaped_csv]
+    spellings: list[Callable[[list[list[str]]], bytes]] = [
+        tables.plain_csv,
+        tables.quoted_csv,
+        tables.escaped_csv,
+    ]
     for part in range(4):
         made = [[field(column, rng) for column in columns] for _ in range(rows)]
         if part == 3:
@@ -93,7 +116,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = random.Random(20260115)
     for table in sorted(dbs_events.DBS.keys() | DBS_PHEDEX.dbs.keys()):
         rows = 120 if table == "FILES" else 12
-        write_hostile(place / AWG / "dbs/PROD_GLOBAL/2015-01-16" / table, f"dbs/{table}", rows, rng)
+        write_hostile(
+            place / AWG / "dbs/PROD_GLOBAL/2015-01-16" / table, f"dbs/{table}", rows, rng
+        )
     snapshots = place / AWG / "phedex/block-replicas-snapshots/csv"
     write_hostile(snapshots / "time=2015-01-16_03h07m09s", "phedex/block_replicas", 150, rng)
     return place
@@ -113,9 +138,14 @@ def test_processes_and_spark_make_the_same_rows(
     found = {}
     for engine in ("processes", "spark"):
         out = str(tmp_path / engine)
-        done = dump_day.run(job, JobRequest(job.name, DAY, out, settings, str(root), engine=engine), lambda _: None)
+        done = dump_day.run(
+            job, JobRequest(job.name, DAY, out, settings, str(root), engine=engine), lambda _: None
+        )
         found[engine] = pq.read_table(Path(done.path) / job.name)
-    types = {engine: dict(zip(table.schema.names, table.schema.types, strict=True)) for engine, table in found.items()}
+    types = {
+        engine: dict(zip(table.schema.names, table.schema.types, strict=True))
+        for engine, table in found.items()
+    }
     assert types["processes"] == types["spark"]
     rows = {engine: sorted(map(repr, table.to_pylist())) for engine, table in found.items()}
     assert rows["processes"] == rows["spark"]
@@ -141,7 +171,13 @@ def by_processes(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 #: Each job with both feeds, with one key and with many; --all adds the other pairs of them.
 _ONE_AND_MANY: Final = ([("direct", 1), ("spark", 16)], [("spark", 1), ("direct", 64)])
 READS: Final = [
-    pytest.param(job, feed, keys, marks=[pytest.mark.long] * (number % 2 != half), id=f"{job.name}-{feed}-{keys}")
+    pytest.param(
+        job,
+        feed,
+        keys,
+        marks=[pytest.mark.long] * (number % 2 != half),
+        id=f"{job.name}-{feed}-{keys}",
+    )
     for number, job in enumerate(JOBS)
     for half, pairs in enumerate(_ONE_AND_MANY)
     for feed, keys in pairs

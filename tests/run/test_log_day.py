@@ -31,7 +31,8 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-# A day that runs ---------------------------------------------------------------------------------------------------
+# A day that runs
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -72,34 +73,59 @@ def test_every_record_is_in_one_bin_of_the_manifest(done: Place) -> None:
     assert list(found) == ["aaa", "eos", "cmssw", "crab"]
     none = {"no_lfn": 0, "user_file": 0, "temporary": 0, "not_in_dbs": 0}
     assert found["aaa"] == {
-        "read": 15, "matched": 6, "unmatched": dict.fromkeys(none, 1), "malformed": 2, "out_of_day": 2, "write_only": 1,
-    }  # fmt: skip
+        "read": 15,
+        "matched": 6,
+        "unmatched": dict.fromkeys(none, 1),
+        "malformed": 2,
+        "out_of_day": 2,
+        "write_only": 1,
+    }
     assert found["eos"] == {
-        "read": 3, "matched": 3, "unmatched": none, "malformed": 0, "out_of_day": 0, "write_only": 0,
-    }  # fmt: skip
+        "read": 3,
+        "matched": 3,
+        "unmatched": none,
+        "malformed": 0,
+        "out_of_day": 0,
+        "write_only": 0,
+    }
     assert found["cmssw"]["matched"] == 2
     assert found["crab"] == {
-        "read": 2, "matched": 1, "unmatched": none | {"no_lfn": 1}, "malformed": 0, "out_of_day": 0, "write_only": 0,
-    }  # fmt: skip
+        "read": 2,
+        "matched": 1,
+        "unmatched": none | {"no_lfn": 1},
+        "malformed": 0,
+        "out_of_day": 0,
+        "write_only": 0,
+    }
 
 
 def test_the_manifest_says_what_the_result_was_made_from(done: Place) -> None:
     manifest = done.manifest("data_aggregation")
     assert manifest["out_of_day_by_day"] == {
-        "aaa": {"2019-06-14": 1, "beyond 9999-12-31": 1}, "eos": {}, "cmssw": {}, "crab": {},
-    }  # fmt: skip
+        "aaa": {"2019-06-14": 1, "beyond 9999-12-31": 1},
+        "eos": {},
+        "cmssw": {},
+        "crab": {},
+    }
     assert manifest["generations"] == {"eos": {"G1": 1, "G3": 2}}
     prefixes = dict(manifest["unmatched_prefixes"]["aaa"])
     assert prefixes == {"/store/data/*": 1, "/store/temp/*": 1, "/store/user/*": 1}
     assert [[Path(path).name for path in same] for same in manifest["identical_files"]] == [
         ["part-0.json", "part-1.json"]
     ]
-    assert (manifest["partial"], manifest["missing_streams"], manifest["join"]) == (False, [], "index")
+    assert (manifest["partial"], manifest["missing_streams"], manifest["join"]) == (
+        False,
+        [],
+        "index",
+    )
     assert {kind: dump["day"] for kind, dump in manifest["dumps"].items()} == {
         "dbs": "2019-06-16",
         "phedex": "2019-06-16",
     }
-    files = {one["stream"]: [Path(path).name for path, _, _ in one["files"]] for one in manifest["inputs"]}
+    files = {
+        one["stream"]: [Path(path).name for path, _, _ in one["files"]]
+        for one in manifest["inputs"]
+    }
     assert files["aaa"] == ["part-0.json", "part-1.json", "part-2.json.gz"]
     assert manifest["tables"]["data_aggregation"]["rows"] == len(done.rows("data_aggregation"))
     read = sum(one["read"] for one in manifest["reconciliation"].values())
@@ -113,7 +139,9 @@ def test_malformed_records_are_kept_whole_where_only_their_owner_reads(done: Pla
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     records = [json.loads(line) for line in kept.read_text().splitlines()]
     assert sorted(record["position"] for record in records) == [5, 6]
-    assert all("Secret Person" in record["raw"] and record["stream"] == "aaa" for record in records)
+    assert all(
+        "Secret Person" in record["raw"] and record["stream"] == "aaa" for record in records
+    )
     assert all("Secret" not in record["reason"] for record in records)
 
 
@@ -137,7 +165,14 @@ def test_a_day_that_is_run_again_has_identical_rows(done: Place) -> None:
     assert after["run"] != before["run"]
     assert after["join"] == "shuffle"
     assert (done.rows("data_aggregation"), done.rows("partials")) == rows
-    for name in ("reconciliation", "out_of_day_by_day", "generations", "dumps", "inputs", "pseudonym_key_id"):
+    for name in (
+        "reconciliation",
+        "out_of_day_by_day",
+        "generations",
+        "dumps",
+        "inputs",
+        "pseudonym_key_id",
+    ):
         assert after[name] == before[name]
 
 
@@ -151,14 +186,17 @@ def test_a_single_streams_report_has_the_rows_of_its_stream(done: Place) -> None
     )
 
 
-def test_a_day_in_which_nothing_matched_is_stored_without_rows(spark: object, place: Place) -> None:
+def test_a_day_in_which_nothing_matched_is_stored_without_rows(
+    spark: object, place: Place
+) -> None:
     place.tree.write("aaa enr", "part-0", aaa({"file_lfn": "/store/data/x"}) + b"\n")
     assert place.run("dbs_aaa") == 0
     assert place.rows("dbs_aaa") == []
     assert place.manifest("dbs_aaa")["reduction_factor"] is None
 
 
-# Days that are not as they should be -------------------------------------------------------------------------------
+# Days that are not as they should be
+# -------------------------------------------------------------------------------
 
 
 def cut_gzip(tree: Tree) -> None:
@@ -166,7 +204,11 @@ def cut_gzip(tree: Tree) -> None:
 
 
 def too_many_malformed(tree: Tree) -> None:
-    tree.write("aaa enr", "part-1.json", b"\n".join([aaa({"read_bytes": "Secret Person"})] * 11 + [aaa()] * 100))
+    tree.write(
+        "aaa enr",
+        "part-1.json",
+        b"\n".join([aaa({"read_bytes": "Secret Person"})] * 11 + [aaa()] * 100),
+    )
 
 
 def none_matched(tree: Tree) -> None:
@@ -182,15 +224,27 @@ HARM: dict[str, tuple[Callable[[Tree], None], list[str]]] = {
     "a cut gzip file": (cut_gzip, ["part-1.json.gz"]),
     "malformed beyond tolerance": (
         too_many_malformed,
-        ["11 of 112 records", "0.1 %", "/quarantine/dbs_aaa/", "part-1.json, record 1: data.read_bytes"],
+        [
+            "11 of 112 records",
+            "0.1 %",
+            "/quarantine/dbs_aaa/",
+            "part-1.json, record 1: data.read_bytes",
+        ],
     ),
-    "none matched": (none_matched, ["none of 1,000 records", "DBS dump of 2019-06-16", "/store/data/* (1,000)"]),
+    "none matched": (
+        none_matched,
+        ["none of 1,000 records", "DBS dump of 2019-06-16", "/store/data/* (1,000)"],
+    ),
     "a sum beyond 64 bits": (beyond_64_bits, ["2^63-1"]),
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize(("name", "feed"), [*((name, "direct") for name in HARM), ("a cut gzip file", "spark")])
-def test_bad_data_end_in_65_and_leave_the_previous_result(spark: object, place: Place, name: str, feed: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "feed"), [*((name, "direct") for name in HARM), ("a cut gzip file", "spark")]
+)
+def test_bad_data_end_in_65_and_leave_the_previous_result(
+    spark: object, place: Place, name: str, feed: str
+) -> None:
     harm, told = HARM[name]
     place.tree.write("aaa enr", "part-0.json", aaa() + b"\n")
     assert place.run("dbs_aaa") == 0
@@ -226,15 +280,20 @@ def test_input_that_changes_while_it_is_read_fails_the_run(spark: object, place:
         place.manifest("dbs_aaa")
 
 
-def test_an_avro_file_of_another_schema_is_reported_with_its_fields(spark: object, place: Place) -> None:
-    place.tree.write("crab avro", "part-0.avro", avro_files.container({"Other": "string"}, [{"Other": "x"}]))
+def test_an_avro_file_of_another_schema_is_reported_with_its_fields(
+    spark: object, place: Place
+) -> None:
+    place.tree.write(
+        "crab avro", "part-0.avro", avro_files.container({"Other": "string"}, [{"Other": "x"}])
+    )
     error = place.fails(errors.DataError, "dbs_crab")
     assert "no field FileName" in str(error)
     assert "fields Other" in str(error)
     assert "part-0.avro" in str(error)
 
 
-# What is there and what is not -------------------------------------------------------------------------------------
+# What is there and what is not
+# -------------------------------------------------------------------------------------
 
 
 def test_a_day_that_is_not_there_ends_in_66_with_the_days_that_are(place: Place) -> None:
@@ -244,7 +303,9 @@ def test_a_day_that_is_not_there_ends_in_66_with_the_days_that_are(place: Place)
     assert "2019-06-13" in str(error)
 
 
-def test_a_folder_that_is_still_written_is_read_only_when_asked_for(spark: object, place: Place) -> None:
+def test_a_folder_that_is_still_written_is_read_only_when_asked_for(
+    spark: object, place: Place
+) -> None:
     folder = place.tree.folder("aaa enr")
     place.tree.write("aaa enr", "part-0", aaa() + b"\n")
     tmp = folder.with_name(folder.name + ".tmp")
@@ -326,7 +387,9 @@ def test_a_loop_of_links_is_one_day_s_trouble_and_daily_goes_on(place: Place) ->
 
 
 @pytest.mark.parametrize("content", [b" \t\n" * 1000, gzip.compress(b"\n" * 2_000_000)])
-def test_a_day_of_blank_lines_is_not_ready_and_no_zeros_are_stored(place: Place, content: bytes) -> None:
+def test_a_day_of_blank_lines_is_not_ready_and_no_zeros_are_stored(
+    place: Place, content: bytes
+) -> None:
     (place.tree.folder("aaa enr") / "part-0").write_bytes(content)
     error = place.fails(errors.NotReady, "dbs_aaa")
     assert (error.exit_code, error.where) == (75, str(place.tree.folder("aaa enr")))
@@ -340,7 +403,9 @@ def test_an_avro_stream_without_a_record_is_not_ready_or_left_out(place: Place) 
     place.tree.write("aaa enr", "part-0", aaa())
     place.tree.write("crab avro", "part-0.avro", crab([]))
     options = ("data_aggregation", "--streams", "aaa,crab")
-    assert "crab of 2019-06-15 is there but has no data" in str(place.fails(errors.NotReady, *options))
+    assert "crab of 2019-06-15 is there but has no data" in str(
+        place.fails(errors.NotReady, *options)
+    )
     assert place.run(*options, "--allow-missing") == 0
     manifest = place.manifest("partials")
     assert (manifest["partial"], manifest["missing_streams"]) == (True, ["crab"])
@@ -356,7 +421,9 @@ def test_a_dump_that_is_not_whole_is_not_ready_and_none_is_missing(place: Place)
     assert place.fails(errors.InputMissing, "dbs_aaa").exit_code == 66
 
 
-def test_a_store_that_cannot_be_written_is_reported_before_the_logs_are_read(spark: object, place: Place) -> None:
+def test_a_store_that_cannot_be_written_is_reported_before_the_logs_are_read(
+    spark: object, place: Place
+) -> None:
     cut_gzip(place.tree)
     (place.folder / "file").write_text("in the way")
     error = place.fails(errors.OutputError, "dbs_aaa", fout=f"{place.folder}/file/store")
@@ -384,7 +451,9 @@ def test_malformed_records_that_cannot_be_kept_fail_the_run(spark: object, place
         ("dbs_aaa", ["surplus"], {}),
     ],
 )
-def test_a_wrong_command_line_ends_in_2(place: Place, job: str, options: list[str], more: dict[str, str]) -> None:
+def test_a_wrong_command_line_ends_in_2(
+    place: Place, job: str, options: list[str], more: dict[str, str]
+) -> None:
     assert place.run(job, *options, **more) == 2
 
 

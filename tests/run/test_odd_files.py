@@ -1,4 +1,6 @@
-"""Files that are packed or written as logs are not: all their records count, or the day ends in 65 naming the file."""
+"""Files that are packed or written as logs are not: all their records count, or the day
+ends in 65 naming the file.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,15 @@ def test_all_records_count_whatever_packing_that_is_read_a_file_has(place: Place
     assert place.run("dbs_aaa") == 0
     manifest = place.manifest("dbs_aaa")
     assert manifest["reconciliation"]["aaa"]["matched"] == 200 * (1 + len(READ))
-    assert {Path(file["file"]).name: file["records_counted"] for file in manifest["files_read"]["aaa"]} == {
-        name: 200 for name in ("part-0.json", *READ)
-    }
+    assert {
+        Path(file["file"]).name: file["records_counted"] for file in manifest["files_read"]["aaa"]
+    } == {name: 200 for name in ("part-0.json", *READ)}
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_file_that_no_record_can_be_read_from_ends_the_day_in_65_and_can_be_left_out(place: Place, name: str) -> None:
+def test_a_file_that_no_record_can_be_read_from_ends_the_day_in_65_and_can_be_left_out(
+    place: Place, name: str
+) -> None:
     content, words = REFUSED[name]
     path = place.tree.folder("aaa enr") / name
     path.write_bytes(content)
@@ -48,7 +52,11 @@ def test_a_file_that_no_record_can_be_read_from_ends_the_day_in_65_and_can_be_le
     manifest = place.manifest("dbs_aaa")
     (damage,) = manifest["damaged"]
     counted = 200 + damage["records_read"]
-    assert manifest["reconciliation"]["aaa"]["matched"] == manifest["reconciliation"]["aaa"]["read"] == counted
+    assert (
+        manifest["reconciliation"]["aaa"]["matched"]
+        == manifest["reconciliation"]["aaa"]["read"]
+        == counted
+    )
     assert (manifest["partial"], damage["file"]) == (True, str(path))
     assert damage["reason"]
 
@@ -74,8 +82,12 @@ def test_spark_reads_and_refuses_the_same_files(spark: object, place: Place) -> 
     assert by_spark["reconciliation"]["aaa"]["read"] >= 200 * (2 + len(named_so))
 
 
-@pytest.mark.parametrize("name", ["array.json", "pretty.json", "stored.zip", "part.tar", "utf-16.json"])
-def test_through_spark_a_file_that_no_record_can_be_read_from_is_65(spark: object, place: Place, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["array.json", "pretty.json", "stored.zip", "part.tar", "utf-16.json"]
+)
+def test_through_spark_a_file_that_no_record_can_be_read_from_is_65(
+    spark: object, place: Place, name: str
+) -> None:
     content, words = REFUSED[name]
     path = place.tree.folder("aaa enr") / name
     path.write_bytes(content)

@@ -35,7 +35,9 @@ class FarFiles(LocalFiles):
 
 @pytest.fixture
 def far(tmp_path: Path) -> tuple[DayRequest, Inputs, FarFiles]:
-    """A day of two files on another file system; the largest record is of a file that is not in DBS."""
+    """A day of two files on another file system; the largest record is of a file that
+    is not in DBS.
+    """
     place = Place(tmp_path)
     unknown = aaa({"file_lfn": "/store/data/nowhere", "read_bytes_at_close": 9 * 10**18})
     largest = aaa({"read_bytes_at_close": 5 * 10**18 + 1, "read_bytes": 0})
@@ -44,11 +46,17 @@ def far(tmp_path: Path) -> tuple[DayRequest, Inputs, FarFiles]:
     request = place.request()
     inputs = resolve(request, Layout.from_settings(request.settings, request.root), LocalFiles())
     (source,) = inputs.streams
-    files = tuple(dataclasses.replace(file, path=f"hdfs://far{file.path}") for file in source.files)
+    files = tuple(
+        dataclasses.replace(file, path=f"hdfs://far{file.path}") for file in source.files
+    )
     elsewhere = FarFiles()
-    return request, dataclasses.replace(
-        inputs, files=elsewhere, streams=[dataclasses.replace(source, files=files)]
-    ), elsewhere  # fmt: skip
+    return (
+        request,
+        dataclasses.replace(
+            inputs, files=elsewhere, streams=[dataclasses.replace(source, files=files)]
+        ),
+        elsewhere,
+    )
 
 
 def test_the_largest_record_of_files_elsewhere_is_named_without_a_catalogue(
@@ -58,7 +66,9 @@ def test_the_largest_record_of_files_elsewhere_is_named_without_a_catalogue(
     error = overflow.explained(FAILED, request, inputs, None)
     assert isinstance(error, DataError)
     assert error.problem.startswith("aaa, dataset /")
-    assert str(error.where).startswith("hdfs://far") and str(error.where).endswith("part-1.json, line 3")
+    assert str(error.where).startswith("hdfs://far") and str(error.where).endswith(
+        "part-1.json, line 3"
+    )
     assert str(error.next_step).startswith("--quarantine-above 5000000000000000000 ")
     assert files.copied == ["part-0.json", "part-1.json", "part-1.json"]
 
@@ -77,17 +87,34 @@ def test_more_bytes_than_the_limit_are_not_copied(
 @pytest.mark.parametrize(
     ("key", "values", "words"),
     [
-        ("ChirpCMSSWReadBytes", (5 * 10**18, 5 * 10**18 + 1, 6 * 10**18), "read_bytes of the day, 6,000,000,000,000"),
-        ("WallClockHr", (1.5e12, 1.6e12, 1.7e12), "wc_time of the day, 6,120,000,000,000,000 seconds"),
-        ("CpuTimeHr", (1.5e12, 1.5e12, 1.5e12), "cpu_time of the day, 5,400,000,000,000,000 seconds"),
+        (
+            "ChirpCMSSWReadBytes",
+            (5 * 10**18, 5 * 10**18 + 1, 6 * 10**18),
+            "read_bytes of the day, 6,000,000,000,000",
+        ),
+        (
+            "WallClockHr",
+            (1.5e12, 1.6e12, 1.7e12),
+            "wc_time of the day, 6,120,000,000,000,000 seconds",
+        ),
+        (
+            "CpuTimeHr",
+            (1.5e12, 1.5e12, 1.5e12),
+            "cpu_time of the day, 5,400,000,000,000,000 seconds",
+        ),
     ],
 )
 def test_a_sum_of_jobs_names_the_job_and_the_column_and_the_advice_makes_the_day_count(
     tmp_path: Path, key: str, values: tuple[object, ...], words: str
 ) -> None:
     place = Place(tmp_path)
-    place.settings.write_text(place.settings.read_text() + "sources: {epochs: {jobs: {condor: {from: always}}}}\n")
-    lines = [jobs.job({"GlobalJobId": f"job-{number}", key: value}) for number, value in enumerate(values)]
+    place.settings.write_text(
+        place.settings.read_text() + "sources: {epochs: {jobs: {condor: {from: always}}}}\n"
+    )
+    lines = [
+        jobs.job({"GlobalJobId": f"job-{number}", key: value})
+        for number, value in enumerate(values)
+    ]
     usual = [jobs.job({"GlobalJobId": f"usual-{number}"}) for number in range(3)]
     place.tree.write("condor", "part-0.json", b"\n".join([*usual, *lines]) + b"\n")
     error = place.fails(DataError, "dbs_condor")
@@ -97,7 +124,10 @@ def test_a_sum_of_jobs_names_the_job_and_the_column_and_the_advice_makes_the_day
     option, limit, *_ = str(error.next_step).split()
     assert place.run("dbs_condor", option, limit) == 0
     manifest = place.manifest("dbs_condor")
-    assert (manifest["partial"], manifest["reconciliation"]["condor"]["matched"] >= 3) == (True, True)
+    assert (manifest["partial"], manifest["reconciliation"]["condor"]["matched"] >= 3) == (
+        True,
+        True,
+    )
 
 
 def test_the_limit_leaves_sums_that_fit() -> None:

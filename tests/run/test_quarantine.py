@@ -8,7 +8,13 @@ from pathlib import Path
 
 from cmsspark.run.file_records import DAYS_KEPT, prune, quarantine
 
-RECORD = {"stream": "aaa", "file": "/root/logs/part-0", "position": 7, "reason": "no object", "raw": "Somebody"}
+RECORD = {
+    "stream": "aaa",
+    "file": "/root/logs/part-0",
+    "position": 7,
+    "reason": "no object",
+    "raw": "Somebody",
+}
 
 
 def aged(file: Path, days: float) -> Path:
@@ -20,10 +26,17 @@ def aged(file: Path, days: float) -> Path:
 
 def test_records_are_kept_for_their_owner_and_examples_have_no_values(tmp_path: Path) -> None:
     folder = tmp_path / "quarantine" / "dbs_aaa" / "2026-01-15"
-    target, examples = quarantine(folder, iter([RECORD, RECORD] * 4 + [{**RECORD, "stream": "eos", "position": 9}]))
-    assert examples == {"aaa": ["part-0, record 7: no object"] * 5, "eos": ["part-0, record 9: no object"]}
+    target, examples = quarantine(
+        folder, iter([RECORD, RECORD] * 4 + [{**RECORD, "stream": "eos", "position": 9}])
+    )
+    assert examples == {
+        "aaa": ["part-0, record 7: no object"] * 5,
+        "eos": ["part-0, record 9: no object"],
+    }
     assert stat.S_IMODE(os.stat(target).st_mode) == 0o600
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (folder, *list(folder.parents)[:2])} == {0o700}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (folder, *list(folder.parents)[:2])} == {
+        0o700
+    }
     assert Path(target).read_text().count("Somebody") == 9
 
 

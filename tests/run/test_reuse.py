@@ -1,4 +1,6 @@
-"""The second report of a day: taken from what was counted already, and only where a count would find the same."""
+"""The second report of a day: taken from what was counted already, and only where a
+count would find the same.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def _older(place: Place) -> None:
 
 
 def _another_dump(place: Place) -> None:
-    (part,) = [path for path in (place.folder / "root").rglob("part-*") if "/FILES/" in str(path)][:1]
+    (part,) = [path for path in (place.folder / "root").rglob("part-*") if "/FILES/" in str(path)][
+        :1
+    ]
     os.utime(part, ns=(part.stat().st_atime_ns, part.stat().st_mtime_ns - 10**9))
 
 
@@ -91,7 +95,8 @@ def _gone(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [_more, _older, _another_dump, _another_version, _without_oversized, _another_setting, _gone]
+    "change",
+    [_more, _older, _another_dump, _another_version, _without_oversized, _another_setting, _gone],
 )
 def test_what_changed_is_counted_anew(place: Place, change: Callable[[Place], None]) -> None:
     change(place)

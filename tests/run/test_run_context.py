@@ -1,4 +1,6 @@
-"""A run and its end: killed anywhere it leaves the previous result, and the next one finishes right (R1, R2)."""
+"""A run and its end: killed anywhere it leaves the previous result, and the next one
+finishes right (R1, R2).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ ELSEWHERE = {"host": "other.example.org", "pid": 7, "kernel": "another boot", "s
 def killed_at(folder: Path, step: int) -> bool:
     """Whether the run reached the step, where it was killed."""
     command = [sys.executable, "-m", "tests.run.killed_run", str(folder), str(step)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
     assert done.returncode in (0, -9), done.stderr
     return done.returncode == -9
 
@@ -33,7 +37,9 @@ def text_of(folder: Path) -> str:
 
 
 def check(folder: Path, step: int) -> bool:
-    """Kill at ``step`` of a run over an earlier result, look, run again, look. False when there is no such step."""
+    """Kill at ``step`` of a run over an earlier result, look, run again, look. False
+    when there is no such step.
+    """
     work(folder, LocalFiles(), "before")
     killed = killed_at(folder, step)
     assert text_of(folder) in (("before", "killed") if killed else ("killed",))
@@ -46,7 +52,9 @@ def check(folder: Path, step: int) -> bool:
 
 
 @pytest.mark.parametrize("step", [2, 4, 5, 7, 8, 9, 10, 11, 12])
-def test_killed_at_a_step_the_result_before_stays_and_the_next_run_finishes_right(tmp_path: Path, step: int) -> None:
+def test_killed_at_a_step_the_result_before_stays_and_the_next_run_finishes_right(
+    tmp_path: Path, step: int
+) -> None:
     assert check(tmp_path, step)
 
 
@@ -83,13 +91,17 @@ except OutputError as error:
 """
 
 
-@pytest.mark.parametrize(("room", "size", "code"), [(50_000, 60_000, 73), (10, 1, 73), (4_000, 1, 0)])
+@pytest.mark.parametrize(
+    ("room", "size", "code"), [(50_000, 60_000, 73), (10, 1, 73), (4_000, 1, 0)]
+)
 def test_on_a_full_disk_the_result_before_stays_and_only_a_run_history_may_fail(
     tmp_path: Path, room: int, size: int, code: int
 ) -> None:
     work(tmp_path, LocalFiles(), "before")
     command = [sys.executable, "-c", FULL, str(tmp_path), str(room), str(size)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
     assert done.returncode == code, done.stderr
     assert text_of(tmp_path) == ("before" if code else "x")
     assert "File too large" in done.stdout or not code

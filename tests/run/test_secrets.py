@@ -20,23 +20,44 @@ NAME = "Planted Zephyrine"
 LOGIN = "zplanted"
 DN = f"/DC=ch/DC=cern/OU=Users/CN={LOGIN}/CN=718748/CN={NAME}"
 HOME = f"/store/user/{LOGIN}/secret-folder/x.root"
-SECRETS = {"a name": NAME.encode(), "a login, a DN or a path": LOGIN.encode(), "a job": b"secret-folder"}
+SECRETS = {
+    "a name": NAME.encode(),
+    "a login, a DN or a path": LOGIN.encode(),
+    "a job": b"secret-folder",
+}
 
 
 def write_day(tree: Tree) -> None:
     """Names in every field that may have one, in good records and in all ways of malformed ones."""
     write_case_tables(tree.dbs(), tree.phedex())
-    good = [aaa({"user_dn": DN}), aaa({"file_lfn": HOME, "user_dn": DN}), aaa({"app_info": f"1_x:{LOGIN}:crab:{NAME}"})]
+    good = [
+        aaa({"user_dn": DN}),
+        aaa({"file_lfn": HOME, "user_dn": DN}),
+        aaa({"app_info": f"1_x:{LOGIN}:crab:{NAME}"}),
+    ]
     bad = [
-        b'{"data": {"user_dn": "' + DN.encode(), b'"' + DN.encode() + b'"', aaa({"read_bytes": DN}),
-        aaa({"file_lfn": [HOME]}), aaa(metadata=DN), aaa(metadata={"timestamp": DN}), aaa({"user_dn": {"a": DN}}),
-        aaa({DN: HOME}), DN.encode() + b"\xff",
-    ]  # fmt: skip
+        b'{"data": {"user_dn": "' + DN.encode(),
+        b'"' + DN.encode() + b'"',
+        aaa({"read_bytes": DN}),
+        aaa({"file_lfn": [HOME]}),
+        aaa(metadata=DN),
+        aaa(metadata={"timestamp": DN}),
+        aaa({"user_dn": {"a": DN}}),
+        aaa({DN: HOME}),
+        DN.encode() + b"\xff",
+    ]
     tree.write("aaa enr", "part-0.json", b"\n".join(good * 40 + bad))
     eos = [g3({"sec": {"info": DN, "app": LOGIN}}), g1(), f"{{{DN}".encode()]
     tree.write(tree.eos(), "part-0", b"\n".join(eos))
-    tree.write("cmssw json", "part-0.json", cmssw({"user_dn": DN}) + b"\n" + cmssw({"read_bytes": NAME, "user_dn": DN}))
-    crab = [{"FileName": tables.B_LFN, "WrapCPU": NAME, "GridName": DN}, {"FileName": HOME, "GridName": DN}]
+    tree.write(
+        "cmssw json",
+        "part-0.json",
+        cmssw({"user_dn": DN}) + b"\n" + cmssw({"read_bytes": NAME, "user_dn": DN}),
+    )
+    crab = [
+        {"FileName": tables.B_LFN, "WrapCPU": NAME, "GridName": DN},
+        {"FileName": HOME, "GridName": DN},
+    ]
     tree.write("crab avro", "part-0.avro", avro_files.container(avro_files.CRAB_FIELDS, crab))
 
 
@@ -45,28 +66,53 @@ def count(folder: Path, *options: str) -> Ran:
     (folder / "events").mkdir()
     (folder / "cmsspark.yaml").write_text("state_dir: state\ncache_dir: cache\n")
     command = [
-        sys.executable, "-c", "from cmsspark.submit import main; main()", "data_aggregation", "--date", "20190615",
-        "--root", f"{folder}/root", "--fout", f"{folder}/store", "--settings", f"{folder}/cmsspark.yaml",
-        "--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir=file:{folder}/events",
-        "--conf", "spark.master=local[1]", *LIGHT_JVM, "--debug", *options,
-    ]  # fmt: skip
+        sys.executable,
+        "-c",
+        "from cmsspark.submit import main; main()",
+        "data_aggregation",
+        "--date",
+        "20190615",
+        "--root",
+        f"{folder}/root",
+        "--fout",
+        f"{folder}/store",
+        "--settings",
+        f"{folder}/cmsspark.yaml",
+        "--conf",
+        "spark.eventLog.enabled=true",
+        "--conf",
+        f"spark.eventLog.dir=file:{folder}/events",
+        "--conf",
+        "spark.master=local[1]",
+        *LIGHT_JVM,
+        "--debug",
+        *options,
+    ]
     return run_watched(
-        command, folder, {"PYTHONPATH": str(Path(__file__).parents[2]), "CMSSPARK_DEBUG": "1", "HOME": str(folder)}
+        command,
+        folder,
+        {"PYTHONPATH": str(Path(__file__).parents[2]), "CMSSPARK_DEBUG": "1", "HOME": str(folder)},
     )
 
 
 def check(ran: Ran, folder: Path) -> None:
-    places = [folder / name for name in ("store", "events", "state", "cache") if (folder / name).exists()]
+    places = [
+        folder / name for name in ("store", "events", "state", "cache") if (folder / name).exists()
+    ]
     assert any(path.is_file() for path in (folder / "events").rglob("*"))
     assert leaks(SECRETS, ran, *places, except_in=["quarantine"]) == []
 
 
-def test_names_in_good_and_malformed_records_show_nowhere_but_in_the_quarantine(tmp_path: Path) -> None:
+def test_names_in_good_and_malformed_records_show_nowhere_but_in_the_quarantine(
+    tmp_path: Path,
+) -> None:
     write_day(Tree(tmp_path / "root", DAY))
     ran = count(tmp_path, "--max-malformed", "1")
     assert ran.code == 0, ran.printed.decode()
     check(ran, tmp_path)
-    kept = b"".join(path.read_bytes() for path in (tmp_path / "state" / "quarantine").rglob("*.jsonl"))
+    kept = b"".join(
+        path.read_bytes() for path in (tmp_path / "state" / "quarantine").rglob("*.jsonl")
+    )
     assert NAME.encode() in kept, "nothing was planted where it should have been found"
 
 

@@ -1,4 +1,6 @@
-"""Answers in full, in time and of a bounded size, or none; tests of the HTTP sink have the other faults."""
+"""Answers in full, in time and of a bounded size, or none; tests of the HTTP sink have
+the other faults.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def test_an_answer_that_drips_or_never_comes_ends_at_the_deadline(path: str) -> 
 
 
 @pytest.mark.parametrize(
-    "answer", [Answer(302, {"Location": "http://127.0.0.1:1/"}), Answer(500), Answer(body=b"no JSON")]
+    "answer",
+    [Answer(302, {"Location": "http://127.0.0.1:1/"}), Answer(500), Answer(body=b"no JSON")],
 )
 def test_a_redirect_an_error_and_another_form_are_no_answer(answer: Answer) -> None:
     with http_server() as server:

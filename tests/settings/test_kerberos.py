@@ -21,7 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def cluster(folder: Path, ticket: int | None, core: str = SECURE) -> dict[str, str]:
-    """The environment of an edge node; ``ticket``: with what klist ends, None where there is no klist."""
+    """The environment of an edge node; ``ticket``: with what klist ends, None where
+    there is no klist.
+    """
     for name in ("conf", "bin"):
         (folder / name).mkdir()
     (folder / "conf" / "core-site.xml").write_text(core)
@@ -41,7 +43,9 @@ def test_without_a_ticket_it_is_77_with_what_to_type(tmp_path: Path) -> None:
 
 
 def test_a_ticket_a_cluster_without_kerberos_and_a_host_without_klist_pass(tmp_path: Path) -> None:
-    for number, (ticket, core) in enumerate([(0, SECURE), (1, "<configuration/>"), (None, SECURE), (1, "no xml")]):
+    for number, (ticket, core) in enumerate(
+        [(0, SECURE), (1, "<configuration/>"), (None, SECURE), (1, "no xml")]
+    ):
         (tmp_path / str(number)).mkdir()
         kerberos.check(cluster(tmp_path / str(number), ticket, core))
     kerberos.check({})
@@ -67,9 +71,18 @@ def test_a_keytab_is_private_and_comes_with_its_principal(tmp_path: Path) -> Non
     ("words", "is_refused"),
     [
         ("kinit: Preauthentication failed while getting initial credentials", True),
-        ("kinit: Client 'me@REALM' not found in Kerberos database while getting initial credentials", True),
-        ("kinit: Keytab contains no suitable keys for me@REALM while getting initial credentials", True),
-        ("kinit: Cannot contact any KDC for realm 'REALM' while getting initial credentials", False),
+        (
+            "kinit: Client 'me@REALM' not found in Kerberos database while getting initial credentials",
+            True,
+        ),
+        (
+            "kinit: Keytab contains no suitable keys for me@REALM while getting initial credentials",
+            True,
+        ),
+        (
+            "kinit: Cannot contact any KDC for realm 'REALM' while getting initial credentials",
+            False,
+        ),
     ],
 )
 def test_a_keytab_that_the_realm_refuses_is_77_and_a_kdc_that_is_away_is_left_to_java(
@@ -103,7 +116,10 @@ def test_a_keytab_that_the_realm_refuses_is_77_and_a_kdc_that_is_away_is_left_to
     ],
 )
 def test_what_java_says_of_a_ticket_is_77(text: str) -> None:
-    for error in (unwrap_cause(Exception(f"Py4JJavaError: {text}\n\tat x")), why_not_started(text)):
+    for error in (
+        unwrap_cause(Exception(f"Py4JJavaError: {text}\n\tat x")),
+        why_not_started(text),
+    ):
         assert isinstance(error, NotAllowed) and "kinit" in str(error)
 
 
@@ -122,7 +138,9 @@ def test_run_spark_ends_before_any_jvm_starts(tmp_path: Path) -> None:
     words = ["dbs_events", "--date", "2026-01-15", "--fout", "hdfs:///out", "--yarn"]
     command = [sys.executable, "-c", "from cmsspark.submit import main; main()", *words]
     environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 77, done.stderr
     assert "kinit" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "started").exists()

@@ -55,11 +55,15 @@ def test_first_uses_at_once_end_with_one_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "mode", "kind"),
     [
-        (b"00" * 32, 0o640, NotAllowed), (b"00" * 32, 0o604, NotAllowed), (b"", 0o600, SettingsError),
-        (b"00" * 31, 0o600, SettingsError), (b"00" * 33, 0o600, SettingsError), (b"zz" * 32, 0o600, SettingsError),
+        (b"00" * 32, 0o640, NotAllowed),
+        (b"00" * 32, 0o604, NotAllowed),
+        (b"", 0o600, SettingsError),
+        (b"00" * 31, 0o600, SettingsError),
+        (b"00" * 33, 0o600, SettingsError),
+        (b"zz" * 32, 0o600, SettingsError),
         (b"\xff\xfe", 0o600, SettingsError),
     ],
-)  # fmt: skip
+)
 def test_a_key_that_is_none_or_not_private_is_refused(
     tmp_path: Path, content: bytes, mode: int, kind: type[CmssparkError]
 ) -> None:
@@ -77,7 +81,8 @@ def test_a_key_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
         pseudonyms.load_or_make(tmp_path / "file" / "k")
 
 
-# -- rotation --------------------------------------------------------------------------------------------------
+# -- rotation
+# --------------------------------------------------------------------------------------------------
 
 
 def test_each_day_has_the_key_of_its_time_also_after_several_rotations(tmp_path: Path) -> None:
@@ -88,7 +93,12 @@ def test_each_day_has_the_key_of_its_time_also_after_several_rotations(tmp_path:
     pseudonyms.replace(place, pseudonyms.load(place).rotated(date(2026, 5, 1)))
     third = pseudonyms.load_or_make(place)
     assert len({first, second, third}) == 3
-    of_day = {date(2020, 1, 1): first, date(2026, 1, 31): first, date(2026, 2, 1): second, date(2026, 4, 30): second}
+    of_day = {
+        date(2020, 1, 1): first,
+        date(2026, 1, 31): first,
+        date(2026, 2, 1): second,
+        date(2026, 4, 30): second,
+    }
     of_day |= {date(2026, 5, 1): third, date(2030, 1, 1): third}
     assert {day: pseudonyms.load_or_make(place, day) for day in of_day} == of_day
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
@@ -150,5 +160,9 @@ def test_a_rotation_that_the_disk_refuses_leaves_the_keys_and_no_stray_file(
 
 
 def test_one_process_changes_the_keys_at_a_time(tmp_path: Path) -> None:
-    with pseudonyms.changing(tmp_path / "k"), pytest.raises(NotReady), pseudonyms.changing(tmp_path / "k"):
+    with (
+        pseudonyms.changing(tmp_path / "k"),
+        pytest.raises(NotReady),
+        pseudonyms.changing(tmp_path / "k"),
+    ):
         raise AssertionError

@@ -1,4 +1,6 @@
-"""Secrets in command lines, in the forms in which programs take them; what is no secret stays readable."""
+"""Secrets in command lines, in the forms in which programs take them; what is no secret
+stays readable.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ SECRET = "Xy7-hunter2"
         ["bash", "-c", f"job --passcode {SECRET} && rm x"],
         ["job", f"eyJhbGciOiJIUzI1NiJ9.{SECRET}.sig"],
         ["job", f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----"],
-        ["job", f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n{SECRET}\n-----END PGP PRIVATE KEY BLOCK-----"],
+        [
+            "job",
+            f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n{SECRET}\n-----END PGP PRIVATE KEY BLOCK-----",
+        ],
         ["sudo", "-E", "mysql", f"-p{SECRET}", "db"],
         ["env", "A=1", "/usr/bin/mysqldump", f"-p{SECRET}"],
         ["bash", "-c", f"mysql -u me -p{SECRET} db"],
@@ -87,23 +92,67 @@ SECRET = "Xy7-hunter2"
     ],
 )
 def test_a_secret_is_removed(words: list[str]) -> None:
-    assert SECRET not in redacted(words) and "a1B2" not in redacted(words) and "123456" not in redacted(words)
+    assert (
+        SECRET not in redacted(words)
+        and "a1B2" not in redacted(words)
+        and "123456" not in redacted(words)
+    )
     assert "***" in redacted(words)
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["java", "-Xmx1g", "-cp", "/a/b.jar:/c/*", "org.apache.spark.deploy.SparkSubmit", "--name", "x"],
-        ["job", "--token-file", "/etc/token", "--password-file=/etc/p", "--keytab", "/etc/me.keytab"],
-        ["job", "spark.ssl.keyStore=/a/b", "spark.authenticate=true", "tokenizer=punkt", "--conf", "a.b=c"],
+        [
+            "java",
+            "-Xmx1g",
+            "-cp",
+            "/a/b.jar:/c/*",
+            "org.apache.spark.deploy.SparkSubmit",
+            "--name",
+            "x",
+        ],
+        [
+            "job",
+            "--token-file",
+            "/etc/token",
+            "--password-file=/etc/p",
+            "--keytab",
+            "/etc/me.keytab",
+        ],
+        [
+            "job",
+            "spark.ssl.keyStore=/a/b",
+            "spark.authenticate=true",
+            "tokenizer=punkt",
+            "--conf",
+            "a.b=c",
+        ],
         ["docker", "run", "-p", "8080:80", "repo/image:3.5", "vault", "token", "lookup"],
-        ["python", "-m", "my_token", "x", "a:b", "T2_CH_CERN:/store/a@b", "-update", "primary_key", "id"],
+        [
+            "python",
+            "-m",
+            "my_token",
+            "x",
+            "a:b",
+            "T2_CH_CERN:/store/a@b",
+            "-update",
+            "primary_key",
+            "id",
+        ],
         ["scp", "-P", "22", "x", "me@host:y"],
         ["xargs", "-P", "all", "-n", "1", "grep", "-w", "word", "a/b/c@2"],
         ["make", "-w", "8", "-P", "/a/folder"],
         ["kinit", "-kt", "f", "cms/vocms.example.ch@EXAMPLE.CH", "hdfs/_HOST@EXAMPLE.CH"],
-        ["docker", "run", "repo/image@sha256:0123abc", "/store/user/x@y", "pin_memory=1", "--pin-memory", "spinner=1"],
+        [
+            "docker",
+            "run",
+            "repo/image@sha256:0123abc",
+            "/store/user/x@y",
+            "pin_memory=1",
+            "--pin-memory",
+            "spinner=1",
+        ],
         ["job", "monkey=3", "https://host/path?page=1", "2026-01-15", "hdfs://namenode:8020/x"],
     ],
 )
@@ -113,7 +162,13 @@ def test_what_is_no_secret_stays(words: list[str]) -> None:
 
 def test_a_hostile_command_line_takes_no_time() -> None:
     begun = time.process_time()
-    words = ["a" * 100_000 + "=1", "token=" * 50_000, '"' * 100_000, "a." * 50_000 + "token", "-" * 100_000]
+    words = [
+        "a" * 100_000 + "=1",
+        "token=" * 50_000,
+        '"' * 100_000,
+        "a." * 50_000 + "token",
+        "-" * 100_000,
+    ]
     for word in (*words, "mysql " * 50_000, "a:" * 50_000, "curl -" * 50_000):
         assert len(redacted([word] * 100)) <= 4_000
     assert time.process_time() - begun < 10

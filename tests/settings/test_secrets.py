@@ -21,7 +21,9 @@ def test_the_file_that_was_checked_is_the_one_that_is_read(tmp_path: Path) -> No
         assert stream.read() == b"checked"
 
 
-def test_a_file_that_others_can_use_is_refused_and_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_file_that_others_can_use_is_refused_and_a_fifo_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
     path, fifo = tmp_path / "secret", tmp_path / "fifo"
     path.write_text("x")
     path.chmod(0o640)

@@ -35,13 +35,19 @@ def test_without_any_file_the_xdg_folders_hold(home: dict[str, str]) -> None:
     assert settings.cache_dir == Path(home["HOME"]) / ".cache/cmsspark"
 
 
-def test_xdg_variables_move_the_folders_and_relative_ones_are_ignored(home: dict[str, str]) -> None:
-    settings = load_settings(environ={**home, "XDG_STATE_HOME": "/state", "XDG_CACHE_HOME": "cache"})
+def test_xdg_variables_move_the_folders_and_relative_ones_are_ignored(
+    home: dict[str, str],
+) -> None:
+    settings = load_settings(
+        environ={**home, "XDG_STATE_HOME": "/state", "XDG_CACHE_HOME": "cache"}
+    )
     assert settings.state_dir == Path("/state/cmsspark")
     assert settings.cache_dir == Path(home["HOME"]) / ".cache/cmsspark"
 
 
-def test_the_option_comes_before_the_variable_before_here_before_home(home: dict[str, str], tmp_path: Path) -> None:
+def test_the_option_comes_before_the_variable_before_here_before_home(
+    home: dict[str, str], tmp_path: Path
+) -> None:
     written(Path(home["HOME"]) / ".config/cmsspark", "store: /home")
     assert load_settings(environ=home).store == "/home"
     written(Path.cwd(), "store: /here")
@@ -61,7 +67,9 @@ def test_the_root_of_the_environment_comes_before_the_files(home: dict[str, str]
 
 def test_folders_of_the_environment_come_before_the_files(home: dict[str, str]) -> None:
     written(Path.cwd(), "state_dir: /file\ncache_dir: /file\n")
-    settings = load_settings(environ={**home, "CMSSPARK_STATE_DIR": ".", "CMSSPARK_CACHE_DIR": "/cache"})
+    settings = load_settings(
+        environ={**home, "CMSSPARK_STATE_DIR": ".", "CMSSPARK_CACHE_DIR": "/cache"}
+    )
     assert (settings.state_dir, settings.cache_dir) == (Path.cwd(), Path("/cache"))
 
 
@@ -72,7 +80,9 @@ def test_a_named_file_that_is_not_there_is_reported(home: dict[str, str]) -> Non
         load_settings(environ={**home, "CMSSPARK_SETTINGS": "/no/such.yaml"})
 
 
-def test_relative_paths_start_at_the_file_and_uris_stay(home: dict[str, str], tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_file_and_uris_stay(
+    home: dict[str, str], tmp_path: Path
+) -> None:
     text = "store: out\nroot: s3a://bucket/x\nstate_dir: ~/state\ncache_dir: /cache\njars: ''\n"
     settings = load_settings(str(written(tmp_path / "etc", text)), home)
     assert settings.store == str(tmp_path / "etc/out")
@@ -89,8 +99,13 @@ def test_an_empty_file_and_null_values_mean_not_set(home: dict[str, str]) -> Non
     assert load_settings(environ=home).spark == {}
 
 
-def test_spark_options_keep_their_spelling_and_booleans_are_lower_case(home: dict[str, str]) -> None:
-    written(Path.cwd(), "spark:\n  spark.a: 010\n  spark.b: yes\n  spark.c: 5g\n  spark.d: 1_000\n  spark.e: 0.60\n")
+def test_spark_options_keep_their_spelling_and_booleans_are_lower_case(
+    home: dict[str, str],
+) -> None:
+    written(
+        Path.cwd(),
+        "spark:\n  spark.a: 010\n  spark.b: yes\n  spark.c: 5g\n  spark.d: 1_000\n  spark.e: 0.60\n",
+    )
     assert dict(load_settings(environ=home).spark) == {
         "spark.a": "010",
         "spark.b": "true",
@@ -119,7 +134,11 @@ def test_a_value_knows_its_line(home: dict[str, str]) -> None:
         ("store: /a\nstore: /b\n", 2, "must not be repeated"),
         ("sources:\n  aaa: 1\n  aaa: 2\n", 3, "must not be repeated"),
         ("root: &x /a\nstore: *x\n", 1, "must not use aliases, anchors or tags"),
-        ("root: !!python/object/apply:os.system ['true']\n", 1, "must not use aliases, anchors or tags"),
+        (
+            "root: !!python/object/apply:os.system ['true']\n",
+            1,
+            "must not use aliases, anchors or tags",
+        ),
         ("root: !!str /a\n", 1, "must not use aliases, anchors or tags"),
         ("- root\n", 1, "`key: value`"),
         ("store: /s\nroot: 'unclosed\n", 2, "plain YAML"),
@@ -140,7 +159,10 @@ def test_bytes_that_are_no_utf8_are_reported() -> None:
         parse(b"root: \xff\n", "my.yaml")
 
 
-@given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
+@given(
+    st.binary(max_size=200)
+    | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace"))
+)
 def test_any_bytes_give_settings_or_a_settings_error(content: bytes) -> None:
     try:
         values, _ = parse(content, "my.yaml")

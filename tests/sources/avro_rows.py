@@ -17,7 +17,16 @@ from cmsspark.sources.formats import avro, fast_avro
 
 DAY = date(2019, 6, 15)
 APPS = Apps.load()
-CRAB_FIELDS = ("JobId", "FileName", "SiteName", "GridName", "SubmissionTool", "WrapCPU", "WrapWC", "NCores")
+CRAB_FIELDS = (
+    "JobId",
+    "FileName",
+    "SiteName",
+    "GridName",
+    "SubmissionTool",
+    "WrapCPU",
+    "WrapWC",
+    "NCores",
+)
 CODECS = ("null", "deflate", "snappy", "bzip2", "xz")
 
 Row = Mapping[str, Any]
@@ -31,14 +40,20 @@ def schema_of(fields: Mapping[str, Any], name: str = "cms.JobMonitoring") -> dic
     }
 
 
-def crab_schema(names: Sequence[str] = CRAB_FIELDS, kind: Any = ("null", "string")) -> dict[str, Any]:
+def crab_schema(
+    names: Sequence[str] = CRAB_FIELDS, kind: Any = ("null", "string")
+) -> dict[str, Any]:
     listed = list(kind) if isinstance(kind, tuple) else kind
     return schema_of(dict.fromkeys(names, listed))
 
 
-def container(schema: Mapping[str, Any], rows: Sequence[Row], codec: str = "null", block: int = 16_000) -> bytes:
+def container(
+    schema: Mapping[str, Any], rows: Sequence[Row], codec: str = "null", block: int = 16_000
+) -> bytes:
     stored = io.BytesIO()
-    fastavro.writer(stored, fastavro.parse_schema(dict(schema)), rows, codec=codec, sync_interval=block)
+    fastavro.writer(
+        stored, fastavro.parse_schema(dict(schema)), rows, codec=codec, sync_interval=block
+    )
     return stored.getvalue()
 
 
@@ -67,13 +82,24 @@ class Counted:
         batches = [batch.unpack() for batch in avro.decode(decoder, content, name)]
         self.read = sum(batch.read for batch in batches)
         self.no_lfn = sum(batch.no_lfn for batch in batches)
-        self.malformed = [(record.position, record.reason) for batch in batches for record in batch.malformed]
-        self.accesses = sorted((access for batch in batches for access in _accesses(decoder, batch)), key=repr)
+        self.malformed = [
+            (record.position, record.reason) for batch in batches for record in batch.malformed
+        ]
+        self.accesses = sorted(
+            (access for batch in batches for access in _accesses(decoder, batch)), key=repr
+        )
 
 
 def _accesses(decoder: Any, batch: AccessBatch) -> list[tuple[Any, ...]]:
-    columns: list[Sequence[Any]] = [batch.lfns, [decoder.groups[number] for number in batch.groups]]
-    columns += [column or [] for column in (batch.read_bytes, batch.cpu_ms, batch.wall_ms) if column is not None]
+    columns: list[Sequence[Any]] = [
+        batch.lfns,
+        [decoder.groups[number] for number in batch.groups],
+    ]
+    columns += [
+        column or []
+        for column in (batch.read_bytes, batch.cpu_ms, batch.wall_ms)
+        if column is not None
+    ]
     return list(zip(*columns, strict=True)) if batch.lfns else []
 
 

@@ -1,4 +1,6 @@
-"""A decoder that reads lines of known shapes by compiled code, and one that does not: both must come to the same."""
+"""A decoder that reads lines of known shapes by compiled code, and one that does not:
+both must come to the same.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from cmsspark.sources.formats.json_lines import JsonDecoder
 from tests.sources.test_decoders import DECODERS, result_of
 
 #: For tests of the compiled module; in CI a skipped test is a failed one.
-needs_compiled = pytest.mark.skipif(not COMPILED, reason="no compiled module: python setup.py build_ext --inplace")
+needs_compiled = pytest.mark.skipif(
+    not COMPILED, reason="no compiled module: python setup.py build_ext --inplace"
+)
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 #: A short line of each form that is result_of apart, with all that it needs.
@@ -53,7 +57,10 @@ def decoder_of(form: str) -> str:
 
 def examples(name: str) -> list[bytes]:
     """The decoder's example records, a line each."""
-    found = [json.loads((EXAMPLES / f"{file}.json").read_text(encoding="utf-8")) for file in _EXAMPLE[name]]
+    found = [
+        json.loads((EXAMPLES / f"{file}.json").read_text(encoding="utf-8"))
+        for file in _EXAMPLE[name]
+    ]
     return [json.dumps(one, ensure_ascii=False, separators=(",", ":")).encode() for one in found]
 
 
@@ -93,7 +100,9 @@ class Both:
         assert self.taken - before <= found["read"]
         return found
 
-    def _read(self, decoder: JsonDecoder, chunk: bytes | memoryview, first_line: int) -> AccessBatch:
+    def _read(
+        self, decoder: JsonDecoder, chunk: bytes | memoryview, first_line: int
+    ) -> AccessBatch:
         batch = AccessBatch()
         decoder.add(chunk, "some/part-0", first_line, batch)
         return batch.unpack()
@@ -105,11 +114,16 @@ class Both:
         return found
 
     def file(self, content: bytes, name: str) -> None:
-        """Compare what both make of a file, by lines or packed; where one refuses it, so must the other."""
+        """Compare what both make of a file, by lines or packed; where one refuses it,
+        so must the other.
+        """
         found: list[Any] = []
         for decoder in (self.fast, self.slow):
             try:
-                batches = [batch.unpack() for batch in lines.decode_file(decoder, io.BytesIO(content), name)]
+                batches = [
+                    batch.unpack()
+                    for batch in lines.decode_file(decoder, io.BytesIO(content), name)
+                ]
                 found.append([result_of(decoder, batch) for batch in batches])
             except DataError as error:
                 found.append(str(error))
@@ -132,7 +146,9 @@ TELLING = b'"\\{}[],:09-+.eEntf \t\r\x00\x7f\x80\xc3\xff'
 
 
 def damaged(line: bytes) -> Iterator[bytes]:
-    """The line with every byte gone, doubled, its bits flipped, and each telling byte before it or in its place."""
+    """The line with every byte gone, doubled, its bits flipped, and each telling byte
+    before it or in its place.
+    """
     for at, byte in enumerate(line):
         before, behind = line[:at], line[at + 1 :]
         yield before + behind
@@ -162,31 +178,54 @@ def revalued(line: bytes) -> Iterator[bytes]:
             yield line[: found.start()] + value + line[found.end() :]
     for found in PART.finditer(line):
         for value in VALUES:
-            yield line[: found.start()] + value.removeprefix(b'"').removesuffix(b'"') + line[found.end() :]
+            yield (
+                line[: found.start()]
+                + value.removeprefix(b'"').removesuffix(b'"')
+                + line[found.end() :]
+            )
 
 
 def rekeyed(line: bytes) -> Iterator[bytes]:
-    """The line with each member of its objects gone, first, last, twice, in another object, or under another key."""
+    """The line with each member of its objects gone, first, last, twice, in another
+    object, or under another key.
+    """
     record = json.loads(line)
     if isinstance(record["data"], str):
         yield from _reparted(line, record["data"].encode())
-    objects: list[tuple[str, ...]] = [(), *((key,) for key, value in record.items() if isinstance(value, dict))]
+    objects: list[tuple[str, ...]] = [
+        (),
+        *((key,) for key, value in record.items() if isinstance(value, dict)),
+    ]
     for place in objects:
         for key, value in (record[place[0]] if place else record).items():
             written = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
             member = json.dumps(key).encode() + b":" + written
             assert member in line
-            rest = line.replace(b"," + member, b"").replace(member + b",", b"").replace(member, b"")
+            rest = (
+                line.replace(b"," + member, b"").replace(member + b",", b"").replace(member, b"")
+            )
             yield rest
             for opened in (b"{", b'"data":{', b'"metadata":{', b'"k":{'):
-                for other in (member, *(member.partition(b":")[0] + b":" + value for value in _FEW)):
+                for other in (
+                    member,
+                    *(member.partition(b":")[0] + b":" + value for value in _FEW),
+                ):
                     for base in (line, rest):
                         yield base.replace(opened, opened + other + b",", 1)
                         yield base.replace(opened, opened + other, 1)
             for base in (line, rest):
                 yield base[:-1] + b"," + member + b"}"
                 yield base[:-2] + b"," + member + b"}}"
-            for name in (b'""', b'"Data"', b'"timestamp"', b'"raw"', b'"eos.rb"', b'"eos.x"', b'"eos_path"', b'"path"'):
+            for name in (
+                b'""',
+                b'"Data"',
+                b'"timestamp"',
+                b'"raw"',
+                b'"eos.rb"',
+                b'"eos.x"',
+                b'"eos_path"',
+                b'"path"',
+            ):
                 yield line.replace(member, name + b":" + member.partition(b":")[2])
                 yield line.replace(member, name + b":null," + member)
 
@@ -210,9 +249,13 @@ def _reparted(line: bytes, text: bytes) -> Iterator[bytes]:
         ]
         for other in (part, *others, b"log=" + value, b"path=" + value, b"rb=" + value):
             for changed in (
-                [other, *rest], [*rest, other], [other, *parts], [*parts, other],
-                [*parts[:place], other, *parts[place + 1 :]], [*parts[:place], other, *parts[place:]],
-            ):  # fmt: skip
+                [other, *rest],
+                [*rest, other],
+                [other, *parts],
+                [*parts, other],
+                [*parts[:place], other, *parts[place + 1 :]],
+                [*parts[:place], other, *parts[place:]],
+            ):
                 yield line.replace(text, b"&".join(changed))
         yield line.replace(text, b"&".join(rest))
 
@@ -224,40 +267,218 @@ _FEW = (b"null", b"1", b'"1"', b"{}", b"[]", b"true", b'"/store/b"')
 VALUES = tuple(
     text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     for text in (
-        "NaN", "Infinity", "-Infinity", "1e400", "-1e400", "-0", "-0.0", "0", "00", "01", "1.", ".5", "1.5", "1e5",
-        "1E+2", "100e-2", "0e0", "0.0", "00.0", "1.0.0", "1.0e0", "1_0", "0x1", "+1", "-1", "--1", "-", "1-", "1e",
-        "1e+", "5 ", " 5", "9007199254740992", "9007199254740993", "9007199254740993.0", "9007199254740992.0",
-        "123.0", "123.000", "123." + "0" * 400, "1" + "0" * 14 + ".0", "9" * 15 + ".0", "9" * 15 + ".00",
-        "9" * 16 + ".0", "9" * 17, "9" * 18, "9" * 19, "9" * 20, "9" * 5000, "9" * 18 + ".0", "1" + "0" * 18,
-        "0." + "0" * 30, "0." + "0" * 30 + "1", "9223372036854775807", "9223372036854775808", "9223372036854775807.0",
-        "-9223372036854775808", "18446744073709551616", "true", "false", "null", "nul", "nulll", "tru", "True",
-        "NULL", "undefined", "truefalse", "", "{}", "[]", "[1]", '{"a":1}', '[{"timestamp":1}]',
-        '{"timestamp":5,"rb":1}', "[" * 300 + "]" * 300, '""', '"5"', '"05"', '"-0"', '"-5"', '" 5"', '"5 "', '"5.0"',
-        '"5e0"', '"٥"', '"' + "9" * 18 + '"', '"' + "9" * 19 + '"', '"' + "0" * 18 + '5"', '"9223372036854775807"',
-        '"9223372036854775808"', '"null"', '"a""b"', '"a","b":"c"', '"a\tb"', '"a\x7fb"', '"a\x00b"', '"é"', '"€"',
-        '"😀"', b'"\xc0\x80"', b'"\xe0\x80\x80"', b'"\xed\xa0\x80"', b'"\xf4\x90\x80\x80"', b'"\xc3"', b'"\xe2\x82"',
-        b'"\xf0\x9f\x98"', b'"\x80"', b'"\xff"', '"\ufeff"', '"\ufffe"', r'"\u002f"', r'"\ud83d\ude00"', r'"\ud800"',
-        r'"\/"', r'"\n"', '"\u2028"', '"' + "x" * 1023 + '"', '"' + "x" * 1024 + '"', '"' + "x" * 1025 + '"',
-        '"' + "€" * 400 + '"', '"/"', '"//"', '"///////////"', '"file:"', '"file:file:/a"', '"file:/a"',
-        '"file://a//b"', '"root:/"', '"root://"', '"root:///"', '"root:///x"', '"root://h"', '"root://h/"',
-        '"root://h//a"', '"root://h:1094//store//a"', '"root://h/root://i/a"', '"file:root://h//store/a"',
-        '"file:root://"', '"root://h/file:/a"', '"/eos/cms"', '"/eos/cms/"', '"/eos/cms/store/a"',
-        '"/eos/cms//store/a"', '"//eos//cms//a"', '"/eos/cms/eos/cms/a"', '"/eos/cmsx/a"', '"root://h//eos/cms//a"',
-        '"file:/eos/cms/a/"', '"/store/a//"', '"/store//a"', '"/store0"', '"/store/"', '"a//b"', '"File:/a"',
-        '" /store/a"', '"/store/a "', '"/DC=ch/CN=7/CN=proxy/CN=B&c"', '"/CN="', '"&"', '" "', '" B "', '"unknown"',
-        '"\u00a0B\u00a0"', '"CRAB"', '"ﬀ crab"', '"wmagent crab"',
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "1e400",
+        "-1e400",
+        "-0",
+        "-0.0",
+        "0",
+        "00",
+        "01",
+        "1.",
+        ".5",
+        "1.5",
+        "1e5",
+        "1E+2",
+        "100e-2",
+        "0e0",
+        "0.0",
+        "00.0",
+        "1.0.0",
+        "1.0e0",
+        "1_0",
+        "0x1",
+        "+1",
+        "-1",
+        "--1",
+        "-",
+        "1-",
+        "1e",
+        "1e+",
+        "5 ",
+        " 5",
+        "9007199254740992",
+        "9007199254740993",
+        "9007199254740993.0",
+        "9007199254740992.0",
+        "123.0",
+        "123.000",
+        "123." + "0" * 400,
+        "1" + "0" * 14 + ".0",
+        "9" * 15 + ".0",
+        "9" * 15 + ".00",
+        "9" * 16 + ".0",
+        "9" * 17,
+        "9" * 18,
+        "9" * 19,
+        "9" * 20,
+        "9" * 5000,
+        "9" * 18 + ".0",
+        "1" + "0" * 18,
+        "0." + "0" * 30,
+        "0." + "0" * 30 + "1",
+        "9223372036854775807",
+        "9223372036854775808",
+        "9223372036854775807.0",
+        "-9223372036854775808",
+        "18446744073709551616",
+        "true",
+        "false",
+        "null",
+        "nul",
+        "nulll",
+        "tru",
+        "True",
+        "NULL",
+        "undefined",
+        "truefalse",
+        "",
+        "{}",
+        "[]",
+        "[1]",
+        '{"a":1}',
+        '[{"timestamp":1}]',
+        '{"timestamp":5,"rb":1}',
+        "[" * 300 + "]" * 300,
+        '""',
+        '"5"',
+        '"05"',
+        '"-0"',
+        '"-5"',
+        '" 5"',
+        '"5 "',
+        '"5.0"',
+        '"5e0"',
+        '"٥"',
+        '"' + "9" * 18 + '"',
+        '"' + "9" * 19 + '"',
+        '"' + "0" * 18 + '5"',
+        '"9223372036854775807"',
+        '"9223372036854775808"',
+        '"null"',
+        '"a""b"',
+        '"a","b":"c"',
+        '"a\tb"',
+        '"a\x7fb"',
+        '"a\x00b"',
+        '"é"',
+        '"€"',
+        '"😀"',
+        b'"\xc0\x80"',
+        b'"\xe0\x80\x80"',
+        b'"\xed\xa0\x80"',
+        b'"\xf4\x90\x80\x80"',
+        b'"\xc3"',
+        b'"\xe2\x82"',
+        b'"\xf0\x9f\x98"',
+        b'"\x80"',
+        b'"\xff"',
+        '"\ufeff"',
+        '"\ufffe"',
+        r'"\u002f"',
+        r'"\ud83d\ude00"',
+        r'"\ud800"',
+        r'"\/"',
+        r'"\n"',
+        '"\u2028"',
+        '"' + "x" * 1023 + '"',
+        '"' + "x" * 1024 + '"',
+        '"' + "x" * 1025 + '"',
+        '"' + "€" * 400 + '"',
+        '"/"',
+        '"//"',
+        '"///////////"',
+        '"file:"',
+        '"file:file:/a"',
+        '"file:/a"',
+        '"file://a//b"',
+        '"root:/"',
+        '"root://"',
+        '"root:///"',
+        '"root:///x"',
+        '"root://h"',
+        '"root://h/"',
+        '"root://h//a"',
+        '"root://h:1094//store//a"',
+        '"root://h/root://i/a"',
+        '"file:root://h//store/a"',
+        '"file:root://"',
+        '"root://h/file:/a"',
+        '"/eos/cms"',
+        '"/eos/cms/"',
+        '"/eos/cms/store/a"',
+        '"/eos/cms//store/a"',
+        '"//eos//cms//a"',
+        '"/eos/cms/eos/cms/a"',
+        '"/eos/cmsx/a"',
+        '"root://h//eos/cms//a"',
+        '"file:/eos/cms/a/"',
+        '"/store/a//"',
+        '"/store//a"',
+        '"/store0"',
+        '"/store/"',
+        '"a//b"',
+        '"File:/a"',
+        '" /store/a"',
+        '"/store/a "',
+        '"/DC=ch/CN=7/CN=proxy/CN=B&c"',
+        '"/CN="',
+        '"&"',
+        '" "',
+        '" B "',
+        '"unknown"',
+        '"\u00a0B\u00a0"',
+        '"CRAB"',
+        '"ﬀ crab"',
+        '"wmagent crab"',
     )
-)  # fmt: skip
+)
 
 #: Timestamps around the day of the tests (2019-06-15) and at the edges of units.
 TIMES = tuple(
     text.encode()
     for text in (
-        "1560556799", "1560556800", "1560643199", "1560643200", "1560556799999", "1560556800000", "1560643199999",
-        "1560643200000", "1560556799999999", "1560556800000000", "1560643199999999", "1560643200000000",
-        "1560600000000.0", "1560600000000.5", "1560600000000000.0", "1560600000e3", "1.5606e12", "01560600000",
-        "-1560600000", "0", "0.0", "1", "-1", "99999999999", "100000000000", "99999999999999", "100000000000000",
-        "999999999999999999", "9223372036854775807", "9223372036854775808", "9223372036854774784.0", "253402300799",
-        "253402300800000000", "null", "true", '""', '"1560600000"', "{}", "[]", "1560600000,",
+        "1560556799",
+        "1560556800",
+        "1560643199",
+        "1560643200",
+        "1560556799999",
+        "1560556800000",
+        "1560643199999",
+        "1560643200000",
+        "1560556799999999",
+        "1560556800000000",
+        "1560643199999999",
+        "1560643200000000",
+        "1560600000000.0",
+        "1560600000000.5",
+        "1560600000000000.0",
+        "1560600000e3",
+        "1.5606e12",
+        "01560600000",
+        "-1560600000",
+        "0",
+        "0.0",
+        "1",
+        "-1",
+        "99999999999",
+        "100000000000",
+        "99999999999999",
+        "100000000000000",
+        "999999999999999999",
+        "9223372036854775807",
+        "9223372036854775808",
+        "9223372036854774784.0",
+        "253402300799",
+        "253402300800000000",
+        "null",
+        "true",
+        '""',
+        '"1560600000"',
+        "{}",
+        "[]",
+        "1560600000,",
     )
-)  # fmt: skip
+)

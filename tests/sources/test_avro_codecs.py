@@ -1,4 +1,6 @@
-"""The codecs of Avro blocks, in tables of Rucio: damage names file and block, whatever packed the block."""
+"""The codecs of Avro blocks, in tables of Rucio: damage names file and block, whatever
+packed the block.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +52,19 @@ def long(number: int) -> bytes:
 
 
 def container(codec: str) -> bytes:
-    """A table of 40 rows in some blocks, packed with a codec; fastavro writes not all of them everywhere."""
-    rows = [dict.fromkeys(corpus.FIELDS["DIDS"]) | {"SCOPE": "cms", "NAME": f"/store/é{number}", "DID_TYPE": "F",
-            "ACCESSED_AT": 10**12 + number} for number in range(40)]  # fmt: skip
+    """A table of 40 rows in some blocks, packed with a codec; fastavro writes not all
+    of them everywhere.
+    """
+    rows = [
+        dict.fromkeys(corpus.FIELDS["DIDS"])
+        | {
+            "SCOPE": "cms",
+            "NAME": f"/store/é{number}",
+            "DID_TYPE": "F",
+            "ACCESSED_AT": 10**12 + number,
+        }
+        for number in range(40)
+    ]
     stored = io.BytesIO()
     schema = corpus.schema("DIDS")
     fastavro.writer(stored, fastavro.parse_schema(schema), rows, codec="null", sync_interval=250)
@@ -60,7 +72,9 @@ def container(codec: str) -> bytes:
     begin = avro_blocks.first_block(plain)
     sync = plain[begin - 16 : begin]
     metadata = {"avro.schema": json.dumps(schema), "avro.codec": codec}
-    header = b"".join(long(len(text.encode())) + text.encode() for pair in metadata.items() for text in pair)
+    header = b"".join(
+        long(len(text.encode())) + text.encode() for pair in metadata.items() for text in pair
+    )
     parts = [b"Obj\x01", long(len(metadata)), header, b"\0", sync]
     for block in avro_blocks.blocks(plain, "null"):
         packed = PACK[codec](plain[block.begin : block.end])
@@ -76,8 +90,12 @@ def read(content: bytes, step: int | None = None) -> tuple[list[Any], int]:
         last = first + (step or len(content))
         for piece in reader.pieces(io.BytesIO(content), FILE, first, last):
             kinds = reader.texts("DID_TYPE")
-            columns = [piece.hashes("NAME")[0].tolist(), [kinds[code] for code in piece.numbers("DID_TYPE")],
-                       piece.numbers("ACCESSED_AT", -1).tolist(), piece.numbers("DELETED_AT", -1).tolist()]  # fmt: skip
+            columns = [
+                piece.hashes("NAME")[0].tolist(),
+                [kinds[code] for code in piece.numbers("DID_TYPE")],
+                piece.numbers("ACCESSED_AT", -1).tolist(),
+                piece.numbers("DELETED_AT", -1).tolist(),
+            ]
             rows += zip(*columns, strict=True)
     return rows, reader.counts.damaged
 
@@ -122,7 +140,9 @@ def test_a_size_that_snappy_cannot_hold_is_damage_without_memory_for_it() -> Non
         f"resource.setrlimit(resource.RLIMIT_AS, ({1 << 30}, {resource.RLIM_INFINITY})); "
         r"print(CODECS['snappy'](memoryview(b'\xff\xff\xff\xff\x0f' + bytes(60))))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
+    )
     assert (done.returncode, done.stdout.strip()) == (0, "None"), done.stderr
 
 

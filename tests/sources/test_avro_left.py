@@ -1,4 +1,6 @@
-"""What compiled code leaves of an Avro file, what it takes in its stead, and counts that cannot be."""
+"""What compiled code leaves of an Avro file, what it takes in its stead, and counts
+that cannot be.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,17 @@ from cmsspark.sources.crab import CrabDecoder
 from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.formats import avro, avro_blocks, fast_avro
 from cmsspark.sources.values import milliseconds
-from tests.sources.avro_rows import APPS, CODECS, DAY, Counted, container, crab_schema, job, same, schema_of
+from tests.sources.avro_rows import (
+    APPS,
+    CODECS,
+    DAY,
+    Counted,
+    container,
+    crab_schema,
+    job,
+    same,
+    schema_of,
+)
 from tests.sources.both_ways import needs_compiled
 
 
@@ -32,11 +44,15 @@ class Counting(CrabDecoder):
 
 
 #: With compiled code, and without it.
-both_ways = pytest.mark.parametrize("is_compiled", [pytest.param(True, marks=needs_compiled), False])
+both_ways = pytest.mark.parametrize(
+    "is_compiled", [pytest.param(True, marks=needs_compiled), False]
+)
 
 
 @both_ways
-def test_a_number_that_is_none_costs_its_own_record_only(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_that_is_none_costs_its_own_record_only(
+    is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not is_compiled:
         monkeypatch.setattr(fast_avro, "_plain_avro", None)
     decoder = Counting(DAY, APPS)
@@ -56,7 +72,9 @@ def test_records_that_compiled_code_leaves_are_taken_at_once(codec: str) -> None
     found = Counted(content, decoder)
     assert (decoder.alone, decoder.taken) == (320, 1)
     assert found.__dict__ == same(content).__dict__
-    assert [position for position, _ in found.malformed] == [n for n in range(2000) if n % 25 in (3, 9)]
+    assert [position for position, _ in found.malformed] == [
+        n for n in range(2000) if n % 25 in (3, 9)
+    ]
 
 
 @needs_compiled
@@ -74,7 +92,9 @@ def test_a_file_of_which_much_would_be_left_is_read_in_the_other_ways() -> None:
 def test_seconds_of_any_precision_are_read_by_compiled_code(seconds: str) -> None:
     decoder = Counting(DAY, APPS)
     content = container(crab_schema(), [job(number, WrapCPU=seconds) for number in range(50)])
-    assert [access[2] for access in Counted(content, decoder).accesses] == [milliseconds(seconds, "")] * 50
+    assert [access[2] for access in Counted(content, decoder).accesses] == [
+        milliseconds(seconds, "")
+    ] * 50
     assert decoder.alone == 0
 
 
@@ -131,13 +151,20 @@ def test_records_that_are_all_alike_are_no_damage(codec: str) -> None:
     assert (found.read, found.no_lfn) == (60_000, 60_000)
 
 
-#: A process that has read such a file itself is forked: polars has threads by then, and the child has none of them.
+#: A process that has read such a file itself is forked: polars has threads by then, and
+#: the child has none of them.
 @needs_compiled
 @pytest.mark.parametrize("kind", ["double", "float"])
-def test_whole_numbers_as_floats_are_read_by_compiled_code(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_numbers_as_floats_are_read_by_compiled_code(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(avro_blocks, "read_records", None)
     fields = {"FILE_LFN": "string", "READ_BYTES": kind, "READ_BYTES_AT_CLOSE": ["null", kind]}
     sizes = [0.0, -0.0, 1.0, 2.0**24, 2.0**62, 2.0**63 - 2.0**39]
-    rows = [{"FILE_LFN": "/store/a", "READ_BYTES": size, "READ_BYTES_AT_CLOSE": None} for size in sizes]
-    found = Counted(container(schema_of(fields), rows), load_decoder("cmssw", "avro")(DAY, APPS, "avro"))
+    rows = [
+        {"FILE_LFN": "/store/a", "READ_BYTES": size, "READ_BYTES_AT_CLOSE": None} for size in sizes
+    ]
+    found = Counted(
+        container(schema_of(fields), rows), load_decoder("cmssw", "avro")(DAY, APPS, "avro")
+    )
     assert sorted(read for _, _, read in found.accesses) == [0, 0, 1, 2**24, 2**62, 2**63 - 2**39]

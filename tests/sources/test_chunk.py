@@ -45,12 +45,20 @@ class Counting(load_decoder("aaa", "raw")):  # type: ignore[misc]  # made at run
         return super().decode_line(line)
 
 
-@given(st.lists(st.sampled_from([b"{}", b"{", b"}", b"", b" {}", b"{} ", b"x", b"\r"]), min_size=1, max_size=12))
+@given(
+    st.lists(
+        st.sampled_from([b"{}", b"{", b"}", b"", b" {}", b"{} ", b"x", b"\r"]),
+        min_size=1,
+        max_size=12,
+    )
+)
 def test_runs_are_all_lines_once_in_order_and_plain_ones_together(lines: list[bytes]) -> None:
     chunk = Chunk(b"".join(line + b"\n" for line in lines), "f", 1)
     assert chunk.lines == len(lines)
     runs = list(chunk.runs())
-    assert [number for first, end, _ in runs for number in range(first, end)] == list(range(len(lines)))
+    assert [number for first, end, _ in runs for number in range(first, end)] == list(
+        range(len(lines))
+    )
     assert all(first < end for first, end, _ in runs)
     kinds = [is_plain for _, _, is_plain in runs]
     assert all(one != other for one, other in pairwise(kinds))
@@ -71,11 +79,15 @@ def test_the_line_that_msgspec_refuses_is_found_by_what_it_says(ill: str, place:
     content = b"x\n" + GOOD * place + ILL[ill] + GOOD * (19 - place)
     chunk = Chunk(memoryview(content), "f", 1)
     with pytest.raises(REJECTED) as error:
-        load_decoder("aaa", "raw")(date(2019, 6, 15), Apps.load(), "raw").decode_lines(chunk.part(1, 21))
+        load_decoder("aaa", "raw")(date(2019, 6, 15), Apps.load(), "raw").decode_lines(
+            chunk.part(1, 21)
+        )
     assert chunk.suspect(error.value, 1, 21) == 1 + place
 
 
-@pytest.mark.parametrize("said", ["nothing of use", "Expected `int` - at `$[999].x`", "(byte 999999)", "at `$[]`"])
+@pytest.mark.parametrize(
+    "said", ["nothing of use", "Expected `int` - at `$[999].x`", "(byte 999999)", "at `$[]`"]
+)
 def test_a_message_about_no_line_of_these_names_none(said: str) -> None:
     assert Chunk(b"{}\n{}\n", "f", 1).suspect(msgspec.DecodeError(said), 0, 2) is None
 
@@ -115,7 +127,11 @@ def test_what_is_kept_of_a_long_line_says_that_it_is_cut() -> None:
     chunk = Chunk(b"".join(line + b"\n" for line in lines), "f", 7)
     kept = [chunk.quarantined(number, "why").as_dict() for number in range(3)]
     assert [(one["record_bytes"], one["is_cut"]) for one in kept] == [
-        (RAW_LIMIT, False), (RAW_LIMIT + 1, True), (2, False),
-    ]  # fmt: skip
-    assert [one["raw"].encode(one["raw_encoding"]) for one in kept] == [line[:RAW_LIMIT] for line in lines]
+        (RAW_LIMIT, False),
+        (RAW_LIMIT + 1, True),
+        (2, False),
+    ]
+    assert [one["raw"].encode(one["raw_encoding"]) for one in kept] == [
+        line[:RAW_LIMIT] for line in lines
+    ]
     assert [one["position"] for one in kept] == [7, 8, 9]

@@ -1,4 +1,6 @@
-"""Accepted damage: what lies before it is counted, what lies behind it never is, and the reason is told."""
+"""Accepted damage: what lies before it is counted, what lies behind it never is, and
+the reason is told.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,21 @@ TEXT = b"\n".join(LINES) + b"\n"
 JOBS = [{**cases_avro.CRAB, "JobId": str(number)} for number in range(40)]
 
 
-def read(content: bytes, name: str = "part-0.json.gz", stream: str = "aaa") -> tuple[int, int, dict[str, Any] | None]:
+def read(
+    content: bytes, name: str = "part-0.json.gz", stream: str = "aaa"
+) -> tuple[int, int, dict[str, Any] | None]:
     """Records, malformed ones, and what is told of the damage."""
     reader = Reader(stream, "avro" if stream == "crab" else "enr", DAY)
     batches = list(reader.file(io.BytesIO(content), name, accept_damaged=True))
-    read, malformed = sum(batch.read for batch in batches), sum(len(batch.malformed) for batch in batches)
-    told = [{**json.loads(detail), "records": count} for kind, _, count, detail in reader.notes() if kind == "damaged"]
+    read, malformed = (
+        sum(batch.read for batch in batches),
+        sum(len(batch.malformed) for batch in batches),
+    )
+    told = [
+        {**json.loads(detail), "records": count}
+        for kind, _, count, detail in reader.notes()
+        if kind == "damaged"
+    ]
     assert len(told) <= 1
     return read, malformed, told[0] if told else None
 
@@ -79,7 +90,9 @@ def test_members_before_the_damage_count_and_those_behind_it_do_not() -> None:
 
 
 def test_records_that_no_checksum_covers_are_counted_apart() -> None:
-    """A member's checksum stands at its end: all of a damaged member is unverified, whatever came out of it."""
+    """A member's checksum stands at its end: all of a damaged member is unverified,
+    whatever came out of it.
+    """
     good = gzip.compress(TEXT, mtime=0)
     flipped = bytearray(good)
     flipped[-8] ^= 1  # in the checksum: all lines came out, and each may be wrong
@@ -88,7 +101,12 @@ def test_records_that_no_checksum_covers_are_counted_apart() -> None:
         (good + bytes(flipped), 80, 40),
         (good + gzip.compress(b"") + bytes(flipped) + good, 80, 40),
         (good * 2 + b"garbage", 80, 0),
-        (gzip.compress(TEXT + LINES[0][:30], mtime=0) + gzip.compress(LINES[0][30:] + b"\n", mtime=0)[:-1], 41, 1),
+        (
+            gzip.compress(TEXT + LINES[0][:30], mtime=0)
+            + gzip.compress(LINES[0][30:] + b"\n", mtime=0)[:-1],
+            41,
+            1,
+        ),
         (good * 30 + bytes(flipped), 1240, 40),
     ):
         records, malformed, told = read(content)
@@ -119,7 +137,9 @@ def test_a_line_beyond_the_limit_is_malformed_also_in_a_damaged_file() -> None:
         batches = list(reader.file(io.BytesIO(content), "part-0.gz", accept_damaged=True))
         assert sum(batch.read for batch in batches) == records
         assert sum(len(batch.malformed) for batch in batches) == malformed
-        (told,) = [json.loads(detail) for kind, _, _, detail in reader.notes() if kind == "damaged"]
+        (told,) = [
+            json.loads(detail) for kind, _, _, detail in reader.notes() if kind == "damaged"
+        ]
         assert (told["left_out_bytes"], told["unverified_records"]) == (left_out, unverified)
 
 
@@ -135,7 +155,10 @@ def test_text_under_a_gzip_name_is_read_and_anything_else_is_not() -> None:
 @pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])
 def test_of_an_avro_file_cut_anywhere_the_blocks_before_count(codec: str) -> None:
     content = container(CRAB_FIELDS, JOBS, codec=codec, block=10)
-    ends = [len(container(CRAB_FIELDS, JOBS[:count], codec=codec, block=10)) for count in range(0, 41, 10)]
+    ends = [
+        len(container(CRAB_FIELDS, JOBS[:count], codec=codec, block=10))
+        for count in range(0, 41, 10)
+    ]
     for cut in range(1, len(content), 7):
         records, malformed, told = read(content[:cut], "part-0.avro", "crab")
         assert records == 10 * max(0, sum(end <= cut for end in ends) - 1), cut

@@ -22,18 +22,27 @@ from cmsspark.sources.registry import DUMPS
 
 AUDIT = b"1.5e9,me,null,null"
 DATASET = b"7,/a/b/RAW,1,1,1,1,1,1,1,1,null,null," + AUDIT
-SMALL = Table("small", "", (Column("id", "long"), Column("text", "string"), Column("size", "double")))
+SMALL = Table(
+    "small", "", (Column("id", "long"), Column("text", "string"), Column("size", "double"))
+)
 
 
-def read(content: bytes, table: Table = SMALL, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    pieces = list(sqoop_csv.read_table(io.BytesIO(content), table, columns or table.names, "part-0"))
+def read(
+    content: bytes, table: Table = SMALL, columns: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    pieces = list(
+        sqoop_csv.read_table(io.BytesIO(content), table, columns or table.names, "part-0")
+    )
     return pa.concat_tables(pieces).to_pylist() if pieces else []
 
 
 def read_slowly(content: bytes, table: Table = SMALL) -> list[dict[str, Any]]:
     found = records(sqoop_csv._split(content), "part-0")
     return [
-        {column.name: value(field, column, "part-0", row) for column, field in zip(table.columns, fields, strict=False)}
+        {
+            column.name: value(field, column, "part-0", row)
+            for column, field in zip(table.columns, fields, strict=False)
+        }
         for row, fields in enumerate(found, 1)
     ]
 
@@ -87,10 +96,16 @@ def test_the_slow_reader_reads_the_same(content: bytes) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.text('ab,"\\\n\r \t', max_size=6)), min_size=1, max_size=5)
+    st.lists(
+        st.tuples(st.integers(-(2**63), 2**63 - 1), st.text('ab,"\\\n\r \t', max_size=6)),
+        min_size=1,
+        max_size=5,
+    )
 )
 @settings(max_examples=300, deadline=None)
-def test_any_text_comes_back_whole_when_it_is_enclosed_or_escaped(rows: list[tuple[int, str]]) -> None:
+def test_any_text_comes_back_whole_when_it_is_enclosed_or_escaped(
+    rows: list[tuple[int, str]],
+) -> None:
     def enclosed(text: str) -> str:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -111,7 +126,11 @@ def test_a_record_longer_than_what_is_read_at_once_is_whole() -> None:
 
 
 def test_only_the_columns_asked_for_come_in_the_order_asked_for() -> None:
-    rows = list(read_table(io.BytesIO(DATASET + b"\n"), input_table("dbs/DATASETS"), ["dataset", "dataset_id"]))
+    rows = list(
+        read_table(
+            io.BytesIO(DATASET + b"\n"), input_table("dbs/DATASETS"), ["dataset", "dataset_id"]
+        )
+    )
     assert rows[0].schema.names == ["dataset", "dataset_id"]
     assert rows[0].to_pylist() == [{"dataset": "/a/b/RAW", "dataset_id": 7}]
 
@@ -123,7 +142,9 @@ def test_files_of_nothing_give_nothing() -> None:
 
 def test_duplicate_rows_and_rows_of_nulls_stay() -> None:
     content = b"1,a,2\n1,a,2\nnull,null,null\n"
-    assert read(content) == [{"id": 1, "text": "a", "size": 2.0}] * 2 + [{"id": None, "text": None, "size": None}]
+    assert read(content) == [{"id": 1, "text": "a", "size": 2.0}] * 2 + [
+        {"id": None, "text": None, "size": None}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -132,8 +153,14 @@ def test_duplicate_rows_and_rows_of_nulls_stay() -> None:
         (b"1,a\n", ["3 columns", "part-0, row 1", "2 columns"]),
         (b"1,a,2\n1,a\n", ["3 columns", "row 2"]),
         (b"1,a,2\n" * 20_000 + b"1,a\n", ["3 columns", "row 20001"]),
-        (b"1,a,2\n1,a,b,2\n1,a,2\n", ["differ in width", "part-0, row 2", "4 columns, where others have 3"]),
-        (b"1,a,2,x\n1,a,2\n1,a,2,x\n", ["differ in width", "part-0, row 2", "3 columns, where others have 4"]),
+        (
+            b"1,a,2\n1,a,b,2\n1,a,2\n",
+            ["differ in width", "part-0, row 2", "4 columns, where others have 3"],
+        ),
+        (
+            b"1,a,2,x\n1,a,2\n1,a,2,x\n",
+            ["differ in width", "part-0, row 2", "3 columns, where others have 4"],
+        ),
         (b"1,a,2\n" * 20_000 + b"1,a,b,2\n", ["differ in width", "row 20001"]),
         (b'1,"a",2\n' * 20_000 + b'1,"a",b,2\n', ["differ in width", "row 20001"]),
         (b"1,a,2\r1,b,2\r1,c,2\r", ["end in a newline", "row 1", "carriage returns"]),
@@ -151,7 +178,9 @@ def test_duplicate_rows_and_rows_of_nulls_stay() -> None:
         (b"1 2,a,2\n", ["column id"]),
     ],
 )
-def test_what_cannot_be_read_rightly_is_refused_with_file_row_and_reason(content: bytes, words: list[str]) -> None:
+def test_what_cannot_be_read_rightly_is_refused_with_file_row_and_reason(
+    content: bytes, words: list[str]
+) -> None:
     with pytest.raises(DataError) as raised:
         read(content)
     for word in [*words, "part-0"]:
@@ -165,7 +194,11 @@ def test_a_quote_left_open_in_the_last_text_column_swallows_no_rows() -> None:
 
 
 def test_flipped_bytes_in_a_gzip_are_named() -> None:
-    whole = bytearray(gzip.compress(b"".join(b"%d,%d,2\n" % (number, number * 7919) for number in range(100_000))))
+    whole = bytearray(
+        gzip.compress(
+            b"".join(b"%d,%d,2\n" % (number, number * 7919) for number in range(100_000))
+        )
+    )
     for place in (40, len(whole) // 2, len(whole) - 6):
         damaged = bytearray(whole)
         damaged[place] ^= 0xFF
@@ -175,7 +208,9 @@ def test_flipped_bytes_in_a_gzip_are_named() -> None:
 
 @pytest.mark.parametrize("cut", [1, 5, 8, 9, 100])
 def test_a_cut_gzip_is_named(cut: int) -> None:
-    whole = gzip.compress(b"".join(b"%d,%d,2\n" % (number, number * 7919) for number in range(100_000)))
+    whole = gzip.compress(
+        b"".join(b"%d,%d,2\n" % (number, number * 7919) for number in range(100_000))
+    )
     with pytest.raises(DataError, match="part-0"):
         read(whole[:-cut])
 
@@ -208,4 +243,6 @@ def test_every_known_table_has_its_schema() -> None:
         assert table.name == name
         assert {column.type for column in table.columns} <= {"string", "long", "double"}
     assert len(input_table("phedex/block_replicas").columns) == 28
-    assert [len(input_table(f"dbs/{name}").columns) for name in ("DATASETS", "BLOCKS", "FILES")] == [16, 11, 17]
+    assert [
+        len(input_table(f"dbs/{name}").columns) for name in ("DATASETS", "BLOCKS", "FILES")
+    ] == [16, 11, 17]

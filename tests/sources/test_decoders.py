@@ -28,8 +28,8 @@ DECODERS = {
     "cmssw": ("cmssw", lambda: load_decoder("cmssw", "json")(DAY, APPS)),
     "eos": ("eos", lambda: EosDecoder(DAY, APPS)),
 }
-#: A mark of EOS's first G2 form that no such record has without one of the needed fields beside it: the fast way does
-#: not look at fields that it does not need.
+#: A mark of EOS's first G2 form that no such record has without one of the needed
+#: fields beside it: the fast way does not look at fields that it does not need.
 UNSEEN = re.compile(rb'"eos\.(?!path"|rb"|wb"|sec\.info"|sec\.app")')
 every_decoder = pytest.mark.parametrize("name", DECODERS)
 fuzzed = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
@@ -38,7 +38,9 @@ fuzzed = settings(deadline=None, max_examples=300, suppress_health_check=[Health
 def by_the_letter(decoder: JsonDecoder, chunk: bytes) -> AccessBatch:
     """The chunk's lines, each read by ``strict_json`` alone."""
     batch = AccessBatch()
-    for number, line in enumerate(chunk.replace(b"\r\n", b"\n").removesuffix(b"\n").split(b"\n"), 1):
+    for number, line in enumerate(
+        chunk.replace(b"\r\n", b"\n").removesuffix(b"\n").split(b"\n"), 1
+    ):
         if not line.strip(b" \t"):
             continue
         batch.read += 1
@@ -50,7 +52,9 @@ def by_the_letter(decoder: JsonDecoder, chunk: bytes) -> AccessBatch:
 
 
 def result_of(decoder: JsonDecoder, batch: AccessBatch) -> dict[str, Any]:
-    """A batch in a form that depends neither on the numbers of groups nor on the order of accesses."""
+    """A batch in a form that depends neither on the numbers of groups nor on the order
+    of accesses.
+    """
     groups = [decoder.groups[number] for number in batch.groups]
     return {
         "read": batch.read,
@@ -90,7 +94,9 @@ GOOD = {
 @every_decoder
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_bad_lines_among_many_are_reported_with_their_place_and_cost_no_other(name: str, data: st.DataObject) -> None:
+def test_bad_lines_among_many_are_reported_with_their_place_and_cost_no_other(
+    name: str, data: st.DataObject
+) -> None:
     stream = DECODERS[name][0]
     lines = [GOOD[stream]] * data.draw(st.integers(1, 2000))
     for _ in range(data.draw(st.integers(0, 4))):

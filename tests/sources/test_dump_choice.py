@@ -49,7 +49,9 @@ def test_the_first_dump_after_the_day_then_its_own_then_the_newest_before(
     assert names(found.tables["FILES"]) == ["part-0.gz"]
 
 
-@pytest.mark.parametrize("nothing", [b"", gzip.compress(b"", mtime=0), gzip.compress(b"", mtime=0) * 2])
+@pytest.mark.parametrize(
+    "nothing", [b"", gzip.compress(b"", mtime=0), gzip.compress(b"", mtime=0) * 2]
+)
 def test_a_dump_with_an_empty_table_is_passed_over(tmp_path: Path, nothing: bytes) -> None:
     dbs(tmp_path, "2026-01-16", blocks=nothing)
     dbs(tmp_path, "2026-01-18", blocks=gzip.compress(b"1,x\n"))
@@ -61,7 +63,9 @@ def test_a_dump_with_an_empty_table_is_passed_over(tmp_path: Path, nothing: byte
 
 def test_a_damaged_gzip_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     dbs(tmp_path, "2026-01-16", blocks=gzip.compress(b"1,x\n")[:-9])
-    assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"]).day == date(2026, 1, 16)
+    assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"]).day == date(
+        2026, 1, 16
+    )
 
 
 def test_a_table_with_one_file_of_0_bytes_beside_another_is_complete(tmp_path: Path) -> None:
@@ -113,11 +117,16 @@ def test_of_snapshots_of_one_date_the_later_complete_one_is_chosen(tmp_path: Pat
 def test_a_dumps_fingerprint_knows_its_tables_apart_and_sees_a_new_size(tmp_path: Path) -> None:
     dbs(tmp_path, "2026-01-16")
     found = choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"])
-    assert found.fingerprint() == choose_dbs_dump(FILES, layout(tmp_path), DAY, ["BLOCKS", "FILES"]).fingerprint()
+    assert (
+        found.fingerprint()
+        == choose_dbs_dump(FILES, layout(tmp_path), DAY, ["BLOCKS", "FILES"]).fingerprint()
+    )
     assert found.fingerprint(["FILES"]) != found.fingerprint()
     put(tmp_path, f"{DBS}/2026-01-16/FILES/part-1.gz")
     assert changed(FILES, [found]) == [f"{tmp_path}/{DBS}/2026-01-16/FILES/part-1.gz is new"]
-    assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"]).fingerprint() != found.fingerprint(["FILES"])
+    assert choose_dbs_dump(
+        FILES, layout(tmp_path), DAY, ["FILES"]
+    ).fingerprint() != found.fingerprint(["FILES"])
 
 
 def test_a_dump_chosen_before_is_found_again_while_it_is_whole(tmp_path: Path) -> None:

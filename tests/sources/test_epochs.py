@@ -18,20 +18,33 @@ DAY = date(2026, 1, 15)
 
 
 def epochs(**roles: dict[str, object]) -> Epochs:
-    return Epochs.load({"epochs": {role: {name: {"from": first} for name, first in sources.items()}
-                                   for role, sources in roles.items()}})  # fmt: skip
+    return Epochs.load(
+        {
+            "epochs": {
+                role: {name: {"from": first} for name, first in sources.items()}
+                for role, sources in roles.items()
+            }
+        }
+    )
 
 
 def test_the_last_source_that_has_begun_serves_a_day() -> None:
     found = epochs(replicas={"phedex": "always", "rucio": date(2020, 11, 18)})
-    assert [found.source("replicas", date(2020, 11, day)) for day in (17, 18, 19)] == ["phedex", "rucio", "rucio"]
+    assert [found.source("replicas", date(2020, 11, day)) for day in (17, 18, 19)] == [
+        "phedex",
+        "rucio",
+        "rucio",
+    ]
     assert found.source("replicas", date.min) == "phedex"
     assert found.first_day("replicas", "rucio") == date(2020, 11, 18)
 
 
 def test_the_first_day_may_be_text_always_or_never() -> None:
     found = epochs(replicas={"rucio": "2021-01-01"})
-    assert [found.source("replicas", date(year, 12, 31)) for year in (2020, 2021)] == ["phedex", "rucio"]
+    assert [found.source("replicas", date(year, 12, 31)) for year in (2020, 2021)] == [
+        "phedex",
+        "rucio",
+    ]
     assert epochs(replicas={"rucio": "never"}).source("replicas", DAY) == "phedex"
     assert epochs(replicas={"rucio": "never", "phedex": "never"}).source("replicas", DAY) == ""
     assert epochs(replicas={"rucio": "always"}).source("replicas", date(1999, 1, 1)) == "rucio"
@@ -41,14 +54,28 @@ def test_the_first_day_may_be_text_always_or_never() -> None:
     ("text", "line", "wanted"),
     [
         ("sources:\n  epochs:\n    replica: {}\n", 3, "has no 'replica'"),
-        ("sources:\n  epochs:\n    replicas:\n      rucoi: {from: 2020-01-01}\n", 4, "has no 'rucoi'"),
-        ("sources:\n  epochs:\n    replicas:\n      rucio: {until: 2020-01-01}\n", 4, "has no 'until'"),
-        ("sources:\n  epochs:\n    replicas:\n      rucio:\n        from: 20 May\n", 5, "is a day, always or never"),
+        (
+            "sources:\n  epochs:\n    replicas:\n      rucoi: {from: 2020-01-01}\n",
+            4,
+            "has no 'rucoi'",
+        ),
+        (
+            "sources:\n  epochs:\n    replicas:\n      rucio: {until: 2020-01-01}\n",
+            4,
+            "has no 'until'",
+        ),
+        (
+            "sources:\n  epochs:\n    replicas:\n      rucio:\n        from: 20 May\n",
+            5,
+            "is a day, always or never",
+        ),
         ("sources:\n  epochs:\n    replicas:\n      rucio: 2020-01-01\n", 4, "lines below it"),
         ("sources:\n  epochs: [rucio]\n", 2, "lines below it"),
     ],
 )
-def test_wrong_settings_are_named_with_file_and_line(tmp_path: Path, text: str, line: int, wanted: str) -> None:
+def test_wrong_settings_are_named_with_file_and_line(
+    tmp_path: Path, text: str, line: int, wanted: str
+) -> None:
     file = tmp_path / "cmsspark.yaml"
     file.write_text(text)
     with pytest.raises(SettingsError, match=wanted) as told:

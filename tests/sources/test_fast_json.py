@@ -1,4 +1,6 @@
-"""Which shapes are learned and how long they are looked for; bins, counts and places stay those of the decoder."""
+"""Which shapes are learned and how long they are looked for; bins, counts and places
+stay those of the decoder.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from tests.sources.test_decoders import DECODERS
 pytestmark = needs_compiled
 every_decoder = pytest.mark.parametrize("name", DECODERS)
 #: The decoder's name → stream and form of its cases.
-CASES = {"aaa enr": ("aaa", "enr"), "aaa raw": ("aaa", "raw"), "cmssw": ("cmssw", "json"), "eos": ("eos", "json")}
+CASES = {
+    "aaa enr": ("aaa", "enr"),
+    "aaa raw": ("aaa", "raw"),
+    "cmssw": ("cmssw", "json"),
+    "eos": ("eos", "json"),
+}
 ORDINARY: dict[str, Callable[[Any, int, int], Iterable[bytes]]] = {
     "aaa enr": ordinary.aaa_lines,
     "aaa raw": ordinary.aaa_lines,
@@ -99,7 +106,11 @@ def test_generations_of_eos_are_counted_when_they_are_mixed() -> None:
     order = random.Random(1).choices(forms, k=400)
     found = both.same(b"".join(SHORT[form] + b"\n" for form in order))
     twos = order.count("eos flat") + order.count("eos prefixed")
-    assert found["generations"] == {"G1": order.count("eos G1"), "G2": twos, "G3": order.count("eos G3")}
+    assert found["generations"] == {
+        "G1": order.count("eos G1"),
+        "G2": twos,
+        "G3": order.count("eos G3"),
+    }
     assert both.taken >= 400
 
 
@@ -117,7 +128,12 @@ def test_bins_and_days_of_known_lines_are_counted_once() -> None:
     )
     for _ in range(2):
         found = both.same(chunk)
-        assert (found["read"], found["write_only"], found["no_lfn"], len(found["accesses"])) == (6, 1, 2, 0)
+        assert (found["read"], found["write_only"], found["no_lfn"], len(found["accesses"])) == (
+            6,
+            1,
+            2,
+            0,
+        )
         assert found["out_of_day"] == {0: 1, 1_000_000: 1, 2_932_897: 1}
     assert both.taken == 12
 
@@ -125,10 +141,22 @@ def test_bins_and_days_of_known_lines_are_counted_once() -> None:
 def test_malformed_lines_between_known_ones_keep_their_places() -> None:
     good, bad = GOOD["cmssw"] + b"\n", b"x\n"
     both = Both("cmssw", [GOOD["cmssw"]])
-    chunk = bad + good * 3 + bad * 2 + good + bad * 9 + good * 2 + b"\n" + good.replace(b"\n", b"\r\n") + bad
+    chunk = (
+        bad
+        + good * 3
+        + bad * 2
+        + good
+        + bad * 9
+        + good * 2
+        + b"\n"
+        + good.replace(b"\n", b"\r\n")
+        + bad
+    )
     found = both.same(chunk, 1001)
     wanted = [1001, 1005, 1006, *range(1008, 1017), 1021]
-    assert [(one.file, one.position) for one in found["malformed"]] == [("some/part-0", line) for line in wanted]
+    assert [(one.file, one.position) for one in found["malformed"]] == [
+        ("some/part-0", line) for line in wanted
+    ]
 
 
 @pytest.mark.parametrize("inside", [None, b"", b'"x":1', b'"timestamp":null'])
@@ -138,7 +166,12 @@ def test_a_shape_without_a_timestamp_is_of_the_folders_day(inside: bytes | None)
     both = Both("aaa raw", [line])
     both.taken = 0
     assert len(both.same(line + b"\n")["accesses"]) == 1
-    for other in (b',"metadata":null', b',"metadata":5', b',"metadata":{"timestamp":1}', b',"metadata":[]'):
+    for other in (
+        b',"metadata":null',
+        b',"metadata":5',
+        b',"metadata":{"timestamp":1}',
+        b',"metadata":[]',
+    ):
         both.same(line.replace(metadata or b"}}", other + (b"" if metadata else b"}}")) + b"\n")
     assert both.taken >= 1
 
@@ -179,7 +212,9 @@ def _counting(both: Both, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return tried
 
 
-def test_lines_that_teach_nothing_are_tried_rarely_on_the_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_teach_nothing_are_tried_rarely_on_the_long_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     both = Both("aaa raw")
     tried = _counting(both, monkeypatch)
     # Of a shape that is known, but with an odd value: it costs most.
@@ -223,7 +258,8 @@ def test_one_decoder_reads_files_of_changing_generations() -> None:
     both = Both("eos")
     g3, g1, flat = ((SHORT[form] + b"\n") * 3000 for form in ("eos G3", "eos G1", "eos flat"))
     both.file(g3, "part-0")
-    # So long that a decoder might have stopped looking; a file in pieces, as a slow stream gives them.
+    # So long that a decoder might have stopped looking; a file in pieces, as a slow
+    # stream gives them.
     for _ in range(300):
         both.fast.decode(g1[: len(g1) // 30], "part-1")
     both.file(g1, "part-2")
@@ -236,13 +272,32 @@ def test_one_decoder_reads_files_of_changing_generations() -> None:
 
 
 def test_shapes_that_begin_alike_are_reported_apart() -> None:
-    """Of a line, what one shape has in common with the next is looked at once; what it took besides is forgotten."""
+    """Of a line, what one shape has in common with the next is looked at once; what it
+    took besides is forgotten.
+    """
     needed = b'"file_lfn":"/store/a","read_bytes":%s,"user_dn":%s'
-    ends = (b"", b',"app_info":"crab"', b',"x":1', b',"x":2,"app_info":"fuse"', b',"app_info":"b","x":3', b',"x":[4]')
-    values = [(b"5", b'"B"'), (b"null", b"null"), (b"7", b'""'), (b"0", b'"C"'), (b"-1", b'"D"'), (b"1e2", b'"E"')]
-    # A shape that has taken a size, and an application, before the line turns out to be of another.
+    ends = (
+        b"",
+        b',"app_info":"crab"',
+        b',"x":1',
+        b',"x":2,"app_info":"fuse"',
+        b',"app_info":"b","x":3',
+        b',"x":[4]',
+    )
+    values = [
+        (b"5", b'"B"'),
+        (b"null", b"null"),
+        (b"7", b'""'),
+        (b"0", b'"C"'),
+        (b"-1", b'"D"'),
+        (b"1e2", b'"E"'),
+    ]
+    # A shape that has taken a size, and an application, before the line turns out to be
+    # of another.
     later = [b'{"data":{' + needed % one + end + b"}}" for end in ends for one in values]
-    later += [b'{"data":{' + needed % one + end + b',"write_bytes":9}}' for end in ends for one in values]
+    later += [
+        b'{"data":{' + needed % one + end + b',"write_bytes":9}}' for end in ends for one in values
+    ]
     both = Both("aaa raw", later[::6])
     both.learn_no_more()
     both.taken = 0
@@ -262,7 +317,9 @@ def test_shapes_that_begin_alike_are_reported_apart() -> None:
         (b'"rb":"5","eos_path":"/a"', b'"rb":5,"path":"/a"', b'"rb":"5","path":"/a"'),
     ],
 )
-def test_what_one_form_takes_of_a_line_is_not_left_to_another(first: bytes, then: bytes, line: bytes | None) -> None:
+def test_what_one_form_takes_of_a_line_is_not_left_to_another(
+    first: bytes, then: bytes, line: bytes | None
+) -> None:
     forms = [b'{"data":{' + data + b"}}" for data in (first, then)]
     both = Both("eos", forms)
     both.taken = 0

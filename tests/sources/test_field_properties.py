@@ -1,4 +1,6 @@
-"""Any name, certificate, application, number as text and G1 text means to decoders what it means to the oracle."""
+"""Any name, certificate, application, number as text and G1 text means to decoders what
+it means to the oracle.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,59 @@ often = settings(deadline=None, max_examples=400)
 
 def of_pieces(*pieces: str) -> st.SearchStrategy[str]:
     """Texts of telling pieces and others between them."""
-    return st.lists(st.one_of(st.sampled_from(pieces), st.text(max_size=3)), max_size=7).map("".join)
+    return st.lists(st.one_of(st.sampled_from(pieces), st.text(max_size=3)), max_size=7).map(
+        "".join
+    )
 
 
 NAMES = of_pieces(
-    "file:", "root://", "host:1094", "/", "//", "/eos/cms", "/store/", "/eos/cms/", "x.root", ":", "\n", "é"
+    "file:",
+    "root://",
+    "host:1094",
+    "/",
+    "//",
+    "/eos/cms",
+    "/store/",
+    "/eos/cms/",
+    "x.root",
+    ":",
+    "\n",
+    "é",
 )
 DNS = of_pieces(
-    "/CN=", "/DC=ch", "/OU=", "Alan", "123", "proxy", "limited proxy", "&", " ", "/", "=", "٣", "/cn=", "CN="
+    "/CN=",
+    "/DC=ch",
+    "/OU=",
+    "Alan",
+    "123",
+    "proxy",
+    "limited proxy",
+    "&",
+    " ",
+    "/",
+    "=",
+    "٣",
+    "/cn=",
+    "CN=",
 )
 INFOS = of_pieces(
-    "crab", "CRAB", "wmagent", "WMAgent", "cmsRun", "eoscp", "xrdcp", "gridftp", "fts", "fuse", "ſ", "K", "_"
+    "crab",
+    "CRAB",
+    "wmagent",
+    "WMAgent",
+    "cmsRun",
+    "eoscp",
+    "xrdcp",
+    "gridftp",
+    "fts",
+    "fuse",
+    "ſ",
+    "K",
+    "_",
 )
-NUMBERS = of_pieces("0", "1", "9223372036854775807", "8", ".", "e", "E", "+", "-", "nan", "inf", " ", "_", "٣")
+NUMBERS = of_pieces(
+    "0", "1", "9223372036854775807", "8", ".", "e", "E", "+", "-", "nan", "inf", " ", "_", "٣"
+)
 
 
 @often
@@ -41,7 +83,9 @@ def test_an_lfn(name: str) -> None:
 
 
 @often
-@given(st.none() | DNS.filter(lambda dn: all(letter == " " or not letter.isspace() for letter in dn)))
+@given(
+    st.none() | DNS.filter(lambda dn: all(letter == " " or not letter.isspace() for letter in dn))
+)
 def test_a_person(dn: str | None) -> None:
     assert user_name(dn) == fields.user_of(dn)
 
@@ -59,7 +103,10 @@ def test_an_app(info: str | None) -> None:
 @example("9223372036854775")
 @example("9223372036854776")
 def test_seconds_and_bytes_as_text(written: str) -> None:
-    for ours, oracles in ((milliseconds, fields.milliseconds), (long_text, fields.byte_count_text)):
+    for ours, oracles in (
+        (milliseconds, fields.milliseconds),
+        (long_text, fields.byte_count_text),
+    ):
         try:
             wanted = oracles(written)
         except Exception:
@@ -71,9 +118,12 @@ def test_seconds_and_bytes_as_text(written: str) -> None:
         assert found == wanted, (ours, written)
 
 
-KEYS = st.sampled_from(["path", "rb", "wb", "sec.info", "sec.app", "eos.path", "raw", "x", "", "path "])
+KEYS = st.sampled_from(
+    ["path", "rb", "wb", "sec.info", "sec.app", "eos.path", "raw", "x", "", "path "]
+)
 VALUES = st.one_of(
-    st.sampled_from([A_LFN, "5", "0", "", "=", "a=b", "%26", '"', "crab", "/CN=A"]), st.text('ab%="/ ', max_size=4)
+    st.sampled_from([A_LFN, "5", "0", "", "=", "a=b", "%26", '"', "crab", "/CN=A"]),
+    st.text('ab%="/ ', max_size=4),
 )
 
 
@@ -82,4 +132,6 @@ VALUES = st.one_of(
 def test_the_text_of_eos_g1(parts: list[tuple[str, str]], enclosed: bool, bare: bool) -> None:
     text = "&".join(f"{key}={value}" for key, value in parts) + ("&bare" if bare else "")
     line = json.dumps({"data": f'"{text}"' if enclosed else text}).encode() + b"\n"
-    assert judged.same(judged.decoded("eos", "json", line), judged.counted_by_oracle("eos", line)), line
+    assert judged.same(
+        judged.decoded("eos", "json", line), judged.counted_by_oracle("eos", line)
+    ), line

@@ -13,20 +13,38 @@ from cmsspark.sources.values import normalise_lfn
 @pytest.mark.parametrize(
     ("logged", "wanted"),
     [
-        ("/store/a", "/store/a"), ("", ""), ("/", "/"), ("//store//a///b", "/store/a/b"), ("file:/store/a", "/store/a"),
-        ("file:file:/store/a", "file:/store/a"), ("file:", ""), ("root://host/store/a", "/store/a"),
-        ("root://host:1094//store/a", "/store/a"), ("root://h//eos/cms/store/a", "/store/a"), ("root://h", "root:/h"),
-        ("root:///store/a", "/store/a"), ("root://", "root:/"), ("root:///", "/"),
+        ("/store/a", "/store/a"),
+        ("", ""),
+        ("/", "/"),
+        ("//store//a///b", "/store/a/b"),
+        ("file:/store/a", "/store/a"),
+        ("file:file:/store/a", "file:/store/a"),
+        ("file:", ""),
+        ("root://host/store/a", "/store/a"),
+        ("root://host:1094//store/a", "/store/a"),
+        ("root://h//eos/cms/store/a", "/store/a"),
+        ("root://h", "root:/h"),
+        ("root:///store/a", "/store/a"),
+        ("root://", "root:/"),
+        ("root:///", "/"),
         ("file:root://h:1094//eos/cms//store/a", "/store/a"),
-        ("/eos/cms/store/a", "/store/a"), ("/eos/cms//store/a", "/store/a"), ("//eos//cms/store/a", "/store/a"),
-        ("/eos/cms/eos/cms/store/a", "/eos/cms/store/a"), ("/eos/cmsx/store/a", "/eos/cmsx/store/a"),
-        ("/eos/cms", "/eos/cms"), ("/eos/cms/", "/"), ("/EOS/CMS/store/a", "/EOS/CMS/store/a"),
+        ("/eos/cms/store/a", "/store/a"),
+        ("/eos/cms//store/a", "/store/a"),
+        ("//eos//cms/store/a", "/store/a"),
+        ("/eos/cms/eos/cms/store/a", "/eos/cms/store/a"),
+        ("/eos/cmsx/store/a", "/eos/cmsx/store/a"),
+        ("/eos/cms", "/eos/cms"),
+        ("/eos/cms/", "/"),
+        ("/EOS/CMS/store/a", "/EOS/CMS/store/a"),
         (" /store/a", " /store/a"),
-        ("/store/a?x=root://h/y", "/store/a?x=root:/h/y"), ("xroot://h/store/a", "xroot:/h/store/a"),
-        ("/store/a/", "/store/a/"), ("File:/store/a", "File:/store/a"), ("/store/%2F", "/store/%2F"),
+        ("/store/a?x=root://h/y", "/store/a?x=root:/h/y"),
+        ("xroot://h/store/a", "xroot:/h/store/a"),
+        ("/store/a/", "/store/a/"),
+        ("File:/store/a", "File:/store/a"),
+        ("/store/%2F", "/store/%2F"),
         ("root://a/root://b/store", "/root:/b/store"),
     ],
-)  # fmt: skip
+)
 def test_a_logged_name_loses_its_prefixes_each_once_and_in_order(logged: str, wanted: str) -> None:
     assert normalise_lfn(logged) == wanted
 
@@ -44,30 +62,64 @@ DN = "/DC=ch/DC=cern/OU=Organic Units/OU=Users/CN=amaltaro/CN=718748/CN=Alan Mal
 @pytest.mark.parametrize(
     ("identity", "wanted"),
     [
-        (DN, "Alan Malta Rodrigues"), (f"{DN}/CN=12345", "Alan Malta Rodrigues"),
+        (DN, "Alan Malta Rodrigues"),
+        (f"{DN}/CN=12345", "Alan Malta Rodrigues"),
         (f"{DN}/CN=proxy", "Alan Malta Rodrigues"),
-        (f"{DN}/CN=limited proxy/CN=9", "Alan Malta Rodrigues"), (f"{DN}&sec.app=/CN=Other", "Alan Malta Rodrigues"),
-        (f"  {DN} ", "Alan Malta Rodrigues"), (f"{DN}/Email=x@y", "Alan Malta Rodrigues"), ("/CN=Proxy", "Proxy"),
-        ("/CN=proxy", None), ("/CN=1/CN=2", None), ("/DC=ch", None), ("/", None), ("/CN=a1", "a1"), ("/CN=٣", "٣"),
-        ("Ann", "Ann"), ("  Ann  ", "Ann"), ("Ann&x", "Ann"), ("", None), ("  ", None), ("&/CN=Ann", None),
+        (f"{DN}/CN=limited proxy/CN=9", "Alan Malta Rodrigues"),
+        (f"{DN}&sec.app=/CN=Other", "Alan Malta Rodrigues"),
+        (f"  {DN} ", "Alan Malta Rodrigues"),
+        (f"{DN}/Email=x@y", "Alan Malta Rodrigues"),
+        ("/CN=Proxy", "Proxy"),
+        ("/CN=proxy", None),
+        ("/CN=1/CN=2", None),
+        ("/DC=ch", None),
+        ("/", None),
+        ("/CN=a1", "a1"),
+        ("/CN=٣", "٣"),
+        ("Ann", "Ann"),
+        ("  Ann  ", "Ann"),
+        ("Ann&x", "Ann"),
+        ("", None),
+        ("  ", None),
+        ("&/CN=Ann", None),
         (None, None),
-        ("12", "12"), ("proxy", "proxy"), ("CN=Ann", "CN=Ann"), ("/CN=Ann/CN=", None), ("/cn=Ann", None),
+        ("12", "12"),
+        ("proxy", "proxy"),
+        ("CN=Ann", "CN=Ann"),
+        ("/CN=Ann/CN=", None),
+        ("/cn=Ann", None),
     ],
-)  # fmt: skip
-def test_a_person_is_the_last_name_of_a_certificate(identity: str | None, wanted: str | None) -> None:
+)
+def test_a_person_is_the_last_name_of_a_certificate(
+    identity: str | None, wanted: str | None
+) -> None:
     assert user_name(identity) == wanted
 
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        (None, "unknown"), ("", "unknown"), (" ", "other"), ("x", "other"), ("CRAB3", "crab"), ("wmagent_crab", "crab"),
-        ("WMAgent", "wmagent"), ("wmagent cmsRun", "wmagent"), ("cmsRun", "cmsrun"), ("eoscp", "transfer"),
-        ("XRDCP", "transfer"), ("gridFTP", "transfer"), ("fts-xrdcp", "transfer"), ("shifts", "transfer"),
+        (None, "unknown"),
+        ("", "unknown"),
+        (" ", "other"),
+        ("x", "other"),
+        ("CRAB3", "crab"),
+        ("wmagent_crab", "crab"),
+        ("WMAgent", "wmagent"),
+        ("wmagent cmsRun", "wmagent"),
+        ("cmsRun", "cmsrun"),
+        ("eoscp", "transfer"),
+        ("XRDCP", "transfer"),
+        ("gridFTP", "transfer"),
+        ("fts-xrdcp", "transfer"),
+        ("shifts", "transfer"),
         ("fuse", "fuse"),
-        ("fuse eoscp", "transfer"), ("cmsrun fuse", "cmsrun"), ("unknown", "other"), ("cRaB\n", "crab"),
+        ("fuse eoscp", "transfer"),
+        ("cmsrun fuse", "cmsrun"),
+        ("unknown", "other"),
+        ("cRaB\n", "crab"),
     ],
-)  # fmt: skip
+)
 def test_the_first_word_that_fits_decides_the_application(text: str | None, wanted: str) -> None:
     apps = Apps.load()
     assert apps.of[text] == wanted

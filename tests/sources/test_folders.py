@@ -21,7 +21,8 @@ OLD_EOS = "project/monitoring/archive/eos/logs/reports/cms"
 NEW_EOS = "project/monitoring/archive/eos-report/logs/cms"
 
 
-# -- places ------------------------------------------------------------------------------------------------------
+# -- places
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_without_a_root_built_in_folders_are_on_hdfs() -> None:
@@ -31,7 +32,11 @@ def test_without_a_root_built_in_folders_are_on_hdfs() -> None:
 
 
 def test_a_root_comes_before_every_built_in_folder() -> None:
-    for root, start in (("/mirror", "/mirror/"), ("s3a://bucket/a", "s3a://bucket/a/"), ("file:///m", "file:///m/")):
+    for root, start in (
+        ("/mirror", "/mirror/"),
+        ("s3a://bucket/a", "s3a://bucket/a/"),
+        ("file:///m", "file:///m/"),
+    ):
         for locations in Layout.load({}, root).locations.values():
             assert all(location.folder.startswith(f"{start}project/") for location in locations)
 
@@ -66,7 +71,8 @@ def test_what_no_source_has_is_refused_in_settings(given: dict[str, object]) -> 
         Layout.load(given, "/mirror")
 
 
-# -- days --------------------------------------------------------------------------------------------------------
+# -- days
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_the_final_folder_counts_and_never_tmp_beside_it(tmp_path: Path) -> None:
@@ -109,7 +115,9 @@ def test_a_part_that_is_still_being_copied_is_not_ready(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a named pipe", "a socket", "a loop of links"])
-def test_what_is_no_file_among_the_parts_is_named_and_not_waited_for(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_file_among_the_parts_is_named_and_not_waited_for(
+    tmp_path: Path, kind: str
+) -> None:
     put(tmp_path, f"{ENR}/2026/01/15/part-0")
     odd = tmp_path / ENR / "2026/01/15/part-1"
     if kind == "a named pipe":
@@ -148,12 +156,16 @@ BLANK = {
     "blank lines": b" \t\n\r\n\n  ",
     "a byte order mark": b"\xef\xbb\xbf",
     "a gzip of nothing": gzip.compress(b""),
-    "several gzip members of blank lines": gzip.compress(b"\n" * 9999) + gzip.compress(b"") + gzip.compress(b"\r\n"),
+    "several gzip members of blank lines": gzip.compress(b"\n" * 9999)
+    + gzip.compress(b"")
+    + gzip.compress(b"\r\n"),
 }
 
 
 @pytest.mark.parametrize("name", BLANK)
-def test_a_day_of_blank_lines_or_of_a_gzip_of_nothing_is_not_ready(tmp_path: Path, name: str) -> None:
+def test_a_day_of_blank_lines_or_of_a_gzip_of_nothing_is_not_ready(
+    tmp_path: Path, name: str
+) -> None:
     put(tmp_path, f"{ENR}/2026/01/15/part-0.gz", BLANK[name])
     put(tmp_path, f"{ENR}/2026/01/15/part-1", b"")
     with pytest.raises(NotReady, match="2 files without any record") as error:
@@ -164,9 +176,12 @@ def test_a_day_of_blank_lines_or_of_a_gzip_of_nothing_is_not_ready(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "content", [gzip.compress(b"\n", mtime=0)[:-1], gzip.compress(b"\n", mtime=0) + b"\0x", b"\x1f\x8b\0"]
+    "content",
+    [gzip.compress(b"\n", mtime=0)[:-1], gzip.compress(b"\n", mtime=0) + b"\0x", b"\x1f\x8b\0"],
 )
-def test_a_small_file_that_is_damaged_is_for_its_reader_to_report(tmp_path: Path, content: bytes) -> None:
+def test_a_small_file_that_is_damaged_is_for_its_reader_to_report(
+    tmp_path: Path, content: bytes
+) -> None:
     put(tmp_path, f"{ENR}/2026/01/15/part-0", content)
     assert resolve_day(FILES, layout(tmp_path), "aaa", DAY).size == len(content)
 
@@ -196,13 +211,18 @@ def test_aaa_is_raw_only_where_there_is_no_enriched_day(tmp_path: Path) -> None:
 
 
 def test_cmssw_is_the_legacy_avro_only_where_there_is_no_json_day(tmp_path: Path) -> None:
-    put(tmp_path, "project/awg/cms/cmssw-popularity/avro-snappy/year=2026/month=1/day=15/part-0.avro")
+    put(
+        tmp_path,
+        "project/awg/cms/cmssw-popularity/avro-snappy/year=2026/month=1/day=15/part-0.avro",
+    )
     assert resolve_day(FILES, layout(tmp_path), "cmssw", DAY).format_name == "avro"
     put(tmp_path, "project/monitoring/archive/cmssw_pop/raw/metric/2026/01/15/part-0")
     assert resolve_day(FILES, layout(tmp_path), "cmssw", DAY).format_name == "json"
 
 
-def test_eos_days_are_found_in_both_roots_and_their_years_root_is_preferred(tmp_path: Path) -> None:
+def test_eos_days_are_found_in_both_roots_and_their_years_root_is_preferred(
+    tmp_path: Path,
+) -> None:
     for day in (date(2019, 12, 31), date(2020, 1, 1)):
         for folder in (OLD_EOS, NEW_EOS):
             put(tmp_path, f"{folder}/{day:%Y/%m/%d}/part-0")
@@ -212,8 +232,18 @@ def test_eos_days_are_found_in_both_roots_and_their_years_root_is_preferred(tmp_
     assert OLD_EOS in resolve_day(FILES, layout(tmp_path), "eos", DAY).folder
 
 
-def test_a_missing_day_names_the_folders_searched_and_the_days_that_are_there(tmp_path: Path) -> None:
-    for name in ("2025/12/30", "2025/12/31", "2026/01/13", "2026/01/14.tmp", "2026/01/17", "2026/02/30", "2027/01/01"):
+def test_a_missing_day_names_the_folders_searched_and_the_days_that_are_there(
+    tmp_path: Path,
+) -> None:
+    for name in (
+        "2025/12/30",
+        "2025/12/31",
+        "2026/01/13",
+        "2026/01/14.tmp",
+        "2026/01/17",
+        "2026/02/30",
+        "2027/01/01",
+    ):
         put(tmp_path, f"{ENR}/{name}/part-0")
     put(tmp_path, f"{RAW}/2026/01/notes.txt")
     with pytest.raises(InputMissing) as raised:
@@ -228,7 +258,10 @@ def test_a_missing_day_names_the_folders_searched_and_the_days_that_are_there(tm
 def test_of_a_root_without_any_day_no_location_is_listed(tmp_path: Path) -> None:
     with pytest.raises(InputMissing) as raised:
         resolve_day(FILES, layout(tmp_path), "aaa", DAY)
-    assert (raised.value.problem, raised.value.found) == ("no aaa log for 2026-01-15", "no day at all")
+    assert (raised.value.problem, raised.value.found) == (
+        "no aaa log for 2026-01-15",
+        "no day at all",
+    )
 
 
 def test_a_feed_that_is_no_stream_cannot_be_left_out(tmp_path: Path) -> None:
@@ -238,7 +271,11 @@ def test_a_feed_that_is_no_stream_cannot_be_left_out(tmp_path: Path) -> None:
 
 
 def test_days_of_the_unpadded_layout_are_named_too(tmp_path: Path) -> None:
-    for name in ("year=2019/month=1/day=2", "year=2018/month=12/day=9", "year=2019/month=01/day=3"):
+    for name in (
+        "year=2019/month=1/day=2",
+        "year=2018/month=12/day=9",
+        "year=2019/month=01/day=3",
+    ):
         put(tmp_path, f"project/awg/cms/jm-data-popularity/avro-snappy/{name}/a.avro")
     with pytest.raises(InputMissing, match=r"days there: 2018-12-09, 2019-01-02\n"):
         resolve_day(FILES, layout(tmp_path), "crab", date(2019, 1, 15))
@@ -257,7 +294,8 @@ def test_a_link_to_nothing_among_the_files_is_named(tmp_path: Path) -> None:
         resolve_day(FILES, layout(tmp_path), "aaa", DAY)
 
 
-# -- afterwards --------------------------------------------------------------------------------------------------
+# -- afterwards
+# --------------------------------------------------------------------------------------------------
 
 
 def test_what_changed_since_it_was_listed_is_reported(tmp_path: Path) -> None:
@@ -273,7 +311,12 @@ def test_what_changed_since_it_was_listed_is_reported(tmp_path: Path) -> None:
     put(tmp_path, f"{folder}/_SUCCESS")
     told = "\n".join(changed(FILES, [found]))
     assert told.count("\n") == 3
-    for words in ("part-0 had 2 bytes and has 7", "part-1 is gone", "part-2 was written again", "part-9 is new"):
+    for words in (
+        "part-0 had 2 bytes and has 7",
+        "part-1 is gone",
+        "part-2 was written again",
+        "part-9 is new",
+    ):
         assert words in told
     assert resolve_day(FILES, layout(tmp_path), "aaa", DAY).fingerprint() != before
 
@@ -297,5 +340,7 @@ def test_tmp_that_turns_final_while_it_is_read_is_reported(tmp_path: Path) -> No
         ("hdfs://a/x/y", "hdfs://b/x", False),
     ],
 )
-def test_a_location_holds_paths_below_it_by_whole_names(location: str, folder: str, is_held: bool) -> None:
+def test_a_location_holds_paths_below_it_by_whole_names(
+    location: str, folder: str, is_held: bool
+) -> None:
     assert InputLocation("dbs", "dated", "", folder).holds(location) is is_held

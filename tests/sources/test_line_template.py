@@ -77,14 +77,22 @@ def test_a_line_that_is_not_plainly_one_record_has_no_shape(line: bytes) -> None
 
 
 @pytest.mark.parametrize("value", [b"{}", b"[]", b'{"a":1}', b"[1]", b"[[]]"])
-@pytest.mark.parametrize("key", [b"name", b"user", b"app", b"read", b"also", b"wrote", b"timestamp"])
+@pytest.mark.parametrize(
+    "key", [b"name", b"user", b"app", b"read", b"also", b"wrote", b"timestamp"]
+)
 def test_what_is_needed_must_be_a_single_value(key: bytes, value: bytes) -> None:
     member = b'"' + key + b'":' + value
     if key == b"timestamp":
         assert learned(b'{"data":{"name":"/a"},"metadata":{' + member + b"}}") is None
     else:
-        assert learned(b'{"data":{' + (b"" if key == b"name" else b'"name":"/a",') + member + b"}}") is None
-    assert learned(b'{"data":{"name":"/a","x":{' + member + b'}},"metadata":{"x":' + value + b"}}") is not None
+        assert (
+            learned(b'{"data":{' + (b"" if key == b"name" else b'"name":"/a",') + member + b"}}")
+            is None
+        )
+    assert (
+        learned(b'{"data":{"name":"/a","x":{' + member + b'}},"metadata":{"x":' + value + b"}}")
+        is not None
+    )
 
 
 def test_a_form_that_is_not_reported_has_no_shape() -> None:
@@ -100,17 +108,29 @@ def test_very_long_lines_are_not_learned_from() -> None:
 @pytest.mark.parametrize("form", [form for form in SHORT if form != "eos G1"])
 def test_blanks_between_and_around_belong_to_the_shape(form: str) -> None:
     spread = b"  " + re.sub(rb'([{}\[\]:,]|"[^"]*"|[^{}\[\]:,"]+)', rb"\1 ", SHORT[form]) + b"  "
-    required = RequiredFields(re.search(rb'"([a-z_.]*(?:lfn|path))"', SHORT[form])[1].decode(), (), ())  # type: ignore[index]
+    required = RequiredFields(
+        re.search(rb'"([a-z_.]*(?:lfn|path))"', SHORT[form])[1].decode(), (), ()
+    )  # type: ignore[index]
     close, wide = learned(SHORT[form], required), learned(spread, required)
     assert close is not None and wide is not None
     assert [b"".join(one.split()) for one in wide.literals] == list(close.literals)
     assert wide.slots == close.slots
 
 
-_KEYS = st.sampled_from(["name", "user", "read", "timestamp", "data", "metadata", "x", "", "é", " ", "a:b", "{", "],["])
+_KEYS = st.sampled_from(
+    ["name", "user", "read", "timestamp", "data", "metadata", "x", "", "é", " ", "a:b", "{", "],["]
+)
 _ANY = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), _KEYS),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_KEYS, inner, max_size=3)),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        _KEYS,
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(_KEYS, inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -124,19 +144,37 @@ def _paths(value: Any, path: tuple[str | None, ...]) -> list[tuple[tuple[str | N
     return [(path, value)]
 
 
-@given(data=st.dictionaries(_KEYS, _ANY, max_size=6), metadata=st.dictionaries(_KEYS, _ANY, max_size=3), more=_ANY)
-def test_every_value_has_its_place(data: dict[str, Any], metadata: dict[str, Any], more: Any) -> None:
+@given(
+    data=st.dictionaries(_KEYS, _ANY, max_size=6),
+    metadata=st.dictionaries(_KEYS, _ANY, max_size=3),
+    more=_ANY,
+)
+def test_every_value_has_its_place(
+    data: dict[str, Any], metadata: dict[str, Any], more: Any
+) -> None:
     record = {"data": {**data, "name": "/a"}, "x": more, "metadata": metadata}
     line = json.dumps(record, ensure_ascii=False).encode()
     shape = learned(line)
-    single = [data.get(key) for key in REQUIRED.shared + REQUIRED.read + REQUIRED.written] + [metadata.get("timestamp")]
+    single = [data.get(key) for key in REQUIRED.shared + REQUIRED.read + REQUIRED.written] + [
+        metadata.get("timestamp")
+    ]
     assert (shape is None) == any(isinstance(value, dict | list) for value in single)
     if shape is None:
         return
     found = _paths(record, ())
     values = [json.dumps(value, ensure_ascii=False).encode() for _, value in found]
-    assert b"".join(part for pair in zip(shape.literals, [*values, b""], strict=True) for part in pair) == line
-    needed = {("data", "name"): 0, ("data", "user"): 1, ("data", "read"): 3, ("metadata", "timestamp"): 6}
+    assert (
+        b"".join(
+            part for pair in zip(shape.literals, [*values, b""], strict=True) for part in pair
+        )
+        == line
+    )
+    needed = {
+        ("data", "name"): 0,
+        ("data", "user"): 1,
+        ("data", "read"): 3,
+        ("metadata", "timestamp"): 6,
+    }
     assert list(shape.slots) == [needed.get(path, -1) for path, _ in found]
 
 

@@ -55,7 +55,8 @@ def joined(stream: Any, size: int) -> list[bytes]:
 
 
 _TEXT = st.lists(
-    st.sampled_from([b"a", b"bb", b"\n", b"\r\n", b"\r", b" ", b"\xef", b"\xbb", b"\xbf", BOM]), max_size=30
+    st.sampled_from([b"a", b"bb", b"\n", b"\r\n", b"\r", b" ", b"\xef", b"\xbb", b"\xbf", BOM]),
+    max_size=30,
 )
 
 
@@ -77,7 +78,9 @@ def test_records_keep_their_line_numbers_whatever_the_chunks(most: int) -> None:
     batches = [batch.unpack() for batch in found]
     assert sum(batch.read for batch in batches) == 4
     assert [lfn for batch in batches for lfn in batch.lfns] == ["/store/data/a.root"] * 3
-    assert [(record.position, record.raw) for batch in batches for record in batch.malformed] == [(5, b"broken")]
+    assert [(record.position, record.raw) for batch in batches for record in batch.malformed] == [
+        (5, b"broken")
+    ]
 
 
 def decoded(content: bytes, name: str = "part-0") -> list[Any]:
@@ -113,7 +116,9 @@ def test_all_members_of_a_gzip_file_are_read() -> None:
 
 
 def test_zeros_behind_a_gzip_member_are_padding() -> None:
-    assert sum(batch.read for batch in decoded(gzip.compress(SOME) + b"\0" * 512, "part-0.gz")) == 4
+    assert (
+        sum(batch.read for batch in decoded(gzip.compress(SOME) + b"\0" * 512, "part-0.gz")) == 4
+    )
 
 
 def test_what_lies_behind_a_gzip_member_and_is_none_is_damage() -> None:
@@ -157,11 +162,19 @@ def test_a_line_longer_than_what_is_read_at_once_is_whole() -> None:
     assert lfns == ["/store/b", "/store/data/a.root", "/store/data/a.root"]
 
 
-_LONG_TEXT = st.lists(st.sampled_from([b"a", b"b" * 9, b"c" * 40, b"\n", b"\r\n", b" "]), max_size=20)
+_LONG_TEXT = st.lists(
+    st.sampled_from([b"a", b"b" * 9, b"c" * 40, b"\n", b"\r\n", b" "]), max_size=20
+)
 
 
 @settings(deadline=None, max_examples=400)
-@given(st.booleans(), _LONG_TEXT.map(b"".join), st.integers(1, 9), st.integers(1, 9), st.integers(9, 40))
+@given(
+    st.booleans(),
+    _LONG_TEXT.map(b"".join),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(9, 40),
+)
 @example(False, b"c" * 9 + b"\n", 9, 9, 9)
 @example(False, b"c" * 10 + b"\n", 9, 9, 9)
 @example(False, b"c" * 10, 9, 9, 9)
@@ -170,7 +183,9 @@ def test_lines_beyond_the_limit_come_apart_wherever_a_file_is_cut(
     mark: bool, text: bytes, size: int, most: int, limit: int
 ) -> None:
     content = (BOM if mark else b"") + text
-    wanted = [line if len(line) <= limit else (line[:9], len(line)) for line in whole_lines(content)]
+    wanted = [
+        line if len(line) <= limit else (line[:9], len(line)) for line in whole_lines(content)
+    ]
     for stream in (io.BytesIO(content), Dripping(content, most)):
         assert split(lines.chunks(stream, "f", size, limit)) == wanted
     closed = b"".join(line + b"\n" for line in whole_lines(content))
@@ -220,11 +235,17 @@ def test_a_line_beyond_the_limit_is_one_malformed_record_in_bounded_memory() -> 
     assert sum(batch.read for batch in batches) == 2
     (kept,) = [record for batch in batches for record in batch.malformed]
     assert (kept.position, kept.reason) == (1, "a line of more than 4194304 bytes")
-    assert (kept.as_dict()["record_bytes"], kept.as_dict()["is_cut"], len(kept.raw)) == (size, True, RAW_LIMIT)
+    assert (kept.as_dict()["record_bytes"], kept.as_dict()["is_cut"], len(kept.raw)) == (
+        size,
+        True,
+        RAW_LIMIT,
+    )
     assert most < 4 * limit
 
 
-def test_reading_a_long_line_copies_each_byte_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_long_line_copies_each_byte_a_few_times_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = []
 
     class Noted(bytearray):
@@ -241,12 +262,17 @@ def test_reading_a_long_line_copies_each_byte_a_few_times_only(monkeypatch: pyte
 def test_batches_gather_chunks_and_lose_none() -> None:
     count = 3 * lines.GATHERED
     batches = decoded((RECORD + b"\n") * count)
-    assert sum(batch.read for batch in batches) == sum(len(batch.lfns) for batch in batches) == count
+    assert (
+        sum(batch.read for batch in batches) == sum(len(batch.lfns) for batch in batches) == count
+    )
     assert all(batch.read < 2 * lines.GATHERED + lines.CHUNK // len(RECORD) for batch in batches)
     assert all(batch.read >= lines.GATHERED for batch in batches[:-1])
 
 
-@given(st.lists(st.sampled_from([b"a\n", b"bbb\n", b"\n"]), min_size=1, max_size=20), st.integers(0, 9))
+@given(
+    st.lists(st.sampled_from([b"a\n", b"bbb\n", b"\n"]), min_size=1, max_size=20),
+    st.integers(0, 9),
+)
 def test_pieces_of_lines_are_whole_lines(some: list[bytes], size: int) -> None:
     found = [bytes(piece) for piece in lines.pieces(b"".join(some), size)]
     assert b"".join(found) == b"".join(some)

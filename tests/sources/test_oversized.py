@@ -1,4 +1,6 @@
-"""Records beyond ``--quarantine-above`` count as malformed, whatever reads them; all others stay as they are."""
+"""Records beyond ``--quarantine-above`` count as malformed, whatever reads them; all
+others stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,20 @@ def sums(reader: Reader, batches: Any) -> tuple[int, int, int, list[tuple[int, s
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_lines_beyond_the_limit_are_malformed_and_others_count(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_beyond_the_limit_are_malformed_and_others_count(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(access_decoder, "COMPILED", compiled and access_decoder.COMPILED)
     sizes = [7, 10, 11, BIG, 9] * 900
     lines = [aaa({"read_bytes_at_close": size, "read_bytes": 0}) for size in sizes]
     content = b"\n".join([*lines[:7], b"broken", b"", *lines[7:]]) + b"\n"
     bad = [number + 1 + 2 * (number >= 7) for number, size in enumerate(sizes) if size > 10]
-    wanted = (4501, 2700, 900 * 26, sorted([*((line, REASON) for line in bad), (8, "not a JSON object")]))
+    wanted = (
+        4501,
+        2700,
+        900 * 26,
+        sorted([*((line, REASON) for line in bad), (8, "not a JSON object")]),
+    )
     reader = Reader("aaa", "enr", DAY, above=10)
     assert sums(reader, reader.file(io.BytesIO(content), "f")) == wanted
     assert len(reader.oversized) == 100 and reader.oversized[1].values["read_bytes"] == BIG
@@ -49,10 +58,15 @@ def test_lines_beyond_the_limit_are_malformed_and_others_count(compiled: bool, m
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])
 def test_records_of_avro_beyond_the_limit_are_malformed_and_others_count(codec: str) -> None:
-    jobs = [{"FileName": "/store/a", "WrapCPU": text} for text in ("5", "10", "10.001", "9e14", None, "x")]
+    jobs = [
+        {"FileName": "/store/a", "WrapCPU": text}
+        for text in ("5", "10", "10.001", "9e14", None, "x")
+    ]
     content = container(CRAB_FIELDS, jobs * 50, codec=codec, block=7)
     reader = Reader("crab", "avro", DAY, above=10)
     read, accesses, total, bad = sums(reader, reader.file(io.BytesIO(content), "f"))
     assert (read, accesses, total) == (300, 150, 50 * 15_000)
-    assert [place for place, reason in bad if reason == REASON] == [n for n in range(300) if n % 6 in (2, 3)]
+    assert [place for place, reason in bad if reason == REASON] == [
+        n for n in range(300) if n % 6 in (2, 3)
+    ]
     assert len(bad) == 150

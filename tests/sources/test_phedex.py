@@ -28,7 +28,9 @@ NODES = {
 }
 
 
-def row(node: str, *, files: str = "2", block: str = "/a/b/RAW#1", created: str = "1500000000.5") -> str:
+def row(
+    node: str, *, files: str = "2", block: str = "/a/b/RAW#1", created: str = "1500000000.5"
+) -> str:
     node = '"' + node + '"' if node != "null" else node
     block_part = f"{block},1,2,200,n,1.0,2.0"
     return f"1.6e9,/a/b/RAW,1,n,1.0,2.0,{block_part},{node},1,y,0,0,2,200,{files},100,0,0,n,null,{created},null\n"
@@ -46,7 +48,13 @@ def snapshot(tmp_path: Path) -> Dump:
     ]
     path = tmp_path / "part-0"
     path.write_text("".join(rows))
-    return Dump("phedex", date(2026, 1, 16), str(tmp_path), {"block_replicas": (InputFile(str(path), 1, 0),)}, 1)
+    return Dump(
+        "phedex",
+        date(2026, 1, 16),
+        str(tmp_path),
+        {"block_replicas": (InputFile(str(path), 1, 0),)},
+        1,
+    )
 
 
 @pytest.mark.parametrize("node", NODES)
@@ -59,7 +67,9 @@ def test_disk_replicas_hold_files_on_disk_and_have_a_block_and_a_site(snapshot: 
     for part in snapshot.tables[REPLICAS]:
         with open(part.path, "rb") as stream:
             pairs += [
-                tuple(pair.values()) for piece in read_disk_replicas(stream, part.path) for pair in piece.to_pylist()
+                tuple(pair.values())
+                for piece in read_disk_replicas(stream, part.path)
+                for pair in piece.to_pylist()
             ]
     expected = [("/a/b/RAW#1", site) for site, kind in NODES.values() if kind == "disk"]
     assert sorted(pairs) == sorted([*expected, ("/a/b/RAW#1", "T2_DE_DESY")])
@@ -68,7 +78,9 @@ def test_disk_replicas_hold_files_on_disk_and_have_a_block_and_a_site(snapshot: 
 def test_names_fall_into_parts() -> None:
     assert DERIVED["site_tier"].derive("T2_CH_CERN_HLT") == "T2"
     assert DERIVED["site_tier"].derive("unknown") == "unknown"
-    parts = [DERIVED[name] for name in ("primary_name", "processing_name", "data_tier", "campaign")]
+    parts = [
+        DERIVED[name] for name in ("primary_name", "processing_name", "data_tier", "campaign")
+    ]
     assert [part.derive("/a/b-c-d/RAW") for part in parts] == ["a", "b-c-d", "RAW", "b"]
     assert [part.derive("/a") for part in parts] == ["a", None, None, None]
     assert block_dataset("/a/b/RAW#1-2") == "/a/b/RAW"

@@ -21,11 +21,15 @@ def test_a_bad_line_anywhere_costs_itself_only(place: int, bad: bytes) -> None:
     assert batch.read == 41
     assert batch.lfns == ["/store/a"] * 40
     assert batch.read_bytes == [1] * 40
-    assert [(one.position, one.raw[:20]) for one in batch.malformed] == [(101 + place, bad.rstrip(b"\n")[:20])]
+    assert [(one.position, one.raw[:20]) for one in batch.malformed] == [
+        (101 + place, bad.rstrip(b"\n")[:20])
+    ]
 
 
 def test_a_chunk_of_bad_lines_only_ends() -> None:
-    batch = load_decoder("aaa", "raw")(date(2026, 1, 15), Apps.load(), "raw").decode(BAD * 1000, "f")
+    batch = load_decoder("aaa", "raw")(date(2026, 1, 15), Apps.load(), "raw").decode(
+        BAD * 1000, "f"
+    )
     assert (batch.read, len(batch.malformed)) == (1000, 1000)
 
 

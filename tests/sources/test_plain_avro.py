@@ -1,4 +1,6 @@
-"""Avro by compiled code: what it takes is what fastavro says, blocks that do not hold what they should are refused."""
+"""Avro by compiled code: what it takes is what fastavro says, blocks that do not hold
+what they should are refused.
+"""
 
 from __future__ import annotations
 
@@ -38,35 +40,93 @@ _NAMES = st.sampled_from(
         "x",
     ]
 )
-_TEXTS = st.sampled_from([None, "", "T2_US_MIT", "/DC=ch/CN=Ann Ü/CN=proxy", "crab3", "\ud800", "z" * 1100])
+_TEXTS = st.sampled_from(
+    [None, "", "T2_US_MIT", "/DC=ch/CN=Ann Ü/CN=proxy", "crab3", "\ud800", "z" * 1100]
+)
 _SECONDS = st.sampled_from(
-    [None, "", "0", "00", "5", "1.5", "1545.4455", "0.0005", "0.0015", "123456789012.9", "1234567890123",
-     "999999999999999", "9007199254740993",
-     "1.0000000000", ".5", "5.", "1e3", "-1", "nan", " 5", "5 ",
-     "9" * 30, "0.1234567891", "0.30000000000000004", "1e306", "1e400", "1e-400", "5.e0", ".e1", ".", "1.5e", "1e+",
-     "9223372036854775.8", "9223372036854775.7", "1." + "0" * 38, "1." + "0" * 39, "1.5 ", "1.5\0", "1.5e3x", "1.5.5",
-     "4503599627370.4975", "2.675", "1.005"]
-)  # fmt: skip
+    [
+        None,
+        "",
+        "0",
+        "00",
+        "5",
+        "1.5",
+        "1545.4455",
+        "0.0005",
+        "0.0015",
+        "123456789012.9",
+        "1234567890123",
+        "999999999999999",
+        "9007199254740993",
+        "1.0000000000",
+        ".5",
+        "5.",
+        "1e3",
+        "-1",
+        "nan",
+        " 5",
+        "5 ",
+        "9" * 30,
+        "0.1234567891",
+        "0.30000000000000004",
+        "1e306",
+        "1e400",
+        "1e-400",
+        "5.e0",
+        ".e1",
+        ".",
+        "1.5e",
+        "1e+",
+        "9223372036854775.8",
+        "9223372036854775.7",
+        "1." + "0" * 38,
+        "1." + "0" * 39,
+        "1.5 ",
+        "1.5\0",
+        "1.5e3x",
+        "1.5.5",
+        "4503599627370.4975",
+        "2.675",
+        "1.005",
+    ]
+)
 _LONGS = st.sampled_from([None, 0, 1, -1, 2**31 - 1, 2**63 - 1, -(2**63)])
 _PLAIN: dict[str, Any] = {
-    "null": st.none(), "boolean": st.booleans(), "int": st.integers(-(2**31), 2**31 - 1),
-    "bytes": st.binary(max_size=9), "long": st.integers(-(2**63), 2**63 - 1), "double": st.floats(),
-    "float": st.floats(width=32), "string": st.text(max_size=9),
-}  # fmt: skip
+    "null": st.none(),
+    "boolean": st.booleans(),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "bytes": st.binary(max_size=9),
+    "long": st.integers(-(2**63), 2**63 - 1),
+    "double": st.floats(),
+    "float": st.floats(width=32),
+    "string": st.text(max_size=9),
+}
 NEEDED: dict[str, dict[str, Any]] = {
     "crab": {
-        "FileName": _NAMES, "SiteName": _TEXTS, "GridName": _TEXTS, "SubmissionTool": _TEXTS, "WrapCPU": _SECONDS,
+        "FileName": _NAMES,
+        "SiteName": _TEXTS,
+        "GridName": _TEXTS,
+        "SubmissionTool": _TEXTS,
+        "WrapCPU": _SECONDS,
         "WrapWC": _SECONDS,
     },
     "cmssw": {
-        "FILE_LFN": _NAMES, "USER_DN": _TEXTS, "APP_INFO": _TEXTS, "SITE_NAME": _TEXTS, "READ_BYTES_AT_CLOSE": _LONGS,
+        "FILE_LFN": _NAMES,
+        "USER_DN": _TEXTS,
+        "APP_INFO": _TEXTS,
+        "SITE_NAME": _TEXTS,
+        "READ_BYTES_AT_CLOSE": _LONGS,
         "READ_BYTES": _LONGS,
     },
-}  # fmt: skip
+}
 
 
 def decoder_of(stream: str) -> Any:
-    return CrabDecoder(DAY, APPS) if stream == "crab" else load_decoder("cmssw", "avro")(DAY, APPS, "avro")
+    return (
+        CrabDecoder(DAY, APPS)
+        if stream == "crab"
+        else load_decoder("cmssw", "avro")(DAY, APPS, "avro")
+    )
 
 
 def usual(field: str) -> str:
@@ -81,7 +141,11 @@ def files(draw: st.DrawFn) -> tuple[str, dict[str, Any], list[dict[str, Any]], s
     values: dict[str, Any] = {}
     for name, some in NEEDED[stream].items():
         # Mostly as it should be; sometimes another type, or not there.
-        kind = draw(st.sampled_from([usual(name)] * 8 + ["bytes", "int", "double", "boolean", "float", "null", ""]))
+        kind = draw(
+            st.sampled_from(
+                [usual(name)] * 8 + ["bytes", "int", "double", "boolean", "float", "null", ""]
+            )
+        )
         if kind or name in ("FileName", "FILE_LFN"):
             kinds[name] = [kind or "string"]
             values[name] = some if kind == usual(name) else _PLAIN[kind or "string"]
@@ -124,8 +188,15 @@ def counted(stream: str, content: bytes) -> tuple[Any, ...]:
         given_ = [column if column is not None else [None] * len(batch.lfns) for column in columns]
         groups = [decoder.groups[number] for number in batch.groups]
         accesses.update(zip(batch.lfns, groups, *given_, strict=True))
-    malformed = sorted((one.position, one.reason, one.raw) for batch in batches for one in batch.malformed)
-    return sum(batch.read for batch in batches), sum(batch.no_lfn for batch in batches), accesses, malformed
+    malformed = sorted(
+        (one.position, one.reason, one.raw) for batch in batches for one in batch.malformed
+    )
+    return (
+        sum(batch.read for batch in batches),
+        sum(batch.no_lfn for batch in batches),
+        accesses,
+        malformed,
+    )
 
 
 @settings(deadline=None, max_examples=400)
@@ -192,9 +263,19 @@ def test_no_bytes_break_it(block: bytes, count: int) -> None:
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])
 def test_a_flipped_byte_anywhere_is_read_as_without_compiled_code_or_refused(codec: str) -> None:
-    texts = {"SiteName": "T2_X", "GridName": "Ann", "SubmissionTool": "crab3", "WrapCPU": "1.5", "WrapWC": "2"}
+    texts = {
+        "SiteName": "T2_X",
+        "GridName": "Ann",
+        "SubmissionTool": "crab3",
+        "WrapCPU": "1.5",
+        "WrapWC": "2",
+    }
     rows = [{"FileName": f"/store/{number}", **texts} for number in range(4)]
-    schema = {"type": "record", "name": "r", "fields": [{"name": name, "type": ["null", "string"]} for name in rows[0]]}
+    schema = {
+        "type": "record",
+        "name": "r",
+        "fields": [{"name": name, "type": ["null", "string"]} for name in rows[0]],
+    }
     content = bytearray(written(schema, rows, codec))
     begin = bytes(content).index(b"avro.schema")
     for at in range(begin, len(content)):

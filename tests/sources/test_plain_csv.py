@@ -17,7 +17,11 @@ from cmsspark.sources.formats import sqoop_csv
 from cmsspark.sources.formats.plain_csv import split_columns
 from cmsspark.sources.formats.sqoop_csv import read_table
 
-TABLE = Table("T", "", tuple(Column(name, kind) for name, kind in (("a", "long"), ("b", "string"), ("c", "long"))))
+TABLE = Table(
+    "T",
+    "",
+    tuple(Column(name, kind) for name, kind in (("a", "long"), ("b", "string"), ("c", "long"))),
+)
 WANTED = [(1, True), (2, False)]
 
 
@@ -30,14 +34,45 @@ def read(text: bytes, columns: Sequence[str]) -> list[dict[str, Any]] | str:
 
 
 _FIELDS = st.sampled_from(
-    [b"1", b"0", b"007", b"-5", b"+5", b" 5", b"1.0", b"1.5", b"1e3", b"", b"null", b"NULL", b"nul", b"/store/a",
-     b"text", b"9223372036854775807", b"9223372036854775808", b"999999999999999999", b"1000000000000000000",
-     b'"q"', b'"q,"', b'"',
-     b"\\,", b"\\\\", b"\\n", b"\r", b"\0", b"\xc3\xa9", b"\xff", b"\xef\xbb\xbf", b"x" * 300]
-)  # fmt: skip
+    [
+        b"1",
+        b"0",
+        b"007",
+        b"-5",
+        b"+5",
+        b" 5",
+        b"1.0",
+        b"1.5",
+        b"1e3",
+        b"",
+        b"null",
+        b"NULL",
+        b"nul",
+        b"/store/a",
+        b"text",
+        b"9223372036854775807",
+        b"9223372036854775808",
+        b"999999999999999999",
+        b"1000000000000000000",
+        b'"q"',
+        b'"q,"',
+        b'"',
+        b"\\,",
+        b"\\\\",
+        b"\\n",
+        b"\r",
+        b"\0",
+        b"\xc3\xa9",
+        b"\xff",
+        b"\xef\xbb\xbf",
+        b"x" * 300,
+    ]
+)
 _PLAIN = st.sampled_from([b"1", b"22", b"null", b"/store/a", b"", b"\xc3\xa9"])
 _LINES = st.lists(st.one_of(_PLAIN, _FIELDS), min_size=1, max_size=5).map(b",".join)
-_GOOD = st.tuples(st.sampled_from([b"1", b"null"]), _FIELDS, st.sampled_from([b"7", b"null", b"12"])).map(b",".join)
+_GOOD = st.tuples(
+    st.sampled_from([b"1", b"null"]), _FIELDS, st.sampled_from([b"7", b"null", b"12"])
+).map(b",".join)
 _ENDS = st.sampled_from([b"\n", b"\r\n", b"\n\n"])
 
 
@@ -77,7 +112,9 @@ def test_refusal_in_a_later_piece_repeats_no_row(monkeypatch: pytest.MonkeyPatch
     for quoted in (100, 20_000, 29_999):
         lines[quoted] = b'%d,"/store/%d",%d' % (quoted, quoted, quoted)
     rows = read(b"\n".join(lines) + b"\n", ["a", "b", "c"])
-    assert rows == [{"a": number, "b": f"/store/{number}", "c": number} for number in range(30_000)]
+    assert rows == [
+        {"a": number, "b": f"/store/{number}", "c": number} for number in range(30_000)
+    ]
 
 
 def test_columns_come_as_arrow_has_them() -> None:
@@ -89,7 +126,11 @@ def test_columns_come_as_arrow_has_them() -> None:
         [0, 1, 1, 1],
         b"x",
     )
-    assert (numbers[0], numbers[1], np.frombuffer(numbers[2], np.int64).tolist()) == (b"\1\0\1", 1, [2, 0, 18])
+    assert (numbers[0], numbers[1], np.frombuffer(numbers[2], np.int64).tolist()) == (
+        b"\1\0\1",
+        1,
+        [2, 0, 18],
+    )
 
 
 DOUBLES = Table("D", "", (Column("a", "long"), Column("b", "double")))
@@ -99,7 +140,23 @@ _DOUBLES = st.one_of(
     st.decimals(min_value=0, max_value=10**9, places=3).map(str),
     st.from_regex(r"[0-9]{0,17}\.?[0-9]{0,3}([eE][-+]?[0-9]{0,3})?", fullmatch=True),
     st.sampled_from(
-        ["null", "", "-1", "-0.0", "+1", " 1", "1.", ".5", "1e", "1e+", "1E22", "1E23", "1e-22", "nan", "inf"]
+        [
+            "null",
+            "",
+            "-1",
+            "-0.0",
+            "+1",
+            " 1",
+            "1.",
+            ".5",
+            "1e",
+            "1e+",
+            "1E22",
+            "1E23",
+            "1e-22",
+            "nan",
+            "inf",
+        ]
     ),
 )
 
@@ -113,7 +170,9 @@ def test_with_compiled_code_and_without_it_a_double_is_the_same(numbers: list[st
     def rows() -> list[Any] | str:
         try:
             return [
-                row for piece in read_table(io.BytesIO(text), DOUBLES, ["b"], "f") for row in piece["b"].to_pylist()
+                row
+                for piece in read_table(io.BytesIO(text), DOUBLES, ["b"], "f")
+                for row in piece["b"].to_pylist()
             ]
         except DataError as error:
             return str(error)
@@ -125,14 +184,22 @@ def test_with_compiled_code_and_without_it_a_double_is_the_same(numbers: list[st
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [(b"1", 1.0), (b"1.69519079E9", 1695190790.0), (b"0.1", 0.1), (b"5e-1", 0.5)]
+    ("text", "number"),
+    [(b"1", 1.0), (b"1.69519079E9", 1695190790.0), (b"0.1", 0.1), (b"5e-1", 0.5)],
 )
 def test_plain_doubles_are_read_by_compiled_code(text: bytes, number: float) -> None:
     rows, ((flags, nulls, numbers),) = split_columns(text + b"\nnull\n", 1, [(0, 2)])
-    assert (rows, flags, nulls, np.frombuffer(numbers, np.float64).tolist()) == (2, b"\1\0", 1, [number, 0.0])
+    assert (rows, flags, nulls, np.frombuffer(numbers, np.float64).tolist()) == (
+        2,
+        b"\1\0",
+        1,
+        [number, 0.0],
+    )
 
 
-@pytest.mark.parametrize("text", [b"-1", b"1.", b".5", b"1e", b"1e23", b"1e100", b"1234567890123456", b"nan", b"x"])
+@pytest.mark.parametrize(
+    "text", [b"-1", b"1.", b".5", b"1e", b"1e23", b"1e100", b"1234567890123456", b"nan", b"x"]
+)
 def test_doubles_that_need_care_are_left_to_other_ways(text: bytes) -> None:
     assert split_columns(text + b"\n1\n", 1, [(0, 2)]) is None
 

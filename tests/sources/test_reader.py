@@ -30,7 +30,13 @@ IN_DESY = Group("T2_DE_DESY", "crab", PERSON, Remote.BY_REPLICA)
 
 #: example → stream, form, schema, what it must become
 WANTED: dict[str, tuple[str, str, str, Group, str | None]] = {
-    "aaa-enr": ("aaa", "enr", "aaa/enr", Group("T2_CH_CERN", "crab", PERSON, Remote.YES, "T1_US_FNAL"), None),
+    "aaa-enr": (
+        "aaa",
+        "enr",
+        "aaa/enr",
+        Group("T2_CH_CERN", "crab", PERSON, Remote.YES, "T1_US_FNAL"),
+        None,
+    ),
     "aaa-raw": ("aaa", "raw", "aaa/raw", Group("unknown", "crab", PERSON, Remote.UNKNOWN), None),
     "eos-g1": ("eos", "eos", "eos/g1", AT_CERN, "G1"),
     "eos-g2-prefixed": ("eos", "eos", "eos/g2", AT_CERN, "G2"),
@@ -64,10 +70,15 @@ def content(name: str, count: int = 1) -> bytes:
 def test_lines_that_spark_has_read_have_the_limit_too() -> None:
     reader = Reader("aaa", "raw", DAY, 2_000_000)
     good = b'{"data":{"file_lfn":"/store/a"}}\n'
-    batch = reader.chunk(good + b"x" * 2_000_001 + b"\n" + good + b"{" + b" " * 1_999_998 + b"}\n", "f")
+    batch = reader.chunk(
+        good + b"x" * 2_000_001 + b"\n" + good + b"{" + b" " * 1_999_998 + b"}\n", "f"
+    )
     assert batch.read == 4
     kept = [(one.position, one.reason, one.whole_size) for one in batch.malformed]
-    assert kept == [(2, "a line of more than 2000000 bytes", 2_000_001), (4, "data: missing", 2_000_000)]
+    assert kept == [
+        (2, "a line of more than 2000000 bytes", 2_000_001),
+        (4, "data: missing", 2_000_000),
+    ]
 
 
 def test_every_source_and_generation_has_an_example() -> None:
@@ -82,10 +93,20 @@ def test_an_example_becomes_its_access(name: str) -> None:
     assert batch.lfns == [LFN] * 3
     assert [reader.groups[number] for number in batch.groups] == [group] * 3
     if stream == "crab":
-        assert (batch.read_bytes, batch.cpu_ms, batch.wall_ms) == (None, [3_204_750] * 3, [3_600_000] * 3)
+        assert (batch.read_bytes, batch.cpu_ms, batch.wall_ms) == (
+            None,
+            [3_204_750] * 3,
+            [3_600_000] * 3,
+        )
     else:
         assert (batch.read_bytes, batch.cpu_ms, batch.wall_ms) == ([READ] * 3, None, None)
-    assert (batch.read, batch.write_only, batch.no_lfn, batch.out_of_day, batch.malformed) == (3, 0, 0, {}, [])
+    assert (batch.read, batch.write_only, batch.no_lfn, batch.out_of_day, batch.malformed) == (
+        3,
+        0,
+        0,
+        {},
+        [],
+    )
     assert batch.generations == ({generation: 3} if generation else {})
 
 
@@ -93,7 +114,9 @@ def test_an_example_becomes_its_access(name: str) -> None:
 def test_an_example_has_the_fields_of_its_schema(name: str) -> None:
     record = example(name)
     columns = [column for column in input_table(WANTED[name][2]).columns if column.feeds]
-    names = set(record) if "data" not in record else {f"metadata.{key}" for key in record["metadata"]}
+    names = (
+        set(record) if "data" not in record else {f"metadata.{key}" for key in record["metadata"]}
+    )
     if name == "eos-g1":
         names |= {part.partition("=")[0] for part in record["data"].split("&")}
     elif "data" in record:
@@ -116,7 +139,9 @@ def test_an_example_of_another_day_is_out_of_it(name: str) -> None:
 def test_lines_that_something_else_has_read_and_gzip_give_the_same(name: str) -> None:
     stream, form, *_ = WANTED[name]
     whole = Reader(stream, form, DAY).chunk(content(name, 2), "part-0")
-    (packed,) = Reader(stream, form, DAY).file(io.BytesIO(gzip.compress(content(name, 2))), "part-0.gz")
+    (packed,) = Reader(stream, form, DAY).file(
+        io.BytesIO(gzip.compress(content(name, 2))), "part-0.gz"
+    )
     assert whole.unpack() == packed.unpack()
 
 
@@ -131,7 +156,11 @@ def test_all_generations_of_eos_may_lie_in_one_file() -> None:
 
 def test_groups_are_numbered_once_for_all_files_of_a_task() -> None:
     reader = Reader("aaa", "enr", DAY)
-    batches = [batch.unpack() for _ in range(2) for batch in reader.file(io.BytesIO(content("aaa-enr")), "part-0")]
+    batches = [
+        batch.unpack()
+        for _ in range(2)
+        for batch in reader.file(io.BytesIO(content("aaa-enr")), "part-0")
+    ]
     assert [batch.groups for batch in batches] == [[0], [0]]
     assert len(reader.groups) == 1
 

@@ -25,8 +25,11 @@ SCHEMA = RecordSchema(
 def test_fields_are_those_that_feed_an_attribute_under_names_of_their_own() -> None:
     names = [(field.attribute, field.key) for field in SCHEMA.fields]
     assert names == [
-        ("lfn", "name"), ("read_bytes", "read"), ("read_bytes_2", "read_at_close"), ("write_bytes", "written"),
-    ]  # fmt: skip
+        ("lfn", "name"),
+        ("read_bytes", "read"),
+        ("read_bytes_2", "read_at_close"),
+        ("write_bytes", "written"),
+    ]
     assert SCHEMA.keys("read_bytes", "lfn", "site") == ("read", "read_at_close", "name")
 
 

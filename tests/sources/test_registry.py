@@ -43,7 +43,11 @@ def test_the_streams_and_what_they_need() -> None:
 def test_the_places_of_a_stream_hold_its_formats_in_order_of_preference() -> None:
     places = read_yaml("etc/sources.yaml")
     assert {role for role in places.pop("epochs")} >= {kind.role for kind in DUMPS.values()} - {""}
-    assert [source for source in places if source not in DUMPS] == [*STREAMS, "wmarchive", "xcache"]
+    assert [source for source in places if source not in DUMPS] == [
+        *STREAMS,
+        "wmarchive",
+        "xcache",
+    ]
     assert [source for source in places if source in DUMPS] == list(DUMPS)
     for stream in STREAMS_BY_NAME.values():
         forms = dict.fromkeys(place["form"] for place in places[stream.name].values())
@@ -57,7 +61,10 @@ def test_every_format_has_a_decoder_and_a_schema_that_names_the_file() -> None:
             versions = load_versions(stream.name, format_.name).by_name
             wanted = "site" if stream.counts_jobs else "lfn"
             assert wanted in {
-                column.feeds for schema in versions.values() for column in schema.needed if column.is_required
+                column.feeds
+                for schema in versions.values()
+                for column in schema.needed
+                if column.is_required
             }
             for version, schema in versions.items():
                 assert schema.needed == load_needed(stream.name, version) != ()
@@ -74,12 +81,19 @@ def test_accesses_have_bytes_or_times_as_the_registry_says(tmp_path: Path) -> No
                 for batch in map(AccessBatch.unpack, reader.file(opened, file.path)):
                     assert batch.lfns
                     assert (batch.read_bytes is not None) == stream.has_bytes
-                    assert (batch.cpu_ms is not None) == (batch.wall_ms is not None) == stream.has_times
+                    assert (
+                        (batch.cpu_ms is not None)
+                        == (batch.wall_ms is not None)
+                        == stream.has_times
+                    )
 
 
 def test_every_table_of_a_dump_has_a_schema() -> None:
     for kind in DUMPS.values():
-        listed = {entry.name.removesuffix(".yaml") for entry in resource(f"schemas/inputs/{kind.name}").iterdir()}
+        listed = {
+            entry.name.removesuffix(".yaml")
+            for entry in resource(f"schemas/inputs/{kind.name}").iterdir()
+        }
         assert listed == set(kind.tables) >= set(kind.for_streams)
 
 
@@ -98,7 +112,13 @@ def test_a_stream_or_format_that_is_not_there_is_answered_with_those_that_are() 
 
 
 def test_a_stream_is_expected_from_its_first_day_up_to_the_day_after_its_last() -> None:
-    stream = Stream("toy", "toys", (Format("json", "nowhere:Nothing"),), since=DAY, until=DAY + timedelta(days=2))
+    stream = Stream(
+        "toy",
+        "toys",
+        (Format("json", "nowhere:Nothing"),),
+        since=DAY,
+        until=DAY + timedelta(days=2),
+    )
     days = [DAY + timedelta(days=offset) for offset in (-1, 0, 1, 2)]
     assert [stream.covers(day) for day in days] == [False, True, True, False]
     assert streams_of_day(DAY) == STREAMS

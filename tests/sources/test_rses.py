@@ -29,14 +29,18 @@ from cmsspark.sources.rses import Rse, Rses, load_sites, make_rse
         ("T2_X_Export", "UNKNOWN", "T2_X_Export", "disk"),
     ],
 )
-def test_one_purpose_and_one_storage_are_cut(name: str, rse_type: str | None, site: str, kind: str) -> None:
+def test_one_purpose_and_one_storage_are_cut(
+    name: str, rse_type: str | None, site: str, kind: str
+) -> None:
     assert make_rse(name, rse_type, {}) == Rse(name, site, kind)
 
 
 @pytest.mark.parametrize("name", ["T2_X_Test", "T2_X_test", "T1_Y_Disk_Temp", "T1_Y_Tape_MOCK"])
 def test_elements_for_tests_are_ignored(name: str) -> None:
     assert make_rse(name, "DISK", {}) is None
-    assert make_rse(name, "DISK", {name: "T2_X"}) == Rse(name, "T2_X", "disk"), "an exception comes first"
+    assert make_rse(name, "DISK", {name: "T2_X"}) == Rse(name, "T2_X", "disk"), (
+        "an exception comes first"
+    )
 
 
 def test_deleted_elements_are_unknown_and_those_of_one_name_are_one() -> None:
@@ -65,7 +69,9 @@ def test_deleted_elements_are_unknown_and_those_of_one_name_are_one() -> None:
         ("sites:\n  A: ''\n", 2, "is a site"),
     ],
 )
-def test_a_wrong_file_of_exceptions_is_named_with_its_line(tmp_path: Path, text: str, line: int, wanted: str) -> None:
+def test_a_wrong_file_of_exceptions_is_named_with_its_line(
+    tmp_path: Path, text: str, line: int, wanted: str
+) -> None:
     file = tmp_path / "rses.yaml"
     file.write_text(text)
     with pytest.raises(SettingsError, match=wanted) as told:

@@ -1,4 +1,6 @@
-"""The sample of a task: new fields with examples that name nobody, and the types of the needed ones."""
+"""The sample of a task: new fields with examples that name nobody, and the types of the
+needed ones.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,24 @@ DAY = date(2019, 6, 15)
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def notes(content: bytes, stream: str = "aaa", form: str = "enr") -> list[tuple[str, int, dict[str, Any]]]:
+def notes(
+    content: bytes, stream: str = "aaa", form: str = "enr"
+) -> list[tuple[str, int, dict[str, Any]]]:
     reader = Reader(stream, form, DAY)
     list(reader.file(io.BytesIO(content), "part-0"))
-    return [(name, count, json.loads(detail)) for kind, name, count, detail in reader.notes() if kind == "sample"]
+    return [
+        (name, count, json.loads(detail))
+        for kind, name, count, detail in reader.notes()
+        if kind == "sample"
+    ]
 
 
 def new(content: bytes, stream: str = "aaa", form: str = "enr") -> dict[str, str]:
-    return {told["field"]: told["example"] for name, _, told in notes(content, stream, form) if name == "new"}
+    return {
+        told["field"]: told["example"]
+        for name, _, told in notes(content, stream, form)
+        if name == "new"
+    }
 
 
 def types(content: bytes, field: str, stream: str = "aaa", form: str = "enr") -> dict[str, int]:
@@ -54,7 +66,16 @@ def test_the_examples_of_all_sources_have_no_new_fields(path: Path) -> None:
 
 def test_new_fields_are_reported_with_examples_that_hold_no_text() -> None:
     secret = "Alice Secret"
-    content = aaa({"text": secret, "number": 7, "flag": True, "list": [secret], "map": {secret: 1}, "none": None})
+    content = aaa(
+        {
+            "text": secret,
+            "number": 7,
+            "flag": True,
+            "list": [secret],
+            "map": {secret: 1},
+            "none": None,
+        }
+    )
     assert new(content + b"\n") == {
         "data.text": "text of 12 characters",
         "data.number": "number 7",
@@ -76,7 +97,13 @@ def test_new_fields_are_found_beside_data_and_in_metadata_and_in_g1s_text() -> N
 
 
 def test_needed_fields_are_reported_with_their_types_and_where_they_are_missing() -> None:
-    lines = [aaa(), aaa({"user_dn": None}), aaa({"user_dn": ABSENT}), aaa({"user_dn": 5}), aaa({"user_dn": {}})]
+    lines = [
+        aaa(),
+        aaa({"user_dn": None}),
+        aaa({"user_dn": ABSENT}),
+        aaa({"user_dn": 5}),
+        aaa({"user_dn": {}}),
+    ]
     found = types(b"\n".join(lines) + b"\n", "data.user_dn")
     assert found == {"text": 1, "null": 1, "": 1, "whole number": 1, "object": 1}
     assert types(b"\n".join(lines) + b"\n", "") == {"records": 5}
@@ -100,7 +127,11 @@ def test_a_sample_is_small_however_many_records_and_files_there_are() -> None:
     reader = Reader("cmssw", "json", DAY)
     for _ in range(50):
         list(reader.file(io.BytesIO(gzip.compress((cmssw() + b"\n") * 150)), "part-0"))
-    samples = [(count, json.loads(detail)) for kind, _, count, detail in reader.notes() if kind == "sample"]
+    samples = [
+        (count, json.loads(detail))
+        for kind, _, count, detail in reader.notes()
+        if kind == "sample"
+    ]
     (looked,) = [count for count, told in samples if told["field"] == ""]
     assert sample.OF_TASK <= looked <= sample.OF_TASK + 50 + 50 * 150 // sample.ONE_IN
 

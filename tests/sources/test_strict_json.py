@@ -11,11 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmsspark.sources.formats.strict_json import last, parse_object
-from cmsspark.sources.values import MAX_LONG, Malformed, Nested, Number, integer, long, long_text, text
+from cmsspark.sources.values import (
+    MAX_LONG,
+    Malformed,
+    Nested,
+    Number,
+    integer,
+    long,
+    long_text,
+    text,
+)
 
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 
@@ -23,7 +38,9 @@ _JSON = st.recursive(
 def plain(value: Any, depth: int) -> Any:
     """What ``json`` reads, in the form of ``parse_object``."""
     if isinstance(value, dict):
-        return Nested if depth > 2 else {key: [plain(one, depth + 1)] for key, one in value.items()}
+        return (
+            Nested if depth > 2 else {key: [plain(one, depth + 1)] for key, one in value.items()}
+        )
     if isinstance(value, list):
         return Nested
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -40,9 +57,17 @@ def described(value: Any) -> Any:
 
 
 @settings(deadline=None)
-@given(st.dictionaries(st.text(max_size=4), _JSON, max_size=4), st.booleans(), st.sampled_from([None, 0, 1]))
-def test_what_json_writes_is_read(record: dict[str, Any], ascii_only: bool, indent: int | None) -> None:
-    line = json.dumps(record, ensure_ascii=ascii_only, indent=indent).encode("utf-8", "surrogatepass")
+@given(
+    st.dictionaries(st.text(max_size=4), _JSON, max_size=4),
+    st.booleans(),
+    st.sampled_from([None, 0, 1]),
+)
+def test_what_json_writes_is_read(
+    record: dict[str, Any], ascii_only: bool, indent: int | None
+) -> None:
+    line = json.dumps(record, ensure_ascii=ascii_only, indent=indent).encode(
+        "utf-8", "surrogatepass"
+    )
     assert described(parse_object(line)) == plain(record, 1)
 
 
@@ -67,18 +92,64 @@ def test_it_accepts_what_json_accepts_and_nothing_else(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"", b" ", b"null", b"[]", b'"x"', b"5", b"{", b"}", b"{}{}", b"{} x", b"{},", b"{]", b'{"a"}', b'{"a":}',
+        b"",
+        b" ",
+        b"null",
+        b"[]",
+        b'"x"',
+        b"5",
+        b"{",
+        b"}",
+        b"{}{}",
+        b"{} x",
+        b"{},",
+        b"{]",
+        b'{"a"}',
+        b'{"a":}',
         b'{"a":1,}',
-        b"{,}", b'{,"a":1}', b'{"a":1 "b":2}', b'{"a" 1}', b'{a:1}', b"{'a':1}", b'{"a":01}', b'{"a":+1}', b'{"a":.5}',
-        b'{"a":1.}', b'{"a":1e}', b'{"a":-}', b'{"a":NaN}', b'{"a":Infinity}', b'{"a":True}', b'{"a":nul}',
+        b"{,}",
+        b'{,"a":1}',
+        b'{"a":1 "b":2}',
+        b'{"a" 1}',
+        b"{a:1}",
+        b"{'a':1}",
+        b'{"a":01}',
+        b'{"a":+1}',
+        b'{"a":.5}',
+        b'{"a":1.}',
+        b'{"a":1e}',
+        b'{"a":-}',
+        b'{"a":NaN}',
+        b'{"a":Infinity}',
+        b'{"a":True}',
+        b'{"a":nul}',
         b'{"a":"\x00"}',
-        b'{"a":"\t"}', b'{"a":"\\x"}', b'{"a":"\\u12"}', b'{"a":"', b'{"a":[1,]}', b'{"a":[,1]}', b'{"a":[1 2]}',
+        b'{"a":"\t"}',
+        b'{"a":"\\x"}',
+        b'{"a":"\\u12"}',
+        b'{"a":"',
+        b'{"a":[1,]}',
+        b'{"a":[,1]}',
+        b'{"a":[1 2]}',
         b'{"a":[1}',
-        b'{"a":{"b":1}', b'{"a":1}}', b"\xef\xbb\xbf{}", b'{"a":1}\x00', b"\x0b{}", b'{"a":1,,"b":2}', b'{"a"::1}',
+        b'{"a":{"b":1}',
+        b'{"a":1}}',
+        b"\xef\xbb\xbf{}",
+        b'{"a":1}\x00',
+        b"\x0b{}",
+        b'{"a":1,,"b":2}',
+        b'{"a"::1}',
         b"{}\xa0",
-        b"// x\n{}", b'{"a":1;}', b'{1:2}', b'{"a":"b":1}', b'{"a":1:2}', b'{"a":tru e}', b'{"a":--1}', b'{"a":0x1}',
+        b"// x\n{}",
+        b'{"a":1;}',
+        b"{1:2}",
+        b'{"a":"b":1}',
+        b'{"a":1:2}',
+        b'{"a":tru e}',
+        b'{"a":--1}',
+        b'{"a":0x1}',
     ],
-)  # fmt: skip
+)
 def test_what_is_no_single_object_is_malformed(line: bytes) -> None:
     with pytest.raises(Malformed):
         parse_object(line)
@@ -86,7 +157,16 @@ def test_what_is_no_single_object_is_malformed(line: bytes) -> None:
 
 def test_depth_does_not_matter() -> None:
     deep = 50_000
-    found = parse_object(b'{"a":' + b"[" * deep + b"]" * deep + b',"b":' + b'{"x":' * deep + b"1" + b"}" * deep + b"}")
+    found = parse_object(
+        b'{"a":'
+        + b"[" * deep
+        + b"]" * deep
+        + b',"b":'
+        + b'{"x":' * deep
+        + b"1"
+        + b"}" * deep
+        + b"}"
+    )
     assert isinstance(found["a"][0], Nested)
     assert isinstance(found["b"][0]["x"][0], Nested)
     with pytest.raises(Malformed):
@@ -103,7 +183,9 @@ def test_a_repeated_key_keeps_all_its_values() -> None:
 
 
 def test_text_that_is_no_unicode_is_malformed_only_where_it_is_needed() -> None:
-    found = parse_object(b'{"a":"\xff","b":"\\ud800","c":"\\ud83d\\ude00","d":"\xed\xa0\x80","e":"\\udc00\\ud800"}')
+    found = parse_object(
+        b'{"a":"\xff","b":"\\ud800","c":"\\ud83d\\ude00","d":"\xed\xa0\x80","e":"\\udc00\\ud800"}'
+    )
     assert text(found["c"][0], "c") == "😀"
     for key in "abde":
         with pytest.raises(Malformed, match=f"{key}: text is not valid UTF-8"):
@@ -111,10 +193,30 @@ def test_text_that_is_no_unicode_is_malformed_only_where_it_is_needed() -> None:
 
 
 GOOD = {
-    "0": 0, "-0": 0, "-0.0": 0, "0e5": 0, "7": 7, "7.0": 7, "70e-1": 7, "1e3": 1000, "1E+3": 1000, "1.5e1": 15,
+    "0": 0,
+    "-0": 0,
+    "-0.0": 0,
+    "0e5": 0,
+    "7": 7,
+    "7.0": 7,
+    "70e-1": 7,
+    "1e3": 1000,
+    "1E+3": 1000,
+    "1.5e1": 15,
     str(MAX_LONG): MAX_LONG,
-}  # fmt: skip
-BAD = ("-1", "1.5", "1e-1", str(MAX_LONG + 1), "9" * 500, "1e400", "-1e400", "-0.5", "1e19", "9" * 5000)
+}
+BAD = (
+    "-1",
+    "1.5",
+    "1e-1",
+    str(MAX_LONG + 1),
+    "9" * 500,
+    "1e400",
+    "-1e400",
+    "-0.5",
+    "1e19",
+    "9" * 5000,
+)
 
 
 @pytest.mark.parametrize("number", GOOD)
@@ -138,7 +240,9 @@ def test_what_is_no_number_is_malformed(value: Any) -> None:
         long(value, "x")
 
 
-@pytest.mark.parametrize("value", ["x", " 5", "5 ", "+5", "1_0", "0x5", "nan", "inf", "٥", "5,0", "-", ".", "1e", "\0"])
+@pytest.mark.parametrize(
+    "value", ["x", " 5", "5 ", "+5", "1_0", "0x5", "nan", "inf", "٥", "5,0", "-", ".", "1e", "\0"]
+)
 def test_text_that_is_no_number_is_malformed(value: str) -> None:
     with pytest.raises(Malformed):
         long_text(value, "x")
@@ -160,7 +264,12 @@ def test_null_is_null_and_so_is_an_empty_text_where_numbers_are_text() -> None:
 
 
 def test_a_reason_never_holds_a_value() -> None:
-    for check, value in ((text, Number("12345")), (long, "12345"), (long_text, "12345x"), (long, Number("-12345"))):
+    for check, value in (
+        (text, Number("12345")),
+        (long, "12345"),
+        (long_text, "12345x"),
+        (long, Number("-12345")),
+    ):
         with pytest.raises(Malformed) as error:
             check(value, "data.x")
         assert "12345" not in str(error.value)

@@ -17,7 +17,17 @@ from cmsspark.counting.catalogue import name_hash
 from cmsspark.sources.formats import fast_json
 from cmsspark.sources.formats.line_template import LineTemplate, learn
 from tests.sources import json_records
-from tests.sources.both_ways import SHORT, VALUE, Both, damaged, decoder_of, examples, needs_compiled, rekeyed, revalued
+from tests.sources.both_ways import (
+    SHORT,
+    VALUE,
+    Both,
+    damaged,
+    decoder_of,
+    examples,
+    needs_compiled,
+    rekeyed,
+    revalued,
+)
 from tests.sources.test_decoders import DECODERS
 
 pytestmark = needs_compiled
@@ -26,7 +36,8 @@ every_decoder = pytest.mark.parametrize("name", DECODERS)
 
 
 def _check(form: str, lines: list[bytes]) -> tuple[int, int]:
-    """Both ways read the lines alike: those that have the shape of the form's, and those that give one themselves.
+    """Both ways read the lines alike: those that have the shape of the form's, and
+    those that give one themselves.
 
     How many were taken by compiled code, of either.
     """
@@ -72,10 +83,18 @@ def test_values_of_every_length_are_judged_alike(form: str) -> None:
     lengths = range(1, 36)
     digits = [b"9876543210" * 4, b"1.0" + b"5" * 40, b"-" + b"8" * 40]
     values = [text[:length] for text in digits for length in lengths]
-    values += [number[:-1] + end for number in values[7:20] for end in (b":", b"/", b"\xc2\xb2", b"\xff", b"\x00")]
+    values += [
+        number[:-1] + end
+        for number in values[7:20]
+        for end in (b":", b"/", b"\xc2\xb2", b"\xff", b"\x00")
+    ]
     values += [b'"' + b"t" * length + end for length in lengths for end in (b'"', b'\\""', b"")]
     line = SHORT[form]
-    lines = [line[: value.start()] + new + line[value.end() :] for value in VALUE.finditer(line) for new in values]
+    lines = [
+        line[: value.start()] + new + line[value.end() :]
+        for value in VALUE.finditer(line)
+        for new in values
+    ]
     lines += [line[: value.start()] + new for value in VALUE.finditer(line) for new in values]
     both = Both(decoder_of(form), [line])
     both.learn_no_more()
@@ -94,7 +113,9 @@ def test_every_cut_of_a_line_is_judged_alike(form: str) -> None:
     line = SHORT[form]
     both = Both(decoder_of(form), [line])
     both.learn_no_more()
-    both.each([line[:end] for end in range(len(line))] + [line[begin:] for begin in range(len(line))], 1)
+    both.each(
+        [line[:end] for end in range(len(line))] + [line[begin:] for begin in range(len(line))], 1
+    )
 
 
 @every_decoder
@@ -117,7 +138,9 @@ def test_an_examples_line_damaged_everywhere_is_judged_alike(name: str) -> None:
         _check_learned(name, list(revalued(line)))
 
 
-@pytest.mark.parametrize("ending", [b"", b"\r", b" ", b"\t", b"\r\r", b"\x00", b"}", b"{}", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize(
+    "ending", [b"", b"\r", b" ", b"\t", b"\r\r", b"\x00", b"}", b"{}", b"\xef\xbb\xbf"]
+)
 @every_form
 def test_what_stands_around_a_line_is_judged_alike(form: str, ending: bytes) -> None:
     line = SHORT[form]
@@ -130,7 +153,9 @@ def test_what_stands_around_a_line_is_judged_alike(form: str, ending: bytes) -> 
 @every_decoder
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_generated_lines_are_judged_alike_the_first_time_and_the_second(name: str, data: st.DataObject) -> None:
+def test_generated_lines_are_judged_alike_the_first_time_and_the_second(
+    name: str, data: st.DataObject
+) -> None:
     lines = data.draw(st.lists(json_records.lines(DECODERS[name][0]), min_size=1, max_size=6))
     both = Both(name)
     for _ in range(3):
@@ -144,7 +169,9 @@ def test_known_lines_among_others_are_judged_alike(form: str, data: st.DataObjec
     name = decoder_of(form)
     stream = DECODERS[name][0]
     values = st.sampled_from(list(_REVALUED[form]))
-    line = st.one_of(values, values, st.sampled_from([SHORT[form], *examples(name)]), json_records.lines(stream))
+    line = st.one_of(
+        values, values, st.sampled_from([SHORT[form], *examples(name)]), json_records.lines(stream)
+    )
     lines = data.draw(st.lists(line, min_size=1, max_size=30))
     both = Both(name, [SHORT[form], *examples(name)])
     both.same(b"".join(one + b"\n" for one in lines), data.draw(st.integers(1, 2**40)))
@@ -157,9 +184,16 @@ _REVALUED = {form: list(revalued(line)) for form, line in SHORT.items()}
 def test_columns_hold_what_was_read_however_much_it_is() -> None:
     both = Both("aaa raw", [b'{"data":{"file_lfn":"/a","read_bytes":1}}'])
     columns = columns_of(both)
-    assert (columns.count, len(columns.hashes), len(columns.groups), len(columns.read_bytes)) == (0, 0, 0, 0)
+    assert (columns.count, len(columns.hashes), len(columns.groups), len(columns.read_bytes)) == (
+        0,
+        0,
+        0,
+        0,
+    )
     names = [b"/store/%d" % number + b"x" * (number * 7 % 300) for number in range(5000)]
-    chunk = b"".join(b'{"data":{"file_lfn":"%s","read_bytes":%d}}\n' % (name, len(name)) for name in names)
+    chunk = b"".join(
+        b'{"data":{"file_lfn":"%s","read_bytes":%d}}\n' % (name, len(name)) for name in names
+    )
     assert both.known._lines.read(chunk, columns) == (5000, b"", [])
     assert [columns.name(row) for row in range(columns.count)] == names
     assert columns.hashes.tolist() == [name_hash(name) for name in names]
@@ -178,7 +212,11 @@ def test_lines_that_are_left_are_handed_back_with_their_numbers() -> None:
     assert read(good, columns_of(both)) == (1, b"", [])
     assert read(bad, columns_of(both)) == (1, bad, [0])
     assert read(b"\n", columns_of(both)) == (1, b"\n", [0])
-    assert read(bad * 2 + good * 3 + b"x\n" + good, columns_of(both)) == (7, bad * 2 + b"x\n", [0, 1, 5])
+    assert read(bad * 2 + good * 3 + b"x\n" + good, columns_of(both)) == (
+        7,
+        bad * 2 + b"x\n",
+        [0, 1, 5],
+    )
     # What no newline ends is not read here.
     assert read(good + good[:-1], columns_of(both)) == (2, good[:-1], [1])
     assert read(b"x", columns_of(both)) == (1, b"x", [0])
@@ -220,9 +258,13 @@ def test_no_byte_is_read_before_or_behind_the_content(form: str) -> None:
     both = Both(decoder_of(form), [line])
     both.learn_no_more()
     reader = both.known._lines
-    contents = [line[:end] for end in range(len(line) + 1)] + [line[:end] + b"\n" for end in range(len(line) + 1)]
+    contents = [line[:end] for end in range(len(line) + 1)] + [
+        line[:end] + b"\n" for end in range(len(line) + 1)
+    ]
     contents += [line + b"\n" + line[:end] for end in range(len(line))]
-    contents += [one[:at] + value for one in (line,) for at in range(len(one)) for value in _ENDINGS]
+    contents += [
+        one[:at] + value for one in (line,) for at in range(len(one)) for value in _ENDINGS
+    ]
     with guarded() as place:
         for content in contents:
             for at in (0, len(place) - len(content)):
@@ -235,9 +277,22 @@ def test_no_byte_is_read_before_or_behind_the_content(form: str) -> None:
 
 
 _ENDINGS = (
-    b"n", b"nul", b"null", b"t", b"true", b"f", b"false", b"-", b"1.", b"1.0", b"1e", b"1e+", b'"', b'"file:',
+    b"n",
+    b"nul",
+    b"null",
+    b"t",
+    b"true",
+    b"f",
+    b"false",
+    b"-",
+    b"1.",
+    b"1.0",
+    b"1e",
+    b"1e+",
+    b'"',
+    b'"file:',
     b'"root://',
-)  # fmt: skip
+)
 
 
 @contextmanager

@@ -9,14 +9,28 @@ import pytest
 from cmsspark.sources import values
 
 SOURCES = Path(values.__file__).parent
-#: What only code of these rules has: prefixes of logged names, the bound of a number, a regular expression of seconds.
-MARKS = ('"root://"', '"file:"', "2**63 - 1", "2.0**63", "9223372036854775808", "_SECONDS", "_decimal_seconds")
+#: What only code of these rules has: prefixes of logged names, the bound of a number, a
+#: regular expression of seconds.
+MARKS = (
+    '"root://"',
+    '"file:"',
+    "2**63 - 1",
+    "2.0**63",
+    "9223372036854775808",
+    "_SECONDS",
+    "_decimal_seconds",
+)
 
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_the_rules_stand_in_one_place_of_each_kind(mark: str) -> None:
-    files = {file.name for file in SOURCES.iterdir() if file.suffix in (".py", ".pyx", ".pxd", ".pxi")}
-    assert {name for name in files if mark in (SOURCES / name).read_text()} <= {"values.py", "values.pxd"}
+    files = {
+        file.name for file in SOURCES.iterdir() if file.suffix in (".py", ".pyx", ".pxd", ".pxi")
+    }
+    assert {name for name in files if mark in (SOURCES / name).read_text()} <= {
+        "values.py",
+        "values.pxd",
+    }
 
 
 @pytest.mark.parametrize("name", ["values.py", "values.pxd"])

@@ -1,4 +1,6 @@
-"""Leases (R2): of several, one works; a dead one holds nothing; who was overtaken finds out before it counts."""
+"""Leases (R2): of several, one works; a dead one holds nothing; who was overtaken finds
+out before it counts.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,13 @@ class Clock:
 
 
 def of(folder: Path, clock: Clock, process: dict[str, Any] | None = None) -> Lease:
-    return Lease(LocalFiles(), str(folder), "the day", now=clock, process=process or process_identity.identity())
+    return Lease(
+        LocalFiles(),
+        str(folder),
+        "the day",
+        now=clock,
+        process=process or process_identity.identity(),
+    )
 
 
 def test_a_held_lease_is_refused_and_its_holder_named(tmp_path: Path) -> None:
@@ -124,7 +132,9 @@ def test_who_made_a_number_that_was_passed_long_ago_holds_nothing(tmp_path: Path
     clock = Clock()
 
     class Late(LocalFiles):
-        """Between the look and the making of the next number, two others take the lease and the last holds it."""
+        """Between the look and the making of the next number, two others take the lease
+        and the last holds it.
+        """
 
         done = False
 

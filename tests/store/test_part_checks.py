@@ -50,7 +50,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def flip(stored: str) -> Iterator[Callable[[str, int, int], Path]]:
-    """Flip a bit of the part of a table, and leave its size and mtime; the part is repaired at the end."""
+    """Flip a bit of the part of a table, and leave its size and mtime; the part is
+    repaired at the end.
+    """
     changed: list[tuple[Path, bytes]] = []
 
     def flipped(table: str, offset: int, bit: int) -> Path:
@@ -58,7 +60,9 @@ def flip(stored: str) -> Iterator[Callable[[str, int, int], Path]]:
         status, content = part.stat(), part.read_bytes()
         changed.append((part, content))
         offset %= len(content)
-        part.write_bytes(content[:offset] + bytes([content[offset] ^ 1 << bit]) + content[offset + 1 :])
+        part.write_bytes(
+            content[:offset] + bytes([content[offset] ^ 1 << bit]) + content[offset + 1 :]
+        )
         os.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns))
         return part
 
@@ -86,7 +90,9 @@ def sql(store: str, text: str) -> list[tuple[Any, ...]]:
 
 
 def path(store: str) -> None:
-    if (error := cli("show", "partials", "--path", "--date", str(FIRST), "--fout", store).exception) is not None:
+    if (
+        error := cli("show", "partials", "--path", "--date", str(FIRST), "--fout", store).exception
+    ) is not None:
         raise error
 
 
@@ -98,12 +104,20 @@ def rollup(store: str, folder: Path) -> None:
 
 READERS: dict[str, Callable[[str, Path], object]] = {
     "sql": lambda store, _: sql(store, "select sum(accesses) from partials"),
-    "sql that needs no bytes of rows": lambda store, _: sql(store, "select count(*) from partials"),
-    "cms.read": lambda store, _: cms.read("partials", str(FIRST), columns=["accesses"], to="arrow", fout=store),
-    "publish": lambda store, _: list(stored_rows(current(store, "partials"), stored_table("partials"))),
+    "sql that needs no bytes of rows": lambda store, _: sql(
+        store, "select count(*) from partials"
+    ),
+    "cms.read": lambda store, _: cms.read(
+        "partials", str(FIRST), columns=["accesses"], to="arrow", fout=store
+    ),
+    "publish": lambda store, _: list(
+        stored_rows(current(store, "partials"), stored_table("partials"))
+    ),
     "diff": lambda store, _: table_rows(FILES, current(store, "partials"), "partials", ["nacc"]),
     "period": lambda store, _: list(
-        stored_days.find_days(FILES, store, between(FIRST, FIRST)).batches(["nacc", "dataset_name"])
+        stored_days.find_days(FILES, store, between(FIRST, FIRST)).batches(
+            ["nacc", "dataset_name"]
+        )
     ),
     "rollup": rollup,
     "compact": lambda store, _: compacted_runs._rows(
@@ -127,7 +141,9 @@ def test_no_reader_serves_a_part_with_a_flipped_bit(
     assert f"next: run_spark {JOB} --date {FIRST} --fout {stored}" in text
 
 
-def test_the_report_of_a_run_refuses_a_damaged_part(stored: str, flip: Callable[[str, int, int], Path]) -> None:
+def test_the_report_of_a_run_refuses_a_damaged_part(
+    stored: str, flip: Callable[[str, int, int], Path]
+) -> None:
     flip(JOB, 100, 0)
     table = current(stored, JOB)
     with pytest.raises(DataError, match="is damaged"):
@@ -154,7 +170,9 @@ def test_a_part_that_changed_a_moment_ago_is_read_again(stored: str, tmp_path: P
     assert not (tmp_path / "cache" / "intact_parts").exists()
 
 
-def test_intact_parts_are_noted_without_a_cache_directory_and_beside_a_damaged_file(tmp_path: Path) -> None:
+def test_intact_parts_are_noted_without_a_cache_directory_and_beside_a_damaged_file(
+    tmp_path: Path,
+) -> None:
     nowhere = IntactParts(None)
     nowhere.add("a" * 32)
     assert "a" * 32 in nowhere
@@ -167,10 +185,15 @@ def test_intact_parts_are_noted_without_a_cache_directory_and_beside_a_damaged_f
     IntactParts(tmp_path / "file").add("d" * 32)  # no folder can be made there
 
 
-def test_a_remote_part_is_compared_where_it_is_fetched(stored: str, flip: Callable[[str, int, int], Path]) -> None:
+def test_a_remote_part_is_compared_where_it_is_fetched(
+    stored: str, flip: Callable[[str, int, int], Path]
+) -> None:
     files = FarFiles(stored)
     table = results.current(files, FAR, JOB, "partials", FIRST)
-    assert table_rows(files, table, "partials", ["nacc"]).num_rows == table.manifest.tables["partials"].rows
+    assert (
+        table_rows(files, table, "partials", ["nacc"]).num_rows
+        == table.manifest.tables["partials"].rows
+    )
     flip("partials", 1_000, 3)
     with pytest.raises(DataError, match=f"run_spark {JOB} --date {FIRST} --fout {FAR}"):
         table_rows(files, table, "partials", ["nacc"])
@@ -180,8 +203,14 @@ def test_a_remote_part_is_compared_where_it_is_fetched(stored: str, flip: Callab
 def test_parts_of_other_names_are_damage(change: str, tmp_path: Path) -> None:
     store = make_store(tmp_path, 1)
     part = part_of(store, "partials")
-    (part.unlink if change == "gone" else lambda: part.with_name("part-9.parquet").write_bytes(part.read_bytes()))()
-    with pytest.raises(DataError, match="missing: part-" if change == "gone" else "new: part-9.parquet"):
+    (
+        part.unlink
+        if change == "gone"
+        else lambda: part.with_name("part-9.parquet").write_bytes(part.read_bytes())
+    )()
+    with pytest.raises(
+        DataError, match="missing: part-" if change == "gone" else "new: part-9.parquet"
+    ):
         table_rows(FILES, current(store, "partials"), "partials", ["nacc"])
 
 
@@ -201,7 +230,10 @@ def test_a_manifest_without_checksums_is_read_and_verify_says_so(tmp_path: Path)
     assert sql(store, "select sum(accesses) from partials") == rows
     ended = cli("verify", "--fout", store)
     assert ended.exception is None
-    assert f"not checked, stored without checksums: {JOB}: partials of {FIRST} to 2026-01-06" in ended.stdout
+    assert (
+        f"not checked, stored without checksums: {JOB}: partials of {FIRST} to 2026-01-06"
+        in ended.stdout
+    )
     assert "checked 0 part files of 2 runs" in ended.stdout
 
 
@@ -216,7 +248,9 @@ def test_pages_of_a_part_have_checksums_of_their_own(tmp_path: Path) -> None:
         table_rows(FILES, current(store, "partials"), "partials", stored_table("partials").names)
 
 
-def test_verify_names_each_damaged_part_and_ends_with_65(stored: str, flip: Callable[[str, int, int], Path]) -> None:
+def test_verify_names_each_damaged_part_and_ends_with_65(
+    stored: str, flip: Callable[[str, int, int], Path]
+) -> None:
     intact = cli("verify", "--fout", stored)
     assert intact.exception is None and "checked 2 part files of 1 run" in intact.stdout
     parts = [flip("partials", 7, 7), flip(JOB, -5, 0)]
@@ -243,7 +277,10 @@ def test_verify_reports_a_damaged_manifest_and_goes_on(tmp_path: Path) -> None:
     next((tmp_path / JOB / str(FIRST)).rglob("manifest.json")).write_text("{")
     ended = cli("verify", "--fout", store)
     assert isinstance(ended.exception, DataError)
-    assert f"damaged: {JOB} of {FIRST}: not a JSON object" in ended.stdout and "manifest.json" in ended.stdout
+    assert (
+        f"damaged: {JOB} of {FIRST}: not a JSON object" in ended.stdout
+        and "manifest.json" in ended.stdout
+    )
     assert "checked 2 part files of 2 runs" in ended.stdout
 
 
@@ -253,7 +290,13 @@ def test_the_next_step_of_a_damaged_part_is_a_command_that_exists(job: Any) -> N
     tables = {table: {} for table in job.tables}
     manifest = Manifest.from_dict({"streams": list(job.streams), "tables": tables})
     part = StoredPart(
-        f"/data/my store/{job.name}/{interval}/runs/1/{job.name}/part-0.parquet", False, 1, 0, "", None, manifest
+        f"/data/my store/{job.name}/{interval}/runs/1/{job.name}/part-0.parquet",
+        False,
+        1,
+        0,
+        "",
+        None,
+        manifest,
     )
     start, name, *arguments = shlex.split(part.command)
     assert (start, name) == ("run_spark", job.name)
@@ -272,9 +315,13 @@ def test_pages_name_the_damaged_part_and_do_not_fail(tmp_path: Path) -> None:
         damaged.write_bytes(damaged.read_bytes()[:-1] + b"2")
     with Database(store) as database:
         refresher = RollupRefresher(database, tmp_path / "cache")
-        pages = create_app(Services(refresher, database, tmp_path / "state", Guard())).test_client()
+        pages = create_app(
+            Services(refresher, database, tmp_path / "state", Guard())
+        ).test_client()
         refresher.refresh()
-        answer = pages.get(f"/sql?q=select+sum(accesses)+from+{JOB}", headers={"Sec-Fetch-Site": "same-origin"})
+        answer = pages.get(
+            f"/sql?q=select+sum(accesses)+from+{JOB}", headers={"Sec-Fetch-Site": "same-origin"}
+        )
         assert answer.status_code != 500
         assert str(part) in answer.text and f"run_spark {JOB} --date {FIRST}" in answer.text
         popularity = pages.get(f"/popularity?from={FIRST}&to=2026-01-06")

@@ -34,7 +34,10 @@ FILES = LocalFiles()
 
 
 def write(
-    folder: Path, run_id: str, tables: tuple[str, ...] = ("data_aggregation", "partials"), day: date = DAY
+    folder: Path,
+    run_id: str,
+    tables: tuple[str, ...] = ("data_aggregation", "partials"),
+    day: date = DAY,
 ) -> staged_runs.StagedRun:
     """A run with tables of one file each, as far as the layout goes; needs no JVM."""
     run = staged_runs.StagedRun(FILES, f"{folder}/{JOB}/{day}", run_id, JOB, day)
@@ -45,7 +48,11 @@ def write(
 
 
 def write_run(
-    folder: Path, day: date, rows: DataFrame, manifest: dict[str, Any] | None = None, fmt: str = "parquet"
+    folder: Path,
+    day: date,
+    rows: DataFrame,
+    manifest: dict[str, Any] | None = None,
+    fmt: str = "parquet",
 ) -> results.CurrentTable:
     """A run of the table ``partials``, written by Spark."""
     run = staged_runs.stage(FILES, str(folder), JOB, day)
@@ -60,7 +67,9 @@ def write_run(
 def test_a_run_counts_from_its_commit_on(tmp_path: Path) -> None:
     write(tmp_path, "run-1").commit({"note": "ü"})
     second = write(tmp_path, "run-2")
-    assert results.current(FILES, str(tmp_path), JOB, "partials", DAY).path.endswith("/runs/run-1/partials")
+    assert results.current(FILES, str(tmp_path), JOB, "partials", DAY).path.endswith(
+        "/runs/run-1/partials"
+    )
     done = second.commit({})
     for table in ("data_aggregation", "partials"):
         found = results.current(FILES, str(tmp_path), JOB, table, DAY)
@@ -72,7 +81,10 @@ def test_a_run_counts_from_its_commit_on(tmp_path: Path) -> None:
 def test_a_run_that_is_abandoned_leaves_the_previous_result(tmp_path: Path) -> None:
     write(tmp_path, "run-1").commit({})
     write(tmp_path, "run-2").abandon()
-    assert results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest.document["run"] == "run-1"
+    assert (
+        results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest.document["run"]
+        == "run-1"
+    )
     assert [run.name for run in (tmp_path / JOB / "2019-06-15" / "runs").iterdir()] == ["run-1"]
 
 
@@ -81,7 +93,10 @@ def test_a_run_that_is_current_stays_whatever_fails_after_its_commit(tmp_path: P
     second = write(tmp_path, "run-2")
     second.commit({})
     second.abandon()
-    assert results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest.document["run"] == "run-2"
+    assert (
+        results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest.document["run"]
+        == "run-2"
+    )
 
 
 def test_the_manifest_says_what_it_is_of(tmp_path: Path) -> None:
@@ -96,7 +111,10 @@ def test_a_manifest_never_holds_what_is_no_json(tmp_path: Path) -> None:
     write(tmp_path, "run-1").commit({})
     with pytest.raises(ValueError, match="JSON"):
         write(tmp_path, "run-2").commit({"reduction_factor": float("nan")})
-    assert results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest.document["run"] == "run-1"
+    assert (
+        results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest.document["run"]
+        == "run-1"
+    )
 
 
 def test_a_day_that_is_not_there_is_reported_with_those_that_are(tmp_path: Path) -> None:
@@ -120,7 +138,10 @@ def test_the_next_step_for_an_interval_of_the_other_kind_is_no_command(tmp_path:
     assert of_days.value.next_step == "results of data_aggregation are of days: give --date"
     with pytest.raises(InputMissing) as of_periods:
         results.current(FILES, str(tmp_path), "period", "period_aggregation", DAY)
-    assert of_periods.value.next_step == "results of period are of periods: give --week, --month or --from"
+    assert (
+        of_periods.value.next_step
+        == "results of period are of periods: give --week, --month or --from"
+    )
 
 
 def test_a_run_without_the_table_is_reported_with_those_it_has(tmp_path: Path) -> None:
@@ -144,9 +165,19 @@ def test_a_run_without_the_table_is_reported_with_those_it_has(tmp_path: Path) -
         lambda day: shutil.rmtree(day / "runs/run-1/partials"),
         lambda day: shutil.rmtree(day / "runs"),
     ],
-    ids=["empty", "list", "no name", "no text", "no manifest", "cut manifest", "bare manifest",
-         "other types", "no table", "no runs"],
-)  # fmt: skip
+    ids=[
+        "empty",
+        "list",
+        "no name",
+        "no text",
+        "no manifest",
+        "cut manifest",
+        "bare manifest",
+        "other types",
+        "no table",
+        "no runs",
+    ],
+)
 def test_a_damaged_store_is_reported_as_such(tmp_path: Path, harm: Any) -> None:
     write(tmp_path, "run-1").commit({})
     harm(tmp_path / JOB / "2019-06-15")
@@ -174,7 +205,8 @@ def test_a_store_may_be_named_by_path_or_uri(tmp_path: Path, name: str) -> None:
         assert folder in Path(staged.folder).parents
 
 
-# With a JVM ------------------------------------------------------------------------------------------------------
+# With a JVM
+# ------------------------------------------------------------------------------------------------------
 
 
 def partials_of(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
@@ -204,7 +236,9 @@ def output_of(*arguments: str) -> str:
     return result.output.strip()
 
 
-def test_plain_pandas_duckdb_and_spark_read_what_cmsspark_path_prints(spark: SparkSession, stored: Path) -> None:
+def test_plain_pandas_duckdb_and_spark_read_what_cmsspark_path_prints(
+    spark: SparkSession, stored: Path
+) -> None:
     names = stored_table("partials").names
     place = output_of("show", "partials", "--date", "20190615", "--path", "--fout", str(stored))
     wanted = sorted(ROWS, key=repr)
@@ -220,13 +254,21 @@ def test_plain_pandas_duckdb_and_spark_read_what_cmsspark_path_prints(spark: Spa
     assert sorted(by_pandas["read_bytes"].dropna()) == [0, float(2**63 - 1)]
 
 
-def test_a_plain_path_is_printed_as_a_uri_and_read_as_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_plain_path_is_printed_as_a_uri_and_read_as_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     write_run(tmp_path, DAY, partials_of(spark, ROWS))
-    place = output_of("show", "partials", "--date", "2019-06-15", "--path", "--fout", str(tmp_path))
+    place = output_of(
+        "show", "partials", "--date", "2019-06-15", "--path", "--fout", str(tmp_path)
+    )
     assert place.startswith(f"file://{tmp_path}/")
     assert len(pandas.read_parquet(place)) == spark.read.parquet(place).count() == 3
-    assert duckdb.sql(f"SELECT count(*) FROM read_parquet('{place}/*.parquet')").fetchall() == [(3,)]
-    manifest = json.loads(output_of("show", "partials", "--manifest", "--date", "20190615", "--fout", str(tmp_path)))
+    assert duckdb.sql(f"SELECT count(*) FROM read_parquet('{place}/*.parquet')").fetchall() == [
+        (3,)
+    ]
+    manifest = json.loads(
+        output_of("show", "partials", "--manifest", "--date", "20190615", "--fout", str(tmp_path))
+    )
     assert manifest["tables"]["partials"]["rows"] == 3
 
 
@@ -285,39 +327,72 @@ HOSTILE_TEXTS = (
 )
 
 
-def test_csv_has_the_rows_of_parquet_whatever_the_names_are(spark: SparkSession, tmp_path: Path) -> None:
+def test_csv_has_the_rows_of_parquet_whatever_the_names_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     from cmsspark import notebook
     from cmsspark.store.query.database import Database
 
     rows = partials_of(
         spark,
         [
-            (DAY, "aaa", f"/{text}/Run/AOD{number}", text, text, text or None, number + 1, None, None, number / 7, None)
+            (
+                DAY,
+                "aaa",
+                f"/{text}/Run/AOD{number}",
+                text,
+                text,
+                text or None,
+                number + 1,
+                None,
+                None,
+                number / 7,
+                None,
+            )
             for number, text in enumerate(HOSTILE_TEXTS)
         ],
     )
     csv_store, parquet_store = tmp_path / "csv", tmp_path / "parquet"
     write_run(csv_store, DAY, rows, {}, "csv")
     write_run(parquet_store, DAY, rows, {}, "parquet")
-    expected = notebook.read("partials", DAY, fout=str(parquet_store), to="arrow").sort_by("dataset_name")
+    expected = notebook.read("partials", DAY, fout=str(parquet_store), to="arrow").sort_by(
+        "dataset_name"
+    )
     assert sorted(expected["site_name"].to_pylist()) == sorted(HOSTILE_TEXTS)
-    assert notebook.read("partials", DAY, fout=str(csv_store), to="arrow").sort_by("dataset_name").equals(expected)
+    assert (
+        notebook.read("partials", DAY, fout=str(csv_store), to="arrow")
+        .sort_by("dataset_name")
+        .equals(expected)
+    )
     with Database(str(csv_store)) as database:
-        assert database.query("from partials").table.sort_by("dataset_name").to_pylist() == expected.to_pylist()
-    by_spark = [row.asDict() for row in notebook.table("partials", DAY.isoformat(), fout=str(csv_store)).collect()]
+        assert (
+            database.query("from partials").table.sort_by("dataset_name").to_pylist()
+            == expected.to_pylist()
+        )
+    by_spark = [
+        row.asDict()
+        for row in notebook.table("partials", DAY.isoformat(), fout=str(csv_store)).collect()
+    ]
     assert sorted(by_spark, key=lambda row: str(row["dataset_name"])) == expected.to_pylist()
 
 
 @pytest.mark.parametrize("fmt", ["parquet", "csv"])
-def test_a_table_without_rows_is_stored_with_its_columns(spark: SparkSession, tmp_path: Path, fmt: str) -> None:
+def test_a_table_without_rows_is_stored_with_its_columns(
+    spark: SparkSession, tmp_path: Path, fmt: str
+) -> None:
     empty = partials_of(spark, ROWS).where("nacc < 0")
     done = write_run(tmp_path, DAY, empty, {}, fmt)
     assert done.manifest.document["tables"]["partials"]["rows"] == 0
     if fmt == "parquet":
-        assert list(pandas.read_parquet(f"{done.path}/partials").columns) == stored_table("partials").names
+        assert (
+            list(pandas.read_parquet(f"{done.path}/partials").columns)
+            == stored_table("partials").names
+        )
 
 
-def test_a_write_that_fails_leaves_the_previous_result(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_write_that_fails_leaves_the_previous_result(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
 
@@ -357,12 +432,18 @@ def test_tables_with_rows_of_people_are_private_whatever_the_umask(
     assert modes(Path(run.table_path("data_aggregation"))) == {0o777, 0o666}
 
 
-def test_pages_that_spark_writes_have_checksums_that_readers_compare(tmp_path: Path, spark: SparkSession) -> None:
+def test_pages_that_spark_writes_have_checksums_that_readers_compare(
+    tmp_path: Path, spark: SparkSession
+) -> None:
     table = write_run(tmp_path, DAY, partials_of(spark, ROWS * 200))
     part = next(Path(table.path).rglob("partials/part-*.parquet"))
     column = pq.ParquetFile(part).metadata.row_group(0).column(3)
     content = bytearray(part.read_bytes())
-    content[(column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size - 1] ^= 1
+    content[
+        (column.dictionary_page_offset or column.data_page_offset)
+        + column.total_compressed_size
+        - 1
+    ] ^= 1
     part.write_bytes(content)
     with pytest.raises(OSError, match="CRC"):
         pq.read_table(part, page_checksum_verification=True, partitioning=None)

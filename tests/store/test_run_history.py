@@ -1,4 +1,6 @@
-"""The run history (R3, R5): recorded runs are found, a damaged file is set aside, runs of dead processes are marked."""
+"""The run history (R3, R5): recorded runs are found, a damaged file is set aside, runs
+of dead processes are marked.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,24 @@ ELSEWHERE = {"host": "other.example.org", "pid": 7, "kernel": "another boot", "s
 
 
 def run(name: str = "r1", **changes: object) -> Run:
-    given = Run(name, "dbs_aaa", DAY, State.RUNNING, "/store", 1_000, process=process_identity.identity())
+    given = Run(
+        name, "dbs_aaa", DAY, State.RUNNING, "/store", 1_000, process=process_identity.identity()
+    )
     return replace(given, **changes)  # type: ignore[arg-type]
 
 
 def test_what_was_entered_is_found_whole(tmp_path: Path) -> None:
     done = run(
-        state=State.DONE, stored_run="s1", ended_ms=3_000, seconds=2.0, rows=None, is_partial=True, fingerprint="f",
-        exit_code=0, details=Manifest.from_dict({"warnings": ["ein Ärger"]}),
-    )  # fmt: skip
+        state=State.DONE,
+        stored_run="s1",
+        ended_ms=3_000,
+        seconds=2.0,
+        rows=None,
+        is_partial=True,
+        fingerprint="f",
+        exit_code=0,
+        details=Manifest.from_dict({"warnings": ["ein Ärger"]}),
+    )
     with run_history.open_history(tmp_path) as history:
         history.put(run())
         history.put(done)
@@ -40,10 +51,19 @@ def test_what_was_entered_is_found_whole(tmp_path: Path) -> None:
 def test_runs_come_latest_first_and_chosen_by_job_day_and_state(tmp_path: Path) -> None:
     with run_history.open_history(tmp_path) as history:
         for back in range(4):
-            history.put(run(f"r{back}", day=DAY - timedelta(days=back), began_ms=9_000 - back, state=State.DONE))
+            history.put(
+                run(
+                    f"r{back}",
+                    day=DAY - timedelta(days=back),
+                    began_ms=9_000 - back,
+                    state=State.DONE,
+                )
+            )
         history.put(run("other", job="dbs_eos", state=State.FAILED))
         assert [found.run for found in history.runs(job="dbs_aaa")] == ["r0", "r1", "r2", "r3"]
-        span = history.runs(job="dbs_aaa", first=DAY - timedelta(days=2), last=DAY - timedelta(days=1))
+        span = history.runs(
+            job="dbs_aaa", first=DAY - timedelta(days=2), last=DAY - timedelta(days=1)
+        )
         assert [found.run for found in span] == ["r1", "r2"]
         assert [found.run for found in history.runs(state=State.FAILED)] == ["other"]
         assert len(history.runs(limit=2)) == 2
@@ -56,7 +76,10 @@ def test_details_that_are_no_part_of_a_manifest_end_in_65(tmp_path: Path, detail
     with sqlite3.connect(tmp_path / FILE) as database:
         database.execute("UPDATE runs SET details = ?", (details,))
     database.close()
-    with run_history.open_history(tmp_path) as history, pytest.raises(DataError, match="run r1 of") as error:
+    with (
+        run_history.open_history(tmp_path) as history,
+        pytest.raises(DataError, match="run r1 of") as error,
+    ):
         history.runs()
     assert error.value.exit_code == 65
     assert error.value.next_step == "cmsspark runs --rebuild"
@@ -72,7 +95,8 @@ def test_details_of_another_version_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong"), [("r", "several runs have"), ("", "several"), ("x", "no run has"), ("%", "no"), ("_", "no")]
+    ("name", "wrong"),
+    [("r", "several runs have"), ("", "several"), ("x", "no run has"), ("%", "no"), ("_", "no")],
 )
 def test_a_name_of_no_run_or_of_several_ends_in_2(tmp_path: Path, name: str, wrong: str) -> None:
     with run_history.open_history(tmp_path) as history:
@@ -87,7 +111,9 @@ def test_the_run_history_is_private(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
 
 
-def test_runs_of_processes_that_are_gone_are_interrupted_and_others_are_not(tmp_path: Path) -> None:
+def test_runs_of_processes_that_are_gone_are_interrupted_and_others_are_not(
+    tmp_path: Path,
+) -> None:
     here = process_identity.identity()
     with run_history.open_history(tmp_path) as history:
         history.put(run("alive"))
@@ -106,7 +132,11 @@ def test_a_damaged_run_history_is_set_aside_and_a_new_one_begun(tmp_path: Path, 
             history.put(run(f"r{number}"))
     path = tmp_path / FILE
     content = path.read_bytes()
-    harmed = {"no database": b"x" * 5_000, "pages": content[:8_192] + b"\xff" * (len(content) - 8_192), "empty": b""}
+    harmed = {
+        "no database": b"x" * 5_000,
+        "pages": content[:8_192] + b"\xff" * (len(content) - 8_192),
+        "empty": b"",
+    }
     path.write_bytes(harmed[harm])
     notes: list[str] = []
     with run_history.open_history(tmp_path, notes) as history:
@@ -121,7 +151,9 @@ def test_a_run_history_that_another_process_has_replaced_is_not_set_aside(tmp_pa
     path.write_bytes(b"x" * 5_000)
 
     class Slow(RunHistory):
-        """A process that finds the damage, and another one that replaces the file before this one can."""
+        """A process that finds the damage, and another one that replaces the file
+        before this one can.
+        """
 
         def _prepare(self) -> None:
             try:
@@ -173,5 +205,8 @@ def test_the_last_word_on_what_was_published_counts(tmp_path: Path) -> None:
         history.note_published(replace(first, at_ms=2, confirmed=10, waiting=0))
         history.note_published(replace(first, destination="/queue/b"))
         found = sorted(history.published(DAY, DAY), key=lambda one: one.destination)
-        assert [(one.destination, one.confirmed) for one in found] == [("/queue/a", 10), ("/queue/b", 5)]
+        assert [(one.destination, one.confirmed) for one in found] == [
+            ("/queue/a", 10),
+            ("/queue/b", 5),
+        ]
         assert history.published(DAY + timedelta(days=1)) == []

@@ -1,4 +1,6 @@
-"""Stored rows are the same on the local disk and elsewhere, where their parts are fetched without a Spark job."""
+"""Stored rows are the same on the local disk and elsewhere, where their parts are
+fetched without a Spark job.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,14 @@ def test_rows_of_another_file_system_are_fetched_part_by_part_and_no_job_runs(
     fetched: list[str] = []
     fetch = hadoop.HadoopFiles.fetch
     monkeypatch.setattr(
-        hadoop.HadoopFiles, "fetch", lambda self, path, to: fetched.append(path) or fetch(self, path, to)
+        hadoop.HadoopFiles,
+        "fetch",
+        lambda self, path, to: fetched.append(path) or fetch(self, path, to),
     )
     for module in ("filesystems.opening", "store.stored_columns", "store.part_files"):
-        monkeypatch.setattr(f"cmsspark.{module}.is_local", lambda location: location.startswith("/"))
+        monkeypatch.setattr(
+            f"cmsspark.{module}.is_local", lambda location: location.startswith("/")
+        )
     remote = CurrentTable(f"file://{found.path}", found.manifest)
     tracker = spark.sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup())
@@ -50,7 +56,9 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
         list(stored.stored_rows(found, SPEC.table))
 
 
-@pytest.mark.parametrize("read", [stored.part_rows, lambda *given: list(stored.row_groups(*given))])
+@pytest.mark.parametrize(
+    "read", [stored.part_rows, lambda *given: list(stored.row_groups(*given))]
+)
 def test_a_part_without_a_column_that_is_asked_for_is_named(tmp_path: Path, read: Any) -> None:
     store = store_day(tmp_path, rows(5))
     found = current(LocalFiles(), store, "data_aggregation", "data_aggregation", DAY)

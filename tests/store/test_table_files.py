@@ -1,4 +1,6 @@
-"""Tables of others: what is read however it is written, and what is refused with the row and the value."""
+"""Tables of others: what is read however it is written, and what is refused with the
+row and the value.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,30 @@ import pytest
 from cmsspark.base import errors
 from cmsspark.store.table_files import read_table
 
-COLUMNS = {"day": ("date",), "dataset": ("dataset_name",), "accesses": ("nacc",), "users": (), "is_big": ()}
+COLUMNS = {
+    "day": ("date",),
+    "dataset": ("dataset_name",),
+    "accesses": ("nacc",),
+    "users": (),
+    "is_big": (),
+}
 PLAIN = "day,dataset,accesses\n2026-01-05,/a/b/C,3\n2026-01-06,/a/b/C,4\n"
 ROWS = [(date(2026, 1, 5), "/a/b/C", 3.0), (date(2026, 1, 6), "/a/b/C", 4.0)]
-FRAME = pl.DataFrame({"day": ["2026-01-05", "2026-01-06"], "dataset": ["/a/b/C"] * 2, "accesses": [3, 4]})
+FRAME = pl.DataFrame(
+    {"day": ["2026-01-05", "2026-01-06"], "dataset": ["/a/b/C"] * 2, "accesses": [3, 4]}
+)
 
 
 def read(path: Path) -> pl.DataFrame:
     return read_table(
-        path, "accesses", COLUMNS, ("day", "dataset", "accesses"), numbers=("accesses", "users"), flags=("is_big",),
+        path,
+        "accesses",
+        COLUMNS,
+        ("day", "dataset", "accesses"),
+        numbers=("accesses", "users"),
+        flags=("is_big",),
         may_be_null=("users", "is_big"),
-    )  # fmt: skip
+    )
 
 
 def written(folder: Path, content: bytes | str | pl.DataFrame, name: str = "a.csv") -> Path:
@@ -46,7 +61,9 @@ def written(folder: Path, content: bytes | str | pl.DataFrame, name: str = "a.cs
         PLAIN.replace(",", "\t"),
         PLAIN.replace(",", " , "),
         PLAIN.replace("\n2026-01-06", "\n\n2026-01-06"),
-        PLAIN.replace("day", "Date").replace("dataset", "dataset_name").replace("accesses", "NACC"),
+        PLAIN.replace("day", "Date")
+        .replace("dataset", "dataset_name")
+        .replace("accesses", "NACC"),
         PLAIN.replace("-", ""),
         PLAIN.replace("-01-", "/01/"),
         PLAIN.replace("-05", "-05 23:59:59").replace("-06", "-06T10:00:00Z"),
@@ -56,10 +73,12 @@ def written(folder: Path, content: bytes | str | pl.DataFrame, name: str = "a.cs
         gzip.compress(PLAIN.encode(), mtime=0),
         PLAIN.replace("2026-01-05", "1767571200").replace("2026-01-06", "1767743999.75"),
         PLAIN.replace("2026-01-05", "1767657599999").replace("2026-01-06", "1767657600000"),
-        PLAIN.replace("2026-01-05", "1767571200000000").replace("2026-01-06", "1767657600000000000"),
+        PLAIN.replace("2026-01-05", "1767571200000000").replace(
+            "2026-01-06", "1767657600000000000"
+        ),
         PLAIN.replace("2026-01-05", "1.7675712e9").replace("2026-01-06", "20260106"),
     ],
-)  # fmt: skip
+)
 def test_a_csv_is_read_however_it_is_written(content: bytes | str, tmp_path: Path) -> None:
     assert read(written(tmp_path, content)).rows() == ROWS
 
@@ -79,7 +98,9 @@ def test_a_packed_csv_may_have_its_own_ending(tmp_path: Path) -> None:
         pl.col("day").str.to_date(),
         pl.col("day").str.to_datetime("%Y-%m-%d"),
         pl.col("day").str.to_datetime("%Y-%m-%d", time_zone="UTC", time_unit="ns"),
-        (pl.col("day") + "T23:30:00").str.to_datetime(time_zone="UTC").dt.convert_time_zone("Asia/Tokyo"),
+        (pl.col("day") + "T23:30:00")
+        .str.to_datetime(time_zone="UTC")
+        .dt.convert_time_zone("Asia/Tokyo"),
         pl.col("day").str.replace_all("-", "").cast(pl.Int32),
         pl.col("day").str.to_datetime("%Y-%m-%d").dt.epoch("s"),
         pl.col("day").str.to_datetime("%Y-%m-%d").dt.epoch("ms"),
@@ -93,9 +114,14 @@ def test_a_parquet_file_is_read_in_whatever_types(change: pl.Expr, tmp_path: Pat
 
 
 def test_counts_above_32_bits_and_flags_and_nulls_are_kept(tmp_path: Path) -> None:
-    text = "day,dataset,accesses,users,is_big\n2026-01-05,a,99999999999,,yes\n2026-01-05,b,1e3,2,\n"
+    text = (
+        "day,dataset,accesses,users,is_big\n2026-01-05,a,99999999999,,yes\n2026-01-05,b,1e3,2,\n"
+    )
     rows = read(written(tmp_path, text)).rows()
-    assert rows == [(date(2026, 1, 5), "a", 99999999999.0, None, True), (date(2026, 1, 5), "b", 1000.0, 2.0, None)]
+    assert rows == [
+        (date(2026, 1, 5), "a", 99999999999.0, None, True),
+        (date(2026, 1, 5), "b", 1000.0, 2.0, None),
+    ]
 
 
 LATE = "".join(f"2026-01-05,/a{number},3\n" for number in range(300))
@@ -141,7 +167,9 @@ def test_other_kinds_of_files_and_missing_ones_have_their_codes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("value", ["1e300", "99999999999999999999", "1e309", "nan", "-0.5"])
-def test_numbers_that_no_counter_has_are_refused_with_their_row(value: str, tmp_path: Path) -> None:
+def test_numbers_that_no_counter_has_are_refused_with_their_row(
+    value: str, tmp_path: Path
+) -> None:
     text = PLAIN + f"2026-01-07,/a/b/C,{value}\n"
     with pytest.raises(errors.DataError, match="negative, infinite or above 2\\^63") as caught:
         read(written(tmp_path, text))

@@ -31,11 +31,19 @@ PLACES = InstallPaths(
 SETTINGS = Settings(root=None, store=None, state_dir=Path("/state"), cache_dir=Path("/cache"))
 
 #: What the built-in jobs take in these tests: option → takes a value.
-OF_A_JOB = {"--date": True, "--fout": True, "--settings": True, "--debug": False, "--verbose": False}
+OF_A_JOB = {
+    "--date": True,
+    "--fout": True,
+    "--settings": True,
+    "--debug": False,
+    "--verbose": False,
+}
 
 
 def requested(*words: str) -> Request:
-    """The request of a command line; names without a slash are built-in jobs with the options above."""
+    """The request of a command line; names without a slash are built-in jobs with the
+    options above.
+    """
     return split(words, lambda name: None if "/" in name else OF_A_JOB)
 
 

@@ -22,7 +22,9 @@ def test_an_option_of_a_job_before_its_name_suggests_no_other_option() -> None:
 
 
 def test_the_wrappers_options_stand_anywhere_for_a_built_in_job() -> None:
-    request = requested("--name", "n", "dbs_aaa.py", "--date", "20260115", "--yarn", "--fout", "hdfs:///x")
+    request = requested(
+        "--name", "n", "dbs_aaa.py", "--date", "20260115", "--yarn", "--fout", "hdfs:///x"
+    )
     assert request.job == "dbs_aaa.py"
     assert request.arguments == ["--date", "20260115", "--fout", "hdfs:///x"]
     assert request.has("--yarn") and request.last("--name") == "n"
@@ -46,7 +48,9 @@ def test_everything_after_two_dashes_is_the_jobs_and_the_dashes_go() -> None:
 
 
 def test_repeated_options_add_up_and_others_take_the_last() -> None:
-    request = requested("--conf", "a=1", "dbs_aaa", "-c", "b=2", "--conf=c=3", "--name", "x", "--name=y")
+    request = requested(
+        "--conf", "a=1", "dbs_aaa", "-c", "b=2", "--conf=c=3", "--name", "x", "--name=y"
+    )
     assert request.every("--conf") == ["a=1", "b=2", "c=3"]
     assert request.every("--name") == ["y"]
 
@@ -54,7 +58,11 @@ def test_repeated_options_add_up_and_others_take_the_last() -> None:
 def test_what_both_know_both_hear() -> None:
     request = requested("dbs_aaa", "--verbose", "--settings", "s.yaml", "--debug")
     assert request.arguments == ["--verbose", "--settings", "s.yaml", "--debug"]
-    assert request.has("--verbose") and request.has("--debug") and request.last("--settings") == "s.yaml"
+    assert (
+        request.has("--verbose")
+        and request.has("--debug")
+        and request.last("--settings") == "s.yaml"
+    )
 
 
 def test_a_flag_that_a_job_does_not_know_does_not_reach_it() -> None:
@@ -92,6 +100,12 @@ def test_help_names_every_option() -> None:
     assert max(len(line) for line in text.splitlines()) <= 80
 
 
-@given(st.lists(st.text(max_size=12).filter(lambda word: word.partition("=")[0] not in _BY_NAME and word != "--")))
+@given(
+    st.lists(
+        st.text(max_size=12).filter(
+            lambda word: word.partition("=")[0] not in _BY_NAME and word != "--"
+        )
+    )
+)
 def test_any_words_that_are_not_ours_reach_a_script_untouched(words: list[str]) -> None:
     assert requested("./own.py", "--yarn", *words, "--name", "n").arguments == words

@@ -1,4 +1,6 @@
-"""Command lines of CMSSpark's README, scripts and crontabs, as they stand there: what they do here, or what is told."""
+"""Command lines of CMSSpark's README, scripts and crontabs, as they stand there: what
+they do here, or what is told.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,18 @@ VARIABLES = {
     "wdir": "/data/cms/CMSSpark",
     "fout": "hdfs:///cms/users/vk/datasets",
 }
-#: (line, today's words of the job after its name, the Spark master). The words do not hold options of the wrapper.
+#: (line, today's words of the job after its name, the Spark master). The words do not
+#: hold options of the wrapper.
 RUN = [
     (
         "run_spark dbs_phedex.py --fout=$hdir --antipatterns=$apatterns --yarn --verbose",
-        ["--fout=hdfs:///cms/users/vk/datasets", "--antipatterns=*BUNNIES*,*Commissioning*,*RelVal*", "--verbose",
-         "--date", "YESTERDAY"],
+        [
+            "--fout=hdfs:///cms/users/vk/datasets",
+            "--antipatterns=*BUNNIES*,*Commissioning*,*RelVal*",
+            "--verbose",
+            "--date",
+            "YESTERDAY",
+        ],
     ),
     (
         "run_spark dbs_cmssw.py --verbose --yarn --fout=hdfs:///cms/users/vk/cmssw --date=20170411",
@@ -74,32 +82,53 @@ RUN = [
     (
         "run_spark dbs_phedex.py --hdir=hdfs:///project/awg/cms --fout=$fout --antipatterns=*BUNNIES* --tier=AOD,RAW "
         "--yarn --no-log4j",
-        ["--fout=hdfs:///cms/users/vk/datasets", "--antipatterns=*BUNNIES*", "--patterns", "/*/*/AOD,/*/*/RAW",
-         "--date", "YESTERDAY"],
+        [
+            "--fout=hdfs:///cms/users/vk/datasets",
+            "--antipatterns=*BUNNIES*",
+            "--patterns",
+            "/*/*/AOD,/*/*/RAW",
+            "--date",
+            "YESTERDAY",
+        ],
     ),
     (
         "run_spark data_aggregation.py --inst=global --cvmfs --yarn --verbose --date=20170925 --fout=$output_dir "
         "--aaa_hdir=hdfs:///project/monitoring/archive/xrootd/enr/gled",
-        ["--verbose", "--date=20170925", "--fout=hdfs:///cms/aggregation",
-         "--source", "aaa.enr=hdfs:///project/monitoring/archive/xrootd/enr/gled"],
+        [
+            "--verbose",
+            "--date=20170925",
+            "--fout=hdfs:///cms/aggregation",
+            "--source",
+            "aaa.enr=hdfs:///project/monitoring/archive/xrootd/enr/gled",
+        ],
     ),
-]  # fmt: skip
+]
 #: (line, texts of the error). A line that cannot run says so at once, with the line to type.
 TOLD = [
     (
         "run_spark cern_monit.py --hdir=$hdir --stomp=static/stomp.py-4.1.15-py2.7.egg --amq=amq_broker.json",
-        ("names no day", "run_spark cern_monit.py --fout hdfs:///cms/users/vk/datasets --amq=amq_broker.json --date"),
+        (
+            "names no day",
+            "run_spark cern_monit.py --fout hdfs:///cms/users/vk/datasets --amq=amq_broker.json --date",
+        ),
     ),
     (
         "run_spark dbs_events.py --yarn --fout=$hdir --date=20180205 --era=Run2017A --release=CMSSW_9 "
         "--amq=$credentials",
-        ("3 options", "acquisition_era", "release_versions",
-         "run_spark dbs_events.py --yarn --fout=hdfs:///cms/users/vk/datasets --date=20180205",
-         "run_spark cern_monit --job dbs_events --date 20180205 --fout hdfs:///cms/users/vk/datasets "
-         "--amq /data/cms/amq_broker.json"),
+        (
+            "3 options",
+            "acquisition_era",
+            "release_versions",
+            "run_spark dbs_events.py --yarn --fout=hdfs:///cms/users/vk/datasets --date=20180205",
+            "run_spark cern_monit --job dbs_events --date 20180205 --fout hdfs:///cms/users/vk/datasets "
+            "--amq /data/cms/amq_broker.json",
+        ),
     ),
-    ("run_spark data_aggregation.py --inst=phys99 --date=20170925 --fout=$fout", ("global, phys01, phys02, phys03",)),
-]  # fmt: skip
+    (
+        "run_spark data_aggregation.py --inst=phys99 --date=20170925 --fout=$fout",
+        ("global, phys01, phys02, phys03",),
+    ),
+]
 
 
 def words_of(line: str) -> list[str]:
@@ -115,7 +144,11 @@ def translated(line: str, *, has_root: bool = False) -> Translation:
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
     monkeypatch.chdir(tmp_path)
-    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "SPARK_HOME") if name in os.environ}
+    kept = {
+        name: os.environ[name]
+        for name in ("PATH", "JAVA_HOME", "SPARK_HOME")
+        if name in os.environ
+    }
     return {**kept, "HOME": str(tmp_path)}
 
 
@@ -126,7 +159,9 @@ def test_an_old_line_runs_the_job_of_today(
     yesterday = (dates.today() - timedelta(days=1)).isoformat()
     assert run_spark([*words_of(line), "--dry-run"], environ) == 0
     command = shlex.split(capsys.readouterr().out.replace("\\\n", " "))
-    launcher = next(position for position, word in enumerate(command) if word.endswith("launch.py"))
+    launcher = next(
+        position for position, word in enumerate(command) if word.endswith("launch.py")
+    )
     assert command[launcher + 1 :] == [
         find_job(words_of(line)[0]).name,
         *(yesterday if word == "YESTERDAY" else word for word in job_words),
@@ -167,26 +202,44 @@ def test_the_new_line_that_is_suggested_runs() -> None:
     [
         ("--inst=phys03", {"dbs": "hdfs:///project/awg/cms/dbs/PROD_PHYS03"}),
         ("--inst GLOBAL", {"dbs": "hdfs:///project/awg/cms/dbs/PROD_GLOBAL"}),
-        ("--hdir=hdfs:///mirror", {"dbs": "hdfs:///mirror/dbs/PROD_GLOBAL",
-                                   "phedex": "hdfs:///mirror/phedex/block-replicas-snapshots/csv"}),
+        (
+            "--hdir=hdfs:///mirror",
+            {
+                "dbs": "hdfs:///mirror/dbs/PROD_GLOBAL",
+                "phedex": "hdfs:///mirror/phedex/block-replicas-snapshots/csv",
+            },
+        ),
         ("--hdir=/mirror --inst=phys01", {"dbs": "hdfs:///mirror/dbs/PROD_PHYS01"}),
-        ("--aaa_hdir=/a/raw/gled --eos_hdir=/e --jm_hdir=/j --cmssw_hdir=/c/avro-snappy",
-         {"aaa": "hdfs:///project/monitoring/archive/xrootd/enr/gled", "crab": "hdfs:///j"}),
+        (
+            "--aaa_hdir=/a/raw/gled --eos_hdir=/e --jm_hdir=/j --cmssw_hdir=/c/avro-snappy",
+            {"aaa": "hdfs:///project/monitoring/archive/xrootd/enr/gled", "crab": "hdfs:///j"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_folders_of_an_old_line_are_read(options: str, folders: dict[str, str]) -> None:
     made = translated(f"run_spark data_aggregation.py --date=20170925 --fout=x {options}")
     sources = job_options(find_job("data_aggregation"), made.argv[1:])["source"]
-    layout = Layout.load(with_sources(load_settings(environ={"HOME": "/nowhere"}), sources).sources, None)
+    layout = Layout.load(
+        with_sources(load_settings(environ={"HOME": "/nowhere"}), sources).sources, None
+    )
     assert {source: layout.locations[source][0].folder for source in folders} == folders
 
 
 def test_the_folder_of_a_stream_says_which_of_its_formats_it_is() -> None:
-    made = translated("run_spark dbs_aaa --date=20170925 --fout=x --aaa_hdir=/a/raw/gled --cmssw_hdir=/c/avro-snappy")
-    assert made.argv[-4:] == ["--source", "aaa.raw=hdfs:///a/raw/gled", "--source", "cmssw.avro=hdfs:///c/avro-snappy"]
+    made = translated(
+        "run_spark dbs_aaa --date=20170925 --fout=x --aaa_hdir=/a/raw/gled --cmssw_hdir=/c/avro-snappy"
+    )
+    assert made.argv[-4:] == [
+        "--source",
+        "aaa.raw=hdfs:///a/raw/gled",
+        "--source",
+        "cmssw.avro=hdfs:///c/avro-snappy",
+    ]
 
 
-def test_a_path_without_a_scheme_is_of_hdfs_unless_a_root_or_this_host_has_it(tmp_path: Path) -> None:
+def test_a_path_without_a_scheme_is_of_hdfs_unless_a_root_or_this_host_has_it(
+    tmp_path: Path,
+) -> None:
     line = "run_spark dbs_aaa --date=20170925 --fout=x --aaa_hdir="
     assert translated(f"{line}/a").argv[-1] == "aaa.enr=hdfs:///a"
     assert translated(f"{line}/a", has_root=True).argv[-1] == "aaa.enr=/a"
@@ -213,20 +266,40 @@ def test_an_old_option_without_its_value_is_a_usage_error(option: str) -> None:
         translated(f"run_spark dbs_aaa --date 20170925 {option}")
 
 
-@pytest.mark.parametrize("text", ["20260114-20260116", "20260114..2026-01-16", "2026-01-14-2026-01-16",
-                                  "20260114,20260115,20260116"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "20260114-20260116",
+        "20260114..2026-01-16",
+        "2026-01-14-2026-01-16",
+        "20260114,20260115,20260116",
+    ],
+)
 @pytest.mark.parametrize("equals", [True, False])
 def test_a_range_of_days_is_one_run_a_day(text: str, equals: bool) -> None:
     words = [f"--date={text}"] if equals else ["--date", text]
     request = Request("dbs_aaa", argv=["dbs_aaa.py", *words, "--fout", "x"])
-    assert several_days.parse_days(request, JOBS["dbs_aaa"]) == [date(2026, 1, day) for day in (14, 15, 16)]
+    assert several_days.parse_days(request, JOBS["dbs_aaa"]) == [
+        date(2026, 1, day) for day in (14, 15, 16)
+    ]
     one_day = Request("dbs_aaa", argv=["dbs_aaa.py", "--date", "2026-01-14"])
     assert several_days.parse_days(one_day, JOBS["dbs_aaa"]) is None
-    assert several_days.parse_days(request, None) is None, "a script of one's own has its own --date"
+    assert several_days.parse_days(request, None) is None, (
+        "a script of one's own has its own --date"
+    )
 
 
-def test_days_after_one_that_failed_run_too(environ: Mapping[str, str], capfd: pytest.CaptureFixture[str]) -> None:
-    missing = ["dbs_aaa.py", "--date=20260114-20260115", "--root", environ["HOME"], "--fout", environ["HOME"] + "/out"]
+def test_days_after_one_that_failed_run_too(
+    environ: Mapping[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    missing = [
+        "dbs_aaa.py",
+        "--date=20260114-20260115",
+        "--root",
+        environ["HOME"],
+        "--fout",
+        environ["HOME"] + "/out",
+    ]
     environ = {**environ, "PYTHONPATH": str(DOCS.parent)}
     assert run_spark(missing, environ) == 66
     said = capfd.readouterr().err

@@ -1,4 +1,6 @@
-"""Every line that people typed with CMSSpark: it runs, or is answered whole, once, with lines to type that run."""
+"""Every line that people typed with CMSSpark: it runs, or is answered whole, once, with
+lines to type that run.
+"""
 
 # ruff: noqa: E501 -- lines as they are typed
 from __future__ import annotations
@@ -40,17 +42,12 @@ _WMA = "/path/to/CMSSpark/src/python/CMSSpark/wmarchive.py"
 _CONDOR_2025 = "run_spark dbs_condor --date 20250101..20251231 --fout out\nrun_spark crab_users --from 2025-01-01 --to 2025-12-31 --fout out"
 #: line → the lines to type.
 ANSWERED = {
-    "cern_monit.py --hdir=hdfs:///cms/dbs_phedex --stomp=static/stomp.py-4.1.15-py2.7.egg --amq=amq_broker.json":
-        "run_spark cern_monit.py --fout hdfs:///cms/dbs_phedex --amq=amq_broker.json --date yesterday --job dbs_phedex",
-    "cern_monit.py --hdir=/cms/users/vk/datasets --amq=amq_broker.json --stomp=/path/stomp.py-4.1.15-py2.7.egg":
-        "run_spark cern_monit.py --fout /cms/users/vk/datasets --amq=amq_broker.json --date yesterday --job JOB",
+    "cern_monit.py --hdir=hdfs:///cms/dbs_phedex --stomp=static/stomp.py-4.1.15-py2.7.egg --amq=amq_broker.json": "run_spark cern_monit.py --fout hdfs:///cms/dbs_phedex --amq=amq_broker.json --date yesterday --job dbs_phedex",
+    "cern_monit.py --hdir=/cms/users/vk/datasets --amq=amq_broker.json --stomp=/path/stomp.py-4.1.15-py2.7.egg": "run_spark cern_monit.py --fout /cms/users/vk/datasets --amq=amq_broker.json --date yesterday --job JOB",
     "wmarchive.py --fout=hdfs:///cms/wma --date=20170411": f"run_spark {_WMA} --fout=hdfs:///cms/wma --date=20170411",
-    "wmarchive.py --fout=hdfs:///cms/wma --date=20170411,20170420 --yarn":
-        f"run_spark {_WMA} --fout=hdfs:///cms/wma --date=20170411,20170420 --yarn",
-    "wmarchive.py --fout=hdfs:///cms/wma --date=20170411-20170420 --yarn":
-        f"run_spark {_WMA} --fout=hdfs:///cms/wma --date=20170411-20170420 --yarn",
-    "hdfs_an.py --yarn --fout=hdfs:///cms/hdfs_an --attrs=data.user,data.path --hdir=hdfs:///project/monitoring/archive/hdfs":
-        "run_spark /path/to/CMSSpark/src/python/CMSSpark/hdfs_an.py --yarn --fout=hdfs:///cms/hdfs_an --attrs=data.user,data.path --hdir=hdfs:///project/monitoring/archive/hdfs",
+    "wmarchive.py --fout=hdfs:///cms/wma --date=20170411,20170420 --yarn": f"run_spark {_WMA} --fout=hdfs:///cms/wma --date=20170411,20170420 --yarn",
+    "wmarchive.py --fout=hdfs:///cms/wma --date=20170411-20170420 --yarn": f"run_spark {_WMA} --fout=hdfs:///cms/wma --date=20170411-20170420 --yarn",
+    "hdfs_an.py --yarn --fout=hdfs:///cms/hdfs_an --attrs=data.user,data.path --hdir=hdfs:///project/monitoring/archive/hdfs": "run_spark /path/to/CMSSpark/src/python/CMSSpark/hdfs_an.py --yarn --fout=hdfs:///cms/hdfs_an --attrs=data.user,data.path --hdir=hdfs:///project/monitoring/archive/hdfs",
     f"/reports/aggregate_dbs.py {_DBS}": f"run_spark dbs_events {_DBS} --date YESTERDAY",
     f"/reports/aggregate_phedex.py {_OLD}": f"run_spark site_tier_usage {_OLD}",
     f"/reports/aggregate_campaigns.py {_OLD}": f"run_spark event_counts {_OLD}",
@@ -59,36 +56,35 @@ ANSWERED = {
         f"run_spark leftovers --yarn --verbose --date=20190101 --fout hdfs:///cms/report/{name} --inst {name}"
         for name in ("global", "phys01", "phys02", "phys03")
     ),
-    "src/python/CMSSpark/mergePhedex.py --idir=/data/phedex --fout=phedex_20170101_20171231.csv --dates 20170101-20171231":
-        "cmsspark sql \"select * from phedex where day between '2017-01-01' and '2017-12-31' order by day\" --fout /data/phedex --out phedex_20170101_20171231.csv",
-    "src/python/CMSSpark/dates.py --range --format=%Y%m%d --ndays=24 --start=20180124":
-        "run_spark JOB --date 20180101..20180124",
-    "dbs_hdfs_crab.py --generate_plots --output_folder out --start_date 2026-01-01 --end_date 2026-02-01":
-        "run_spark dbs_condor --date 20260101..20260131 --fout out\nrun_spark crab_popularity --from 2026-01-01 --to 2026-01-31 --fout out",
+    "src/python/CMSSpark/mergePhedex.py --idir=/data/phedex --fout=phedex_20170101_20171231.csv --dates 20170101-20171231": "cmsspark sql \"select * from phedex where day between '2017-01-01' and '2017-12-31' order by day\" --fout /data/phedex --out phedex_20170101_20171231.csv",
+    "src/python/CMSSpark/dates.py --range --format=%Y%m%d --ndays=24 --start=20180124": "run_spark JOB --date 20180101..20180124",
+    "dbs_hdfs_crab.py --generate_plots --output_folder out --start_date 2026-01-01 --end_date 2026-02-01": "run_spark dbs_condor --date 20260101..20260131 --fout out\nrun_spark crab_popularity --from 2026-01-01 --to 2026-01-31 --fout out",
     "condor_crab_unique_users.py --generate_plots --by month --output_folder out --start_date 2025-01-01 --end_date 2026-01-01": _CONDOR_2025,
     "condor_crab_unique_users.py --generate_plots --by weekofyear --output_folder out --start_date 2025-01-01 --end_date 2026-01-01": _CONDOR_2025,
     "dbs_hdfs_eos.py run-update --mode append --date 2026/01/*": "run_spark dbs_eos --date 20260101..20260131 --fout hdfs:///cms/eos",
-    "dbs_hdfs_eos.py run-report-totals --outputDir out --period 20250101 20260101":
-        "cmsspark sql \"select dataset_name, app, sum(accesses) as accesses, sum(read_bytes) as read_bytes from dbs_eos where day between '2025-01-01' and '2026-01-01' group by all order by read_bytes desc\" --fout hdfs:///cms/eos --out out/dataset_totals.csv",
-    "rucio_datasets_monitoring.py --hdfs_out_dir /tmp/u/rucio_ds_mon --opensearch_host os-cms.example.org/os --opensearch_index test-rucio-ds --opensearch_secret_file secret":
-        "run_spark dataset_last_access --fout /tmp/u/rucio_ds_mon --date YESTERDAY\nrun_spark cern_monit --job dataset_last_access --date YESTERDAY --fout /tmp/u/rucio_ds_mon --amq amq_broker.json",
-    "rucio_datasets_stats.py --creds creds.json --base_eos_dir out --cmsspark_git_tag v1 --amq_batch_size 1000 --fdate 2026-01-15":
-        "run_spark rucio_daily --fout out --date 2026-01-15\nrun_spark cern_monit --job rucio_daily --date 2026-01-15 --fout out --amq creds.json",
-    "rucio_ds_summary.py --creds creds.json --amq_batch_size 1000":
-        "run_spark dataset_last_access --fout DIR --date YESTERDAY\nrun_spark cern_monit --job dataset_last_access --date YESTERDAY --fout DIR --amq creds.json",
+    "dbs_hdfs_eos.py run-report-totals --outputDir out --period 20250101 20260101": "cmsspark sql \"select dataset_name, app, sum(accesses) as accesses, sum(read_bytes) as read_bytes from dbs_eos where day between '2025-01-01' and '2026-01-01' group by all order by read_bytes desc\" --fout hdfs:///cms/eos --out out/dataset_totals.csv",
+    "rucio_datasets_monitoring.py --hdfs_out_dir /tmp/u/rucio_ds_mon --opensearch_host os-cms.example.org/os --opensearch_index test-rucio-ds --opensearch_secret_file secret": "run_spark dataset_last_access --fout /tmp/u/rucio_ds_mon --date YESTERDAY\nrun_spark cern_monit --job dataset_last_access --date YESTERDAY --fout /tmp/u/rucio_ds_mon --amq amq_broker.json",
+    "rucio_datasets_stats.py --creds creds.json --base_eos_dir out --cmsspark_git_tag v1 --amq_batch_size 1000 --fdate 2026-01-15": "run_spark rucio_daily --fout out --date 2026-01-15\nrun_spark cern_monit --job rucio_daily --date 2026-01-15 --fout out --amq creds.json",
+    "rucio_ds_summary.py --creds creds.json --amq_batch_size 1000": "run_spark dataset_last_access --fout DIR --date YESTERDAY\nrun_spark cern_monit --job dataset_last_access --date YESTERDAY --fout DIR --amq creds.json",
     "data_collection.py --yarn --date=20170925": "run_spark data_aggregation --yarn --date=20170925 --fout DIR",
-}  # fmt: skip
+}
 
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
     monkeypatch.chdir(tmp_path)
-    inherited = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "SPARK_HOME") if name in os.environ}
+    inherited = {
+        name: os.environ[name]
+        for name in ("PATH", "JAVA_HOME", "SPARK_HOME")
+        if name in os.environ
+    }
     return {**inherited, "HOME": str(tmp_path)}
 
 
 @pytest.mark.parametrize("line", RUN)
-def test_a_line_runs_as_it_stands(line: str, environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_runs_as_it_stands(
+    line: str, environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_spark([*shlex.split(line), "--explain"], environ) == 0
     assert "not supported" not in capsys.readouterr().err
 
@@ -105,7 +101,12 @@ def check(line: str, environ: Mapping[str, str]) -> None:
         if name == "sql":
             # Any folder is a store whose tables have no rows.
             Path("store/any").mkdir(parents=True, exist_ok=True)
-            assert CliRunner().invoke(subcommand, [rest[0], "--fout", "store"], catch_exceptions=False).exit_code == 0
+            assert (
+                CliRunner()
+                .invoke(subcommand, [rest[0], "--fout", "store"], catch_exceptions=False)
+                .exit_code
+                == 0
+            )
     elif not words[0].startswith("/path/to/CMSSpark/"):
         # A range is one run for each day.
         words = [word.partition("..")[0] for word in words]
@@ -113,7 +114,9 @@ def check(line: str, environ: Mapping[str, str]) -> None:
 
 
 @pytest.mark.parametrize("line", ANSWERED)
-def test_a_line_is_answered_once_with_lines_that_run(line: str, environ: Mapping[str, str]) -> None:
+def test_a_line_is_answered_once_with_lines_that_run(
+    line: str, environ: Mapping[str, str]
+) -> None:
     with pytest.raises(UsageError) as error:
         run_spark(shlex.split(line), environ)
     yesterday = (dates.today() - timedelta(days=1)).isoformat()
@@ -125,7 +128,12 @@ def test_a_line_is_answered_once_with_lines_that_run(line: str, environ: Mapping
 
 def test_what_an_old_line_said_and_is_not_needed_is_named(environ: Mapping[str, str]) -> None:
     with pytest.raises(UsageError) as error:
-        run_spark(shlex.split(next(line for line in ANSWERED if line.startswith("rucio_datasets_stats"))), environ)
+        run_spark(
+            shlex.split(
+                next(line for line in ANSWERED if line.startswith("rucio_datasets_stats"))
+            ),
+            environ,
+        )
     for option in ("--amq", "publish the stored table"):
         assert option in str(error.value.found)
 
@@ -160,6 +168,8 @@ def test_a_script_of_cmsspark_gets_what_it_imports_from_its_checkout(tmp_path: P
 def test_a_script_of_cmsspark_without_its_checkout_says_what_lacks(tmp_path: Path) -> None:
     script = tmp_path / "alone.py"
     script.write_text("from CMSSpark import conf\n")
-    with pytest.raises(UsageError, match=r"alone.py imports CMSSpark, which is not there") as error:
+    with pytest.raises(
+        UsageError, match=r"alone.py imports CMSSpark, which is not there"
+    ) as error:
         script_lines.python_path(script, {})
     assert "PYTHONPATH=/path/to/CMSSpark/src/python run_spark" in str(error.value.next_step)

@@ -1,6 +1,7 @@
 """The command line of every profile and mode, word for word, against golden files.
 
-``CMSSPARK_UPDATE_GOLDEN=1 pytest tests/submit/test_command.py`` writes them anew; read the difference then.
+``CMSSPARK_UPDATE_GOLDEN=1 pytest tests/submit/test_command.py`` writes them anew; read
+the difference then.
 """
 
 from __future__ import annotations
@@ -22,14 +23,40 @@ CASES: dict[str, tuple[str, ...]] = {
     "local": ("data_aggregation.py", *DAY),
     "local-own-script": ("./my job.py", "--title", 'it\'s "quoted"', "--", "--yarn", ""),
     "local-avro": ("./own.py", "--avro"),
-    "local-many": ("dbs_aaa", "--local", "--conf", "spark.x=a b", "--files", "/f 1,/f2", "--py-files", "/m.py", *DAY),
+    "local-many": (
+        "dbs_aaa",
+        "--local",
+        "--conf",
+        "spark.x=a b",
+        "--files",
+        "/f 1,/f2",
+        "--py-files",
+        "/m.py",
+        *DAY,
+    ),
     "yarn-client": ("dbs_aaa.py", "--yarn", *DAY),
-    "yarn-cluster": ("dbs_aaa.py", "--yarn", "--deploy-mode", "cluster", "--settings", "/s.yaml", *DAY),
+    "yarn-cluster": (
+        "dbs_aaa.py",
+        "--yarn",
+        "--deploy-mode",
+        "cluster",
+        "--settings",
+        "/s.yaml",
+        *DAY,
+    ),
     "yarn-environment": ("dbs_aaa", "--yarn", "--env", "/env.tgz", "--queue", "cms"),
     "yarn-kerberos": ("dbs_aaa", "--yarn", "--keytab", "/k", "--principal", "p"),
     "yarn-own-script": ("./own.py", "--yarn", "--avro", "--py-files", "/lib.zip", "--verbose"),
     "k8s-cluster": ("dbs_eos", "--k8s", "--master", "k8s://https://api:6443", *DAY),
-    "k8s-client": ("dbs_eos", "--k8s", "--master", "k8s://https://api:6443", "--deploy-mode", "client", *DAY),
+    "k8s-client": (
+        "dbs_eos",
+        "--k8s",
+        "--master",
+        "k8s://https://api:6443",
+        "--deploy-mode",
+        "client",
+        *DAY,
+    ),
     "k8s-image": (
         "dbs_eos",
         "--k8s",
@@ -91,7 +118,10 @@ def test_the_master_chooses_the_profile_where_none_is_named() -> None:
     assert command("dbs_aaa", "--master", "local[2]").profile == "local"
     assert command("dbs_aaa", "--master", "spark://host:7077").profile == "cluster"
     assert command("dbs_aaa", settings=replace(SETTINGS, profile="yarn")).profile == "yarn"
-    assert command("dbs_aaa", "--local", settings=replace(SETTINGS, profile="yarn")).profile == "local"
+    assert (
+        command("dbs_aaa", "--local", settings=replace(SETTINGS, profile="yarn")).profile
+        == "local"
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +140,16 @@ def test_what_does_not_go_together_is_refused(words: tuple[str, ...]) -> None:
 
 def test_in_cluster_mode_settings_travel_as_a_file_and_not_as_a_path_of_this_host() -> None:
     settings = replace(SETTINGS, origin="/home/me/s.yaml")
-    words = ("dbs_aaa", "--yarn", "--deploy-mode", "cluster", "--settings", "/home/me/s.yaml", "--date", "20260115")
+    words = (
+        "dbs_aaa",
+        "--yarn",
+        "--deploy-mode",
+        "cluster",
+        "--settings",
+        "/home/me/s.yaml",
+        "--date",
+        "20260115",
+    )
     built = command(*words, settings=settings, environ={"CMSSPARK_ROOT": "hdfs://nn"})
     assert built.options.get("spark.files") == "/home/me/s.yaml,/state/pseudonym.key"
     assert built.options.get("spark.yarn.appMasterEnv.CMSSPARK_SETTINGS") == "s.yaml"
@@ -122,14 +161,21 @@ def test_in_cluster_mode_settings_travel_as_a_file_and_not_as_a_path_of_this_hos
 def test_executors_run_without_compiled_code_where_the_driver_does() -> None:
     name, environ = "spark.executorEnv.CMSSPARK_COMPILED", {"CMSSPARK_COMPILED": "0"}
     assert command("dbs_aaa", "--yarn", environ=environ).options.get(name) == "0"
-    assert command("dbs_aaa", "--yarn", "--conf", f"{name}=1", environ=environ).options.get(name) == "1"
+    assert (
+        command("dbs_aaa", "--yarn", "--conf", f"{name}=1", environ=environ).options.get(name)
+        == "1"
+    )
     assert command("dbs_aaa", "--yarn").options.get(name) is None
-    assert command("dbs_aaa", environ=environ).options.get(name) is None, "they are this process's own"
+    assert command("dbs_aaa", environ=environ).options.get(name) is None, (
+        "they are this process's own"
+    )
 
 
 def test_a_users_java_options_come_after_ours() -> None:
     built = command("dbs_aaa", "--conf", "spark.driver.defaultJavaOptions=-Xss4m")
-    assert (built.options.get("spark.driver.defaultJavaOptions") or "").endswith("log4j2.properties -Xss4m")
+    assert (built.options.get("spark.driver.defaultJavaOptions") or "").endswith(
+        "log4j2.properties -Xss4m"
+    )
 
 
 def test_spark_avro_comes_from_sparks_jars_the_settings_folder_or_maven(tmp_path: Path) -> None:
@@ -141,7 +187,10 @@ def test_spark_avro_comes_from_sparks_jars_the_settings_folder_or_maven(tmp_path
     (tmp_path / "jars" / name).touch()
     host = replace(HOST, spark=replace(HOST.spark, home=tmp_path))
     by_spark = command("./own.py", "--avro", host=host)
-    assert by_spark.options.get("spark.jars") is None and by_spark.options.get("spark.jars.packages") is None
+    assert (
+        by_spark.options.get("spark.jars") is None
+        and by_spark.options.get("spark.jars.packages") is None
+    )
     older = replace(HOST, spark=replace(HOST.spark, version="3.5.7", scala="2.12"))
     by_maven = command("./own.py", "--avro", host=older)
     assert by_maven.options.get("spark.jars.packages") == "org.apache.spark:spark-avro_2.12:3.5.7"

@@ -54,15 +54,26 @@ def test_a_line_is_answered_with_lines_that_parse(line: str, tmp_path: Path) -> 
         if command == "sql":
             # Any folder is a store whose tables have no rows.
             (tmp_path / "any").mkdir(exist_ok=True)
-            ended = CliRunner().invoke(main.command, ["sql", words[0], "--fout", str(tmp_path)], catch_exceptions=False)
+            ended = CliRunner().invoke(
+                main.command, ["sql", words[0], "--fout", str(tmp_path)], catch_exceptions=False
+            )
             assert ended.exit_code == 0
         options = {name for option in params for name in option.opts}
-        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, words
+        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, (
+            words
+        )
 
 
 def test_the_end_of_a_range_is_not_part_of_it() -> None:
     _, lines = _answer(LINES[7])
-    assert lines[0] == ["run_spark", "job_efficiency", "--date", "20210101..20210131", "--fout", "out"]
+    assert lines[0] == [
+        "run_spark",
+        "job_efficiency",
+        "--date",
+        "20210101..20210131",
+        "--fout",
+        "out",
+    ]
     assert lines[1][2:6] == ["--from", "2021-01-01", "--to", "2021-01-31"]
     assert "outcome in ('ok') and type in ('production')" in lines[2][2]
 
@@ -87,15 +98,21 @@ def test_what_is_not_needed_is_said_and_wrong_values_are_refused() -> None:
     error, _ = _answer(LINES[0])
     assert "--iterative is not needed" in str(error.found)
     assert "--url_prefix" in str(error.found)
-    for line in ("hpc_at_cms.py --start_date", "hpc_at_cms.py --start_date 2026-02-30", "hpc_at_cms.py --last_n_days x",
-                 "hpc_at_cms.py --start_date 2026-01-02 --end_date 2026-01-01"):  # fmt: skip
+    for line in (
+        "hpc_at_cms.py --start_date",
+        "hpc_at_cms.py --start_date 2026-02-30",
+        "hpc_at_cms.py --last_n_days x",
+        "hpc_at_cms.py --start_date 2026-01-02 --end_date 2026-01-01",
+    ):
         with pytest.raises(UsageError):
             run_spark(shlex.split(line), os.environ)
 
 
 @pytest.mark.parametrize("name", ["dbs_adler", "dbs_block_lumis", "dbs_lfn"])
 def test_scripts_on_files_of_dbs_are_answered_with_a_query_of_the_dumps(name: str) -> None:
-    error, ((*command, day, query),) = _answer(f"{name}.py --date 20260115 --fout hdfs:///cms/x --yarn")
+    error, ((*command, day, query),) = _answer(
+        f"{name}.py --date 20260115 --fout hdfs:///cms/x --yarn"
+    )
     assert command == ["cmsspark", "sql", "--dumps"]
     assert day == "20260115"
     assert query.startswith("select ") and " from dbs." in query

@@ -13,10 +13,24 @@ from click.testing import CliRunner
 from cmsspark.settings import pseudonyms
 from cmsspark.submit.doctor import NOTE, OK, WRONG, Diagnosis, _served_pages, command, examine
 
-NEEDS = ["python", "compiled", "java", "settings", "store", "root", "key", "broker", "people", "disk", "cluster"]
+NEEDS = [
+    "python",
+    "compiled",
+    "java",
+    "settings",
+    "store",
+    "root",
+    "key",
+    "broker",
+    "people",
+    "disk",
+    "cluster",
+]
 
 
-def findings(folder: Path, settings: str = "", environ: Mapping[str, str] | None = None) -> dict[str, Diagnosis]:
+def findings(
+    folder: Path, settings: str = "", environ: Mapping[str, str] | None = None
+) -> dict[str, Diagnosis]:
     file = folder / "cmsspark.yaml"
     file.write_text(f"state_dir: {folder}/state\ncache_dir: {folder}/cache\n{settings}")
     made = examine(str(file), None, {"HOME": str(folder), "PATH": "/nowhere", **(environ or {})})
@@ -69,8 +83,17 @@ def test_a_broker_is_connected_to_and_one_that_is_not_there_is_wrong(tmp_path: P
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         file = tmp_path / "amq.json"
-        file.write_text(json.dumps({"username": "u", "password": "p", "producer": "cms", "topic": "/topic/x",
-                                    "host_and_ports": f"127.0.0.1:{port}"}))  # fmt: skip
+        file.write_text(
+            json.dumps(
+                {
+                    "username": "u",
+                    "password": "p",
+                    "producer": "cms",
+                    "topic": "/topic/x",
+                    "host_and_ports": f"127.0.0.1:{port}",
+                }
+            )
+        )
         file.chmod(0o600)
         settings = f"publishing: {{amq: {file}}}\n"
         assert findings(tmp_path, settings)["broker"].state == OK
@@ -86,13 +109,18 @@ def test_a_cluster_that_the_settings_name_needs_its_configuration(tmp_path: Path
     assert found.state == WRONG and "core-site.xml and yarn-site.xml" in found.text
     for name in ("core-site.xml", "yarn-site.xml"):
         (tmp_path / name).write_text("<configuration/>")
-    assert findings(tmp_path, "profile: yarn\n", {"HADOOP_CONF_DIR": str(tmp_path)})["cluster"].state == OK
+    assert (
+        findings(tmp_path, "profile: yarn\n", {"HADOOP_CONF_DIR": str(tmp_path)})["cluster"].state
+        == OK
+    )
 
 
 def test_a_cluster_with_kerberos_needs_a_ticket_or_a_keytab(tmp_path: Path) -> None:
     for name in ("conf", "bin"):
         (tmp_path / name).mkdir()
-    wanted = "<property><name>hadoop.security.authentication</name><value>kerberos</value></property>"
+    wanted = (
+        "<property><name>hadoop.security.authentication</name><value>kerberos</value></property>"
+    )
     (tmp_path / "conf" / "core-site.xml").write_text(wanted)
     (tmp_path / "conf" / "yarn-site.xml").write_text("<configuration/>")
     klist = tmp_path / "bin" / "klist"
@@ -125,8 +153,14 @@ def test_small_groups_are_a_note_where_others_read_documents_or_pages(tmp_path: 
     alone = findings(tmp_path)["people"]
     assert alone.state == OK and alone.mend is None
     published = findings(tmp_path, "publishing: {amq: broker.json}\n")["people"]
-    assert published.state == NOTE and "a broker" in published.text and "min_distinct_users" in str(published.mend)
-    chosen = findings(tmp_path, "publishing: {amq: broker.json, min_distinct_users: 5}\n")["people"]
+    assert (
+        published.state == NOTE
+        and "a broker" in published.text
+        and "min_distinct_users" in str(published.mend)
+    )
+    chosen = findings(tmp_path, "publishing: {amq: broker.json, min_distinct_users: 5}\n")[
+        "people"
+    ]
     assert chosen.state == OK and "fewer than 5" in chosen.text
 
 
@@ -142,5 +176,7 @@ def test_a_dashboard_that_other_hosts_reach_is_recognised(tmp_path: Path) -> Non
     }
     for number, words in lines.items():
         (tmp_path / number).mkdir()
-        (tmp_path / number / "cmdline").write_bytes(b"\0".join(word.encode() for word in words) + b"\0")
+        (tmp_path / number / "cmdline").write_bytes(
+            b"\0".join(word.encode() for word in words) + b"\0"
+        )
     assert _served_pages(tmp_path) == [f"the dashboard of process {number}" for number in "123"]

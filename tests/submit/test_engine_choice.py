@@ -26,7 +26,9 @@ HERE = replace(SETTINGS, root="/nothing/lies/here")
 
 
 def engine_of(*words: str, settings: Mapping[str, object] | None = None) -> tuple[Command, str]:
-    """The command that runs, and why Spark counts; inputs lie on this host's disks unless the words say else."""
+    """The command that runs, and why Spark counts; inputs lie on this host's disks
+    unless the words say else.
+    """
     request = split(words, load_signature)
     given = replace(HERE, **(settings or {}))  # type: ignore[arg-type]
     assert request.job is not None
@@ -39,11 +41,24 @@ def mode_of(*words: str, **settings: object) -> str:
     return engine_of(*words, settings=settings)[0].mode
 
 
-@pytest.mark.parametrize("job", ["data_aggregation.py", "dbs_aaa", "dbs_eos", "dbs_cmssw", "dbs_jm"])
+@pytest.mark.parametrize(
+    "job", ["data_aggregation.py", "dbs_aaa", "dbs_eos", "dbs_cmssw", "dbs_jm"]
+)
 def test_a_day_of_logs_on_this_hosts_disks_needs_no_spark(job: str) -> None:
     assert mode_of(job, *DAY) == "python"
     assert (
-        mode_of(job, *DAY, "--local", "--debug", "--fout", "/out", "--root=file:///in", "--engine", "auto") == "python"
+        mode_of(
+            job,
+            *DAY,
+            "--local",
+            "--debug",
+            "--fout",
+            "/out",
+            "--root=file:///in",
+            "--engine",
+            "auto",
+        )
+        == "python"
     )
     assert mode_of(job, *DAY, "--engine=processes") == "python"
 
@@ -52,7 +67,12 @@ def test_a_day_of_logs_on_this_hosts_disks_needs_no_spark(job: str) -> None:
 def test_jobs_on_dumps_need_no_spark_here_either(job: str) -> None:
     assert mode_of(job, *DAY) == "python"
     assert mode_of(job, *DAY, "--engine=processes", "--fout", "/out") == "python"
-    for words in (("--engine", "spark"), ("--format", "csv"), ("--fout", "hdfs:///out"), ("--conf", "spark.a=1")):
+    for words in (
+        ("--engine", "spark"),
+        ("--format", "csv"),
+        ("--fout", "hdfs:///out"),
+        ("--conf", "spark.a=1"),
+    ):
         assert mode_of(job, *DAY, *words) == "client"
     with pytest.raises(UsageError, match="--engine processes cannot do that"):
         mode_of(job, *DAY, "--engine=processes", "--format=csv")
@@ -83,7 +103,9 @@ def test_settings_ask_for_spark_too() -> None:
     assert mode_of("data_aggregation", *DAY, store="hdfs:///out") == "client"
     assert mode_of("data_aggregation", *DAY, root="hdfs:///in") == "client"
     assert mode_of("data_aggregation", *DAY, store="hdfs:///out", root="s3a://in") == "client"
-    assert mode_of("data_aggregation", *DAY, root=None) == "client", "the default folders lie on HDFS"
+    assert mode_of("data_aggregation", *DAY, root=None) == "client", (
+        "the default folders lie on HDFS"
+    )
     assert mode_of("data_aggregation", *DAY, "--root", "/in", root=None) == "python"
     assert mode_of("data_aggregation", *DAY, "--fout", "/out", store="hdfs:///out") == "python"
 
@@ -102,7 +124,9 @@ def test_the_limit_for_an_index_in_the_settings_asks_for_no_engine_by_itself() -
     assert mode_of("data_aggregation", *DAY, "--conf", f"{INDEX_DUMP_BYTES_KEY}=5") == "client"
 
 
-@pytest.mark.parametrize("words", [("--engine", "processes", "--yarn"), ("--engine=processes", "--format=csv")])
+@pytest.mark.parametrize(
+    "words", [("--engine", "processes", "--yarn"), ("--engine=processes", "--format=csv")]
+)
 def test_processes_are_refused_where_only_spark_can(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="--engine processes cannot do that"):
         mode_of("data_aggregation", *DAY, *words)
@@ -118,22 +142,35 @@ def test_the_job_gets_the_engine_that_was_chosen() -> None:
     found, reason = engine_of(*words)
     options = ["--engine", "processes", *DAY, "--streams", "aaa"]
     assert found.argv[1:] == ["-m", "cmsspark.submit.launch", "data_aggregation", *options]
-    assert set(found.env) == {"OPENBLAS_NUM_THREADS", "PYTHONPATH", "PYTHONSAFEPATH"} and reason == ""
+    assert (
+        set(found.env) == {"OPENBLAS_NUM_THREADS", "PYTHONPATH", "PYTHONSAFEPATH"} and reason == ""
+    )
     spark, reason = engine_of(*words, "--engine", "spark")
     assert spark == command(*words, settings=HERE) and reason == "--engine spark"
-    assert "spark-submit" in instead(spark) and all(line.startswith("#") for line in instead(spark).splitlines())
+    assert "spark-submit" in instead(spark) and all(
+        line.startswith("#") for line in instead(spark).splitlines()
+    )
 
 
-# Runs ---------------------------------------------------------------------------------------------------------------
+# Runs
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def run_spark(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LANG", "SPARK_HOME") if name in os.environ}
+    kept = {
+        name: os.environ[name]
+        for name in ("PATH", "JAVA_HOME", "LANG", "SPARK_HOME")
+        if name in os.environ
+    }
     return subprocess.run(
         [sys.executable, "-c", "from cmsspark.submit import main; main()", *words],
         capture_output=True,
         text=True,
-        env={**kept, "HOME": str(place.folder), "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        env={
+            **kept,
+            "HOME": str(place.folder),
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        },
         cwd=place.folder,
         check=False,
         timeout=300,
@@ -155,7 +192,9 @@ def limit_index(place: Place, limit: int) -> None:
 def test_explain_says_which_engine_counts_and_why(place: Place) -> None:
     job = ("data_aggregation", "--date", "20190615", "--fout", place.fout)
     limit_index(place, 1_000_000)
-    assert run_spark(place, *job, "--explain").stdout.startswith("Counted by processes of this host")
+    assert run_spark(place, *job, "--explain").stdout.startswith(
+        "Counted by processes of this host"
+    )
     place.settings.write_text(place.settings.read_text().replace("1000000", "1"))
     explained = run_spark(place, *job, "--explain").stdout
     first, second, *options = explained.splitlines()
@@ -166,7 +205,9 @@ def test_explain_says_which_engine_counts_and_why(place: Place) -> None:
 
 def test_a_large_dump_is_refused_to_processes_with_the_reason(place: Place) -> None:
     limit_index(place, 1)
-    run = run_spark(place, "dbs_aaa", "--date", "20190615", "--fout", place.fout, "--engine", "processes")
+    run = run_spark(
+        place, "dbs_aaa", "--date", "20190615", "--fout", place.fout, "--engine", "processes"
+    )
     assert run.returncode == 2
     assert "--engine processes cannot do that\n  found: FILES in " in run.stderr
 
@@ -181,11 +222,16 @@ def test_a_dump_too_large_for_an_index_runs_as_engine_spark_does(place: Place) -
     place.run("data_aggregation", "--engine", "processes", fout=by_processes)
     limit_index(place, 1)
     job = ("data_aggregation", "--date", "20190615", "--fout")
-    commands = [run_spark(place, *job, "FOUT", *words, "--dry-run").stdout for words in ((), ("--engine", "spark"))]
+    commands = [
+        run_spark(place, *job, "FOUT", *words, "--dry-run").stdout
+        for words in ((), ("--engine", "spark"))
+    ]
     assert commands[0] == commands[1]
     assert "spark-submit" in commands[0] and "spark.driver.memory=" in commands[0]
     run = run_spark(place, *job, chosen)
-    assert run.returncode == 0 and not re.search(r"WARN|Setting default log level|Stage \d", run.stderr), run.stderr
+    assert run.returncode == 0 and not re.search(
+        r"WARN|Setting default log level|Stage \d", run.stderr
+    ), run.stderr
     for table in ("data_aggregation", "partials"):
         assert place.rows(table, chosen) == place.rows(table, by_processes) != []
     manifest = place.manifest("partials", chosen)

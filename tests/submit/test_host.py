@@ -8,7 +8,16 @@ import pytest
 
 from cmsspark.base.errors import SettingsError
 from cmsspark.submit import host
-from cmsspark.submit.host import NO_SPARK, Java, Spark, check_java, find_java, find_spark, memory, this_host
+from cmsspark.submit.host import (
+    NO_SPARK,
+    Java,
+    Spark,
+    check_java,
+    find_java,
+    find_spark,
+    memory,
+    this_host,
+)
 
 MEMINFO = "MemTotal:       16000000 kB\nMemFree: 1 kB\n"
 
@@ -78,25 +87,39 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     assert find_java({"PATH": str(tmp_path)}) is None
 
 
-@pytest.mark.parametrize(("version", "major"), [("4.3.0", 17), ("4.3.0", 21), ("3.5.9", 17), ("3.5.9", 11)])
+@pytest.mark.parametrize(
+    ("version", "major"), [("4.3.0", 17), ("4.3.0", 21), ("3.5.9", 17), ("3.5.9", 11)]
+)
 def test_a_java_that_fits_is_accepted(version: str, major: int) -> None:
     check_java(Java(Path("/j"), major, str(major)), Spark(Path("/s"), version, "2.13"), {})
 
 
-@pytest.mark.parametrize(("version", "major"), [("4.3.0", 11), ("4.3.0", 25), ("3.5.9", 21), ("4.3.0", None)])
-def test_another_java_or_none_is_refused_with_the_next_step(version: str, major: int | None) -> None:
+@pytest.mark.parametrize(
+    ("version", "major"), [("4.3.0", 11), ("4.3.0", 25), ("3.5.9", 21), ("4.3.0", None)]
+)
+def test_another_java_or_none_is_refused_with_the_next_step(
+    version: str, major: int | None
+) -> None:
     found = None if major is None else Java(Path("/j/bin/java"), major, f"{major}.0.1")
     with pytest.raises(SettingsError) as caught:
         check_java(found, Spark(Path("/s"), version, "2.13"), {"JAVA_HOME": "/j"})
     text = str(caught.value)
-    assert "JAVA_HOME=/j" in text and "apt-get install" in text and ("no Java" in text or f"{major}.0.1" in text)
+    assert (
+        "JAVA_HOME=/j" in text
+        and "apt-get install" in text
+        and ("no Java" in text or f"{major}.0.1" in text)
+    )
 
 
-@pytest.mark.parametrize(("version", "package"), [("12", "openjdk-17-jre"), ("13", "openjdk-21-jre")])
+@pytest.mark.parametrize(
+    ("version", "package"), [("12", "openjdk-17-jre"), ("13", "openjdk-21-jre")]
+)
 def test_the_package_of_java_is_one_that_this_distribution_has(
     version: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host.platform, "freedesktop_os_release", lambda: {"ID": "debian", "VERSION_ID": version})
+    monkeypatch.setattr(
+        host.platform, "freedesktop_os_release", lambda: {"ID": "debian", "VERSION_ID": version}
+    )
     with pytest.raises(SettingsError, match=f"apt-get install {package}-headless"):
         check_java(None, Spark(Path("/s"), "4.3.0", "2.13"), {})
 
@@ -113,7 +136,9 @@ def test_a_spark_home_without_spark_is_reported(tmp_path: Path) -> None:
         find_spark({"SPARK_HOME": str(tmp_path)})
 
 
-def test_without_spark_the_command_is_made_and_only_its_run_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spark_the_command_is_made_and_only_its_run_needs_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(host.importlib.util, "find_spec", lambda name: None)
     assert this_host({}).spark == NO_SPARK
     assert this_host({}).spark.submit == "$SPARK_HOME/bin/spark-submit"

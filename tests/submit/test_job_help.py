@@ -24,7 +24,11 @@ def test_the_list_has_each_job_once_under_a_heading() -> None:
 def test_the_help_of_a_job_has_every_option_once_the_usual_ones_first(name: str) -> None:
     text = job_help(name, JOBS[name])
     assert max(map(len, text.splitlines())) <= 80
-    own = [option for option in load_command(JOBS[name]).params if not getattr(option, "hidden", False)]
+    own = [
+        option
+        for option in load_command(JOBS[name]).params
+        if not getattr(option, "hidden", False)
+    ]
     shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)
     expected = {option.opts[-1] for option in own} | {option.name for option in OPTIONS}
     assert set(shown) == expected

@@ -26,7 +26,10 @@ def small(folder: Path) -> Path:
 
 
 def test_resources_beside_the_package_go_inside_and_leftovers_stay_out(tmp_path: Path) -> None:
-    assert [name for name, _ in files(small(tmp_path))] == ["cmsspark/__init__.py", "cmsspark/etc/sources.yaml"]
+    assert [name for name, _ in files(small(tmp_path))] == [
+        "cmsspark/__init__.py",
+        "cmsspark/etc/sources.yaml",
+    ]
 
 
 def test_equal_content_is_one_zip_and_new_content_another(tmp_path: Path) -> None:
@@ -75,7 +78,10 @@ def test_a_zip_in_the_cache_with_other_content_is_made_again(planted: str, tmp_p
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr("sitecustomize.py", "import os\n")
     elif planted == "twice":
-        with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        with (
+            zipfile.ZipFile(path, "a") as archive,
+            pytest.warns(UserWarning, match="Duplicate name"),
+        ):
             archive.writestr("cmsspark/__init__.py", "import os\n")
     else:
         path.write_bytes(b"" if planted == "no zip" else content[:-40])

@@ -29,14 +29,18 @@ def test_the_address_space_limit_of_python_stays_unset() -> None:
         assert built.options.get("spark.executor.pyspark.memory") is None
 
 
-@pytest.mark.parametrize(("memory", "heap"), [(2 * GIB, "1g"), (16 * GIB, "4g"), (512 * GIB, "16g"), (1, "1g")])
+@pytest.mark.parametrize(
+    ("memory", "heap"), [(2 * GIB, "1g"), (16 * GIB, "4g"), (512 * GIB, "16g"), (1, "1g")]
+)
 def test_the_drivers_heap_is_a_quarter_of_the_memory_within_bounds(memory: int, heap: str) -> None:
     assert driver_memory(replace(HOST, memory=memory)) == heap
 
 
 def test_ones_own_profile_extends_ours(tmp_path: Path) -> None:
     file = tmp_path / "big.yaml"
-    file.write_text("extends: yarn\noptions:\n  spark.executor.memory: {value: 20g, why: a wide job}\n")
+    file.write_text(
+        "extends: yarn\noptions:\n  spark.executor.memory: {value: 20g, why: a wide job}\n"
+    )
     built = command("dbs_aaa", "--profile", str(file))
     assert built.options.get("spark.executor.memory") == "20g"
     assert built.options.get("spark.master") == "yarn"
@@ -70,4 +74,7 @@ def test_an_unknown_profile_is_reported_with_those_there_are() -> None:
 
 
 def test_sparks_page_is_there_where_somebody_sits_at_a_terminal() -> None:
-    assert [page(replace(HOST, is_terminal=is_terminal)) for is_terminal in (True, False)] == ["true", "false"]
+    assert [page(replace(HOST, is_terminal=is_terminal)) for is_terminal in (True, False)] == [
+        "true",
+        "false",
+    ]

@@ -1,4 +1,6 @@
-"""A command's end: its exit code, its messages, and what a signal does. Small shell scripts stand for spark-submit."""
+"""A command's end: its exit code, its messages, and what a signal does. Small shell
+scripts stand for spark-submit.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,26 @@ def test_in_cluster_mode_the_code_is_read_from_the_applications_report() -> None
     assert run(sh("exit 1", "cluster"), os.environ) == 1
 
 
-def test_a_jar_that_no_repository_has_is_reported_with_the_next_step(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_jar_that_no_repository_has_is_reported_with_the_next_step(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     said = "java.lang.RuntimeException: [unresolved dependency: org.apache.spark#spark-avro_2.13;4.3.0: not found]"
     assert run(sh(f"echo '{said}' >&2; exit 1"), os.environ) == 78
-    assert "no Maven repository gave org.apache.spark#spark-avro_2.13;4.3.0" in capfd.readouterr().err
+    assert (
+        "no Maven repository gave org.apache.spark#spark-avro_2.13;4.3.0" in capfd.readouterr().err
+    )
 
 
-def test_a_driver_killed_from_outside_may_be_tried_again(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_driver_killed_from_outside_may_be_tried_again(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     assert run(sh("kill -9 $$"), os.environ) == 75
     assert "SIGKILL" in capfd.readouterr().err
 
 
-def test_messages_pass_as_they_come_without_the_jvms_noise(capfd: pytest.CaptureFixture[str]) -> None:
+def test_messages_pass_as_they_come_without_the_jvms_noise(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     said = "WARNING: Using incubator modules: x\\nW one\\n[==>\\r"
     run(sh(f"printf '{said}' >&2; echo out; printf 'last' >&2"), os.environ)
     captured = capfd.readouterr()
@@ -63,7 +73,12 @@ def test_noise_that_arrives_in_pieces_is_still_noise() -> None:
     source, sink = os.pipe()
     seen, shown = os.pipe()
     watch = Watch(source, shown)
-    for piece in (b"WARN", b"ING: Using incub", b"ator modules: a\nkept\nWARNING: other", b"\nWARN"):
+    for piece in (
+        b"WARN",
+        b"ING: Using incub",
+        b"ator modules: a\nkept\nWARNING: other",
+        b"\nWARN",
+    ):
         os.write(sink, piece)
         time.sleep(0)
     os.close(sink)
@@ -71,21 +86,27 @@ def test_noise_that_arrives_in_pieces_is_still_noise() -> None:
     assert os.read(seen, 1000) == b"kept\nWARNING: other\nWARN"
 
 
-CALLER = (
-    "import os, signal, sys\nfrom cmsspark.submit.command import Command\nfrom cmsspark.submit.run_command import run\n"
-)
+CALLER = "import os, signal, sys\nfrom cmsspark.submit.command import Command\nfrom cmsspark.submit.run_command import run\n"
 #: As started by nohup.
 NOHUP = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_reaches_all_below_and_the_run_may_be_tried_again(number: int, tmp_path: Path) -> None:
+def test_a_signal_reaches_all_below_and_the_run_may_be_tried_again(
+    number: int, tmp_path: Path
+) -> None:
     ready = tmp_path / "ready"
     os.mkfifo(ready)
-    # What lies below is there when it is written: a process that starts while the signal is handed on may miss it.
+    # What lies below is there when it is written: a process that starts while the
+    # signal is handed on may miss it.
     script = f"(sleep 600 & echo $$ > {ready}; wait) & wait"
-    code = CALLER + f"sys.exit(run(Command(['/bin/sh', '-c', {script!r}], {{}}, 'client'), os.environ))"
-    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as caller:
+    code = (
+        CALLER
+        + f"sys.exit(run(Command(['/bin/sh', '-c', {script!r}], {{}}, 'client'), os.environ))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True
+    ) as caller:
         child = int(ready.read_text())
         below = descendants(child)
         assert len(below) == 2
@@ -114,8 +135,14 @@ def test_under_nohup_a_hangup_ends_nothing(tmp_path: Path) -> None:
     os.mkfifo(ready)
     os.mkfifo(go)
     script = f"echo > {ready}; read word < {go}; exit 7"
-    code = CALLER + NOHUP + f"sys.exit(run(Command(['/bin/sh', '-c', {script!r}], {{}}, 'client'), os.environ))"
-    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as caller:
+    code = (
+        CALLER
+        + NOHUP
+        + f"sys.exit(run(Command(['/bin/sh', '-c', {script!r}], {{}}, 'client'), os.environ))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True
+    ) as caller:
         ready.read_text()
         caller.send_signal(signal.SIGHUP)
         go.write_text("on\n")
@@ -145,7 +172,9 @@ def test_a_job_without_spark_runs_in_this_process_which_a_signal_ends_in_75() ->
         "wrapper.run_spark = lambda argv, environ: run_command.run(command, environ)\n"
         "wrapper.main()\n"
     )
-    started = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     out, err = started.communicate(timeout=300)
     assert out.split() == [str(started.pid), "value", "dbs_aaa", "--date", "x"]
     assert started.returncode == 75 and "interrupted; run the same command again" in err

@@ -16,8 +16,12 @@ MEMORY = "spark.executor.memory"
 
 def test_each_layer_comes_before_the_one_below_and_all_stay_known(tmp_path: Path) -> None:
     options_file = tmp_path / "spark.options"
-    options_file.write_text(f"# as in CMSSpark\n\n{MEMORY}=11g\n--conf spark.network.timeout=120s\n")
-    settings = replace(SETTINGS, spark={MEMORY: "10g"}, origin="/s.yaml", lines={("spark", MEMORY): 7})
+    options_file.write_text(
+        f"# as in CMSSpark\n\n{MEMORY}=11g\n--conf spark.network.timeout=120s\n"
+    )
+    settings = replace(
+        SETTINGS, spark={MEMORY: "10g"}, origin="/s.yaml", lines={("spark", MEMORY): 7}
+    )
     words = ("dbs_aaa", "--yarn", "--conf", f"{MEMORY}=12g")
     built = command(*words, settings=settings, environ={"SPARK_OPTIONS": str(options_file)})
     chosen = built.options.chosen[MEMORY]
@@ -78,7 +82,9 @@ def test_a_secret_reaches_no_command_line(name: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["spark.authenticate.secret.file", "spark.security.credentials.hive.enabled"])
+@pytest.mark.parametrize(
+    "name", ["spark.authenticate.secret.file", "spark.security.credentials.hive.enabled"]
+)
 def test_names_that_only_look_like_secrets_pass(name: str) -> None:
     assert command("dbs_aaa", "--conf", f"{name}=x").options.get(name) == "x"
 
@@ -103,13 +109,21 @@ def test_a_spark_options_file_that_is_wrong_is_named_with_its_line(tmp_path: Pat
         add_options_file(Options(), str(file))
 
 
-def test_the_event_log_is_on_where_its_folder_is_known_or_the_driver_is_here(tmp_path: Path) -> None:
+def test_the_event_log_is_on_where_its_folder_is_known_or_the_driver_is_here(
+    tmp_path: Path,
+) -> None:
     unmeasured = replace(PLACES, events=None)
-    assert command("dbs_aaa", "--yarn", places=unmeasured).options.get("spark.eventLog.enabled") is None
+    assert (
+        command("dbs_aaa", "--yarn", places=unmeasured).options.get("spark.eventLog.enabled")
+        is None
+    )
     cluster = command("dbs_aaa", "--yarn", "--deploy-mode", "cluster")
     assert cluster.options.get("spark.eventLog.enabled") is None, "the driver is on another host"
     here = command("dbs_aaa", "--yarn").options
-    assert (here.get("spark.eventLog.enabled"), here.get("spark.eventLog.dir")) == ("true", PLACES.events)
+    assert (here.get("spark.eventLog.enabled"), here.get("spark.eventLog.dir")) == (
+        "true",
+        PLACES.events,
+    )
     off = command("dbs_aaa", "--conf", "spark.eventLog.enabled=false").options
     assert off.get("spark.eventLog.enabled") == "false", "what a user says comes after it"
     given = command("dbs_aaa", "--yarn", "--conf", "spark.eventLog.dir=hdfs:///logs")
@@ -122,4 +136,7 @@ def test_the_event_log_is_on_where_its_folder_is_known_or_the_driver_is_here(tmp
 
 def test_spark_defaults_are_read_in_both_spellings(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.a b c\nspark.d=e\n\n#spark.f g\n")
-    assert cluster_defaults(tmp_path, {"SPARK_CONF_DIR": str(tmp_path)}) == {"spark.a": "b c", "spark.d": "e"}
+    assert cluster_defaults(tmp_path, {"SPARK_CONF_DIR": str(tmp_path)}) == {
+        "spark.a": "b c",
+        "spark.d": "e",
+    }

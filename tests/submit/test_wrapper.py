@@ -27,7 +27,11 @@ WRAPPER = "from cmsspark.submit import main; main()"
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
     """An environment with a home of its own, in which ``run_spark`` of this checkout runs."""
-    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LANG", "SPARK_HOME") if name in os.environ}
+    kept = {
+        name: os.environ[name]
+        for name in ("PATH", "JAVA_HOME", "LANG", "SPARK_HOME")
+        if name in os.environ
+    }
     return {**kept, "HOME": str(tmp_path), "PYTHONPATH": str(REPO)}
 
 
@@ -43,15 +47,21 @@ def test_list_names_every_job(home: dict[str, str], tmp_path: Path) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("name", JOBS)
-def test_help_of_a_job_shows_its_options_and_the_wrappers(name: str, home: dict[str, str], tmp_path: Path) -> None:
+def test_help_of_a_job_shows_its_options_and_the_wrappers(
+    name: str, home: dict[str, str], tmp_path: Path
+) -> None:
     run = run_spark(f"{name}.py", "--help", env=home, cwd=tmp_path)
     assert (run.returncode, run.stderr) == (0, "")
     assert f"Usage: run_spark {name}" in run.stdout and "--yarn" in run.stdout
 
 
 def test_help_comes_at_once(home: dict[str, str], tmp_path: Path) -> None:
-    # A tenth of a second, if nothing that takes its time to import is imported; docs/performance.md has the figure.
-    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); " + WRAPPER
+    # A tenth of a second, if nothing that takes its time to import is imported;
+    # docs/performance.md has the figure.
+    code = (
+        "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
+        + WRAPPER
+    )
     words = [sys.executable, "-c", code, "data_aggregation", "--help"]
     run = subprocess.run(words, env=home, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "--date" in run.stdout
@@ -61,7 +71,9 @@ def test_help_comes_at_once(home: dict[str, str], tmp_path: Path) -> None:
 
 def test_help_without_a_job_is_the_wrappers(home: dict[str, str], tmp_path: Path) -> None:
     run = run_spark("--help", env=home, cwd=tmp_path)
-    assert run.returncode == 0 and "--deploy-mode" in run.stdout and "data_aggregation" in run.stdout
+    assert (
+        run.returncode == 0 and "--deploy-mode" in run.stdout and "data_aggregation" in run.stdout
+    )
 
 
 def test_help_of_ones_own_script_does_not_run_it(home: dict[str, str], tmp_path: Path) -> None:
@@ -74,7 +86,10 @@ def test_help_of_ones_own_script_does_not_run_it(home: dict[str, str], tmp_path:
     ("words", "said"),
     [
         ((), "name a job"),
-        (("nothing",), "no job 'nothing', and no file of that name here\n  next: run_spark --list names the jobs"),
+        (
+            ("nothing",),
+            "no job 'nothing', and no file of that name here\n  next: run_spark --list names the jobs",
+        ),
         (("../jobs/dbs_aaa",), "no such file"),
         (("dbs_aaa; rm -rf .",), "there is no job"),
         (("dbs_aaa", "--date", "2026-02-30"), "not a calendar day"),
@@ -96,7 +111,9 @@ def test_a_mistake_is_usage_and_says_what_would_be_right(
     assert said in run.stderr and "Traceback" not in run.stderr and run.stdout == ""
 
 
-def test_settings_that_are_wrong_are_78_with_file_and_line(home: dict[str, str], tmp_path: Path) -> None:
+def test_settings_that_are_wrong_are_78_with_file_and_line(
+    home: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "cmsspark.yaml").write_text("store: /s\nstroe: /s\n")
     run = run_spark("dbs_aaa", "--date", "20260115", "--dry-run", env=home, cwd=tmp_path)
     assert run.returncode == 78 and "cmsspark.yaml, line 2" in run.stderr
@@ -113,25 +130,44 @@ def test_yarn_without_a_cluster_is_78(home: dict[str, str], tmp_path: Path) -> N
     assert run.returncode == 78 and "HADOOP_CONF_DIR" in run.stderr
 
 
-def test_dry_run_starts_nothing_and_prints_the_command(home: dict[str, str], tmp_path: Path) -> None:
+def test_dry_run_starts_nothing_and_prints_the_command(
+    home: dict[str, str], tmp_path: Path
+) -> None:
     run = run_spark("dbs_aaa", "--date", "20260115", "--yarn", "--dry-run", env=home, cwd=tmp_path)
-    assert run.returncode == 0 and "bin/spark-submit" in run.stdout and "--master yarn" in run.stdout
+    assert (
+        run.returncode == 0 and "bin/spark-submit" in run.stdout and "--master yarn" in run.stdout
+    )
 
 
 def test_explain_shows_value_origin_and_reason(home: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "cmsspark.yaml").write_text("spark:\n  spark.executor.memory: 10g\n")
-    words = ("dbs_aaa", "--date", "20260115", "--yarn", "--conf", "spark.executor.cores=2", "--explain")
+    words = (
+        "dbs_aaa",
+        "--date",
+        "20260115",
+        "--yarn",
+        "--conf",
+        "spark.executor.cores=2",
+        "--explain",
+    )
     run = run_spark(*words, env=home, cwd=tmp_path)
     assert "spark.executor.memory = 10g" in run.stdout
-    assert f"from {tmp_path}/cmsspark.yaml, line 2; over 4g from etc/spark/cluster.yaml" in run.stdout
+    assert (
+        f"from {tmp_path}/cmsspark.yaml, line 2; over 4g from etc/spark/cluster.yaml" in run.stdout
+    )
     assert "from command line; over 4 from etc/spark/cluster.yaml" in run.stdout
     assert "why  a day is a UTC day" in run.stdout
 
 
-def test_explain_shows_that_compiled_code_is_switched_off(home: dict[str, str], tmp_path: Path) -> None:
+def test_explain_shows_that_compiled_code_is_switched_off(
+    home: dict[str, str], tmp_path: Path
+) -> None:
     words = ("dbs_aaa", "--date", "20260115", "--explain")
     off = run_spark(*words, env={**home, "CMSSPARK_COMPILED": "0"}, cwd=tmp_path)
-    assert off.stdout.startswith("Logs are read without compiled code") and "CMSSPARK_COMPILED=0" in off.stdout
+    assert (
+        off.stdout.startswith("Logs are read without compiled code")
+        and "CMSSPARK_COMPILED=0" in off.stdout
+    )
     assert "pip install" not in off.stdout
 
 
@@ -139,21 +175,33 @@ def test_why_there_is_no_compiled_code_and_what_to_do_is_reported_of_jobs_that_r
     tmp_path: Path,
 ) -> None:
     reads, job = JOBS["dbs_aaa"], JOBS["period"]
-    assert uncompiled(JOBS["dbs_events"], tmp_path, MISSING)[0].startswith("Dumps are read without compiled code")
+    assert uncompiled(JOBS["dbs_events"], tmp_path, MISSING)[0].startswith(
+        "Dumps are read without compiled code"
+    )
     assert (
-        uncompiled(reads, tmp_path, "") == uncompiled(job, tmp_path, MISSING) == uncompiled(None, tmp_path, OFF) == []
+        uncompiled(reads, tmp_path, "")
+        == uncompiled(job, tmp_path, MISSING)
+        == uncompiled(None, tmp_path, OFF)
+        == []
     )
     missing, stale = ("\n".join(uncompiled(reads, tmp_path, why)) for why in (MISSING, STALE))
     assert "none that this Python loads" in missing and "other sources" in stale
-    assert all("pip install --no-deps --force-reinstall --no-cache-dir ." in text for text in (missing, stale))
+    assert all(
+        "pip install --no-deps --force-reinstall --no-cache-dir ." in text
+        for text in (missing, stale)
+    )
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "hashed.pyx").touch()
-    assert f"pip install --no-deps -e {tmp_path.parent}\n" in "\n".join(uncompiled(reads, tmp_path, STALE))
+    assert f"pip install --no-deps -e {tmp_path.parent}\n" in "\n".join(
+        uncompiled(reads, tmp_path, STALE)
+    )
 
 
 def test_a_closed_pipe_is_no_error(home: dict[str, str], tmp_path: Path) -> None:
     line = f"{sys.executable} -c 'from cmsspark.submit import main; main()' --help | true; echo ${{PIPESTATUS[0]}}"
-    run = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=home, cwd=tmp_path, check=False)
+    run = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, env=home, cwd=tmp_path, check=False
+    )
     assert (run.stdout, run.stderr) == ("0\n", "")
 
 
@@ -204,14 +252,24 @@ def test_a_real_run_passes_arguments_through_and_ends_with_the_jobs_own_code(
 def test_a_real_built_in_job_prints_its_error_on_stderr_and_ends_with_its_own_code(
     home: dict[str, str], tmp_path: Path
 ) -> None:
-    words = ("dbs_aaa", "--date", "20260115", "--root", str(tmp_path / "nothing"), "--fout", str(tmp_path / "out"))
+    words = (
+        "dbs_aaa",
+        "--date",
+        "20260115",
+        "--root",
+        str(tmp_path / "nothing"),
+        "--fout",
+        str(tmp_path / "out"),
+    )
     run = run_spark(*words, env=home, cwd=tmp_path)
     assert run.returncode == 66, run.stderr
     assert run.stdout == "" and run.stderr.startswith("run_spark: ")
 
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])
-def test_kubernetes_without_an_image_is_78_before_any_jvm(mode: str, home: dict[str, str], tmp_path: Path) -> None:
+def test_kubernetes_without_an_image_is_78_before_any_jvm(
+    mode: str, home: dict[str, str], tmp_path: Path
+) -> None:
     words = ("dbs_eos", "--k8s", "--master", "k8s://https://127.0.0.1:1", "--deploy-mode", mode)
     day = ("--date", "20260115", "--fout", str(tmp_path / "store"))
     run = run_spark(*words, *day, env=home, cwd=tmp_path)
@@ -230,20 +288,28 @@ def test_a_closed_stream_changes_no_exit_code(
     closed: str, words: str, code: int, home: dict[str, str], tmp_path: Path
 ) -> None:
     line = f'"{sys.executable}" -c "{WRAPPER}" {words} {closed}'
-    run = subprocess.run(line, shell=True, env=home, cwd=tmp_path, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        line, shell=True, env=home, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert run.returncode == code
     assert "Traceback" not in run.stderr and "bug" not in run.stderr
 
 
-def test_a_deleted_working_folder_and_few_descriptors_are_named(home: dict[str, str], tmp_path: Path) -> None:
+def test_a_deleted_working_folder_and_few_descriptors_are_named(
+    home: dict[str, str], tmp_path: Path
+) -> None:
     day = "dbs_eos --date 20260101 --fout store --root root"
     run_it = f'"{sys.executable}" -c "{WRAPPER}" {day}'
     gone = f"mkdir gone && cd gone && rmdir ../gone && {run_it}"
-    run = subprocess.run(gone, shell=True, env=home, cwd=tmp_path, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        gone, shell=True, env=home, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 2
     assert "the working folder was deleted" in run.stderr
     few = f"ulimit -n 8; {run_it}"
-    run = subprocess.run(few, shell=True, env=home, cwd=tmp_path, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        few, shell=True, env=home, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 77
     assert "ulimit -n" in run.stderr
     assert "bug" not in run.stderr

@@ -1,4 +1,6 @@
-"""An application on YARN as run_spark follows it: what it says, whether it starts, and why it failed."""
+"""An application on YARN as run_spark follows it: what it says, whether it starts, and
+why it failed.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def site(folder: Path, **values: str) -> dict[str, str]:
     return {"HADOOP_CONF_DIR": str(folder)}
 
 
-# What it says ------------------------------------------------------------------------------------------------------
+# What it says
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_id_page_and_start_are_reported_once_each() -> None:
@@ -80,7 +83,8 @@ def test_the_exit_code_is_the_jobs_own_or_75(diagnostics: str, code: int) -> Non
     assert application.exit_code() == code
 
 
-# Whether it can start ----------------------------------------------------------------------------------------------
+# Whether it can start
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture()
@@ -141,12 +145,17 @@ def test_where_no_page_answers_the_submission_goes_on(tmp_path: Path) -> None:
     ("values", "wanted"),
     [
         ({"yarn_resourcemanager_hostname": "rm"}, ["http://rm:8088"]),
-        ({"yarn_resourcemanager_hostname": "rm", "yarn_http_policy": "HTTPS_ONLY"}, ["https://rm:8090"]),
+        (
+            {"yarn_resourcemanager_hostname": "rm", "yarn_http_policy": "HTTPS_ONLY"},
+            ["https://rm:8090"],
+        ),
         ({"yarn_resourcemanager_webapp_address": "${yarn.resourcemanager.hostname}:8088"}, []),
         ({}, []),
     ],
 )
-def test_the_managers_pages_are_found_in_yarn_site(values: dict[str, str], wanted: list[str], tmp_path: Path) -> None:
+def test_the_managers_pages_are_found_in_yarn_site(
+    values: dict[str, str], wanted: list[str], tmp_path: Path
+) -> None:
     assert yarn.pages(yarn.settings(site(tmp_path, **values))) == wanted
 
 
@@ -159,7 +168,9 @@ def on_yarn(script: str, mode: str = "client", start_within: float = START_WITHI
 
 @pytest.fixture
 def time_passes_once_yarn_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time passes before, however slow a busy machine is to start a shell; then ten minutes have passed."""
+    """No time passes before, however slow a busy machine is to start a shell; then ten
+    minutes have passed.
+    """
     heard, hear = threading.Event(), yarn.Application.hear
     asked: list[None] = []
 
@@ -193,11 +204,20 @@ def test_what_runs_is_waited_for_however_long_it_takes(capfd: pytest.CaptureFixt
     assert run(on_yarn(says, start_within=1.0), os.environ) == 65
 
 
-def test_in_cluster_mode_the_end_is_reported_without_the_watchers_trace(capfd: pytest.CaptureFixture[str]) -> None:
+def test_in_cluster_mode_the_end_is_reported_without_the_watchers_trace(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     trace = f'Exception in thread "main" org.apache.spark.SparkException: Application {ID} finished with failed status'
     report = REPORT.format(diagnostics="User application exited with status 66", id=ID)
-    lines = [f"@yarn_Submitting application {ID}", f"@yarn_Application report for {ID} (state: FAILED)"]
-    lines += [f"@yarn_{report}", trace, "\tat org.apache.spark.deploy.yarn.Client.run(Client.scala:1)"]
+    lines = [
+        f"@yarn_Submitting application {ID}",
+        f"@yarn_Application report for {ID} (state: FAILED)",
+    ]
+    lines += [
+        f"@yarn_{report}",
+        trace,
+        "\tat org.apache.spark.deploy.yarn.Client.run(Client.scala:1)",
+    ]
     program = f"import sys; sys.stderr.write({chr(10).join(lines) + chr(10)!r}); sys.exit(1)"
     options = on_yarn("", "cluster").options
     # Whatever asks for the logs afterwards gets none: this Python is no spark-submit.
@@ -217,14 +237,22 @@ def test_wait_and_the_deadline_are_of_the_command_line() -> None:
     assert command(*words).start_within == START_WITHIN_S
     assert command(*words, "--start-within", "5").start_within == 5
     assert command(*words, "--start-within", "0").start_within == float("inf")
-    for wrong in (("dbs_aaa", "--yarn", "--no-wait"), (*words, "--no-wait", "--wait"), (*words, "--start-within", "x")):
+    for wrong in (
+        ("dbs_aaa", "--yarn", "--no-wait"),
+        (*words, "--no-wait", "--wait"),
+        (*words, "--start-within", "x"),
+    ):
         with pytest.raises(UsageError):
             command(*wrong)
 
 
-# The last error of a container -------------------------------------------------------------------------------------
+# The last error of a container
+# -------------------------------------------------------------------------------------
 
-DRIVER, EXECUTOR = "container_1700000000000_0001_01_000001", "container_1700000000000_0001_01_000003"
+DRIVER, EXECUTOR = (
+    "container_1700000000000_0001_01_000001",
+    "container_1700000000000_0001_01_000003",
+)
 
 
 def section(name: str, text: str) -> str:
@@ -233,8 +261,16 @@ def section(name: str, text: str) -> str:
 
 
 def test_a_file_of_yarns_has_the_logs_by_name() -> None:
-    text = section("stderr", "one\nLogType:\ntwo") + section("stdout", "") + section("prelaunch.out", "x")
-    assert yarn.sections(text) == {"stderr": "one\nLogType:\ntwo", "stdout": "", "prelaunch.out": "x"}
+    text = (
+        section("stderr", "one\nLogType:\ntwo")
+        + section("stdout", "")
+        + section("prelaunch.out", "x")
+    )
+    assert yarn.sections(text) == {
+        "stderr": "one\nLogType:\ntwo",
+        "stdout": "",
+        "prelaunch.out": "x",
+    }
 
 
 @pytest.mark.parametrize(
@@ -264,7 +300,9 @@ def test_a_file_of_yarns_has_the_logs_by_name() -> None:
         ("", "", ""),
     ],
 )
-def test_the_last_error_is_the_jobs_own_words_where_it_has_some(stdout: str, stderr: str, wanted: str) -> None:
+def test_the_last_error_is_the_jobs_own_words_where_it_has_some(
+    stdout: str, stderr: str, wanted: str
+) -> None:
     assert yarn.last_error({DRIVER: {"stdout": stdout, "stderr": stderr}}) == (DRIVER, wanted)
 
 
@@ -272,9 +310,15 @@ def test_the_log_of_a_container_that_failed_is_read_before_that_of_the_driver() 
     bad = f"26/01/15 11:08:48 WARN YarnAllocator: Container from a bad node: {EXECUTOR} on host: h. Exit status: 1. X"
     logs = {
         DRIVER: {"stdout": "run_spark: Spark is gone", "stderr": bad},
-        EXECUTOR: {"stdout": "", "stderr": "Caused by: java.net.ConnectException: Connection refused: h/1.2.3.4:5\n"},
+        EXECUTOR: {
+            "stdout": "",
+            "stderr": "Caused by: java.net.ConnectException: Connection refused: h/1.2.3.4:5\n",
+        },
     }
-    assert yarn.last_error(logs) == (EXECUTOR, "Caused by: java.net.ConnectException: Connection refused: h/1.2.3.4:5")
+    assert yarn.last_error(logs) == (
+        EXECUTOR,
+        "Caused by: java.net.ConnectException: Connection refused: h/1.2.3.4:5",
+    )
 
 
 def test_what_the_driver_says_of_a_container_that_failed_is_overheard() -> None:
@@ -285,7 +329,9 @@ def test_what_the_driver_says_of_a_container_that_failed_is_overheard() -> None:
         "ERROR YarnClientSchedulerBackend: YARN application has exited unexpectedly with state FAILED!"
     )
     assert application.failed == DRIVER
-    application.overhear(f"WARN X: Container from a bad node: {EXECUTOR} on host: h. Exit status: 143. Possible causes")
+    application.overhear(
+        f"WARN X: Container from a bad node: {EXECUTOR} on host: h. Exit status: 143. Possible causes"
+    )
     assert application.failed == EXECUTOR
 
 

@@ -1,4 +1,6 @@
-"""``cmsspark ask``: common questions, answered from stored days. Answers count people and never name them."""
+"""``cmsspark ask``: common questions, answered from stored days. Answers count people
+and never name them.
+"""
 
 from __future__ import annotations
 
@@ -32,27 +34,37 @@ WEEKS: Final = 4
 
 @click.group("ask", cls=CommandGroup)
 def command() -> None:
-    """Show who reads a dataset, what a site holds or serves, and what nobody reads. Needs stored days, and no JVM."""
+    """Show who reads a dataset, what a site holds or serves, and what nobody reads.
+    Needs stored days, and no JVM.
+    """
 
 
 def _question(function: Callable[..., Answer]) -> Callable[..., Any]:
     """Make a function of the store's files and path, and of options, one that prints its answer."""
 
     @wraps(function)
-    def show(*, top: int, as_json: bool, fout: str | None, settings_file: str | None, **options: Any) -> None:
+    def show(
+        *, top: int, as_json: bool, fout: str | None, settings_file: str | None, **options: Any
+    ) -> None:
         settings = load_settings(settings_file)
         store = require_store(fout, settings)
-        _show(function(open_store(store, "cmsspark ask", settings), store, **options), top, as_json)
+        _show(
+            function(open_store(store, "cmsspark ask", settings), store, **options), top, as_json
+        )
 
     top_help = "Maximum rows of each table."
     show = click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")(show)
-    show = click.option("--top", type=click.IntRange(1), default=20, show_default=True, help=top_help)(show)
+    show = click.option(
+        "--top", type=click.IntRange(1), default=20, show_default=True, help=top_help
+    )(show)
     return store_options(show)
 
 
 def _window(function: Callable[..., Any]) -> Callable[..., Any]:
     about = f"Number of weeks up to the newest stored day. [default: {WEEKS}, without a period]"
-    return click.option("--weeks", type=click.IntRange(1, 520), help=about)(period_options(function))
+    return click.option("--weeks", type=click.IntRange(1, 520), help=about)(
+        period_options(function)
+    )
 
 
 def find_window(files: Files, fout: str, period: Period | None, weeks: int | None) -> StoredDays:
@@ -61,7 +73,9 @@ def find_window(files: Files, fout: str, period: Period | None, weeks: int | Non
     Raises InputMissing (66) where there is none, UsageError (2) where both are given.
     """
     if period is not None and weeks is not None:
-        raise UsageError("--weeks and a period exclude each other", next_step="give only one of them")
+        raise UsageError(
+            "--weeks and a period exclude each other", next_step="give only one of them"
+        )
     if period is None:
         last, _ = newest(files, fout, stored_days.TABLE)
         period = between(last - timedelta(days=7 * (weeks or WEEKS) - 1), last)
@@ -72,13 +86,25 @@ def find_window(files: Files, fout: str, period: Period | None, weeks: int | Non
 
 @command.command("who-reads")
 @click.argument("dataset", type=DATASET)
-@click.option("--site", metavar="SITE", type=SITE, help="Count only reads at this site; a pattern as in DATASET.")
+@click.option(
+    "--site",
+    metavar="SITE",
+    type=SITE,
+    help="Count only reads at this site; a pattern as in DATASET.",
+)
 @_window
 @_question
 def who_reads(
-    files: Files, store: str, dataset: str, site: str | None, period: Period | None, weeks: int | None
+    files: Files,
+    store: str,
+    dataset: str,
+    site: str | None,
+    period: Period | None,
+    weeks: int | None,
 ) -> Answer:
-    """Count the people who read DATASET, by site and application. DATASET may be a pattern: '/ZMM*/*/AOD'."""
+    """Count the people who read DATASET, by site and application. DATASET may be a
+    pattern: '/ZMM*/*/AOD'.
+    """
     return use.who_reads(find_window(files, store, period, weeks), dataset, site)
 
 
@@ -87,16 +113,28 @@ def who_reads(
 @_window
 @_question
 def reads(files: Files, store: str, site: str, period: Period | None, weeks: int | None) -> Answer:
-    """Show what is read at SITE and by how many people. A pattern such as 'T2_US_*' sums over all these sites."""
+    """Show what is read at SITE and by how many people. A pattern such as 'T2_US_*'
+    sums over all these sites.
+    """
     return use.reads(find_window(files, store, period, weeks), site)
 
 
 def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--date", "day", type=DayType(), help="Replicas as of this day. [default: the newest stored day]"),
+        click.option(
+            "--date",
+            "day",
+            type=DayType(),
+            help="Replicas as of this day. [default: the newest stored day]",
+        ),
         click.option("--kind", type=click.Choice(KINDS), help="Only this kind of storage."),
         click.option("--data-tier", metavar="TIER", help="Only this data tier: AOD, MINIAODSIM …"),
-        click.option("--site", metavar="SITE", type=SITE, help="Only at this site; a pattern may contain * and ?."),
+        click.option(
+            "--site",
+            metavar="SITE",
+            type=SITE,
+            help="Only at this site; a pattern may contain * and ?.",
+        ),
         click.option("--tier", metavar="TIER", help="Only at sites of this tier: T1, T2 …"),
     ):
         function = option(function)
@@ -107,10 +145,17 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
 @_choice
 @_question
 def holdings_command(
-    files: Files, store: str, tier: str | None, site: str | None, data_tier: str | None, kind: str | None,
+    files: Files,
+    store: str,
+    tier: str | None,
+    site: str | None,
+    data_tier: str | None,
+    kind: str | None,
     day: date | None,
-) -> Answer:  # fmt: skip
-    """Show how much data the sites of a tier (site_tier_usage) or one site (dbs_phedex, dbs_rucio) hold."""
+) -> Answer:
+    """Show how much data the sites of a tier (site_tier_usage) or one site (dbs_phedex,
+    dbs_rucio) hold.
+    """
     return holdings.holdings(files, store, holdings.Choice(tier, site, data_tier, kind), day)
 
 
@@ -120,9 +165,17 @@ def holdings_command(
 @_choice
 @_question
 def unused(
-    files: Files, store: str, tier: str | None, site: str | None, data_tier: str | None, kind: str | None,
-    day: date | None, period: Period | None, weeks: int | None, allow_missing: bool,
-) -> Answer:  # fmt: skip
+    files: Files,
+    store: str,
+    tier: str | None,
+    site: str | None,
+    data_tier: str | None,
+    kind: str | None,
+    day: date | None,
+    period: Period | None,
+    weeks: int | None,
+    allow_missing: bool,
+) -> Answer:
     """List replicas of datasets that nobody read at their site in the last weeks, largest first.
 
     Only replicas on disk are listed, unless --kind names another kind of storage.
@@ -135,14 +188,24 @@ def unused(
 
 @command.command("deletable")
 @click.argument("site", type=SITE)
-@click.option("--date", "day", type=DayType(), help="As of this day. [default: the newest stored day]")
-@click.option("--kind", type=click.Choice(KINDS[:2]), default="disk", show_default=True, help="The kind of storage.")
+@click.option(
+    "--date", "day", type=DayType(), help="As of this day. [default: the newest stored day]"
+)
+@click.option(
+    "--kind",
+    type=click.Choice(KINDS[:2]),
+    default="disk",
+    show_default=True,
+    help="The kind of storage.",
+)
 @_question
 def deletable(files: Files, store: str, site: str, day: date | None, kind: str) -> Answer:
-    """List what could be deleted at SITE: datasets that nobody used for long, and that are not new, largest first.
+    """List what could be deleted at SITE: datasets that nobody used for long, and that
+    are not new, largest first.
 
-    The job dataset_last_access says which these are (12 months, or its --months). SITE may be a pattern. Where a
-    forecast is stored (popularity_forecast), what is likely to be popular next week is left out.
+    The job dataset_last_access says which these are (12 months, or its --months). SITE
+    may be a pattern. Where a forecast is stored (popularity_forecast), what is likely
+    to be popular next week is left out.
     """
     return deletion.deletable(files, store, site, kind, day)
 
@@ -150,10 +213,18 @@ def deletable(files: Files, store: str, site: str, day: date | None, kind: str) 
 @command.command("will-be-popular")
 @click.argument("dataset", required=False, type=DATASET)
 @click.option("--data-tier", metavar="TIER", help="Only this data tier: AOD, MINIAODSIM …")
-@click.option("--date", "day", type=DayType(), help="The forecast of this day or before. [default: the newest]")
+@click.option(
+    "--date",
+    "day",
+    type=DayType(),
+    help="The forecast of this day or before. [default: the newest]",
+)
 @_question
-def will_be_popular(files: Files, store: str, dataset: str | None, data_tier: str | None, day: date | None) -> Answer:
-    """List the datasets that will probably be popular, by the newest forecast, and how good it was last week.
+def will_be_popular(
+    files: Files, store: str, dataset: str | None, data_tier: str | None, day: date | None
+) -> Answer:
+    """List the datasets that will probably be popular, by the newest forecast, and how
+    good it was last week.
 
     DATASET may be a pattern: '/ZMM*/*/AOD'. The job popularity_forecast makes forecasts.
     """
@@ -161,13 +232,34 @@ def will_be_popular(files: Files, store: str, dataset: str | None, data_tier: st
 
 
 @command.command("replicate")
-@click.option("--site", metavar="SITE", type=SITE, help="Only copies at this site; a pattern may contain * and ?.")
-@click.option("--space", type=click.Path(path_type=Path), help="CSV or Parquet with site, capacity[, budget].")
-@click.option("--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB.")
-@click.option("--date", "day", type=DayType(), help="The forecast of this day or before. [default: the newest]")
+@click.option(
+    "--site",
+    metavar="SITE",
+    type=SITE,
+    help="Only copies at this site; a pattern may contain * and ?.",
+)
+@click.option(
+    "--space",
+    type=click.Path(path_type=Path),
+    help="CSV or Parquet with site, capacity[, budget].",
+)
+@click.option(
+    "--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB."
+)
+@click.option(
+    "--date",
+    "day",
+    type=DayType(),
+    help="The forecast of this day or before. [default: the newest]",
+)
 @_question
 def replicate(
-    files: Files, store: str, site: str | None, space: Path | None, budget: str | None, day: date | None
+    files: Files,
+    store: str,
+    site: str | None,
+    space: Path | None,
+    budget: str | None,
+    day: date | None,
 ) -> Answer:
     """List the datasets that deserve another copy on disk and where, by the newest forecast.
 

@@ -1,4 +1,6 @@
-"""Answers from the newest stored forecast: what will be popular, what deserves another copy, and how good it was."""
+"""Answers from the newest stored forecast: what will be popular, what deserves another
+copy, and how good it was.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ LIKELY: Final = 0.5
 
 @dataclass(frozen=True)
 class StoredForecast:
-    """A stored forecast: the first day of its weeks, its rows, those of its quality, what popular means in it, and how
-    many weeks it is for.
+    """A stored forecast: the first day of its weeks, its rows, those of its quality,
+    what popular means in it, and how many weeks it is for.
     """
 
     day: date
@@ -49,11 +51,17 @@ class StoredForecast:
         return self._from(self.day)
 
     def _from(self, day: date) -> str:
-        return f"the week from {day} on" if self.weeks == 1 else f"the {pluralize(self.weeks, 'week')} from {day} on"
+        return (
+            f"the week from {day} on"
+            if self.weeks == 1
+            else f"the {pluralize(self.weeks, 'week')} from {day} on"
+        )
 
     @property
     def last_week(self) -> dict[str, dict[str, Any]]:
-        """Of the last judged week, over all datasets: model → its row of the quality; empty where none was judged."""
+        """Of the last judged week, over all datasets: model → its row of the quality;
+        empty where none was judged.
+        """
         import polars as pl
 
         last = self.quality["first_day"].max()
@@ -68,11 +76,17 @@ class StoredForecast:
         model = self.rows["model"][0] if self.rows.height else None
         score, baseline = scores.get(str(model)), scores.get("persistence")
         if score is None or score["average_precision"] is None:
-            return ["how good such forecasts are is not known: the store has too few days, or nothing was popular"]
+            return [
+                "how good such forecasts are is not known: the store has too few days, or nothing was popular"
+            ]
         interval = f"{score['average_precision_low']:.2f} to {score['average_precision_high']:.2f}"
         text = f"the forecast of {self._from(score['first_day'])} had an average precision of"
         text += f" {score['average_precision']:.2f} ({interval})"
-        if baseline is not None and baseline is not score and baseline["average_precision"] is not None:
+        if (
+            baseline is not None
+            and baseline is not score
+            and baseline["average_precision"] is not None
+        ):
             text += f"; popular last week, popular next week: {baseline['average_precision']:.2f}"
         lines = [text]
         if score["tpr"] is not None and score["tnr"] is not None:
@@ -80,11 +94,18 @@ class StoredForecast:
                 f"it found {percent(score['tpr'])} of the popular datasets, and {percent(score['tnr'])} of the others"
             )
         judged = self.quality.filter(stratum="all").to_dicts()
-        return lines + [f"warning: {text}" for text in warnings(judged, str(self.rows["model"][0]))]
+        return lines + [
+            f"warning: {text}" for text in warnings(judged, str(self.rows["model"][0]))
+        ]
 
     def summary(self) -> dict[str, Any]:
         """Return the forecast and its quality as JSON."""
-        return {"first_day": self.day, "label": self.label, "weeks": self.weeks, "last_week": self.last_week}
+        return {
+            "first_day": self.day,
+            "label": self.label,
+            "weeks": self.weeks,
+            "last_week": self.last_week,
+        }
 
     def warnings(self, files: Files, fout: str) -> list[str]:
         """Return that newer days are stored than the forecast knows."""
@@ -99,13 +120,31 @@ class StoredForecast:
 
 
 def newest_forecast(files: Files, fout: str, day: date | None) -> StoredForecast:
-    """Return the newest stored forecast, not after ``day``. Raises InputMissing (66) that says what to run."""
+    """Return the newest stored forecast, not after ``day``. Raises InputMissing (66)
+    that says what to run.
+    """
     import polars as pl
 
     newest_day, current = newest(files, fout, _TABLE, day)
-    columns = ["rank", "probability", "stratum", "last_week_nacc", "model", "threshold", "data_tier", "dataset_name"]
+    columns = [
+        "rank",
+        "probability",
+        "stratum",
+        "last_week_nacc",
+        "model",
+        "threshold",
+        "data_tier",
+        "dataset_name",
+    ]
     quality_columns = [
-        *("first_day", "model", "stratum", "average_precision", "average_precision_low", "average_precision_high"),
+        *(
+            "first_day",
+            "model",
+            "stratum",
+            "average_precision",
+            "average_precision_low",
+            "average_precision_high",
+        ),
         *("auc", "brier", "tpr", "tnr"),
     ]
     judged = results.current(files, fout, _JOB, _QUALITY, newest_day)
@@ -115,7 +154,9 @@ def newest_forecast(files: Files, fout: str, day: date | None) -> StoredForecast
         # Forecasts of older versions have no quantiles and no reasons.
         rows = read_frame(files, current, _TABLE, columns)
         kinds = {"number": pl.Float64(), "text": pl.String()}
-        rows = rows.with_columns(pl.lit(None, kinds[kind]).alias(name) for name, kind in _SINCE_QUANTILES.items())
+        rows = rows.with_columns(
+            pl.lit(None, kinds[kind]).alias(name) for name, kind in _SINCE_QUANTILES.items()
+        )
     quality = read_frame(files, judged, _QUALITY, quality_columns)
     about = current.manifest.document.get("forecast", {})
     threshold = rows["threshold"][0] if rows.height else 0
@@ -132,7 +173,9 @@ def forecast_or_none(files: Files, fout: str, day: date | None) -> StoredForecas
         return None
 
 
-def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str | None, day: date | None) -> Answer:
+def will_be_popular(
+    files: Files, fout: str, dataset: str | None, data_tier: str | None, day: date | None
+) -> Answer:
     """Return the matching datasets by their probability.
 
     Raises InputMissing (66) with similar names for an unknown one.
@@ -143,32 +186,59 @@ def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str
     rows, where = forecast.rows, f"{fout}, {_TABLE} of {forecast.day}"
     for column, value in (("dataset_name", dataset), ("data_tier", data_tier)):
         if value is not None:
-            rows = rows.filter(pl.col(column).is_in(matching_names(value, rows[column].unique(), column, where)))
+            rows = rows.filter(
+                pl.col(column).is_in(matching_names(value, rows[column].unique(), column, where))
+            )
     likely = rows.filter(pl.col("probability") >= LIKELY).height
     verb = "be" if forecast.label.startswith("among") else "have"
     amounts = ("expected_nacc", "nacc_p10", "nacc_p90")
     shown = rows.select(
-        "rank", "probability", *(pl.col(name).round(0).cast(pl.Int64, strict=False) for name in amounts),
-        "last_week_nacc", "stratum", "reasons", "dataset_name",
-    )  # fmt: skip
+        "rank",
+        "probability",
+        *(pl.col(name).round(0).cast(pl.Int64, strict=False) for name in amounts),
+        "last_week_nacc",
+        "stratum",
+        "reasons",
+        "dataset_name",
+    )
     facts = [f"{likely:,} of {rows.height:,} datasets are likely to {verb} {forecast.label}"]
     if unknown := rows["probability"].null_count():
-        facts.append(f"of {pluralize(unknown, 'new dataset')} nothing is known: neither use nor siblings nor DBS")
+        facts.append(
+            f"of {pluralize(unknown, 'new dataset')} nothing is known: neither use nor siblings nor DBS"
+        )
     if tied := rows.height - unknown - rows["probability"].drop_nulls().n_unique():
-        facts.append(f"{tied:,} share their probability with another: the expected accesses order them")
-    summary = {**forecast.summary(), "dataset": dataset, "data_tier": data_tier, "likely": likely, "rows": rows.height}
+        facts.append(
+            f"{tied:,} share their probability with another: the expected accesses order them"
+        )
+    summary = {
+        **forecast.summary(),
+        "dataset": dataset,
+        "data_tier": data_tier,
+        "likely": likely,
+        "rows": rows.height,
+    }
     parts = [Part.from_frame("by probability", "datasets", shown)]
     return Answer(
-        f"popular in {forecast.period}", facts + forecast.facts(), parts, summary,
+        f"popular in {forecast.period}",
+        facts + forecast.facts(),
+        parts,
+        summary,
         forecast.warnings(files, fout),
-    )  # fmt: skip
+    )
 
 
 def replicate(
-    files: Files, fout: str, settings_file: str | None, site: str | None, space: Path | None, budget: str | None,
+    files: Files,
+    fout: str,
+    settings_file: str | None,
+    site: str | None,
+    space: Path | None,
+    budget: str | None,
     day: date | None,
-) -> Answer:  # fmt: skip
-    """Copies to make for the week of the newest forecast, of matching sites, by the plan of ``cmsspark placement``."""
+) -> Answer:
+    """Copies to make for the week of the newest forecast, of matching sites, by the
+    plan of ``cmsspark placement``.
+    """
     import numpy as np
     import polars as pl
 
@@ -181,25 +251,38 @@ def replicate(
     forecast = newest_forecast(files, fout, day)
     last = forecast.day - timedelta(days=1)
     period = between(forecast.day - timedelta(days=7 * stored_inputs.WEEKS), last)
-    room_of, weekly = read_space(space) if space else {}, float(parse_bytes(budget)) if budget else None
+    room_of, weekly = (
+        read_space(space) if space else {},
+        float(parse_bytes(budget)) if budget else None,
+    )
     inputs = stored_inputs.stored_inputs(fout, settings_file, period)
     inputs = replace(inputs, given_space=room_of, budget=weekly)
     columns = ("probability", "expected_nacc", "nacc_p90")
-    of = {name: values for name, *values in forecast.rows.select("dataset_name", *columns).iter_rows()}
+    of = {
+        name: values
+        for name, *values in forecast.rows.select("dataset_name", *columns).iter_rows()
+    }
     # Nothing is known of what the forecast has not, or of what it calls unknown.
     unknown = [None] * len(columns)
-    values = np.array([of.get(name, unknown) for name in inputs.reads.datasets], float).reshape(-1, len(columns))
+    values = np.array([of.get(name, unknown) for name in inputs.reads.datasets], float).reshape(
+        -1, len(columns)
+    )
     outlook = Outlook(values[:, 0])
     if not forecast.rows["expected_nacc"].is_null().all():
         outlook = Outlook(*values.T)
     advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, outlook)
     rows = [
-        row for row in advice.rows if row.action == "copy" and (site is None or matches(row.site, [site]))
-    ]  # fmt: skip
+        row
+        for row in advice.rows
+        if row.action == "copy" and (site is None or matches(row.site, [site]))
+    ]
     frame = pl.DataFrame(rows, schema=advice.schema).select(
-        pl.col("bytes").alias("replica_bytes"), pl.col("accesses").round(1).alias("expected_nacc"), "probability",
-        pl.col("site").alias("site_name"), pl.col("dataset").alias("dataset_name"),
-    )  # fmt: skip
+        pl.col("bytes").alias("replica_bytes"),
+        pl.col("accesses").round(1).alias("expected_nacc"),
+        "probability",
+        pl.col("site").alias("site_name"),
+        pl.col("dataset").alias("dataset_name"),
+    )
     total = int(frame["replica_bytes"].sum())
     copies = pluralize(frame.height, "copy", "copies")
     facts = [f"{copies}, {volume(total)}; replicas as of {inputs.about.rpartition(' of ')[2]}"]
@@ -207,6 +290,9 @@ def replicate(
     about = f" at {site}" if site else ""
     parts = [Part.from_frame("copies to make", "rows", frame)]
     return Answer(
-        f"worth another copy{about} in {forecast.period}", facts + forecast.facts(), parts, summary,
+        f"worth another copy{about} in {forecast.period}",
+        facts + forecast.facts(),
+        parts,
+        summary,
         forecast.warnings(files, fout),
-    )  # fmt: skip
+    )

@@ -1,4 +1,6 @@
-"""Answers about use, from partials: who reads a dataset, what is read at a site. People are counted, never named."""
+"""Answers about use, from partials: who reads a dataset, what is read at a site. People
+are counted, never named.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,39 @@ _MEASURES: Final = ("nacc", "distinct_users", "day_count", "remote_nacc", "read_
 _OF_JOBS: Final = ("nacc", "distinct_users", "cpu_time")
 #: Headings of the columns.
 _HEADINGS: Final = {
-    "nacc": "accesses", "distinct_users": "users", "day_count": "days", "remote_nacc": "remote", "read_bytes": "read",
-    "site_count": "sites", "dataset_count": "datasets", "dataset_name": "dataset", "site_name": "site", "app": "app",
-    "data_tier": "data tier", "replica_bytes": "bytes", "present_bytes": "bytes", "replica_file_count": "files",
-    "present_file_count": "files", "replica_events": "replica events", "newest_replica": "newest replica",
-    "nacc_elsewhere": "read elsewhere", "job_count": "jobs", "jobs_elsewhere": "jobs elsewhere",
-    "site_tier": "tier", "kind": "kind", "events": "events",
-    "replica_count": "replicas", "unread_everywhere": "not read at any site",
-    "last_access_day": "last access", "state": "use",
-    "probability": "popular", "last_week_nacc": "last week", "expected_nacc": "expected reads",
-    "nacc_p10": "10 % quantile", "nacc_p90": "90 % quantile",
-}  # fmt: skip
+    "nacc": "accesses",
+    "distinct_users": "users",
+    "day_count": "days",
+    "remote_nacc": "remote",
+    "read_bytes": "read",
+    "site_count": "sites",
+    "dataset_count": "datasets",
+    "dataset_name": "dataset",
+    "site_name": "site",
+    "app": "app",
+    "data_tier": "data tier",
+    "replica_bytes": "bytes",
+    "present_bytes": "bytes",
+    "replica_file_count": "files",
+    "present_file_count": "files",
+    "replica_events": "replica events",
+    "newest_replica": "newest replica",
+    "nacc_elsewhere": "read elsewhere",
+    "job_count": "jobs",
+    "jobs_elsewhere": "jobs elsewhere",
+    "site_tier": "tier",
+    "kind": "kind",
+    "events": "events",
+    "replica_count": "replicas",
+    "unread_everywhere": "not read at any site",
+    "last_access_day": "last access",
+    "state": "use",
+    "probability": "popular",
+    "last_week_nacc": "last week",
+    "expected_nacc": "expected reads",
+    "nacc_p10": "10 % quantile",
+    "nacc_p90": "90 % quantile",
+}
 _TEXTS: Final = (
     *("dataset_name", "site_name", "app", "data_tier", "site_tier"),
     *("kind", "newest_replica", "last_access_day", "state", "stratum"),
@@ -85,7 +109,9 @@ def _shown(name: str, value: Any) -> object:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer: a headline, facts and tables; ``summary`` has the values of the headline and facts for JSON."""
+    """An answer: a headline, facts and tables; ``summary`` has the values of the
+    headline and facts for JSON.
+    """
 
     headline: str
     facts: list[str]
@@ -106,12 +132,17 @@ def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
     from cmsspark.counting.rollup import is_pattern
 
     filters = {"dataset_name": (dataset,)} | ({"site_name": (site,)} if site else {})
-    total, by_site, by_app, by_dataset = _rolled(days, filters, ("site_name", "app", "dataset_name"))
+    total, by_site, by_app, by_dataset = _rolled(
+        days, filters, ("site_name", "app", "dataset_name")
+    )
     if not total["nacc"] and not total["jobs"]["job_count"]:
         _check_known(days, "dataset_name", dataset)
         if site:
             _check_known(days, "site_name", site)
-    parts = [Part.from_frame("by site", "by_site", by_site), Part.from_frame("by application", "by_app", by_app)]
+    parts = [
+        Part.from_frame("by site", "by_site", by_site),
+        Part.from_frame("by application", "by_app", by_app),
+    ]
     if is_pattern(dataset):
         parts.append(Part.from_frame("by dataset", "by_dataset", by_dataset))
     about = f"{dataset} at {site}" if site else dataset
@@ -119,7 +150,9 @@ def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
 
 
 def reads(days: StoredDays, site: str) -> Answer:
-    """Return what is read at the matching sites, by dataset and data tier. Raises as :func:`who_reads`."""
+    """Return what is read at the matching sites, by dataset and data tier. Raises as
+    :func:`who_reads`.
+    """
     from cmsspark.counting.rollup import is_pattern
 
     total, by_site, by_tier, by_dataset = _rolled(
@@ -136,8 +169,11 @@ def reads(days: StoredDays, site: str) -> Answer:
     return _answer(days, f"read at {site}", {"site": site}, total, parts)
 
 
-def _rolled(days: StoredDays, filters: Mapping[str, tuple[str, ...]], keys: Sequence[str]) -> tuple[Any, ...]:
-    """Return the sums over all matching rows as a dict, then a frame for each key, most accesses first.
+def _rolled(
+    days: StoredDays, filters: Mapping[str, tuple[str, ...]], keys: Sequence[str]
+) -> tuple[Any, ...]:
+    """Return the sums over all matching rows as a dict, then a frame for each key, most
+    accesses first.
 
     Jobs are beside them: in ``job_count`` of the frames, in ``jobs`` of the dict.
     """
@@ -147,7 +183,10 @@ def _rolled(days: StoredDays, filters: Mapping[str, tuple[str, ...]], keys: Sequ
     of_accesses, of_jobs = registry.of_accesses(filters), {**filters, "stream": STREAMS_OF_JOBS}
     rollups = [Rollup((), (*_MEASURES, "dataset_count", "site_count"), of_accesses)]
     rollups += [Rollup((key,), _MEASURES, of_accesses) for key in keys]
-    rollups += [Rollup((), _OF_JOBS, of_jobs), *(Rollup((key,), ("nacc",), of_jobs) for key in keys)]
+    rollups += [
+        Rollup((), _OF_JOBS, of_jobs),
+        *(Rollup((key,), ("nacc",), of_jobs) for key in keys),
+    ]
     columns = sorted({name for rollup in rollups for name in rollup.columns})
     results = roll_all_up(rollups, days.pieces(columns))
     count = len(keys) + 1
@@ -158,16 +197,24 @@ def _rolled(days: StoredDays, filters: Mapping[str, tuple[str, ...]], keys: Sequ
         for frame, jobs, key in zip(frames[1:count], frames[count + 1 :], keys, strict=True)
     ]
     total, jobs = frames[0].to_dicts()[0], frames[count].to_dicts()[0]
-    jobs = {"job_count": jobs["nacc"] or 0, "distinct_users": jobs["distinct_users"], "cpu_time": jobs["cpu_time"]}
+    jobs = {
+        "job_count": jobs["nacc"] or 0,
+        "distinct_users": jobs["distinct_users"],
+        "cpu_time": jobs["cpu_time"],
+    }
     return ({**total, "nacc": total["nacc"] or 0, "jobs": jobs}, *ordered)
 
 
 def _beside_jobs(accesses: pl.DataFrame, jobs: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Accesses with the number of jobs of the same key, the most accesses first; null where there are no jobs."""
+    """Accesses with the number of jobs of the same key, the most accesses first; null
+    where there are no jobs.
+    """
     import polars as pl
 
     counted = jobs.select(key, pl.col("nacc").alias("job_count"))
-    rows = accesses.join(counted, on=key, how="full", coalesce=True, nulls_equal=True, validate="1:1")
+    rows = accesses.join(
+        counted, on=key, how="full", coalesce=True, nulls_equal=True, validate="1:1"
+    )
     return (
         rows.with_columns(pl.col("nacc", "distinct_users", "day_count").fill_null(0))
         .sort("nacc", "job_count", key, descending=[True, True, False], nulls_last=True)
@@ -175,8 +222,16 @@ def _beside_jobs(accesses: pl.DataFrame, jobs: pl.DataFrame, key: str) -> pl.Dat
     )
 
 
-def _answer(days: StoredDays, about: str, question: dict[str, Any], total: dict[str, Any], parts: list[Part]) -> Answer:
-    window = f"{days.period.first} to {days.period.last}, {pluralize(len(days.partials), 'day')} stored"
+def _answer(
+    days: StoredDays,
+    about: str,
+    question: dict[str, Any],
+    total: dict[str, Any],
+    parts: list[Part],
+) -> Answer:
+    window = (
+        f"{days.period.first} to {days.period.last}, {pluralize(len(days.partials), 'day')} stored"
+    )
     jobs = total["jobs"]
     facts = []
     if not total["nacc"]:
@@ -189,7 +244,9 @@ def _answer(days: StoredDays, about: str, question: dict[str, Any], total: dict[
         ]
     if jobs["job_count"]:
         cpu = "" if jobs["cpu_time"] is None else f", {jobs['cpu_time'] / 3600:,.0f} CPU hours"
-        facts.append(f"{pluralize(jobs['job_count'], 'job')} by {_people(jobs['distinct_users'])}{cpu} (not accesses)")
+        facts.append(
+            f"{pluralize(jobs['job_count'], 'job')} by {_people(jobs['distinct_users'])}{cpu} (not accesses)"
+        )
     summary = {**question, **window_dict(days), "totals": total}
     is_used = total["nacc"] or jobs["job_count"]
     return Answer(f"{about}, {window}", facts, parts if is_used else [], summary, days.warnings)
@@ -217,27 +274,40 @@ def _remote(total: dict[str, Any]) -> str:
 
 
 def _check_known(days: StoredDays, column: str, name: str) -> None:
-    """Raises InputMissing (66) with similar names where no access and no replica has a matching name."""
-    matching_names(name, known_names(days, column), column, f"{days.fout}, {spans(list(days.partials))}")
+    """Raises InputMissing (66) with similar names where no access and no replica has a
+    matching name.
+    """
+    matching_names(
+        name, known_names(days, column), column, f"{days.fout}, {spans(list(days.partials))}"
+    )
 
 
 def known_names(days: StoredDays, column: str) -> set[str]:
-    """Return the datasets or sites of the accesses of these days, and those of the replicas if they are stored."""
+    """Return the datasets or sites of the accesses of these days, and those of the
+    replicas if they are stored.
+    """
     names: set[Any] = set()
     for batch in days.pieces([column]):
         for _, rows in batch:
             for chunk in rows.column(column).chunks:
-                names.update(chunk.to_pylist() if not hasattr(chunk, "dictionary") else chunk.dictionary.to_pylist())
+                names.update(
+                    chunk.to_pylist()
+                    if not hasattr(chunk, "dictionary")
+                    else chunk.dictionary.to_pylist()
+                )
     try:
         _, replicas, table = newest_replicas(days.files, days.fout)
-        names.update(table_rows(days.files, replicas, table, [column]).column(column).unique().to_pylist())
+        names.update(
+            table_rows(days.files, replicas, table, [column]).column(column).unique().to_pylist()
+        )
     except CmssparkError:
         pass  # no replicas are stored: the names are those of the accesses alone
     return names - {None}
 
 
 def matching_names(value: str, names: Iterable[str | None], column: str, where: str) -> list[str]:
-    """Return the names that ``value``, a name or a pattern, matches; ``column``: what they are names of.
+    """Return the names that ``value``, a name or a pattern, matches; ``column``: what
+    they are names of.
 
     Raises InputMissing (66) with similar names where it matches none.
     """
@@ -257,7 +327,9 @@ def matching_names(value: str, names: Iterable[str | None], column: str, where: 
     )
 
 
-def read_frame(files: Files, stored: CurrentTable, table: str, columns: Sequence[str]) -> pl.DataFrame:
+def read_frame(
+    files: Files, stored: CurrentTable, table: str, columns: Sequence[str]
+) -> pl.DataFrame:
     """Return some columns of a stored table."""
     import polars as pl
 

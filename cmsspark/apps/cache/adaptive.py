@@ -13,8 +13,8 @@ from cmsspark.base.jit import jit
 
 #: Where an object is.
 _ABSENT, _SMALL, _MAIN = 0, 1, 2
-#: S3-FIFO: the share of the small queue, that of the ghost queue, uses that move an object to the main queue, and the
-#: most uses that the main queue remembers.
+#: S3-FIFO: the share of the small queue, that of the ghost queue, uses that move an
+#: object to the main queue, and the most uses that the main queue remembers.
 _SMALL_SHARE, _GHOST_SHARE, _MOVE_AT, _MOST_USES = 0.10, 0.90, 2, 3
 
 
@@ -29,16 +29,22 @@ def _forget(following: Ints, preceding: Ints, is_ghost: Flags, sizes: Longs, exc
 
 @jit
 def s3fifo(objects: Ints, sizes: Longs, capacity: int) -> Flags:
-    """S3-FIFO (SOSP 2023): a small queue filters what is used once; a ghost queue remembers what it let go.
+    """S3-FIFO (SOSP 2023): a small queue filters what is used once; a ghost queue
+    remembers what it let go.
 
     Objects that do not fit into the small queue, a tenth of the cache, are not admitted.
     """
     hits = np.zeros(len(objects), np.uint8)
     count, small_end, main_end = len(sizes), len(sizes), len(sizes) + 1
     following, preceding = make_lists(count, 2)
-    # An object may be a ghost only while it is absent, but ghosts are remembered in an order of their own.
+    # An object may be a ghost only while it is absent, but ghosts are remembered in an
+    # order of their own.
     newer, older = make_lists(count, 1)
-    where, is_ghost, uses = np.zeros(count, np.uint8), np.zeros(count, np.uint8), np.zeros(count, np.int64)
+    where, is_ghost, uses = (
+        np.zeros(count, np.uint8),
+        np.zeros(count, np.uint8),
+        np.zeros(count, np.int64),
+    )
     small_room, ghost_room = int(capacity * _SMALL_SHARE), int(capacity * _GHOST_SHARE)
     small_used = main_used = ghost_used = 0
     has_evicted = False
@@ -77,7 +83,9 @@ def s3fifo(objects: Ints, sizes: Longs, capacity: int) -> Flags:
                 freed = evict(following, preceding, where, sizes, victim)
                 small_used -= freed
                 if freed <= ghost_room:
-                    ghost_used -= _forget(newer, older, is_ghost, sizes, ghost_used + freed - ghost_room)
+                    ghost_used -= _forget(
+                        newer, older, is_ghost, sizes, ghost_used + freed - ghost_room
+                    )
                     admit(newer, older, is_ghost, count, victim, 1)
                     ghost_used += freed
         if was_ghost or (size < small_room and not has_evicted and small_used >= small_room):
@@ -114,7 +122,9 @@ def arc(objects: Ints, sizes: Longs, capacity: int) -> Flags:
             totals[_OFTEN] += size
             continue
         if state == _ONCE_GHOST:
-            target = min(target + max(totals[_OFTEN_GHOST] / totals[_ONCE_GHOST], 1.0), float(capacity))
+            target = min(
+                target + max(totals[_OFTEN_GHOST] / totals[_ONCE_GHOST], 1.0), float(capacity)
+            )
         elif state == _OFTEN_GHOST:
             target = max(target - max(totals[_ONCE_GHOST] / totals[_OFTEN_GHOST], 1.0), 0.0)
         if state != _ABSENT:
@@ -126,14 +136,20 @@ def arc(objects: Ints, sizes: Longs, capacity: int) -> Flags:
             if state == _ABSENT:
                 if totals[_ONCE] + totals[_ONCE_GHOST] + size > capacity:
                     forget = _ONCE_GHOST if totals[_ONCE_GHOST] > 0 else _ONCE
-                elif totals[_ONCE] + totals[_ONCE_GHOST] + totals[_OFTEN] + totals[_OFTEN_GHOST] >= 2 * capacity:
+                elif (
+                    totals[_ONCE] + totals[_ONCE_GHOST] + totals[_OFTEN] + totals[_OFTEN_GHOST]
+                    >= 2 * capacity
+                ):
                     forget = _OFTEN_GHOST if totals[_OFTEN_GHOST] > 0 else 0
             if forget:
-                totals[forget] -= evict(following, preceding, where, sizes, preceding[count + forget])
+                totals[forget] -= evict(
+                    following, preceding, where, sizes, preceding[count + forget]
+                )
                 if forget == _ONCE:
                     continue
             is_once = totals[_OFTEN] == 0 or (
-                totals[_ONCE] > 0 and (totals[_ONCE] > target or (totals[_ONCE] == target and state == _OFTEN_GHOST))
+                totals[_ONCE] > 0
+                and (totals[_ONCE] > target or (totals[_ONCE] == target and state == _OFTEN_GHOST))
             )
             source = _ONCE if is_once else _OFTEN
             victim = preceding[count + source]

@@ -1,4 +1,6 @@
-"""What no policy can beat on a trace: first requests, Belady's MIN for equal sizes, and a bound for sized objects."""
+"""What no policy can beat on a trace: first requests, Belady's MIN for equal sizes, and
+a bound for sized objects.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from cmsspark.base.jit import jit
 
 @jit
 def next_requests(objects: Ints, object_count: int) -> Longs:
-    """For each request the number of the object's next one; the number of requests where there is none."""
+    """For each request the number of the object's next one; the number of requests
+    where there is none.
+    """
     following = np.full(object_count, len(objects), np.int64)
     out = np.empty(len(objects), np.int64)
     for i in range(len(objects) - 1, -1, -1):
@@ -22,7 +26,8 @@ def next_requests(objects: Ints, object_count: int) -> Longs:
 
 @jit
 def belady_min(objects: Ints, object_count: int, capacity: int) -> Flags:
-    """Flags of Belady's MIN, the optimum for ``capacity`` objects of one size: evicts what is needed last.
+    """Flags of Belady's MIN, the optimum for ``capacity`` objects of one size: evicts
+    what is needed last.
 
     What was missed competes, too: it is not kept where it is needed later than all others.
     """
@@ -44,10 +49,12 @@ def belady_min(objects: Ints, object_count: int, capacity: int) -> Flags:
 
 
 def least_misses(objects: Ints, sizes: Longs, capacity: int, *, in_bytes: bool) -> float:
-    """Return a lower bound of the misses of any policy, in bytes or in requests (PFOO-L, Berger et al. 2018).
+    """Return a lower bound of the misses of any policy, in bytes or in requests
+    (PFOO-L, Berger et al. 2018).
 
-    To hit, an object occupies its size from one request to the next. All such intervals share capacity times requests;
-    the cheapest for each hit are granted, the last one in part.
+    To hit, an object occupies its size from one request to the next. All such intervals
+    share capacity times requests; the cheapest for each hit are granted, the last one
+    in part.
     """
     upcoming = next_requests(objects, len(sizes))
     size = sizes[objects]

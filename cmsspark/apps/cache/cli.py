@@ -1,4 +1,6 @@
-"""``cmsspark cache``: what a cache would have missed, by policy and size, and how large a site's cache has to be."""
+"""``cmsspark cache``: what a cache would have missed, by policy and size, and how large
+a site's cache has to be.
+"""
 
 from __future__ import annotations
 
@@ -35,27 +37,41 @@ _MOST_CELLS: Final = 100_000_000
 
 
 _scores = click.option(
-    "--scores", type=click.Choice(["trace", "forecast"]), default="trace", show_default=True,
+    "--scores",
+    type=click.Choice(["trace", "forecast"]),
+    default="trace",
+    show_default=True,
     help="Scores of learned and protected: of the trace's past days, or the weekly forecast of cmsspark popularity.",
-)  # fmt: skip
+)
 seed_option = click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of the order within a stored day."
 )
-bound_option = click.option("--bound", is_flag=True, help="Compute the bound, too, which sorts all requests.")
-_policy = click.option("--policy", default="lru", show_default=True, help="Policy; cmsspark cache policies lists them.")
+bound_option = click.option(
+    "--bound", is_flag=True, help="Compute the bound, too, which sorts all requests."
+)
+_policy = click.option(
+    "--policy",
+    default="lru",
+    show_default=True,
+    help="Policy; cmsspark cache policies lists them.",
+)
 policies_option = click.option(
-    "--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(POLICIES)}]"
+    "--policy",
+    "policies",
+    multiple=True,
+    help=f"Policy; repeatable. [default: {', '.join(POLICIES)}]",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("cache", cls=CommandGroup)
 def command() -> None:
-    """Replay traces through caches of given sizes: policies, bounds, and the size that a site needs. Needs
-    cmsspark[cache].
+    """Replay traces through caches of given sizes: policies, bounds, and the size that
+    a site needs. Needs cmsspark[cache].
 
-    A trace is a file (CSV or Parquet with the columns time, object and size; libCacheSim's oracleGeneral, plain or
-    .zst), or, without a file, stored days: which datasets were read where, with sizes from the table dbs_events.
+    A trace is a file (CSV or Parquet with the columns time, object and size;
+    libCacheSim's oracleGeneral, plain or .zst), or, without a file, stored days: which
+    datasets were read where, with sizes from the table dbs_events.
     """
 
 
@@ -63,7 +79,9 @@ def _trace_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         seed_option,
         click.option(
-            "--site", type=SITE, help="Requests at this site. [default: all sites, as if they shared one cache]"
+            "--site",
+            type=SITE,
+            help="Requests at this site. [default: all sites, as if they shared one cache]",
         ),
         click.option(
             "--sample",
@@ -78,27 +96,41 @@ def _trace_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _trace(
-    file: Path | None, sample: float, site: str | None, seed: int, period: Period | None, fout: str | None,
+    file: Path | None,
+    sample: float,
+    site: str | None,
+    seed: int,
+    period: Period | None,
+    fout: str | None,
     settings_file: str | None,
-) -> Trace:  # fmt: skip
+) -> Trace:
     """Return the trace of a file or of stored days, with what was left out on stderr."""
     from cmsspark.apps.cache.trace import read_trace
 
     extras.require("replays need", "numba", extra="cache")
     if file is not None:
         if site or period or fout:
-            raise UsageError("a file excludes --site, a period and --fout", next_step="give only one of them")
+            raise UsageError(
+                "a file excludes --site, a period and --fout", next_step="give only one of them"
+            )
         trace = read_trace(file, sample=sample)
     else:
         if sample < 1:
-            raise UsageError("--sample is for files", next_step="leave it out: stored days fit into memory")
+            raise UsageError(
+                "--sample is for files", next_step="leave it out: stored days fit into memory"
+            )
         chosen = needed(period, "the FILE of a trace")
-        trace = _stored_trace(site, seed, chosen, require_store(fout, load_settings(settings_file)))
+        trace = _stored_trace(
+            site, seed, chosen, require_store(fout, load_settings(settings_file))
+        )
     dropped = ", ".join(f"{count:,} ({reason})" for reason, count in trace.dropped.items())
     echo = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)}"
     click.echo(echo + (f"; left out: {dropped}" if dropped else ""), err=True)
     if trace.resized:
-        click.echo(f"{trace.resized:,} requests name another size than the object's first one, which holds", err=True)
+        click.echo(
+            f"{trace.resized:,} requests name another size than the object's first one, which holds",
+            err=True,
+        )
     return trace
 
 
@@ -108,18 +140,24 @@ def _stored_trace(site: str | None, seed: int, period: Period, store: str) -> Tr
     trace = site_traces(load_days(store, period, "cmsspark cache")).select(site, seed=seed)
     if not len(trace.objects):
         where = f" at {site}" if site else ""
-        raise InputMissing(f"no request{where} has a size in dbs_events", next_step="run_spark dbs_events")
+        raise InputMissing(
+            f"no request{where} has a size in dbs_events", next_step="run_spark dbs_events"
+        )
     return trace
 
 
 @command.command("replay")
 @_trace_options
 @_policy
-@click.option("--size", "size_text", required=True, metavar="SIZE", help="Size, such as 500GB, 1.5TB or 20%.")
+@click.option(
+    "--size", "size_text", required=True, metavar="SIZE", help="Size, such as 500GB, 1.5TB or 20%."
+)
 @_scores
 @bound_option
 @_json
-def replay_command(policy: str, size_text: str, as_json: bool, scores: str, bound: bool, **source: Any) -> None:
+def replay_command(
+    policy: str, size_text: str, as_json: bool, scores: str, bound: bool, **source: Any
+) -> None:
     """Replay one policy at one size."""
     _compare((policy,), (size_text,), as_json, scores, bound, **source)
 
@@ -127,19 +165,35 @@ def replay_command(policy: str, size_text: str, as_json: bool, scores: str, boun
 @command.command("compare")
 @_trace_options
 @policies_option
-@click.option("--size", "size_texts", multiple=True, metavar="SIZE", help="Size; repeatable. [default: 5 to 50%]")
+@click.option(
+    "--size",
+    "size_texts",
+    multiple=True,
+    metavar="SIZE",
+    help="Size; repeatable. [default: 5 to 50%]",
+)
 @_scores
 @bound_option
 @_json
 def compare_command(
-    policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bool, scores: str, bound: bool, **source: Any
+    policies: tuple[str, ...],
+    size_texts: tuple[str, ...],
+    as_json: bool,
+    scores: str,
+    bound: bool,
+    **source: Any,
 ) -> None:
     """Compare policies with LRU and, with --bound, with a bound that no policy beats."""
     _compare(policies or POLICIES, size_texts or _SHARES, as_json, scores, bound, **source)
 
 
 def _compare(
-    policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bool, scores: str, bound: bool, **source: Any
+    policies: tuple[str, ...],
+    size_texts: tuple[str, ...],
+    as_json: bool,
+    scores: str,
+    bound: bool,
+    **source: Any,
 ) -> None:
     from cmsspark.apps.cache.replay import check_policies, sampling_error
 
@@ -148,7 +202,12 @@ def _compare(
     comparisons = _comparisons(trace, policies, size_texts, scores, bound)
     _echo_fallbacks(comparisons, trace)
     if as_json:
-        click.echo(json.dumps([_scaled(comparison.as_dict(), trace.sample) for comparison in comparisons], indent=1))
+        click.echo(
+            json.dumps(
+                [_scaled(comparison.as_dict(), trace.sample) for comparison in comparisons],
+                indent=1,
+            )
+        )
         return
     rows = []
     for comparison in comparisons:
@@ -159,16 +218,30 @@ def _compare(
         size = volume(replay.capacity / trace.sample)
         misses = (percent(replay.byte_miss_ratio), percent(replay.miss_ratio))
         rows.append((replay.policy, size, *misses, f"{comparison.against_lru:+.1%}", gap, floor))
-    headings = ("policy", "cache", "byte misses", "request misses", "against LRU", "gap closed", "bound")
+    headings = (
+        "policy",
+        "cache",
+        "byte misses",
+        "request misses",
+        "against LRU",
+        "gap closed",
+        "bound",
+    )
     count = len(headings) if bound else len(headings) - 2
     echo_table(headings[:count], [row[:count] for row in rows], optional=(3, 5) if bound else (3,))
     if trace.sample < 1:
         replays = [comparison.replay for comparison in comparisons]
         errors = [sampling_error(trace, replay.policy, replay.capacity) for replay in replays]
         is_unknown = any(map(math.isnan, errors))
-        worst = "unknown, too few or too large objects" if is_unknown else f"at most {percent(max(errors))}"
+        worst = (
+            "unknown, too few or too large objects"
+            if is_unknown
+            else f"at most {percent(max(errors))}"
+        )
         share = percent(trace.sample)
-        click.echo(f"from a sample of {share} of the objects; standard error of the byte misses: {worst}")
+        click.echo(
+            f"from a sample of {share} of the objects; standard error of the byte misses: {worst}"
+        )
 
 
 def _describe_too_large(trace: Trace, policies: Sequence[str], capacities: Sequence[int]) -> str:
@@ -177,7 +250,11 @@ def _describe_too_large(trace: Trace, policies: Sequence[str], capacities: Seque
 
     if trace.sample == 1:
         return ""
-    shares = {(policy, size): too_large_share(trace, policy, size) for policy in policies for size in capacities}
+    shares = {
+        (policy, size): too_large_share(trace, policy, size)
+        for policy in policies
+        for size in capacities
+    }
     policy, size = max(shares, key=lambda pair: shares[pair])
     share, cache = percent(shares[policy, size]), f"{policy} at {volume(size / trace.sample)}"
     reason = "admits to the whole cache and not to its share in the sample"
@@ -209,15 +286,19 @@ def _comparisons(
     values = None
     if scores == "forecast":
         if not set(policies) & set(WITH_SCORES):
-            raise UsageError("--scores forecast needs a policy with scores", next_step=f"{', '.join(WITH_SCORES)}")
+            raise UsageError(
+                "--scores forecast needs a policy with scores",
+                next_step=f"{', '.join(WITH_SCORES)}",
+            )
         values = forecast_scores(trace)
     return Simulation(trace, scores=values).compare(policies, capacities, with_bound=bound)
 
 
 def forecast_scores(trace: Trace) -> Array:
-    """Return float64 [days, objects]: the probability of a request in the week from each seventh day on, by the model
-    of ``cmsspark popularity``, from the days before that day; NaN for objects without a request before it, and on days
-    before which there are too few to learn from.
+    """Return float64 [days, objects]: the probability of a request in the week from
+    each seventh day on, by the model of ``cmsspark popularity``, from the days before
+    that day; NaN for objects without a request before it, and on days before which
+    there are too few to learn from.
 
     Raises DataError (65) where the trace has too few days, or too many objects.
     """
@@ -261,8 +342,12 @@ def _scaled(row: dict[str, Any], sample: float) -> dict[str, Any]:
 @policies_option
 @_scores
 @bound_option
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
-def report_command(policies: tuple[str, ...], output: Path, scores: str, bound: bool, **source: Any) -> None:
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="HTML file to write."
+)
+def report_command(
+    policies: tuple[str, ...], output: Path, scores: str, bound: bool, **source: Any
+) -> None:
     """Write a page with the miss-ratio curves of policies, and print its path."""
     from cmsspark.apps.cache.replay import check_policies
     from cmsspark.apps.cache.report import page
@@ -272,19 +357,30 @@ def report_command(policies: tuple[str, ...], output: Path, scores: str, bound: 
     trace = _trace(**source)
     shares = tuple(f"{share:.0%}" for share in SHARES)
     comparisons = _comparisons(trace, policies or POLICIES, shares, scores, bound)
-    name = source["file"].name if source["file"] is not None else f"{source['site'] or 'all sites'}, {source['period']}"
+    name = (
+        source["file"].name
+        if source["file"] is not None
+        else f"{source['site'] or 'all sites'}, {source['period']}"
+    )
     about = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)} together."
     if trace.sample < 1:
         about = f"From a sample of {percent(trace.sample)} of the objects: {about} Sizes of caches are for all objects."
         capacities = sorted({comparison.replay.capacity for comparison in comparisons})
         about = f"{about} {_describe_too_large(trace, policies or POLICIES, capacities)}".rstrip()
-    write_text(output, page(f"What a cache would miss: {name}", about, comparisons, trace.footprint, trace.sample))
+    write_text(
+        output,
+        page(
+            f"What a cache would miss: {name}", about, comparisons, trace.footprint, trace.sample
+        ),
+    )
     click.echo(output)
 
 
 @command.command("size")
 @_trace_options
-@click.option("--target", type=FiniteRange(0, 1), required=True, help="Byte misses to reach, such as 0.2.")
+@click.option(
+    "--target", type=FiniteRange(0, 1), required=True, help="Byte misses to reach, such as 0.2."
+)
 @_policy
 @_json
 def size_command(target: float, policy: str, as_json: bool, **source: Any) -> None:

@@ -1,4 +1,6 @@
-"""``cache_comparison``: what caches of several sizes would have missed at each site in a period, by policy."""
+"""``cache_comparison``: what caches of several sizes would have missed at each site in
+a period, by policy.
+"""
 
 from __future__ import annotations
 
@@ -38,20 +40,35 @@ _ALL: Final = "all"
 
 @click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
 @period_options
-@click.option("--site", "sites", multiple=True, help="Only this site, or `all` together; repeatable. [default: each]")
+@click.option(
+    "--site",
+    "sites",
+    multiple=True,
+    help="Only this site, or `all` together; repeatable. [default: each]",
+)
 @policies_option
 @click.option(
-    "--share", "shares", multiple=True, type=FiniteRange(0, 1, min_open=True),
+    "--share",
+    "shares",
+    multiple=True,
+    type=FiniteRange(0, 1, min_open=True),
     help="Size of the cache as a share of all bytes; repeatable. [default: 0.05, 0.1, 0.2, 0.3, 0.5]",
-)  # fmt: skip
+)
 @bound_option
 @seed_option
 @store_options
 @output_options
 def command(
-    period: Period | None, sites: tuple[str, ...], policies: tuple[str, ...], shares: tuple[float, ...], bound: bool,
-    seed: int, fout: str | None, settings_file: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    period: Period | None,
+    sites: tuple[str, ...],
+    policies: tuple[str, ...],
+    shares: tuple[float, ...],
+    bound: bool,
+    seed: int,
+    fout: str | None,
+    settings_file: str | None,
+    as_json: bool,
+) -> None:
     from cmsspark.apps.cache.replay import check_policies
     from cmsspark.engines.session import session
 
@@ -65,15 +82,24 @@ def command(
 
 
 def run(
-    period: Period, fout: str, settings: Settings, spark: SparkSession | None, *, sites: tuple[str, ...] = (),
-    policies: tuple[str, ...] = POLICIES, shares: tuple[float, ...] = _SHARES, with_bound: bool = False, seed: int = 0,
+    period: Period,
+    fout: str,
+    settings: Settings,
+    spark: SparkSession | None,
+    *,
+    sites: tuple[str, ...] = (),
+    policies: tuple[str, ...] = POLICIES,
+    shares: tuple[float, ...] = _SHARES,
+    with_bound: bool = False,
+    seed: int = 0,
     log: Callable[[str], None] | None = None,
-) -> results.CurrentTable:  # fmt: skip
-    """Make the table of a period and store it; on any failure the previous result stays. Without ``spark`` the caches
-    are compared one after the other in this process.
+) -> results.CurrentTable:
+    """Make the table of a period and store it; on any failure the previous result
+    stays. Without ``spark`` the caches are compared one after the other in this
+    process.
 
-    Raises InputMissing (66) where no day, no ``dbs_events`` or a site is not stored, DataError (65), NotReady (75),
-    OutputError (73).
+    Raises InputMissing (66) where no day, no ``dbs_events`` or a site is not stored,
+    DataError (65), NotReady (75), OutputError (73).
     """
     from cmsspark.apps.cache.replay import check_policies
 
@@ -86,24 +112,44 @@ def run(
 
 
 def build(
-    days: StoredDays, sites: tuple[str, ...], policies: tuple[str, ...], shares: tuple[float, ...], seed: int,
-    spark: SparkSession | None, *, with_bound: bool = False,
-) -> pl.DataFrame:  # fmt: skip
-    """Return ``schemas/tables/cache_comparison.yaml``: a row for each site, size and policy, one Spark task each."""
+    days: StoredDays,
+    sites: tuple[str, ...],
+    policies: tuple[str, ...],
+    shares: tuple[float, ...],
+    seed: int,
+    spark: SparkSession | None,
+    *,
+    with_bound: bool = False,
+) -> pl.DataFrame:
+    """Return ``schemas/tables/cache_comparison.yaml``: a row for each site, size and
+    policy, one Spark task each.
+    """
     import polars as pl
 
     from cmsspark.apps.cache.stored import site_traces
     from cmsspark.engines.parallel_tasks import map_tasks
 
     requests = site_traces(days)
-    names = list(dict.fromkeys(sites)) or [*(name for name in requests.site_names if name != "unknown"), _ALL]
+    names = list(dict.fromkeys(sites)) or [
+        *(name for name in requests.site_names if name != "unknown"),
+        _ALL,
+    ]
     traces = {name: requests.select(None if name == _ALL else name, seed=seed) for name in names}
     traces = {name: trace for name, trace in traces.items() if len(trace.objects)}
     if not traces:
-        raise InputMissing("no request of the period has a size in dbs_events", next_step="run_spark dbs_events")
-    pieces = [(site, share, policy, with_bound) for site in sorted(traces) for share in shares for policy in policies]
+        raise InputMissing(
+            "no request of the period has a size in dbs_events", next_step="run_spark dbs_events"
+        )
+    pieces = [
+        (site, share, policy, with_bound)
+        for site in sorted(traces)
+        for share in shares
+        for policy in policies
+    ]
     table = stored_table(NAME)
-    rows = pl.DataFrame(map_tasks(_compare, traces, pieces, spark), schema=pl.Schema(table.arrow()))
+    rows = pl.DataFrame(
+        map_tasks(_compare, traces, pieces, spark), schema=pl.Schema(table.arrow())
+    )
     return with_period(rows, days.period).select(table.names)
 
 
@@ -114,7 +160,9 @@ def _compare(traces: Mapping[str, Trace], piece: tuple[str, float, str, bool]) -
     site, share, policy, with_bound = piece
     trace = traces[site]
     capacity = max(int(trace.footprint * share), 1)
-    comparison = Simulation(trace).compare([policy], [capacity], threads=1, with_bound=with_bound)[0]
+    comparison = Simulation(trace).compare([policy], [capacity], threads=1, with_bound=with_bound)[
+        0
+    ]
     least, replay = comparison.least_missed_bytes, comparison.replay
     return {
         "site_name": site,

@@ -1,5 +1,6 @@
-"""Scores for :mod:`cmsspark.apps.cache.scored` from a trace's own past: the share of the coming days on which an
-object is likely to be requested. No score of a day uses that day or a later one.
+"""Scores for :mod:`cmsspark.apps.cache.scored` from a trace's own past: the share of
+the coming days on which an object is likely to be requested. No score of a day uses
+that day or a later one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ DAY_MS: Final = 86_400_000
 HORIZON: Final = 7
 #: Half-lives, in days, of the decayed shares of days on which an object was requested.
 _HALF_LIVES: Final = np.array([1, 2, 4, 8, 16, 32], float)
-#: Objects of a day that the model learns from, at most; a logistic model of nine numbers needs no more.
+#: Objects of a day that the model learns from, at most; a logistic model of nine
+#: numbers needs no more.
 _ROWS_OF_DAY: Final = 5_000
 _RIDGE: Final = 1.0
 #: What is assumed before anything is known, and its weight in days.
@@ -43,7 +45,11 @@ class _History:
         """Return float64 [items, 9]: decayed shares of days, log of idle and age days, and 1."""
         prior, weight = _PRIOR
         shares = (self.requested[:, items] + prior * weight) / (self.weight[:, items] + weight)
-        logs = [np.log1p(self.idle_days[items]), np.log1p(self.age_days[items]), np.ones(len(items))]
+        logs = [
+            np.log1p(self.idle_days[items]),
+            np.log1p(self.age_days[items]),
+            np.ones(len(items)),
+        ]
         return np.concatenate([shares.T, np.stack(logs, axis=1)], axis=1)
 
     def end_day(self, is_requested: Array) -> None:
@@ -57,10 +63,12 @@ class _History:
 
 
 def learned_scores(objects: Ints, periods: Ints, object_count: int) -> Array:
-    """Return float64 [days, objects]: the expected share of the :data:`HORIZON` days from that day on with a request.
+    """Return float64 [days, objects]: the expected share of the :data:`HORIZON` days
+    from that day on with a request.
 
-    A logistic model is fitted at the start of each day on earlier days whose horizon is over; before there is one, the
-    decayed share of four days stands for it. An object that was never requested has the share of such objects so far.
+    A logistic model is fitted at the start of each day on earlier days whose horizon is
+    over; before there is one, the decayed share of four days stands for it. An object
+    that was never requested has the share of such objects so far.
     """
     day_count = int(periods[-1]) + 1 if len(periods) else 0
     scores = np.zeros((day_count, object_count))
@@ -108,16 +116,23 @@ def _sigmoid(values: Array) -> Array:
 
 
 def _fit(examples: list[tuple[Array, Array]], start: Array | None) -> Array | None:
-    """Logistic regression on shares by Newton's steps from ``start``, with a ridge; None without examples."""
+    """Logistic regression on shares by Newton's steps from ``start``, with a ridge;
+    None without examples.
+    """
     features = [rows for rows, _ in examples if len(rows)]
     if not features:
         return None
-    inputs, target = np.concatenate(features), np.concatenate([share for rows, share in examples if len(rows)])
+    inputs, target = (
+        np.concatenate(features),
+        np.concatenate([share for rows, share in examples if len(rows)]),
+    )
     model = np.zeros(inputs.shape[1]) if start is None else start.copy()
     for _ in range(15):
         expected = _sigmoid(inputs @ model)
         slope = inputs.T @ (expected - target) + _RIDGE * model
-        curvature = (inputs * (expected * (1 - expected))[:, None]).T @ inputs + _RIDGE * np.eye(len(model))
+        curvature = (inputs * (expected * (1 - expected))[:, None]).T @ inputs + _RIDGE * np.eye(
+            len(model)
+        )
         step = np.linalg.solve(curvature, slope)
         # A whole step may overshoot; half of it, or less, always helps.
         before = _loss(inputs, target, model)

@@ -1,6 +1,7 @@
 """A binary heap of objects with changing keys: (priority, tie) ascending, the least at the top.
 
-``heap[i]`` is the object in slot i, ``slots[object]`` its slot or −1. The size is passed and returned.
+``heap[i]`` is the object in slot i, ``slots[object]`` its slot or −1. The size is
+passed and returned.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from cmsspark.base.jit import jit
 
 @jit
 def make_heap(count: int) -> tuple[Ints, Ints, Floats, Longs]:
-    """Return an empty heap of ``count`` objects: heap, slots, the priority of each object, and what decides ties."""
+    """Return an empty heap of ``count`` objects: heap, slots, the priority of each
+    object, and what decides ties.
+    """
     slots = np.full(count, -1, np.int32)
     return np.empty(count, np.int32), slots, np.zeros(count, np.float64), np.zeros(count, np.int64)
 
@@ -26,7 +29,9 @@ def _rise(heap: Ints, slots: Ints, priority: Floats, tie: Longs, slot: int) -> i
     while slot > 0:
         parent = (slot - 1) >> 1
         parent_item = heap[parent]
-        if priority[parent_item] < key or (priority[parent_item] == key and tie[parent_item] <= second):
+        if priority[parent_item] < key or (
+            priority[parent_item] == key and tie[parent_item] <= second
+        ):
             break
         heap[slot] = parent_item
         slots[parent_item] = slot
@@ -48,7 +53,9 @@ def _sink(heap: Ints, slots: Ints, priority: Floats, tie: Longs, slot: int, size
         least = heap[child]
         if child + 1 < size:
             right = heap[child + 1]
-            if priority[right] < priority[least] or (priority[right] == priority[least] and tie[right] < tie[least]):
+            if priority[right] < priority[least] or (
+                priority[right] == priority[least] and tie[right] < tie[least]
+            ):
                 child += 1
                 least = right
         if key < priority[least] or (key == priority[least] and second <= tie[least]):
@@ -61,7 +68,9 @@ def _sink(heap: Ints, slots: Ints, priority: Floats, tie: Longs, slot: int, size
 
 
 @jit
-def heap_update(heap: Ints, slots: Ints, priority: Floats, tie: Longs, item: int, size: int) -> None:
+def heap_update(
+    heap: Ints, slots: Ints, priority: Floats, tie: Longs, item: int, size: int
+) -> None:
     """Restore the order after the key of an object in the heap was changed."""
     _sink(heap, slots, priority, tie, _rise(heap, slots, priority, tie, slots[item]), size)
 
@@ -76,7 +85,9 @@ def heap_push(heap: Ints, slots: Ints, priority: Floats, tie: Longs, item: int, 
 
 
 @jit
-def heap_remove(heap: Ints, slots: Ints, priority: Floats, tie: Longs, item: int, size: int) -> int:
+def heap_remove(
+    heap: Ints, slots: Ints, priority: Floats, tie: Longs, item: int, size: int
+) -> int:
     """Take an object out; the new size."""
     slot = slots[item]
     slots[item] = -1

@@ -1,8 +1,9 @@
 """Eviction policies. Each replays a trace and says which requests were hits.
 
-All take (objects: int32, one for each request; sizes: int64 bytes, one for each object; capacity: bytes) and return
-uint8, 1 where a request was a hit. The cache is cold at the start. A missed object is admitted; objects larger than
-the cache are not. Sizes are positive and do not change in a trace.
+All take (objects: int32, one for each request; sizes: int64 bytes, one for each object;
+capacity: bytes) and return uint8, 1 where a request was a hit. The cache is cold at the
+start. A missed object is admitted; objects larger than the cache are not. Sizes are
+positive and do not change in a trace.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def lru(objects: Ints, sizes: Longs, capacity: int) -> Flags:
 
 @jit
 def sieve(objects: Ints, sizes: Longs, capacity: int) -> Flags:
-    """SIEVE (NSDI 2024): a FIFO whose hand passes over what was used since it came by, and stays where it evicts."""
+    """SIEVE (NSDI 2024): a FIFO whose hand passes over what was used since it came by,
+    and stays where it evicts.
+    """
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
     following, preceding = make_lists(count, 1)
@@ -106,7 +109,9 @@ def sieve(objects: Ints, sizes: Longs, capacity: int) -> Flags:
 
 @jit
 def lfu(objects: Ints, sizes: Longs, capacity: int) -> Flags:
-    """Evict what was used least often since it was admitted; of equals, what reached that number first."""
+    """Evict what was used least often since it was admitted; of equals, what reached
+    that number first.
+    """
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
     heap, slots, uses, reached = make_heap(count)
@@ -136,14 +141,16 @@ def lfu(objects: Ints, sizes: Longs, capacity: int) -> Flags:
 
 @jit
 def decayed(objects: Ints, sizes: Longs, capacity: int, times: Longs, half_life: float) -> Flags:
-    """Evict the least frequently used, each use counting half after ``half_life``, in units of ``times`` (LRFU, 2001).
+    """Evict the least frequently used, each use counting half after ``half_life``, in
+    units of ``times`` (LRFU, 2001).
 
-    Uses count from the first request on, also those while an object was not cached; of equals the least recently used
-    goes.
+    Uses count from the first request on, also those while an object was not cached; of
+    equals the least recently used goes.
     """
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
-    # The logarithm, to base 2, of the decayed uses as of the first request: all decay alike, so the order stays.
+    # The logarithm, to base 2, of the decayed uses as of the first request: all decay
+    # alike, so the order stays.
     heap, slots, uses, latest = make_heap(count)
     uses[:] = -np.inf
     stored = 0
@@ -171,13 +178,16 @@ def decayed(objects: Ints, sizes: Longs, capacity: int, times: Longs, half_life:
     return hits
 
 
-#: Uses for each byte are counted in uses for each megabyte: the same order, and the numbers of other simulators.
+#: Uses for each byte are counted in uses for each megabyte: the same order, and the
+#: numbers of other simulators.
 _MEGABYTE = 1.0e6
 
 
 @jit
 def gdsf(objects: Ints, sizes: Longs, capacity: int) -> Flags:
-    """Greedy dual size frequency: evicts the fewest uses for each byte, ageing by the priority of the last evicted."""
+    """Greedy dual size frequency: evicts the fewest uses for each byte, ageing by the
+    priority of the last evicted.
+    """
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
     heap, slots, priority, latest = make_heap(count)

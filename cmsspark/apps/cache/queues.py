@@ -1,7 +1,9 @@
-"""Doubly linked lists of objects in two arrays, for policies that keep objects in order of use or of arrival.
+"""Doubly linked lists of objects in two arrays, for policies that keep objects in order
+of use or of arrival.
 
-An object is its number, 0 to n − 1. List number k has its two ends in slot n + k: ``following[n + k]`` is the newest
-object and ``preceding[n + k]`` the oldest; both are n + k in an empty list. An object is in at most one list.
+An object is its number, 0 to n − 1. List number k has its two ends in slot n + k:
+``following[n + k]`` is the newest object and ``preceding[n + k]`` the oldest; both are
+n + k in an empty list. An object is in at most one list.
 """
 
 from __future__ import annotations

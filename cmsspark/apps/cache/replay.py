@@ -1,4 +1,6 @@
-"""Replays of a trace: each policy by its name, what it missed, and how far it is from LRU and from the bound."""
+"""Replays of a trace: each policy by its name, what it missed, and how far it is from
+LRU and from the bound.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ PLAIN: Final[dict[str, Callable[..., Array]]] = {
     "s3fifo": adaptive.s3fifo,
     "arc": adaptive.arc,
 }
-#: Policies that need a forecast: evict the lowest score, or the lowest score for each byte; protect what will be
-#: popular, all of it or up to a half of the cache.
+#: Policies that need a forecast: evict the lowest score, or the lowest score for each
+#: byte; protect what will be popular, all of it or up to a half of the cache.
 WITH_SCORES: Final = ("learned", "learned-per-byte", "protected", "protected-half")
 NAMES: Final = (*PLAIN, "decayed", *WITH_SCORES)
 #: A request counts half after so many milliseconds in the policy ``decayed``: two days.
@@ -57,13 +59,16 @@ def check_policies(names: Iterable[str]) -> None:
     """Raise UsageError (2) for a name of no policy."""
     for name in names:
         if name not in NAMES:
-            raise UsageError(f"there is no policy {name!r}", next_step=f"one of {', '.join(NAMES)}")
+            raise UsageError(
+                f"there is no policy {name!r}", next_step=f"one of {', '.join(NAMES)}"
+            )
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What a policy missed of a trace. Requests and bytes of requests; ``compulsory``: first requests, which any cache
-    misses; ``bypassed``: requests of objects larger than the cache.
+    """What a policy missed of a trace. Requests and bytes of requests; ``compulsory``:
+    first requests, which any cache misses; ``bypassed``: requests of objects larger
+    than the cache.
     """
 
     policy: str
@@ -75,7 +80,8 @@ class Replay:
     requested_bytes: int
     missed_bytes: int
     compulsory_bytes: int
-    #: Of the policies that fall back to LRU: the share of requests before which scores decided; else None.
+    #: Of the policies that fall back to LRU: the share of requests before which scores
+    #: decided; else None.
     scored_share: float | None = None
 
     @property
@@ -90,13 +96,19 @@ class Replay:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all numbers, with both ratios."""
-        return {**asdict(self), "miss_ratio": self.miss_ratio, "byte_miss_ratio": self.byte_miss_ratio}
+        return {
+            **asdict(self),
+            "miss_ratio": self.miss_ratio,
+            "byte_miss_ratio": self.byte_miss_ratio,
+        }
 
 
 @jit
-def sums(objects: Array, sizes: Array, capacity: int, hits: Array) -> tuple[int, int, int, int, int, int]:
-    """Return the misses, first requests, and requests of objects larger than the cache; and the bytes that were
-    requested, missed, and requested first.
+def sums(
+    objects: Array, sizes: Array, capacity: int, hits: Array
+) -> tuple[int, int, int, int, int, int]:
+    """Return the misses, first requests, and requests of objects larger than the cache;
+    and the bytes that were requested, missed, and requested first.
     """
     is_seen = np.zeros(len(sizes), np.uint8)
     misses = first = bypassed = requested = missed = first_bytes = 0
@@ -125,7 +137,9 @@ class Simulation:
 
     @cached_property
     def scores(self) -> Array:
-        """float64 [days, objects]: the forecast that was given, else one learned from the trace's own past."""
+        """float64 [days, objects]: the forecast that was given, else one learned from
+        the trace's own past.
+        """
         if self._scores is not None:
             return self._scores
         days, count = int(self.periods[-1]) + 1, len(self.trace.sizes)
@@ -142,7 +156,9 @@ class Simulation:
         return self._hits(policy, capacity)[0]
 
     def _hits(self, policy: str, capacity: int) -> tuple[Array, float | None]:
-        """Return the hits, and the share of requests before which scores decided; None where nothing else may."""
+        """Return the hits, and the share of requests before which scores decided; None
+        where nothing else may.
+        """
         check_policies([policy])
         trace = self.trace
         arguments = (trace.objects, trace.sizes, capacity)
@@ -168,15 +184,26 @@ class Simulation:
         return Replay(policy, capacity, len(trace.objects), *counts, share)
 
     def compare(
-        self, names: Sequence[str], capacities: Sequence[int], *, threads: int = 2, with_bound: bool = False
+        self,
+        names: Sequence[str],
+        capacities: Sequence[int],
+        *,
+        threads: int = 2,
+        with_bound: bool = False,
     ) -> list[Comparison]:
         """Return all policies at all sizes, with LRU and, ``with_bound``, the bound of each size."""
         if any(name in WITH_SCORES for name in names):
             _ = self.scores
-        pairs = [(name, capacity) for capacity in capacities for name in dict.fromkeys(("lru", *names))]
+        pairs = [
+            (name, capacity) for capacity in capacities for name in dict.fromkeys(("lru", *names))
+        ]
         with ThreadPoolExecutor(threads) as pool:
             replays = list(pool.map(lambda pair: self.replay(*pair), pairs))
-            floors = dict(zip(capacities, pool.map(self._bound, capacities), strict=True)) if with_bound else {}
+            floors = (
+                dict(zip(capacities, pool.map(self._bound, capacities), strict=True))
+                if with_bound
+                else {}
+            )
         lru = {replay.capacity: replay for replay in replays if replay.policy == "lru"}
         unknown = (None, None)
         return [
@@ -195,8 +222,8 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A replay beside LRU and the bound: no policy misses fewer than ``least_misses``, ``least_missed_bytes``; None
-    where no bound was asked for.
+    """A replay beside LRU and the bound: no policy misses fewer than ``least_misses``,
+    ``least_missed_bytes``; None where no bound was asked for.
     """
 
     replay: Replay
@@ -206,7 +233,9 @@ class Comparison:
 
     @property
     def gap_closed(self) -> float | None:
-        """The share of the bytes between LRU and the bound that the policy does not miss; None without a gap."""
+        """The share of the bytes between LRU and the bound that the policy does not
+        miss; None without a gap.
+        """
         if self.least_missed_bytes is None:
             return None
         gap = self.lru.missed_bytes - self.least_missed_bytes
@@ -230,20 +259,25 @@ class Comparison:
 
 
 def too_large_share(trace: Trace, policy: str, capacity: int) -> float:
-    """Return the share of a sample's requests of objects that the policy would admit to the whole cache, and does not
-    admit to its share of ``capacity`` bytes in the sample. S3-FIFO admits what is smaller than a tenth.
+    """Return the share of a sample's requests of objects that the policy would admit to
+    the whole cache, and does not admit to its share of ``capacity`` bytes in the
+    sample. S3-FIFO admits what is smaller than a tenth.
     """
     requested, most = trace.sizes[trace.objects], capacity / 10 if policy == "s3fifo" else capacity
     return float(((requested > most) & (requested <= most / trace.sample)).mean())
 
 
 def sampling_error(trace: Trace, policy: str, capacity: int) -> float:
-    """Return the standard error of the byte miss ratio that comes from sampling objects, from four disjoint parts of
-    the sample; NaN where it is not known: of too few objects, and where the parts miss more than a hundredth of the
-    requests alike, as their caches are too small for the objects.
+    """Return the standard error of the byte miss ratio that comes from sampling
+    objects, from four disjoint parts of the sample; NaN where it is not known: of too
+    few objects, and where the parts miss more than a hundredth of the requests alike,
+    as their caches are too small for the objects.
     """
     ratios, groups = [], 4
-    if too_large_share(replace(trace, sample=trace.sample / groups), policy, capacity // groups) > 0.01:
+    if (
+        too_large_share(replace(trace, sample=trace.sample / groups), policy, capacity // groups)
+        > 0.01
+    ):
         return float("nan")
     for group in range(groups):
         chosen = np.nonzero(np.arange(len(trace.sizes)) % groups == group)[0]
@@ -253,5 +287,7 @@ def sampling_error(trace: Trace, policy: str, capacity: int) -> float:
         is_kept = objects >= 0
         if is_kept.any():
             part = Trace(objects[is_kept], trace.times_ms[is_kept], trace.sizes[chosen])
-            ratios.append(Simulation(part).replay(policy, max(capacity // groups, 1)).byte_miss_ratio)
+            ratios.append(
+                Simulation(part).replay(policy, max(capacity // groups, 1)).byte_miss_ratio
+            )
     return float(np.std(ratios, ddof=1) / len(ratios) ** 0.5) if len(ratios) > 1 else float("nan")

@@ -21,24 +21,34 @@ reachable. A closed gap of 50 % saves half of the bytes between LRU and the boun
 _BOUNDS: Final = ("bound", "first requests")
 
 
-def page(title: str, about: str, comparisons: Sequence[Comparison], footprint: int, sample: float = 1.0) -> str:
-    """Return the page of a comparison at several sizes. ``about`` says which requests, sizes and what was dropped.
+def page(
+    title: str, about: str, comparisons: Sequence[Comparison], footprint: int, sample: float = 1.0
+) -> str:
+    """Return the page of a comparison at several sizes. ``about`` says which requests,
+    sizes and what was dropped.
 
-    ``sample``: the share of the objects that was replayed, in caches of that share of their sizes. ``footprint``: the
-    bytes of the sampled objects. The page has the sizes for all objects.
+    ``sample``: the share of the objects that was replayed, in caches of that share of
+    their sizes. ``footprint``: the bytes of the sampled objects. The page has the sizes
+    for all objects.
     """
     comparisons = [_scaled(entry, sample) for entry in comparisons]
     footprint = round(footprint / sample)
     text = f"{_ABOUT} {_ABOUT_BOUND}" if _has_bound(comparisons) else _ABOUT
     parts = [
-        section("Byte misses by the size of the cache", _picture(comparisons, footprint), about=" ".join(text.split())),
+        section(
+            "Byte misses by the size of the cache",
+            _picture(comparisons, footprint),
+            about=" ".join(text.split()),
+        ),
         section("By size and policy", _table(comparisons, footprint)),
     ]
     return document(title, parts, about)
 
 
 def _scaled(entry: Comparison, sample: float) -> Comparison:
-    return replace(entry, replay=replace(entry.replay, capacity=round(entry.replay.capacity / sample)))
+    return replace(
+        entry, replay=replace(entry.replay, capacity=round(entry.replay.capacity / sample))
+    )
 
 
 def _has_bound(comparisons: Sequence[Comparison]) -> bool:
@@ -48,7 +58,9 @@ def _has_bound(comparisons: Sequence[Comparison]) -> bool:
 def _curves(comparisons: Sequence[Comparison]) -> dict[str, list[tuple[int, float]]]:
     lines: dict[str, list[tuple[int, float]]] = {}
     for entry in comparisons:
-        lines.setdefault(entry.replay.policy, []).append((entry.replay.capacity, entry.replay.byte_miss_ratio))
+        lines.setdefault(entry.replay.policy, []).append(
+            (entry.replay.capacity, entry.replay.byte_miss_ratio)
+        )
     first = comparisons[0].replay.policy
     of_first = [entry for entry in comparisons if entry.replay.policy == first]
     requested = comparisons[0].replay.requested_bytes
@@ -76,11 +88,25 @@ def _picture(comparisons: Sequence[Comparison], footprint: int) -> Chart:
         )
         for name, points in curves.items()
     ]
-    return plot(lines, x, y, about=f"Byte misses by cache size for {', '.join(curves)}", width=WIDE, height=300)
+    return plot(
+        lines,
+        x,
+        y,
+        about=f"Byte misses by cache size for {', '.join(curves)}",
+        width=WIDE,
+        height=300,
+    )
 
 
 def _table(comparisons: Sequence[Comparison], footprint: int) -> Markup:
-    headings = ["cache", "share of all objects", "policy", "byte misses", "request misses", "against LRU"]
+    headings = [
+        "cache",
+        "share of all objects",
+        "policy",
+        "byte misses",
+        "request misses",
+        "against LRU",
+    ]
     has_bound = _has_bound(comparisons)
     headings += ["gap closed"] if has_bound else []
     rows = []
@@ -88,6 +114,10 @@ def _table(comparisons: Sequence[Comparison], footprint: int) -> Markup:
         replay = entry.replay
         gap = ("" if entry.gap_closed is None else f"{entry.gap_closed:.0%}",) if has_bound else ()
         sizes = (volume(replay.capacity), f"{replay.capacity / footprint:.1%}")
-        misses = (f"{replay.byte_miss_ratio:.1%}", f"{replay.miss_ratio:.1%}", f"{entry.against_lru:+.1%}")
+        misses = (
+            f"{replay.byte_miss_ratio:.1%}",
+            f"{replay.miss_ratio:.1%}",
+            f"{entry.against_lru:+.1%}",
+        )
         rows.append((*sizes, replay.policy, *misses, *gap))
     return table(headings, rows, (2,))

@@ -1,7 +1,9 @@
-"""Policies that know how popular each object is expected to be. As :mod:`cmsspark.apps.cache.policies`, with scores.
+"""Policies that know how popular each object is expected to be. As
+:mod:`cmsspark.apps.cache.policies`, with scores.
 
-``periods``: int32, the period of each request, ascending. ``scores``: float64 [periods, objects], expected use in that
-period, known at its start. An object without a forecast has NaN or 0.
+``periods``: int32, the period of each request, ascending. ``scores``: float64 [periods,
+objects], expected use in that period, known at its start. An object without a forecast
+has NaN or 0.
 """
 
 from __future__ import annotations
@@ -14,14 +16,19 @@ from cmsspark.apps.cache.queues import evict, make_lists, push, unlink
 from cmsspark.base.arrays import Flags, Floats, Ints, Longs
 from cmsspark.base.jit import jit
 
-#: A change of the rule needs a lead of so many times what the cache holds; this loss against LRU ends scores.
-#: Over 10 seeds of six workloads at seven sizes the mean is at most 0.1 % above LRU with both, and a seed 1.4 %.
+#: A change of the rule needs a lead of so many times what the cache holds; this loss
+#: against LRU ends scores. Over 10 seeds of six workloads at seven sizes the mean is at
+#: most 0.1 % above LRU with both, and a seed 1.4 %.
 _PATIENCE, _MOST_LOSS = 1.5, 0.003
 
 
 @jit
-def rescore(heap: Ints, slots: Ints, score: Floats, latest: Longs, stored: int, values: Floats) -> None:
-    """Take the scores of another period, NaN as 0, and order the heap of ``stored`` objects by them."""
+def rescore(
+    heap: Ints, slots: Ints, score: Floats, latest: Longs, stored: int, values: Floats
+) -> None:
+    """Take the scores of another period, NaN as 0, and order the heap of ``stored``
+    objects by them.
+    """
     for item in range(len(values)):
         score[item] = values[item] if values[item] == values[item] else 0.0
     pushed = 0
@@ -30,8 +37,12 @@ def rescore(heap: Ints, slots: Ints, score: Floats, latest: Longs, stored: int, 
 
 
 @jit
-def least_score(objects: Ints, sizes: Longs, capacity: int, periods: Ints, scores: Floats) -> Flags:
-    """Evict the lowest score, of equals the least recently used. What is missed competes: it may leave at once."""
+def least_score(
+    objects: Ints, sizes: Longs, capacity: int, periods: Ints, scores: Floats
+) -> Flags:
+    """Evict the lowest score, of equals the least recently used. What is missed
+    competes: it may leave at once.
+    """
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
     heap, slots, score, latest = make_heap(count)
@@ -65,10 +76,12 @@ def least_score_or_lru(
 ) -> tuple[Flags, Flags]:
     """Evict the lowest score while that pays, else the least recently used object.
 
-    Returns the hits, and for each request whether scores decided. Both rules are replayed beside it. The cache begins
-    with LRU, and takes up the other rule when that has missed less, since it was last behind, by one and a half times
-    what the cache holds: more than the change of its content costs. It gives scores up, for good unless LRU makes up
-    for it, where it has missed 0.3 % more than LRU. ``costs``: what a miss of each object counts.
+    Returns the hits, and for each request whether scores decided. Both rules are
+    replayed beside it. The cache begins with LRU, and takes up the other rule when that
+    has missed less, since it was last behind, by one and a half times what the cache
+    holds: more than the change of its content costs. It gives scores up, for good
+    unless LRU makes up for it, where it has missed 0.3 % more than LRU. ``costs``: what
+    a miss of each object counts.
     """
     hits = np.zeros(len(objects), np.uint8)
     by_score = least_score(objects, sizes, capacity, periods, scores)
@@ -123,11 +136,14 @@ def least_score_or_lru(
 
 
 @jit
-def protected_lru(objects: Ints, sizes: Longs, capacity: int, periods: Ints, protected: Flags, share: float) -> Flags:
-    """LRU that evicts protected objects last. ``protected``: uint8 [periods, objects], known at a period's start.
+def protected_lru(
+    objects: Ints, sizes: Longs, capacity: int, periods: Ints, protected: Flags, share: float
+) -> Flags:
+    """LRU that evicts protected objects last. ``protected``: uint8 [periods, objects],
+    known at a period's start.
 
-    At most ``share`` of the cache is protected, the most recently used first; with 1.0 all that is protected stays
-    while there is anything else to evict.
+    At most ``share`` of the cache is protected, the most recently used first; with 1.0
+    all that is protected stays while there is anything else to evict.
     """
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)

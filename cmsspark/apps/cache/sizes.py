@@ -1,4 +1,6 @@
-"""Sizes of caches: as people write them, the misses of LRU at all of them, and the one that reaches a target."""
+"""Sizes of caches: as people write them, the misses of LRU at all of them, and the one
+that reaches a target.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _FIRST = -1
 
 
 def parse_size(text: str, footprint: int) -> int:
-    """Return bytes of ``500GB``, ``1.5TB``, ``2TiB``, ``1000`` or ``20%`` of the footprint. Raises UsageError (2)."""
+    """Return bytes of ``500GB``, ``1.5TB``, ``2TiB``, ``1000`` or ``20%`` of the
+    footprint. Raises UsageError (2).
+    """
     stripped = text.strip()
     if stripped.endswith("%") and _SHARE.fullmatch(stripped):
         number = float(stripped.rstrip("% "))
@@ -40,17 +44,20 @@ def parse_size(text: str, footprint: int) -> int:
     if size < 1:
         raise UsageError(f"a cache of {text} holds nothing", next_step="give at least one byte")
     if size > MOST_BYTES:
-        raise UsageError(f"a cache of {text} is beyond 64 bits", next_step="give at most 2000000000 GB")
+        raise UsageError(
+            f"a cache of {text} is beyond 64 bits", next_step="give at most 2000000000 GB"
+        )
     return int(size)
 
 
 def least_capacity(trace: Trace, target: float, policy: str = "lru") -> int | None:
-    """Return the least cache, in bytes, in which the policy misses at most ``target`` of the requested bytes; None
-    where even an infinite cache misses more.
+    """Return the least cache, in bytes, in which the policy misses at most ``target``
+    of the requested bytes; None where even an infinite cache misses more.
 
-    For LRU exact where the objects have few sizes, else among caches that hold the largest object. Otherwise found by
-    bisection to a hundredth: the misses of other policies need not fall with the size, so a smaller cache may reach the
-    target, too. Raises UsageError (2) for another policy.
+    For LRU exact where the objects have few sizes, else among caches that hold the
+    largest object. Otherwise found by bisection to a hundredth: the misses of other
+    policies need not fall with the size, so a smaller cache may reach the target, too.
+    Raises UsageError (2) for another policy.
     """
     check_policies([policy])
     simulation = Simulation(trace)
@@ -78,8 +85,9 @@ def least_capacity(trace: Trace, target: float, policy: str = "lru") -> int | No
 
 
 def _least_of_curves(trace: Trace, allowed: int) -> int | None:
-    """From stack distances of the objects up to a size, as larger ones pass by the cache: of each size where there are
-    few, else of the largest one only. None where no such cache misses so few bytes.
+    """From stack distances of the objects up to a size, as larger ones pass by the
+    cache: of each size where there are few, else of the largest one only. None where no
+    such cache misses so few bytes.
     """
     sizes = trace.sizes[trace.objects]
     most, needed_bytes = int(trace.sizes.max()), int(sizes.sum()) - allowed
@@ -103,8 +111,9 @@ def _least_of_curves(trace: Trace, allowed: int) -> int | None:
 
 @jit
 def lru_distances(objects: Ints, sizes: Longs) -> Longs:
-    """For each request the least cache, in bytes, in which LRU has its object: the object and all used since; −1 at
-    first requests. Exact where no object is larger than the cache.
+    """For each request the least cache, in bytes, in which LRU has its object: the
+    object and all used since; −1 at first requests. Exact where no object is larger
+    than the cache.
     """
     count = len(objects)
     tree = np.zeros(count + 1, np.int64)
@@ -140,7 +149,8 @@ def lru_distances(objects: Ints, sizes: Longs) -> Longs:
 
 
 def lru_misses(trace: Trace, capacities: Longs) -> tuple[Array, Array]:
-    """Return (requests missed, bytes missed) by LRU for each capacity, exact: int64 each, as ``capacities``.
+    """Return (requests missed, bytes missed) by LRU for each capacity, exact: int64
+    each, as ``capacities``.
 
     Below the largest object, where larger objects pass by the cache, each capacity is replayed.
     """

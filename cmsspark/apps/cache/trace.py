@@ -11,15 +11,24 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from cmsspark.apps.cache.trace_columns import COLUMNS, FIRST_S, LAST_S, hashes, read_columns, require_columns
+from cmsspark.apps.cache.trace_columns import (
+    COLUMNS,
+    FIRST_S,
+    LAST_S,
+    hashes,
+    read_columns,
+    require_columns,
+)
 from cmsspark.apps.cache.xcache_records import is_xcache, xcache_batches
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 from cmsspark.base.jit import jit
 
-#: A request of libCacheSim's oracleGeneral files: seconds, object, bytes, and the number of the next request.
+#: A request of libCacheSim's oracleGeneral files: seconds, object, bytes, and the
+#: number of the next request.
 _ORACLE: Final = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])
-#: Bytes of all requests of a trace, and of a cache, at most: policies count twice as many in 64 bits.
+#: Bytes of all requests of a trace, and of a cache, at most: policies count twice as
+#: many in 64 bits.
 MOST_BYTES: Final = 2**61
 _BATCH_BYTES: Final = 16 << 20
 #: Objects are sampled by 24 bits of a hash of their names.
@@ -30,10 +39,11 @@ _MOST_NAMES: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Trace:
-    """``objects``: int32, the object of each request; ``times_ms``: int64, UTC, ascending; ``sizes``: int64 bytes of
-    each object, positive, those of its first request. ``dropped``: requests that could not be used, by reason.
-    ``resized``: requests that named another size. ``sample``: the share of objects that is in the trace. ``names``:
-    of the objects; None where they are too many.
+    """``objects``: int32, the object of each request; ``times_ms``: int64, UTC,
+    ascending; ``sizes``: int64 bytes of each object, positive, those of its first
+    request. ``dropped``: requests that could not be used, by reason. ``resized``:
+    requests that named another size. ``sample``: the share of objects that is in the
+    trace. ``names``: of the objects; None where they are too many.
     """
 
     objects: Array
@@ -56,24 +66,33 @@ class Trace:
 
 
 def make_trace(times_ms: Array, names: Array, sizes: Array) -> Trace:
-    """Return a trace of columns: int64 UTC ms, any values that name objects, and int64 bytes. Rows of one time keep
-    their order. A size of 0 or less drops the request.
+    """Return a trace of columns: int64 UTC ms, any values that name objects, and int64
+    bytes. Rows of one time keep their order. A size of 0 or less drops the request.
     """
     return _make([times_ms], [_encode(pa.array(names))], [sizes])
 
 
-def _make(times: list[Array], coded: list[pa.DictionaryArray], sizes: list[Array], sample: float = 1.0) -> Trace:
-    """Return the trace of the parts of columns, which are emptied: no column is in memory twice for long."""
+def _make(
+    times: list[Array], coded: list[pa.DictionaryArray], sizes: list[Array], sample: float = 1.0
+) -> Trace:
+    """Return the trace of the parts of columns, which are emptied: no column is in
+    memory twice for long.
+    """
     # A name has one number in all parts.
     unified = pa.chunked_array(coded).unify_dictionaries()
     coded.clear()
-    numbers, dictionary = [part.indices.to_numpy() for part in unified.chunks], unified.chunk(0).dictionary
+    numbers, dictionary = (
+        [part.indices.to_numpy() for part in unified.chunks],
+        unified.chunk(0).dictionary,
+    )
     dropped = 0
     for index, column in enumerate(sizes):
         is_sized = column > 0
         if not is_sized.all():
             dropped += int((~is_sized).sum())
-            times[index], numbers[index], sizes[index] = (parts[index][is_sized] for parts in (times, numbers, sizes))
+            times[index], numbers[index], sizes[index] = (
+                parts[index][is_sized] for parts in (times, numbers, sizes)
+            )
     times_ms, objects, requested = (_joined(parts) for parts in (times, numbers, sizes))
     if not (times_ms[1:] >= times_ms[:-1]).all():
         order = np.argsort(times_ms, kind="stable")
@@ -82,12 +101,24 @@ def _make(times: list[Array], coded: list[pa.DictionaryArray], sizes: list[Array
     names = None
     if len(first_sizes) <= _MOST_NAMES:
         # What has no size has no number.
-        names = dictionary.take(pa.array(np.argsort(number_of)[len(number_of) - len(first_sizes) :]))
-    return Trace(objects, times_ms, first_sizes, {"no_size": dropped} if dropped else {}, resized, sample, names)
+        names = dictionary.take(
+            pa.array(np.argsort(number_of)[len(number_of) - len(first_sizes) :])
+        )
+    return Trace(
+        objects,
+        times_ms,
+        first_sizes,
+        {"no_size": dropped} if dropped else {},
+        resized,
+        sample,
+        names,
+    )
 
 
 def _encode(names: pa.Array) -> pa.DictionaryArray:
-    """Return numbers of the names, in the order in which they come, with the names by their numbers."""
+    """Return numbers of the names, in the order in which they come, with the names by
+    their numbers.
+    """
     if pa.types.is_integer(names.type):
         integers = names.to_numpy(zero_copy_only=False).astype(np.uint64, copy=False)
         return pa.DictionaryArray.from_arrays(*_encode_integers(integers))
@@ -118,8 +149,9 @@ def _encode_integers(names: Array) -> tuple[Array, Array]:
 
 @jit
 def _by_first_request(objects: Array, sizes: Array, count: int) -> tuple[Array, Array, int]:
-    """Return the numbers of the objects in the order of their first requests, the size of each by its first request,
-    and how many requests name another size. ``objects``: renumbered in place.
+    """Return the numbers of the objects in the order of their first requests, the size
+    of each by its first request, and how many requests name another size. ``objects``:
+    renumbered in place.
     """
     number_of = np.full(count, -1, np.int32)
     first_sizes = np.zeros(count, np.int64)
@@ -143,13 +175,16 @@ def _joined(parts: list[Array]) -> Array:
 
 
 def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
-    """Return a trace from a file: CSV or Parquet with the columns time, object and size, or libCacheSim's oracleGeneral
-    (``.oracleGeneral`` or ``.bin``, plain or ``.zst``), or JSON lines of XCache (``.json``, ``.json.gz``, or a folder
-    of them), whose objects are files.
+    """Return a trace from a file: CSV or Parquet with the columns time, object and
+    size, or libCacheSim's oracleGeneral (``.oracleGeneral`` or ``.bin``, plain or
+    ``.zst``), or JSON lines of XCache (``.json``, ``.json.gz``, or a folder of them),
+    whose objects are files.
 
-    ``time``: seconds since 1970, or a timestamp; ``size``: bytes. Objects of a CSV are texts: 1 and 01 are two. With
-    ``sample`` < 1 only that share of the objects is kept, chosen by a hash of their names, while the file is read.
-    Raises InputMissing (66), DataError (65) for damaged files and columns, UsageError (2) for other kinds of files.
+    ``time``: seconds since 1970, or a timestamp; ``size``: bytes. Objects of a CSV are
+    texts: 1 and 01 are two. With ``sample`` < 1 only that share of the objects is kept,
+    chosen by a hash of their names, while the file is read. Raises InputMissing (66),
+    DataError (65) for damaged files and columns, UsageError (2) for other kinds of
+    files.
     """
     if not path.is_file() and not path.is_dir():
         raise InputMissing(
@@ -168,14 +203,24 @@ def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
     times, coded, sizes = columns
     if not sum(map(len, times)):
         if sample < 1 and times:
-            raise DataError("no object of the trace is in the sample", where=path, next_step="give a larger --sample")
-        raise DataError("the trace has no requests", where=path, next_step="give a file with requests")
+            raise DataError(
+                "no object of the trace is in the sample",
+                where=path,
+                next_step="give a larger --sample",
+            )
+        raise DataError(
+            "the trace has no requests", where=path, next_step="give a file with requests"
+        )
     _check_ranges(times, sizes, path)
     trace = _make(times, coded, sizes, sample)
     if nulls:
         trace.dropped["null"] = nulls
     if not len(trace.objects):
-        raise DataError("no request of the trace has a size", where=path, next_step="give sizes in bytes, above 0")
+        raise DataError(
+            "no request of the trace has a size",
+            where=path,
+            next_step="give sizes in bytes, above 0",
+        )
     return trace
 
 
@@ -190,8 +235,8 @@ class _MixedColumnError(Exception):
 def _chosen(
     path: Path, sample: float, as_text: Set[str]
 ) -> tuple[tuple[list[Array], list[pa.DictionaryArray], list[Array]], int]:
-    """Return (times in ms, names in dictionaries, sizes), a column for each part of the file, of the sampled objects,
-    and how many rows have a null.
+    """Return (times in ms, names in dictionaries, sizes), a column for each part of the
+    file, of the sampled objects, and how many rows have a null.
     """
     columns: tuple[list[Array], list[pa.DictionaryArray], list[Array]] = ([], [], [])
     nulls, kind = 0, None
@@ -203,8 +248,14 @@ def _chosen(
             raise _MixedColumnError("object")
         kind = names.type
         if sample < 1:
-            is_chosen = (hashes(names) >> np.uint64(64 - _HASH_BITS)) < np.uint64(int(sample * (1 << _HASH_BITS)))
-            times, names, sizes = times[is_chosen], names.filter(pa.array(is_chosen)), sizes[is_chosen]
+            is_chosen = (hashes(names) >> np.uint64(64 - _HASH_BITS)) < np.uint64(
+                int(sample * (1 << _HASH_BITS))
+            )
+            times, names, sizes = (
+                times[is_chosen],
+                names.filter(pa.array(is_chosen)),
+                sizes[is_chosen],
+            )
         for column, values in zip(columns, (times, _encode(names), sizes), strict=True):
             column.append(values)
     return columns, nulls
@@ -213,23 +264,32 @@ def _chosen(
 def _check_ranges(times_ms: list[Array], sizes: list[Array], path: Path) -> None:
     """Raise DataError (65) for times that are no seconds, and for bytes beyond 64 bits."""
     parts = [part for part in times_ms if len(part)]
-    first, last = min(int(part.min()) for part in parts) // 1000, max(int(part.max()) for part in parts) // 1000
+    first, last = (
+        min(int(part.min()) for part in parts) // 1000,
+        max(int(part.max()) for part in parts) // 1000,
+    )
     if first < FIRST_S or last > LAST_S:
         raise DataError(
-            "times of the trace are not seconds since 1970", where=path,
-            found=f"{first:,} to {last:,}", next_step="write whole or fractional seconds, or timestamps",
-        )  # fmt: skip
+            "times of the trace are not seconds since 1970",
+            where=path,
+            found=f"{first:,} to {last:,}",
+            next_step="write whole or fractional seconds, or timestamps",
+        )
     check_bytes(*sizes, where=path)
 
 
 def check_bytes(*sizes: Array, where: Path | None = None) -> None:
-    """Raise DataError (65) where the bytes of all requests are beyond 64 bits. ``sizes``: of requests, in parts."""
+    """Raise DataError (65) where the bytes of all requests are beyond 64 bits.
+    ``sizes``: of requests, in parts.
+    """
     total = sum(float(np.maximum(part, 0).sum(dtype=float)) for part in sizes)
     if total > MOST_BYTES:
         raise DataError(
-            "the bytes of all requests do not fit into 64 bits", where=where,
-            found=f"{total:.3g} bytes", next_step="write sizes in bytes",
-        )  # fmt: skip
+            "the bytes of all requests do not fit into 64 bits",
+            where=where,
+            found=f"{total:.3g} bytes",
+            next_step="write sizes in bytes",
+        )
 
 
 def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, pa.Array, Array, int]]:
@@ -244,7 +304,9 @@ def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, pa.Array, A
         yield from _oracle_batches(path, is_packed=kind == ".zst")
     elif kind in (".csv", ".parquet") or suffixes[-2:] == [".csv", ".gz"]:
         batches = _arrow_batches(path, kind, as_text)
-        yield from (read_columns(batch, path, numbers_too="object" not in as_text) for batch in batches)
+        yield from (
+            read_columns(batch, path, numbers_too="object" not in as_text) for batch in batches
+        )
     else:
         raise UsageError(
             f"the kind of {path.name} is not known",
@@ -253,7 +315,9 @@ def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, pa.Array, A
         )
 
 
-def _oracle_batches(path: Path, *, is_packed: bool) -> Iterator[tuple[Array, pa.Array, Array, int]]:
+def _oracle_batches(
+    path: Path, *, is_packed: bool
+) -> Iterator[tuple[Array, pa.Array, Array, int]]:
     try:
         with path.open("rb") as plain:
             source = pa.CompressedInputStream(plain, "zstd") if is_packed else plain
@@ -266,7 +330,9 @@ def _oracle_batches(path: Path, *, is_packed: bool) -> Iterator[tuple[Array, pa.
                 times, sizes = rows["time"].astype(np.int64) * 1000, rows["size"].astype(np.int64)
                 yield times, pa.array(rows["object"]), sizes, 0
     except (OSError, pa.ArrowException) as error:
-        raise DataError("the trace cannot be read", where=path, found=str(error), next_step="fetch it again") from None
+        raise DataError(
+            "the trace cannot be read", where=path, found=str(error), next_step="fetch it again"
+        ) from None
     if remainder:
         raise DataError(
             "the trace ends inside a request",
@@ -293,4 +359,6 @@ def _arrow_batches(path: Path, kind: str, as_text: Set[str]) -> Iterator[pa.Reco
         text = str(error).splitlines()[0]
         if kind != ".parquet" and "time" not in as_text and f"In CSV column #{number}:" in text:
             raise _MixedColumnError("time") from None
-        raise DataError("the trace cannot be read", where=path, found=text, next_step="fetch it again") from None
+        raise DataError(
+            "the trace cannot be read", where=path, found=text, next_step="fetch it again"
+        ) from None

@@ -34,11 +34,14 @@ def require_columns(path: Path, names: list[str]) -> None:
         )
 
 
-def read_columns(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tuple[Array, pa.Array, Array, int]:
-    """Return (times in ms, names, sizes, rows with a null) of some rows. A name of no characters is a null.
+def read_columns(
+    batch: pa.RecordBatch, path: Path, *, numbers_too: bool
+) -> tuple[Array, pa.Array, Array, int]:
+    """Return (times in ms, names, sizes, rows with a null) of some rows. A name of no
+    characters is a null.
 
-    ``numbers_too``: texts that are all whole numbers as written, from 0 to 2^64-1, become these numbers, which take
-    less memory. Raises DataError (65).
+    ``numbers_too``: texts that are all whole numbers as written, from 0 to 2^64-1,
+    become these numbers, which take less memory. Raises DataError (65).
     """
     require_columns(path, batch.schema.names)
     time, name, size = (_plain(batch.column(column)) for column in COLUMNS)
@@ -58,7 +61,12 @@ def read_columns(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tup
     nulls = len(batch) - int(pc.sum(is_there).as_py() or 0)
     time, name, size = time.filter(is_there), name.filter(is_there), size.filter(is_there)
     try:
-        return _times(time), _names(name, numbers_too), size.cast(pa.int64()).to_numpy(zero_copy_only=False), nulls
+        return (
+            _times(time),
+            _names(name, numbers_too),
+            size.cast(pa.int64()).to_numpy(zero_copy_only=False),
+            nulls,
+        )
     except pa.ArrowException as error:
         raise DataError(
             "times or sizes of the trace are not numbers, or objects no texts",
@@ -115,7 +123,9 @@ def _instants(time: pa.Array) -> Array:
     if pa.types.is_timestamp(time.type) and time.type.unit in ("us", "ns"):
         parts = 1_000 if time.type.unit == "us" else 1_000_000
         return np.asarray(time.cast(pa.int64()).to_numpy(zero_copy_only=False) // parts)
-    return np.asarray(time.cast(pa.timestamp("ms")).cast(pa.int64()).to_numpy(zero_copy_only=False))
+    return np.asarray(
+        time.cast(pa.timestamp("ms")).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    )
 
 
 def hashes(names: pa.Array) -> Array:
@@ -128,6 +138,9 @@ def hashes(names: pa.Array) -> Array:
     from xxhash import xxh3_64_intdigest
 
     coded = names.dictionary_encode()
-    texts = (name if isinstance(name, bytes) else str(name).encode() for name in coded.dictionary.to_pylist())
+    texts = (
+        name if isinstance(name, bytes) else str(name).encode()
+        for name in coded.dictionary.to_pylist()
+    )
     digests = np.array([xxh3_64_intdigest(text) for text in texts], np.uint64)
     return np.asarray(digests[coded.indices.to_numpy()])

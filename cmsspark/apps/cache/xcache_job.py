@@ -1,4 +1,6 @@
-"""``xcache``: what the caches of a day were asked for and had, by site, from XCache's own records (rule 48)."""
+"""``xcache``: what the caches of a day were asked for and had, by site, from XCache's
+own records (rule 48).
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,21 @@ _LIMIT: Final = 2**63 - 1
 @click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
 @job_options
 @output_options
-@click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one.")
+@click.option(
+    "--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one."
+)
 def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
     if options["fmt"] != "parquet":
-        raise UsageError(f"{NAME} is stored as Parquet", found="--format csv", next_step="leave out --format")
+        raise UsageError(
+            f"{NAME} is stored as Parquet", found="--format csv", next_step="leave out --format"
+        )
     settings = with_sources(load_settings(settings_file), options["source"])
     day, store = options["day"], require_store(fout, settings)
     print_outcome(
-        NAME, day, as_json, lambda: run(day, store, settings, root=options["root"], allow_tmp=options["allow_tmp"])
+        NAME,
+        day,
+        as_json,
+        lambda: run(day, store, settings, root=options["root"], allow_tmp=options["allow_tmp"]),
     )
 
 
@@ -73,7 +82,9 @@ def run(
         source = resolve_day(files, layout, NAME, day, allow_tmp=allow_tmp)
         decoder, bins = _read(files, source, day, settings)
         _check(source, bins)
-        rows = pl.DataFrame(build(decoder.sites, day), schema=pl.Schema(stored_table(NAME).arrow()))
+        rows = pl.DataFrame(
+            build(decoder.sites, day), schema=pl.Schema(stored_table(NAME).arrow())
+        )
         manifest = {
             "records": bins,
             "inputs": [{**input_summary(source), "stream": None, "table": NAME}],
@@ -85,7 +96,9 @@ def run(
             check_unchanged(files, [source])
             return {}
 
-        return store_tables(run_context, files, {NAME: rows}, manifest, pluralize(rows.height, "row"), check)
+        return store_tables(
+            run_context, files, {NAME: rows}, manifest, pluralize(rows.height, "row"), check
+        )
 
 
 def build(sites: dict[str, CacheSums], day: date) -> list[dict[str, Any]]:
@@ -109,12 +122,16 @@ def build(sites: dict[str, CacheSums], day: date) -> list[dict[str, Any]]:
             "timestamp": dates.start_ms(day),
         }
         if max(value for value in row.values() if isinstance(value, int)) > _LIMIT:
-            raise DataError(f"a sum of {name} is beyond 2^63-1", next_step="look for absurd sizes in the log")
+            raise DataError(
+                f"a sum of {name} is beyond 2^63-1", next_step="look for absurd sizes in the log"
+            )
         rows.append(row)
     return rows
 
 
-def _read(files: Files, source: DayInput, day: date, settings: Settings) -> tuple[CacheDecoder, dict[str, int]]:
+def _read(
+    files: Files, source: DayInput, day: date, settings: Settings
+) -> tuple[CacheDecoder, dict[str, int]]:
     """Return the sums of all files, and the number of records by bin."""
     from cmsspark.sources.cache_records import CacheDecoder
     from cmsspark.sources.fields import Apps
@@ -126,14 +143,20 @@ def _read(files: Files, source: DayInput, day: date, settings: Settings) -> tupl
     for file in source.files:
         try:
             with open_part(files, file.path) as stream:
-                for batch in lines.decode_file(decoder, stream, file.path, line_limit=settings.max_line_bytes):
+                for batch in lines.decode_file(
+                    decoder, stream, file.path, line_limit=settings.max_line_bytes
+                ):
                     bins["read"] += batch.read
                     bins["malformed"] += len(batch.malformed)
                     bins["out_of_day"] += sum(batch.out_of_day.values())
         except PermissionError as error:
-            raise NotAllowed("a file of XCache cannot be read", where=file.path, found=error.strerror) from None
+            raise NotAllowed(
+                "a file of XCache cannot be read", where=file.path, found=error.strerror
+            ) from None
         except OSError as error:
-            raise DataError("a file of XCache cannot be read", where=file.path, found=error.strerror) from None
+            raise DataError(
+                "a file of XCache cannot be read", where=file.path, found=error.strerror
+            ) from None
     return decoder, bins
 
 

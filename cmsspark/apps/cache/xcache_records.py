@@ -1,4 +1,6 @@
-"""Requests of files from the records of XRootD caches: JSON lines, one for each file that was closed at a cache."""
+"""Requests of files from the records of XRootD caches: JSON lines, one for each file
+that was closed at a cache.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +47,20 @@ def is_xcache(path: Path) -> bool:
 
 
 def xcache_batches(path: Path) -> Iterator[tuple[Array, pa.Array, Array, int]]:
-    """Yield (times in ms, names, sizes, lines left out) of the records of a file, or of all files of a folder.
+    """Yield (times in ms, names, sizes, lines left out) of the records of a file, or of
+    all files of a folder.
 
-    A request is a record, with the time when its file was opened, else that of the record; without either, without a
-    file or a size it is left out. Raises DataError (65) for files that cannot be read and many damaged lines.
+    A request is a record, with the time when its file was opened, else that of the
+    record; without either, without a file or a size it is left out. Raises DataError
+    (65) for files that cannot be read and many damaged lines.
     """
     decoder = msgspec.json.Decoder(_Line)
     lines = damaged = 0
-    for file in sorted(entry for entry in path.iterdir() if entry.name[0] not in "._") if path.is_dir() else [path]:
+    for file in (
+        sorted(entry for entry in path.iterdir() if entry.name[0] not in "._")
+        if path.is_dir()
+        else [path]
+    ):
         rows: list[tuple[int, str, int]] = []
         left_out = 0
         try:
@@ -78,9 +86,11 @@ def xcache_batches(path: Path) -> Iterator[tuple[Array, pa.Array, Array, int]]:
         yield *_columns(rows), left_out
     if damaged > max(10, _DAMAGED_SHARE * lines):
         raise DataError(
-            "too many lines are not records of XCache", where=path, found=f"{damaged:,} of {lines:,}",
+            "too many lines are not records of XCache",
+            where=path,
+            found=f"{damaged:,} of {lines:,}",
             next_step="give JSON lines of the feed cms-xrootd-cache",
-        )  # fmt: skip
+        )
 
 
 def _row(line: _Line) -> tuple[int, str, int] | None:

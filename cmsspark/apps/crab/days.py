@@ -1,4 +1,6 @@
-"""Reports of periods on CRAB's jobs, from the rows that the days of the stream ``condor`` keep (rules 37 and 38)."""
+"""Reports of periods on CRAB's jobs, from the rows that the days of the stream
+``condor`` keep (rules 37 and 38).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class CrabDays(StoredDays):
         return f"HTCondor's jobs of {super().missing_text}"
 
     def rows(self, columns: list[str]) -> Iterator[tuple[date, pl.DataFrame]]:
-        """Yield the rows of each day, texts as categories. Raises DataError (65) where they are damaged."""
+        """Yield the rows of each day, texts as categories. Raises DataError (65) where
+        they are damaged.
+        """
         import polars as pl
 
         for day, current in self.partials.items():
@@ -64,16 +68,24 @@ class CrabDays(StoredDays):
 
 def find_crab_days(files: Files, fout: str, period: Period) -> CrabDays:
     """Return the stored days of the period. Raises DataError (65) where a day's result is damaged."""
-    stored = {day: table for day in period.days if (table := _stored(files, fout, day)) is not None}
+    stored = {
+        day: table for day in period.days if (table := _stored(files, fout, day)) is not None
+    }
     missing = tuple(day for day in period.days if day not in stored)
     partial = {day: reason for day, table in stored.items() if (reason := _partial_reason(table))}
     return CrabDays(period, files, fout, stored, missing, partial)
 
 
 def _partial_reason(table: CurrentTable) -> str:
-    """Return why jobs of a day may be missing; empty where none are. Other streams of the day do not matter."""
+    """Return why jobs of a day may be missing; empty where none are. Other streams of
+    the day do not matter.
+    """
     manifest = table.manifest
-    reasons = ["damaged files"] if any(file.get("stream") in STREAMS_OF_JOBS for file in manifest.damaged) else []
+    reasons = (
+        ["damaged files"]
+        if any(file.get("stream") in STREAMS_OF_JOBS for file in manifest.damaged)
+        else []
+    )
     if any(source.is_tmp for source in manifest.inputs if source.stream in STREAMS_OF_JOBS):
         reasons.append("a folder that was still being written")
     return "; ".join(reasons)
@@ -89,14 +101,26 @@ def _stored(files: Files, fout: str, day: date) -> CurrentTable | None:
 
 
 def store_report(
-    job: str, period: Period, fout: str, settings: Settings, build: Callable[[CrabDays], pl.DataFrame], *,
-    allow_missing: bool, log: Callable[[str], None] | None = None,
-) -> CurrentTable:  # fmt: skip
-    """Make a table of a period, which has the job's name. Raises as :func:`cmsspark.run.period_run.run_on_days`."""
-    begun = run_on_days(settings, fout, job, period, log, find_crab_days, allow_missing=allow_missing)
+    job: str,
+    period: Period,
+    fout: str,
+    settings: Settings,
+    build: Callable[[CrabDays], pl.DataFrame],
+    *,
+    allow_missing: bool,
+    log: Callable[[str], None] | None = None,
+) -> CurrentTable:
+    """Make a table of a period, which has the job's name. Raises as
+    :func:`cmsspark.run.period_run.run_on_days`.
+    """
+    begun = run_on_days(
+        settings, fout, job, period, log, find_crab_days, allow_missing=allow_missing
+    )
     with begun as (run_context, days):
         key_id = days.key_id()
-        return store_period(run_context, days, {job: build(days)}, CRAB_PARTIALS, pseudonym_key_id=key_id)
+        return store_period(
+            run_context, days, {job: build(days)}, CRAB_PARTIALS, pseudonym_key_id=key_id
+        )
 
 
 def sum_or_null(name: str) -> pl.Expr:
@@ -112,4 +136,6 @@ def check_sums(rows: pl.DataFrame, names: tuple[str, ...]) -> None:
 
     for name in names:
         if float(rows[name].cast(pl.Float64).sum()) >= _SAFE:
-            raise DataError(f"a sum of {name} is beyond 2^63-1", next_step="look for absurd sizes in the logs")
+            raise DataError(
+                f"a sum of {name} is beyond 2^63-1", next_step="look for absurd sizes in the logs"
+            )

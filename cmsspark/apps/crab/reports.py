@@ -1,5 +1,6 @@
-"""``crab_popularity``: which datasets CRAB's jobs of a period read, and how the jobs ended (rule 37). ``crab_users``:
-how many people had analysis jobs of CRAB in a week or a month (rule 38).
+"""``crab_popularity``: which datasets CRAB's jobs of a period read, and how the jobs
+ended (rule 37). ``crab_users``: how many people had analysis jobs of CRAB in a week or
+a month (rule 38).
 """
 
 from __future__ import annotations
@@ -28,18 +29,22 @@ _COUNTS: Final = ("job_count", "failed_job_count", "removed_job_count")
 _MEASURES: Final = ("read_bytes", "cpu_ms", "wall_ms")
 _DISTINCT: Final = {"block_count": "block_name", "task_count": "task", "distinct_users": "user"}
 _POPULARITY_COLUMNS: Final = [
-    *("input", "dataset_name", *_DISTINCT.values(), *_COUNTS, *_MEASURES, "first_ms", "last_ms"),
+    *("input", "dataset_name", *_DISTINCT.values(), *_COUNTS, *_MEASURES, "first_ms", "last_ms")
 ]
 _USER_COLUMNS: Final = ["user", "is_analysis", "job_count"]
 
 
 def make_command(job: Job) -> click.Command:
-    """Return the command of a report. Only ``crab_popularity`` has ``--allow-missing``: weeks and months of
-    ``crab_users`` say how many of their days are stored.
+    """Return the command of a report. Only ``crab_popularity`` has ``--allow-missing``:
+    weeks and months of ``crab_users`` say how many of their days are stored.
     """
 
-    def run(period: Period, store: str, settings: Settings, *, allow_missing: bool) -> CurrentTable:
-        return store_report(job.name, period, store, settings, BUILDERS[job.name], allow_missing=allow_missing)
+    def run(
+        period: Period, store: str, settings: Settings, *, allow_missing: bool
+    ) -> CurrentTable:
+        return store_report(
+            job.name, period, store, settings, BUILDERS[job.name], allow_missing=allow_missing
+        )
 
     return period_command(job, run, has_allow_missing=job.name == "crab_popularity")
 
@@ -59,24 +64,36 @@ def build_popularity(days: CrabDays) -> pl.DataFrame:
     check_sums(rows, _MEASURES)
     sums = rows.group_by("input", "dataset_name").agg(
         *(pl.col(name).sum() for name in _COUNTS),
-        *(pl.col(column).drop_nulls().n_unique().cast(pl.Int64).alias(name) for name, column in _DISTINCT.items()),
+        *(
+            pl.col(column).drop_nulls().n_unique().cast(pl.Int64).alias(name)
+            for name, column in _DISTINCT.items()
+        ),
         *(sum_or_null(name) for name in _MEASURES),
         pl.col("first_ms").min(),
         pl.col("last_ms").max(),
     )
-    sums = sums.with_columns(pl.col("input", "dataset_name").cast(pl.String)).sort("input", "dataset_name")
+    sums = sums.with_columns(pl.col("input", "dataset_name").cast(pl.String)).sort(
+        "input", "dataset_name"
+    )
     seconds = [
-        pl.Series(name, in_seconds(sums[source].fill_null(0).to_numpy())).set(sums[source].is_null(), None)
+        pl.Series(name, in_seconds(sums[source].fill_null(0).to_numpy())).set(
+            sums[source].is_null(), None
+        )
         for name, source in (("cpu_time", "cpu_ms"), ("wc_time", "wall_ms"))
     ]
-    tiers = [None if name is None else DERIVED["data_tier"].derive(name) for name in sums["dataset_name"].to_list()]
-    table = with_period(sums.with_columns(*seconds, pl.Series("data_tier", tiers, pl.String)), days.period)
+    tiers = [
+        None if name is None else DERIVED["data_tier"].derive(name)
+        for name in sums["dataset_name"].to_list()
+    ]
+    table = with_period(
+        sums.with_columns(*seconds, pl.Series("data_tier", tiers, pl.String)), days.period
+    )
     return table.select(stored_table("crab_popularity").names)
 
 
 def build_users(days: CrabDays) -> pl.DataFrame:
-    """Return a row for a week or a month; for another range, one for each week and month with a stored day of the
-    range.
+    """Return a row for a week or a month; for another range, one for each week and
+    month with a stored day of the range.
 
     Counts are over the stored days of the range. Raises DataError (65) for users under two keys.
     """
@@ -89,15 +106,17 @@ def build_users(days: CrabDays) -> pl.DataFrame:
         jobs = pl.concat([by_day[day] for day in stored])
         users = jobs["user"].drop_nulls().unique()
         days.check_users(users.cast(pl.String).to_list())
-        rows.append({
-            "period_kind": kind,
-            "period": period.isoformat(),
-            "distinct_users": len(users),
-            "job_count": int(jobs["job_count"].sum()),
-            "day_count": len(stored),
-            "is_complete": len(stored) == len(period.days),
-            "timestamp": calendar.start_ms(period),
-        })  # fmt: skip
+        rows.append(
+            {
+                "period_kind": kind,
+                "period": period.isoformat(),
+                "distinct_users": len(users),
+                "job_count": int(jobs["job_count"].sum()),
+                "day_count": len(stored),
+                "is_complete": len(stored) == len(period.days),
+                "timestamp": calendar.start_ms(period),
+            }
+        )
     schema = stored_table("crab_users")
     return pl.DataFrame(rows, schema=pl.Schema(schema.arrow())).select(schema.names)
 
@@ -115,5 +134,6 @@ def _periods(days: CrabDays) -> Iterator[tuple[str, Period]]:
 
 #: Job → what makes its table.
 BUILDERS: Final[dict[str, Callable[[CrabDays], pl.DataFrame]]] = {
-    "crab_popularity": build_popularity, "crab_users": build_users,
-}  # fmt: skip
+    "crab_popularity": build_popularity,
+    "crab_users": build_users,
+}

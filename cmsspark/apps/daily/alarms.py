@@ -1,7 +1,7 @@
 """Alarms of ``cmsspark daily``: metrics for Prometheus, and mail on trouble.
 
-A target that fails never changes a result: it raises an error, which the caller adds to its summary. Each has its own
-deadline, whatever the server does.
+A target that fails never changes a result: it raises an error, which the caller adds to
+its summary. Each has its own deadline, whatever the server does.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Metrics = Mapping[str, tuple[str, Mapping[str, float]]]
 
 
 class Login(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
-    """How to log in. The first line of ``password_file``, which is read when it is needed, is the password; ``ca`` is
-    trusted instead of what the system trusts.
+    """How to log in. The first line of ``password_file``, which is read when it is
+    needed, is the password; ``ca`` is trusted instead of what the system trusts.
     """
 
     user: str | None = None
@@ -72,25 +72,36 @@ class Mail(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
     def send(self, subject: str, text: str) -> None:
         """Send one mail.
 
-        Raises OutputError (73) where the server is not there or refuses, NotAllowed (77) for a wrong certificate or
-        password and for a password file that others can read, SettingsError (78) for one that is not there.
+        Raises OutputError (73) where the server is not there or refuses, NotAllowed
+        (77) for a wrong certificate or password and for a password file that others can
+        read, SettingsError (78) for one that is not there.
         """
         message = EmailMessage()
-        message["Subject"], message["From"], message["To"] = subject, self.sender, ", ".join(map(str, self.to))
+        message["Subject"], message["From"], message["To"] = (
+            subject,
+            self.sender,
+            ", ".join(map(str, self.to)),
+        )
         message.set_content(text)
         password = self._password()
         try:
             self._transmit(message, password)
         except (ssl.SSLCertVerificationError, smtplib.SMTPAuthenticationError) as error:
-            raise NotAllowed("mail cannot be sent", where=self.where, found=_error_text(error, password)) from None
+            raise NotAllowed(
+                "mail cannot be sent", where=self.where, found=_error_text(error, password)
+            ) from None
         except (OSError, smtplib.SMTPException) as error:
-            raise OutputError("mail cannot be sent", where=self.where, found=_error_text(error, password)) from None
+            raise OutputError(
+                "mail cannot be sent", where=self.where, found=_error_text(error, password)
+            ) from None
 
     def _transmit(self, message: EmailMessage, password: str | None) -> None:
         port = self.port or PORTS[self.security]
         if self.security == "tls":
             context = tls_context(self._trusted)
-            smtp: smtplib.SMTP = smtplib.SMTP_SSL(self.server, port, timeout=TIMEOUT_S, context=context)
+            smtp: smtplib.SMTP = smtplib.SMTP_SSL(
+                self.server, port, timeout=TIMEOUT_S, context=context
+            )
         else:
             smtp = smtplib.SMTP(self.server, port, timeout=TIMEOUT_S)
         with closing(smtp), _deadline(lambda: smtp.sock):
@@ -105,7 +116,9 @@ class Mail(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
 
 
 class Push(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
-    """A Pushgateway that takes the metrics too; ``url`` has the group they replace: ``http://host/metrics/job/NAME``."""
+    """A Pushgateway that takes the metrics too; ``url`` has the group they replace:
+    ``http://host/metrics/job/NAME``.
+    """
 
     url: str
 
@@ -116,7 +129,9 @@ class Push(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
         """
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         password = self._password()
-        authorization = f"Basic {basic_credentials(self.user, password)}" if self.user and password else None
+        authorization = (
+            f"Basic {basic_credentials(self.user, password)}" if self.user and password else None
+        )
         server = HttpAddress.from_url(self.url, ca=self._trusted, authorization=authorization)
         timeouts = HttpTimeouts(TIMEOUT_S, TIMEOUT_S, DEADLINE_S)
         body = exposition(metrics).encode()
@@ -125,7 +140,9 @@ class Push(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
         except ConnectionLost as error:
             error_class = NotAllowed if error.forbidden else OutputError
             refusal_text = safe_text(error.reason, password)
-            raise error_class("metrics cannot be pushed", where=self.url, found=refusal_text) from None
+            raise error_class(
+                "metrics cannot be pushed", where=self.url, found=refusal_text
+            ) from None
         if not answer.is_success:
             error_class = NotAllowed if answer.status in (401, 403) else OutputError
             text = f"{answer.status} {answer.reason} {answer.body.decode('utf-8', 'replace')}"
@@ -134,7 +151,8 @@ class Push(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
 
 
 def write_metrics(path: Path, metrics: Metrics, other_lines: str = "") -> None:
-    """Write metrics for Prometheus's textfile collector, whole or not at all. Raises OutputError (73).
+    """Write metrics for Prometheus's textfile collector, whole or not at all. Raises
+    OutputError (73).
 
     ``other_lines``: what the file has beside them.
     """
@@ -153,13 +171,18 @@ def exposition(metrics: Metrics) -> str:
     lines = []
     for name, (about, values) in metrics.items():
         lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge"]
-        lines += [f"{name}{f'{{{labels}}}' if labels else ''} {value!r}" for labels, value in values.items()]
+        lines += [
+            f"{name}{f'{{{labels}}}' if labels else ''} {value!r}"
+            for labels, value in values.items()
+        ]
     return "\n".join(lines) + "\n"
 
 
 @contextmanager
 def _deadline(sock: Callable[[], socket.socket | None]) -> Iterator[None]:
-    """Shut the connection down at the deadline: a server that sends a byte at a time never reaches a timeout."""
+    """Shut the connection down at the deadline: a server that sends a byte at a time
+    never reaches a timeout.
+    """
 
     def cut() -> None:
         if (connected := sock()) is not None:

@@ -1,7 +1,9 @@
-"""``cmsspark daily``: the command for cron. Brings the last days up to date, oldest first, prints a summary.
+"""``cmsspark daily``: the command for cron. Brings the last days up to date, oldest
+first, prints a summary.
 
-Each call plans its work from the store and the inputs, so after any interruption the next call continues. Each run is
-a ``run_spark`` process of its own, which holds the lease of its day.
+Each call plans its work from the store and the inputs, so after any interruption the
+next call continues. Each run is a ``run_spark`` process of its own, which holds the
+lease of its day.
 """
 
 from __future__ import annotations
@@ -41,33 +43,65 @@ _LATEST: Final[frozenset[date]] = frozenset({date.max})
 class DaysOrLatest(DaysType):
     """As :class:`DaysType`; or ``latest``."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[date]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[date]:
         return _LATEST if value == "latest" else super().convert(value, param, ctx)
 
 
 @click.group("daily", cls=CommandGroup, invoke_without_command=True)
 @click.option(
-    "--from", "first", type=DayType(), help="First day. [default: daily.days of the settings back from the last day]"
+    "--from",
+    "first",
+    type=DayType(),
+    help="First day. [default: daily.days of the settings back from the last day]",
 )
 @click.option("--to", "last", type=DayType(), help="Last day. [default: yesterday in UTC]")
 @click.option(
-    "--date", "only", type=DaysOrLatest(), metavar="DAYS", help="These days: 20260101..20260131, 20260205; latest."
+    "--date",
+    "only",
+    type=DaysOrLatest(),
+    metavar="DAYS",
+    help="These days: 20260101..20260131, 20260205; latest.",
 )
-@click.option("--job", "job_names", multiple=True, metavar="JOB", help="Only this job. May be repeated.")
+@click.option(
+    "--job", "job_names", multiple=True, metavar="JOB", help="Only this job. May be repeated."
+)
 @click.option("--parallel", type=click.IntRange(1, 16), help="Days to do at once.")
-@click.option("--publish/--no-publish", "publish", default=None, help="Publish what is stored, or only store it.")
-@click.option("--force", is_flag=True, help="Run the days again, also done or given up ones. Needs --date or --from.")
+@click.option(
+    "--publish/--no-publish",
+    "publish",
+    default=None,
+    help="Publish what is stored, or only store it.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Run the days again, also done or given up ones. Needs --date or --from.",
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--root", metavar="URI", help="Put before every default input folder (else CMSSPARK_ROOT).")
+@click.option(
+    "--root", metavar="URI", help="Put before every default input folder (else CMSSPARK_ROOT)."
+)
 @quiet_option
 @store_options
 @click.pass_context
 def command(
-    context: click.Context, first: date | None, last: date | None, only: frozenset[date] | None,
-    job_names: tuple[str, ...], parallel: int | None, publish: bool | None, force: bool, dry_run: bool,
-    root: str | None, fout: str | None, settings_file: str | None,
-) -> int | None:  # fmt: skip
-    """Bring the last days up to date: run what is missing or stale, publish what is not, oldest day first.
+    context: click.Context,
+    first: date | None,
+    last: date | None,
+    only: frozenset[date] | None,
+    job_names: tuple[str, ...],
+    parallel: int | None,
+    publish: bool | None,
+    force: bool,
+    dry_run: bool,
+    root: str | None,
+    fout: str | None,
+    settings_file: str | None,
+) -> int | None:
+    """Bring the last days up to date: run what is missing or stale, publish what is
+    not, oldest day first.
 
     Ends with 75 where an input is not ready yet, or another daily runs: the next call continues.
     """
@@ -75,9 +109,14 @@ def command(
     if context.invoked_subcommand is not None:
         return None
     if only and (first or last):
-        raise UsageError("--date cannot be combined with --from and --to", next_step="leave out one of them")
+        raise UsageError(
+            "--date cannot be combined with --from and --to", next_step="leave out one of them"
+        )
     if force and not (only or first):
-        raise UsageError("--force needs the days that it is for", next_step="add --date DAYS, or --from and --to")
+        raise UsageError(
+            "--force needs the days that it is for",
+            next_step="add --date DAYS, or --from and --to",
+        )
 
     def prepare(settings: Settings) -> tuple[Daily, date, date]:
         from cmsspark.apps.daily.config import daily_config
@@ -96,7 +135,9 @@ def command(
         chosen = only
         if only == _LATEST:
             yesterday = dates.today() - timedelta(days=1)
-            latest = Daily(settings, config, store, files, argv, root, None, force).latest_day(yesterday)
+            latest = Daily(settings, config, store, files, argv, root, None, force).latest_day(
+                yesterday
+            )
             chosen = frozenset({latest})
         until = max(chosen) if chosen else last or dates.today() - timedelta(days=1)
         since = min(chosen) if chosen else first or until - timedelta(days=config.days - 1)
@@ -110,7 +151,11 @@ def command(
     return _run(prepare, fout, settings_file)
 
 
-def _run(prepare: Callable[[Settings], tuple[Daily, date, date]], fout: str | None, settings_file: str | None) -> int:
+def _run(
+    prepare: Callable[[Settings], tuple[Daily, date, date]],
+    fout: str | None,
+    settings_file: str | None,
+) -> int:
     """Do the work and report it; what keeps daily from beginning is reported, too."""
     from cmsspark.apps.daily import metrics
     from cmsspark.apps.daily.config import Targets, load_targets
@@ -135,7 +180,11 @@ def _run(prepare: Callable[[Settings], tuple[Daily, date, date]], fout: str | No
         outcomes = worked(daily, since, until)
     except (Exception, KeyboardInterrupt) as error:
         code = reporting.report(error)
-        failure = "it was interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())[:300]
+        failure = (
+            "it was interrupted"
+            if isinstance(error, KeyboardInterrupt)
+            else " ".join(str(error).split())[:300]
+        )
         ours = as_ours(error) or CmssparkError(failure)
         ours.exit_code = code
         return notify_not_begun(targets, state, ours, time.time())
@@ -149,7 +198,12 @@ def _run(prepare: Callable[[Settings], tuple[Daily, date, date]], fout: str | No
 @store_options
 @click.pass_context
 def acknowledge(
-    context: click.Context, day: date, job: str, reason: str, fout: str | None, settings_file: str | None
+    context: click.Context,
+    day: date,
+    job: str,
+    reason: str,
+    fout: str | None,
+    settings_file: str | None,
 ) -> int:
     """Silence reports for this DAY of a JOB until it changes. The day is still tried."""
 
@@ -167,26 +221,49 @@ def acknowledge(
 @command.command("skip")
 @click.argument("day", type=DayType())
 @click.argument("job")
-@click.option("--reason", required=True, help="Why there is no result of the day; status and report show it.")
+@click.option(
+    "--reason", required=True, help="Why there is no result of the day; status and report show it."
+)
 @click.option("--undo", is_flag=True, help="Do the day again from now on.")
 @store_options
 @click.pass_context
 def skip(
-    context: click.Context, day: date, job: str, reason: str, undo: bool, fout: str | None, settings_file: str | None
+    context: click.Context,
+    day: date,
+    job: str,
+    reason: str,
+    undo: bool,
+    fout: str | None,
+    settings_file: str | None,
 ) -> int:
     """Do not run a DAY of a JOB any more."""
 
     def change(record: DayRecord, note: Note) -> None:
         record.skipped = None if undo else note
 
-    return _note(context, day, job, reason, (fout, settings_file), change, "done again" if undo else "skipped")
+    return _note(
+        context,
+        day,
+        job,
+        reason,
+        (fout, settings_file),
+        change,
+        "done again" if undo else "skipped",
+    )
 
 
 def _note(
-    context: click.Context, day: date, job: str, reason: str, results: tuple[str | None, str | None],
-    change: Callable[[DayRecord, Note], None], outcome: str,
-) -> int:  # fmt: skip
-    """Change the record of a day of a job. The store and the settings may stand before or after the subcommand."""
+    context: click.Context,
+    day: date,
+    job: str,
+    reason: str,
+    results: tuple[str | None, str | None],
+    change: Callable[[DayRecord, Note], None],
+    outcome: str,
+) -> int:
+    """Change the record of a day of a job. The store and the settings may stand before
+    or after the subcommand.
+    """
     from cmsspark.store.daily_state import DailyState, DayRecord, Note, day_key
 
     if not reason.strip():
@@ -221,7 +298,13 @@ def _show(daily: Daily, tasks: Sequence[PlannedTask]) -> int:
     for task in tasks:
         reasons = "; ".join(task.readiness.reasons) or (task.error.problem if task.error else "")
         skipped = daily.state.record(task.day, task.job.name).skipped
-        state = f"not ready: {reasons}" if reasons else "would be run" if task.runs else "would be published"
+        state = (
+            f"not ready: {reasons}"
+            if reasons
+            else "would be run"
+            if task.runs
+            else "would be published"
+        )
         if skipped is not None:
             state = f"skipped: {skipped.reason}"
         click.echo(f"{task.day}  {task.job.name}  {task.reason}  {state}")

@@ -1,4 +1,6 @@
-"""The ``daily`` section of the settings: which jobs, how many days, what to wait for, whom to notify."""
+"""The ``daily`` section of the settings: which jobs, how many days, what to wait for,
+whom to notify.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +58,10 @@ class Targets:
 
 @dataclass(frozen=True, kw_only=True)
 class DailyConfig(Targets):
-    """What ``cmsspark daily`` does. ``days``: how far back it looks. ``publish``: whether stored days are published.
-    ``parallel``: days at once. ``attempts``: failed runs of the same inputs before a day is given up. ``options``: of
-    run_spark itself. ``policies``: by source, one of ``POLICIES``.
+    """What ``cmsspark daily`` does. ``days``: how far back it looks. ``publish``:
+    whether stored days are published. ``parallel``: days at once. ``attempts``: failed
+    runs of the same inputs before a day is given up. ``options``: of run_spark itself.
+    ``policies``: by source, one of ``POLICIES``.
     """
 
     jobs: tuple[Job, ...]
@@ -72,7 +75,9 @@ class DailyConfig(Targets):
 
 
 def daily_config(settings: Settings) -> DailyConfig:
-    """Return the ``daily`` section of the settings, checked. Raises SettingsError (78) with the key's line."""
+    """Return the ``daily`` section of the settings, checked. Raises SettingsError (78)
+    with the key's line.
+    """
     section = settings.section(_Section, "daily")
     policies = msgspec.structs.asdict(section.sources)
     return DailyConfig(
@@ -137,7 +142,9 @@ def _push(settings: Settings, section: Push) -> Push:
 def _with_login(settings: Settings, section: _Target, name: str, is_open: bool) -> _Target:
     """Return the target with its paths resolved; ``is_open``: the connection is not encrypted."""
     if (section.user is None) != (section.password_file is None):
-        raise SettingsError("`user` and `password_file` go together", where=settings.where("daily", name))
+        raise SettingsError(
+            "`user` and `password_file` go together", where=settings.where("daily", name)
+        )
     if is_open and section.user is not None:
         raise SettingsError(
             f"a password goes over TLS only, and {name} has none",
@@ -145,5 +152,7 @@ def _with_login(settings: Settings, section: _Target, name: str, is_open: bool) 
             next_step="use `security: starttls` or `tls`" if name == "mail" else "use https",
         )
     paths = {"password_file": section.password_file, "ca": section.ca}
-    resolved = {key: str(settings.folder / path) for key, path in paths.items() if path is not None}
+    resolved = {
+        key: str(settings.folder / path) for key, path in paths.items() if path is not None
+    }
     return msgspec.structs.replace(section, **resolved)

@@ -1,4 +1,6 @@
-"""The metrics of ``cmsspark daily`` for Prometheus: how it ended, how fresh each day is, and a heartbeat."""
+"""The metrics of ``cmsspark daily`` for Prometheus: how it ended, how fresh each day
+is, and a heartbeat.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,28 @@ if TYPE_CHECKING:
     from cmsspark.apps.daily.run import Daily
 
 #: How a task may end, in the order of the summary.
-OUTCOMES: Final = ("done", "published", "waiting", "unsent", "failed", "left", "acknowledged", "skipped")
+OUTCOMES: Final = (
+    "done",
+    "published",
+    "waiting",
+    "unsent",
+    "failed",
+    "left",
+    "acknowledged",
+    "skipped",
+)
 
 _HEARTBEAT: Final = "cmsspark_daily_heartbeat_timestamp_seconds"
 
 
 def heartbeat(now: float) -> Metrics:
     """Return the instant at which a daily was alive."""
-    return {_HEARTBEAT: ("When cmsspark daily last was alive: it began, did a task, or ended.", {"": float(int(now))})}
+    return {
+        _HEARTBEAT: (
+            "When cmsspark daily last was alive: it began, did a task, or ended.",
+            {"": float(int(now))},
+        )
+    }
 
 
 def error_metrics(code: int, now: float) -> Metrics:
@@ -36,26 +52,38 @@ def error_metrics(code: int, now: float) -> Metrics:
 
 
 def report_metrics(daily: Daily, report: DailyReport) -> Metrics:
-    """Return the metrics of a daily run. Days are labelled as ``2026-01-15``; instants are seconds since 1970."""
+    """Return the metrics of a daily run. Days are labelled as ``2026-01-15``; instants
+    are seconds since 1970.
+    """
     now = daily.now()
     counts = Counter(outcome.word for outcome in report.outcomes)
     tasks = {f'outcome="{word}"': float(counts[word]) for word in OUTCOMES}
     return {
         **heartbeat(now),
         **_ended(report.code, now),
-        "cmsspark_daily_seconds": ("How long its tasks took.", {"": sum(task.seconds for task in report.outcomes)}),
+        "cmsspark_daily_seconds": (
+            "How long its tasks took.",
+            {"": sum(task.seconds for task in report.outcomes)},
+        ),
         "cmsspark_daily_tasks": ("Days of jobs that were to be done, by how that ended.", tasks),
-        "cmsspark_daily_overdue": ("Those that have waited for too long.", {"": float(len(report.overdue))}),
+        "cmsspark_daily_overdue": (
+            "Those that have waited for too long.",
+            {"": float(len(report.overdue))},
+        ),
         "cmsspark_daily_unfinished": (
-            "Days before the window that are not done and not acknowledged.", {"": float(len(report.unfinished))},
+            "Days before the window that are not done and not acknowledged.",
+            {"": float(len(report.unfinished))},
         ),
         **_freshness(daily, report),
-    }  # fmt: skip
+    }
 
 
 def _ended(code: int, now: float) -> Metrics:
     return {
-        "cmsspark_daily_end_timestamp_seconds": ("When cmsspark daily last ended.", {"": float(int(now))}),
+        "cmsspark_daily_end_timestamp_seconds": (
+            "When cmsspark daily last ended.",
+            {"": float(int(now))},
+        ),
         "cmsspark_daily_exit_code": ("Its exit code.", {"": float(code)}),
     }
 
@@ -67,13 +95,23 @@ def _freshness(daily: Daily, report: DailyReport) -> Metrics:
         for outcome in report.outcomes
         if outcome.word not in ("done", "published", "acknowledged", "skipped")
     }
-    span = [report.first + timedelta(days=number) for number in range((report.last - report.first).days + 1)]
-    keys = [(job.name, day) for job in daily.config.jobs for day in span if daily.only is None or day in daily.only]
+    span = [
+        report.first + timedelta(days=number)
+        for number in range((report.last - report.first).days + 1)
+    ]
+    keys = [
+        (job.name, day)
+        for job in daily.config.jobs
+        for day in span
+        if daily.only is None or day in daily.only
+    ]
     done: dict[str, date] = {}
     for job, day in keys:
         if (job, day) not in is_open:
             done[job] = max(day, done.get(job, day))
-    newest = {f'job="{job}"': dates.timestamp_ms_bounds(day)[1] / 1000 for job, day in done.items()}
+    newest = {
+        f'job="{job}"': dates.timestamp_ms_bounds(day)[1] / 1000 for job, day in done.items()
+    }
     stored = _stored(daily, report.first, report.last)
     return {
         "cmsspark_daily_day_done": (
@@ -85,9 +123,10 @@ def _freshness(daily: Daily, report: DailyReport) -> Metrics:
             {_labels(*key): stored[key] for key in keys if key in stored},
         ),
         "cmsspark_daily_newest_day_end_timestamp_seconds": (
-            "The end of the newest day of a job for which nothing is left to do.", newest,
+            "The end of the newest day of a job for which nothing is left to do.",
+            newest,
         ),
-    }  # fmt: skip
+    }
 
 
 def _labels(job: str, day: date) -> str:
@@ -106,7 +145,9 @@ def _stored(daily: Daily, first: date, last: date) -> dict[tuple[str, date], flo
 
 
 def update(path: Path, metrics: Metrics) -> None:
-    """Replace these metrics in the file of the last daily and keep all others. Raises OutputError (73)."""
+    """Replace these metrics in the file of the last daily and keep all others. Raises
+    OutputError (73).
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except (OSError, UnicodeDecodeError):

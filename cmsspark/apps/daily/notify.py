@@ -1,4 +1,6 @@
-"""How a daily run is reported: one line for the log, metrics, and a mail when somebody should look."""
+"""How a daily run is reported: one line for the log, metrics, and a mail when somebody
+should look.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome
     """
     now_ms = int(daily.now() * 1000)
     pending = [outcome for outcome in outcomes if outcome.word in ("waiting", "unsent")]
-    overdue = [outcome for outcome in pending if is_overdue(outcome.task.day, now_ms, daily.config.rules)]
+    overdue = [
+        outcome for outcome in pending if is_overdue(outcome.task.day, now_ms, daily.config.rules)
+    ]
     unfinished: Mapping[str, DayRecord] = {}
     problems = []
     try:
@@ -48,13 +52,21 @@ def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome
     except Exception as error:
         problems.append(f"days before {first} cannot be checked: {error}")
     report = DailyReport(first, last, outcomes, overdue, unfinished)
-    problems += _send(daily.config, lambda: _mail(daily, report), metrics.report_metrics(daily, report), is_whole=True)
+    problems += _send(
+        daily.config,
+        lambda: _mail(daily, report),
+        metrics.report_metrics(daily, report),
+        is_whole=True,
+    )
     _echo(summary(report, problems))
     return report.code
 
 
-def notify_not_begun(targets: Targets, state: DailyState | None, error: CmssparkError, now: float) -> int:
-    """Report that daily could not begin, to the log, to Prometheus and by mail; return the exit code.
+def notify_not_begun(
+    targets: Targets, state: DailyState | None, error: CmssparkError, now: float
+) -> int:
+    """Report that daily could not begin, to the log, to Prometheus and by mail; return
+    the exit code.
 
     Another daily at work is in the log only: that one reports. The same error is mailed once.
     """
@@ -64,13 +76,19 @@ def notify_not_begun(targets: Targets, state: DailyState | None, error: Cmsspark
     problems: list[str] = []
     if error.exit_code != Exit.NOT_READY:
         values = metrics.error_metrics(code, now)
-        problems = _send(targets, lambda: _mail_not_begun(targets, state, error, line), values, is_whole=False)
+        problems = _send(
+            targets, lambda: _mail_not_begun(targets, state, error, line), values, is_whole=False
+        )
     _echo(" ".join("; ".join([line, *problems]).split()))
     return code
 
 
-def _send(targets: Targets, mail: Callable[[], None], values: Metrics, *, is_whole: bool) -> list[str]:
-    """Send the mail and the metrics, in place of all or only of those of the same names; return what went wrong."""
+def _send(
+    targets: Targets, mail: Callable[[], None], values: Metrics, *, is_whole: bool
+) -> list[str]:
+    """Send the mail and the metrics, in place of all or only of those of the same
+    names; return what went wrong.
+    """
     sends = [mail]
     if (path := targets.metrics) is not None:
         sends.append(partial(write_metrics if is_whole else metrics.update, path, values))
@@ -94,7 +112,9 @@ def _echo(line: str) -> None:
 
 
 def summary(report: DailyReport, problems: Sequence[str] = ()) -> str:
-    """Return one line: counts by outcome, the exit code, when to look again, and which targets could not be reached."""
+    """Return one line: counts by outcome, the exit code, when to look again, and which
+    targets could not be reached.
+    """
     outcomes = report.outcomes
     counts = Counter(outcome.word for outcome in outcomes)
     refused = sum(outcome.code == Exit.QUARANTINED for outcome in outcomes)
@@ -103,7 +123,11 @@ def summary(report: DailyReport, problems: Sequence[str] = ()) -> str:
     line += f", {len(report.overdue)} overdue" if report.overdue else ""
     line += f", {refused} with documents refused" if refused else ""
     line += f" in {sum(outcome.seconds for outcome in outcomes):.0f} s; exit {report.code}"
-    retries = [outcome.task.readiness.retry_ms for outcome in outcomes if outcome.task.readiness.retry_ms is not None]
+    retries = [
+        outcome.task.readiness.retry_ms
+        for outcome in outcomes
+        if outcome.task.readiness.retry_ms is not None
+    ]
     line += f"; look again at {clock.to_minute(min(retries))}" if retries else ""
     if report.unfinished:
         names = ", ".join(sorted(report.unfinished)[:_NAMED])
@@ -120,16 +144,23 @@ def _mail(daily: Daily, report: DailyReport) -> None:
     records: Mapping[str, DayRecord] = {}
     with suppress(CmssparkError):
         records = daily.state.read().days
-    if all(key in records and records[key].mailed == signature for key, signature in trouble.items()):
+    if all(
+        key in records and records[key].mailed == signature for key, signature in trouble.items()
+    ):
         return
     lines = [summary(report), ""]
     for outcome in report.outcomes:
         mark = " OVERDUE" if outcome in report.overdue else ""
         task = outcome.task
-        lines.append(f"{task.day} {task.job.name}: {outcome.word}{mark}: {outcome.text} ({task.reason})")
+        lines.append(
+            f"{task.day} {task.job.name}: {outcome.word}{mark}: {outcome.text} ({task.reason})"
+        )
     if report.unfinished:
         lines += ["", "Days before that are not done, and that no daily tries again:"]
-        lines += [f"{key}: {record.word}: {record.text}" for key, record in sorted(report.unfinished.items())]
+        lines += [
+            f"{key}: {record.word}: {record.text}"
+            for key, record in sorted(report.unfinished.items())
+        ]
     lines += ["", *_MORE]
     daily.config.mail.send(f"cmsspark daily: exit {report.code}", "\n".join(lines) + "\n")
     with daily.state.change() as state:
@@ -138,7 +169,9 @@ def _mail(daily: Daily, report: DailyReport) -> None:
                 state.days[key].mailed = signature
 
 
-def _mail_not_begun(targets: Targets, state: DailyState | None, error: CmssparkError, line: str) -> None:
+def _mail_not_begun(
+    targets: Targets, state: DailyState | None, error: CmssparkError, line: str
+) -> None:
     if targets.mail is None or (state is not None and state.read().not_begun == error.text()):
         return
     text = f"{line}\n\n{error.text()}\n\nThe same error is not mailed again until a daily has begun.\n"

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from cmsspark.apps.daily.planner import PlannedTask
     from cmsspark.store.job_index import Job
 
-#: When two days in a row end with the same one of these, all others would, too: daily does not try them.
+#: When two days in a row end with the same one of these, all others would, too: daily
+#: does not try them.
 FATAL_EXIT_CODES: Final = (Exit.USAGE, Exit.NO_OUTPUT, Exit.SETTINGS)
 
 #: The code that daily ends with is the first of these that something ended with.
@@ -32,7 +33,8 @@ _GAP_DAYS: Final = 400
 class TaskOutcome:
     """How a task ended.
 
-    ``word`` is done, published, waiting, unsent, failed, left (not tried), acknowledged or skipped.
+    ``word`` is done, published, waiting, unsent, failed, left (not tried), acknowledged
+    or skipped.
     """
 
     task: PlannedTask
@@ -51,7 +53,9 @@ def as_error(error: Exception) -> CmssparkError:
     ours = as_ours(error)
     if ours is not None:
         return ours
-    return CmssparkError(f"a bug in cmsspark: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    return CmssparkError(
+        f"a bug in cmsspark: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    )
 
 
 def in_a_line(error: CmssparkError) -> str:
@@ -72,32 +76,50 @@ def update_record(record: DayRecord, outcome: TaskOutcome, now_ms: int, rules: R
     """Put an outcome that is not done into the record of its day."""
     if record.signature != signature(outcome.word, outcome.code, outcome.text):
         record.first_ms = now_ms
-    record.word, record.code, record.text, record.last_ms = outcome.word, outcome.code, outcome.text, now_ms
+    record.word, record.code, record.text, record.last_ms = (
+        outcome.word,
+        outcome.code,
+        outcome.text,
+        now_ms,
+    )
     if not outcome.has_run:
         return
     if record.fingerprint != outcome.task.fingerprint:
         record.attempts, record.fingerprint = 0, outcome.task.fingerprint
-    # What waits is worth another attempt until it is overdue; what ends all days alike is no fault of this one.
+    # What waits is worth another attempt until it is overdue; what ends all days alike
+    # is no fault of this one.
     is_temporary = outcome.word == "waiting" and not is_overdue(outcome.task.day, now_ms, rules)
-    if outcome.word in ("failed", "waiting") and outcome.code not in FATAL_EXIT_CODES and not is_temporary:
+    if (
+        outcome.word in ("failed", "waiting")
+        and outcome.code not in FATAL_EXIT_CODES
+        and not is_temporary
+    ):
         record.attempts += 1
 
 
-def record_gap(state: StoreState, jobs: Sequence[Job], first: date, last: date, now_ms: int) -> None:
-    """Record the days between the last one that a daily looked at and ``first``: no daily will look at them."""
+def record_gap(
+    state: StoreState, jobs: Sequence[Job], first: date, last: date, now_ms: int
+) -> None:
+    """Record the days between the last one that a daily looked at and ``first``: no
+    daily will look at them.
+    """
     until = state.planned_until
     if until is not None:
         for number in range(1, min((first - until).days, _GAP_DAYS + 1)):
             for job in jobs:
                 text = "no cmsspark daily has checked it"
-                record = DayRecord(word="left", code=int(Exit.NOT_READY), text=text, first_ms=now_ms)
+                record = DayRecord(
+                    word="left", code=int(Exit.NOT_READY), text=text, first_ms=now_ms
+                )
                 state.days.setdefault(day_key(until + timedelta(days=number), job.name), record)
     state.planned_until = last if until is None else max(until, last)
 
 
 @dataclass(frozen=True)
 class DailyReport:
-    """All that is reported of one call. ``unfinished``: days before ``first`` that are not done, by key."""
+    """All that is reported of one call. ``unfinished``: days before ``first`` that are
+    not done, by key.
+    """
 
     first: date
     last: date
@@ -115,6 +137,10 @@ class DailyReport:
         """Return what somebody should look at: the key of the day → the signature of its trouble."""
         result = {key: record.signature for key, record in self.unfinished.items()}
         for outcome in self.outcomes:
-            if outcome.word == "failed" or outcome.code == Exit.QUARANTINED or outcome in self.overdue:
+            if (
+                outcome.word == "failed"
+                or outcome.code == Exit.QUARANTINED
+                or outcome in self.overdue
+            ):
                 result[day_key(outcome.task.day, outcome.task.job.name)] = outcome.signature
         return result

@@ -1,4 +1,6 @@
-"""Plans what a day and a job need: nothing, a run because the result is missing or stale, or only publishing."""
+"""Plans what a day and a job need: nothing, a run because the result is missing or
+stale, or only publishing.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ POLICIES: Final = ("require", "partial", "tmp")
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """A task of a day. ``reason``: missing, stale (with what changed), unpublished. ``runs`` is False where the result
-    only needs publishing; ``options`` go to the job; ``error`` is set where planning failed.
+    """A task of a day. ``reason``: missing, stale (with what changed), unpublished.
+    ``runs`` is False where the result only needs publishing; ``options`` go to the job;
+    ``error`` is set where planning failed.
     """
 
     day: date
@@ -42,13 +45,16 @@ class PlannedTask:
     options: tuple[str, ...] = ()
     readiness: Readiness = field(default_factory=Readiness)
     error: CmssparkError | None = None
-    #: A digest of the inputs, of this code's version, and of the options; empty where nothing is run.
+    #: A digest of the inputs, of this code's version, and of the options; empty where
+    #: nothing is run.
     fingerprint: str = ""
 
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans tasks. ``published``: the publications in the run history; None where publishing is off."""
+    """Plans tasks. ``published``: the publications in the run history; None where
+    publishing is off.
+    """
 
     files: Files
     layout: Layout
@@ -66,7 +72,9 @@ class Planner:
             if reason or force:
                 ready, options = self._ready(job, day, manifest)
                 digest = self._fingerprint(job, day, options)
-                return PlannedTask(day, job, reason or "forced", True, options, ready, fingerprint=digest)
+                return PlannedTask(
+                    day, job, reason or "forced", True, options, ready, fingerprint=digest
+                )
             if manifest and not self._is_published(job, day, manifest):
                 return PlannedTask(day, job, "unpublished", runs=False)
         except CmssparkError as error:
@@ -74,7 +82,9 @@ class Planner:
         return None
 
     def is_complete(self, job: Job, day: date) -> bool:
-        """Return whether the day's inputs are all there and ready to be read, whatever is stored of it."""
+        """Return whether the day's inputs are all there and ready to be read, whatever
+        is stored of it.
+        """
         try:
             return self._ready(job, day, None)[0].is_ready
         except CmssparkError:
@@ -87,7 +97,9 @@ class Planner:
             return None  # missing or damaged: the day is run again
 
     def _stale(self, job: Job, day: date, manifest: Manifest) -> str:
-        """Return the change since the day was counted: of a schema or a log, never only a better dump. Else empty."""
+        """Return the change since the day was counted: of a schema or a log, never only
+        a better dump. Else empty.
+        """
         for table, entry in manifest.tables.items():
             if table in job.tables and entry.schema not in ("", stored_table(table).fingerprint()):
                 return f"stale: the schema of {table} has changed"
@@ -99,7 +111,9 @@ class Planner:
             read = manifest.find_input(stream)
             if read is None:
                 return f"stale: {stream} has arrived"
-            if _file_keys(read.files) != _file_keys([[f.path, f.size, f.mtime_ms] for f in now.files]):
+            if _file_keys(read.files) != _file_keys(
+                [[f.path, f.size, f.mtime_ms] for f in now.files]
+            ):
                 return f"stale: the files of {stream} have changed"
             if read.is_tmp and not now.is_tmp:
                 return f"stale: {stream} is final now"
@@ -111,22 +125,30 @@ class Planner:
         return ""
 
     def _stale_earlier(self, stream: str, entry: Mapping[str, Any]) -> str:
-        """Return the change of the day before, whose jobs must not be counted again (rule 31). Else empty."""
+        """Return the change of the day before, whose jobs must not be counted again
+        (rule 31). Else empty.
+        """
         before = date.fromisoformat(entry["day"])
         is_allowed = self.policies.get(stream) == "tmp"
         try:
             # As where the day before was read: its source may be that of an earlier epoch.
-            now = folders.resolve_day(self.files, self.layout, stream, before, allow_tmp=is_allowed, any_epoch=True)
+            now = folders.resolve_day(
+                self.files, self.layout, stream, before, allow_tmp=is_allowed, any_epoch=True
+            )
         except (InputMissing, NotReady):
             return ""
         sums = now.file_sums()
-        if not readiness.judge_writing(stream, sums["newest_ms"], self.now_ms, self.rules).is_ready:
+        if not readiness.judge_writing(
+            stream, sums["newest_ms"], self.now_ms, self.rules
+        ).is_ready:
             return ""
         if entry["folder"] is None:
             return f"stale: {stream} of {before}, whose jobs may be counted twice, has arrived"
         # Manifests of earlier versions have no sums.
         if "file_count" in entry and {**entry, **sums} != entry:
-            return f"stale: the files of {stream} of {before}, whose jobs are left out, have changed"
+            return (
+                f"stale: the files of {stream} of {before}, whose jobs are left out, have changed"
+            )
         return ""
 
     def _fingerprint(self, job: Job, day: date, options: tuple[str, ...]) -> str:
@@ -134,12 +156,18 @@ class Planner:
         streams, inputs = [], []
         for stream in self._sources(job, day):
             with suppress(InputMissing, NotReady):
-                inputs.append(_file_keys([[f.path, f.size, f.mtime_ms] for f in self._resolve(stream, day).files]))
+                inputs.append(
+                    _file_keys(
+                        [[f.path, f.size, f.mtime_ms] for f in self._resolve(stream, day).files]
+                    )
+                )
                 streams.append(stream)
         dumps = []
         with suppress(InputMissing, NotReady):
             dumps = [(dump.kind, str(dump.day)) for dump in self._dumps(job, day, streams)]
-        return hashlib.sha256(repr((__version__, options, streams, inputs, dumps)).encode()).hexdigest()[:16]
+        return hashlib.sha256(
+            repr((__version__, options, streams, inputs, dumps)).encode()
+        ).hexdigest()[:16]
 
     def _sources(self, job: Job, day: date) -> tuple[str, ...]:
         """Return the streams that the job reads of a day, or its feed."""
@@ -149,11 +177,17 @@ class Planner:
         is_allowed = self.policies.get(stream) == "tmp"
         return folders.resolve_day(self.files, self.layout, stream, day, allow_tmp=is_allowed)
 
-    def _ready(self, job: Job, day: date, manifest: Manifest | None) -> tuple[Readiness, tuple[str, ...]]:
+    def _ready(
+        self, job: Job, day: date, manifest: Manifest | None
+    ) -> tuple[Readiness, tuple[str, ...]]:
         parts, options = [], set()
         sources = []
         has_days = bool(job.streams or job.feed)
-        before = results.history(self.files, self.fout, job.name, day, TRAILING_DAYS) if has_days else []
+        before = (
+            results.history(self.files, self.fout, job.name, day, TRAILING_DAYS)
+            if has_days
+            else []
+        )
         streams = self._sources(job, day)
         for stream in streams:
             try:
@@ -163,7 +197,9 @@ class Planner:
                     parts.append(Readiness(warnings=(f"{stream} is left out: {error.problem}",)))
                     options.add("--allow-missing")
                 else:
-                    parts.append(readiness.missing(self._missing_text(stream, day, error), self.now_ms))
+                    parts.append(
+                        readiness.missing(self._missing_text(stream, day, error), self.now_ms)
+                    )
                 continue
             sources.append(source)
             options |= {"--allow-tmp"} if source.is_tmp else set()
@@ -172,7 +208,9 @@ class Planner:
             listing = Listing(stream, tuple(file.size for file in source.files), newest)
             parts.append(readiness.judge_stream(listing, sizes, day, self.now_ms, self.rules))
             names = [_names(path for path, _, _ in _files(earlier, stream)) for earlier in before]
-            parts.append(readiness.judge_parts(stream, _names(file.path for file in source.files), names))
+            parts.append(
+                readiness.judge_parts(stream, _names(file.path for file in source.files), names)
+            )
         if job.streams and not sources and all(part.is_ready for part in parts):
             # Each may be left out, but not all.
             parts.append(readiness.missing(f"none of {', '.join(streams)} is there", self.now_ms))
@@ -193,7 +231,10 @@ class Planner:
             dumps = self._dumps(job, day, streams)
         except (InputMissing, NotReady) as error:
             return [readiness.missing(_one_line(error), self.now_ms)]
-        parts = [readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules) for dump in dumps]
+        parts = [
+            readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules)
+            for dump in dumps
+        ]
         for dump in (dump for dump in dumps if dump.kind == "rucio"):
             newest = max(file.mtime_ms for files in dump.tables.values() for file in files)
             # Its tables are written one by one.
@@ -207,7 +248,9 @@ class Planner:
         if not job.streams:
             # A job on stored results reads no dump, and says itself which result it needs.
             of_dumps = getattr(importlib.import_module(job.module), job.dump_job, None)
-            chosen: list[Dump] = of_dumps.choose(self.files, self.layout, day) if of_dumps is not None else []
+            chosen: list[Dump] = (
+                of_dumps.choose(self.files, self.layout, day) if of_dumps is not None else []
+            )
             return chosen
         dumps = [folders.choose_dbs_dump(self.files, self.layout, day, DUMPS["dbs"].for_streams)]
         if set(streams) & set(STREAMS_NEEDING_REPLICAS):
@@ -217,13 +260,19 @@ class Planner:
     def _is_published(self, job: Job, day: date, manifest: Manifest) -> bool:
         if self.published is None:
             return True
-        published = (entry for entry in self.published if entry.stored_run == manifest.rows_run and entry.day == day)
+        published = (
+            entry
+            for entry in self.published
+            if entry.stored_run == manifest.rows_run and entry.day == day
+        )
         tables = set(job.public_tables) & set(manifest.tables)
         return tables <= {entry.table for entry in published if not entry.waiting}
 
 
 def _file_keys(files: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:
-    """Names, sizes and times; without folders, as the root may be spelled differently and ``.tmp`` disappears."""
+    """Names, sizes and times; without folders, as the root may be spelled differently
+    and ``.tmp`` disappears.
+    """
     return sorted((str(path).rsplit("/", 1)[-1], size, mtime_ms) for path, size, mtime_ms in files)
 
 
@@ -245,7 +294,8 @@ LOOKED_AT: Final = 31
 
 
 def latest_day(planner: Planner, jobs: Sequence[Job], until: date) -> date:
-    """Return the newest day up to ``until`` that all ``jobs`` could be run for now; whether it was run does not matter.
+    """Return the newest day up to ``until`` that all ``jobs`` could be run for now;
+    whether it was run does not matter.
 
     Raises NotReady (75) where none of the last 31 days is complete.
     """

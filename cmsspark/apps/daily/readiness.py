@@ -1,7 +1,8 @@
-"""Whether a day's inputs are ready to read, judged from listings alone: complete, unchanged, and as large as usual.
+"""Whether a day's inputs are ready to read, judged from listings alone: complete,
+unchanged, and as large as usual.
 
-Not ready is no failure: the reasons say why, ``retry_ms`` when to check again. After ``patience_hours`` the day is read
-anyway, with a warning.
+Not ready is no failure: the reasons say why, ``retry_ms`` when to check again. After
+``patience_hours`` the day is read anyway, with a warning.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Rules(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """``quiet_minutes``: so long nothing was written. ``smallest_share``: of the usual bytes. ``patience_hours``: after
-    the day's end, small days and better dumps are no longer waited for. ``dump_wait_days``: for the dump after the day.
+    """``quiet_minutes``: so long nothing was written. ``smallest_share``: of the usual
+    bytes. ``patience_hours``: after the day's end, small days and better dumps are no
+    longer waited for. ``dump_wait_days``: for the dump after the day.
     """
 
     quiet_minutes: _NotNegative = 10
@@ -77,8 +79,11 @@ def together(parts: Iterable[Readiness]) -> Readiness:
     )
 
 
-def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, now_ms: int, rules: Rules) -> Readiness:
-    """Return whether a source's files are complete. ``before``: sizes of the files of each trailing day.
+def judge_stream(
+    listing: Listing, before: Sequence[Sequence[int]], day: date, now_ms: int, rules: Rules
+) -> Readiness:
+    """Return whether a source's files are complete. ``before``: sizes of the files of
+    each trailing day.
 
     Empty parts are ignored: Spark and sqoop write them.
     """
@@ -90,22 +95,27 @@ def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, n
         return Readiness()
     median, total = statistics.median(usual), sum(listing.sizes)
     if total < rules.smallest_share * median:
-        text = (
-            f"{listing.source}: {total:,} bytes, the median of {pluralize(len(usual), 'day')} before is {int(median):,}"
-        )
+        text = f"{listing.source}: {total:,} bytes, the median of {pluralize(len(usual), 'day')} before is {int(median):,}"
         if now_ms < _patience_ends(day, rules):
             return Readiness((text,), (), min(now_ms + HOUR_MS, _patience_ends(day, rules)))
         return Readiness((), (f"{text}; the time to wait for it is over",))
-    parts, usual_parts = len(listing.sizes), statistics.median(len(sizes) for sizes in before if sum(sizes))
+    parts, usual_parts = (
+        len(listing.sizes),
+        statistics.median(len(sizes) for sizes in before if sum(sizes)),
+    )
     if parts < rules.smallest_share * usual_parts:
         return Readiness(
-            (), (f"{listing.source}: {pluralize(parts, 'file')}, the median of days before is {usual_parts:g}",)
+            (),
+            (
+                f"{listing.source}: {pluralize(parts, 'file')}, the median of days before is {usual_parts:g}",
+            ),
         )
     return Readiness()
 
 
 def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str]]) -> Readiness:
-    """Return a warning where part numbers are missing and none was on the days ``before``: a part may be lost.
+    """Return a warning where part numbers are missing and none was on the days
+    ``before``: a part may be lost.
 
     No warning where numbers are usually missing: Spark and sqoop write no file for an empty part.
     """
@@ -118,9 +128,7 @@ def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str
     missing_numbers = (str(number) for number in range(numbers[-1]) if number not in present)
     first = list(itertools.islice(missing_numbers, _NAMED_GAPS))
     gap_list = ", ".join(first) + (f" and {gaps - len(first)} more" if gaps > len(first) else "")
-    warning = (
-        f"{source}: no part {gap_list} of 0 to {numbers[-1]}; the {pluralize(len(usual), 'day')} before left out none"
-    )
+    warning = f"{source}: no part {gap_list} of 0 to {numbers[-1]}; the {pluralize(len(usual), 'day')} before left out none"
     return Readiness((), (warning,))
 
 
@@ -134,7 +142,9 @@ def _gaps(numbers: Sequence[int]) -> int:
     return numbers[-1] + 1 - len(numbers) if numbers else 0
 
 
-def judge_dump(kind: str, dump_day: date | None, day: date, now_ms: int, rules: Rules) -> Readiness:
+def judge_dump(
+    kind: str, dump_day: date | None, day: date, now_ms: int, rules: Rules
+) -> Readiness:
     """Return whether to wait for a better dump: the dump of a day is dated after it (rule 17).
 
     ``dump_day`` is None for the legacy folder without a date, which no better dump replaces.
@@ -145,12 +155,14 @@ def judge_dump(kind: str, dump_day: date | None, day: date, now_ms: int, rules: 
     if now_ms < ends:
         reason = f"{kind}: no complete dump dated after {day} yet, the best is of {dump_day}"
         return Readiness((reason,), (), min(now_ms + HOUR_MS, ends))
-    return Readiness((), (f"{kind}: the dump of {dump_day} is taken, none dated after {day} came in time",))
+    return Readiness(
+        (), (f"{kind}: the dump of {dump_day} is taken, none dated after {day} came in time",)
+    )
 
 
 def judge_writing(subject: str, newest_ms: int, now_ms: int, rules: Rules) -> Readiness:
-    """Return whether files are still being written: the newest, which ``subject`` names, is younger than
-    ``quiet_minutes``.
+    """Return whether files are still being written: the newest, which ``subject``
+    names, is younger than ``quiet_minutes``.
     """
     quiet_ms = int(rules.quiet_minutes * MINUTE_MS)
     age_ms = now_ms - newest_ms

@@ -1,4 +1,6 @@
-"""Brings the last days up to date: plans what is to be done, starts it, and keeps how each task ended."""
+"""Brings the last days up to date: plans what is to be done, starts it, and keeps how
+each task ended.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cmsspark.apps.daily.outcome import FATAL_EXIT_CODES, TaskOutcome, as_error, in_a_line, record_gap, update_record
+from cmsspark.apps.daily.outcome import (
+    FATAL_EXIT_CODES,
+    TaskOutcome,
+    as_error,
+    in_a_line,
+    record_gap,
+    update_record,
+)
 from cmsspark.base import clock, dates
 from cmsspark.base.errors import CmssparkError, Exit
 from cmsspark.base.signals import interruptible
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files, join
-from cmsspark.store.daily_state import GIVEN_UP, DailyState, DayRecord, day_key, signature, split_key
+from cmsspark.store.daily_state import (
+    GIVEN_UP,
+    DailyState,
+    DayRecord,
+    day_key,
+    signature,
+    split_key,
+)
 
 if TYPE_CHECKING:
     from cmsspark.apps.daily.config import DailyConfig
@@ -34,7 +50,9 @@ Runner = Callable[[list[str]], int]
 
 
 class Commands:
-    """Runs command lines as processes; their output goes to stderr, because stdout is for the summary."""
+    """Runs command lines as processes; their output goes to stderr, because stdout is
+    for the summary.
+    """
 
     def __init__(self) -> None:
         self._children: set[subprocess.Popen[bytes]] = set()
@@ -66,10 +84,11 @@ def _log(text: str) -> None:
 
 @dataclass
 class Daily:
-    """One call of ``cmsspark daily``. ``argv``: options that every command line gets; ``now`` is in seconds.
+    """One call of ``cmsspark daily``. ``argv``: options that every command line gets;
+    ``now`` is in seconds.
 
-    ``only``: the days to look at, where not all from the first to the last. ``force``: run these days again, also those
-    that are done or were given up.
+    ``only``: the days to look at, where not all from the first to the last. ``force``:
+    run these days again, also those that are done or were given up.
     """
 
     settings: Settings
@@ -109,7 +128,9 @@ class Daily:
         return [task for task in tasks if task is not None]
 
     def latest_day(self, until: date) -> date:
-        """Return the newest day up to ``until`` whose inputs are complete for all jobs. Raises NotReady (75)."""
+        """Return the newest day up to ``until`` whose inputs are complete for all jobs.
+        Raises NotReady (75).
+        """
         from cmsspark.apps.daily.planner import latest_day
 
         return latest_day(self._planner(until, until), self.config.jobs, until)
@@ -122,14 +143,21 @@ class Daily:
         published = None
         if self.config.publish:
             published = []
-            with suppress(CmssparkError), run_history.open_history(self.settings.state_dir) as history:
+            with (
+                suppress(CmssparkError),
+                run_history.open_history(self.settings.state_dir) as history,
+            ):
                 published = history.published(first, last)
         layout = Layout.from_settings(self.settings, self.root)
         rules, policies = self.config.rules, self.config.policies
-        return Planner(self.files, layout, self.fout, rules, policies, published, int(self.now() * 1000))
+        return Planner(
+            self.files, layout, self.fout, rules, policies, published, int(self.now() * 1000)
+        )
 
     def _plan(self, planner: Planner, job: Job, day: date) -> PlannedTask | None:
-        """Return what is to be done for a day; whatever goes wrong in looking is an error of this day alone."""
+        """Return what is to be done for a day; whatever goes wrong in looking is an
+        error of this day alone.
+        """
         from cmsspark.apps.daily.planner import PlannedTask
 
         try:
@@ -138,11 +166,16 @@ class Daily:
             return PlannedTask(day, job, "cannot be checked", error=as_error(error))
 
     def unfinished(self, before: date) -> dict[str, DayRecord]:
-        """Recorded days before ``before`` that are still to be done and that nobody acknowledged, by key.
+        """Recorded days before ``before`` that are still to be done and that nobody
+        acknowledged, by key.
 
         The records of days that were done in the meantime are removed.
         """
-        records = {key: record for key, record in self.state.read().days.items() if split_key(key)[0] < before}
+        records = {
+            key: record
+            for key, record in self.state.read().days.items()
+            if split_key(key)[0] < before
+        }
         if not records:
             return {}
         jobs = {job.name: job for job in self.config.jobs}
@@ -158,7 +191,11 @@ class Daily:
                 for key in done:
                     state.days.pop(key, None)
         names = [key for key in records if key not in done and split_key(key)[1] in jobs]
-        return {key: records[key] for key in names if not records[key].is_acknowledged and not records[key].skipped}
+        return {
+            key: records[key]
+            for key in names
+            if not records[key].is_acknowledged and not records[key].skipped
+        }
 
     def work(self, tasks: Sequence[PlannedTask]) -> list[TaskOutcome]:
         """Do the tasks: a day's one after another, oldest days first, ``parallel`` days at once."""
@@ -187,23 +224,35 @@ class Daily:
         began = time.monotonic()
         record = self._record(task)
         if record.skipped is not None:
-            outcome = TaskOutcome(task, "skipped", 0, f"{record.skipped.reason} ({record.skipped.user})")
+            outcome = TaskOutcome(
+                task, "skipped", 0, f"{record.skipped.reason} ({record.skipped.user})"
+            )
         else:
             outcome = self._recorded(record, self._attempt(task, record))
         outcome = replace(outcome, seconds=round(time.monotonic() - began, 1))
         self._ended += 1
         pending = total - self._ended
         estimate = (time.monotonic() - self._began) / self._ended * pending
-        more = f"; {pending} to go, about {max(1, round(estimate / 60))} min" if pending and estimate > 30 else ""
+        more = (
+            f"; {pending} to go, about {max(1, round(estimate / 60))} min"
+            if pending and estimate > 30
+            else ""
+        )
         name = f"{task.job.name} of {task.day}"
-        self.log(f"[{self._ended} of {total}] {name} ({task.reason}): {outcome.word}, {outcome.text}{more}")
+        self.log(
+            f"[{self._ended} of {total}] {name} ({task.reason}): {outcome.word}, {outcome.text}{more}"
+        )
         self.heartbeat()
         return outcome
 
     def _skip(self, task: PlannedTask) -> TaskOutcome:
-        outcome = TaskOutcome(task, "left", 0, "not tried, because others ended with a code that stops all")
+        outcome = TaskOutcome(
+            task, "left", 0, "not tried, because others ended with a code that stops all"
+        )
         with suppress(CmssparkError), self.state.change() as state:
-            record = DayRecord(word=outcome.word, text=outcome.text, first_ms=int(self.now() * 1000))
+            record = DayRecord(
+                word=outcome.word, text=outcome.text, first_ms=int(self.now() * 1000)
+            )
             state.days.setdefault(day_key(task.day, task.job.name), record)
         return outcome
 
@@ -215,8 +264,12 @@ class Daily:
             return DayRecord()
 
     def _attempt(self, task: PlannedTask, record: DayRecord) -> TaskOutcome:
-        """Do the task, unless it failed too often; an exception of any kind is an outcome of this task alone."""
-        is_same = record.attempts >= self.config.attempts and record.fingerprint == task.fingerprint
+        """Do the task, unless it failed too often; an exception of any kind is an
+        outcome of this task alone.
+        """
+        is_same = (
+            record.attempts >= self.config.attempts and record.fingerprint == task.fingerprint
+        )
         if task.runs and task.error is None and is_same and not self.force:
             text = record.text.partition(GIVEN_UP)[0]
             text += f"{GIVEN_UP} after {pluralize(record.attempts, 'run')} of the same inputs: --force runs it again"
@@ -234,7 +287,9 @@ class Daily:
         return outcome
 
     def _recorded(self, record: DayRecord, outcome: TaskOutcome) -> TaskOutcome:
-        """Record the outcome for the next calls; trouble that was acknowledged is returned as such."""
+        """Record the outcome for the next calls; trouble that was acknowledged is
+        returned as such.
+        """
         task = outcome.task
         trouble = signature(outcome.word, outcome.code, outcome.text)
         try:
@@ -255,11 +310,15 @@ class Daily:
         if task.error is not None:
             is_waiting = task.error.exit_code in (Exit.NO_INPUT, Exit.NOT_READY)
             ended = Exit.NOT_READY if is_waiting else task.error.exit_code
-            return TaskOutcome(task, "waiting" if is_waiting else "failed", int(ended), in_a_line(task.error))
+            return TaskOutcome(
+                task, "waiting" if is_waiting else "failed", int(ended), in_a_line(task.error)
+            )
         for text in task.readiness.warnings:
             self.log(f"warning: {task.day}: {text}")
         if not task.readiness.is_ready:
-            return TaskOutcome(task, "waiting", int(Exit.NOT_READY), "; ".join(task.readiness.reasons))
+            return TaskOutcome(
+                task, "waiting", int(Exit.NOT_READY), "; ".join(task.readiness.reasons)
+            )
         if task.runs:
             arguments = (*self.config.options, *self._arguments(task), *task.options)
             root = ("--root", self.root) if self.root else ()
@@ -268,15 +327,21 @@ class Daily:
                 is_waiting = code in (Exit.NO_INPUT, Exit.NOT_READY)
                 text = f"run_spark {task.job.name} ended with {code}{self._reason(task)}"
                 shown = int(Exit.NOT_READY) if is_waiting else code
-                return TaskOutcome(task, "waiting" if is_waiting else "failed", shown, text, has_run=True)
+                return TaskOutcome(
+                    task, "waiting" if is_waiting else "failed", shown, text, has_run=True
+                )
         return self._publish(task)
 
     def _reason(self, task: PlannedTask) -> str:
-        """Return the error of the run that just ended, from the run history; empty where it ran elsewhere."""
+        """Return the error of the run that just ended, from the run history; empty
+        where it ran elsewhere.
+        """
         from cmsspark.store import run_history
 
         with suppress(Exception), run_history.open_history(self.settings.state_dir) as history:
-            latest = history.runs(job=task.job.name, first=task.day, last=task.day, store=self.fout, limit=1)
+            latest = history.runs(
+                job=task.job.name, first=task.day, last=task.day, store=self.fout, limit=1
+            )
             if latest and latest[0].error and latest[0].began_ms >= self._began_ms:
                 return f": {latest[0].error.splitlines()[0]}"
         return ""
@@ -284,9 +349,13 @@ class Daily:
     def _publish(self, task: PlannedTask) -> TaskOutcome:
         if not (self.config.publish and task.job.public_tables):
             return TaskOutcome(task, "done", 0, "stored")
-        code = self.runner(_python("cmsspark.main", "publish", "--job", task.job.name, *self._arguments(task)))
+        code = self.runner(
+            _python("cmsspark.main", "publish", "--job", task.job.name, *self._arguments(task))
+        )
         if code in (0, Exit.QUARANTINED):
-            return TaskOutcome(task, "published", code, "some documents were refused" if code else "all confirmed")
+            return TaskOutcome(
+                task, "published", code, "some documents were refused" if code else "all confirmed"
+            )
         word = "unsent" if code == Exit.NOT_READY else "failed"
         return TaskOutcome(task, word, code, f"stored, but cmsspark publish ended with {code}")
 
@@ -299,10 +368,15 @@ def _python(module: str, *arguments: str) -> list[str]:
 
 
 def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
-    """Plan and do, as the only one. Raises NotReady (75) where another daily is at work on this store."""
+    """Plan and do, as the only one. Raises NotReady (75) where another daily is at work
+    on this store.
+    """
     from cmsspark.store import lease
 
-    with interruptible(), lease.hold(daily.files, join(daily.fout, ".leases", "daily"), "the daily work"):
+    with (
+        interruptible(),
+        lease.hold(daily.files, join(daily.fout, ".leases", "daily"), "the daily work"),
+    ):
         daily.heartbeat()
         try:
             with daily.state.change() as state:

@@ -18,7 +18,16 @@ from flask import Flask, Response, abort, current_app, redirect, render_template
 from werkzeug.exceptions import HTTPException
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from cmsspark.apps.dashboard import downloads, error_forms, registry, search, security, table_html, table_order, widgets
+from cmsspark.apps.dashboard import (
+    downloads,
+    error_forms,
+    registry,
+    search,
+    security,
+    table_html,
+    table_order,
+    widgets,
+)
 from cmsspark.apps.dashboard.page_request import PageRequest, Parameters
 from cmsspark.apps.dashboard.pages import runs as runs_page
 from cmsspark.apps.dashboard.pages import sql as sql_page
@@ -28,7 +37,14 @@ from cmsspark.apps.dashboard.security import Guard
 from cmsspark.apps.dashboard.segment import ResourceExhausted, RollupsDamagedError, find_exhaustion
 from cmsspark.apps.dashboard.selection import FILTERS, NO_PART
 from cmsspark.base import clock
-from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, UsageError
+from cmsspark.base.errors import (
+    CmssparkError,
+    DataError,
+    InputMissing,
+    NotAllowed,
+    NotReady,
+    UsageError,
+)
 from cmsspark.store.query.database import Database
 
 #: Error class → status of the answer.
@@ -50,8 +66,9 @@ _AT_ONCE: Final = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
 
 @dataclass(frozen=True)
 class Services:
-    """What the pages are made from. ``prefix``: the path before all addresses, behind a proxy; empty or ``/name``.
-    ``skipped``: (day, job) → why the daily run leaves it out.
+    """What the pages are made from. ``prefix``: the path before all addresses, behind a
+    proxy; empty or ``/name``. ``skipped``: (day, job) → why the daily run leaves it
+    out.
     """
 
     refresher: RollupRefresher
@@ -73,16 +90,27 @@ def create_app(services: Services) -> Flask:
     app.jinja_options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     app.config["MAX_CONTENT_LENGTH"] = 4_096
     app.jinja_env.globals.update(
-        table_rows=table_html.table_rows, formatted=widgets.formatted, exact=widgets.exact, shown=widgets.shown,
-        kind_of=lambda item: type(item).__name__.lower(), is_text=table_html.is_text,
-        navigation=registry.navigation, prefix=services.prefix, version=_static_version(), to_second=clock.to_second,
-    )  # fmt: skip
+        table_rows=table_html.table_rows,
+        formatted=widgets.formatted,
+        exact=widgets.exact,
+        shown=widgets.shown,
+        kind_of=lambda item: type(item).__name__.lower(),
+        is_text=table_html.is_text,
+        navigation=registry.navigation,
+        prefix=services.prefix,
+        version=_static_version(),
+        to_second=clock.to_second,
+    )
     app.jinja_env.filters["display"] = lambda text: widgets.shown("" if text == NO_PART else text)
     app.before_request(partial(_check, services))
     app.after_request(_add_headers)
     app.add_url_rule("/", view_func=lambda: redirect(f"{services.prefix}/{HOME}"), endpoint="home")
-    app.add_url_rule("/health", view_func=lambda: Response("ok\n", mimetype="text/plain"), endpoint="health")
-    app.add_url_rule("/token", view_func=partial(_take_token, services), methods=["POST"], endpoint="token")
+    app.add_url_rule(
+        "/health", view_func=lambda: Response("ok\n", mimetype="text/plain"), endpoint="health"
+    )
+    app.add_url_rule(
+        "/token", view_func=partial(_take_token, services), methods=["POST"], endpoint="token"
+    )
     app.add_url_rule("/datasets.json", view_func=partial(_datasets, services), endpoint="datasets")
     app.add_url_rule("/words.json", view_func=partial(_words, services), endpoint="words")
     app.add_url_rule("/<page>", view_func=partial(_page, services), endpoint="page")
@@ -99,10 +127,18 @@ def _check(services: Services) -> Any:
     guard = services.guard
     if not guard.is_host(request.headers.get("Host", "")):
         return _error_page(
-            services, 421, "This server is not known under that name.", "use --host-name NAME to allow it"
+            services,
+            421,
+            "This server is not known under that name.",
+            "use --host-name NAME to allow it",
         )
     if len(request.full_path) > security.MAX_ADDRESS:
-        return _error_page(services, 414, "The address is too long.", f"at most {security.MAX_ADDRESS:,} characters")
+        return _error_page(
+            services,
+            414,
+            "The address is too long.",
+            f"at most {security.MAX_ADDRESS:,} characters",
+        )
     if request.path == "/health" or request.path.startswith("/static/") or guard.token is None:
         return None
     if request.endpoint == "token":
@@ -112,7 +148,10 @@ def _check(services: Services) -> Any:
         if not guard.is_token(token):
             return _login_page(services, "This token is wrong.")
         parameters = {name: value for name, value in request.args.items() if name != "token"}
-        return _let_in(services, services.prefix + request.path + (f"?{urlencode(parameters)}" if parameters else ""))
+        return _let_in(
+            services,
+            services.prefix + request.path + (f"?{urlencode(parameters)}" if parameters else ""),
+        )
     if guard.is_cookie(request.cookies.get(guard.cookie_name, "")):
         return None
     return _login_page(services, "")
@@ -122,9 +161,14 @@ def _let_in(services: Services, address: str) -> Any:
     answer = redirect(address, code=303)
     guard = services.guard
     answer.set_cookie(
-        guard.cookie_name, guard.cookie_value, max_age=security.COOKIE_SECONDS, path=services.prefix or "/",
-        httponly=True, samesite="Lax", secure=request.headers.get("X-Forwarded-Proto") == "https",
-    )  # fmt: skip
+        guard.cookie_name,
+        guard.cookie_value,
+        max_age=security.COOKIE_SECONDS,
+        path=services.prefix or "/",
+        httponly=True,
+        samesite="Lax",
+        secure=request.headers.get("X-Forwarded-Proto") == "https",
+    )
     return answer
 
 
@@ -143,18 +187,29 @@ def _add_headers(answer: Response) -> Response:
 
 
 def _parameters() -> Parameters:
-    """Return the parameters of the address. Raises UsageError (2) where one that takes one value has several."""
-    doubled = [key for key, values in request.args.lists() if len(values) > 1 and key not in ("token", *_SEVERAL)]
+    """Return the parameters of the address. Raises UsageError (2) where one that takes
+    one value has several.
+    """
+    doubled = [
+        key
+        for key, values in request.args.lists()
+        if len(values) > 1 and key not in ("token", *_SEVERAL)
+    ]
     if doubled:
         names = ", ".join(doubled)[:200]
         raise UsageError(
-            "a parameter is given more than once; only filters and columns may be", found=f"more than once: {names}"
+            "a parameter is given more than once; only filters and columns may be",
+            found=f"more than once: {names}",
         )
     lists = {key: tuple(values) for key, values in request.args.lists() if key != "token"}
-    return Parameters({key: values if len(values) > 1 else values[0] for key, values in lists.items()})
+    return Parameters(
+        {key: values if len(values) > 1 else values[0] for key, values in lists.items()}
+    )
 
 
-def _page_request(services: Services, name: str, parameters: Parameters | None = None) -> PageRequest:
+def _page_request(
+    services: Services, name: str, parameters: Parameters | None = None
+) -> PageRequest:
     """Return the request for a page, by default with the parameters of the address."""
     # A foreign page may link here, but its link must not start a query.
     is_cross_site = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
@@ -178,21 +233,33 @@ def _page(services: Services, page: str) -> Any:
     definition = registry.page(page)
     page_request = _page_request(services, page)
     if definition.needs_use and not page_request.snapshot.days:
-        return render_template("empty.html", **_common(services, page), store=services.database.fout)
+        return render_template(
+            "empty.html", **_common(services, page), store=services.database.fout
+        )
     # Pages that are made side by side finish late together.
     with _AT_ONCE if definition.is_quick else nullcontext():
         content = definition.view(page_request)
     content = table_order.arranged(content, page_request.parameters)
     download = page_request.parameters.get("download")
     if download:
-        return downloads.answer(content, download, page_request.parameters.get("format", "csv"), page_request.file_stem)
+        return downloads.answer(
+            content, download, page_request.parameters.get("format", "csv"), page_request.file_stem
+        )
     rollups = page_request.snapshot if services.refresher.is_loaded else None
     content = replace(content, notes=[*content.notes, *page_request.unread_notes(content)])
-    return render_template("page.html", content=content, asked=page_request, rollups=rollups, **_common(services, page))
+    return render_template(
+        "page.html",
+        content=content,
+        asked=page_request,
+        rollups=rollups,
+        **_common(services, page),
+    )
 
 
 def _common(services: Services, page: str) -> dict[str, Any]:
-    parameters = {key: request.args.getlist(key) for key in (*_KEPT, *FILTERS) if request.args.get(key)}
+    parameters = {
+        key: request.args.getlist(key) for key in (*_KEPT, *FILTERS) if request.args.get(key)
+    }
     query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
     definition, freshness = registry.page(page), services.refresher.freshness
     return {"page": page, "definition": definition, "freshness": freshness, "kept_query": query}
@@ -205,11 +272,15 @@ def _datasets(services: Services) -> Response:
 
 
 def _words(services: Services) -> Response:
-    return Response(json.dumps(sql_page.words(_page_request(services, "sql"))), mimetype="application/json")
+    return Response(
+        json.dumps(sql_page.words(_page_request(services, "sql"))), mimetype="application/json"
+    )
 
 
 def _login_page(services: Services, problem: str) -> Response:
-    return Response(render_template("login.html", problem=problem, page="", freshness=None), status=401)
+    return Response(
+        render_template("login.html", problem=problem, page="", freshness=None), status=401
+    )
 
 
 def _error_page(
@@ -217,14 +288,22 @@ def _error_page(
 ) -> Response:
     is_building = status == 503 and services.refresher.freshness.is_building
     page = render_template(
-        "error.html", title=title, text=text, facts=facts or {}, page="", freshness=None, is_building=is_building
+        "error.html",
+        title=title,
+        text=text,
+        facts=facts or {},
+        page="",
+        freshness=None,
+        is_building=is_building,
     )
     return Response(page, status=status)
 
 
 def _failed(services: Services, error: Exception) -> Any:
     if isinstance(error, HTTPException):
-        text = {404: "There is no such page.", 405: "The pages only read."}.get(error.code or 500, error.name)
+        text = {404: "There is no such page.", 405: "The pages only read."}.get(
+            error.code or 500, error.name
+        )
         return _error_page(services, error.code or 500, text, "")
     if isinstance(error, RollupsDamagedError):
         services.refresher.is_damaged()
@@ -236,7 +315,9 @@ def _failed(services: Services, error: Exception) -> Any:
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
         answer = _with_form(services, error, status)
         if answer is None:
-            answer = _error_page(services, status, error_forms.title(error), "", error_forms.facts(error))
+            answer = _error_page(
+                services, status, error_forms.title(error), "", error_forms.facts(error)
+            )
         if isinstance(error, NotReady):
             answer.headers["Retry-After"] = "5"
         return answer
@@ -245,17 +326,23 @@ def _failed(services: Services, error: Exception) -> Any:
 
 
 def _with_form(services: Services, error: CmssparkError, status: int) -> Response | None:
-    """Return the error above the page's form, with what was chosen in it; None where there is no such form."""
+    """Return the error above the page's form, with what was chosen in it; None where
+    there is no such form.
+    """
     page = request.path.strip("/")
     if page not in registry.PAGES or status not in (400, 404) or request.args.get("download"):
         return None
     try:
         # The parameters of the address are wrong: the form is that of the page without them.
         page_request = _page_request(services, page, Parameters({}))
-        content = error_forms.make_content(registry.page(page).view(page_request), error, request.args)
+        content = error_forms.make_content(
+            registry.page(page).view(page_request), error, request.args
+        )
     except CmssparkError:
         return None
-    text = render_template("page.html", content=content, asked=page_request, rollups=None, **_common(services, page))
+    text = render_template(
+        "page.html", content=content, asked=page_request, rollups=None, **_common(services, page)
+    )
     return Response(text, status=status)
 
 

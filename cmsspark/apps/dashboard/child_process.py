@@ -1,4 +1,6 @@
-"""A process beside the server that answers what it is sent; it can be killed, and never outlives the server."""
+"""A process beside the server that answers what it is sent; it can be killed, and never
+outlives the server.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,13 @@ class Child:
         self._process.join(timeout=1)
         return self._process.exitcode
 
-    def receive(self, end: float | None = None, is_gone: Callable[[], bool] = lambda: False) -> Any:
+    def receive(
+        self, end: float | None = None, is_gone: Callable[[], bool] = lambda: False
+    ) -> Any:
         """Return what the process sends next, or raise the exception that it sends.
 
-        Raises TimeoutError after ``end`` (monotonic seconds) and where ``is_gone``, EOFError where the process ended.
+        Raises TimeoutError after ``end`` (monotonic seconds) and where ``is_gone``,
+        EOFError where the process ended.
         """
         while not self.pipe.poll(LOOK_S):
             if is_gone() or (end is not None and time.monotonic() > end):
@@ -78,7 +83,9 @@ def answered(function: Callable[[], Any]) -> Any:
         return as_ours(error) or RuntimeError(f"{type(error).__name__}: {error}"[:500])
 
 
-def _run(target: Callable[..., None], pipe: Connection, parent: int, values: tuple[Any, ...]) -> None:
+def _run(
+    target: Callable[..., None], pipe: Connection, parent: int, values: tuple[Any, ...]
+) -> None:
     # Ctrl-C is sent to all processes of a terminal: the server ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

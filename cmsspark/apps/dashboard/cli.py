@@ -19,9 +19,23 @@ _NEEDS_EXTRA: Final = "pip install 'cmsspark[dashboard]'"
 
 
 @click.command("dashboard")
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to serve on.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=8_765, show_default=True, help="0 takes a free port.")
-@click.option("--prefix", default="", metavar="/PATH", help="The path before all addresses, behind a proxy.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="The address to serve on.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8_765,
+    show_default=True,
+    help="0 takes a free port.",
+)
+@click.option(
+    "--prefix", default="", metavar="/PATH", help="The path before all addresses, behind a proxy."
+)
 @click.option(
     "--host-name",
     "names",
@@ -35,17 +49,33 @@ _NEEDS_EXTRA: Final = "pip install 'cmsspark[dashboard]'"
     metavar="FILE",
     help="The token in its first line. [default: a new one, where one is needed]",
 )
-@click.option("--threads", type=click.IntRange(1, 64), default=16, show_default=True, help="Requests at once.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 64),
+    default=16,
+    show_default=True,
+    help="Requests at once.",
+)
 @click.option("--verbose", is_flag=True, help="Print what is being built.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @store_options
 def command(
-    host: str, port: int, prefix: str, names: tuple[str, ...], token_file: Path | None, threads: int, verbose: bool,
-    debug: bool, fout: str | None, settings_file: str | None,
-) -> None:  # fmt: skip
-    """Serve web pages over the stored days: popularity, datasets, sites, users, runs, SQL. They only read.
+    host: str,
+    port: int,
+    prefix: str,
+    names: tuple[str, ...],
+    token_file: Path | None,
+    threads: int,
+    verbose: bool,
+    debug: bool,
+    fout: str | None,
+    settings_file: str | None,
+) -> None:
+    """Serve web pages over the stored days: popularity, datasets, sites, users, runs,
+    SQL. They only read.
 
-    Without options only this host can open them. Any other --host needs the token that is printed at the start.
+    Without options only this host can open them. Any other --host needs the token that
+    is printed at the start.
     """
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
@@ -55,12 +85,20 @@ def command(
         from cmsspark.settings.secrets import read_token
     except ImportError as error:
         raise UsageError(
-            "the dashboard needs its packages", found=f"{error.name} is missing", next_step=_NEEDS_EXTRA
+            "the dashboard needs its packages",
+            found=f"{error.name} is missing",
+            next_step=_NEEDS_EXTRA,
         ) from None
     token = None if token_file is None else read_token(token_file)
     skipped = partial(_skipped, settings.state_dir, store)
     options = Options(host, port, prefix.rstrip("/"), names, token, threads, skipped)
-    serve(store, (settings.state_dir, settings.cache_dir), options, lambda text: click.echo(text, err=True), verbose)
+    serve(
+        store,
+        (settings.state_dir, settings.cache_dir),
+        options,
+        lambda text: click.echo(text, err=True),
+        verbose,
+    )
 
 
 def _check(store: str, prefix: str) -> None:
@@ -71,7 +109,8 @@ def _check(store: str, prefix: str) -> None:
             next_step="copy the store with `hdfs dfs -get`, or mount it, and give --fout DIR",
         )
     if prefix and (
-        not prefix.startswith("/") or any(part in ("", ".", "..") for part in prefix[1:].removesuffix("/").split("/"))
+        not prefix.startswith("/")
+        or any(part in ("", ".", "..") for part in prefix[1:].removesuffix("/").split("/"))
     ):
         raise UsageError(f"--prefix must be a path such as /cms, not {prefix!r}")
     if not Path(local_path(store)).is_dir():
@@ -84,4 +123,8 @@ def _skipped(state_dir: Path, store: str) -> dict[tuple[date, str], str]:
 
     days = DailyState(state_dir, store).read().days
     notes = {key: record.skipped for key, record in days.items()}
-    return {split_key(key): f"skipped by {note.user}: {note.reason}" for key, note in notes.items() if note is not None}
+    return {
+        split_key(key): f"skipped by {note.user}: {note.reason}"
+        for key, note in notes.items()
+        if note is not None
+    }

@@ -28,9 +28,11 @@ _FEW: Final = 500
 
 @dataclass(frozen=True)
 class DatasetRanking:
-    """Datasets by a measure, the largest first: their numbers in the snapshot's names, and the measure.
+    """Datasets by a measure, the largest first: their numbers in the snapshot's names,
+    and the measure.
 
-    ``counted``: what the selection is about, accesses or jobs; ``measured``: the measure. Both are in that order.
+    ``counted``: what the selection is about, accesses or jobs; ``measured``: the
+    measure. Both are in that order.
     """
 
     snapshot: Snapshot
@@ -56,7 +58,9 @@ class DatasetRanking:
     def names(self, positions: Sequence[int] | None = None) -> list[str]:
         """Return the names at some positions, by default at all."""
         every = self.snapshot.names["dataset_name"]
-        return [every[self.codes[n]] for n in (range(len(self)) if positions is None else positions)]
+        return [
+            every[self.codes[n]] for n in (range(len(self)) if positions is None else positions)
+        ]
 
     @cached_property
     def total(self) -> int:
@@ -71,22 +75,30 @@ class DatasetRanking:
     def sums(self, names: Sequence[str]) -> dict[str, list[int | None]]:
         """Column of ``SUMS`` → its values for some of the datasets."""
         positions = self.snapshot.datasets.positions
-        return sum_datasets(self.snapshot, self.chosen, np.array([positions[name] for name in names], np.int64))
+        return sum_datasets(
+            self.snapshot, self.chosen, np.array([positions[name] for name in names], np.int64)
+        )
 
 
-def sum_datasets(snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.int64]) -> dict[str, list[int | None]]:
+def sum_datasets(
+    snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.int64]
+) -> dict[str, list[int | None]]:
     """Column of ``SUMS`` → its values for the datasets with these numbers."""
     sums = _sums_of_datasets(snapshot, chosen, SUMS, codes)
     return {column: _cells(_take(sums[column], codes)) for column in SUMS}
 
 
 def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRanking:
-    """Return the datasets with accesses, or with jobs for a measure or stream of jobs, the largest first."""
+    """Return the datasets with accesses, or with jobs for a measure or stream of jobs,
+    the largest first.
+    """
 
     def make() -> DatasetRanking:
         counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
         is_of_users = measure == "users"
-        sums = _sums_of_datasets(snapshot, chosen, list(dict.fromkeys((counted, counted if is_of_users else measure))))
+        sums = _sums_of_datasets(
+            snapshot, chosen, list(dict.fromkeys((counted, counted if is_of_users else measure)))
+        )
         if is_of_users:
             sums["users"] = _users_of_all(snapshot, chosen)
         is_there = sums[counted][1] | sums[measure][1]
@@ -97,10 +109,19 @@ def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRank
         order = (
             codes[np.lexsort((codes, np.negative(np.where(has_value, amounts, -1))))]
             if amounts.dtype != object
-            else codes[sorted(range(len(codes)), key=lambda n: (not has_value[n], -int(amounts[n]), codes[n]))]
+            else codes[
+                sorted(
+                    range(len(codes)), key=lambda n: (not has_value[n], -int(amounts[n]), codes[n])
+                )
+            ]
         )
         return DatasetRanking(
-            snapshot, chosen, measure, order, _take(sums[counted], order), _take(sums[measure], order)
+            snapshot,
+            chosen,
+            measure,
+            order,
+            _take(sums[counted], order),
+            _take(sums[measure], order),
         )
 
     return snapshot.cached(("datasets", chosen, measure), make)
@@ -109,7 +130,9 @@ def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRank
 def _are_chosen(snapshot: Snapshot, chosen: Selection) -> npt.NDArray[np.bool_]:
     """Return whether each dataset has a data tier and a campaign of the selection."""
     tables = snapshot.datasets
-    tiers, campaigns = (tables.match_any(name, chosen.values(name)) for name in ("data_tier", "campaign"))
+    tiers, campaigns = (
+        tables.match_any(name, chosen.values(name)) for name in ("data_tier", "campaign")
+    )
     return tiers & campaigns
 
 
@@ -128,14 +151,20 @@ def _cells(sums: Sums) -> list[int | None]:
 
 
 def _sums_of_datasets(
-    snapshot: Snapshot, chosen: Selection, columns: Sequence[str], subset: npt.NDArray[np.int64] | None = None
+    snapshot: Snapshot,
+    chosen: Selection,
+    columns: Sequence[str],
+    subset: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, Sums]:
-    """Sums of each dataset, of some or all: whole segments from arrays, days of cut segments from files.
+    """Sums of each dataset, of some or all: whole segments from arrays, days of cut
+    segments from files.
 
     Data tier and campaign of the selection follow from the name: the caller chooses by it.
     """
     inside, cut = snapshot.split(chosen.first, chosen.last)
-    filters = {name: chosen.values(name) for name in ("stream", "site_tier") if chosen.values(name)}
+    filters = {
+        name: chosen.values(name) for name in ("stream", "site_tier") if chosen.values(name)
+    }
     sums = snapshot.datasets.sums(inside, columns, filters, subset)
     if not cut:
         return sums
@@ -148,14 +177,22 @@ def _sums_of_datasets(
         "FROM read_parquet(?, union_by_name = true) "
         f"WHERE day BETWEEN ? AND ? AND {where} AND {name_test} "
         "GROUP BY 1",
-        [[segment.file("detail") for segment in cut], chosen.first, chosen.last, *parameters, *of_names],
+        [
+            [segment.file("detail") for segment in cut],
+            chosen.first,
+            chosen.last,
+            *parameters,
+            *of_names,
+        ],
     )
     positions = snapshot.datasets.positions
     codes = np.array([positions[name] for name in rows["dataset_name"].to_pylist()], np.int64)
     for name in columns:
         values, is_there = sums[name]
         added = _integers(rows[name])
-        if values.dtype != object and any(value is not None and value >= 1 << 62 for value in added):
+        if values.dtype != object and any(
+            value is not None and value >= 1 << 62 for value in added
+        ):
             values = values.astype(object)
         values[codes] += np.array([value or 0 for value in added], values.dtype)
         is_there[codes] |= np.array([value is not None for value in added], np.bool_)
@@ -184,7 +221,9 @@ def _named(names: Sequence[str] | None) -> tuple[str, list[object]]:
     return "dataset_name IN (SELECT unnest(?::VARCHAR[]))", [list(names)]
 
 
-def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str]) -> list[int | None]:
+def users_of_datasets(
+    snapshot: Snapshot, chosen: Selection, names: Sequence[str]
+) -> list[int | None]:
     """Return the distinct users of each dataset: of accesses, or of jobs for a stream of jobs."""
 
     def make() -> list[int | None]:
@@ -217,14 +256,18 @@ def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str
 
 
 def _users_of_all(snapshot: Snapshot, chosen: Selection) -> Sums:
-    """Return the distinct users of every dataset of the selection; nothing where its days have two pseudonym keys."""
+    """Return the distinct users of every dataset of the selection; nothing where its
+    days have two pseudonym keys.
+    """
     names = snapshot.datasets.names
     counts, is_there = np.zeros(len(names), np.int64), np.zeros(len(names), np.bool_)
     if len(snapshot.find_keys(chosen.first, chosen.last)) > 1:
         return counts, is_there
     # Datasets without any use in the selection are not asked for.
     sums = _sums_of_datasets(snapshot, chosen, ("nacc", "job_count"))
-    codes = np.flatnonzero(sums["job_count" if chosen.is_of_jobs else "nacc"][1] & _are_chosen(snapshot, chosen))
+    codes = np.flatnonzero(
+        sums["job_count" if chosen.is_of_jobs else "nacc"][1] & _are_chosen(snapshot, chosen)
+    )
     users = users_of_datasets(snapshot, chosen, [names[code] for code in codes])
     counts[codes] = [count or 0 for count in users]
     is_there[codes] = True
@@ -234,7 +277,9 @@ def _users_of_all(snapshot: Snapshot, chosen: Selection) -> Sums:
 def _users_of_days(
     snapshot: Snapshot, chosen: Selection, names: Sequence[str], cut: Sequence[Segment]
 ) -> list[list[npt.NDArray[np.int64]]]:
-    """Return the users of each dataset on the days of segments that the period cuts: an array for each segment."""
+    """Return the users of each dataset on the days of segments that the period cuts: an
+    array for each segment.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -258,7 +303,9 @@ def _users_of_days(
 
 
 def concentration(ranking: DatasetRanking) -> list[tuple[int, int, float]]:
-    """(N, sum of the N largest datasets, its share of the sum of all), for N of 1, 2, 5, 10, 20, 50 … and all."""
+    """(N, sum of the N largest datasets, its share of the sum of all), for N of 1, 2,
+    5, 10, 20, 50 … and all.
+    """
     values, is_there = ranking.measured
     sums = np.cumsum(values[is_there & (values > 0).astype(np.bool_)])
     if not len(sums):

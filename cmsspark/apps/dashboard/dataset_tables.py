@@ -1,6 +1,8 @@
-"""What a snapshot knows of datasets: the sums and people of each, mapped from files, and where its rows are.
+"""What a snapshot knows of datasets: the sums and people of each, mapped from files,
+and where its rows are.
 
-Datasets have one number over all segments, in the order of their names; each segment has numbers of its own.
+Datasets have one number over all segments, in the order of their names; each segment
+has numbers of its own.
 """
 
 from __future__ import annotations
@@ -27,14 +29,15 @@ from cmsspark.apps.dashboard.segment import (
     numbers,
     read_mapped,
     reading_rollups,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
 Numbers = npt.NDArray[np.int64]
-#: Sums by dataset: the values, and whether there are any; values of 64 bits, or Python's where sums may be larger.
+#: Sums by dataset: the values, and whether there are any; values of 64 bits, or
+#: Python's where sums may be larger.
 Sums = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]
 #: Sums that are smaller as floats fit into 64 bits.
 SAFE: Final = 1 << 62
@@ -52,16 +55,23 @@ class Lookup:
     _metadata: pq.FileMetaData | None = None
 
     def rows(self, position: int, name: str, columns: Sequence[str]) -> pa.Table:
-        """Return the rows of a dataset; ``place``: its number in the segment. Raises RollupsDamagedError (75)."""
+        """Return the rows of a dataset; ``place``: its number in the segment. Raises
+        RollupsDamagedError (75).
+        """
         import pyarrow.parquet as pq
 
         groups = np.flatnonzero((self.first <= position) & (position <= self.last)).tolist()
-        texts = ["dataset_name", *(key for key in columns if key in ("stream", "site_name", "app", "site_tier"))]
+        texts = [
+            "dataset_name",
+            *(key for key in columns if key in ("stream", "site_name", "app", "site_tier")),
+        ]
         with reading_rollups():
             file = pq.ParquetFile(self.path, metadata=self._metadata, read_dictionary=texts)
             self._metadata = file.metadata
         with reading_rollups(), file:
-            rows = file.read_row_groups(groups, columns=["dataset_name", *columns], use_threads=False)
+            rows = file.read_row_groups(
+                groups, columns=["dataset_name", *columns], use_threads=False
+            )
         positions = _find_positions(rows["dataset_name"], name)
         rows = rows.drop_columns("dataset_name")
         if len(positions) and positions[-1] - positions[0] + 1 == len(positions):
@@ -70,14 +80,18 @@ class Lookup:
 
 
 def _find_positions(names: pa.ChunkedArray, name: str) -> Numbers:
-    """Return where a name stands in a column whose chunks are dictionaries: numbers are compared, not texts."""
+    """Return where a name stands in a column whose chunks are dictionaries: numbers are
+    compared, not texts.
+    """
     import pyarrow as pa
 
     scalar, positions, begin = pa.scalar(name), [np.zeros(0, np.int64)], 0
     for chunk in names.chunks:
         code = chunk.dictionary.index(scalar).as_py()
         if code >= 0:
-            positions.append(begin + np.flatnonzero(chunk.indices.to_numpy(zero_copy_only=False) == code))
+            positions.append(
+                begin + np.flatnonzero(chunk.indices.to_numpy(zero_copy_only=False) == code)
+            )
         begin += len(chunk)
     return np.concatenate(positions)
 
@@ -86,7 +100,8 @@ def _find_positions(names: pa.ChunkedArray, name: str) -> Numbers:
 class SegmentDatasets:
     """The datasets of one segment.
 
-    ``codes``: the number of each over all segments; ``places``: for each number over all, its own one here, or -1.
+    ``codes``: the number of each over all segments; ``places``: for each number over
+    all, its own one here, or -1.
     """
 
     about: About
@@ -114,26 +129,37 @@ class SegmentDatasets:
         return values
 
     def chosen(self, filters: Mapping[str, Sequence[str]], subset: Numbers | None) -> Any:
-        """Return the rows, or their positions, of the filters' streams and site tiers and of the subset."""
+        """Return the rows, or their positions, of the filters' streams and site tiers
+        and of the subset.
+        """
         conditions = [
             (self.column(column), np.array([name in filters[column] for name in names], np.bool_))
-            for column, names in (("stream", self.about.streams), ("site_tier", self.about.site_tiers))
+            for column, names in (
+                ("stream", self.about.streams),
+                ("site_tier", self.about.site_tiers),
+            )
             if column in filters
         ]
         if subset is None:
             if not conditions:
                 return slice(None)
-            return np.flatnonzero(np.logical_and.reduce([is_chosen[column] for column, is_chosen in conditions]))
+            return np.flatnonzero(
+                np.logical_and.reduce([is_chosen[column] for column, is_chosen in conditions])
+            )
         rows = self._find_rows(self.positions[subset])
         for column, is_chosen in conditions:
             rows = rows[is_chosen[column[rows]]]
         return rows
 
     def bounds(self, positions: npt.NDArray[Any]) -> tuple[Numbers, Numbers]:
-        """Return where the rows of datasets begin and end; ``places``: their numbers here, none of them -1."""
+        """Return where the rows of datasets begin and end; ``places``: their numbers
+        here, none of them -1.
+        """
         # Of another type than the column's, the numbers would have numpy copy the whole column.
         typed = positions.astype(self.dataset.dtype)
-        return np.searchsorted(self.dataset, typed, side="left"), np.searchsorted(self.dataset, typed, side="right")
+        return np.searchsorted(self.dataset, typed, side="left"), np.searchsorted(
+            self.dataset, typed, side="right"
+        )
 
     def _find_rows(self, positions: npt.NDArray[Any]) -> Numbers:
         """Return the positions of the rows of datasets, in order; places of -1 have none."""
@@ -144,13 +170,20 @@ class SegmentDatasets:
         """Return whether each pair (stream, site tier) is one of those of the filters."""
         names = {"stream": self.about.streams, "site_tier": self.about.site_tiers}
         chosen = [
-            all(names[column][pair[n]] in filters.get(column, names[column]) for n, column in enumerate(names))
+            all(
+                names[column][pair[n]] in filters.get(column, names[column])
+                for n, column in enumerate(names)
+            )
             for pair in self.pairs
         ]
         return np.array(chosen, np.bool_)
 
-    def users(self, positions: npt.NDArray[Any], is_wanted: npt.NDArray[np.bool_]) -> tuple[Numbers, npt.NDArray[Any]]:
-        """Return the people of some datasets: for each the position in ``positions``, and its number."""
+    def users(
+        self, positions: npt.NDArray[Any], is_wanted: npt.NDArray[np.bool_]
+    ) -> tuple[Numbers, npt.NDArray[Any]]:
+        """Return the people of some datasets: for each the position in ``positions``,
+        and its number.
+        """
         offsets, users, pairs = self._people
         present = np.flatnonzero(positions >= 0)
         begin = offsets[positions[present]]
@@ -168,7 +201,9 @@ class SegmentDatasets:
 
 @dataclass
 class DatasetTables:
-    """The datasets of all segments. ``names``: of all, in order; a dataset's number is its position."""
+    """The datasets of all segments. ``names``: of all, in order; a dataset's number is
+    its position.
+    """
 
     names: list[str]
     segments: list[SegmentDatasets]
@@ -184,11 +219,15 @@ class DatasetTables:
         """Return a derived column of each dataset's name."""
         with self._lock:
             if column not in self._parts:
-                self._parts[column] = np.array([derive_part(column, name) for name in self.names], dtype=object)
+                self._parts[column] = np.array(
+                    [derive_part(column, name) for name in self.names], dtype=object
+                )
         return self._parts[column]
 
     def match_any(self, column: str, values: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Return whether a derived column of each dataset's name is one of some values; of no values, all are."""
+        """Return whether a derived column of each dataset's name is one of some values;
+        of no values, all are.
+        """
         if not values:
             return np.ones(len(self.names), np.bool_)
         parts = self.parts(column)
@@ -202,13 +241,16 @@ class DatasetTables:
         filters: Mapping[str, Sequence[str]],
         subset: Numbers | None = None,
     ) -> dict[str, Sums]:
-        """Sums of whole segments by dataset: column → values and whether there are any, by the number of the dataset.
+        """Sums of whole segments by dataset: column → values and whether there are any,
+        by the number of the dataset.
 
         Those of datasets that are not in the subset may be left out.
         """
         if subset is not None and len(subset) > _MANY * len(self.names):
             subset = None
-        parts_of: dict[str, list[tuple[Numbers, npt.NDArray[Any]]]] = {name: [] for name in columns}
+        parts_of: dict[str, list[tuple[Numbers, npt.NDArray[Any]]]] = {
+            name: [] for name in columns
+        }
         is_there = {name: np.zeros(len(self.names), np.bool_) for name in columns}
         for segment in (self.segments[number] for number in segments):
             rows = segment.chosen(filters, subset)
@@ -219,14 +261,25 @@ class DatasetTables:
             codes = segment.codes[datasets[lasts]]
             for name in columns:
                 values = segment.column(name)[rows]
-                # Differences of running sums take a third of the time of sums of runs, and are exact as well.
-                running = np.cumsum(np.maximum(values, 0).astype(object if values.dtype == object else np.int64))
+                # Differences of running sums take a third of the time of sums of runs,
+                # and are exact as well.
+                running = np.cumsum(
+                    np.maximum(values, 0).astype(object if values.dtype == object else np.int64)
+                )
                 parts_of[name].append((codes, np.diff(running[lasts], prepend=0)))
-                is_there[name][codes] |= np.diff(np.cumsum(values != NULL, dtype=np.int32)[lasts], prepend=0) > 0
-        return {name: (self._added(name, parts), is_there[name]) for name, parts in parts_of.items()}
+                is_there[name][codes] |= (
+                    np.diff(np.cumsum(values != NULL, dtype=np.int32)[lasts], prepend=0) > 0
+                )
+        return {
+            name: (self._added(name, parts), is_there[name]) for name, parts in parts_of.items()
+        }
 
-    def _added(self, column: str, parts: Sequence[tuple[Numbers, npt.NDArray[Any]]]) -> npt.NDArray[Any]:
-        """Return the sums over segments of a column: in 64 bits, or Python's integers where one needs more."""
+    def _added(
+        self, column: str, parts: Sequence[tuple[Numbers, npt.NDArray[Any]]]
+    ) -> npt.NDArray[Any]:
+        """Return the sums over segments of a column: in 64 bits, or Python's integers
+        where one needs more.
+        """
         is_wide = False
         if sum(int(segment.about.totals[column]) for segment in self.segments) >= SAFE:
             estimates = np.zeros(len(self.names))
@@ -240,15 +293,21 @@ class DatasetTables:
 
     @cached_property
     def last_days(self) -> Numbers:
-        """The last day on which an access or a job read each dataset, as days since 1970; ``NULL`` where none did."""
+        """The last day on which an access or a job read each dataset, as days since
+        1970; ``NULL`` where none did.
+        """
         newest = np.full(len(self.names), NULL, np.int64)
         for segment in self.segments:
-            np.maximum.at(newest, segment.codes[segment.dataset], segment.column("last_day").astype(np.int64))
+            np.maximum.at(
+                newest, segment.codes[segment.dataset], segment.column("last_day").astype(np.int64)
+            )
         return newest
 
 
 def load(segments: Sequence[Segment]) -> DatasetTables:
-    """Return the datasets of some segments. Raises OSError or DataError where a file is gone or damaged."""
+    """Return the datasets of some segments. Raises OSError or DataError where a file is
+    gone or damaged.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -265,8 +324,12 @@ def load(segments: Sequence[Segment]) -> DatasetTables:
         rows, about = read_mapped(segment.folder / SUMS_FILE)
         people, of_people = read_mapped(segment.folder / PEOPLE_FILE)
         lookups = {
-            name: Lookup(segment.file(name), *np.array(about.groups[name], np.uint32).reshape(-1, 2).T)
+            name: Lookup(
+                segment.file(name), *np.array(about.groups[name], np.uint32).reshape(-1, 2).T
+            )
             for name in LOOKUP_FILES
         }
-        tables.append(SegmentDatasets(about, codes, positions, rows, people, of_people.pairs, lookups))
+        tables.append(
+            SegmentDatasets(about, codes, positions, rows, people, of_people.pairs, lookups)
+        )
     return DatasetTables(names, tables)

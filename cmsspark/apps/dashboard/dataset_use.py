@@ -27,9 +27,10 @@ _TEXTS: Final = ("stream", "site_name", "app")
 class DatasetUse:
     """What the pages show of a dataset in a period.
 
-    ``totals``: sums as in ``SUMS``. ``by_day``: (day, stream, sums …); ``by_site``: (site, sums …); ``by_app``: (app,
-    sums …). ``users``: distinct people in each step of the period; ``all_users``: over all of it, None where the days
-    have two pseudonym keys. ``last_access``: over all stored days.
+    ``totals``: sums as in ``SUMS``. ``by_day``: (day, stream, sums …); ``by_site``:
+    (site, sums …); ``by_app``: (app, sums …). ``users``: distinct people in each step
+    of the period; ``all_users``: over all of it, None where the days have two pseudonym
+    keys. ``last_access``: over all stored days.
     """
 
     totals: tuple[int | None, ...]
@@ -56,7 +57,9 @@ def _load_use(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
     if not rows:
         return DatasetUse((None,) * len(SUMS), [], [], [], users, everyone, last)
     table = _together([part for _, part in rows])
-    (streams, of_streams), (sites, of_sites), (apps, of_apps) = (_coded(table[name]) for name in _TEXTS)
+    (streams, of_streams), (sites, of_sites), (apps, of_apps) = (
+        _coded(table[name]) for name in _TEXTS
+    )
     values = [_values(table[name]) for name in SUMS]
     buckets = chosen.buckets()
     starts = np.array([day_number(day) for day in buckets], np.int32)
@@ -64,21 +67,28 @@ def _load_use(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
     ((_, *totals),) = _sums_by(np.zeros(len(at), np.uint8), values)
     count = len(streams)
     by_day = [
-        (buckets[key // count], streams[key % count], *sums) for key, *sums in _sums_by(at * count + of_streams, values)
+        (buckets[key // count], streams[key % count], *sums)
+        for key, *sums in _sums_by(at * count + of_streams, values)
     ]
-    by_site = sorted(((sites[key], *sums) for key, *sums in _sums_by(of_sites, values)), key=_largest)
+    by_site = sorted(
+        ((sites[key], *sums) for key, *sums in _sums_by(of_sites, values)), key=_largest
+    )
     by_app = sorted(((apps[key], *sums) for key, *sums in _sums_by(of_apps, values)), key=_largest)
     return DatasetUse(tuple(totals), sorted(by_day), by_site, by_app, users, everyone, last)
 
 
 def _coded(column: pa.ChunkedArray) -> tuple[list[str], npt.NDArray[Any]]:
-    """Return the names of a column whose chunks have the same dictionary, and the number of each row's name."""
+    """Return the names of a column whose chunks have the same dictionary, and the
+    number of each row's name.
+    """
     combined = column.combine_chunks()
     return combined.dictionary.to_pylist(), combined.indices.to_numpy()
 
 
 def _values(column: pa.ChunkedArray) -> Sums:
-    """Return a column's values, 0 for null, and which are there; Python's numbers where sums pass 64 bits."""
+    """Return a column's values, 0 for null, and which are there; Python's numbers where
+    sums pass 64 bits.
+    """
     import pyarrow.compute as pc
 
     is_there = pc.is_valid(column).to_numpy()
@@ -88,7 +98,9 @@ def _values(column: pa.ChunkedArray) -> Sums:
 
 
 def _sums_by(keys: npt.NDArray[Any], values: Sequence[Sums]) -> list[tuple[Any, ...]]:
-    """(key, sums …) of each key of some rows; None where no row of it has a value. ``keys``: one for each row."""
+    """(key, sums …) of each key of some rows; None where no row of it has a value.
+    ``keys``: one for each row.
+    """
     # Short numbers are sorted in one pass.
     short = keys.astype(np.min_scalar_type(int(keys.max())))
     order = np.argsort(short, kind="stable")
@@ -98,14 +110,18 @@ def _sums_by(keys: npt.NDArray[Any], values: Sequence[Sums]) -> list[tuple[Any, 
     for column, is_there in values:
         sums = np.add.reduceat(column[order], starts).tolist()
         has_any = np.logical_or.reduceat(is_there[order], starts)
-        columns.append([value if any_there else None for value, any_there in zip(sums, has_any, strict=True)])
+        columns.append(
+            [value if any_there else None for value, any_there in zip(sums, has_any, strict=True)]
+        )
     return list(zip(*columns, strict=True))
 
 
 def _rows(
     snapshot: Snapshot, chosen: Selection, name: str, file: str, columns: Sequence[str]
 ) -> list[tuple[int, pa.Table]]:
-    """(number of a segment, its rows of the dataset in the selection's days and stream), of segments that have any."""
+    """(number of a segment, its rows of the dataset in the selection's days and
+    stream), of segments that have any.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -124,27 +140,45 @@ def _rows(
         rows = segment.lookups[file].rows(position, name, columns)
         if stored.days[0] < chosen.first or stored.days[-1] > chosen.last:
             first, last = pa.scalar(chosen.first), pa.scalar(chosen.last)
-            rows = rows.filter(pc.and_(pc.greater_equal(rows["day"], first), pc.less_equal(rows["day"], last)))
+            rows = rows.filter(
+                pc.and_(pc.greater_equal(rows["day"], first), pc.less_equal(rows["day"], last))
+            )
         if streams is not None:
-            rows = rows.filter(pc.is_in(rows["stream"].cast(pa.string()), value_set=pa.array(streams, pa.string())))
+            rows = rows.filter(
+                pc.is_in(
+                    rows["stream"].cast(pa.string()), value_set=pa.array(streams, pa.string())
+                )
+            )
         if rows.num_rows:
             tables.append((number, rows))
     return tables
 
 
 def _together(parts: list[pa.Table]) -> pa.Table:
-    """Rows of several segments, whose sums may be wider in some; each column of texts has one dictionary."""
+    """Rows of several segments, whose sums may be wider in some; each column of texts
+    has one dictionary.
+    """
     import pyarrow as pa
 
-    wide = {name for part in parts for name in SUMS if pa.types.is_decimal(part.schema.field(name).type)}
+    wide = {
+        name
+        for part in parts
+        for name in SUMS
+        if pa.types.is_decimal(part.schema.field(name).type)
+    }
     schema = pa.schema(
-        [pa.field(field.name, pa.decimal128(38, 0) if field.name in wide else field.type) for field in parts[0].schema]
+        [
+            pa.field(field.name, pa.decimal128(38, 0) if field.name in wide else field.type)
+            for field in parts[0].schema
+        ]
     )
     return pa.concat_tables([part.cast(schema) for part in parts]).unify_dictionaries()
 
 
 def last_access(snapshot: Snapshot, name: str) -> date | None:
-    """Return the last stored day on which an access or a job read the dataset; None where it was on none."""
+    """Return the last stored day on which an access or a job read the dataset; None
+    where it was on none.
+    """
     code = snapshot.datasets.positions.get(name)
     day = NULL if code is None else snapshot.datasets.last_days[code]
     return None if day == NULL else to_day(day)
@@ -156,11 +190,18 @@ def last_at_sites(snapshot: Snapshot, name: str) -> dict[str, date]:
     def make() -> dict[str, date]:
         every = Selection(snapshot.days[0], snapshot.days[-1])
         last: dict[str, date] = {}
-        for _, rows in _rows(snapshot, every, name, "detail", ("day", "site_name", "nacc", "job_count")):
+        for _, rows in _rows(
+            snapshot, every, name, "detail", ("day", "site_name", "nacc", "job_count")
+        ):
             # Decimals, which larger sums are, do not compare with integers.
-            nacc, jobs = (pc.fill_null(rows[column].cast("float64", safe=False), 0) for column in ("nacc", "job_count"))
+            nacc, jobs = (
+                pc.fill_null(rows[column].cast("float64", safe=False), 0)
+                for column in ("nacc", "job_count")
+            )
             read = rows.filter(pc.or_(pc.greater(nacc, 0), pc.greater(jobs, 0)))
-            for site, day in zip(read["site_name"].to_pylist(), read["day"].to_pylist(), strict=True):
+            for site, day in zip(
+                read["site_name"].to_pylist(), read["day"].to_pylist(), strict=True
+            ):
                 last[site] = max(day, last.get(site, day))
         return last
 
@@ -169,25 +210,33 @@ def last_at_sites(snapshot: Snapshot, name: str) -> dict[str, date]:
     return snapshot.cached(("last_at_sites", name), make)
 
 
-def _users(snapshot: Snapshot, chosen: Selection, name: str) -> tuple[list[int | None], int | None]:
+def _users(
+    snapshot: Snapshot, chosen: Selection, name: str
+) -> tuple[list[int | None], int | None]:
     """Return the distinct users of each step of the period, and of all of it."""
     buckets = chosen.buckets()
     starts = np.array([day_number(day) for day in buckets], np.int32)
     # A person in a step is one number.
     cells = [np.zeros(0, np.int64)]
-    for number, rows in _rows(snapshot, chosen, name, "dataset_users", ("day", "stream", "user_id")):
+    for number, rows in _rows(
+        snapshot, chosen, name, "dataset_users", ("day", "stream", "user_id")
+    ):
         ids = snapshot.user_tables["tier_users"][number].global_ids[rows["user_id"].to_numpy()]
         at = np.searchsorted(starts, rows["day"].cast("int32").to_numpy(), side="right") - 1
         cells.append(np.unique(at.astype(np.int64) * snapshot.pseudonyms + ids))
     both = np.unique(np.concatenate(cells))
     per_step = np.bincount(both // max(1, snapshot.pseudonyms), minlength=len(buckets))
     is_mixed = mixed_steps(snapshot, chosen, buckets)
-    counts = [None if mixed else int(count) for mixed, count in zip(is_mixed, per_step, strict=True)]
+    counts = [
+        None if mixed else int(count) for mixed, count in zip(is_mixed, per_step, strict=True)
+    ]
     has_two_keys = len(snapshot.find_keys(chosen.first, chosen.last)) > 1
     return counts, None if has_two_keys else len(np.unique(both % max(1, snapshot.pseudonyms)))
 
 
-def series_by_stream(snapshot: Snapshot, result: DatasetUse, chosen: Selection, measure: str) -> Series:
+def series_by_stream(
+    snapshot: Snapshot, result: DatasetUse, chosen: Selection, measure: str
+) -> Series:
     """Return a measure over time by stream."""
     buckets = chosen.buckets()
     position = {day: number for number, day in enumerate(buckets)}

@@ -1,4 +1,6 @@
-"""The partials of a day as numbers: a code for each name, whole numbers for counts, bytes and milliseconds."""
+"""The partials of a day as numbers: a code for each name, whole numbers for counts,
+bytes and milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ _NAMED: Final = ("stream", "dataset_name", "site_name", "app", "user")
 _STORED: Final = (*_NAMED, "nacc", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
 #: Stored column → the columns that are parts of its names.
 DERIVATIONS: Final = {"dataset_name": ("data_tier", "campaign"), "site_name": ("site_tier",)}
-#: Columns of some rows by name. Keys are numbers of names. Additive columns are 0 where they are null; bit N of ``has``
-#: says whether the row has a value of ``SUMS[N]``. Values beyond 64 bits are Python's integers.
+#: Columns of some rows by name. Keys are numbers of names. Additive columns are 0 where
+#: they are null; bit N of ``has`` says whether the row has a value of ``SUMS[N]``.
+#: Values beyond 64 bits are Python's integers.
 Rows = dict[str, npt.NDArray[Any]]
 
 
@@ -34,8 +37,12 @@ class Names:
     """The numbers of all names of a segment, in the order of their arrival."""
 
     def __init__(self) -> None:
-        self._codes: dict[str, dict[str, int]] = {name: {} for name in (*_NAMED, "site_tier", "data_tier", "campaign")}
-        self._derived_codes: dict[str, list[int]] = {name: [] for names in DERIVATIONS.values() for name in names}
+        self._codes: dict[str, dict[str, int]] = {
+            name: {} for name in (*_NAMED, "site_tier", "data_tier", "campaign")
+        }
+        self._derived_codes: dict[str, list[int]] = {
+            name: [] for names in DERIVATIONS.values() for name in names
+        }
         self._orders: dict[str, tuple[Codes, Codes]] = {}
 
     def codes(self, column: str, texts: Sequence[str]) -> Codes:
@@ -46,7 +53,9 @@ class Names:
         for name in DERIVATIONS.get(column, ()):
             numbers_of = self._codes[name]
             parts = [derive_part(name, text) for text in new]
-            self._derived_codes[name] += [numbers_of.setdefault(part, len(numbers_of)) for part in parts]
+            self._derived_codes[name] += [
+                numbers_of.setdefault(part, len(numbers_of)) for part in parts
+            ]
         return np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
 
     def derived_codes(self, column: str) -> Codes:
@@ -58,7 +67,9 @@ class Names:
         return list(self._codes[column])
 
     def order(self, column: str) -> tuple[Codes, Codes]:
-        """Return the numbers of a column in the order of their names, and for each number its place in this order."""
+        """Return the numbers of a column in the order of their names, and for each
+        number its place in this order.
+        """
         order, positions = self._orders.get(column, (np.zeros(0, np.int32),) * 2)
         if len(order) != len(self._codes[column]):
             texts = self.texts(column)
@@ -73,7 +84,8 @@ class Names:
 class DayRows:
     """The partials of a day.
 
-    ``day``: days since 1970; ``keys``: the ids of its pseudonym keys. Rows without a user have the number -1.
+    ``day``: days since 1970; ``keys``: the ids of its pseudonym keys. Rows without a
+    user have the number -1.
     """
 
     day: int
@@ -108,8 +120,12 @@ def read_day(entry: StoredInterval, names: Names) -> DayRows:
 
 
 def _sums(rows: pa.Table, is_job: npt.NDArray[np.bool_]) -> Rows:
-    """Return counts of accesses, and those of jobs in columns of their own; each null in rows of the other kind."""
-    nacc, remote, read = (_whole_numbers(rows[name]) for name in ("nacc", "remote_nacc", "read_bytes"))
+    """Return counts of accesses, and those of jobs in columns of their own; each null
+    in rows of the other kind.
+    """
+    nacc, remote, read = (
+        _whole_numbers(rows[name]) for name in ("nacc", "remote_nacc", "read_bytes")
+    )
     cpu, wc = (_whole_numbers(_milliseconds(rows[name])) for name in ("cpu_time", "wc_time"))
     columns = {
         "nacc": _where(nacc, ~is_job),
@@ -138,7 +154,9 @@ def _where(
 
 
 def _milliseconds(seconds: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return seconds of stored cells as whole milliseconds, which they are (``docs/counting.md``, rule 11)."""
+    """Return seconds of stored cells as whole milliseconds, which they are
+    (``docs/counting.md``, rule 11).
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -146,7 +164,9 @@ def _milliseconds(seconds: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _stored_rows(entry: StoredInterval) -> pa.Table:
-    """Return the partials of a day with texts as dictionaries, each column one chunk. Raises DataError (65)."""
+    """Return the partials of a day with texts as dictionaries, each column one chunk.
+    Raises DataError (65).
+    """
     import pyarrow as pa
 
     if entry.fault is not None:
@@ -158,6 +178,8 @@ def _stored_rows(entry: StoredInterval) -> pa.Table:
         parts = [part_rows(files, part, schema, _STORED) for part in entry.parts]
     plain = schema.arrow()
     texts = pa.dictionary(pa.int32(), pa.string())
-    coded = pa.schema([(name, texts if name in _NAMED else plain.field(name).type) for name in _STORED])
+    coded = pa.schema(
+        [(name, texts if name in _NAMED else plain.field(name).type) for name in _STORED]
+    )
     tables = [part.cast(coded) for part in parts] or [coded.empty_table()]
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()

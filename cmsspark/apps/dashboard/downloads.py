@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", Chart, Table | HeatMap)
 FORMATS: Final = {
-    "csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet", "svg": "image/svg+xml"
-}  # fmt: skip
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+    "svg": "image/svg+xml",
+}
 #: Spreadsheets take a text that begins so for a formula.
 _FORMULA: Final = re.compile(r"^\s*[=+\-@\t\r]")
 
@@ -37,7 +39,9 @@ def answer(content: Content, name: str, fmt: str, stem: str = "cmsspark") -> Res
         body: str | bytes = svg(_named(charts, name, "chart"), content.about)
     else:
         items = [item.table if isinstance(item, Chart) else item for item in content.items()]
-        rows = load_rows(_named([item for item in items if isinstance(item, Table | HeatMap)], name, "table"))
+        rows = load_rows(
+            _named([item for item in items if isinstance(item, Table | HeatMap)], name, "table")
+        )
         body = as_csv(rows) if fmt == "csv" else as_parquet(rows)
     headers = {"Content-Disposition": f'attachment; filename="{stem}-{name}.{fmt}"'}
     return Response(body, headers=headers, content_type=FORMATS[fmt])
@@ -47,7 +51,9 @@ def _named(items: Sequence[T], name: str, kind: str) -> T:
     """Return the item of that name. Raises InputMissing (66) where the page has none."""
     by_name = {item.name: item for item in items}
     if name not in by_name:
-        raise InputMissing(f"there is no such {kind} on this page", found=", ".join(by_name) or "none")
+        raise InputMissing(
+            f"there is no such {kind} on this page", found=", ".join(by_name) or "none"
+        )
     return by_name[name]
 
 
@@ -60,7 +66,11 @@ def load_rows(table: Table | HeatMap) -> pa.Table:
     if isinstance(table, HeatMap):
         keys = list(table.values)
         return pa.table(
-            {"row": [k[0] for k in keys], "column": [k[1] for k in keys], "value": [table.values[k] for k in keys]}
+            {
+                "row": [k[0] for k in keys],
+                "column": [k[1] for k in keys],
+                "value": [table.values[k] for k in keys],
+            }
         )
     return to_arrow(table)
 
@@ -83,7 +93,9 @@ def to_arrow(table: Table) -> pa.Table:
     for number, column in enumerate(table.columns):
         values = [_value(row[number]) for row in table.rows]
         kind = kinds.get(column.kind, pa.int64())
-        if kind == pa.int64() and any(isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 for value in values):
+        if kind == pa.int64() and any(
+            isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 for value in values
+        ):
             kind = pa.decimal128(38, 0)
         columns.append(pa.array(values, kind))
     return pa.table(columns, names=[column.name for column in table.columns])
@@ -95,7 +107,9 @@ def _value(value: Any) -> Any:
 
 
 def as_csv(rows: pa.Table) -> bytes:
-    """CSV in UTF-8 with a line of names; texts that a spreadsheet would take for a formula begin with an apostrophe."""
+    """CSV in UTF-8 with a line of names; texts that a spreadsheet would take for a
+    formula begin with an apostrophe.
+    """
     import pyarrow as pa
     from pyarrow import csv
 
@@ -114,7 +128,9 @@ def as_csv(rows: pa.Table) -> bytes:
 
 
 def as_parquet(rows: pa.Table) -> bytes:
-    """Parquet, packed with zstd. A column of a type that Parquet has not, such as an interval, is written as text."""
+    """Parquet, packed with zstd. A column of a type that Parquet has not, such as an
+    interval, is written as text.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -129,19 +145,28 @@ def as_parquet(rows: pa.Table) -> bytes:
 
 
 def _is_written_as_it_is(kind: Any) -> bool:
-    """Return whether Arrow's CSV writer writes a type as readers expect, also days beyond Python's."""
+    """Return whether Arrow's CSV writer writes a type as readers expect, also days
+    beyond Python's.
+    """
     import pyarrow as pa
 
     types = pa.types
     return bool(
-        types.is_null(kind) or types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
-        or types.is_decimal(kind) or types.is_string(kind) or (types.is_temporal(kind) and not types.is_interval(kind))
-    )  # fmt: skip
+        types.is_null(kind)
+        or types.is_boolean(kind)
+        or types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_decimal(kind)
+        or types.is_string(kind)
+        or (types.is_temporal(kind) and not types.is_interval(kind))
+    )
 
 
 def _as_texts(rows: pa.Table, number: int) -> pa.Table:
     """Return the table with one column as text."""
     import pyarrow as pa
 
-    values = [None if value is None else to_text(value) for value in to_values(rows.column(number))]
+    values = [
+        None if value is None else to_text(value) for value in to_values(rows.column(number))
+    ]
     return rows.set_column(number, rows.column_names[number], pa.array(values, pa.string()))

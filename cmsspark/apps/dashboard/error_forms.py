@@ -1,4 +1,6 @@
-"""An error of a page above the page's form, which keeps what was chosen: so it can be corrected where it was made."""
+"""An error of a page above the page's form, which keeps what was chosen: so it can be
+corrected where it was made.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from cmsspark.apps.dashboard.widgets import Content, Control, Note
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.text.readable import readable
 
-#: Field of a form → the parameter that it takes where it has none of its own: an unknown name is searched.
+#: Field of a form → the parameter that it takes where it has none of its own: an
+#: unknown name is searched.
 _INSTEAD: Final = {"q": "name"}
 
 
@@ -28,7 +31,9 @@ def facts(error: CmssparkError) -> dict[str, str]:
 
 
 def make_content(page: Content, error: CmssparkError, chosen: MultiDict[str, str]) -> Content:
-    """Return a page with the error and the form of ``page``, filled with the parameters of the address."""
+    """Return a page with the error and the form of ``page``, filled with the parameters
+    of the address.
+    """
     notes = [Note(f"{label}: {value}") for label, value in facts(error).items()]
     controls = [_filled(control, chosen) for control in page.controls]
     return Content(title(error), [], "", controls, notes, page.button)

@@ -7,12 +7,16 @@ from typing import Any, Final, Literal
 from cmsspark.base.clock import to_second
 from cmsspark.base.text.readable import readable
 
-#: How a value is shown. ``ms`` are milliseconds of CPU or wall-clock time, ``instant`` UTC ms since 1970, ``change`` a
-#: difference in percent, ``dataset`` a name that may be shortened in the middle, ``insert`` a word for a query.
-Kind = Literal["text", "dataset", "insert", "count", "bytes", "ms", "share", "change", "day", "instant", "yes"]
+#: How a value is shown. ``ms`` are milliseconds of CPU or wall-clock time, ``instant``
+#: UTC ms since 1970, ``change`` a difference in percent, ``dataset`` a name that may be
+#: shortened in the middle, ``insert`` a word for a query.
+Kind = Literal[
+    "text", "dataset", "insert", "count", "bytes", "ms", "share", "change", "day", "instant", "yes"
+]
 NOTHING: Final = "–"
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
-#: Characters of the end of a long name that are always shown, and of names that are never shortened.
+#: Characters of the end of a long name that are always shown, and of names that are
+#: never shortened.
 _TAIL, _SHORT = 22, 30
 
 
@@ -30,7 +34,7 @@ def si(value: float | None, unit: str = "") -> str:
     while abs(number) >= 999.5 and power < len(_PREFIXES) - 1:
         number /= 1000
         power += 1
-    if power == 0:
+    if power == 0:  # noqa: SIM108
         text = f"{value:,}" if isinstance(value, int) else f"{number:,.3g}"
     else:
         text = f"{number:#.3g}".removesuffix(".")
@@ -81,5 +85,7 @@ def exact(value: Any, kind: Kind) -> str:
 
 
 def halves(name: str) -> tuple[str, str]:
-    """Split a long name: its first part may be shortened on the page; its end, with version and tier, is kept."""
+    """Split a long name: its first part may be shortened on the page; its end, with
+    version and tier, is kept.
+    """
     return (name, "") if len(name) <= _SHORT else (name[:-_TAIL], name[-_TAIL:])

@@ -1,4 +1,6 @@
-"""What a page gets: the parameters of the address, the rollups, the store, and how to link to other pages."""
+"""What a page gets: the parameters of the address, the rollups, the store, and how to
+link to other pages.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,24 @@ from cmsspark.base.periods import spans
 from cmsspark.store.query.database import Database
 
 T = TypeVar("T")
-#: Parameters that other pages leave in an address. A page that does not use them shows the same numbers.
+#: Parameters that other pages leave in an address. A page that does not use them shows
+#: the same numbers.
 _WITHOUT_HARM: Final = frozenset(
-    ("from", "to", "step", "measure", "q", "name", "site", "weeks", "kind", "download", "format", "sort", "page")
+    (
+        "from",
+        "to",
+        "step",
+        "measure",
+        "q",
+        "name",
+        "site",
+        "weeks",
+        "kind",
+        "download",
+        "format",
+        "sort",
+        "page",
+    )
 )
 
 
@@ -33,8 +50,8 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9.+-]+")
 
 
 class Parameters(dict[str, Any]):
-    """The parameters of an address: a text, or a tuple of texts of a filter. :attr:`unread`: those that have a value
-    and were never read by ``get``.
+    """The parameters of an address: a text, or a tuple of texts of a filter.
+    :attr:`unread`: those that have a value and were never read by ``get``.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -55,8 +72,9 @@ class Parameters(dict[str, Any]):
 class PageDefinition:
     """A page: its title in the navigation, a sentence, and ``view``, which makes its content.
 
-    ``needs_use``: it shows nothing without a stored day of accesses. ``is_quick``: a few such pages are made at a time
-    and the others wait, as they all need the same processors.
+    ``needs_use``: it shows nothing without a stored day of accesses. ``is_quick``: a
+    few such pages are made at a time and the others wait, as they all need the same
+    processors.
     """
 
     title: str
@@ -68,8 +86,9 @@ class PageDefinition:
 
 @dataclass(frozen=True)
 class PageRequest:
-    """One request for a page; one that reads no rollups needs not wait for them. ``prefix``: what stands before all
-    paths; ``state_dir``: of the run history. ``skipped``: (day, job) → why the daily run leaves it out.
+    """One request for a page; one that reads no rollups needs not wait for them.
+    ``prefix``: what stands before all paths; ``state_dir``: of the run history.
+    ``skipped``: (day, job) → why the daily run leaves it out.
     """
 
     name: str
@@ -91,7 +110,9 @@ class PageRequest:
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """The rollups, the same for the whole request. Raises NotReady (75) while the first ones are being built."""
+        """The rollups, the same for the whole request. Raises NotReady (75) while the
+        first ones are being built.
+        """
         return self.take_snapshot()
 
     @cached_property
@@ -102,7 +123,9 @@ class PageRequest:
     def link(self, page: str, /, **parameters: Any) -> str:
         """Return the address of a page. Parameters that are None or empty are left out."""
         query = {name: value for name, value in parameters.items() if value not in (None, "", ())}
-        return f"{self.prefix}/{quote(page)}" + (f"?{urlencode(query, doseq=True)}" if query else "")
+        return f"{self.prefix}/{quote(page)}" + (
+            f"?{urlencode(query, doseq=True)}" if query else ""
+        )
 
     def values(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         """Return the first column of a query over the store."""
@@ -116,7 +139,10 @@ class PageRequest:
     @property
     def file_stem(self) -> str:
         """What the names of its downloads begin with: the page, what it is about, and the period."""
-        words = [self.name, *(str(self.parameters.get(key) or "") for key in ("name", "site", "day"))]
+        words = [
+            self.name,
+            *(str(self.parameters.get(key) or "") for key in ("name", "site", "day")),
+        ]
         used: Selection | None = self.__dict__.get("chosen")
         ends = [used.first.isoformat(), used.last.isoformat()] if used is not None else []
         text = "-".join(word for word in ("cmsspark", *words, *ends) if word)
@@ -137,12 +163,18 @@ class PageRequest:
 
     @cached_property
     def _period(self) -> str:
-        """The period, steps and streams of this page as a part of an address: tables have thousands of links."""
-        address = self.link("", **{key: self.parameters.get(key) for key in ("from", "to", "step", "stream")})
+        """The period, steps and streams of this page as a part of an address: tables
+        have thousands of links.
+        """
+        address = self.link(
+            "", **{key: self.parameters.get(key) for key in ("from", "to", "step", "stream")}
+        )
         return address.partition("?")[2]
 
     def other_parameters(self, *names: str) -> list[tuple[str, str]]:
-        """Return the parameters of the address without some, and without the page of a table, for a form of its own."""
+        """Return the parameters of the address without some, and without the page of a
+        table, for a form of its own.
+        """
         return [
             (name, text)
             for name, value in self.parameters.items()
@@ -151,11 +183,15 @@ class PageRequest:
         ]
 
     def sorted_by(self, table: Table, column: Column) -> str:
-        """Return the address that sorts by a column: numbers from the largest, a second time the other way."""
+        """Return the address that sorts by a column: numbers from the largest, a second
+        time the other way.
+        """
         is_down = not is_text(column)
         if table.order.column == column.name:
             is_down = not table.order.is_descending
-        return self.link_here(sort=f"{table.name}.{'-' if is_down else ''}{column.name}", page=None)
+        return self.link_here(
+            sort=f"{table.name}.{'-' if is_down else ''}{column.name}", page=None
+        )
 
     def link_here(self, **changes: Any) -> str:
         """Return the address of this page with some parameters changed."""
@@ -170,7 +206,14 @@ class PageRequest:
             (self.link_here(**unset, **{"from": first, "to": last}), label)
             for label, first, last in selection.presets(days)
         ]
-        current = next((label for label, *ends in selection.presets(days) if ends == [chosen.first, chosen.last]), "")
+        current = next(
+            (
+                label
+                for label, *ends in selection.presets(days)
+                if ends == [chosen.first, chosen.last]
+            ),
+            "",
+        )
         controls = [
             Control("presets", "Usual periods", current, presets, "links"),
             Control("from", "From", chosen.first.isoformat(), kind="date", limits=limits),
@@ -181,7 +224,9 @@ class PageRequest:
             controls.append(Control("step", "In steps of", chosen.step, steps))
         return controls
 
-    def filter_controls(self, chosen: Selection, names: Sequence[str] = tuple(FILTERS)) -> list[Control]:
+    def filter_controls(
+        self, chosen: Selection, names: Sequence[str] = tuple(FILTERS)
+    ) -> list[Control]:
         """Return the form's fields for the filters, each of which takes several values."""
         controls = []
         for name in names:
@@ -196,37 +241,63 @@ class PageRequest:
         return controls
 
     def unread_notes(self, content: Content) -> list[Note]:
-        """Return a note on parameters that the page does not use, such as a filter that its form lacks."""
+        """Return a note on parameters that the page does not use, such as a filter that
+        its form lacks.
+        """
         fields = {control.name for control in content.controls}
         unread = set(self.parameters.unread) if isinstance(self.parameters, Parameters) else set()
         # Every page with a period reads all filters, and some use only a few of them.
-        unread |= {name for name in FILTERS if fields and self.parameters.get(name) and name not in fields}
+        unread |= {
+            name for name in FILTERS if fields and self.parameters.get(name) and name not in fields
+        }
         names = [name for name in self.parameters if name in unread - _WITHOUT_HARM]
         # Without sections nothing is stored yet that could be chosen from.
         if not names or not content.sections:
             return []
         text = ", ".join(shown(name[:40]) for name in names[:8]) + (" …" if len(names) > 8 else "")
-        return [Note(f"This page has no such choice, and the address is shown without it: {text}", "warn")]
+        return [
+            Note(
+                f"This page has no such choice, and the address is shown without it: {text}",
+                "warn",
+            )
+        ]
 
     def use_notes(self, chosen: Selection) -> list[Note]:
-        """Return notes on a selection: days that are missing, partial or damaged, and filters without any access."""
+        """Return notes on a selection: days that are missing, partial or damaged, and
+        filters without any access.
+        """
         stored = set(self.snapshot.days)
         state = self.snapshot.state
-        days = [date.fromordinal(n) for n in range(chosen.first.toordinal(), chosen.last.toordinal() + 1)]
+        days = [
+            date.fromordinal(n)
+            for n in range(chosen.first.toordinal(), chosen.last.toordinal() + 1)
+        ]
         pending = [day for day in days if day in state.pending]
-        missing = [day for day in days if day not in stored and day not in state.faults and day not in state.pending]
+        missing = [
+            day
+            for day in days
+            if day not in stored and day not in state.faults and day not in state.pending
+        ]
         notes = []
         if pending:
             text = f"{len(pending):,} of {len(days):,} days are not in these numbers yet: {spans(pending)}."
             notes.append(Note(f"{text} They are being summed up.", "warn"))
         if missing:
             text = f"{len(missing):,} of {len(days):,} days are not stored: {spans(missing)}."
-            notes.append(Note(f"{text} To count them: cmsspark daily --from {missing[0]} --to {missing[-1]}", "warn"))
+            notes.append(
+                Note(
+                    f"{text} To count them: cmsspark daily --from {missing[0]} --to {missing[-1]}",
+                    "warn",
+                )
+            )
         by_reason: dict[str, list[date]] = {}
         for day, reason in state.partial.items():
             if chosen.first <= day <= chosen.last:
                 by_reason.setdefault(reason, []).append(day)
-        notes += [Note(f"Partial ({reason}): {spans(days)}.", "warn") for reason, days in by_reason.items()]
+        notes += [
+            Note(f"Partial ({reason}): {spans(days)}.", "warn")
+            for reason, days in by_reason.items()
+        ]
         for day, fault in state.faults.items():
             if chosen.first <= day <= chosen.last:
                 notes.append(Note(f"{day} is left out: {shown(fault)}", "bad"))
@@ -238,7 +309,9 @@ class PageRequest:
 
 
 def optional(notes: list[Note], subject: str, make: Callable[[], T]) -> T | None:
-    """Return a part of a page; where what it is made from cannot be read, None, and a note says so."""
+    """Return a part of a page; where what it is made from cannot be read, None, and a
+    note says so.
+    """
     try:
         return make()
     except CmssparkError as error:

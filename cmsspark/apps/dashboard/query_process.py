@@ -1,7 +1,9 @@
-"""People's queries in processes of their own, each with a memory limit; one that does not end in time is killed.
+"""People's queries in processes of their own, each with a memory limit; one that does
+not end in time is killed.
 
-DuckDB cannot interrupt every function (``levenshtein`` of long texts), and a text of gigabytes is not in its own
-memory limit. Both would stop all pages in the server's process.
+DuckDB cannot interrupt every function (``levenshtein`` of long texts), and a text of
+gigabytes is not in its own memory limit. Both would stop all pages in the server's
+process.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class Query:
 
 
 class QueryPool:
-    """Runs people's queries over the store ``fout``. Its processes start when they are first needed."""
+    """Runs people's queries over the store ``fout``. Its processes start when they are
+    first needed.
+    """
 
     def __init__(self, fout: str) -> None:
         self._start = partial(Child, _serve, fout)
@@ -60,8 +64,9 @@ class QueryPool:
     def run(self, query: Query, is_gone: Callable[[], bool] = lambda: False) -> QueryResult:
         """Return the rows of a query. ``is_gone`` says whether nobody waits for them any more.
 
-        Raises NotReady (75) where too many other queries run, the time is over or the process ends unexpectedly,
-        UsageError (2) where the query needs more memory than it may use, and the errors of :meth:`Database.query`.
+        Raises NotReady (75) where too many other queries run, the time is over or the
+        process ends unexpectedly, UsageError (2) where the query needs more memory than
+        it may use, and the errors of :meth:`Database.query`.
         """
         if not self._waiting.acquire(blocking=False):
             raise _busy()
@@ -107,7 +112,9 @@ class QueryPool:
 
 def _busy() -> NotReady:
     return NotReady(
-        "other queries are running", found=f"{AT_ONCE} at once, {WAITING} wait", next_step="run it again later"
+        "other queries are running",
+        found=f"{AT_ONCE} at once, {WAITING} wait",
+        next_step="run it again later",
     )
 
 
@@ -120,7 +127,9 @@ def _ask(child: Child, query: Query, is_gone: Callable[[], bool]) -> QueryResult
     try:
         child.receive(is_gone=is_gone)
         child.pipe.send(query)
-        is_truncated, seconds, content = child.receive(time.monotonic() + query.max_seconds + _GRACE_S, is_gone)
+        is_truncated, seconds, content = child.receive(
+            time.monotonic() + query.max_seconds + _GRACE_S, is_gone
+        )
         return QueryResult(_to_table(content), is_truncated, seconds)
     except TimeoutError:
         child.kill()
@@ -130,7 +139,9 @@ def _ask(child: Child, query: Query, is_gone: Callable[[], bool]) -> QueryResult
         ) from None
     except (EOFError, BrokenPipeError, ConnectionResetError):
         if child.is_killed:
-            raise NotReady("the dashboard ends", next_step="run the query again when it is back") from None
+            raise NotReady(
+                "the dashboard ends", next_step="run the query again when it is back"
+            ) from None
         code = child.exit_code
         if code == 0:
             raise _IdleEnded from None
@@ -139,12 +150,20 @@ def _ask(child: Child, query: Query, is_gone: Callable[[], bool]) -> QueryResult
 
 
 def _ended(code: int | None) -> CmssparkError:
-    """Return the error for a process that ended without an answer. The system kills one where memory is short."""
+    """Return the error for a process that ended without an answer. The system kills one
+    where memory is short.
+    """
     less = "ask for fewer rows or columns, or shorter texts"
     if code in (-signal.SIGKILL, NO_MEMORY):
         lack = "it lacked memory" if code == NO_MEMORY else "its process was killed (SIGKILL)"
-        return UsageError("the query needs more memory than it may use", found=lack, next_step=less)
-    how = f"by signal {-code} ({signal.strsignal(-code)})" if code is not None and code < 0 else f"with code {code}"
+        return UsageError(
+            "the query needs more memory than it may use", found=lack, next_step=less
+        )
+    how = (
+        f"by signal {-code} ({signal.strsignal(-code)})"
+        if code is not None and code < 0
+        else f"with code {code}"
+    )
     return NotReady(
         "the process of the query ended unexpectedly",
         found=f"it ended {how}",
@@ -175,11 +194,13 @@ def _open(fout: str) -> Database:
 
 
 def limit_memory(more: int) -> None:
-    """Let this process take at most ``more`` bytes of data beyond those that it has now, until it ends: DuckDB's own
-    limit leaves out long texts, such as ``repeat('a', 2000000000)``.
+    """Let this process take at most ``more`` bytes of data beyond those that it has
+    now, until it ends: DuckDB's own limit leaves out long texts, such as ``repeat('a',
+    2000000000)``.
 
-    An allocation beyond them fails. A lower limit that is set already stays. The limit is relative, because allocators
-    reserve gigabytes that they never use. Without effect where there is no ``/proc``.
+    An allocation beyond them fails. A lower limit that is set already stays. The limit
+    is relative, because allocators reserve gigabytes that they never use. Without
+    effect where there is no ``/proc``.
     """
     if not _STATM.is_file():
         return
@@ -191,7 +212,10 @@ def limit_memory(more: int) -> None:
 
 def _answer(database: Database, query: Query) -> tuple[bool, float, bytes]:
     result = database.query(
-        query.sql, max_rows=query.max_rows, max_bytes=query.max_bytes, max_seconds=query.max_seconds
+        query.sql,
+        max_rows=query.max_rows,
+        max_bytes=query.max_bytes,
+        max_seconds=query.max_seconds,
     )
     return result.is_truncated, result.seconds, _to_bytes(result.table)
 

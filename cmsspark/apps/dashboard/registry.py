@@ -1,7 +1,9 @@
-"""The pages by the last part of their address, in the order of the navigation. It names modules and imports none.
+"""The pages by the last part of their address, in the order of the navigation. It names
+modules and imports none.
 
-A page is one module with ``PAGE``, an object with ``title``, ``about``, ``needs_use`` and ``view(request)``, which
-returns a ``Content`` (:mod:`cmsspark.apps.dashboard.widgets`).
+A page is one module with ``PAGE``, an object with ``title``, ``about``, ``needs_use``
+and ``view(request)``, which returns a ``Content``
+(:mod:`cmsspark.apps.dashboard.widgets`).
 """
 
 from __future__ import annotations

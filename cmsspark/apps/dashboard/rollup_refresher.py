@@ -1,4 +1,6 @@
-"""Keeps the rollups up to date with the store: looks at it every few seconds, builds what is new, swaps snapshots."""
+"""Keeps the rollups up to date with the store: looks at it every few seconds, builds
+what is new, swaps snapshots.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,18 @@ from cmsspark.base.memory import trim
 from cmsspark.base.periods import spans
 from cmsspark.store.query.database import Database
 
-#: Seconds for the thread to end, and between two loads of what is finished while the rest is built, at least.
+#: Seconds for the thread to end, and between two loads of what is finished while the
+#: rest is built, at least.
 _END_S, _LOAD_EVERY_S = 1.0, 5.0
 
 
 @dataclass(frozen=True)
 class Freshness:
-    """Whether the pages hold what the store holds. ``looked_ms``: when the store was looked at last, UTC ms.
+    """Whether the pages hold what the store holds. ``looked_ms``: when the store was
+    looked at last, UTC ms.
 
-    ``behind``: a sentence where they do not. ``progress``: what is being built. ``is_building``: whether the pages will
-    have more in some seconds.
+    ``behind``: a sentence where they do not. ``progress``: what is being built.
+    ``is_building``: whether the pages will have more in some seconds.
     """
 
     looked_ms: int
@@ -50,9 +54,13 @@ class RollupRefresher:
         log: Callable[[str], None] = lambda text: None,
         builder: RollupProcess | None = None,
     ) -> None:
-        """``builder``: builds segments in a process of its own; without one they are built in this process."""
+        """``builder``: builds segments in a process of its own; without one they are
+        built in this process.
+        """
         self._builder = builder
-        self._rollups = Rollups(database, cache, self._progress, build=builder or segment_build.build)
+        self._rollups = Rollups(
+            database, cache, self._progress, build=builder or segment_build.build
+        )
         self._log = log
         self._every_s = every_s
         self._snapshot: Snapshot | None = None
@@ -108,11 +116,15 @@ class RollupRefresher:
         """Check all files of the rollups, as one could not be read, and build damaged ones again."""
         self._rollups.forget()
         self._snapshot = None
-        self._freshness = Freshness(clock.now_ms(), progress="files of the rollups are damaged or gone")
+        self._freshness = Freshness(
+            clock.now_ms(), progress="files of the rollups are damaged or gone"
+        )
         self._wake.set()
 
     def check_files(self) -> None:
-        """Check all files, as a page got too little memory to read one, and build only damaged ones."""
+        """Check all files, as a page got too little memory to read one, and build only
+        damaged ones.
+        """
         self._is_in_doubt = True
         self._wake.set()
 
@@ -126,15 +138,24 @@ class RollupRefresher:
         current = self._snapshot
         runs = {day: entry.run for day, entry in stored.items()}
         if current is not None:
-            summed = {**current.state.runs, **{day: runs.get(day, "") for day in current.state.faults}}
+            summed = {
+                **current.state.runs,
+                **{day: runs.get(day, "") for day in current.state.faults},
+            }
             readable = (entry for entry in stored.values() if entry.fault is None)
-            partial = {entry.first_day: entry.partial_reason for entry in readable if entry.partial_reason}
+            partial = {
+                entry.first_day: entry.partial_reason for entry in readable if entry.partial_reason
+            }
             if summed == runs and partial == dict(current.state.partial):
                 self._freshness = Freshness(clock.now_ms())
                 return
-            changed = [day for day in runs.keys() | summed.keys() if runs.get(day) != summed.get(day)]
+            changed = [
+                day for day in runs.keys() | summed.keys() if runs.get(day) != summed.get(day)
+            ]
             text = (
-                f"newer results of {spans(changed)} are being added" if changed else "reasons of partial days changed"
+                f"newer results of {spans(changed)} are being added"
+                if changed
+                else "reasons of partial days changed"
             )
             self._freshness = Freshness(clock.now_ms(), behind=text, is_building=True)
         building = _Building()
@@ -148,7 +169,9 @@ class RollupRefresher:
         trim()
 
     def _offer(self, state: RollupState, building: _Building) -> None:
-        """Say how far building is. Show what is finished, where no complete snapshot is there meanwhile."""
+        """Say how far building is. Show what is finished, where no complete snapshot is
+        there meanwhile.
+        """
         if self._is_over.is_set():
             raise NotReady("the dashboard ends")
         progress = building.text(len(state.runs), len(state.pending))
@@ -159,7 +182,9 @@ class RollupRefresher:
                 # So seldom that building goes on.
                 now = time.monotonic()
                 self._next_load = now + max(_LOAD_EVERY_S, 5 * (now - began))
-            self._freshness = Freshness(clock.now_ms(), progress if self._snapshot else "", progress, is_building=True)
+            self._freshness = Freshness(
+                clock.now_ms(), progress if self._snapshot else "", progress, is_building=True
+            )
 
     def _load(self, state: RollupState) -> None:
         import duckdb
@@ -182,9 +207,15 @@ class RollupRefresher:
                 if self._is_over.is_set():
                     return
                 ours = as_ours(error)
-                text = " ".join((ours.text() if ours else f"{type(error).__name__}: {error}"[:200]).split())
-                self._freshness = Freshness(clock.now_ms(), behind=f"the newest results could not be added: {text}")
-                self._log(f"the rollups could not be refreshed{'' if ours else ', a bug in cmsspark'}: {text}")
+                text = " ".join(
+                    (ours.text() if ours else f"{type(error).__name__}: {error}"[:200]).split()
+                )
+                self._freshness = Freshness(
+                    clock.now_ms(), behind=f"the newest results could not be added: {text}"
+                )
+                self._log(
+                    f"the rollups could not be refreshed{'' if ours else ', a bug in cmsspark'}: {text}"
+                )
             self._wake.wait(self._every_s)
             self._wake.clear()
 

@@ -1,8 +1,10 @@
-"""The rollups of a store: which segments there should be, building those that are missing, removing old ones.
+"""The rollups of a store: which segments there should be, building those that are
+missing, removing old ones.
 
-A month that is over is one segment; each day of the newest month is a segment of its own, so a new day builds only
-itself. The name of a segment's folder has a digest of its days and their runs: a day that was run again is another
-segment, and one that is damaged or of another version is built anew.
+A month that is over is one segment; each day of the newest month is a segment of its
+own, so a new day builds only itself. The name of a segment's folder has a digest of its
+days and their runs: a day that was run again is another segment, and one that is
+damaged or of another version is built anew.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from cmsspark.apps.dashboard.segment import (
     file_digest,
     find_exhaustion,
     read_index,
-)  # fmt: skip
+)
 from cmsspark.base.errors import CmssparkError, OutputError
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import local_path
@@ -41,8 +43,9 @@ _DIGEST: Final = 16
 
 @dataclass(frozen=True)
 class RollupState:
-    """What a refresh found: the segments, the stored days that cannot be read with the reason, why days are partial,
-    and the streams that each day counted. ``pending``: stored days whose segments are still to be built.
+    """What a refresh found: the segments, the stored days that cannot be read with the
+    reason, why days are partial, and the streams that each day counted. ``pending``:
+    stored days whose segments are still to be built.
     """
 
     segments: tuple[Segment, ...]
@@ -54,7 +57,11 @@ class RollupState:
     @cached_property
     def runs(self) -> dict[date, str]:
         """The run of each day that the rollups hold."""
-        return {date.fromisoformat(day): run for segment in self.segments for day, run in segment.index.runs.items()}
+        return {
+            date.fromisoformat(day): run
+            for segment in self.segments
+            for day, run in segment.index.runs.items()
+        }
 
 
 #: Builds the segment of some stored days of a store in a folder.
@@ -62,8 +69,8 @@ Build = Callable[[Sequence[StoredInterval], str, Path], SegmentIndex]
 
 
 class Rollups:
-    """The rollups of a local store in the folder ``cache``. ``log`` takes a line of progress, ``build`` builds a
-    segment as :func:`segment_build.build` does.
+    """The rollups of a local store in the folder ``cache``. ``log`` takes a line of
+    progress, ``build`` builds a segment as :func:`segment_build.build` does.
     """
 
     def __init__(
@@ -83,23 +90,34 @@ class Rollups:
         self._unreadable: dict[tuple[date, str], str] = {}
 
     def refresh(self, offer: Callable[[RollupState], None] = lambda state: None) -> RollupState:
-        """Build what is missing, the newest days first. Days that cannot be read are left out, each with its reason.
+        """Build what is missing, the newest days first. Days that cannot be read are
+        left out, each with its reason.
 
-        ``offer`` gets the state before each segment that is built. Raises OutputError (73) where the cache cannot be
-        written.
+        ``offer`` gets the state before each segment that is built. Raises OutputError
+        (73) where the cache cannot be written.
         """
         stored = self.stored()
-        faults = {day: _text(entry.fault) for day, entry in stored.items() if entry.fault is not None}
+        faults = {
+            day: _text(entry.fault) for day, entry in stored.items() if entry.fault is not None
+        }
         faults |= {
             day: self._unreadable[day, entry.run]
             for day, entry in stored.items()
             if (day, entry.run) in self._unreadable
         }
         days = {day: entry for day, entry in stored.items() if day not in faults}
-        reasons = {day: entry.partial_reason for day, entry in days.items() if entry.partial_reason}
+        reasons = {
+            day: entry.partial_reason for day, entry in days.items() if entry.partial_reason
+        }
         streams = {day: interval.streams for day, interval in days.items()}
-        groups = {name: [days[day] for day in members] for name, members in plan_segments(sorted(days)).items()}
-        segments = {name: self._existing(self._name_folder(name, members), members) for name, members in groups.items()}
+        groups = {
+            name: [days[day] for day in members]
+            for name, members in plan_segments(sorted(days)).items()
+        }
+        segments = {
+            name: self._existing(self._name_folder(name, members), members)
+            for name, members in groups.items()
+        }
         missing = [name for name, segment in segments.items() if segment is None]
 
         def state(pending: frozenset[date] = frozenset()) -> RollupState:
@@ -122,7 +140,9 @@ class Rollups:
                 shutil.rmtree(path, ignore_errors=True)
 
     def forget(self) -> None:
-        """Check the files of every segment again at the next refresh, as one of them could not be read."""
+        """Check the files of every segment again at the next refresh, as one of them
+        could not be read.
+        """
         self._verified.clear()
         self._unreadable.clear()
 
@@ -149,7 +169,9 @@ class Rollups:
         runs = json.dumps([[str(entry.interval), entry.run] for entry in days])
         return self.folder / f"{name}.{hashlib.sha256(runs.encode()).hexdigest()[:_DIGEST]}"
 
-    def _segment(self, name: str, days: list[StoredInterval], faults: dict[date, str]) -> Segment | None:
+    def _segment(
+        self, name: str, days: list[StoredInterval], faults: dict[date, str]
+    ) -> Segment | None:
         """Build a segment, or return it where it is there; without the days that cannot be read."""
         if not days:
             return None
@@ -170,7 +192,9 @@ class Rollups:
         self._verified.add(folder.name)
         return Segment(folder, index)
 
-    def _readable(self, days: list[StoredInterval], faults: dict[date, str]) -> list[StoredInterval]:
+    def _readable(
+        self, days: list[StoredInterval], faults: dict[date, str]
+    ) -> list[StoredInterval]:
         """Return the days that can be read; the others get their faults. At least one is left out."""
         readable = []
         for entry in days:
@@ -186,17 +210,23 @@ class Rollups:
                 shutil.rmtree(scratch, ignore_errors=True)
         return readable
 
-    def _leave_out(self, entry: StoredInterval, error: CmssparkError, faults: dict[date, str]) -> None:
+    def _leave_out(
+        self, entry: StoredInterval, error: CmssparkError, faults: dict[date, str]
+    ) -> None:
         faults[entry.first_day] = self._unreadable[entry.first_day, entry.run] = _text(error)
 
     def _existing(self, folder: Path, days: Sequence[StoredInterval]) -> Segment | None:
-        """Return the segment in a folder, or None where it is not there, damaged, or of another version."""
+        """Return the segment in a folder, or None where it is not there, damaged, or of
+        another version.
+        """
         if not folder.is_dir():
             return None
         try:
             index = read_index(folder)
             is_whole = index.version == VERSION
-            is_whole = is_whole and index.runs == {str(entry.interval): entry.run for entry in days}
+            is_whole = is_whole and index.runs == {
+                str(entry.interval): entry.run for entry in days
+            }
             is_whole = is_whole and index.files.keys() == FILES
             is_whole = is_whole and self._is_intact(folder, index)
         except (OSError, ValueError) as error:
@@ -205,7 +235,9 @@ class Rollups:
             is_whole = False
         if is_whole:
             return Segment(folder, index)
-        self._log(f"rollups in {folder.name} are damaged or of another version, and are built anew")
+        self._log(
+            f"rollups in {folder.name} are damaged or of another version, and are built anew"
+        )
         shutil.rmtree(folder, ignore_errors=True)
         return None
 

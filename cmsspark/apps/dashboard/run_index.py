@@ -33,10 +33,11 @@ _SHOWN: Final[tuple[str, ...]] = (
 
 @dataclass(frozen=True)
 class RunIndex:
-    """Runs of a period's days. ``cells``: (day, job) → state; ``current``: (day, job) → the run that is stored.
+    """Runs of a period's days. ``cells``: (day, job) → state; ``current``: (day, job) →
+    the run that is stored.
 
-    ``published``: what became of their documents; ``notes``: what could not be read; ``skipped``: (day, job) → why the
-    daily run leaves a day out that has no result.
+    ``published``: what became of their documents; ``notes``: what could not be read;
+    ``skipped``: (day, job) → why the daily run leaves a day out that has no result.
     """
 
     jobs: list[str]
@@ -62,19 +63,28 @@ def _read_current(store: str, job: str, day: date) -> Run | str | None:
     try:
         return _load_run(folder, name, store)
     except (OSError, ValueError, AttributeError) as error:
-        return f"{job} of {day}: the manifest of run {name} cannot be read ({type(error).__name__})"
+        return (
+            f"{job} of {day}: the manifest of run {name} cannot be read ({type(error).__name__})"
+        )
 
 
 @lru_cache(_MOST_RUNS)
 def _load_run(folder: Path, name: str, store: str) -> Run:
     """Return a run by its manifest, which never changes."""
-    manifest = Manifest.from_dict(json.loads((folder / "runs" / name / "manifest.json").read_bytes()))
+    manifest = Manifest.from_dict(
+        json.loads((folder / "runs" / name / "manifest.json").read_bytes())
+    )
     details = {key: manifest.document[key] for key in _SHOWN if key in manifest.document}
-    return replace(from_manifest(manifest, store), details=Manifest.from_dict(details), stored_run=name)
+    return replace(
+        from_manifest(manifest, store), details=Manifest.from_dict(details), stored_run=name
+    )
 
 
 def read_index(
-    store: str, state_dir: Path, days: list[date], skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
+    store: str,
+    state_dir: Path,
+    days: list[date],
+    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict,
 ) -> RunIndex:
     """Return the runs of some days, in order; those of the run history where it knows this store."""
     notes: list[str] = []
@@ -91,22 +101,39 @@ def read_index(
                 if run.stored_run not in names:
                     runs.append(run)
     runs.sort(key=lambda run: (run.began_ms, run.run), reverse=True)
-    # Documents of another store's runs are not this store's; those of a run that only the store knows are.
+    # Documents of another store's runs are not this store's; those of a run that only
+    # the store knows are.
     stored_runs = {run.stored_run for run in runs}
     published = [entry for entry in published if entry.stored_run in stored_runs]
     reasons = _reasons(skipped, days, notes)
-    jobs = [name for name in JOBS if any(run.job == name for run in runs) or any(job == name for _, job in reasons)]
+    jobs = [
+        name
+        for name in JOBS
+        if any(run.job == name for run in runs) or any(job == name for _, job in reasons)
+    ]
     cells = table(days, jobs, runs, published)
     # As `cmsspark status` has it: a result that is there is shown.
     reasons = {key: text for key, text in reasons.items() if cells[key].word in NO_RESULT}
-    return RunIndex(jobs, cells | dict.fromkeys(reasons, Cell("skipped")), current, runs, published, notes, reasons)
+    return RunIndex(
+        jobs,
+        cells | dict.fromkeys(reasons, Cell("skipped")),
+        current,
+        runs,
+        published,
+        notes,
+        reasons,
+    )
 
 
 def _reasons(
     skipped: Callable[[], Mapping[tuple[date, str], str]], days: list[date], notes: list[str]
 ) -> dict[tuple[date, str], str]:
     try:
-        return {(day, job): text for (day, job), text in skipped().items() if day in days and job in JOBS}
+        return {
+            (day, job): text
+            for (day, job), text in skipped().items()
+            if day in days and job in JOBS
+        }
     except CmssparkError as error:
         notes.append(" ".join(error.text().split()))
         return {}
@@ -121,7 +148,11 @@ def stored_jobs(store: str) -> list[str]:
 def stored_job_days(store: str) -> list[date]:
     """Return all days that any job has a result of, in order."""
     files = LocalFiles()
-    intervals = (interval for job in stored_jobs(store) for interval in results.stored_intervals(files, store, job))
+    intervals = (
+        interval
+        for job in stored_jobs(store)
+        for interval in results.stored_intervals(files, store, job)
+    )
     return sorted({interval for interval in intervals if not isinstance(interval, Period)})
 
 
@@ -142,17 +173,26 @@ def _entry(folder: Path | None, name: str) -> Path | None:
     return next((entry for entry in folder.iterdir() if entry.name == name), None)
 
 
-def _history(store: str, state_dir: Path, days: list[date], notes: list[str]) -> tuple[list[Run], list[Published]]:
+def _history(
+    store: str, state_dir: Path, days: list[date], notes: list[str]
+) -> tuple[list[Run], list[Published]]:
     now = clock.now_ms()
     try:
         with run_history.read_history(state_dir) as history:
             if history is None or not days:
                 return [], []
-            runs = [run_history.as_of_now(run, now) for run in history.runs(first=days[0], last=days[-1])]
+            runs = [
+                run_history.as_of_now(run, now)
+                for run in history.runs(first=days[0], last=days[-1])
+            ]
             published = history.published(days[0], days[-1])
     except CmssparkError as error:
         notes.append(" ".join(error.text().split()))
         return [], []
     path = Path(local_path(store)).resolve()
-    runs = [run for run in runs if not run.details.period and Path(local_path(run.store)).resolve() == path]
+    runs = [
+        run
+        for run in runs
+        if not run.details.period and Path(local_path(run.store)).resolve() == path
+    ]
     return runs, published

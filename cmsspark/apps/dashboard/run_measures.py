@@ -1,4 +1,5 @@
-"""What was measured of runs, as the page *Spark* reads it: ``monitor/runs/RUN/run.json`` and ``processes.sqlite``.
+"""What was measured of runs, as the page *Spark* reads it:
+``monitor/runs/RUN/run.json`` and ``processes.sqlite``.
 
 None is "not measured".
 """
@@ -37,7 +38,9 @@ class _Head(msgspec.Struct):
 
 @dataclass(frozen=True)
 class RunChoice:
-    """A run that the page offers: its id, what it is called, when it began, and its watched processes, if any."""
+    """A run that the page offers: its id, what it is called, when it began, and its
+    watched processes, if any.
+    """
 
     run: str
     label: str
@@ -59,7 +62,9 @@ class RunView:
 
 
 def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:
-    """Return the runs that were measured or watched, the latest first; ``notes`` gets what could not be read."""
+    """Return the runs that were measured or watched, the latest first; ``notes`` gets
+    what could not be read.
+    """
     watched = _watched(state_dir, notes)
     by_root = {run.root_pid: run for run in reversed(watched) if run.root_pid}
     run_choices: list[RunChoice] = []
@@ -74,10 +79,18 @@ def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:
             continue
         nearest = by_root.get(head.root_pid or -1)
         # A number of a process is used again after some time: the run must be the same, too.
-        run = nearest if nearest is not None and abs(nearest.start_ms - head.began_ms) < 600_000 else None
+        run = (
+            nearest
+            if nearest is not None and abs(nearest.start_ms - head.began_ms) < 600_000
+            else None
+        )
         names.add(run.run if run else "")
         name = head.application or run_metrics.state_now(head.state, head.process)
-        run_choices.append(RunChoice(file.parent.name, f"{head.job} {name}", head.began_ms, run.run if run else None))
+        run_choices.append(
+            RunChoice(
+                file.parent.name, f"{head.job} {name}", head.began_ms, run.run if run else None
+            )
+        )
     for run in watched:
         if run.run not in names:
             label = f"suite {run.suite}, release {run.release}" if run.suite else run.job
@@ -103,7 +116,9 @@ def read_run_view(state_dir: Path, choice: RunChoice) -> RunView:
         with read_processes(state_dir) as database:
             if database is not None:
                 samples, log = database.samples(choice.watched), database.log(choice.watched)
-                view = replace(view, watched=database.find(choice.watched), samples=samples, log=log)
+                view = replace(
+                    view, watched=database.find(choice.watched), samples=samples, log=log
+                )
     except CmssparkError as error:
         notes.append(str(error))
     return view
@@ -126,7 +141,8 @@ def _check_size(file: Path) -> None:
 def over_time(
     samples: Sequence[ProcessSample], name: str, label: Callable[[ProcessSample], str]
 ) -> tuple[list[int], dict[str, list[int | float | None]]]:
-    """Return times, and for each label the sums of a measure at them; None where it has no process then.
+    """Return times, and for each label the sums of a measure at them; None where it has
+    no process then.
 
     Each host looks at times of its own: what it saw counts until its next look.
     """
@@ -135,7 +151,9 @@ def over_time(
     looks: dict[str, list[int]] = {}
     for host, time in sorted({(sample.host, sample.time_ms) for sample in samples}):
         looks.setdefault(host, []).append(position[time])
-    ends = {(host, at): end for host, of in looks.items() for at, end in pairwise([*of, of[-1] + 1])}
+    ends = {
+        (host, at): end for host, of in looks.items() for at, end in pairwise([*of, of[-1] + 1])
+    }
     sums: dict[str, list[int | float | None]] = {}
     for sample in samples:
         row = sums.setdefault(label(sample), [None] * len(times))
@@ -145,7 +163,11 @@ def over_time(
     return times, sums
 
 
-def by_role(samples: Sequence[ProcessSample], name: str) -> tuple[list[int], dict[str, list[int | float]]]:
-    """Return times, and for each role the sums of a measure at them; 0 where a role has no process then."""
+def by_role(
+    samples: Sequence[ProcessSample], name: str
+) -> tuple[list[int], dict[str, list[int | float]]]:
+    """Return times, and for each role the sums of a measure at them; 0 where a role has
+    no process then.
+    """
     times, sums = over_time(samples, name, lambda sample: sample.role)
     return times, {role: [value or 0 for value in values] for role, values in sums.items()}

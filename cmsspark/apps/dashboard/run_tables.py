@@ -27,12 +27,25 @@ def without_paths(text: str) -> str:
 
 def reconciliation(index: RunIndex) -> Table:
     columns = (
-        Column("day", "Day", "day"), Column("stream", "Stream"), Column("is_reconciled", "Adds up", "yes"),
-        Column("matched_share", "Matched", "share"), Column("read", "Records read", "count"),
-        Column("unmatched", "Not matched", "count", "user and group files, temporary files, not in DBS, no name"),
-        Column("left_out", "Other bins", "count", "malformed, another day, write only, jobs that do not count"),
+        Column("day", "Day", "day"),
+        Column("stream", "Stream"),
+        Column("is_reconciled", "Adds up", "yes"),
+        Column("matched_share", "Matched", "share"),
+        Column("read", "Records read", "count"),
+        Column(
+            "unmatched",
+            "Not matched",
+            "count",
+            "user and group files, temporary files, not in DBS, no name",
+        ),
+        Column(
+            "left_out",
+            "Other bins",
+            "count",
+            "malformed, another day, write only, jobs that do not count",
+        ),
         Column("malformed", "of them malformed", "count"),
-    )  # fmt: skip
+    )
     rows, details = [], []
     for (day, job), run in sorted(index.current.items(), key=lambda entry: entry[0], reverse=True):
         if job == "data_aggregation":
@@ -50,16 +63,30 @@ def reconciliation(index: RunIndex) -> Table:
 
 def bin_columns(*first: Column) -> list[Column]:
     columns = [*first, Column("stream", "Stream"), Column("is_reconciled", "Adds up", "yes")]
-    columns += [Column("matched_share", "Matched", "share"), Column("read", "Records read", "count")]
-    return columns + [Column(name, label[0].upper() + label[1:], "count") for name, label in BINS.items()]
+    columns += [
+        Column("matched_share", "Matched", "share"),
+        Column("read", "Records read", "count"),
+    ]
+    return columns + [
+        Column(name, label[0].upper() + label[1:], "count") for name, label in BINS.items()
+    ]
 
 
 def _merged(bins: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the verdict, the share that matched, records read, not matched, in other bins, and malformed."""
+    """Return the verdict, the share that matched, records read, not matched, in other
+    bins, and malformed.
+    """
     is_reconciled, share, read, *values = bin_values(bins)
     flat = dict(zip(BINS, values, strict=True))
     unmatched = sum(flat[name] or 0 for name in bins.get("unmatched") or ())
-    return is_reconciled, share, read, unmatched, read - unmatched - (flat["matched"] or 0), flat["malformed"]
+    return (
+        is_reconciled,
+        share,
+        read,
+        unmatched,
+        read - unmatched - (flat["matched"] or 0),
+        flat["malformed"],
+    )
 
 
 def bin_values(bins: dict[str, Any]) -> tuple[Any, ...]:
@@ -72,33 +99,66 @@ def bin_values(bins: dict[str, Any]) -> tuple[Any, ...]:
 
 def publishing(index: RunIndex) -> Table:
     columns = (
-        Column("day", "Day", "day"), Column("table", "Table"), Column("destination", "Destination"),
-        Column("confirmed", "Confirmed", "count"), Column("waiting", "Waiting", "count"),
-        Column("refused", "Refused", "count"), Column("at_ms", "At", "instant"), Column("run", "Run"),
-    )  # fmt: skip
+        Column("day", "Day", "day"),
+        Column("table", "Table"),
+        Column("destination", "Destination"),
+        Column("confirmed", "Confirmed", "count"),
+        Column("waiting", "Waiting", "count"),
+        Column("refused", "Refused", "count"),
+        Column("at_ms", "At", "instant"),
+        Column("run", "Run"),
+    )
     rows = [
-        (item.day.isoformat(), item.table, without_paths(item.destination), item.confirmed, item.waiting,
-         item.refused, item.at_ms, item.stored_run)
+        (
+            item.day.isoformat(),
+            item.table,
+            without_paths(item.destination),
+            item.confirmed,
+            item.waiting,
+            item.refused,
+            item.at_ms,
+            item.stored_run,
+        )
         for item in sorted(index.published, key=lambda item: (item.day, item.at_ms), reverse=True)
-    ]  # fmt: skip
+    ]
     empty = "Nothing of this period was published: cmsspark publish --date DAY"
     return Table("publishing", columns, rows, "Documents by day and table", empty=empty)
 
 
 def drift(index: RunIndex) -> Table:
     columns = (
-        Column("stream", "Stream"), Column("field", "Field"), Column("form", "Format"), Column("change", "Change"),
-        Column("day_count", "Days", "count"), Column("last_day", "Last day"),
+        Column("stream", "Stream"),
+        Column("field", "Field"),
+        Column("form", "Format"),
+        Column("change", "Change"),
+        Column("day_count", "Days", "count"),
+        Column("last_day", "Last day"),
         Column("records", "Records of samples", "count"),
-    )  # fmt: skip
+    )
     result: dict[tuple[str, str, str, str], tuple[int, date, int]] = {}
     for (day, _), run in index.current.items():
         for stream, entries in run.details.drift.items():
             for entry in entries:
-                key = (stream, str(entry.get("field")), str(entry.get("form")), str(entry.get("change")))
+                key = (
+                    stream,
+                    str(entry.get("field")),
+                    str(entry.get("form")),
+                    str(entry.get("change")),
+                )
                 count, newest, records = result.get(key, (0, day, 0))
-                result[key] = (count + 1, max(newest, day), records + int(entry.get("records") or 0))
-    rows = [(*key, count, newest.isoformat(), records) for key, (count, newest, records) in sorted(result.items())]
+                result[key] = (
+                    count + 1,
+                    max(newest, day),
+                    records + int(entry.get("records") or 0),
+                )
+    rows = [
+        (*key, count, newest.isoformat(), records)
+        for key, (count, newest, records) in sorted(result.items())
+    ]
     return Table(
-        "drift", columns, rows, "Differences between logs and schemas", empty="No field differed from its schema."
+        "drift",
+        columns,
+        rows,
+        "Differences between logs and schemas",
+        empty="No field differed from its schema.",
     )

@@ -16,24 +16,34 @@ _SUGGESTIONS: Final = 15
 
 
 def matching(names: list[str], text: str) -> list[int]:
-    """Return the positions of names with every word of a text in any case; ``*`` and ``?`` match any."""
+    """Return the positions of names with every word of a text in any case; ``*`` and
+    ``?`` match any.
+    """
     words = text.lower().split()
     if not words:
         return list(range(len(names)))
-    tests = [re.compile(translate(f"*{word}*")).match if set("*?[") & set(word) else word for word in words]
+    tests = [
+        re.compile(translate(f"*{word}*")).match if set("*?[") & set(word) else word
+        for word in words
+    ]
     return [
         number
         for number, name in enumerate(names)
-        if all(word in name.lower() if isinstance(word, str) else word(name.lower()) for word in tests)
+        if all(
+            word in name.lower() if isinstance(word, str) else word(name.lower()) for word in tests
+        )
     ]
 
 
 def suggestions(request: PageRequest) -> list[dict[str, Any]]:
-    """Datasets whose names match the parameter ``q``, those with the most accesses first, then those of jobs alone."""
+    """Datasets whose names match the parameter ``q``, those with the most accesses
+    first, then those of jobs alone.
+    """
     names, sums = _ranked(request.snapshot)
     numbers = matching(names, text_parameter(request.parameters, "q"))[:_SUGGESTIONS]
     return [
-        {"name": names[number], "nacc": sums[number], "href": request.dataset_link(names[number])} for number in numbers
+        {"name": names[number], "nacc": sums[number], "href": request.dataset_link(names[number])}
+        for number in numbers
     ]
 
 

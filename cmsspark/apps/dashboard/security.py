@@ -1,8 +1,9 @@
 """Who may see the pages, and what a browser may do with them.
 
-Without a token only this host is served. The ``Host`` header must name this server, so that a foreign page cannot reach
-it under a name of its own (DNS rebinding). Everything is read only: other methods than GET and HEAD are refused, but
-for the form that takes the token.
+Without a token only this host is served. The ``Host`` header must name this server, so
+that a foreign page cannot reach it under a name of its own (DNS rebinding). Everything
+is read only: other methods than GET and HEAD are refused, but for the form that takes
+the token.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Guard:
-    """``token``: what opens the pages, None where none is needed. ``hosts``: names under which they are served.
+    """``token``: what opens the pages, None where none is needed. ``hosts``: names
+    under which they are served.
 
     A number as host is served in any case: foreign names are the danger, and a number is no name.
     """
@@ -87,7 +89,9 @@ class Guard:
         return self.token is None or hmac.compare_digest(text.encode(), self.token.encode())
 
     def is_cookie(self, text: str) -> bool:
-        """Return whether a cookie's value is the right one; takes the same time for every wrong one."""
+        """Return whether a cookie's value is the right one; takes the same time for
+        every wrong one.
+        """
         return self.token is None or hmac.compare_digest(text.encode(), self.cookie_value.encode())
 
 

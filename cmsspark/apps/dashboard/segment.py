@@ -1,11 +1,13 @@
 """A segment of the rollups: what the pages read instead of the stored partials of some days.
 
-A segment is a folder of Parquet and Arrow files and ``segment.json``, which names the run of each of its days. Sums are
-exact: bytes and counts as integers, seconds as whole milliseconds. Users are numbers of the segment's own list.
+A segment is a folder of Parquet and Arrow files and ``segment.json``, which names the
+run of each of its days. Sums are exact: bytes and counts as integers, seconds as whole
+milliseconds. Users are numbers of the segment's own list.
 
-Pages map two Arrow files into memory: sums and people by dataset. There datasets, streams and site tiers are numbers in
-the order of the segment's own names, so a dataset's rows stand together and its numbers rise with its name. Files
-without compression are read in place: pages that nobody asks for stay on disk.
+Pages map two Arrow files into memory: sums and people by dataset. There datasets,
+streams and site tiers are numbers in the order of the segment's own names, so a
+dataset's rows stand together and its numbers rise with its name. Files without
+compression are read in place: pages that nobody asks for stay on disk.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 VERSION: Final = 4
 #: The stored table that segments are made from.
 TABLE: Final = "partials"
-#: The additive columns of every rollup: integers, null where nothing of the group has a value. The first four are of
-#: accesses, the next two of jobs.
+#: The additive columns of every rollup: integers, null where nothing of the group has a
+#: value. The first four are of accesses, the next two of jobs.
 SUMS: Final = (
     *("nacc", "remote_nacc", "remote_known_nacc", "read_bytes"),
     *("job_count", "job_read_bytes", "cpu_ms", "wc_ms"),
@@ -47,19 +49,29 @@ SUM_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "site_days": ("site_name", "day", "stream", "data_tier", "app"),
     "site_datasets": ("site_name", "dataset_name", "stream"),
 }
-#: File → keys of sets of users as bits, for combinations with many users: bit N is the user with number N.
+#: File → keys of sets of users as bits, for combinations with many users: bit N is the
+#: user with number N.
 BIT_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "tier_users": ("day", "stream", "site_tier", "data_tier"),
     "campaign_users": ("day", "stream", "campaign"),
     "site_users": ("day", "stream", "site_name"),
 }
-#: Files in which pages look up single datasets. ``dataset_users`` has a row for each day, stream, site tier and user.
+#: Files in which pages look up single datasets. ``dataset_users`` has a row for each
+#: day, stream, site tier and user.
 LOOKUP_FILES: Final = ("detail", "dataset_users")
-SUMS_FILE, PEOPLE_FILE, NAMES_FILE = "datasets.arrow", "dataset_people.arrow", "dataset_names.parquet"
-#: All files of a segment beside its index. ``cube_users`` has lists of users for the keys of ``cube``.
+SUMS_FILE, PEOPLE_FILE, NAMES_FILE = (
+    "datasets.arrow",
+    "dataset_people.arrow",
+    "dataset_names.parquet",
+)
+#: All files of a segment beside its index. ``cube_users`` has lists of users for the
+#: keys of ``cube``.
 FILES: Final = frozenset(
     (
-        *(f"{name}.parquet" for name in (*SUM_FILES, *BIT_FILES, "dataset_users", "cube_users", "users")),
+        *(
+            f"{name}.parquet"
+            for name in (*SUM_FILES, *BIT_FILES, "dataset_users", "cube_users", "users")
+        ),
         *(SUMS_FILE, PEOPLE_FILE, NAMES_FILE),
     )
 )
@@ -73,7 +85,9 @@ _ABOUT: Final = b"cmsspark"
 
 
 class SegmentIndex(msgspec.Struct, frozen=True):
-    """``segment.json``: the run of each day, the pseudonym keys of each day, and size and digest of each file."""
+    """``segment.json``: the run of each day, the pseudonym keys of each day, and size
+    and digest of each file.
+    """
 
     version: int
     store: str
@@ -103,8 +117,9 @@ class Segment:
 class About(msgspec.Struct, frozen=True):
     """What a mapped file says of itself: the names of streams and site tiers by number.
 
-    ``totals``: column → the sum of all its rows, as text; ``pairs``: the stream and site tier of each pair of people;
-    ``groups``: file of ``LOOKUP_FILES`` → the first and the last dataset of each of its row groups.
+    ``totals``: column → the sum of all its rows, as text; ``pairs``: the stream and
+    site tier of each pair of people; ``groups``: file of ``LOOKUP_FILES`` → the first
+    and the last dataset of each of its row groups.
     """
 
     streams: list[str]
@@ -119,7 +134,9 @@ class ResourceExhausted(NotReady):
 
 
 def find_exhaustion(error: Exception) -> ResourceExhausted | None:
-    """Return the error to raise where another says that the process gets no memory, thread or file descriptor."""
+    """Return the error to raise where another says that the process gets no memory,
+    thread or file descriptor.
+    """
     import duckdb
 
     is_of_host = isinstance(error, duckdb.OutOfMemoryException) or is_shortage(error)
@@ -140,8 +157,8 @@ class RollupsDamagedError(NotReady):
 def reading_rollups() -> Iterator[None]:
     """Raise RollupsDamagedError (75) where the block cannot read a file of the rollups.
 
-    Raises ResourceExhausted (75) where it gets no memory or file descriptor for it; a damaged file may ask for much
-    memory, too.
+    Raises ResourceExhausted (75) where it gets no memory or file descriptor for it; a
+    damaged file may ask for much memory, too.
     """
     import duckdb
     import pyarrow as pa
@@ -152,7 +169,8 @@ def reading_rollups() -> Iterator[None]:
         if exhausted := find_exhaustion(error):
             raise exhausted from error
         raise RollupsDamagedError(
-            "files of the rollups are damaged or gone, and are built again", next_step="load this page again"
+            "files of the rollups are damaged or gone, and are built again",
+            next_step="load this page again",
         ) from error
 
 
@@ -162,13 +180,17 @@ def derive_part(column: str, text: str) -> str:
 
 
 def join_ranges(begins: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return the positions of ranges, one after another: ``counts`` of them from each of ``begins`` on."""
+    """Return the positions of ranges, one after another: ``counts`` of them from each
+    of ``begins`` on.
+    """
     before = np.cumsum(counts) - counts
     return np.repeat(begins - before, counts) + np.arange(counts.sum())
 
 
 def read_index(folder: Path) -> SegmentIndex:
-    """Return the index of a segment. Raises ValueError or OSError where there is none that can be read."""
+    """Return the index of a segment. Raises ValueError or OSError where there is none
+    that can be read.
+    """
     return msgspec.json.decode((folder / _INDEX).read_bytes(), type=SegmentIndex)
 
 
@@ -200,7 +222,9 @@ def read_mapped(path: Path) -> tuple[pa.RecordBatch, About]:
         about = msgspec.json.decode((reader.schema.metadata or {})[_ABOUT], type=About)
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
     except (pa.ArrowInvalid, KeyError, msgspec.MsgspecError) as error:
-        raise DataError("a file of the rollups is damaged", where=str(path), found=str(error)[:200]) from None
+        raise DataError(
+            "a file of the rollups is damaged", where=str(path), found=str(error)[:200]
+        ) from None
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=reader.schema), about
 
 
@@ -216,7 +240,9 @@ def write_mapped(path: Path, columns: Mapping[str, Any], about: About) -> None:
 
 
 def numbers(column: pa.Array) -> Any:
-    """Return a column as numpy: whole numbers of 64 bits or less in place, larger ones as Python's."""
+    """Return a column as numpy: whole numbers of 64 bits or less in place, larger ones
+    as Python's.
+    """
     import pyarrow as pa
 
     if pa.types.is_decimal(column.type):

@@ -1,8 +1,8 @@
 """Builds one segment of the rollups from the stored partials of some days.
 
-Names are numbers until rows are written. A day is read once and reduced to what each file needs of it. Files by day are
-complete then; those by dataset or site need all days, which meet in :mod:`sorted_parts`: memory does not grow with the
-rows of a month.
+Names are numbers until rows are written. A day is read once and reduced to what each
+file needs of it. Files by day are complete then; those by dataset or site need all
+days, which meet in :mod:`sorted_parts`: memory does not grow with the rows of a month.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ _NICE: Final = 5
 
 
 def build(days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIndex:
-    """Build the segment of some stored days in ``folder``, which appears only when all its files are written.
+    """Build the segment of some stored days in ``folder``, which appears only when all
+    its files are written.
 
-    Raises DataError (65) where a day cannot be read or has another number of rows than its manifest says, OutputError
-    (73) where the segment cannot be written.
+    Raises DataError (65) where a day cannot be read or has another number of rows than
+    its manifest says, OutputError (73) where the segment cannot be written.
     """
     aside = folder.parent / f".building-{uuid.uuid4().hex}"
     try:
@@ -51,7 +52,9 @@ def build(days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIn
     except OSError as error:
         if folder.exists():
             return segment.read_index(folder)  # another dashboard was quicker
-        raise OutputError("the rollups cannot be written", where=folder, found=error.strerror or str(error)) from None
+        raise OutputError(
+            "the rollups cannot be written", where=folder, found=error.strerror or str(error)
+        ) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return index
@@ -66,9 +69,14 @@ def _build(days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentI
     _write_days(collected, writer)
     _Datasets(collected, scratch, writer).write()
     shutil.rmtree(scratch)
-    files = {path.name: (path.stat().st_size, segment.file_digest(path)) for path in sorted(folder.iterdir())}
+    files = {
+        path.name: (path.stat().st_size, segment.file_digest(path))
+        for path in sorted(folder.iterdir())
+    }
     runs = {str(entry.interval): entry.run for entry in days}
-    return SegmentIndex(segment.VERSION, store, runs, keys, sum(entry.rows for entry in days), files)
+    return SegmentIndex(
+        segment.VERSION, store, runs, keys, sum(entry.rows for entry in days), files
+    )
 
 
 def _write_days(collected: Days, writer: SegmentWriter) -> None:
@@ -78,14 +86,20 @@ def _write_days(collected: Days, writer: SegmentWriter) -> None:
     writer.write("cube", [_joined(collected.cube)])
     keys, counts, users = zip(*collected.cube_users, strict=True)
     offsets = np.concatenate(([0], np.cumsum(np.concatenate(counts))))
-    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(np.concatenate(users)))
+    lists = pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), pa.array(np.concatenate(users))
+    )
     writer.write("cube_users", [{**_joined(keys), "users": lists}])
     names = collected.names.texts("user")
     # Sets are of 64-bit words.
     width = max(1, -(-len(names) // 64)) * 8
     for name, of_days in collected.sets.items():
-        bits = np.concatenate([np.pad(bits, ((0, 0), (0, width - bits.shape[1]))) for _, bits in of_days])
-        sets = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(bits), [None, pa.py_buffer(bits)])
+        bits = np.concatenate(
+            [np.pad(bits, ((0, 0), (0, width - bits.shape[1]))) for _, bits in of_days]
+        )
+        sets = pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(width), len(bits), [None, pa.py_buffer(bits)]
+        )
         writer.write(name, [{**_joined([keys for keys, _ in of_days]), "users": sets}])
     numbers = np.arange(len(names), dtype=np.uint32)
     writer.write("users", [{"user_id": numbers, "user_key": pa.array(names, pa.string())}])
@@ -93,7 +107,10 @@ def _write_days(collected: Days, writer: SegmentWriter) -> None:
     batches = collected.site_days.batches(sites)
     writer.write(
         "site_days",
-        ({"site_name": sites[rows["place"]], "day": days[rows["part"]], **rows} for rows in batches),
+        (
+            {"site_name": sites[rows["place"]], "day": days[rows["part"]], **rows}
+            for rows in batches
+        ),
     )
 
 
@@ -120,27 +137,38 @@ class _Datasets:
         collected, writer = self._collected, self._writer
         groups = {
             "detail": writer.write_lookup("detail", self._detail(), collected.detail.rows),
-            "dataset_users": writer.write_lookup("dataset_users", self._users(), collected.users.rows),
+            "dataset_users": writer.write_lookup(
+                "dataset_users", self._users(), collected.users.rows
+            ),
         }
         batches = self._at_sites.batches(self._sites)
-        writer.write("site_datasets", ({"site_name": self._sites[rows["place"]], **rows} for rows in batches))
+        writer.write(
+            "site_datasets",
+            ({"site_name": self._sites[rows["place"]], **rows} for rows in batches),
+        )
         writer.write(Path(segment.NAMES_FILE).stem, [{"name": writer.texts["dataset_name"]}])
         self._write_sums(groups)
         self._write_people()
 
     def _detail(self) -> Iterator[Rows]:
-        """Give the rows of ``detail``; the sums of datasets, and of these at sites, are made of the same batches."""
+        """Give the rows of ``detail``; the sums of datasets, and of these at sites, are
+        made of the same batches.
+        """
         for batch in self._collected.detail.batches(self._order):
             rows = {"dataset_name": batch["place"], "day": self._days[batch["part"]], **batch}
             self._add_sums(rows)
             yield rows
 
     def _add_sums(self, rows: Rows) -> None:
-        groups = Groups([self._site_places[rows["site_name"]], rows["dataset_name"], rows["stream"]])
+        groups = Groups(
+            [self._site_places[rows["site_name"]], rows["dataset_name"], rows["stream"]]
+        )
         site, dataset, stream = groups.keys
         sums, site = groups.sums(rows), self._sites[site]
         last_day = groups.largest(rows["day"])
-        self._at_sites.add(site, {"dataset_name": dataset, "stream": stream, "last_day": last_day, **sums})
+        self._at_sites.add(
+            site, {"dataset_name": dataset, "stream": stream, "last_day": last_day, **sums}
+        )
         is_used = (rows["nacc"] > 0) | (rows["job_count"] > 0)
         last_used = groups.largest(np.where(is_used, rows["day"], NULL))
         groups = Groups([dataset, stream, self._names.derived_codes("site_tier")[site]])
@@ -148,18 +176,29 @@ class _Datasets:
         self._sums.append({**keys, "last_day": groups.largest(last_used), **groups.sums(sums)})
 
     def _users(self) -> Iterator[Rows]:
-        """Give the rows of ``dataset_users``; the people of each dataset are those of the same batches."""
+        """Give the rows of ``dataset_users``; the people of each dataset are those of
+        the same batches.
+        """
         kind: Any = np.uint16 if len(self._names.texts("user")) <= 1 << 16 else np.uint32
         for batch in self._collected.users.batches(self._order):
             dataset, user = batch["place"], batch.pop("user")
-            packed, unpack = pack([dataset, batch["stream"] * self._tiers + batch["site_tier"], user], len(user))
+            packed, unpack = pack(
+                [dataset, batch["stream"] * self._tiers + batch["site_tier"], user], len(user)
+            )
             people, pairs, users = unpack(distinct(packed))
             user_rows: Rows = {
-                "dataset": people.astype(np.int32), "pair": pairs.astype(np.uint16), "user": users.astype(kind)
-            }  # fmt: skip
+                "dataset": people.astype(np.int32),
+                "pair": pairs.astype(np.uint16),
+                "user": users.astype(kind),
+            }
             self._people.append(user_rows)
             days = self._days[batch["part"]]
-            yield {"dataset_name": dataset, "day": days, **batch, "user_id": user.astype(np.uint32)}
+            yield {
+                "dataset_name": dataset,
+                "day": days,
+                **batch,
+                "user_id": user.astype(np.uint32),
+            }
 
     def _write_sums(self, groups: dict[str, list[tuple[int, int]]]) -> None:
         rows = _joined(self._sums)
@@ -193,7 +232,9 @@ class RollupProcess:
         self._child: Child | None = None
 
     def __call__(self, days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIndex:
-        """Build a segment. Raises MemoryError where the system killed the process, else what the function raises."""
+        """Build a segment. Raises MemoryError where the system killed the process, else
+        what the function raises.
+        """
         if self._child is None or not self._child.is_alive:
             self._child = Child(_serve)
         child = self._child
@@ -201,7 +242,9 @@ class RollupProcess:
             child.pipe.send((days, store, folder))
             index: SegmentIndex = child.receive()
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            raise MemoryError(f"the process that builds rollups ended with code {child.exit_code}") from None
+            raise MemoryError(
+                f"the process that builds rollups ended with code {child.exit_code}"
+            ) from None
         return index
 
     def close(self) -> None:

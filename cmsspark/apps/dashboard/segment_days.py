@@ -65,28 +65,41 @@ class Groups:
 
 
 class Days:
-    """What the files of a segment need of its days. Rows by dataset or site are in files of the folder ``scratch``."""
+    """What the files of a segment need of its days. Rows by dataset or site are in
+    files of the folder ``scratch``.
+    """
 
     def __init__(self, scratch: Path) -> None:
         self.names = Names()
         self.days: list[int] = []
         self.totals = dict.fromkeys(SUMS, 0)
         self.cube: list[Rows] = []
-        #: The keys of each day's sets, the number of users of each, and these one set after another.
+        #: The keys of each day's sets, the number of users of each, and these one set
+        #: after another.
         self.cube_users: list[tuple[Rows, Codes, npt.NDArray[np.uint32]]] = []
-        #: File of ``BIT_FILES`` → the keys of each day's sets, and a row of flags of users for each set.
-        self.sets: dict[str, list[tuple[Rows, npt.NDArray[np.uint8]]]] = {name: [] for name in BIT_FILES}
+        #: File of ``BIT_FILES`` → the keys of each day's sets, and a row of flags of
+        #: users for each set.
+        self.sets: dict[str, list[tuple[Rows, npt.NDArray[np.uint8]]]] = {
+            name: [] for name in BIT_FILES
+        }
         self.detail = SortedParts(scratch / "detail")
         self.users = SortedParts(scratch / "users")
         self.site_days = SortedParts(scratch / "site_days")
 
     def add(self, entry: StoredInterval) -> list[str]:
-        """Add a day, and return the ids of its pseudonym keys. Raises DataError (65) where it is damaged."""
+        """Add a day, and return the ids of its pseudonym keys. Raises DataError (65)
+        where it is damaged.
+        """
         day = read_day(entry, self.names)
         self.days.append(day.day)
         self._add_sums(day.rows)
         has_user = day.rows["user"] >= 0
-        self._add_users({name: day.rows[name][has_user] for name in ("dataset_name", "stream", "site_name", "user")})
+        self._add_users(
+            {
+                name: day.rows[name][has_user]
+                for name in ("dataset_name", "stream", "site_name", "user")
+            }
+        )
         return day.keys
 
     def _add_sums(self, rows: Rows) -> None:
@@ -104,7 +117,9 @@ class Days:
 
     def _add_users(self, rows: Rows) -> None:
         self._add_sets("site_users", rows)
-        keys = self._distinct(rows | self._derive(rows), ("dataset_name", "stream", "site_tier", "user"))
+        keys = self._distinct(
+            rows | self._derive(rows), ("dataset_name", "stream", "site_tier", "user")
+        )
         rows = keys | self._derive(keys)
         self.users.add(keys.pop("dataset_name"), keys)
         for name in ("tier_users", "campaign_users"):
@@ -116,7 +131,9 @@ class Days:
         self.cube_users.append((sets, np.diff(starts, append=len(user)), user))
 
     def _grouped(self, rows: Rows, columns: Sequence[str]) -> tuple[Groups, Rows]:
-        """Return the groups of rows by some columns, in the order of the names of the first, and their keys."""
+        """Return the groups of rows by some columns, in the order of the names of the
+        first, and their keys.
+        """
         order, positions = self.names.order(columns[0])
         groups = Groups([positions[rows[columns[0]]], *(rows[name] for name in columns[1:])])
         first, *remaining = groups.keys
@@ -125,7 +142,10 @@ class Days:
     def _distinct(self, rows: Rows, columns: Sequence[str]) -> Rows:
         """Return the distinct rows of some columns, in the order of the names of the first."""
         order, positions = self.names.order(columns[0])
-        packed, unpack = pack([positions[rows[columns[0]]], *(rows[key] for key in columns[1:])], len(rows[columns[0]]))
+        packed, unpack = pack(
+            [positions[rows[columns[0]]], *(rows[key] for key in columns[1:])],
+            len(rows[columns[0]]),
+        )
         first, *remaining = (column.astype(np.int32) for column in unpack(distinct(packed)))
         return dict(zip(columns, (order[first], *remaining), strict=True))
 
@@ -147,4 +167,6 @@ class Days:
         flags = np.zeros((is_set.sum(), len(self.names.texts("user"))), np.bool_)
         flags[(np.cumsum(is_set) - 1)[packed], rows["user"]] = True
         keys = dict(zip(columns, unpack(np.flatnonzero(is_set)), strict=True))
-        self.sets[name].append(({"day": self._day(keys), **keys}, np.packbits(flags, axis=1, bitorder="little")))
+        self.sets[name].append(
+            ({"day": self._day(keys), **keys}, np.packbits(flags, axis=1, bitorder="little"))
+        )

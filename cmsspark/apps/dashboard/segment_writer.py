@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 #: Columns of few values, beside those of names.
 _CODED: Final = ("day", "last_day", "nacc", "remote_nacc", "remote_known_nacc", "job_count")
 _ROW_GROUP: Final = 30_720
-#: Rows of a group of the files in which pages look up single datasets: a few groups are read for each.
+#: Rows of a group of the files in which pages look up single datasets: a few groups are
+#: read for each.
 _LOOKUP_GROUP: Final = 10_240
-#: Files of up to so many rows, which days of the newest month have, get small groups: there are many such files, and a
-#: page reads a group of each. What the server keeps of each group would be too much for those of whole months.
+#: Files of up to so many rows, which days of the newest month have, get small groups:
+#: there are many such files, and a page reads a group of each. What the server keeps of
+#: each group would be too much for those of whole months.
 _SMALL_ROWS, _SMALL_GROUP = 400_000, 2_048
 #: Texts of a dictionary that every row group may have as it is.
 _SHORT: Final = 512
@@ -30,7 +32,9 @@ _LOOKUP_COMPRESSION: Final = "lz4_raw"
 
 
 class SegmentWriter:
-    """Writes files of a folder. ``totals``: sums of the additive columns, which decide their types."""
+    """Writes files of a folder. ``totals``: sums of the additive columns, which decide
+    their types.
+    """
 
     def __init__(self, folder: Path, names: Names, totals: Mapping[str, int]) -> None:
         import pyarrow as pa
@@ -48,7 +52,11 @@ class SegmentWriter:
         }
 
     def write(
-        self, name: str, batches: Iterable[Mapping[str, Any]], group: int = _ROW_GROUP, codec: str = "zstd"
+        self,
+        name: str,
+        batches: Iterable[Mapping[str, Any]],
+        group: int = _ROW_GROUP,
+        codec: str = "zstd",
     ) -> None:
         """Write a file from batches of rows with the same columns."""
         import pyarrow.parquet as pq
@@ -57,19 +65,31 @@ class SegmentWriter:
         for rows in batches:
             count = len(next(iter(rows.values())))
             for begin in range(0, max(1, count), group):
-                table = self._table({column: values[begin : begin + group] for column, values in rows.items()})
+                table = self._table(
+                    {column: values[begin : begin + group] for column, values in rows.items()}
+                )
                 if writer is None:
-                    coded = [column for column in table.column_names if column in (*self.texts, *_CODED)]
+                    coded = [
+                        column for column in table.column_names if column in (*self.texts, *_CODED)
+                    ]
                     path = self._folder / f"{name}.parquet"
                     writer = pq.ParquetWriter(
-                        path, table.schema, compression=codec, use_dictionary=coded, store_schema=False
+                        path,
+                        table.schema,
+                        compression=codec,
+                        use_dictionary=coded,
+                        store_schema=False,
                     )
                 writer.write_table(table, row_group_size=group)
         if writer is not None:
             writer.close()
 
-    def write_lookup(self, name: str, batches: Iterable[Mapping[str, Any]], count: int) -> list[tuple[int, int]]:
-        """Write a file of ``count`` rows that is sorted by dataset. Return the first and last dataset of each group."""
+    def write_lookup(
+        self, name: str, batches: Iterable[Mapping[str, Any]], count: int
+    ) -> list[tuple[int, int]]:
+        """Write a file of ``count`` rows that is sorted by dataset. Return the first
+        and last dataset of each group.
+        """
         group = _SMALL_GROUP if count <= _SMALL_ROWS else _LOOKUP_GROUP
         bounds: list[tuple[int, int]] = []
 
@@ -77,7 +97,11 @@ class SegmentWriter:
             for rows in batches:
                 datasets = rows["dataset_name"]
                 lasts = [*range(group - 1, len(datasets), group), len(datasets) - 1]
-                bounds.extend((int(datasets[n - n % group]), int(datasets[n])) for n in dict.fromkeys(lasts) if n >= 0)
+                bounds.extend(
+                    (int(datasets[n - n % group]), int(datasets[n]))
+                    for n in dict.fromkeys(lasts)
+                    if n >= 0
+                )
                 yield rows
 
         self.write(name, noted(), group, _LOOKUP_COMPRESSION)
@@ -89,7 +113,9 @@ class SegmentWriter:
         write_mapped(self._folder / name, columns, About(streams, tiers, **about))
 
     def with_nulls(self, rows: Mapping[str, Any], name: str) -> Any:
-        """Return an additive column with ``NULL`` where it is null, in 32 bits where these are enough."""
+        """Return an additive column with ``NULL`` where it is null, in 32 bits where
+        these are enough.
+        """
         values = np.where(rows["has"] >> SUMS.index(name) & 1, rows[name], NULL)
         kind = self._kinds[name]
         if values.dtype == object:
@@ -123,7 +149,9 @@ def _numbers(values: Any, is_null: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _coded(codes: Codes, texts: pa.Array) -> pa.DictionaryArray:
-    """Return texts by their numbers. Of many texts the dictionary has those that occur: each row group has a copy."""
+    """Return texts by their numbers. Of many texts the dictionary has those that occur:
+    each row group has a copy.
+    """
     import pyarrow as pa
 
     if len(texts) < _SHORT:

@@ -18,7 +18,8 @@ FILTERS: Final[Mapping[str, str]] = {
     "site_tier": "Site tier",
     "campaign": "Campaign",
 }
-#: The period where the address names none: the newest month and so many before it, which are whole segments.
+#: The period where the address names none: the newest month and so many before it,
+#: which are whole segments.
 DEFAULT_MONTHS: Final = 2
 #: Name → (label, DuckDB's part of a date).
 STEPS: Final[Mapping[str, tuple[str, str]]] = {
@@ -33,8 +34,8 @@ _MAX_TEXT: Final = 1_000
 class Selection:
     """Days from ``first`` to ``last`` (both included) and the accesses that the page is about.
 
-    ``filters``: (column of ``FILTERS``, value); a column with several values takes each of them. ``step``: day, week or
-    month.
+    ``filters``: (column of ``FILTERS``, value); a column with several values takes each
+    of them. ``step``: day, week or month.
     """
 
     first: date
@@ -43,7 +44,9 @@ class Selection:
     step: str = "day"
 
     def where(self, columns: Sequence[str], *, days_too: bool = True) -> tuple[str, list[object]]:
-        """Return the condition in SQL on those of the columns that are filtered, and its parameters."""
+        """Return the condition in SQL on those of the columns that are filtered, and
+        its parameters.
+        """
         conditions = ["day BETWEEN ? AND ?"] if days_too else ["true"]
         parameters: list[object] = [self.first, self.last] if days_too else []
         for name in columns:
@@ -60,7 +63,9 @@ class Selection:
 
     @property
     def streams_of_users(self) -> tuple[str, ...]:
-        """The streams whose users are counted: those of accesses, or those of jobs where there are no others."""
+        """The streams whose users are counted: those of accesses, or those of jobs
+        where there are no others.
+        """
         streams = self.values("stream")
         return (
             streams
@@ -91,13 +96,18 @@ class Selection:
 
     def list_days(self, bucket: date) -> list[date]:
         """Return all days of the step that begins on ``bucket``, also those outside of the period."""
-        days = [bucket + timedelta(days=number) for number in range({"day": 1, "week": 7, "month": 31}[self.step])]
+        days = [
+            bucket + timedelta(days=number)
+            for number in range({"day": 1, "week": 7, "month": 31}[self.step])
+        ]
         return [day for day in days if self.find_bucket(day) == bucket]
 
     def buckets(self) -> list[date]:
         """Return the first days of all steps of the period, in order."""
         count = (self.last - self.first).days + 1
-        return sorted({self.find_bucket(self.first + timedelta(days=number)) for number in range(count)})
+        return sorted(
+            {self.find_bucket(self.first + timedelta(days=number)) for number in range(count)}
+        )
 
 
 def text_parameter(parameters: Mapping[str, str], name: str) -> str:
@@ -108,7 +118,9 @@ def text_parameter(parameters: Mapping[str, str], name: str) -> str:
     return text
 
 
-def choice_parameter(parameters: Mapping[str, str], name: str, choices: Sequence[str], default: str) -> str:
+def choice_parameter(
+    parameters: Mapping[str, str], name: str, choices: Sequence[str], default: str
+) -> str:
     """Return one of several words. Raises UsageError (2) for another one."""
     text = text_parameter(parameters, name) or default
     if text not in choices:
@@ -116,13 +128,17 @@ def choice_parameter(parameters: Mapping[str, str], name: str, choices: Sequence
     return text
 
 
-def number_parameter(parameters: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+def number_parameter(
+    parameters: Mapping[str, str], name: str, default: int, least: int, most: int
+) -> int:
     """Return a whole number within limits. Raises UsageError (2) for anything else."""
     text = text_parameter(parameters, name)
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= most):
-        raise UsageError(f"{name} is a whole number from {least:,} to {most:,}", found=repr(text[:80]))
+        raise UsageError(
+            f"{name} is a whole number from {least:,} to {most:,}", found=repr(text[:80])
+        )
     return int(text)
 
 
@@ -143,15 +159,22 @@ def presets(stored: Sequence[date]) -> list[tuple[str, date, date]]:
 def parse_selection(parameters: Mapping[str, str], stored: Sequence[date]) -> Selection:
     """Return the period and filters of an address, for a store that holds these days.
 
-    Without a period it is the month of the newest stored day up to that day, and the two months before it. Raises
-    UsageError (2) for wrong values.
+    Without a period it is the month of the newest stored day up to that day, and the
+    two months before it. Raises UsageError (2) for wrong values.
     """
     newest, oldest = stored[-1], stored[0]
     last = day_parameter(parameters, "to", newest)
-    default = max(oldest, dates.months_before(last.replace(day=1), DEFAULT_MONTHS)) if last >= oldest else last
+    default = (
+        max(oldest, dates.months_before(last.replace(day=1), DEFAULT_MONTHS))
+        if last >= oldest
+        else last
+    )
     first = day_parameter(parameters, "from", default)
     if first > last:
-        raise UsageError(f"the period begins on {first} and ends before it, on {last}", next_step="exchange them")
+        raise UsageError(
+            f"the period begins on {first} and ends before it, on {last}",
+            next_step="exchange them",
+        )
     if (last - first).days >= 3_660:
         raise UsageError("a period has ten years at most", found=f"{first} to {last}")
     filters = tuple((name, value) for name in FILTERS for value in _filter(parameters, name))
@@ -159,9 +182,14 @@ def parse_selection(parameters: Mapping[str, str], stored: Sequence[date]) -> Se
 
 
 def _filter(parameters: Mapping[str, Any], name: str) -> list[str]:
-    """Return the values of a filter, each once; none for all. ``-`` stands for names without that part."""
+    """Return the values of a filter, each once; none for all. ``-`` stands for names
+    without that part.
+    """
     value = parameters.get(name) or ()
-    texts = [text_parameter({name: text}, name) for text in ((value,) if isinstance(value, str) else value)]
+    texts = [
+        text_parameter({name: text}, name)
+        for text in ((value,) if isinstance(value, str) else value)
+    ]
     return ["" if text == NO_PART else text for text in sorted(set(texts)) if text]
 
 

@@ -18,7 +18,7 @@ from cmsspark.apps.dashboard.widgets import (
     cpu_figure,
     jobs_figure,
     shown,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from cmsspark.apps.dashboard.page_request import PageRequest
@@ -26,11 +26,18 @@ if TYPE_CHECKING:
 
 #: Measure → how its values are shown.
 KINDS: Final[Mapping[str, Kind]] = {
-    "nacc": "count", "users": "count", "job_count": "count", "read_bytes": "bytes", "job_read_bytes": "bytes",
+    "nacc": "count",
+    "users": "count",
+    "job_count": "count",
+    "read_bytes": "bytes",
+    "job_read_bytes": "bytes",
     "cpu_ms": "ms",
-}  # fmt: skip
+}
 _PARTIAL: Final = Column(
-    "is_partial", "Partial", "yes", "some of its days are outside of the period, not stored, or without a stream"
+    "is_partial",
+    "Partial",
+    "yes",
+    "some of its days are outside of the period, not stored, or without a stream",
 )
 _X: Final = {"day": "Day (UTC)", "week": "ISO week, by its Monday (UTC)", "month": "Month (UTC)"}
 
@@ -38,17 +45,22 @@ _X: Final = {"day": "Day (UTC)", "week": "ISO week, by its Monday (UTC)", "month
 def make_chart(name: str, series: Series, measure: str, chosen: Selection, by: str) -> Chart:
     """Return the chart of a series: stacked where its groups add up, else lines.
 
-    Of one step the groups are bars: a stack without areas shows points at sums that read as values. Steps of which only
-    a part is counted are marked, in the picture and in the table. Columns of downloads are named for the measure.
+    Of one step the groups are bars: a stack without areas shows points at sums that
+    read as values. Steps of which only a part is counted are marked, in the picture and
+    in the table. Columns of downloads are named for the measure.
     """
     label, unit, factor = MEASURES[measure]
-    labels = [f"{day:%Y-%m}" if chosen.step == "month" else day.isoformat() for day in series.buckets]
+    labels = [
+        f"{day:%Y-%m}" if chosen.step == "month" else day.isoformat() for day in series.buckets
+    ]
     marked = [
-        f"{text} (partial)" if day in series.partial else text for day, text in zip(series.buckets, labels, strict=True)
+        f"{text} (partial)" if day in series.partial else text
+        for day, text in zip(series.buckets, labels, strict=True)
     ]
     is_stack = series.is_additive and len(series.values) > 1 and len(labels) > 1
     values = {
-        group: [None if value is None else value * factor for value in row] for group, row in series.values.items()
+        group: [None if value is None else value * factor for value in row]
+        for group, row in series.values.items()
     }
     note = series.note
     if not series.is_additive and len(series.values) > 1:
@@ -85,14 +97,21 @@ def cost_figures(snapshot: Snapshot, sums: Mapping[str, int | None]) -> list[Fig
 
 
 def list_measures(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """Return the measures that a form offers, those of jobs where any are stored, each with its label."""
-    return [(name, label) for name, (label, _, _) in MEASURES.items() if snapshot.has_jobs or name not in OF_JOBS]
+    """Return the measures that a form offers, those of jobs where any are stored, each
+    with its label.
+    """
+    return [
+        (name, label)
+        for name, (label, _, _) in MEASURES.items()
+        if snapshot.has_jobs or name not in OF_JOBS
+    ]
 
 
 def choose_measure(request: PageRequest, chosen: Selection, notes: list[Note]) -> str:
     """Return the measure of the address.
 
-    A stream has either accesses or jobs: the measure of the other kind is replaced, and ``notes`` says so.
+    A stream has either accesses or jobs: the measure of the other kind is replaced, and
+    ``notes`` says so.
     """
     measure = choice_parameter(request.parameters, "measure", list(MEASURES), "nacc")
     stream = chosen.value("stream")
@@ -104,5 +123,9 @@ def choose_measure(request: PageRequest, chosen: Selection, notes: list[Note]) -
         measure = fitting[measure]
         if is_said:
             kind = "jobs, not accesses" if chosen.is_of_jobs else "accesses, not jobs"
-            notes.append(Note(f"The stream {shown(stream)} counts {kind}: this is its {MEASURES[measure][0].lower()}."))
+            notes.append(
+                Note(
+                    f"The stream {shown(stream)} counts {kind}: this is its {MEASURES[measure][0].lower()}."
+                )
+            )
     return measure

@@ -1,4 +1,6 @@
-"""The server: sockets, the token, the thread that keeps the rollups up to date; ends at Ctrl-C or SIGTERM."""
+"""The server: sockets, the token, the thread that keeps the rollups up to date; ends at
+Ctrl-C or SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,15 @@ from cmsspark.store.query.database import Database
 
 #: Seconds between two looks at the store.
 _EVERY_S: Final = 2.0
-#: Seconds after a signal at which the process ends, whatever its threads do: libraries cannot be interrupted.
+#: Seconds after a signal at which the process ends, whatever its threads do: libraries
+#: cannot be interrupted.
 _END_S: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Options:
-    """Where to serve. ``token``: None makes one where ``host`` is not this host alone. ``skipped``: (day, job) → why
-    the daily run leaves it out.
+    """Where to serve. ``token``: None makes one where ``host`` is not this host alone.
+    ``skipped``: (day, job) → why the daily run leaves it out.
     """
 
     host: str = "127.0.0.1"
@@ -62,7 +65,9 @@ class Server:
 
     @property
     def address(self) -> str:
-        """The address of the first page; with the token where the server made it. A given token is never printed."""
+        """The address of the first page; with the token where the server made it. A
+        given token is never printed.
+        """
         host = f"[{self.host}]" if ":" in self.host else self.host
         token = f"?token={self.services.guard.token}" if self.has_own_token else ""
         return f"http://{host}:{self.port}{self.services.prefix}/{HOME}{token}"
@@ -82,7 +87,9 @@ class Server:
                 database.close()
 
 
-def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, log: Callable[[str], None]) -> Server:
+def open_server(
+    store: str, state_dir: Path, cache_dir: Path, options: Options, log: Callable[[str], None]
+) -> Server:
     """Return a server that listens, with its rollups being read.
 
     Raises UsageError (2) for an address that is in use.
@@ -96,19 +103,28 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
     # Those of this host are for a server that others reach.
     own_names = () if token is None else (socket.gethostname(), socket.getfqdn())
     guard = Guard(token, frozenset({*options.names, options.host, *own_names}), port)
-    # Pages and people's queries see no table with a row for each person; the rollups read the days of partials.
+    # Pages and people's queries see no table with a row for each person; the rollups
+    # read the days of partials.
     database = Database(store, is_private=False, memory="250MB", threads=2, max_age_s=2)
     # The store is there now: where it is gone later, pages say so, whichever was opened before.
     database.refresh([])
     days = Database(store, is_private=True, memory="100MB", threads=1)
-    refresher = RollupRefresher(days, cache_dir, every_s=_EVERY_S, log=log, builder=RollupProcess())
+    refresher = RollupRefresher(
+        days, cache_dir, every_s=_EVERY_S, log=log, builder=RollupProcess()
+    )
     services = Services(refresher, database, state_dir, guard, options.prefix, options.skipped)
     wsgi = make_server(create_app(services), listening, options.threads)
     refresher.start()
     return Server(services, wsgi, (database, days), options.host, port, has_own_token)
 
 
-def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callable[[str], None], verbose: bool) -> None:
+def serve(
+    store: str,
+    folders: tuple[Path, Path],
+    options: Options,
+    echo: Callable[[str], None],
+    verbose: bool,
+) -> None:
     """Serve until Ctrl-C or SIGTERM. ``folders``: the state directory and the cache directory."""
     share_freed()
     lock, is_ended = threading.Lock(), threading.Lock()
@@ -126,7 +142,9 @@ def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callab
             echo(f"dashboard of {store}: {server.address}")
             if server.services.guard.token and options.host != "127.0.0.1":
                 key = "this address" if server.has_own_token else "the token"
-                echo(f"Everyone with {key} can read all pages. Use TLS, as by a proxy, outside of a trusted network.")
+                echo(
+                    f"Everyone with {key} can read all pages. Use TLS, as by a proxy, outside of a trusted network."
+                )
             echo("Ctrl-C ends it.")
             server.run()
     except KeyboardInterrupt:

@@ -25,7 +25,9 @@ def matrix_sections(request: PageRequest, chosen: Selection) -> list[Section]:
         return []
     values = {(shown(reader), shown(source)): accesses for reader, source, accesses, _ in rows}
     readers, sources = (rank_names(values, side)[:_SITES] for side in (0, 1))
-    values = {pair: count for pair, count in values.items() if pair[0] in readers and pair[1] in sources}
+    values = {
+        pair: count for pair, count in values.items() if pair[0] in readers and pair[1] in sources
+    }
     links = {shown(site): request.site_link(site) for row in rows for site in row[:2]}
     download = partial(rows_to_arrow, (*_NAMES, "accesses", "read_bytes"), rows)
     caption = "Accesses by site of the reader (rows) and of the source (columns), the most used"
@@ -39,11 +41,14 @@ def matrix_sections(request: PageRequest, chosen: Selection) -> list[Section]:
 
 
 def site_sections(request: PageRequest, chosen: Selection, site: str) -> list[Section]:
-    """Return what a site reads from which sites, and which sites read from it; nothing where no pair is stored."""
+    """Return what a site reads from which sites, and which sites read from it; nothing
+    where no pair is stored.
+    """
     sections = []
     for name, other_side, title in (
-        ("reads_from", "source_site", "Reads from"), ("is_read_by", "reader_site", "Is read by")
-    ):  # fmt: skip
+        ("reads_from", "source_site", "Reads from"),
+        ("is_read_by", "reader_site", "Is read by"),
+    ):
         own_side = _NAMES[1 - _NAMES.index(other_side)]
         rows = _pairs(request, chosen, f"{own_side} = ?", (other_side,), site)
         if rows:

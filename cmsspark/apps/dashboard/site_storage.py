@@ -1,4 +1,6 @@
-"""What lies at a site and what it will need: unused volume by age, the size of a cache, the forecast."""
+"""What lies at a site and what it will need: unused volume by age, the size of a cache,
+the forecast.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _FORECASTS: Final = 10
 
 
 def age_figures(snapshot: Snapshot, database: Database, site: str, kind: str) -> list[Figure]:
-    """Return the replicas at a site by weeks without a read there; no age that is longer than the stored days."""
+    """Return the replicas at a site by weeks without a read there; no age that is
+    longer than the stored days.
+    """
     newest = database.newest(REPLICA_TABLES)
     if newest is None:
         return []
@@ -36,15 +40,23 @@ def age_figures(snapshot: Snapshot, database: Database, site: str, kind: str) ->
     figures = []
     for weeks in (weeks for weeks in AGES if 7 * weeks <= recorded):
         unread = [
-            size for name, size in replicas if name not in last or (last_day - last[name]).days >= 7 * weeks
-        ]  # fmt: skip
+            size
+            for name, size in replicas
+            if name not in last or (last_day - last[name]).days >= 7 * weeks
+        ]
         size, datasets = sum(unread), pluralize(len(unread), "dataset")
-        figures.append(Figure(f"Unread for {pluralize(weeks, 'week')}", si(size, "B"), f"{size:,} B", datasets))
+        figures.append(
+            Figure(
+                f"Unread for {pluralize(weeks, 'week')}", si(size, "B"), f"{size:,} B", datasets
+            )
+        )
     return figures
 
 
 def cache_figure(database: Database, site: str) -> Figure | None:
-    """Return the smallest compared cache that misses at most ``TARGET``; None where none is stored."""
+    """Return the smallest compared cache that misses at most ``TARGET``; None where
+    none is stored.
+    """
     rows = database.query(
         "SELECT period, policy, capacity_bytes, missed_bytes / requested_bytes AS missed FROM cache_comparison "
         "WHERE site_name = ? AND requested_bytes > 0 QUALIFY last_day = max(last_day) OVER () "
@@ -56,13 +68,25 @@ def cache_figure(database: Database, site: str) -> Figure | None:
     label = f"Cache that misses {TARGET:.0%} of bytes"
     for period, policy, capacity, missed in rows:
         if missed <= TARGET:
-            return Figure(label, si(capacity, "B"), f"{capacity:,} B", f"{policy}, misses {missed:.1%} in {period}")
+            return Figure(
+                label,
+                si(capacity, "B"),
+                f"{capacity:,} B",
+                f"{policy}, misses {missed:.1%} in {period}",
+            )
     largest = rows[-1][2]
-    return Figure(label, f"> {si(largest, 'B')}", f"{largest:,} B", f"the largest that was compared, in {rows[-1][0]}")
+    return Figure(
+        label,
+        f"> {si(largest, 'B')}",
+        f"{largest:,} B",
+        f"the largest that was compared, in {rows[-1][0]}",
+    )
 
 
 def forecast_section(request: PageRequest, site: str) -> Section | None:
-    """Return the datasets that will probably be popular at a site; None where no forecast of it is stored."""
+    """Return the datasets that will probably be popular at a site; None where no
+    forecast of it is stored.
+    """
     days = request.database.days("popularity_site_forecast")
     if not days:
         return None
@@ -74,10 +98,13 @@ def forecast_section(request: PageRequest, site: str) -> Section | None:
     if not rows:
         return None
     columns = (
-        Column("dataset_name", "Dataset"), Column("probability", "Popular", "share", "probability to be popular here"),
+        Column("dataset_name", "Dataset"),
+        Column("probability", "Popular", "share", "probability to be popular here"),
         Column("last_week_nacc", "Accesses last week", "count"),
-    )  # fmt: skip
+    )
     linked: list[Any] = [(Cell(row[0], request.dataset_link(row[0])), *row[1:3]) for row in rows]
     means = f" Popular: {rows[0][3]}." if rows[0][3] else ""
     table = Table("site_forecast", columns, linked, f"Forecast from {days[-1]} on", bars=1)
-    return Section("What will probably be popular here", [table], f"The forecast of {shown(site)}.{means}")
+    return Section(
+        "What will probably be popular here", [table], f"The forecast of {shown(site)}.{means}"
+    )

@@ -24,7 +24,9 @@ _LARGEST: Final = "ORDER BY nacc DESC NULLS LAST, job_count DESC NULLS LAST, 1"
 
 
 def all_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
-    """(site, sums as in ``SUMS`` …, distinct users) of all sites, those with the most accesses first."""
+    """(site, sums as in ``SUMS`` …, distinct users) of all sites, those with the most
+    accesses first.
+    """
 
     def make() -> list[tuple[Any, ...]]:
         where, parameters = chosen.where(("stream",))
@@ -48,7 +50,9 @@ def over_time(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple[An
     )
 
 
-def by_group(snapshot: Snapshot, chosen: Selection, site: str, column: str) -> list[tuple[Any, ...]]:
+def by_group(
+    snapshot: Snapshot, chosen: Selection, site: str, column: str
+) -> list[tuple[Any, ...]]:
     """(value of one of ``GROUPS``, sums …) of a site, the most accesses first."""
 
     def make() -> list[tuple[Any, ...]]:
@@ -87,7 +91,9 @@ def last_days(snapshot: Snapshot, site: str) -> dict[str, date]:
 
 
 def top_datasets(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple[Any, ...]]:
-    """(dataset, sums …) of a site, the most accesses first: whole segments by site, cut ones day by day."""
+    """(dataset, sums …) of a site, the most accesses first: whole segments by site, cut
+    ones day by day.
+    """
 
     def make() -> list[tuple[Any, ...]]:
         inside, cut = snapshot.split(chosen.first, chosen.last)
@@ -95,19 +101,22 @@ def top_datasets(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple
         days, of_days = chosen.where(("stream",))
         parts: list[str] = []
         values: list[Any] = []
-        select = (
-            f"SELECT dataset_name, {', '.join(SUMS)} FROM read_parquet(?, union_by_name = true) WHERE site_name = ?"
-        )
+        select = f"SELECT dataset_name, {', '.join(SUMS)} FROM read_parquet(?, union_by_name = true) WHERE site_name = ?"
         if inside:
             parts.append(f"{select} AND {stream}")
-            values += [[snapshot.segments[number].file("site_datasets") for number in inside], site, *of_stream]
+            values += [
+                [snapshot.segments[number].file("site_datasets") for number in inside],
+                site,
+                *of_stream,
+            ]
         if cut:
             parts.append(f"{select} AND {days}")
             values += [[segment.file("detail") for segment in cut], site, *of_days]
         if not parts:
             return []
         return snapshot.query(
-            f"SELECT dataset_name, {_SUMS} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1 {_LARGEST}", values
+            f"SELECT dataset_name, {_SUMS} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1 {_LARGEST}",
+            values,
         )
 
     return snapshot.cached(("site_datasets", chosen, site), make)
@@ -116,11 +125,12 @@ def top_datasets(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple
 def unused(
     snapshot: Snapshot, database: Database, site: str, weeks: int, kind: str
 ) -> tuple[date | None, int, int, list[tuple[Any, ...]]]:
-    """Replicas at a site of datasets that no access and no job read there in the last weeks up to the newest day.
+    """Replicas at a site of datasets that no access and no job read there in the last
+    weeks up to the newest day.
 
-    Returns the day of the replica snapshot (None where none is stored), the bytes and number of all its replicas at the
-    site, and for each unused one (dataset, bytes, newest replica ms, accesses elsewhere, jobs elsewhere), the largest
-    first.
+    Returns the day of the replica snapshot (None where none is stored), the bytes and
+    number of all its replicas at the site, and for each unused one (dataset, bytes,
+    newest replica ms, accesses elsewhere, jobs elsewhere), the largest first.
     """
     newest_replicas = database.newest(REPLICA_TABLES)
     if newest_replicas is None:
@@ -153,12 +163,16 @@ def window(snapshot: Snapshot, weeks: int) -> tuple[date, date]:
 def _uses(snapshot: Snapshot, first: date, last: date) -> dict[str, tuple[int, int]]:
     """Accesses and jobs of each dataset."""
     rankings = (datasets(snapshot, Selection(first, last), name) for name in ("nacc", "job_count"))
-    accesses, jobs = (dict(zip(ranking.names(), ranking.counts, strict=True)) for ranking in rankings)
+    accesses, jobs = (
+        dict(zip(ranking.names(), ranking.counts, strict=True)) for ranking in rankings
+    )
     return {name: (accesses.get(name) or 0, jobs.get(name) or 0) for name in accesses | jobs}
 
 
 def count_users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
-    """Return the distinct users of each site over the period; None where its days have two pseudonym keys."""
+    """Return the distinct users of each site over the period; None where its days have
+    two pseudonym keys.
+    """
 
     def make() -> dict[str, int | None]:
         names = snapshot.names["site_name"]
@@ -167,7 +181,9 @@ def count_users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
         counter = user_sets.DistinctCounter(max(1, len(names)), snapshot.pseudonyms)
         codes = {"stream": codes_of_users(snapshot, chosen)["stream"]}
         for table in snapshot.user_tables["site_users"]:
-            rows = user_sets.chosen_rows(table, codes, day_number(chosen.first), day_number(chosen.last))
+            rows = user_sets.chosen_rows(
+                table, codes, day_number(chosen.first), day_number(chosen.last)
+            )
             counter.add(table, rows, table.keys["site_name"][rows].astype(np.int32))
         return {name: int(count) for name, count in zip(names, counter.counts(), strict=False)}
 

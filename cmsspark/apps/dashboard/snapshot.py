@@ -1,7 +1,8 @@
-"""One loaded state of the rollups: small tables in memory, large ones read from Parquet by name of dataset or site.
+"""One loaded state of the rollups: small tables in memory, large ones read from Parquet
+by name of dataset or site.
 
-A snapshot never changes. When the store grows, the next one is loaded beside it, and requests that have begun finish
-with the old one.
+A snapshot never changes. When the store grows, the next one is loaded beside it, and
+requests that have begun finish with the old one.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ def to_day(number: int) -> date:
 class Snapshot:
     """The rollups as pages query them.
 
-    ``state``: the segments, and the days that are left out or partial. ``names``: dimension → its values, sorted.
-    ``pseudonyms``: the number of all users. ``datasets``: what is known of each dataset.
+    ``state``: the segments, and the days that are left out or partial. ``names``:
+    dimension → its values, sorted. ``pseudonyms``: the number of all users.
+    ``datasets``: what is known of each dataset.
     """
 
     state: RollupState
@@ -88,9 +90,11 @@ class Snapshot:
             return cursor.sql(sql, params=list(parameters)).to_arrow_table()
 
     def cached(self, key: Any, make: Callable[[], T]) -> T:
-        """``make()``, or its last result for the same key: a snapshot never changes, so results do not, either.
+        """``make()``, or its last result for the same key: a snapshot never changes, so
+        results do not, either.
 
-        Requests for a key that is being made wait for it: several people who ask the same question cost one answer.
+        Requests for a key that is being made wait for it: several people who ask the
+        same question cost one answer.
         """
         with self._lock:
             result: Future[T] | None = self._results.get(key)
@@ -111,11 +115,17 @@ class Snapshot:
 
     def files(self, name: str, first: date, last: date) -> list[str]:
         """Return the files of a rollup whose segments have days of the period."""
-        chosen = [segment for segment in self.segments if segment.days[0] <= last and segment.days[-1] >= first]
+        chosen = [
+            segment
+            for segment in self.segments
+            if segment.days[0] <= last and segment.days[-1] >= first
+        ]
         return [segment.file(name) for segment in chosen]
 
     def split(self, first: date, last: date) -> tuple[list[int], list[Segment]]:
-        """Return the numbers of segments that lie within the period, and the segments that it cuts."""
+        """Return the numbers of segments that lie within the period, and the segments
+        that it cuts.
+        """
         inside, cut = [], []
         for number, segment in enumerate(self.segments):
             begin, end = segment.days[0], segment.days[-1]
@@ -140,7 +150,10 @@ class Snapshot:
                 columns = ("day", "stream", "site_tier", "data_tier", "campaign")
                 files = [segment.file("cube_users") for segment in self.segments]
                 # One at a time: those of a year are large.
-                tables = (pq.read_table(file, columns=[*columns, "users"], partitioning=None) for file in files)
+                tables = (
+                    pq.read_table(file, columns=[*columns, "users"], partitioning=None)
+                    for file in files
+                )
                 self._lists = [
                     user_sets.from_lists(rows, _codes(rows, self.names), user_ids)
                     for user_ids, rows in zip(ids, tables, strict=True)
@@ -148,8 +161,14 @@ class Snapshot:
             return self._lists
 
     def find_keys(self, first: date, last: date) -> set[str]:
-        """Return the ids of the pseudonym keys of the days of a period: users of two keys cannot be told apart."""
-        return {key for key, days in self.days_of_keys.items() if any(first <= day <= last for day in days)}
+        """Return the ids of the pseudonym keys of the days of a period: users of two
+        keys cannot be told apart.
+        """
+        return {
+            key
+            for key, days in self.days_of_keys.items()
+            if any(first <= day <= last for day in days)
+        }
 
     @cached_property
     def days_of_keys(self) -> dict[str, list[date]]:
@@ -168,7 +187,8 @@ def load(state: RollupState, threads: int = 2) -> Snapshot:
     import pyarrow as pa
 
     con = duckdb.connect(
-        ":memory:", config={"memory_limit": "450MB", "threads": threads, "preserve_insertion_order": "false"}
+        ":memory:",
+        config={"memory_limit": "450MB", "threads": threads, "preserve_insertion_order": "false"},
     )
     segments = state.segments
     con.execute("SET parquet_metadata_cache = true")
@@ -191,24 +211,33 @@ def _values(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], column:
         return []
     file = "site_days" if column == "site_name" else "cube"
     paths = [segment.file(file) for segment in segments]
-    rows = con.execute(f"SELECT DISTINCT {column} FROM read_parquet(?) ORDER BY 1", [paths]).fetchall()
+    rows = con.execute(
+        f"SELECT DISTINCT {column} FROM read_parquet(?) ORDER BY 1", [paths]
+    ).fetchall()
     return [row[0] for row in rows]
 
 
 def _load_cube(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
     keys = ("stream", "site_tier", "data_tier", "campaign")
-    columns = ", ".join(f"{name} {name}_enum" for name in keys) + ", " + _sum_columns(con, segments, "cube")
+    columns = (
+        ", ".join(f"{name} {name}_enum" for name in keys)
+        + ", "
+        + _sum_columns(con, segments, "cube")
+    )
     con.execute(f"CREATE TABLE cube (day DATE, {columns})")
     for segment in segments:
         con.execute(
-            f"INSERT INTO cube SELECT day, {', '.join((*keys, *SUMS))} FROM read_parquet(?)", [segment.file("cube")]
+            f"INSERT INTO cube SELECT day, {', '.join((*keys, *SUMS))} FROM read_parquet(?)",
+            [segment.file("cube")],
         )
 
 
 def _load_sites(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
     """``site_totals``: sums by day, site and stream."""
     columns = _sum_columns(con, segments, "site_days", wide=True)
-    con.execute(f"CREATE TABLE site_totals (day DATE, site_name site_name_enum, stream stream_enum, {columns})")
+    con.execute(
+        f"CREATE TABLE site_totals (day DATE, site_name site_name_enum, stream stream_enum, {columns})"
+    )
     sums = ", ".join(f"sum({name})" for name in SUMS)
     for segment in segments:
         con.execute(
@@ -217,11 +246,15 @@ def _load_sites(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> 
         )
 
 
-def _sum_columns(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], name: str, *, wide: bool = False) -> str:
+def _sum_columns(
+    con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], name: str, *, wide: bool = False
+) -> str:
     """Return the definitions of the sums: 64 bits, or 128 where a segment has larger ones."""
     large: set[str] = set(SUMS) if wide else set()
     for segment in segments:
-        rows = con.execute("DESCRIBE SELECT * FROM read_parquet(?)", [segment.file(name)]).fetchall()
+        rows = con.execute(
+            "DESCRIBE SELECT * FROM read_parquet(?)", [segment.file(name)]
+        ).fetchall()
         large |= {row[0] for row in rows if str(row[1]).startswith("DECIMAL")}
     return ", ".join(f"{column} {'HUGEINT' if column in large else 'BIGINT'}" for column in SUMS)
 
@@ -236,7 +269,11 @@ def _load_users(
     for segment in segments:
         sql = "SELECT user_key FROM read_parquet(?) ORDER BY user_id"
         user_keys = con.execute(sql, [segment.file("users")]).fetchall()
-        ids = np.fromiter((numbers.setdefault(row[0], len(numbers)) for row in user_keys), np.int64, len(user_keys))
+        ids = np.fromiter(
+            (numbers.setdefault(row[0], len(numbers)) for row in user_keys),
+            np.int64,
+            len(user_keys),
+        )
         for name, keys in BIT_FILES.items():
             rows = pq.read_table(segment.file(name), columns=[*keys, "users"], partitioning=None)
             tables[name].append(user_sets.from_bits(rows, _codes(rows, names), ids))
@@ -252,6 +289,8 @@ def _codes(rows: pa.Table, names: Mapping[str, list[str]]) -> dict[str, user_set
         if column == "day":
             codes[column] = rows[column].cast(pa.int32()).to_numpy()
         elif column != "users":
-            positions = pc.index_in(rows[column].cast(pa.string()), value_set=pa.array(names[column], pa.string()))
+            positions = pc.index_in(
+                rows[column].cast(pa.string()), value_set=pa.array(names[column], pa.string())
+            )
             codes[column] = positions.to_numpy().astype(np.int32)
     return codes

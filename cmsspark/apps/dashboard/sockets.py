@@ -1,4 +1,6 @@
-"""The HTTP server's connections: deadlines for what a client owes, and room for new clients when many are idle."""
+"""The HTTP server's connections: deadlines for what a client owes, and room for new
+clients when many are idle.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
-#: Seconds from the first byte of a request to its last; of a connection without a request; without progress of a
-#: client that reads an answer.
+#: Seconds from the first byte of a request to its last; of a connection without a
+#: request; without progress of a client that reads an answer.
 HEADER_S, IDLE_S, READ_S = 10.0, 20.0, 60.0
 #: Connections at once, and file descriptors that are left for files.
 _CONNECTIONS, _FILES = 1_000, 256
@@ -24,7 +26,9 @@ _END_S: Final = 0.5
 
 
 class Connection(HTTPChannel):  # type: ignore[misc]
-    """One client's connection. ``began``: when the first byte of the request that is not complete came; 0 without."""
+    """One client's connection. ``began``: when the first byte of the request that is
+    not complete came; 0 without.
+    """
 
     began = 0.0
 
@@ -41,7 +45,9 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         return bool(self.connected and super().readable())
 
     def waits_since(self) -> float | None:
-        """Return since when the server waits for the client; None while the client waits for the server."""
+        """Return since when the server waits for the client; None while the client
+        waits for the server.
+        """
         if self.requests:
             return None
         return self.began or self.last_activity
@@ -64,7 +70,9 @@ class Connection(HTTPChannel):  # type: ignore[misc]
 
 
 class DeadlineServer(TcpWSGIServer):  # type: ignore[misc]
-    """Waitress with deadlines. With as many connections as it takes, those that have waited longest are closed."""
+    """Waitress with deadlines. With as many connections as it takes, those that have
+    waited longest are closed.
+    """
 
     channel_class = Connection
 
@@ -95,7 +103,11 @@ class DeadlineServer(TcpWSGIServer):  # type: ignore[misc]
         super().close()
 
     def _make_room(self) -> None:
-        waiting = [(since, channel) for channel in self.active_channels.values() if (since := channel.waits_since())]
+        waiting = [
+            (since, channel)
+            for channel in self.active_channels.values()
+            if (since := channel.waits_since())
+        ]
         waiting.sort(key=lambda entry: entry[0])
         for _, channel in waiting[: max(1, self.adj.connection_limit // 10)]:
             channel.drop()
@@ -108,7 +120,8 @@ def make_server(app: Callable[..., Any], listening: socket.socket, threads: int)
         threads=threads,
         cleanup_interval=1,
         connection_limit=_connection_limit(),
-        # The next request of a connection is read while one is answered: so the end of a connection is seen.
+        # The next request of a connection is read while one is answered: so the end of
+        # a connection is seen.
         channel_request_lookahead=1,
         # An answer waits in a file for a slow client, and no thread with it.
         outbuf_high_watermark=1 << 40,
@@ -120,15 +133,29 @@ def make_server(app: Callable[..., Any], listening: socket.socket, threads: int)
     dispatcher = ThreadedTaskDispatcher()
     dispatcher.set_thread_count(threads)
     about = (listening.family, listening.type, listening.proto, listening.getsockname())
-    return DeadlineServer(app, {}, True, listening, dispatcher=dispatcher, adj=adjustments, bind_socket=False,
-                          sockinfo=about)  # fmt: skip
+    return DeadlineServer(
+        app,
+        {},
+        True,
+        listening,
+        dispatcher=dispatcher,
+        adj=adjustments,
+        bind_socket=False,
+        sockinfo=about,
+    )
 
 
 def _connection_limit() -> int:
-    """Return how many connections the file descriptors allow, after raising their soft limit as far as is needed."""
+    """Return how many connections the file descriptors allow, after raising their soft
+    limit as far as is needed.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _CONNECTIONS + _FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return _CONNECTIONS if soft == resource.RLIM_INFINITY else max(50, min(_CONNECTIONS, soft - _FILES))
+    return (
+        _CONNECTIONS
+        if soft == resource.RLIM_INFINITY
+        else max(50, min(_CONNECTIONS, soft - _FILES))
+    )

@@ -1,4 +1,5 @@
-"""Rows that arrive in parts, each sorted by one column, and are read back in its order over all parts.
+"""Rows that arrive in parts, each sorted by one column, and are read back in its order
+over all parts.
 
 They are in a file meanwhile, so memory holds one batch.
 """
@@ -29,7 +30,9 @@ class _Stored:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part: its keys in order, where the rows of each begin, where those of the last end, and its columns."""
+    """A part: its keys in order, where the rows of each begin, where those of the last
+    end, and its columns.
+    """
 
     keys: Codes
     starts: npt.NDArray[np.int64]
@@ -56,10 +59,11 @@ class SortedParts:
         return sum(int(part.starts[-1]) for part in self._parts)
 
     def batches(self, order: Codes) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Return all rows sorted by key, those of a key by part. ``order``: the keys in the order of their names.
+        """Return all rows sorted by key, those of a key by part. ``order``: the keys in
+        the order of their names.
 
-        The columns of a batch are those of the parts, ``place``, the key's position in ``order``, and ``part``. A key
-        is in one batch.
+        The columns of a batch are those of the parts, ``place``, the key's position in
+        ``order``, and ``part``. A key is in one batch.
         """
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
@@ -78,15 +82,22 @@ class SortedParts:
             part_ranks = ranks[part.keys]
             begin, stop = np.searchsorted(part_ranks, (first, end))
             bounds.append((part.starts[begin], part.starts[stop]))
-            own_places.append(np.repeat(part_ranks[begin:stop], np.diff(part.starts[begin : stop + 1])))
+            own_places.append(
+                np.repeat(part_ranks[begin:stop], np.diff(part.starts[begin : stop + 1]))
+            )
         joined_ranks = np.concatenate(own_places)
         # Numbers are sorted faster than positions by them, and parts in order are only merged.
-        order = np.sort(joined_ranks << 32 | np.arange(len(joined_ranks)), kind="stable") & 0xFFFFFFFF
+        order = (
+            np.sort(joined_ranks << 32 | np.arange(len(joined_ranks)), kind="stable") & 0xFFFFFFFF
+        )
         number = np.repeat(np.arange(len(bounds)), [len(part_ranks) for part_ranks in own_places])
         rows = {"place": joined_ranks[order], "part": number[order]}
         with open(self._path, "rb", buffering=0) as file:
             for name in self._parts[0].columns:
-                parts = [_read(file, part.columns[name], *span) for part, span in zip(self._parts, bounds, strict=True)]
+                parts = [
+                    _read(file, part.columns[name], *span)
+                    for part, span in zip(self._parts, bounds, strict=True)
+                ]
                 rows[name] = np.concatenate(parts)[order]
         return rows
 
@@ -100,7 +111,9 @@ def _store(file: BinaryIO, column: npt.NDArray[Any]) -> _Stored | npt.NDArray[An
     return _Stored(column.dtype, offset)
 
 
-def _read(file: BinaryIO, stored: _Stored | npt.NDArray[Any], begin: int, end: int) -> npt.NDArray[Any]:
+def _read(
+    file: BinaryIO, stored: _Stored | npt.NDArray[Any], begin: int, end: int
+) -> npt.NDArray[Any]:
     if not isinstance(stored, _Stored):
         return stored[begin:end]
     file.seek(stored.offset + int(begin) * stored.kind.itemsize)

@@ -1,4 +1,6 @@
-"""The charts and tables of the page *Spark*: memory, executors, time, stages and processes of one run."""
+"""The charts and tables of the page *Spark*: memory, executors, time, stages and
+processes of one run.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +26,37 @@ _SLICES: Final = 120
 _SHOWN: Final = 40
 #: Area of memory → what it is.
 AREAS: Final[Mapping[str, str]] = {
-    "JVMHeapMemory": "JVM heap", "JVMOffHeapMemory": "JVM off-heap", "OnHeapExecutionMemory": "execution, on heap",
-    "OffHeapExecutionMemory": "execution, off heap", "OnHeapStorageMemory": "storage, on heap",
-    "OffHeapStorageMemory": "storage, off heap", "OnHeapUnifiedMemory": "unified, on heap",
-    "OffHeapUnifiedMemory": "unified, off heap", "DirectPoolMemory": "direct pool", "MappedPoolMemory": "mapped pool",
-    "ProcessTreeJVMRSSMemory": "resident: JVM", "ProcessTreePythonRSSMemory": "resident: Python",
+    "JVMHeapMemory": "JVM heap",
+    "JVMOffHeapMemory": "JVM off-heap",
+    "OnHeapExecutionMemory": "execution, on heap",
+    "OffHeapExecutionMemory": "execution, off heap",
+    "OnHeapStorageMemory": "storage, on heap",
+    "OffHeapStorageMemory": "storage, off heap",
+    "OnHeapUnifiedMemory": "unified, on heap",
+    "OffHeapUnifiedMemory": "unified, off heap",
+    "DirectPoolMemory": "direct pool",
+    "MappedPoolMemory": "mapped pool",
+    "ProcessTreeJVMRSSMemory": "resident: JVM",
+    "ProcessTreePythonRSSMemory": "resident: Python",
     "ProcessTreeOtherRSSMemory": "resident: other",
-}  # fmt: skip
+}
 #: What a sample has of memory.
 _MEMORY: Final = {
-    "JVM of the driver": "driver_jvm_rss", "Python of the driver": "driver_python_rss",
-    "Python workers": "workers_rss", "used heap": "heap_bytes",
-}  # fmt: skip
+    "JVM of the driver": "driver_jvm_rss",
+    "Python of the driver": "driver_python_rss",
+    "Python workers": "workers_rss",
+    "used heap": "heap_bytes",
+}
 _X: Final = "Seconds since the run began"
 #: Time of tasks → its label. The rest of a task's time is scheduling and waiting.
 _TIMES: Final[Mapping[str, str]] = {
-    "cpu_ms": "CPU in the JVM", "gc_ms": "garbage collection", "deserialize_ms": "deserializing tasks",
-    "result_serialize_ms": "serializing results", "fetch_wait_ms": "waiting for shuffle data",
+    "cpu_ms": "CPU in the JVM",
+    "gc_ms": "garbage collection",
+    "deserialize_ms": "deserializing tasks",
+    "result_serialize_ms": "serializing results",
+    "fetch_wait_ms": "waiting for shuffle data",
     "shuffle_write_ms": "writing shuffle data",
-}  # fmt: skip
+}
 
 
 def figures(view: RunView) -> Figures:
@@ -63,12 +77,18 @@ def figures(view: RunView) -> Figures:
             shown.append(Figure("Stages", f"{run.stage_count or len(run.stages):,}"))
         if totals.gc_ms and totals.run_ms:
             share = totals.gc_ms / totals.run_ms
-            shown.append(Figure("Garbage collection", f"{share:.1%}", note="of the run time of tasks"))
+            shown.append(
+                Figure("Garbage collection", f"{share:.1%}", note="of the run time of tasks")
+            )
         volumes = {
-            "Read by tasks": totals.input_bytes, "Written by tasks": totals.output_bytes,
-            "Shuffled": totals.shuffle_write_bytes, "Spilled to disk": totals.disk_spilled_bytes,
-        }  # fmt: skip
-        shown += [Figure(name, si(size, "B"), f"{size:,} B") for name, size in volumes.items() if size]
+            "Read by tasks": totals.input_bytes,
+            "Written by tasks": totals.output_bytes,
+            "Shuffled": totals.shuffle_write_bytes,
+            "Spilled to disk": totals.disk_spilled_bytes,
+        }
+        shown += [
+            Figure(name, si(size, "B"), f"{size:,} B") for name, size in volumes.items() if size
+        ]
     times, sums = by_role(view.samples, "rss_bytes")
     if sums:
         most = int(max(sum(values) for values in zip(*sums.values(), strict=True)))
@@ -80,24 +100,56 @@ def figures(view: RunView) -> Figures:
 
 def memory_areas(run: RunMetrics) -> Chart:
     """Peaks of each area of memory, by executor."""
-    used = {area: label for area, label in AREAS.items() if any(entry.peaks.get(area) for entry in run.executors)}
-    largest = sorted(run.executors, key=lambda entry: -max(entry.peaks.values(), default=0))[:_LINES]
+    used = {
+        area: label
+        for area, label in AREAS.items()
+        if any(entry.peaks.get(area) for entry in run.executors)
+    }
+    largest = sorted(run.executors, key=lambda entry: -max(entry.peaks.values(), default=0))[
+        :_LINES
+    ]
     series = {_name(entry): [entry.peaks.get(area) for area in used] for entry in largest}
     columns = [Column("area", "Area"), *(Column(name, name, "bytes") for name in series)]
     rows = [(label, *(entry.peaks.get(area) for entry in largest)) for area, label in used.items()]
     table = Table("memory_areas", columns, rows, "Largest value of each area, bytes")
     return Chart(
-        "memory_areas", "Peak memory by area", "bar", list(used.values()), series, "B", "Area", "Memory", table=table
+        "memory_areas",
+        "Peak memory by area",
+        "bar",
+        list(used.values()),
+        series,
+        "B",
+        "Area",
+        "Memory",
+        table=table,
     )
 
 
 def memory_over_time(run: RunMetrics) -> Chart:
     """Return the processes of this host over time, as the measurement saw them."""
-    looks = thinned(run.samples, lambda entry: (entry.driver_jvm_rss or 0) + (entry.driver_python_rss or 0), _POINTS)
-    columns = {name: [getattr(entry, measure) for entry in looks] for name, measure in _MEMORY.items()}
-    series = {name: values for name, values in columns.items() if any(value is not None for value in values)}
+    looks = thinned(
+        run.samples,
+        lambda entry: (entry.driver_jvm_rss or 0) + (entry.driver_python_rss or 0),
+        _POINTS,
+    )
+    columns = {
+        name: [getattr(entry, measure) for entry in looks] for name, measure in _MEMORY.items()
+    }
+    series = {
+        name: values
+        for name, values in columns.items()
+        if any(value is not None for value in values)
+    }
     times = [entry.at_ms for entry in looks]
-    return _timed("memory_over_time", "Memory over time", _labels(times, run.began_ms), series, "line", "bytes", "B")
+    return _timed(
+        "memory_over_time",
+        "Memory over time",
+        _labels(times, run.began_ms),
+        series,
+        "line",
+        "bytes",
+        "B",
+    )
 
 
 def active_tasks(run: RunMetrics) -> Chart:
@@ -106,7 +158,9 @@ def active_tasks(run: RunMetrics) -> Chart:
     looks = thinned(counted, lambda entry: entry.active_tasks or 0, _POINTS)
     series = {"tasks": [entry.active_tasks for entry in looks]}
     times = [entry.at_ms for entry in looks]
-    return _timed("active_tasks", "Active tasks", _labels(times, run.began_ms), series, "line", "count")
+    return _timed(
+        "active_tasks", "Active tasks", _labels(times, run.began_ms), series, "line", "count"
+    )
 
 
 def roles_over_time(view: RunView, measure: str) -> Chart:
@@ -114,8 +168,13 @@ def roles_over_time(view: RunView, measure: str) -> Chart:
     times, sums = by_role(view.samples, measure)
     totals = [sum(values) for values in zip(*sums.values(), strict=True)]
     numbers = thinned(range(len(times)), totals.__getitem__, _POINTS)
-    labels = _labels([times[number] for number in numbers], view.watched.start_ms if view.watched else 0)
-    series = {role: [round(values[number], 1) for number in numbers] for role, values in sorted(sums.items())}
+    labels = _labels(
+        [times[number] for number in numbers], view.watched.start_ms if view.watched else 0
+    )
+    series = {
+        role: [round(values[number], 1) for number in numbers]
+        for role, values in sorted(sums.items())
+    }
     if measure == "rss_bytes":
         return _timed("roles", "Resident memory by role", labels, series, "stack", "bytes", "B")
     return _timed("cpu", "CPU by role, percent of one core", labels, series, "stack", "count", "%")
@@ -125,37 +184,73 @@ def top_processes(view: RunView) -> Chart:
     """Return the processes with the most resident memory, over time."""
     several = len({sample.host for sample in view.samples}) > 1
     times, values = over_time(
-        view.samples, "rss_bytes", lambda sample: f"{sample.pid} {sample.role}{f' {sample.host}' if several else ''}"
+        view.samples,
+        "rss_bytes",
+        lambda sample: f"{sample.pid} {sample.role}{f' {sample.host}' if several else ''}",
     )
     names = sorted(values, key=lambda name: -max(value or 0 for value in values[name]))[:_LINES]
     largest = [max(values[name][number] or 0 for name in names) for number in range(len(times))]
     numbers = thinned(range(len(times)), largest.__getitem__, _POINTS)
-    labels = _labels([times[number] for number in numbers], view.watched.start_ms if view.watched else 0)
+    labels = _labels(
+        [times[number] for number in numbers], view.watched.start_ms if view.watched else 0
+    )
     series = {name: [values[name][number] for number in numbers] for name in names}
-    return _timed("top_processes", "Resident memory of the largest processes", labels, series, "line", "bytes", "B")
+    return _timed(
+        "top_processes",
+        "Resident memory of the largest processes",
+        labels,
+        series,
+        "line",
+        "bytes",
+        "B",
+    )
 
 
 def executors(run: RunMetrics) -> Table:
     """Return a row for each executor."""
     columns = (
-        Column("executor", "Executor"), Column("host", "Host"), Column("cores", "Cores", "count"),
-        Column("tasks", "Tasks", "count"), Column("failed", "Failed", "count"),
-        Column("gc_share", "GC", "share", "of the run time of tasks"), Column("heap", "Heap peak", "bytes"),
-        Column("heap_max", "Heap limit", "bytes"), Column("jvm_rss", "JVM resident", "bytes"),
-        Column("python_rss", "Python resident", "bytes"), Column("input_bytes", "Read", "bytes"),
-        Column("shuffle", "Shuffle written", "bytes"), Column("spill", "Spilled", "bytes"), Column("reason", "Removed"),
-    )  # fmt: skip
+        Column("executor", "Executor"),
+        Column("host", "Host"),
+        Column("cores", "Cores", "count"),
+        Column("tasks", "Tasks", "count"),
+        Column("failed", "Failed", "count"),
+        Column("gc_share", "GC", "share", "of the run time of tasks"),
+        Column("heap", "Heap peak", "bytes"),
+        Column("heap_max", "Heap limit", "bytes"),
+        Column("jvm_rss", "JVM resident", "bytes"),
+        Column("python_rss", "Python resident", "bytes"),
+        Column("input_bytes", "Read", "bytes"),
+        Column("shuffle", "Shuffle written", "bytes"),
+        Column("spill", "Spilled", "bytes"),
+        Column("reason", "Removed"),
+    )
     rows = [
         (
-            entry.executor, entry.host, entry.cores, entry.totals.tasks, entry.totals.failed_tasks,
-            ratio(entry.totals.gc_ms, entry.totals.run_ms), entry.peaks.get("JVMHeapMemory"),
-            entry.heap_max_bytes, entry.peaks.get("ProcessTreeJVMRSSMemory"),
-            entry.peaks.get("ProcessTreePythonRSSMemory"), entry.totals.input_bytes,
-            entry.totals.shuffle_write_bytes, entry.totals.disk_spilled_bytes, entry.reason or "",
+            entry.executor,
+            entry.host,
+            entry.cores,
+            entry.totals.tasks,
+            entry.totals.failed_tasks,
+            ratio(entry.totals.gc_ms, entry.totals.run_ms),
+            entry.peaks.get("JVMHeapMemory"),
+            entry.heap_max_bytes,
+            entry.peaks.get("ProcessTreeJVMRSSMemory"),
+            entry.peaks.get("ProcessTreePythonRSSMemory"),
+            entry.totals.input_bytes,
+            entry.totals.shuffle_write_bytes,
+            entry.totals.disk_spilled_bytes,
+            entry.reason or "",
         )
         for entry in run.executors
-    ]  # fmt: skip
-    table = Table("executors", columns, rows, "Executors and driver", limit=_SHOWN, empty="No executor is known.")
+    ]
+    table = Table(
+        "executors",
+        columns,
+        rows,
+        "Executors and driver",
+        limit=_SHOWN,
+        empty="No executor is known.",
+    )
     return without_noughts(table)
 
 
@@ -163,42 +258,67 @@ def time_components(run: RunMetrics) -> Table:
     """Return what the time of tasks was spent on; CPU of tasks and of all processes apart."""
     total = run.totals.task_ms or run.totals.run_ms
     times = {"all tasks": total}
-    times |= {label: value for name, label in _TIMES.items() if (value := getattr(run.totals, name))}
+    times |= {
+        label: value for name, label in _TIMES.items() if (value := getattr(run.totals, name))
+    }
     times |= {} if run.cpu_ms is None else {"CPU of all processes of this host": run.cpu_ms}
     rows = [(label, round(value / 1000, 1), ratio(value, total)) for label, value in times.items()]
     columns = (
-        Column("part", "Part"), Column("seconds", "Seconds", "count"), Column("share", "Of the time of tasks", "share")
-    )  # fmt: skip
+        Column("part", "Part"),
+        Column("seconds", "Seconds", "count"),
+        Column("share", "Of the time of tasks", "share"),
+    )
     return Table("times", columns, rows, "Time components", bars=1)
 
 
 def stages(run: RunMetrics) -> Table:
     """Return a row for each stage, the longest first, with what it read each second."""
     columns = (
-        Column("stage", "Stage"), Column("name", "Name"), Column("start", "Begin, s", "count"),
-        Column("seconds", "Seconds", "count"), Column("tasks", "Tasks", "count"), Column("failed", "Failed", "count"),
-        Column("gc_share", "GC", "share", "of the run time of tasks"), Column("input_bytes", "Read", "bytes"),
-        Column("throughput", "Read each second", "bytes"), Column("shuffle_read", "Shuffle read", "bytes"),
-        Column("shuffle_write", "Shuffle written", "bytes"), Column("spill", "Spilled", "bytes"),
+        Column("stage", "Stage"),
+        Column("name", "Name"),
+        Column("start", "Begin, s", "count"),
+        Column("seconds", "Seconds", "count"),
+        Column("tasks", "Tasks", "count"),
+        Column("failed", "Failed", "count"),
+        Column("gc_share", "GC", "share", "of the run time of tasks"),
+        Column("input_bytes", "Read", "bytes"),
+        Column("throughput", "Read each second", "bytes"),
+        Column("shuffle_read", "Shuffle read", "bytes"),
+        Column("shuffle_write", "Shuffle written", "bytes"),
+        Column("spill", "Spilled", "bytes"),
         Column("failure", "Failure"),
-    )  # fmt: skip
+    )
     ordered = sorted(run.stages, key=lambda entry: -(entry.duration_ms or 0))
     rows = [_stage_row(run, entry) for entry in ordered]
     caption = "Stages, the longest first"
-    table = Table("stages", columns, rows, caption, limit=_SHOWN, bars=3, empty="There was no stage.")
+    table = Table(
+        "stages", columns, rows, caption, limit=_SHOWN, bars=3, empty="There was no stage."
+    )
     return without_noughts(table)
 
 
 def _stage_row(run: RunMetrics, entry: StageEntry) -> tuple[object, ...]:
     totals, duration = entry.totals, entry.duration_ms
-    start = None if entry.submitted_ms is None else round((entry.submitted_ms - run.began_ms) / 1000, 1)
+    start = (
+        None
+        if entry.submitted_ms is None
+        else round((entry.submitted_ms - run.began_ms) / 1000, 1)
+    )
     return (
-        f"{entry.stage}.{entry.attempt}", entry.name, start, None if duration is None else round(duration / 1000, 2),
-        totals.tasks or entry.task_count, totals.failed_tasks, ratio(totals.gc_ms, totals.run_ms),
-        totals.input_bytes, round(totals.input_bytes * 1000 / duration) if duration else None,
-        totals.shuffle_read_bytes, totals.shuffle_write_bytes, totals.disk_spilled_bytes,
+        f"{entry.stage}.{entry.attempt}",
+        entry.name,
+        start,
+        None if duration is None else round(duration / 1000, 2),
+        totals.tasks or entry.task_count,
+        totals.failed_tasks,
+        ratio(totals.gc_ms, totals.run_ms),
+        totals.input_bytes,
+        round(totals.input_bytes * 1000 / duration) if duration else None,
+        totals.shuffle_read_bytes,
+        totals.shuffle_write_bytes,
+        totals.disk_spilled_bytes,
         (entry.failure or "").partition("\n")[0],
-    )  # fmt: skip
+    )
 
 
 def stage_timeline(run: RunMetrics) -> Chart:
@@ -213,7 +333,9 @@ def stage_timeline(run: RunMetrics) -> Chart:
     named = sorted(timed, key=lambda entry: -(entry.duration_ms or 0))[:_STAGES]
     series: dict[str, list[float | int | None]] = {}
     for entry in sorted(named, key=lambda entry: entry.submitted_ms or 0):
-        series[f"{entry.stage}.{entry.attempt} {entry.name}"[:60]] = [int(_runs_in(entry, at, width)) for at in slices]
+        series[f"{entry.stage}.{entry.attempt} {entry.name}"[:60]] = [
+            int(_runs_in(entry, at, width)) for at in slices
+        ]
     unnamed = [entry for entry in timed if entry not in named]
     if unnamed:
         series["others"] = [sum(_runs_in(entry, at, width) for entry in unnamed) for at in slices]
@@ -230,28 +352,51 @@ def _runs_in(entry: StageEntry, at: int, width: int) -> bool:
 def process_tree(view: RunView) -> Table:
     """Return the processes of the run as a tree, with their peaks."""
     columns = (
-        Column("process", "Process"), Column("role", "Role"), Column("host", "Host"),
+        Column("process", "Process"),
+        Column("role", "Role"),
+        Column("host", "Host"),
         Column("container", "Container"),
-        Column("rss", "Resident", "bytes"), Column("pss", "Proportional", "bytes"),
+        Column("rss", "Resident", "bytes"),
+        Column("pss", "Proportional", "bytes"),
         Column("virtual", "Virtual", "bytes"),
-        Column("cpu", "CPU s", "count"), Column("read", "Read", "bytes"), Column("written", "Written", "bytes"),
-        Column("fds", "Open files", "count"), Column("command", "Command"),
-    )  # fmt: skip
+        Column("cpu", "CPU s", "count"),
+        Column("read", "Read", "bytes"),
+        Column("written", "Written", "bytes"),
+        Column("fds", "Open files", "count"),
+        Column("command", "Command"),
+    )
     by_process: dict[tuple[str, int, int], list[ProcessSample]] = {}
     for sample in view.samples:
         by_process.setdefault((sample.host, sample.pid, sample.create_ms), []).append(sample)
     rows = []
     for depth, samples in _in_order(list(by_process.values())):
         last = samples[-1]
-        rows.append((
-            f"{'· ' * depth}{last.pid} {last.short_command}", last.role, last.host, last.container or "",
-            *(_most(samples, name) for name in ("rss_bytes", "pss_bytes", "virtual_bytes", "cpu_seconds", "read_bytes",
-                                            "write_bytes", "fds")),
-            next((entry.long_command for entry in samples if entry.long_command), "")[:300],
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"{'· ' * depth}{last.pid} {last.short_command}",
+                last.role,
+                last.host,
+                last.container or "",
+                *(
+                    _most(samples, name)
+                    for name in (
+                        "rss_bytes",
+                        "pss_bytes",
+                        "virtual_bytes",
+                        "cpu_seconds",
+                        "read_bytes",
+                        "write_bytes",
+                        "fds",
+                    )
+                ),
+                next((entry.long_command for entry in samples if entry.long_command), "")[:300],
+            )
+        )
     bar = [column.name for column in columns].index("rss")
     caption, empty = "Processes and their peaks", "No process was watched."
-    return without_noughts(Table("processes", columns, rows, caption, limit=_SHOWN, bars=bar, empty=empty))
+    return without_noughts(
+        Table("processes", columns, rows, caption, limit=_SHOWN, bars=bar, empty=empty)
+    )
 
 
 def _in_order(processes: Sequence[list[ProcessSample]]) -> list[tuple[int, list[ProcessSample]]]:
@@ -260,13 +405,18 @@ def _in_order(processes: Sequence[list[ProcessSample]]) -> list[tuple[int, list[
     children: dict[tuple[str, int] | None, list[list[ProcessSample]]] = {}
     for samples in processes:
         parent = (samples[0].host, samples[0].ppid)
-        children.setdefault(parent if parent in pids and parent[1] != samples[0].pid else None, []).append(samples)
+        children.setdefault(
+            parent if parent in pids and parent[1] != samples[0].pid else None, []
+        ).append(samples)
     result: list[tuple[int, list[ProcessSample]]] = []
     queue = [(0, samples) for samples in reversed(children.pop(None, []))]
     while queue:
         depth, samples = queue.pop()
         result.append((depth, samples))
-        queue += [(depth + 1, entry) for entry in reversed(children.pop((samples[0].host, samples[0].pid), []))]
+        queue += [
+            (depth + 1, entry)
+            for entry in reversed(children.pop((samples[0].host, samples[0].pid), []))
+        ]
     # A number that was used twice can make a circle: what is in one stands at the end.
     return result + [(0, samples) for orphans in children.values() for samples in orphans]
 
@@ -276,7 +426,9 @@ def _most(rows: Sequence[ProcessSample], name: str) -> float | None:
 
 
 def _name(entry: ExecutorEntry) -> str:
-    return entry.executor if entry.executor in ("driver", "workers") else f"executor {entry.executor}"
+    return (
+        entry.executor if entry.executor in ("driver", "workers") else f"executor {entry.executor}"
+    )
 
 
 def _labels(times_ms: Sequence[int], began_ms: int) -> list[str]:
@@ -284,10 +436,28 @@ def _labels(times_ms: Sequence[int], began_ms: int) -> list[str]:
 
 
 def _timed(
-    name: str, title: str, labels: Sequence[str], series: Mapping[str, Sequence[float | int | None]], kind: str,
-    column_kind: str, unit: str = "",
-) -> Chart:  # fmt: skip
+    name: str,
+    title: str,
+    labels: Sequence[str],
+    series: Mapping[str, Sequence[float | int | None]],
+    kind: str,
+    column_kind: str,
+    unit: str = "",
+) -> Chart:
     columns = [Column("seconds", _X), *(Column(entry, entry, column_kind) for entry in series)]  # type: ignore[arg-type]
-    rows = [(label, *(values[number] for values in series.values())) for number, label in enumerate(labels)]
+    rows = [
+        (label, *(values[number] for values in series.values()))
+        for number, label in enumerate(labels)
+    ]
     table = Table(name, columns, rows, title, limit=_SHOWN)
-    return Chart(name, title, kind, list(labels), dict(series), unit, _X, _UNITS.get(unit, title), table=table)  # type: ignore[arg-type]
+    return Chart(
+        name,
+        title,
+        kind,  # type: ignore[arg-type]
+        list(labels),
+        dict(series),
+        unit,
+        _X,
+        _UNITS.get(unit, title),
+        table=table,
+    )

@@ -1,4 +1,6 @@
-"""The rows of tables as HTML. Pages have thousands of cells: made here they cost a fraction of what macros cost."""
+"""The rows of tables as HTML. Pages have thousands of cells: made here they cost a
+fraction of what macros cost.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,14 @@ def is_text(column: Column) -> bool:
 
 
 def name_html(name: str) -> Markup:
-    """Return a name of which narrow windows show the beginning and the end; the whole name is its title."""
+    """Return a name of which narrow windows show the beginning and the end; the whole
+    name is its title.
+    """
     begin, end = (escape(part) for part in halves(shown(name)))
     title = escape(shown(name))
-    return Markup(f'<span class="name" title="{title}"><span>{begin}</span><span>{end}</span></span>')  # noqa: S704
+    return Markup(  # noqa: S704
+        f'<span class="name" title="{title}"><span>{begin}</span><span>{end}</span></span>'
+    )
 
 
 def _class(column: Column) -> str:
@@ -59,7 +65,9 @@ def _value(cell: Any, column: Column) -> str:
         html = str(name_html(str(text)))
     elif column.kind == "insert":
         word = escape(shown(text))
-        button = f'<button type="button" class="insert" data-insert="{word}" hidden>insert</button>'
+        button = (
+            f'<button type="button" class="insert" data-insert="{word}" hidden>insert</button>'
+        )
         html = f"{word} {button}"
     elif isinstance(cell, Cell):
         html = NOTHING if text is None else str(escape(shown(text)))
@@ -67,4 +75,8 @@ def _value(cell: Any, column: Column) -> str:
         more = exact(cell, column.kind)
         html = str(escape(formatted(cell, column.kind)))
         return f'<span title="{escape(more)}">{html}</span>' if more else html
-    return f'<a href="{escape(cell.href)}">{html}</a>' if isinstance(cell, Cell) and text is not None else html
+    return (
+        f'<a href="{escape(cell.href)}">{html}</a>'
+        if isinstance(cell, Cell) and text is not None
+        else html
+    )

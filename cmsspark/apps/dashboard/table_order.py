@@ -1,4 +1,6 @@
-"""The order and the page of a table, as the address has them: ``sort=datasets.-nacc&page=datasets.2``."""
+"""The order and the page of a table, as the address has them:
+``sort=datasets.-nacc&page=datasets.2``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ def arranged(content: Content, parameters: Mapping[str, str]) -> Content:
     order = (parameters.get("sort", ""), parameters.get("page", ""))
     if not any(order):
         return content
-    sections = [replace(section, items=[_item(item, *order) for item in section.items]) for section in content.sections]
+    sections = [
+        replace(section, items=[_item(item, *order) for item in section.items])
+        for section in content.sections
+    ]
     return replace(content, sections=sections)
 
 
@@ -38,24 +43,44 @@ def _table(table: Table, sort: str, page: str) -> Table:
     (sorted_name, _, column), (paged_name, _, number) = sort.partition("."), page.partition(".")
     order = Order()
     if sorted_name == table.name:
-        name = column.removeprefix("-") if column not in {entry.name for entry in table.columns} else column
+        name = (
+            column.removeprefix("-")
+            if column not in {entry.name for entry in table.columns}
+            else column
+        )
         if name not in {entry.name for entry in table.columns}:
             names = ", ".join(entry.name for entry in table.columns)
-            raise UsageError(f"the table {table.name} has no column {name[:80]!r} to sort by", found=names)
+            raise UsageError(
+                f"the table {table.name} has no column {name[:80]!r} to sort by", found=names
+            )
         order = Order(name, column != name)
     if paged_name == table.name:
-        if not (number.isascii() and number.isdigit() and len(number) < 9 and 1 <= int(number) <= table.page_count):
-            raise UsageError(f"the table {table.name} has pages from 1 to {table.page_count:,}", found=number[:40])
+        if not (
+            number.isascii()
+            and number.isdigit()
+            and len(number) < 9
+            and 1 <= int(number) <= table.page_count
+        ):
+            raise UsageError(
+                f"the table {table.name} has pages from 1 to {table.page_count:,}",
+                found=number[:40],
+            )
         order = replace(order, page=int(number))
     return replace(table, order=order)
 
 
 def without_noughts(table: Table, *, first: int = 1) -> Table:
-    """Return a table without the columns, from ``first`` on, that are empty or 0; its downloads have all."""
+    """Return a table without the columns, from ``first`` on, that are empty or 0; its
+    downloads have all.
+    """
 
     used = [n for n in range(len(table.columns)) if n < first or any(row[n] for row in table.rows)]
     bars = used.index(table.bars) if table.bars in used else None
     rows = [tuple(row[n] for n in used) for row in table.rows]
     return replace(
-        table, columns=[table.columns[n] for n in used], rows=rows, bars=bars, download=partial(load_rows, table)
+        table,
+        columns=[table.columns[n] for n in used],
+        rows=rows,
+        bars=bars,
+        download=partial(load_rows, table),
     )

@@ -38,7 +38,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Order:
-    """How the rows of a table are ordered, and which page of them is shown. An empty column leaves them as they are."""
+    """How the rows of a table are ordered, and which page of them is shown. An empty
+    column leaves them as they are.
+    """
 
     column: str = ""
     is_descending: bool = False
@@ -47,11 +49,13 @@ class Order:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under headings. ``name`` is that of its download; ``download`` makes all its rows, exact values, as Arrow.
+    """Rows under headings. ``name`` is that of its download; ``download`` makes all its
+    rows, exact values, as Arrow.
 
-    ``row_count``: of all rows, where ``rows`` has only some; ``load`` then makes those of an order: (column, whether
-    descending, first row, number of rows) → rows. ``limit``: the rows of a page. ``bars``: the position of the column
-    that is drawn as bars. ``order``: that of the rows, as the address asks for it.
+    ``row_count``: of all rows, where ``rows`` has only some; ``load`` then makes those
+    of an order: (column, whether descending, first row, number of rows) → rows.
+    ``limit``: the rows of a page. ``bars``: the position of the column that is drawn as
+    bars. ``order``: that of the rows, as the address asks for it.
     """
 
     name: str
@@ -97,7 +101,9 @@ class Table:
     @cached_property
     def _ordered(self) -> Sequence[Sequence[Any]]:
         """The rows in their order; empty cells are last."""
-        number = next((n for n, column in enumerate(self.columns) if column.name == self.order.column), None)
+        number = next(
+            (n for n, column in enumerate(self.columns) if column.name == self.order.column), None
+        )
         if number is None:
             return self.rows
         return sort_rows(self.rows, lambda row: _sort_key(row[number]), self.order.is_descending)

@@ -1,4 +1,6 @@
-"""Questions about use: over time, in total, by dataset. Sums come from the rollups, users from unions of sets."""
+"""Questions about use: over time, in total, by dataset. Sums come from the rollups,
+users from unions of sets.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ MEASURES: Final[Mapping[str, tuple[str, str, float]]] = {
 }
 #: Measures of jobs, which are not accesses.
 OF_JOBS: Final = ("job_count", "job_read_bytes")
-#: Groups that a chart shows by name, and those with at least this share of the sum; the rest is one more group.
+#: Groups that a chart shows by name, and those with at least this share of the sum; the
+#: rest is one more group.
 SHOWN, SHOWN_SHARE = 7, 0.01
 #: Groups that are always shown by name.
 ALWAYS: Final = ("NANOAOD", "NANOAODSIM")
@@ -35,10 +38,11 @@ OTHER: Final = "other"
 
 @dataclass(frozen=True)
 class Series:
-    """Values over time by group: ``values[group][n]`` is the value of ``buckets[n]``, None where there is none.
+    """Values over time by group: ``values[group][n]`` is the value of ``buckets[n]``,
+    None where there is none.
 
-    ``is_additive``: whether groups and buckets may be added up. ``note`` says why values are missing. ``partial``: the
-    buckets of which only a part is counted.
+    ``is_additive``: whether groups and buckets may be added up. ``note`` says why
+    values are missing. ``partial``: the buckets of which only a part is counted.
     """
 
     buckets: list[date]
@@ -55,17 +59,23 @@ def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
         where, parameters = chosen.where(list(FILTERS))
         sums = ", ".join(f"sum({name})" for name in SUMS)
         row = snapshot.query(f"SELECT {sums} FROM cube WHERE {where}", parameters)[0]
-        result: dict[str, int | None] = {name: integer(value) for name, value in zip(SUMS, row, strict=True)}
+        result: dict[str, int | None] = {
+            name: integer(value) for name, value in zip(SUMS, row, strict=True)
+        }
         counted = "job_count" if chosen.is_of_jobs else "nacc"
         result[counted] = known_count(snapshot, chosen, result[counted])
-        result["users"] = users_by(snapshot, chosen, None, whole_period=True).values.get("", [None])[0]
+        result["users"] = users_by(snapshot, chosen, None, whole_period=True).values.get(
+            "", [None]
+        )[0]
         return result
 
     return snapshot.cached(("totals", chosen), make)
 
 
 def series(snapshot: Snapshot, chosen: Selection, measure: str, group: str | None) -> Series:
-    """Return a measure over time, as a whole or by a column of the filters, the largest groups first."""
+    """Return a measure over time, as a whole or by a column of the filters, the largest
+    groups first.
+    """
 
     def make() -> Series:
         if measure == "users":
@@ -95,9 +105,14 @@ def _sums_by(snapshot: Snapshot, chosen: Selection, measure: str, group: str | N
 
 
 def with_zeros(
-    snapshot: Snapshot, chosen: Selection, by_group: dict[str, list[int | None]], measure: str, column: str | None
+    snapshot: Snapshot,
+    chosen: Selection,
+    by_group: dict[str, list[int | None]],
+    measure: str,
+    column: str | None,
 ) -> None:
-    """Write 0 where a group has no count in a step with a day that counted its streams; without one nothing is known.
+    """Write 0 where a group has no count in a step with a day that counted its streams;
+    without one nothing is known.
 
     ``column``: what the groups are values of.
     """
@@ -105,17 +120,21 @@ def with_zeros(
     for name, values in by_group.items():
         is_counted = counted_steps(snapshot, chosen, (name,) if column == "stream" else streams)
         by_group[name] = [
-            0 if value is None and counted else value for value, counted in zip(values, is_counted, strict=True)
+            0 if value is None and counted else value
+            for value, counted in zip(values, is_counted, strict=True)
         ]
 
 
 def counted_steps(snapshot: Snapshot, chosen: Selection, streams: Sequence[str]) -> list[bool]:
-    """Return for each step of the period whether one of its stored days counted one of ``streams``."""
+    """Return for each step of the period whether one of its stored days counted one of
+    ``streams``.
+    """
     chosen_streams = {*streams} & {*(chosen.values("stream") or streams)}
     steps = {
         chosen.find_bucket(day)
         for day in snapshot.days
-        if chosen.first <= day <= chosen.last and chosen_streams.intersection(snapshot.state.streams.get(day, ()))
+        if chosen.first <= day <= chosen.last
+        and chosen_streams.intersection(snapshot.state.streams.get(day, ()))
     }
     return [bucket in steps for bucket in chosen.buckets()]
 
@@ -126,15 +145,23 @@ def is_counted(snapshot: Snapshot, chosen: Selection, streams: Sequence[str]) ->
 
 
 def known_count(snapshot: Snapshot, chosen: Selection, count: int | None) -> int | None:
-    """Return a count over the whole period: 0 for None, unless no stored day of it counted such a stream."""
+    """Return a count over the whole period: 0 for None, unless no stored day of it
+    counted such a stream.
+    """
     streams = STREAMS_OF_JOBS if chosen.is_of_jobs else ACCESS_STREAMS
     return 0 if count is None and is_counted(snapshot, chosen, streams) else count
 
 
 def partial_steps(snapshot: Snapshot, chosen: Selection) -> frozenset[date]:
     """Return the steps of which days lie outside the period, are not stored, or are partial."""
-    whole_days = {day for day in snapshot.days if chosen.first <= day <= chosen.last} - snapshot.state.partial.keys()
-    return frozenset(bucket for bucket in chosen.buckets() if not whole_days.issuperset(chosen.list_days(bucket)))
+    whole_days = {
+        day for day in snapshot.days if chosen.first <= day <= chosen.last
+    } - snapshot.state.partial.keys()
+    return frozenset(
+        bucket
+        for bucket in chosen.buckets()
+        if not whole_days.issuperset(chosen.list_days(bucket))
+    )
 
 
 def _with_others(by_group: dict[str, list[int | None]]) -> dict[str, list[int | None]]:
@@ -157,9 +184,12 @@ def named_groups(sums: Mapping[str, int]) -> list[str]:
     ]
 
 
-def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_period: bool = False) -> Series:
-    """Distinct users in each step of the period, or once over all of it, by group; each person once in a cell. Users of
-    jobs are counted where the selection's stream is of jobs.
+def users_by(
+    snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_period: bool = False
+) -> Series:
+    """Distinct users in each step of the period, or once over all of it, by group; each
+    person once in a cell. Users of jobs are counted where the selection's stream is of
+    jobs.
 
     Where a cell spans days of two pseudonym keys its users cannot be counted, and it is None.
     """
@@ -177,9 +207,13 @@ def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_
         group_of[names.index(name)] = number
     starts = np.array([day_number(day) for day in buckets], np.int32)
     for table in tables:
-        rows = user_sets.chosen_rows(table, codes, day_number(chosen.first), day_number(chosen.last))
+        rows = user_sets.chosen_rows(
+            table, codes, day_number(chosen.first), day_number(chosen.last)
+        )
         at = np.searchsorted(starts, table.keys["day"][rows], side="right") - 1
-        groups_of_rows = group_of[table.keys[column][rows]] if column else np.zeros(len(rows), np.int32)
+        groups_of_rows = (
+            group_of[table.keys[column][rows]] if column else np.zeros(len(rows), np.int32)
+        )
         counter.add(table, rows, (at * groups + groups_of_rows).astype(np.int32))
     counts = counter.counts().reshape(len(buckets), groups)
     is_mixed = mixed_steps(snapshot, chosen, buckets)
@@ -196,16 +230,23 @@ def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_
         if name != OTHER or (len(names) > len(shown) and any(cells)):
             values[name] = cells
     note = (
-        "Users cannot be counted over days of two pseudonym keys: such periods have no number." if any(is_mixed) else ""
+        "Users cannot be counted over days of two pseudonym keys: such periods have no number."
+        if any(is_mixed)
+        else ""
     )
-    shown_values = {name: cells for name, cells in values.items() if any(cells) or len(values) == 1}
+    shown_values = {
+        name: cells for name, cells in values.items() if any(cells) or len(values) == 1
+    }
     partial = frozenset() if whole_period else partial_steps(snapshot, chosen)
     return Series(buckets, shown_values, is_additive=False, note=note, partial=partial)
 
 
 def codes_of_users(snapshot: Snapshot, chosen: Selection) -> dict[str, list[int]]:
     """Column → numbers of the values that a selection has, for sets of users."""
-    codes = {name: [snapshot.code(name, value) for value in chosen.values(name)] for name, _ in chosen.filters}
+    codes = {
+        name: [snapshot.code(name, value) for value in chosen.values(name)]
+        for name, _ in chosen.filters
+    }
     return {**codes, "stream": [snapshot.code("stream", name) for name in chosen.streams_of_users]}
 
 
@@ -230,7 +271,10 @@ def mixed_steps(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) 
     if len(snapshot.find_keys(chosen.first, chosen.last)) < 2:
         return [False] * len(buckets)
     ends = [*(to_day(day_number(day) - 1) for day in buckets[1:]), chosen.last]
-    return [len(snapshot.find_keys(max(a, chosen.first), b)) > 1 for a, b in zip(buckets, ends, strict=True)]
+    return [
+        len(snapshot.find_keys(max(a, chosen.first), b)) > 1
+        for a, b in zip(buckets, ends, strict=True)
+    ]
 
 
 def integer(value: Any) -> int | None:

@@ -15,7 +15,9 @@ _COLUMNS: Final = {
     column.name: column
     for column in (
         Column("nacc", "Accesses", "count"),
-        Column("remote_share", "Remote", "share", "remote accesses among those whose log records it"),
+        Column(
+            "remote_share", "Remote", "share", "remote accesses among those whose log records it"
+        ),
         Column("read_bytes", "Read", "bytes", "by accesses"),
         Column("job_count", "Jobs", "count", "jobs are not accesses"),
         Column("job_read_bytes", "Read by jobs", "bytes"),

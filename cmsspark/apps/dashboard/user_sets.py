@@ -1,7 +1,8 @@
 """Distinct users of any choice of days and groups, counted exactly from stored sets.
 
-Numbers of distinct users do not add up (``docs/counting.md``), so the rollups keep who was there, as numbers of a list,
-and a count is the size of a union. Only counts leave this module.
+Numbers of distinct users do not add up (``docs/counting.md``), so the rollups keep who
+was there, as numbers of a list, and a count is the size of a union. Only counts leave
+this module.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ Mask = npt.NDArray[np.bool_]
 class UserTable:
     """The sets of one segment: a row for each combination of the keys.
 
-    ``keys``: column → codes of its values (``day``: days since 1970). Users are either ``bits``, a row of 64-bit words
-    for each combination, or lists: ``lengths`` for each combination and ``users``, all lists one after another.
-    ``global_ids``: for each user of the segment its number over all segments.
+    ``keys``: column → codes of its values (``day``: days since 1970). Users are either
+    ``bits``, a row of 64-bit words for each combination, or lists: ``lengths`` for each
+    combination and ``users``, all lists one after another. ``global_ids``: for each
+    user of the segment its number over all segments.
     """
 
     keys: Mapping[str, Codes]
@@ -38,7 +40,9 @@ class UserTable:
     users: npt.NDArray[np.unsignedinteger[Any]] | None = None
 
     def union(self, rows: npt.NDArray[np.int64], groups: Codes) -> tuple[Codes, Mask]:
-        """Return the values of ``groups``, and for each the flags of the union of the sets of its ``rows``."""
+        """Return the values of ``groups``, and for each the flags of the union of the
+        sets of its ``rows``.
+        """
         if self.bits is not None:
             order = np.argsort(groups, kind="stable")
             values, starts = np.unique(groups[order], return_index=True)
@@ -62,7 +66,9 @@ def _positions(lengths: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> A
 
 
 class DistinctCounter:
-    """Counts distinct users of groups over several segments; groups are numbers from 0 to ``groups`` - 1."""
+    """Counts distinct users of groups over several segments; groups are numbers from 0
+    to ``groups`` - 1.
+    """
 
     def __init__(self, groups: int, users: int) -> None:
         self._flags = np.zeros((groups, users), dtype=bool)
@@ -80,17 +86,23 @@ class DistinctCounter:
         return counts
 
 
-def from_bits(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[np.int64]) -> UserTable:
+def from_bits(
+    rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[np.int64]
+) -> UserTable:
     """Return the sets of a file whose column ``users`` has bits."""
     column = rows.column("users").combine_chunks()
     column = column.chunk(0) if hasattr(column, "chunk") else column
     width = column.type.byte_width
     start = column.offset * width
     data = np.frombuffer(column.buffers()[1], dtype=np.uint8)[start : start + len(column) * width]
-    return UserTable(keys, global_ids, bits=data.copy().view(np.uint64).reshape(len(column), width // 8))
+    return UserTable(
+        keys, global_ids, bits=data.copy().view(np.uint64).reshape(len(column), width // 8)
+    )
 
 
-def from_lists(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[np.int64]) -> UserTable:
+def from_lists(
+    rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[np.int64]
+) -> UserTable:
     """Return the sets of a file whose column ``users`` has lists."""
     column = rows.column("users").combine_chunks()
     chunks = column.chunks if hasattr(column, "chunks") else [column]
@@ -114,5 +126,7 @@ def chosen_rows(
     mask: Mask = (days >= first) & (days <= last)
     for name, codes in codes_of.items():
         key_codes = table.keys[name]
-        mask &= np.logical_or.reduce([key_codes == code for code in codes]) if len(codes) else False
+        mask &= (
+            np.logical_or.reduce([key_codes == code for code in codes]) if len(codes) else False
+        )
     return np.flatnonzero(mask)

@@ -1,4 +1,6 @@
-"""What pages are made of: figures, tables, charts, heat maps, forms. Pure data; ``templates/`` draw them."""
+"""What pages are made of: figures, tables, charts, heat maps, forms. Pure data;
+``templates/`` draw them.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines, stacked areas, bars or stacked bars (columns) over labels, with the same values as a table below it.
+    """Lines, stacked areas, bars or stacked bars (columns) over labels, with the same
+    values as a table below it.
 
-    ``series``: name → values, None where there is none. ``unit``: ``B``, ``h``, ``%`` or empty for counts.
+    ``series``: name → values, None where there is none. ``unit``: ``B``, ``h``, ``%``
+    or empty for counts.
     """
 
     name: str
@@ -50,19 +54,28 @@ class Chart:
 
     @property
     def drawn(self) -> dict[str, list[float | int | None]]:
-        """The series as they are drawn: in a stack a group without a value lies flat where another one has a value."""
+        """The series as they are drawn: in a stack a group without a value lies flat
+        where another one has a value.
+        """
         if self.kind != "stack":
             return {name: list(values) for name, values in self.series.items()}
-        has_any = [any(value is not None for value in step) for step in zip(*self.series.values(), strict=True)]
+        has_any = [
+            any(value is not None for value in step)
+            for step in zip(*self.series.values(), strict=True)
+        ]
         return {
-            name: [0 if value is None and is_there else value for value, is_there in zip(values, has_any, strict=True)]
+            name: [
+                0 if value is None and is_there else value
+                for value, is_there in zip(values, has_any, strict=True)
+            ]
             for name, values in self.series.items()
         }
 
     @property
     def as_json(self) -> str:
-        """What the script draws. ``x_values``: where each label stands on a scale, which may be logarithmic; without
-        them labels are as far from each other. ``target``: the value at which it draws a line.
+        """What the script draws. ``x_values``: where each label stands on a scale,
+        which may be logarithmic; without them labels are as far from each other.
+        ``target``: the value at which it draws a line.
         """
         return json.dumps(
             {
@@ -72,7 +85,9 @@ class Chart:
                 "name": self.name,
                 "series": [
                     {"name": shown(name), "values": list(values), "colour": colour}
-                    for (name, values), colour in zip(self.drawn.items(), colours(list(self.series)), strict=True)
+                    for (name, values), colour in zip(
+                        self.drawn.items(), colours(list(self.series)), strict=True
+                    )
                 ],
                 "unit": self.unit,
                 "xTitle": self.x_title,
@@ -134,8 +149,8 @@ class Figures:
 
 @dataclass(frozen=True)
 class Calendar:
-    """Months as grids of days. ``days``: day → (word, its colour class, a title, a link). ``legend``: (word, class,
-    meaning).
+    """Months as grids of days. ``days``: day → (word, its colour class, a title, a
+    link). ``legend``: (word, class, meaning).
     """
 
     days: Mapping[date, tuple[str, str, str, str]]
@@ -144,7 +159,9 @@ class Calendar:
 
     @property
     def months(self) -> list[tuple[str, list[list[date | None]]]]:
-        """The newest month first: its name, and its weeks from Monday, None for days of other months."""
+        """The newest month first: its name, and its weeks from Monday, None for days of
+        other months.
+        """
         return month_grids(self.days)
 
 
@@ -160,7 +177,9 @@ class Fold:
 
 @dataclass(frozen=True)
 class Search:
-    """A field of its own form, which stands at what it searches. All other choices of the page stay."""
+    """A field of its own form, which stands at what it searches. All other choices of
+    the page stay.
+    """
 
     name: str
     label: str
@@ -179,16 +198,20 @@ class Note:
 
 @dataclass(frozen=True)
 class Control:
-    """A field of the page's form: a choice, some choices (``many``), a day, a text, a number, or links that set others.
+    """A field of the page's form: a choice, some choices (``many``), a day, a text, a
+    number, or links that set others.
 
-    ``chosen``: the values of ``many``. ``completions``: the address of the words that an area completes.
+    ``chosen``: the values of ``many``. ``completions``: the address of the words that
+    an area completes.
     """
 
     name: str
     label: str
     value: str
     choices: Sequence[tuple[str, str]] | None = None
-    kind: Literal["select", "many", "date", "search", "text", "area", "number", "hidden", "links"] = "select"
+    kind: Literal[
+        "select", "many", "date", "search", "text", "area", "number", "hidden", "links"
+    ] = "select"
     suggestions: str = ""
     wide: bool = False
     limits: tuple[str, str] = ("", "")
@@ -240,23 +263,31 @@ class Content:
 
 def count_figure(label: str, count: int | None, note: str = "") -> Figure:
     """Return the figure of a number of things."""
-    return Figure(label, si(count), f"{count:,}" if count is not None and count >= 1000 else "", note)
+    return Figure(
+        label, si(count), f"{count:,}" if count is not None and count >= 1000 else "", note
+    )
 
 
 def bytes_figure(label: str, size: int | None) -> Figure:
     """Return a volume."""
     return Figure(
-        label, si(size, "B"), "no stream here logs bytes" if size is None else f"{size:,} B" if size >= 1000 else ""
+        label,
+        si(size, "B"),
+        "no stream here logs bytes" if size is None else f"{size:,} B" if size >= 1000 else "",
     )
 
 
 def jobs_figure(count: int | None, size: int | None) -> Figure:
     """Return the figure of a number of jobs and what they read."""
-    return count_figure("Jobs", count, "" if size is None else f"read {si(size, 'B')} ({size:,} B)")
+    return count_figure(
+        "Jobs", count, "" if size is None else f"read {si(size, 'B')} ({size:,} B)"
+    )
 
 
 def cpu_figure(milliseconds: int | None) -> Figure:
     """CPU time, which the logs of jobs have."""
     if milliseconds is None:
         return Figure("CPU hours", NOTHING, "no stream here logs CPU")
-    return Figure("CPU hours", si(milliseconds / 3_600_000), f"{milliseconds / 1000:,.3f} s, of jobs")
+    return Figure(
+        "CPU hours", si(milliseconds / 3_600_000), f"{milliseconds / 1000:,.3f} s, of jobs"
+    )

@@ -1,7 +1,8 @@
-"""What happened on a day: for each stream, tasks of people on datasets, and the records that they leave.
+"""What happened on a day: for each stream, tasks of people on datasets, and the records
+that they leave.
 
-Each record falls into one bin of ``docs/counting.md`` by construction, in exact numbers, so that what a job
-should find is known before it runs.
+Each record falls into one bin of ``docs/counting.md`` by construction, in exact
+numbers, so that what a job should find is known before it runs.
 """
 
 from __future__ import annotations
@@ -23,43 +24,99 @@ STREAMS: Final[tuple[Stream, ...]] = get_args(Stream)
 
 #: Bins, in the order of the numbers in ``Activity.bins``.
 BINS: Final = (
-    "matched", "malformed", "out_of_day", "write_only", "no_lfn", "user_file", "temporary", "not_in_dbs",
-)  # fmt: skip
-MATCHED, MALFORMED, OUT_OF_DAY, WRITE_ONLY, NO_LFN, USER_FILE, TEMPORARY, NOT_IN_DBS = range(len(BINS))
+    "matched",
+    "malformed",
+    "out_of_day",
+    "write_only",
+    "no_lfn",
+    "user_file",
+    "temporary",
+    "not_in_dbs",
+)
+MATCHED, MALFORMED, OUT_OF_DAY, WRITE_ONLY, NO_LFN, USER_FILE, TEMPORARY, NOT_IN_DBS = range(
+    len(BINS)
+)
 
-#: Shares of records by stream; the rest matches. Each that is not 0 gets at least one record of a hundred.
+#: Shares of records by stream; the rest matches. Each that is not 0 gets at least one
+#: record of a hundred.
 SHARES: Final[dict[Stream, dict[int, float]]] = {
-    "aaa": {MALFORMED: 2e-4, OUT_OF_DAY: 4e-3, WRITE_ONLY: 0.03, NO_LFN: 6e-3, USER_FILE: 0.06, TEMPORARY: 0.02,
-            NOT_IN_DBS: 0.03},
-    "eos": {MALFORMED: 2e-4, OUT_OF_DAY: 3e-3, WRITE_ONLY: 0.12, NO_LFN: 2e-3, USER_FILE: 0.12, TEMPORARY: 0.04,
-            NOT_IN_DBS: 0.04},
-    "cmssw": {MALFORMED: 2e-4, OUT_OF_DAY: 5e-3, NO_LFN: 4e-3, USER_FILE: 0.05, TEMPORARY: 0.015, NOT_IN_DBS: 0.02},
+    "aaa": {
+        MALFORMED: 2e-4,
+        OUT_OF_DAY: 4e-3,
+        WRITE_ONLY: 0.03,
+        NO_LFN: 6e-3,
+        USER_FILE: 0.06,
+        TEMPORARY: 0.02,
+        NOT_IN_DBS: 0.03,
+    },
+    "eos": {
+        MALFORMED: 2e-4,
+        OUT_OF_DAY: 3e-3,
+        WRITE_ONLY: 0.12,
+        NO_LFN: 2e-3,
+        USER_FILE: 0.12,
+        TEMPORARY: 0.04,
+        NOT_IN_DBS: 0.04,
+    },
+    "cmssw": {
+        MALFORMED: 2e-4,
+        OUT_OF_DAY: 5e-3,
+        NO_LFN: 4e-3,
+        USER_FILE: 0.05,
+        TEMPORARY: 0.015,
+        NOT_IN_DBS: 0.02,
+    },
     "crab": {MALFORMED: 2e-4, NO_LFN: 0.01, USER_FILE: 0.04, NOT_IN_DBS: 0.03},
-}  # fmt: skip
+}
 
 #: How names are dressed up in each stream's logs: (prefix, share); the rest stands plain.
 PREFIXES: Final[dict[Stream, tuple[tuple[str, float], ...]]] = {
-    "aaa": (("/eos/cms", 0.10), ("/", 0.01), ("root://cms-xrd-global.cern.ch/", 0.005),
-            ("root://xrd.example.org:1094//eos/cms", 0.005)),
+    "aaa": (
+        ("/eos/cms", 0.10),
+        ("/", 0.01),
+        ("root://cms-xrd-global.cern.ch/", 0.005),
+        ("root://xrd.example.org:1094//eos/cms", 0.005),
+    ),
     "eos": (("/eos/cms", 0.60),),
     "cmssw": (("file:", 0.02), ("root://cmsxrootd.fnal.gov/", 0.03), ("file:/eos/cms", 0.005)),
     "crab": (("/", 0.40),),
-}  # fmt: skip
+}
 
 APPS: Final[dict[Stream, tuple[tuple[str, float], ...]]] = {
-    "aaa": (("", 0.30), ("{id}_https://glidein.cern.ch/{id}/260115:{login}:crab:{primary}:ana_0", 0.35),
-            ("cmsRun", 0.20), ("wmagent_{login}_task_{id}", 0.05), ("xrdcp", 0.05), ("python3 analysis.py", 0.05)),
-    "eos": (("", 0.20), ("fuse", 0.30), ("eoscp", 0.15), ("xrootd", 0.10), ("gridftp", 0.05), ("cmsRun", 0.10),
-            ("crab/{id}", 0.05), ("fts3", 0.05)),
-    "cmssw": (("{id}_https://glidein.cern.ch/{id}/260115:{login}:crab:{primary}:DSm:4b_0", 0.55),
-              ("wmagent_{login}_task_{id}__v1_T", 0.30), ("", 0.10), ("cmsRun_local", 0.05)),
+    "aaa": (
+        ("", 0.30),
+        ("{id}_https://glidein.cern.ch/{id}/260115:{login}:crab:{primary}:ana_0", 0.35),
+        ("cmsRun", 0.20),
+        ("wmagent_{login}_task_{id}", 0.05),
+        ("xrdcp", 0.05),
+        ("python3 analysis.py", 0.05),
+    ),
+    "eos": (
+        ("", 0.20),
+        ("fuse", 0.30),
+        ("eoscp", 0.15),
+        ("xrootd", 0.10),
+        ("gridftp", 0.05),
+        ("cmsRun", 0.10),
+        ("crab/{id}", 0.05),
+        ("fts3", 0.05),
+    ),
+    "cmssw": (
+        ("{id}_https://glidein.cern.ch/{id}/260115:{login}:crab:{primary}:DSm:4b_0", 0.55),
+        ("wmagent_{login}_task_{id}__v1_T", 0.30),
+        ("", 0.10),
+        ("cmsRun_local", 0.05),
+    ),
     "crab": (("crab3", 0.70), ("wmagent", 0.20), ("", 0.05), ("jobrobot", 0.05)),
-}  # fmt: skip
-#: Certificate forms (as issued, proxies, ``proxy``, with ``&``), null or empty users, unknown sites.
+}
+#: Certificate forms (as issued, proxies, ``proxy``, with ``&``), null or empty users,
+#: unknown sites.
 DN_FORMS: Final[dict[Stream, tuple[float, float, float, float]]] = {
-    "aaa": (0.80, 0.15, 0.03, 0.02), "eos": (0.90, 0.08, 0.02, 0.0), "cmssw": (0.50, 0.45, 0.03, 0.02),
+    "aaa": (0.80, 0.15, 0.03, 0.02),
+    "eos": (0.90, 0.08, 0.02, 0.0),
+    "cmssw": (0.50, 0.45, 0.03, 0.02),
     "crab": (1.0, 0.0, 0.0, 0.0),
-}  # fmt: skip
+}
 NOBODY: Final[dict[Stream, float]] = {"aaa": 0.08, "eos": 0.25, "cmssw": 0.01, "crab": 0.01}
 UNKNOWN_SITE: Final[dict[Stream, float]] = {"aaa": 0.01, "eos": 0.0, "cmssw": 0.005, "crab": 0.005}
 
@@ -68,8 +125,9 @@ UNKNOWN_SITE: Final[dict[Stream, float]] = {"aaa": 0.01, "eos": 0.0, "cmssw": 0.
 class Activity:
     """One stream's records of one day, in columns of equal length.
 
-    ``lfns`` as logged, None where there is none; ``sites`` and ``clients`` (where the job runs) None or empty where
-    unknown; ``users`` None where nobody is named; times in ms, ``timestamps`` in whatever unit the record carries.
+    ``lfns`` as logged, None where there is none; ``sites`` and ``clients`` (where the
+    job runs) None or empty where unknown; ``users`` None where nobody is named; times
+    in ms, ``timestamps`` in whatever unit the record carries.
     """
 
     stream: Stream
@@ -109,9 +167,17 @@ class _Tasks:
 
 
 def draw(
-    world: World, rng: np.random.Generator, stream: Stream, day: date, records: int, *, is_dated: bool = True
+    world: World,
+    rng: np.random.Generator,
+    stream: Stream,
+    day: date,
+    records: int,
+    *,
+    is_dated: bool = True,
 ) -> Activity:
-    """``records`` records of ``stream``; without ``is_dated`` the format has no timestamp, so none is out of day."""
+    """``records`` records of ``stream``; without ``is_dated`` the format has no
+    timestamp, so none is out of day.
+    """
     bins = _bins(rng, stream, records, is_dated)
     tasks = _tasks(rng, world, stream, max(1, records // 25))
     task = _heavy(rng, records, len(tasks.dataset))
@@ -163,11 +229,16 @@ def _heavy(rng: np.random.Generator, count: int, kinds: int) -> Ints:
     return rng.choice(kinds, count, p=weights / weights.sum())
 
 
-def _choose(rng: np.random.Generator, shares: tuple[tuple[str, float], ...], count: int, last: str = "") -> list[str]:
+def _choose(
+    rng: np.random.Generator, shares: tuple[tuple[str, float], ...], count: int, last: str = ""
+) -> list[str]:
     """Texts by their shares; what the shares leave of 1 is ``last``."""
     names = [name for name, _ in shares] + [last]
     edges = np.cumsum([share for _, share in shares])
-    return [names[i] for i in np.searchsorted(edges, rng.random(count) * 0.999_999, side="right").tolist()]
+    return [
+        names[i]
+        for i in np.searchsorted(edges, rng.random(count) * 0.999_999, side="right").tolist()
+    ]
 
 
 def _tasks(rng: np.random.Generator, world: World, stream: Stream, count: int) -> _Tasks:
@@ -187,7 +258,8 @@ def _tasks(rng: np.random.Generator, world: World, stream: Stream, count: int) -
     alternatives = rng.integers(0, len(elsewhere), count)
     for d, luck, pick, alternative in zip(dataset, lucks, picks, alternatives, strict=True):
         home = world.sites[d]
-        # Most jobs go where the data are; the others read over the network, or from a site that lost them.
+        # Most jobs go where the data are; the others read over the network, or from a
+        # site that lost them.
         at = home[pick % len(home)] if home and luck[0] < 0.88 else elsewhere[alternative]
         site.append(at)
         client.append(at if luck[1] < 0.75 else elsewhere[alternative])
@@ -208,19 +280,25 @@ def _times(rng: np.random.Generator, bins: Ints, day: date) -> tuple[Ints, Ints,
 
 
 def _volumes(rng: np.random.Generator, bins: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-    """Bytes read and written: mostly a part of the file, sometimes opened only, write-only records nothing."""
+    """Bytes read and written: mostly a part of the file, sometimes opened only,
+    write-only records nothing.
+    """
     part = rng.beta(0.7, 1.2, len(bins))
     read = np.where(rng.random(len(bins)) < 0.04, 0, (sizes * part).astype(np.int64))
     written = np.where(bins == WRITE_ONLY, np.maximum(1, sizes), 0)
     return np.where(bins == WRITE_ONLY, 0, read), written
 
 
-def _logged_lfns(rng: np.random.Generator, world: World, stream: Stream, bins: Ints, file: Ints) -> list[str | None]:
+def _logged_lfns(
+    rng: np.random.Generator, world: World, stream: Stream, bins: Ints, file: Ints
+) -> list[str | None]:
     prefixes = _choose(rng, PREFIXES[stream], len(bins))
     orphans = orphan_lfns(world)
     people = len(world.people)
     lfns: list[str | None] = []
-    for i, (number, f, prefix) in enumerate(zip(bins.tolist(), file.tolist(), prefixes, strict=True)):
+    for i, (number, f, prefix) in enumerate(
+        zip(bins.tolist(), file.tolist(), prefixes, strict=True)
+    ):
         if number == NO_LFN:
             lfns.append(None if i % 2 else "")
             continue
@@ -243,7 +321,9 @@ def _users(rng: np.random.Generator, stream: Stream, users: list[Person]) -> lis
 
 
 def _dns(rng: np.random.Generator, stream: Stream, users: list[Person | None]) -> list[str | None]:
-    variants = np.searchsorted(np.cumsum(DN_FORMS[stream])[:3], rng.random(len(users)), side="right").tolist()
+    variants = np.searchsorted(
+        np.cumsum(DN_FORMS[stream])[:3], rng.random(len(users)), side="right"
+    ).tolist()
     return [user.dn_forms[i] if user else None for user, i in zip(users, variants, strict=True)]
 
 

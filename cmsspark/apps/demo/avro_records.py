@@ -12,17 +12,39 @@ from cmsspark.apps.demo.users import Person, domain
 from cmsspark.base.schemas import input_table
 
 _CMSSW_TEXTS: Final = (
-    "UNIQUE_ID", "FILE_LFN", "CLIENT_DOMAIN", "CLIENT_HOST", "SERVER_DOMAIN", "SERVER_HOST", "SITE_NAME", "USER_DN",
-    "APP_INFO", "FALLBACK",
-)  # fmt: skip
+    "UNIQUE_ID",
+    "FILE_LFN",
+    "CLIENT_DOMAIN",
+    "CLIENT_HOST",
+    "SERVER_DOMAIN",
+    "SERVER_HOST",
+    "SITE_NAME",
+    "USER_DN",
+    "APP_INFO",
+    "FALLBACK",
+)
 _CMSSW_LONGS: Final = (
-    "FILE_SIZE", "READ_BYTES", "READ_BYTES_AT_CLOSE", "READ_SINGLE_BYTES", "READ_SINGLE_OPERATIONS",
-    "READ_VECTOR_BYTES", "READ_VECTOR_OPERATIONS", "START_TIME", "END_TIME", "START_DATE", "END_DATE", "INSERT_DATE",
-)  # fmt: skip
+    "FILE_SIZE",
+    "READ_BYTES",
+    "READ_BYTES_AT_CLOSE",
+    "READ_SINGLE_BYTES",
+    "READ_SINGLE_OPERATIONS",
+    "READ_VECTOR_BYTES",
+    "READ_VECTOR_OPERATIONS",
+    "START_TIME",
+    "END_TIME",
+    "START_DATE",
+    "END_DATE",
+    "INSERT_DATE",
+)
 _CMSSW_DOUBLES: Final = (
-    "READ_SINGLE_AVERAGE", "READ_SINGLE_SIGMA", "READ_VECTOR_AVERAGE", "READ_VECTOR_SIGMA", "READ_VECTOR_COUNT_AVERAGE",
+    "READ_SINGLE_AVERAGE",
+    "READ_SINGLE_SIGMA",
+    "READ_VECTOR_AVERAGE",
+    "READ_VECTOR_SIGMA",
+    "READ_VECTOR_COUNT_AVERAGE",
     "READ_VECTOR_COUNT_SIGMA",
-)  # fmt: skip
+)
 
 
 def _field(name: str, kind: str) -> dict[str, Any]:
@@ -57,16 +79,37 @@ def crab_records(activity: Activity, rng: np.random.Generator) -> list[dict[str,
     return [
         _crab(*values)
         for values in zip(
-            a.lfns, a.users, a.apps, a.sites, a.starts, a.ends, a.ids, a.noise, a.bins, cpu.tolist(), wall.tolist(),
-            jobs.tolist(), strict=True,
+            a.lfns,
+            a.users,
+            a.apps,
+            a.sites,
+            a.starts,
+            a.ends,
+            a.ids,
+            a.noise,
+            a.bins,
+            cpu.tolist(),
+            wall.tolist(),
+            jobs.tolist(),
+            strict=True,
         )
-    ]  # fmt: skip
+    ]
 
 
 def _crab(
-    lfn: str | None, user: Person | None, app: str, site: str | None, start: int, end: int, unique: str, noise: int,
-    number: int, cpu: float, wall: float, job: int,
-) -> dict[str, Any]:  # fmt: skip
+    lfn: str | None,
+    user: Person | None,
+    app: str,
+    site: str | None,
+    start: int,
+    end: int,
+    unique: str,
+    noise: int,
+    number: int,
+    cpu: float,
+    wall: float,
+    job: int,
+) -> dict[str, Any]:
     seconds: str | None = f"{cpu:.{noise % 5}f}" if noise % 60 else (None, "")[noise % 120 // 60]
     return {
         "JobId": str(job),
@@ -117,10 +160,12 @@ def _crab(
 
 
 def cmssw_avro_records(activity: Activity, rng: np.random.Generator) -> list[dict[str, Any]]:
-    """CMSSW records in the legacy form: upper-case names, no metadata, so none is out of day; a malformed one has
-    bytes below 0.
+    """CMSSW records in the legacy form: upper-case names, no metadata, so none is out
+    of day; a malformed one has bytes below 0.
     """
-    pool = [{name.upper(): value for name, value in cmssw_statistics(rng).items()} for _ in range(POOL)]
+    pool = [
+        {name.upper(): value for name, value in cmssw_statistics(rng).items()} for _ in range(POOL)
+    ]
     a = activity
     return [
         {
@@ -145,7 +190,18 @@ def cmssw_avro_records(activity: Activity, rng: np.random.Generator) -> list[dic
             "INSERT_DATE": end + 90_000,
         }
         for number, lfn, size, dn, app, site, client, read, start, end, unique, noise in zip(
-            a.bins, a.lfns, a.sizes, a.dns, a.apps, a.sites, a.clients, a.read_bytes, a.starts, a.ends, a.ids, a.noise,
+            a.bins,
+            a.lfns,
+            a.sizes,
+            a.dns,
+            a.apps,
+            a.sites,
+            a.clients,
+            a.read_bytes,
+            a.starts,
+            a.ends,
+            a.ids,
+            a.noise,
             strict=True,
         )
-    ]  # fmt: skip
+    ]

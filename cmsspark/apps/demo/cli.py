@@ -1,4 +1,6 @@
-"""``cmsspark demo``: create a small simulated CMS, run its day as a user would, publish it and show the results."""
+"""``cmsspark demo``: create a small simulated CMS, run its day as a user would, publish
+it and show the results.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class DemoPaths:
     @classmethod
     def below(cls, out: Path) -> DemoPaths:
         """Return the paths of a demo in a folder."""
-        return cls(out, *(out / name for name in ("cms", "store", "documents", "state", "cmsspark.yaml")))
+        return cls(
+            out, *(out / name for name in ("cms", "store", "documents", "state", "cmsspark.yaml"))
+        )
 
 
 @click.command("demo")
@@ -53,9 +57,20 @@ class DemoPaths:
     metavar="DIR",
     help="Folder of the demo.",
 )
-@click.option("--date", "day", type=DayType(), default="2026-01-15", show_default=True, help="The day to simulate.")
 @click.option(
-    "--records", type=click.IntRange(1_000), default=200_000, show_default=True, help="Number of log records."
+    "--date",
+    "day",
+    type=DayType(),
+    default="2026-01-15",
+    show_default=True,
+    help="The day to simulate.",
+)
+@click.option(
+    "--records",
+    type=click.IntRange(1_000),
+    default=200_000,
+    show_default=True,
+    help="Number of log records.",
 )
 @click.option(
     "--days",
@@ -65,15 +80,28 @@ class DemoPaths:
     help="Number of stored days up to --date. Results of the days before --date are generated without logs;"
     " from 61 days on they are as large as in production.",
 )
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the random numbers.")
-@click.option("--keep", is_flag=True, help="Reuse the logs and dumps of the same options, even if they were changed.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Seed of the random numbers.",
+)
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Reuse the logs and dumps of the same options, even if they were changed.",
+)
 @quiet_option
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
-def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool, debug: bool) -> int:
-    """Create a small simulated CMS (one day of logs and dumps), run the main jobs, publish the day, show the results.
+def command(
+    out: Path, day: date, records: int, days: int, seed: int, keep: bool, debug: bool
+) -> int:
+    """Create a small simulated CMS (one day of logs and dumps), run the main jobs,
+    publish the day, show the results.
 
-    All files are in DIR, which can be deleted afterwards. Running the demo again replaces the day; logs and dumps of
-    the same options are reused.
+    All files are in DIR, which can be deleted afterwards. Running the demo again
+    replaces the day; logs and dumps of the same options are reused.
     """
     from cmsspark.apps.demo import cached_world
     from cmsspark.apps.demo.narration import STORY_DAYS
@@ -83,7 +111,9 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     steps = Steps(total=4 if days == 1 else 8 if days <= STORY_DAYS else 7)
     options = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
     _claim(paths)
-    with steps.step(f"Create a small CMS in {paths.cms}: one day of logs, and the dumps that belong to it"):
+    with steps.step(
+        f"Create a small CMS in {paths.cms}: one day of logs, and the dumps that belong to it"
+    ):
         expected = cached_world.load(paths.out / MARKER, options, paths.cms, is_changed_too=keep)
         if expected is None:
             expected = _make(paths, options, day, records, seed, steps)
@@ -92,7 +122,11 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     for arguments in _jobs(paths, day):
         code = _run(steps, paths, arguments)
         if code:
-            click.secho(f"\nThe demo stopped: the command above failed with exit code {code}.", fg="red", err=True)
+            click.secho(
+                f"\nThe demo stopped: the command above failed with exit code {code}.",
+                fg="red",
+                err=True,
+            )
             return code
     _show(paths, day, expected, steps)
     if days > 1 and (code := _past(paths, day, days, seed, steps)):
@@ -101,7 +135,9 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
 
 
 def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> int:
-    """Store generated results of the days before ``day``, and show the use of the sites over all days."""
+    """Store generated results of the days before ``day``, and show the use of the sites
+    over all days.
+    """
     from cmsspark.apps.demo.narration import next_lines, store_past
     from cmsspark.settings import pseudonyms
 
@@ -130,10 +166,25 @@ def past_commands(paths: DemoPaths, first: date, day: date) -> list[tuple[str, .
 
     period = ("--from", first.isoformat(), "--to", day.isoformat())
     # `ask unused`, which is offered afterwards, reads the replicas.
-    commands: list[tuple[str, ...]] = [("run_spark", "dbs_phedex.py", *_common(paths, day), "--root", str(paths.cms))]
+    commands: list[tuple[str, ...]] = [
+        ("run_spark", "dbs_phedex.py", *_common(paths, day), "--root", str(paths.cms))
+    ]
     if (day - first).days < STORY_DAYS:
         commands.append(("cmsspark", "period", *period, "--fout", str(paths.store)))
-    return [*commands, ("cmsspark", "period", "--view", "sites", *period, "--top", "5", "--fout", str(paths.store))]
+    return [
+        *commands,
+        (
+            "cmsspark",
+            "period",
+            "--view",
+            "sites",
+            *period,
+            "--top",
+            "5",
+            "--fout",
+            str(paths.store),
+        ),
+    ]
 
 
 def _common(paths: DemoPaths, day: date) -> tuple[str, ...]:
@@ -146,13 +197,17 @@ def _claim(paths: DemoPaths) -> None:
         paths.out.mkdir(parents=True, exist_ok=True)
         if any(paths.out.iterdir()) and not (paths.out / MARKER).exists():
             raise OutputError(
-                "the demo needs a folder of its own", where=paths.out, found="other files",
+                "the demo needs a folder of its own",
+                where=paths.out,
+                found="other files",
                 next_step="give a new folder with --out",
-            )  # fmt: skip
+            )
         (paths.out / MARKER).touch()
         paths.settings.write_text(_settings(paths), encoding="utf-8")
     except OSError as error:
-        raise OutputError("the demo's folder cannot be written", where=paths.out, found=error.strerror) from None
+        raise OutputError(
+            "the demo's folder cannot be written", where=paths.out, found=error.strerror
+        ) from None
 
 
 def _settings(paths: DemoPaths) -> str:
@@ -160,9 +215,15 @@ def _settings(paths: DemoPaths) -> str:
     values = {"root": paths.cms, "store": paths.store, "state_dir": paths.state}
     lines = [f"{key}: {json.dumps(str(path.absolute()))}" for key, path in values.items()]
     # As the demo itself publishes: to the same place nothing is sent twice.
-    lines.append(f"publishing: {{sink: file, spool: {json.dumps(str(paths.documents.absolute()))}}}")
+    lines.append(
+        f"publishing: {{sink: file, spool: {json.dumps(str(paths.documents.absolute()))}}}"
+    )
     return "\n".join(
-        ["# Settings of the demo: export CMSSPARK_SETTINGS to this file to work with its results.", *lines, ""]
+        [
+            "# Settings of the demo: export CMSSPARK_SETTINGS to this file to work with its results.",
+            *lines,
+            "",
+        ]
     )
 
 
@@ -200,7 +261,11 @@ def _jobs(paths: DemoPaths, day: date) -> list[tuple[str, ...]]:
 
     # Streams that the demo does not write are left out.
     written = served_streams(day)
-    streams = () if set(Epochs.load().streams_of_day(day)) == set(written) else ("--streams", ",".join(written))
+    streams = (
+        ()
+        if set(Epochs.load().streams_of_day(day)) == set(written)
+        else ("--streams", ",".join(written))
+    )
     return [
         ("run_spark", "data_aggregation.py", *common, *root, *streams),
         ("run_spark", "site_tier_usage.py", *common, *root),
@@ -208,19 +273,26 @@ def _jobs(paths: DemoPaths, day: date) -> list[tuple[str, ...]]:
     ]
 
 
-def _run(steps: Steps, paths: DemoPaths, arguments: tuple[str, ...], *, is_shown: bool = False) -> int:
-    """Run a command as a user types it; what it prints is shown where it fails, or with ``is_shown``."""
+def _run(
+    steps: Steps, paths: DemoPaths, arguments: tuple[str, ...], *, is_shown: bool = False
+) -> int:
+    """Run a command as a user types it; what it prints is shown where it fails, or with
+    ``is_shown``.
+    """
     from cmsspark.apps.demo.steps import installed, spelled
 
     name, *parameters = arguments
     module = "cmsspark.submit" if name == "run_spark" else "cmsspark.main"
     with steps.step(f"$ {spelled(name, parameters)}"):
-        # A state directory in the environment comes before that of the settings, and holds what no demo may add to.
+        # A state directory in the environment comes before that of the settings, and
+        # holds what no demo may add to.
         environment = {
             "CMSSPARK_SETTINGS": str(paths.settings.absolute()),
             "CMSSPARK_STATE_DIR": str(paths.state.absolute()),
         }
-        return steps.run([*installed(name, module), *parameters], environment=environment, is_shown=is_shown)
+        return steps.run(
+            [*installed(name, module), *parameters], environment=environment, is_shown=is_shown
+        )
 
 
 def _show(paths: DemoPaths, day: date, expected: Mapping[str, Any], steps: Steps) -> None:
@@ -234,7 +306,9 @@ def _show(paths: DemoPaths, day: date, expected: Mapping[str, Any], steps: Steps
     differences = show.differences(expected, streams)
     if differences or not show.adds_up(streams):
         raise CmssparkError(
-            "the counts differ from those of the simulated records", where=stored.path, found="; ".join(differences)
+            "the counts differ from those of the simulated records",
+            where=stored.path,
+            found="; ".join(differences),
         )
     click.secho("  every count equals that of the simulated records", fg="green")
     _title("The ten most used datasets")
@@ -265,7 +339,8 @@ def _read(paths: DemoPaths, day: date, table: str) -> Any:
 
 
 def _most_used(paths: DemoPaths, day: date) -> tuple[list[str], str]:
-    """Return the table of the ten datasets with the most accesses, from the partials, and the name of the first.
+    """Return the table of the ten datasets with the most accesses, from the partials,
+    and the name of the first.
 
     Columns are accesses, people, sites, volume, their jobs and the CPU time of these.
     """
@@ -278,19 +353,44 @@ def _most_used(paths: DemoPaths, day: date) -> tuple[list[str], str]:
     not_null = pc.CountOptions(mode="only_valid")
     rows = _read(paths, day, "partials")
     is_access = pc.is_in(rows["stream"], value_set=pa.array(ACCESS_STREAMS))
-    measures = [("nacc", "sum"), ("user", "count_distinct", not_null), ("site_name", "count_distinct", not_null),
-                ("read_bytes", "sum")]  # fmt: skip
+    measures = [
+        ("nacc", "sum"),
+        ("user", "count_distinct", not_null),
+        ("site_name", "count_distinct", not_null),
+        ("read_bytes", "sum"),
+    ]
     sums = rows.filter(is_access).group_by("dataset_name").aggregate(measures)
-    jobs = rows.filter(pc.invert(is_access)).group_by("dataset_name").aggregate([("nacc", "sum")]).to_pylist()
+    jobs = (
+        rows.filter(pc.invert(is_access))
+        .group_by("dataset_name")
+        .aggregate([("nacc", "sum")])
+        .to_pylist()
+    )
     job_count = {row["dataset_name"]: row["nacc_sum"] for row in jobs}
     cpu = rows.group_by("dataset_name").aggregate([("cpu_time", "sum")]).to_pylist()
-    hours = {row["dataset_name"]: row["cpu_time_sum"] / 3_600 for row in cpu if row["cpu_time_sum"] is not None}
-    top = sums.sort_by([("nacc_sum", "descending"), ("dataset_name", "ascending")]).slice(0, 10).to_pylist()
+    hours = {
+        row["dataset_name"]: row["cpu_time_sum"] / 3_600
+        for row in cpu
+        if row["cpu_time_sum"] is not None
+    }
+    top = (
+        sums.sort_by([("nacc_sum", "descending"), ("dataset_name", "ascending")])
+        .slice(0, 10)
+        .to_pylist()
+    )
     shown = [
-        (row["nacc_sum"], row["user_count_distinct"], row["site_name_count_distinct"], volume(row["read_bytes_sum"]),
-         job_count.get(name), None if name not in hours else round(hours[name]), name)
-        for row in top if (name := row["dataset_name"])
-    ]  # fmt: skip
+        (
+            row["nacc_sum"],
+            row["user_count_distinct"],
+            row["site_name_count_distinct"],
+            volume(row["read_bytes_sum"]),
+            job_count.get(name),
+            None if name not in hours else round(hours[name]),
+            name,
+        )
+        for row in top
+        if (name := row["dataset_name"])
+    ]
     headings = ("accesses", "users", "sites", "read", "jobs", "CPU h", "dataset")
     return table(headings, shown, texts=(6,)), top[0]["dataset_name"]
 

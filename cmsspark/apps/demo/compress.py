@@ -1,8 +1,10 @@
-"""How ``datasets.csv.gz`` was made: ``python -m cmsspark.apps.demo.compress OPEN_DATA.csv ACCESSES.csv OUT.csv.gz``.
+"""How ``datasets.csv.gz`` was made: ``python -m cmsspark.apps.demo.compress
+OPEN_DATA.csv ACCESSES.csv OUT.csv.gz``.
 
-From two public tables: names, events, files and bytes of datasets in the CERN Open Data records of CMS, and
-daily accesses of datasets in 2015. One row for each dataset; a cell that its source does not have is empty.
-USER datasets are left out: their names carry the account of the person who made them.
+From two public tables: names, events, files and bytes of datasets in the CERN Open Data
+records of CMS, and daily accesses of datasets in 2015. One row for each dataset; a cell
+that its source does not have is empty. USER datasets are left out: their names carry
+the account of the person who made them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ COLUMNS = ("dataset", "events", "files", "bytes", "accesses")
 
 
 def compress(open_data: Path, accesses: Path) -> bytes:
-    """Return the table as gzip bytes: ``dataset, events, files, bytes`` as recorded and the sum of ``accesses``."""
+    """Return the table as gzip bytes: ``dataset, events, files, bytes`` as recorded and
+    the sum of ``accesses``.
+    """
     rows: dict[str, list[str]] = {}
     with open_data.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):

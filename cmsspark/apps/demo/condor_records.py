@@ -1,4 +1,5 @@
-"""HTCondor's records of jobs: queued and running ones, those that ended, and those that are sent again.
+"""HTCondor's records of jobs: queued and running ones, those that ended, and those that
+are sent again.
 
 Each record falls into one bin of rule 30 by construction, in exact numbers.
 """
@@ -17,11 +18,19 @@ from cmsspark.apps.demo.world import World
 from cmsspark.base.access import JOB_BINS, UNMATCHED_JOB_BINS
 from cmsspark.base.dates import start_ms
 
-#: Bins and their share of a day's records; the rest is matched. Each gets at least one record of a hundred.
+#: Bins and their share of a day's records; the rest is matched. Each gets at least one
+#: record of a hundred.
 SHARES: Final = {
-    "malformed": 2e-4, "out_of_day": 4e-3, "not_final": 0.5, "other_type": 0.03, "never_ran": 0.01, "repeated": 0.08,
-    "no_input": 0.03, "user_file": 0.03, "not_in_dbs": 0.02,
-}  # fmt: skip
+    "malformed": 2e-4,
+    "out_of_day": 4e-3,
+    "not_final": 0.5,
+    "other_type": 0.03,
+    "never_ran": 0.01,
+    "repeated": 0.08,
+    "no_input": 0.03,
+    "user_file": 0.03,
+    "not_in_dbs": 0.02,
+}
 #: All bins, as a manifest has them.
 BINS_OF_JOBS: Final = ("matched", *UNMATCHED_JOB_BINS, "malformed", "out_of_day", *JOB_BINS)
 #: The first jobs of a day, at most so many, are sent again on the next day.
@@ -32,11 +41,20 @@ _JSON: Final = json.JSONEncoder(separators=(",", ":"))
 
 
 def condor_lines(
-    world: World, rng: np.random.Generator, day: date, piece: int, records: int, *, is_first: bool, fields: int
+    world: World,
+    rng: np.random.Generator,
+    day: date,
+    piece: int,
+    records: int,
+    *,
+    is_first: bool,
+    fields: int,
 ) -> tuple[list[str], dict[str, int]]:
-    """Return a piece of a day's records, and their number by bin. ``is_first``: there is no day before.
+    """Return a piece of a day's records, and their number by bin. ``is_first``: there
+    is no day before.
 
-    ``fields``: fields of a record of a job that ended, besides those that are read; others have half of them.
+    ``fields``: fields of a record of a job that ended, besides those that are read;
+    others have half of them.
     """
     bins = _bins(rng, records)
     fillers = [_filler(rng, fields) for _ in range(POOL)]
@@ -62,7 +80,11 @@ def condor_lines(
             sent.append(data)
         counts[name] += 1
         filler = fillers[number % POOL]
-        short = filler[: filler.rindex(",", 0, max(2, len(filler) // 2))] if name == "not_final" else filler
+        short = (
+            filler[: filler.rindex(",", 0, max(2, len(filler) // 2))]
+            if name == "not_final"
+            else filler
+        )
         stamp = data["RecordTime"] + (86_400_000 if name == "out_of_day" else 0)
         body = _JSON.encode(data)[:-1] + "," + short
         line = f'{{"data":{body}}},"metadata":{{"_id":"{number}","producer":"condor","timestamp":{stamp}}}}}'
@@ -103,7 +125,11 @@ class _Jobs:
         person = world.people[int(luck[1] ** 2 * len(world.people))]
         home = world.sites[dataset]
         elsewhere = (*T2, *T3)
-        site = home[number % len(home)] if home and luck[2] < 0.8 else elsewhere[number % len(elsewhere)]
+        site = (
+            home[number % len(home)]
+            if home and luck[2] < 0.8
+            else elsewhere[number % len(elsewhere)]
+        )
         is_crab = number % 5 > 0
         end = start_ms(self._day) + int(luck[3] * 86_000_000)
         hours = float(np.round(rng.exponential(3.0) + 0.01, 6))
@@ -115,8 +141,12 @@ class _Jobs:
             "CRAB_DataBlock": world.block_names[block] if is_crab else None,
             "DESIRED_CMSDataset": world.names[dataset],
             "CRAB_UserHN": person.login if is_crab else None,
-            "CRAB_Workflow": f"{self._day:%y%m%d}_120000:{person.login}_crab_{dataset}" if is_crab else None,
-            "CMS_SubmissionTool": ("CRAB" if number % 20 else "InstitutionalSchedd") if is_crab else "WMAgent",
+            "CRAB_Workflow": f"{self._day:%y%m%d}_120000:{person.login}_crab_{dataset}"
+            if is_crab
+            else None,
+            "CMS_SubmissionTool": ("CRAB" if number % 20 else "InstitutionalSchedd")
+            if is_crab
+            else "WMAgent",
             "CMS_WMTool": "CRAB" if is_crab else "WMAgent",
             "RecordTime": end,
             "WallClockHr": hours,
@@ -140,7 +170,9 @@ def _shape(data: dict[str, Any], name: str, number: int, world: World) -> None:
             data["CRAB_DataBlock"] = "MCFakeBlock"
         case "user_file":
             data["CRAB_DataBlock"] = "UserFilesFakeBlock" if number % 2 else None
-            data["DESIRED_CMSDataset"] = f"/Private/{world.people[number % len(world.people)].login}-v1/USER"
+            data["DESIRED_CMSDataset"] = (
+                f"/Private/{world.people[number % len(world.people)].login}-v1/USER"
+            )
         case "not_in_dbs":
             data["CRAB_DataBlock"] = "/Gone/Run2012A-v1/AOD#0"
 

@@ -42,10 +42,14 @@ def cost_fields(data: Mapping[str, Any], number: int) -> dict[str, Any]:
         "JobFailed": int(data["ExitCode"] not in (None, 0)),
         "CMS_JobType": _TYPES[number % 5] if is_production else "Analysis",
         "Workflow": f"Run3Summer{number % 4}" if is_production else f"crab_{number % 40}",
-        "WMAgent_RequestName": f"pdmvserv_task_Run3Summer{number % 4}_{number % 12}" if is_production else None,
+        "WMAgent_RequestName": f"pdmvserv_task_Run3Summer{number % 4}_{number % 12}"
+        if is_production
+        else None,
         "ScheddName": f"vocms0{200 + number % 5}.cern.ch",
         "Tier": site[:2] if site[:1] == "T" else "Unknown",
-        "MachineAttrCMSSubSiteName0": subsites[number % len(subsites)] if subsites and number % _HPC_EVERY else None,
+        "MachineAttrCMSSubSiteName0": subsites[number % len(subsites)]
+        if subsites and number % _HPC_EVERY
+        else None,
     }
 
 
@@ -55,7 +59,14 @@ def report_folder(root: Path, day: date) -> Path:
 
 
 def write_reports(
-    world: World, root: Path, seed: int, day: date, records: int, *, per_part: int, compression: Compression
+    world: World,
+    root: Path,
+    seed: int,
+    day: date,
+    records: int,
+    *,
+    per_part: int,
+    compression: Compression,
 ) -> None:
     """Write a day's reports."""
     # Of its own: other logs do not depend on it.
@@ -88,12 +99,16 @@ def report_lines(world: World, rng: np.random.Generator, day: date, records: int
             },
             "steps": steps if number % 50 else [*steps, None],
         }
-        line = json.encode({"data": data, "metadata": {"producer": "wmarchive", "timestamp": 1000 * stamp}}).decode()
+        line = json.encode(
+            {"data": data, "metadata": {"producer": "wmarchive", "timestamp": 1000 * stamp}}
+        ).decode()
         lines += [line, line] if number % 30 == 7 else [line]
     return lines
 
 
-def _step(world: World, name: str, number: int, seconds: float, share: float, is_failed: bool) -> dict[str, Any]:
+def _step(
+    world: World, name: str, number: int, seconds: float, share: float, is_failed: bool
+) -> dict[str, Any]:
     step: dict[str, Any] = {
         "name": name,
         "site": T2[number % len(T2)],
@@ -104,13 +119,26 @@ def _step(world: World, name: str, number: int, seconds: float, share: float, is
     }
     if name.startswith("cmsRun"):
         dataset = world.names[number % len(world.names)]
-        step["output"] = [{"acquisitionEra": dataset.split("/")[2].split("-")[0], "events": 500 + number % 500,
-                           "outputDataset": dataset}]  # fmt: skip
+        step["output"] = [
+            {
+                "acquisitionEra": dataset.split("/")[2].split("-")[0],
+                "events": 500 + number % 500,
+                "outputDataset": dataset,
+            }
+        ]
         step["performance"] = {
-            "cpu": {"NumberOfStreams": 4, "NumberOfThreads": 8, "TotalJobTime": seconds,
-                    "TotalJobCPU": round(8 * share * seconds, 3) if number % 40 else -2},
-            "storage": {"readTotalMB": round(seconds / 3, 3), "writeTotalMB": round(seconds / 9, 3),
-                        "readTotalSecs": round(seconds / 90, 3), "writeTotalSecs": str(round(seconds / 200, 3))},
+            "cpu": {
+                "NumberOfStreams": 4,
+                "NumberOfThreads": 8,
+                "TotalJobTime": seconds,
+                "TotalJobCPU": round(8 * share * seconds, 3) if number % 40 else -2,
+            },
+            "storage": {
+                "readTotalMB": round(seconds / 3, 3),
+                "writeTotalMB": round(seconds / 9, 3),
+                "readTotalSecs": round(seconds / 90, 3),
+                "writeTotalSecs": str(round(seconds / 200, 3)),
+            },
             "memory": {"PeakValueRss": round(6000 + 1000 * share, 1), "PeakValueVsize": 9000},
-        }  # fmt: skip
+        }
     return step

@@ -1,6 +1,7 @@
 """EOS records of all generations.
 
-G1 is the quoted string of 2017, G2 the two structs of texts of 2019, G3 the typed numbers since 2020.
+G1 is the quoted string of 2017, G2 the two structs of texts of 2019, G3 the typed
+numbers since 2020.
 """
 
 from __future__ import annotations
@@ -19,16 +20,42 @@ POOL = 128
 EosForms = Literal["mixed", "today"]
 
 #: Shares of G3, G1 and both forms of G2.
-SHARES: Final[dict[EosForms, tuple[float, ...]]] = {"mixed": (0.4, 0.1, 0.25, 0.25), "today": (1.0, 0.0, 0.0, 0.0)}
+SHARES: Final[dict[EosForms, tuple[float, ...]]] = {
+    "mixed": (0.4, 0.1, 0.25, 0.25),
+    "today": (1.0, 0.0, 0.0, 0.0),
+}
 #: Further counters of today's records, which are as wide as those of 2019.
 _MORE: Final = 50
 
-#: One record's statistics in order, as in the logs; what varies with the record is put between them.
+#: One record's statistics in order, as in the logs; what varies with the record is put
+#: between them.
 _COUNTERS = (
-    "rb_min", "rb_max", "rv_op", "rvb_min", "rvb_max", "rvb_sum", "rs_op", "rsb_min", "rsb_max", "rsb_sum", "rc_min",
-    "rc_max", "rc_sum", "wb_min", "wb_max", "sfwdb", "sbwdb", "sxlfwdb", "sxlbwdb", "nrc", "nwc", "nfwds", "nbwds",
-    "nxlfwds", "nxlbwds",
-)  # fmt: skip
+    "rb_min",
+    "rb_max",
+    "rv_op",
+    "rvb_min",
+    "rvb_max",
+    "rvb_sum",
+    "rs_op",
+    "rsb_min",
+    "rsb_max",
+    "rsb_sum",
+    "rc_min",
+    "rc_max",
+    "rc_sum",
+    "wb_min",
+    "wb_max",
+    "sfwdb",
+    "sbwdb",
+    "sxlfwdb",
+    "sxlbwdb",
+    "nrc",
+    "nwc",
+    "nfwds",
+    "nbwds",
+    "nxlfwds",
+    "nxlbwds",
+)
 _SIGMAS = ("rb_sigma", "rvb_sigma", "rsb_sigma", "rc_sigma", "wb_sigma", "rvt")
 
 
@@ -47,16 +74,30 @@ class _Pieces:
         self.prefixed = ",".join(f'"eos.{name}":"{value}"' for name, value in values.items())
 
 
-def eos_lines(activity: Activity, rng: np.random.Generator, variant: EosForms = "mixed") -> list[str]:
+def eos_lines(
+    activity: Activity, rng: np.random.Generator, variant: EosForms = "mixed"
+) -> list[str]:
     """EOS records: the generations mixed, or today's alone."""
     pool = [_Pieces(rng, _MORE if variant == "today" else 0) for _ in range(POOL)]
     forms: tuple[Callable[[_Record], str], ...] = (_g3, _g1, _g2_prefixed, _g2)
     layout = rng.choice(len(forms), len(activity.bins), p=SHARES[variant]).tolist()
     a = activity
     records = map(
-        _Record, a.lfns, a.sizes, a.users, a.dns, a.apps, a.read_bytes, a.write_bytes, a.starts, a.ends, a.timestamps,
-        a.ids, a.noise, [pool[noise % POOL] for noise in a.noise],
-    )  # fmt: skip
+        _Record,
+        a.lfns,
+        a.sizes,
+        a.users,
+        a.dns,
+        a.apps,
+        a.read_bytes,
+        a.write_bytes,
+        a.starts,
+        a.ends,
+        a.timestamps,
+        a.ids,
+        a.noise,
+        [pool[noise % POOL] for noise in a.noise],
+    )
     lines = [forms[which](record) for which, record in zip(layout, records, strict=True)]
     return break_lines(lines, a.bins)
 
@@ -65,13 +106,38 @@ class _Record:
     """One record's values, before its form."""
 
     __slots__ = (
-        "app", "end", "host", "lfn", "log", "noise", "pieces", "rb", "sec", "size", "stamp", "times", "user", "wb",
-    )  # fmt: skip
+        "app",
+        "end",
+        "host",
+        "lfn",
+        "log",
+        "noise",
+        "pieces",
+        "rb",
+        "sec",
+        "size",
+        "stamp",
+        "times",
+        "user",
+        "wb",
+    )
 
     def __init__(
-        self, lfn: str | None, size: int, user: Person | None, dn: str | None, app: str, rb: int, wb: int, start: int,
-        end: int, stamp: int, log: str, noise: int, pieces: _Pieces,
-    ) -> None:  # fmt: skip
+        self,
+        lfn: str | None,
+        size: int,
+        user: Person | None,
+        dn: str | None,
+        app: str,
+        rb: int,
+        wb: int,
+        start: int,
+        end: int,
+        stamp: int,
+        log: str,
+        noise: int,
+        pieces: _Pieces,
+    ) -> None:
         self.lfn, self.size, self.sec, self.app, self.rb, self.wb = lfn, size, dn, app, rb, wb
         self.end, self.stamp, self.log, self.noise, self.pieces = end, stamp, log, noise, pieces
         self.user = user.login if user else "nobody"

@@ -1,4 +1,5 @@
-"""Avro parts of flat rows whose fields may all be null: blocks as those of fastavro, at a third of the cost.
+"""Avro parts of flat rows whose fields may all be null: blocks as those of fastavro, at
+a third of the cost.
 
 Values of such rows come back (names, sizes, times), so each is encoded once for a part.
 """
@@ -55,11 +56,25 @@ def _long(value: int) -> bytes:
 
 
 def write_flat_avro(
-    folder: Path, name: str, fields: Mapping[str, str], rows: Sequence[Mapping[str, Value]], *, number: int, codec: str
+    folder: Path,
+    name: str,
+    fields: Mapping[str, str],
+    rows: Sequence[Mapping[str, Value]],
+    *,
+    number: int,
+    codec: str,
 ) -> Path:
-    """Return one part. ``fields``: the type of each, ``string``, ``bytes`` or ``long``; a row may leave fields out."""
-    schema = {"type": "record", "name": name, "fields": [
-        {"name": field, "type": ["null", kind], "default": None} for field, kind in fields.items()]}  # fmt: skip
+    """Return one part. ``fields``: the type of each, ``string``, ``bytes`` or ``long``;
+    a row may leave fields out.
+    """
+    schema = {
+        "type": "record",
+        "name": name,
+        "fields": [
+            {"name": field, "type": ["null", kind], "default": None}
+            for field, kind in fields.items()
+        ],
+    }
     marker = hashlib.md5(f"{folder.name}/{number}".encode(), usedforsecurity=False).digest()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"part-m-{number:05d}.avro"

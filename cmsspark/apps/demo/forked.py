@@ -1,4 +1,6 @@
-"""Work of the demo in forked processes, which inherit what it needs: it is never copied through a pipe."""
+"""Work of the demo in forked processes, which inherit what it needs: it is never copied
+through a pipe.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from typing import Any
 _inherited: list[Callable[[Any], Any]] = []
 
 
-def forked_map(function: Callable[[Any], Any], items: Sequence[Any], processes: int) -> Iterator[Any]:
+def forked_map(
+    function: Callable[[Any], Any], items: Sequence[Any], processes: int
+) -> Iterator[Any]:
     """Yield what a function returns for each item, in their order; one process is this one."""
     if processes <= 1:
         yield from map(function, items)

@@ -1,4 +1,6 @@
-"""A made-up past in a store: days with partials and reports, laid out as the daily job leaves them."""
+"""A made-up past in a store: days with partials and reports, laid out as the daily job
+leaves them.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,16 @@ def store_history(
     processes: int = 1,
     progress: Progress | None = None,
 ) -> int:
-    """Store the days that are not there yet, in a store on the local disk. Returns how many were made.
+    """Store the days that are not there yet, in a store on the local disk. Returns how
+    many were made.
 
-    With more ``processes``, which are forked, each makes days of its own; a caller that runs threads keeps to one.
-    ``progress(made, all)`` is called after each day.
+    With more ``processes``, which are forked, each makes days of its own; a caller that
+    runs threads keeps to one. ``progress(made, all)`` is called after each day.
     """
     files = LocalFiles()
-    missing = [day for day in chosen if files.stat(join(fout, JOB, day.isoformat(), "CURRENT")) is None]
+    missing = [
+        day for day in chosen if files.stat(join(fout, JOB, day.isoformat(), "CURRENT")) is None
+    ]
     make = partial(store_day, history, fout, key_id)
     is_forked = len(missing) >= 2 * processes
     for number, _ in enumerate(forked_map(make, missing, processes if is_forked else 1), 1):
@@ -88,7 +93,10 @@ def report(partials: pa.Table, day: date) -> pa.Table:
     from cmsspark.counting.pre_aggregate import ACCESS
 
     columns = {name: partials[name] for name in partials.column_names}
-    columns |= {sums: pc.round(pc.multiply(columns[name], 1000.0)).cast(pa.int64()) for name, sums in SECONDS.items()}
+    columns |= {
+        sums: pc.round(pc.multiply(columns[name], 1000.0)).cast(pa.int64())
+        for name, sums in SECONDS.items()
+    }
     columns["kind"] = pa.array([ACCESS]).take(pa.array([0] * partials.num_rows, pa.int64()))
     rows = pa.table({name: columns[name] for name in ("kind", *USER_KEYS, *SUMS)})
     return merge(rows.to_batches()).report(day, stored_table(JOB))

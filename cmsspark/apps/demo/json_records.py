@@ -1,7 +1,7 @@
 """AAA (XRootD) and CMSSW records as JSON lines, as wide as production's.
 
-What varies is formatted record by record; statistics that nobody asks for come from a pool of ready pieces, so that
-200,000 records take seconds.
+What varies is formatted record by record; statistics that nobody asks for come from a
+pool of ready pieces, so that 200,000 records take seconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def aaa_lines(activity: Activity, rng: np.random.Generator, *, enriched: bool = 
         f'"original-destination":"/topic/xrootd.cms.aaa.ng","partition":"{noise % 20}","producer":"xrootd",'
         f'"timestamp":{stamp},'
         f'"topic":"xrootd_{type_prefix}_gled","type":"gled","type_prefix":"{type_prefix}","version":"003"}}}}'
-        for lfn, size, user, dn, app, site, client, read, written, start, end, stamp, unique, noise in _rows(activity)
+        for lfn, size, user, dn, app, site, client, read, written, start, end, stamp, unique, noise in _rows(
+            activity
+        )
     ]
     return break_lines(lines, activity.bins)
 
@@ -63,19 +65,51 @@ def cmssw_lines(activity: Activity, rng: np.random.Generator) -> list[str]:
         f'"partition":"{noise % 20}",'
         f'"producer":"cmssw_pop","timestamp":{stamp},"topic":"cmssw_pop_raw_metric","type":"metric",'
         f'"type_prefix":"raw","version":"001"}}}}'
-        for lfn, size, _, dn, app, site, client, read, _, start, end, stamp, unique, noise in _rows(activity)
+        for lfn, size, _, dn, app, site, client, read, _, start, end, stamp, unique, noise in _rows(
+            activity
+        )
     ]
     return break_lines(lines, activity.bins)
 
 
-def _rows(activity: Activity) -> zip[tuple[
-    str | None, int, Person | None, str | None, str, str | None, str | None, int, int, int, int, int, str, int
-]]:  # fmt: skip
+def _rows(
+    activity: Activity,
+) -> zip[
+    tuple[
+        str | None,
+        int,
+        Person | None,
+        str | None,
+        str,
+        str | None,
+        str | None,
+        int,
+        int,
+        int,
+        int,
+        int,
+        str,
+        int,
+    ]
+]:
     a = activity
     return zip(
-        a.lfns, a.sizes, a.users, a.dns, a.apps, a.sites, a.clients, a.read_bytes, a.write_bytes, a.starts, a.ends,
-        a.timestamps, a.ids, a.noise, strict=True,
-    )  # fmt: skip
+        a.lfns,
+        a.sizes,
+        a.users,
+        a.dns,
+        a.apps,
+        a.sites,
+        a.clients,
+        a.read_bytes,
+        a.write_bytes,
+        a.starts,
+        a.ends,
+        a.timestamps,
+        a.ids,
+        a.noise,
+        strict=True,
+    )
 
 
 def _text(value: str | None) -> str:
@@ -118,7 +152,9 @@ def _aaa_user(user: Person | None, dn: str | None, noise: int) -> str:
     if user is None:
         empty = "null" if noise % 3 == 0 else '""'
         return f'"user":"","user_dn":{empty},"user_fqan":"","user_role":"","vo":""'
-    return f'"user":"{user.login}","user_dn":"{dn}","user_fqan":"/cms","user_role":"NULL","vo":"cms"'
+    return (
+        f'"user":"{user.login}","user_dn":"{dn}","user_fqan":"/cms","user_role":"NULL","vo":"cms"'
+    )
 
 
 def _aaa_written(written: int) -> str:

@@ -1,4 +1,6 @@
-"""Make a small CMS: a mirror of the production folders with some days of logs and the dumps that belong to them."""
+"""Make a small CMS: a mirror of the production folders with some days of logs and the
+dumps that belong to them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ from cmsspark.base.dates import start_ms
 from cmsspark.sources.epochs import REPLICAS_ROLE, Epochs
 
 #: What part of a day's records each stream has.
-SHARES: Final[dict[str, float]] = {"aaa": 0.40, "eos": 0.25, "cmssw": 0.225, "crab": 0.125, CONDOR: 0.125}
+SHARES: Final[dict[str, float]] = {
+    "aaa": 0.40,
+    "eos": 0.25,
+    "cmssw": 0.225,
+    "crab": 0.125,
+    CONDOR: 0.125,
+}
 #: Records of caches beside them: a small feed, of no stream.
 CACHE_SHARE: Final = 0.01
 #: Reports of WMArchive beside them.
@@ -46,8 +54,8 @@ class Made:
     root: Path
     #: Bins of ``cmsspark.apps.demo.activity.BINS`` by day and stream.
     bins: dict[date, dict[str, Counts]]
-    #: Folders by stream for the first day, and of the dumps: ``dbs``, and ``phedex`` or ``rucio``, which serve the
-    #: days.
+    #: Folders by stream for the first day, and of the dumps: ``dbs``, and ``phedex`` or
+    #: ``rucio``, which serve the days.
     folders: dict[str, Path]
     datasets: int
     blocks: int
@@ -73,13 +81,17 @@ class Made:
 def _reconciliation(counts: Counts) -> dict[str, int | Counts]:
     if "repeated" in counts:
         unmatched = {name: counts[name] for name in UNMATCHED_JOB_BINS}
-        return {"read": sum(counts.values()), "unmatched": unmatched, **{
-            name: count for name, count in counts.items() if name not in unmatched
-        }}  # fmt: skip
+        return {
+            "read": sum(counts.values()),
+            "unmatched": unmatched,
+            **{name: count for name, count in counts.items() if name not in unmatched},
+        }
     return {
         "read": sum(counts.values()),
         "matched": counts["matched"],
-        "unmatched": {name: counts[name] for name in ("no_lfn", "user_file", "temporary", "not_in_dbs")},
+        "unmatched": {
+            name: counts[name] for name in ("no_lfn", "user_file", "temporary", "not_in_dbs")
+        },
         "malformed": counts["malformed"],
         "out_of_day": counts["out_of_day"],
         "write_only": counts["write_only"],
@@ -104,27 +116,43 @@ def make(
 ) -> Made:
     """Write a small CMS under ``root``; what stood in its folders before is replaced.
 
-    ``records`` is a day's total over all streams, ``streams`` which are written: by default those that serve each day,
-    so that jobs are CRAB's or HTCondor's, with the records of caches on days of Rucio. ``favourite``: the share of
-    accesses that the most popular dataset gets, where that is more than it has anyway. With several ``days`` the
-    dumps are dated the day after the last. The same arguments give the same bytes (with the same versions of numpy
-    and isal), also with more ``processes``; those are forked, so a caller that runs threads keeps to one.
+    ``records`` is a day's total over all streams, ``streams`` which are written: by
+    default those that serve each day, so that jobs are CRAB's or HTCondor's, with the
+    records of caches on days of Rucio. ``favourite``: the share of accesses that the
+    most popular dataset gets, where that is more than it has anyway. With several
+    ``days`` the dumps are dated the day after the last. The same arguments give the
+    same bytes (with the same versions of numpy and isal), also with more ``processes``;
+    those are forked, so a caller that runs threads keeps to one.
     """
     layout = layout or LogLayout()
     report = progress or (lambda _: None)
     shutil.rmtree(root / "project", ignore_errors=True)
     report("datasets, files and replicas")
-    world = make_world(np.random.default_rng([seed, 0]), datasets=datasets, files=files, people=people)
+    world = make_world(
+        np.random.default_rng([seed, 0]), datasets=datasets, files=files, people=people
+    )
     if favourite:
         world = _with_favourite(world, favourite)
     after = day + timedelta(days=days)
-    served = {Epochs.load().source(REPLICAS_ROLE, day + timedelta(days=offset)) for offset in range(days)}
+    served = {
+        Epochs.load().source(REPLICAS_ROLE, day + timedelta(days=offset)) for offset in range(days)
+    }
     tasks = _dumps(root, after, layout, served)
     for today in (day + timedelta(days=offset) for offset in range(days)):
-        tasks += _logs(root, today, records, seed, streams or served_streams(today), layout, is_first=today == day)
+        tasks += _logs(
+            root,
+            today,
+            records,
+            seed,
+            streams or served_streams(today),
+            layout,
+            is_first=today == day,
+        )
         if streams is None and _has_caches(today):
             tasks += _feeds(root, today, records, seed, layout)
-    bins: dict[date, dict[str, Counts]] = {day + timedelta(days=offset): {} for offset in range(days)}
+    bins: dict[date, dict[str, Counts]] = {
+        day + timedelta(days=offset): {} for offset in range(days)
+    }
     dumps: dict[str, Path] = {}
     log_bytes = 0
     for done in _written(world, tasks, processes, report):
@@ -133,13 +161,19 @@ def make(
         elif done is not None:
             piece, counts, size = done
             before = bins[piece.day].get(piece.stream, {})
-            bins[piece.day][piece.stream] = {name: count + before.get(name, 0) for name, count in counts.items()}
+            bins[piece.day][piece.stream] = {
+                name: count + before.get(name, 0) for name, count in counts.items()
+            }
             log_bytes += size
     _set_times(root, after)
     logs = map(_find_stream, streams or served_streams(day))
-    folders: dict[str, Path] = {stream: find_log_folder(root, stream, day, layout) for stream in logs}
+    folders: dict[str, Path] = {
+        stream: find_log_folder(root, stream, day, layout) for stream in logs
+    }
     folders |= {"dbs": dbs_folder(root, after, layout.dbs), **dumps}
-    return Made(root, bins, folders, len(world.names), len(world.block_names), len(world.lfns), log_bytes)
+    return Made(
+        root, bins, folders, len(world.names), len(world.block_names), len(world.lfns), log_bytes
+    )
 
 
 def served_streams(day: date) -> tuple[str, ...]:
@@ -168,17 +202,33 @@ def _with_favourite(world: World, share: float) -> World:
 
 
 def _dumps(root: Path, day: date, layout: LogLayout, served: set[str]) -> list[tuple[str, Task]]:
-    """Return what there is to write of the dumps, the largest table first. ``served``: the sources of replicas."""
+    """Return what there is to write of the dumps, the largest table first. ``served``:
+    the sources of replicas.
+    """
     names = {"phedex": "PhEDEx", "rucio": "Rucio"}
-    title, compression = f"dumps of DBS and {' and '.join(names[origin] for origin in sorted(served))}", layout.gzip
+    title, compression = (
+        f"dumps of DBS and {' and '.join(names[origin] for origin in sorted(served))}",
+        layout.gzip,
+    )
     tables: list[tuple[str, Task]] = [
-        (title, partial(write_dbs_table, root=root, day=day, layout=layout.dbs, compression=compression, name=name))
+        (
+            title,
+            partial(
+                write_dbs_table,
+                root=root,
+                day=day,
+                layout=layout.dbs,
+                compression=compression,
+                name=name,
+            ),
+        )
         for name in TABLES
     ]
     if "rucio" in served:
         codec = layout.avro_codec
         tables += [
-            (title, partial(write_rucio_table, root=root, day=day, codec=codec, name=name)) for name in RUCIO_TABLES
+            (title, partial(write_rucio_table, root=root, day=day, codec=codec, name=name))
+            for name in RUCIO_TABLES
         ]
     if "phedex" in served:
         tables.append((title, partial(write_phedex, root=root, day=day, compression=compression)))
@@ -186,13 +236,22 @@ def _dumps(root: Path, day: date, layout: LogLayout, served: set[str]) -> list[t
 
 
 def _logs(
-    root: Path, day: date, records: int, seed: int, streams: Sequence[str], layout: LogLayout, *, is_first: bool
+    root: Path,
+    day: date,
+    records: int,
+    seed: int,
+    streams: Sequence[str],
+    layout: LogLayout,
+    *,
+    is_first: bool,
 ) -> list[tuple[str, Task]]:
     """Return what there is to write of a day's logs."""
     return [
         (
             f"{stream}: {count:,} records of {day}",
-            partial(write_piece, root=root, seed=seed, piece=piece, layout=layout, is_first=is_first),
+            partial(
+                write_piece, root=root, seed=seed, piece=piece, layout=layout, is_first=is_first
+            ),
         )
         for stream in streams
         for count in [round(records * SHARES[stream])]
@@ -205,19 +264,32 @@ def _has_caches(day: date) -> bool:
     return Epochs.load().source(REPLICAS_ROLE, day) == "rucio"
 
 
-def _feeds(root: Path, day: date, records: int, seed: int, layout: LogLayout) -> Iterator[tuple[str, Task]]:
+def _feeds(
+    root: Path, day: date, records: int, seed: int, layout: LogLayout
+) -> Iterator[tuple[str, Task]]:
     """Yield the small feeds of a day: records of caches, and reports of WMArchive."""
     for title, share, write in (
         ("caches: {:,} records of {}", CACHE_SHARE, write_cache_records),
         ("WMArchive: {:,} reports of {}", REPORT_SHARE, write_reports),
     ):
         count = round(records * share)
-        yield title.format(count, day), partial(
-            write, root=root, seed=seed, day=day, records=count, per_part=layout.per_part, compression=layout.gzip
+        yield (
+            title.format(count, day),
+            partial(
+                write,
+                root=root,
+                seed=seed,
+                day=day,
+                records=count,
+                per_part=layout.per_part,
+                compression=layout.gzip,
+            ),
         )
 
 
-def _written(world: World, tasks: list[tuple[str, Task]], processes: int, report: Progress) -> Iterator[Any]:
+def _written(
+    world: World, tasks: list[tuple[str, Task]], processes: int, report: Progress
+) -> Iterator[Any]:
     """Yield what the tasks return, in their order; what comes next is told."""
     title = ""
     results = forked_map(lambda task: task(world), [task for _, task in tasks], processes)
@@ -237,8 +309,9 @@ def _crc(path: Path) -> int:
 
 
 def _set_times(root: Path, day: date) -> None:
-    """Date every file to the night of ``day``, to a second that follows from its content: what is made again has the
-    same size and time, so that an index built from it counts on; other content has another time.
+    """Date every file to the night of ``day``, to a second that follows from its
+    content: what is made again has the same size and time, so that an index built from
+    it counts on; other content has another time.
     """
     night = start_ms(day) // 1000 + 3 * 3_600
     for path in (root / "project").rglob("*"):

@@ -1,4 +1,6 @@
-"""The days before the demo's day, with what happens in a real week: a quiet day, a late log and a rerun."""
+"""The days before the demo's day, with what happens in a real week: a quiet day, a late
+log and a rerun.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ _FEWEST: Final = 6
 
 @dataclass(frozen=True)
 class Story:
-    """What happened: the quiet day, the day that was run again when its log had arrived and its first run, and the
-    day whose log is still late.
+    """What happened: the quiet day, the day that was run again when its log had arrived
+    and its first run, and the day whose log is still late.
     """
 
     quiet: date | None = None
@@ -50,24 +52,33 @@ class Story:
 def store_past(
     store: str, day: date, count: int, seed: int, key: Pseudonyms, progress: Progress | None = None
 ) -> tuple[int, Story]:
-    """Store ``count`` days before ``day``, which is stored. Returns how many were made, and their story.
+    """Store ``count`` days before ``day``, which is stored. Returns how many were made,
+    and their story.
 
-    Up to ``STORY_DAYS`` days resemble ``day``. A longer past has ``PRODUCTION_ROWS`` partials on each day, and on
-    ``day`` itself as a newer run, so that its last day is no smaller than the others.
+    Up to ``STORY_DAYS`` days resemble ``day``. A longer past has ``PRODUCTION_ROWS``
+    partials on each day, and on ``day`` itself as a newer run, so that its last day is
+    no smaller than the others.
     """
     before = [day - timedelta(days=number) for number in range(count, 0, -1)]
     if count + 1 > STORY_DAYS:
         from cmsspark.apps.demo.history_2015 import History
 
         history = History(key.pseudonym, seed, PRODUCTION_ROWS)
-        stored = store_history(history, store, before, key.key_id, processes=os.cpu_count() or 1, progress=progress)
+        stored = store_history(
+            history, store, before, key.key_id, processes=os.cpu_count() or 1, progress=progress
+        )
         store_day(history, store, key.key_id, day)
         return stored, Story()
     return _store_story(store, day, before, seed, key, progress)
 
 
 def _store_story(
-    store: str, day: date, before: Sequence[date], seed: int, key: Pseudonyms, progress: Progress | None
+    store: str,
+    day: date,
+    before: Sequence[date],
+    seed: int,
+    key: Pseudonyms,
+    progress: Progress | None,
 ) -> tuple[int, Story]:
     from cmsspark.apps.demo.history_2015.resampled import ResampledPast
 
@@ -89,24 +100,33 @@ def _store_story(
         if progress is not None:
             progress(stored + special, total + special)
 
-    return store_history(past, store, before, key.key_id, progress=progress_of_all) + special, story
+    return store_history(
+        past, store, before, key.key_id, progress=progress_of_all
+    ) + special, story
 
 
-def _store(store: str, past: ResampledPast, key: Pseudonyms, day: date, *, hours: int, **options: Any) -> str:
+def _store(
+    store: str, past: ResampledPast, key: Pseudonyms, day: date, *, hours: int, **options: Any
+) -> str:
     """Store a day ``hours`` after its end, and return its run."""
     without = list(options.get("without", ()))
     manifest = {"missing_streams": without, "partial": bool(without)} | (
-        {"warnings": [f"left out: {LATE}, whose log was not there", "simulated results"]} if without else {}
+        {"warnings": [f"left out: {LATE}, whose log was not there", "simulated results"]}
+        if without
+        else {}
     )
     partials = past.partials(day, stored_table("partials"), **options)
     began_ms = min(dates.start_ms(day + timedelta(days=1)) + hours * _HOUR_MS, clock.now_ms())
     streams = [stream for stream in served_streams(day) if stream not in without]
-    done = store_day(past, store, key.key_id, day, partials, began_ms=began_ms, streams=streams, **manifest)
+    done = store_day(
+        past, store, key.key_id, day, partials, began_ms=began_ms, streams=streams, **manifest
+    )
     return done.manifest.run
 
 
 def sql_line(statement: str) -> tuple[str, str]:
-    """Return the command that runs an SQL statement, and what it shows; where SQL is not installed, how to install it.
+    """Return the command that runs an SQL statement, and what it shows; where SQL is
+    not installed, how to install it.
     """
     command = f'cmsspark sql "{statement}"'
     if all(importlib.util.find_spec(name) for name in SQL_PACKAGES):
@@ -118,25 +138,38 @@ def next_lines(first: date, day: date, story: Story) -> list[str]:
     """Commands that show what happened in the past, with what each shows."""
     span = f"--from {first} --to {day}"
     count = (day - first).days + 1
-    lines = [(f"cmsspark status --days {min(count, 31)} --to {day}", "which days are stored, which are partial")]
+    lines = [
+        (
+            f"cmsspark status --days {min(count, 31)} --to {day}",
+            "which days are stored, which are partial",
+        )
+    ]
     if story.again and story.quiet:
         first_run = story.first_run.rpartition("-")[0]
         lines += [
-            (f"cmsspark diff {story.again}@{first_run} {story.again}", f"what the late log of {LATE} added"),
-            (f"cmsspark diff {story.quiet - timedelta(days=1)} {story.quiet}", "the quiet day beside the one before"),
+            (
+                f"cmsspark diff {story.again}@{first_run} {story.again}",
+                f"what the late log of {LATE} added",
+            ),
+            (
+                f"cmsspark diff {story.quiet - timedelta(days=1)} {story.quiet}",
+                "the quiet day beside the one before",
+            ),
         ]
     lines += [
         (f"cmsspark period --view datasets {span}", "the most read datasets of all days"),
         (f"cmsspark report {span} --html days.html", "the same in pictures"),
         ("cmsspark ask unused --weeks 1", "replicas that nobody read"),
-        sql_line("select day, sum(accesses), sum(jobs) from data_aggregation group by day order by day"),
+        sql_line(
+            "select day, sum(accesses), sum(jobs) from data_aggregation group by day order by day"
+        ),
     ]
     return aligned(lines)
 
 
 def aligned(lines: Sequence[tuple[str, str]]) -> list[str]:
-    """Commands, with what each shows as a comment. The comments stand in one column, except after commands of 70
-    characters or more.
+    """Commands, with what each shows as a comment. The comments stand in one column,
+    except after commands of 70 characters or more.
     """
     width = max(len(command) for command, _ in lines if len(command) < 70)
     return [f"  {command:<{width}}  # {about}" for command, about in lines]

@@ -13,7 +13,9 @@ from cmsspark.pages.day_report import BINS
 WIDTH: Final = 100
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, texts: Sequence[int] = (0,)) -> list[str]:
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[object]], *, texts: Sequence[int] = (0,)
+) -> list[str]:
     """Make a table that fits in 100 columns, or in the terminal where that is narrower."""
     width = min(WIDTH, terminal.terminal_width() or WIDTH)
     return terminal.table(headings, rows, texts=texts, width=width)
@@ -27,7 +29,8 @@ _BINS: Final = (
 
 
 def reconciliation(streams: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a manifest's bins, one line each: read = matched + …; a column for each stream, their sum and its share.
+    """Return a manifest's bins, one line each: read = matched + …; a column for each
+    stream, their sum and its share.
     """
     flat = {stream: {**counts, **counts["unmatched"]} for stream, counts in streams.items()}
     read = sum(counts["read"] for counts in flat.values())
@@ -51,7 +54,9 @@ def adds_up(streams: Mapping[str, Mapping[str, Any]]) -> bool:
     return all(_bins(counts)[0] == sum(_bins(counts)[1:]) for counts in streams.values())
 
 
-def differences(simulated: Mapping[str, Any], counted: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differences(
+    simulated: Mapping[str, Any], counted: Mapping[str, Any], prefix: str = ""
+) -> list[str]:
     """Return the differences of two nested mappings: ``aaa.matched: 12 expected, 11 found``."""
     lines = []
     for name in sorted({*simulated, *counted}):

@@ -40,14 +40,19 @@ class Steps:
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """Print a step's title, and when it has ended its time and what :meth:`summarize` was told."""
+        """Print a step's title, and when it has ended its time and what
+        :meth:`summarize` was told.
+        """
         self.number += 1
         self._summary = ""
         began = time.monotonic()
         click.secho(f"[{self.number}/{self.total}] {title}", bold=True)
         yield
         _clear()
-        click.secho(f"      {time.monotonic() - began:.1f} s{self._summary and f': {self._summary}'}", dim=True)
+        click.secho(
+            f"      {time.monotonic() - began:.1f} s{self._summary and f': {self._summary}'}",
+            dim=True,
+        )
 
     def echo(self, text: str) -> None:
         """Print a line of the running step."""
@@ -63,7 +68,9 @@ class Steps:
         """Set the result of the running step, printed behind its time."""
         self._summary = text
 
-    def run(self, command: Sequence[str], *, environment: Mapping[str, str], is_shown: bool = False) -> int:
+    def run(
+        self, command: Sequence[str], *, environment: Mapping[str, str], is_shown: bool = False
+    ) -> int:
         """Run a command and return its exit code. On a terminal a clock runs while it is silent.
 
         What it prints is shown where it fails, or with ``is_shown``.
@@ -98,8 +105,14 @@ class Steps:
 
     @staticmethod
     def _progress() -> dict[str, str]:
-        """Return the environment that has a child report its progress to the terminal of this process."""
-        return {progress_line.MODE: "stream"} if sys.stdout.isatty() and not progress_line.is_quiet() else {}
+        """Return the environment that has a child report its progress to the terminal
+        of this process.
+        """
+        return (
+            {progress_line.MODE: "stream"}
+            if sys.stdout.isatty() and not progress_line.is_quiet()
+            else {}
+        )
 
 
 def _lines(stream: IO[str]) -> Iterator[str | None]:
@@ -129,7 +142,9 @@ def _clear() -> None:
 
 
 def installed(name: str, module: str) -> list[str]:
-    """Return the command line of one of our commands: the script beside this Python, else its module."""
+    """Return the command line of one of our commands: the script beside this Python,
+    else its module.
+    """
     script = Path(sys.executable).with_name(name)
     if script.is_file():
         return [str(script)]

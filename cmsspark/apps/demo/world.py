@@ -1,7 +1,8 @@
-"""The CMS that stands before anyone reads from it: datasets, blocks, files, where they lie, and who uses them.
+"""The CMS that stands before anyone reads from it: datasets, blocks, files, where they
+lie, and who uses them.
 
-Dataset names, sizes and popularity come from ``datasets.csv.gz`` (public data; see ``compress.py``); what that
-table lacks is drawn from the distribution of what it has.
+Dataset names, sizes and popularity come from ``datasets.csv.gz`` (public data; see
+``compress.py``); what that table lacks is drawn from the distribution of what it has.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ class Replica:
 
 @dataclass(frozen=True)
 class World:
-    """Columns by dataset (``dataset_*``, ``popularity``), by block (``block_*``) and by file (``file_*``, ``lfns``).
+    """Columns by dataset (``dataset_*``, ``popularity``), by block (``block_*``) and by
+    file (``file_*``, ``lfns``).
 
-    Files of a dataset, and of a block, stand next to each other: ``dataset_start[i] : dataset_start[i + 1]``.
+    Files of a dataset, and of a block, stand next to each other: ``dataset_start[i] :
+    dataset_start[i + 1]``.
     """
 
     names: list[str]
@@ -66,7 +69,8 @@ def _named_datasets() -> list[dict[str, str]]:
 
 
 def make_world(rng: np.random.Generator, *, datasets: int, files: int, people: int) -> World:
-    """Return a CMS of about ``files`` files; as many datasets as asked for, fewer where the table or the files run out.
+    """Return a CMS of about ``files`` files; as many datasets as asked for, fewer where
+    the table or the files run out.
     """
     named = _named_datasets()
     count = max(1, min(datasets, len(named), files // 3))
@@ -81,7 +85,9 @@ def make_world(rng: np.random.Generator, *, datasets: int, files: int, people: i
     # Float sums would round: add the integers.
     block_bytes = np.add.reduceat(file_bytes, np.concatenate([[0], np.cumsum(block_files)[:-1]]))
     uuids = guids(rng, len(block_dataset))
-    block_names = [f"{names[d]}#{uuid}" for d, uuid in zip(block_dataset.tolist(), uuids, strict=True)]
+    block_names = [
+        f"{names[d]}#{uuid}" for d, uuid in zip(block_dataset.tolist(), uuids, strict=True)
+    ]
     popularity = _popularity(rng, chosen, per_dataset)
     replicas, sites = _replicas(rng, popularity, block_dataset, block_files, block_bytes)
     return World(
@@ -107,28 +113,35 @@ def guids(rng: np.random.Generator, count: int) -> list[str]:
     """``count`` random identifiers of the form 8-4-4-4-12."""
     text = rng.bytes(16 * count).hex()
     parts = [text[i : i + 32] for i in range(0, 32 * count, 32)]
-    return [f"{hexes[:8]}-{hexes[8:12]}-{hexes[12:16]}-{hexes[16:20]}-{hexes[20:]}" for hexes in parts]
+    return [
+        f"{hexes[:8]}-{hexes[8:12]}-{hexes[12:16]}-{hexes[16:20]}-{hexes[20:]}" for hexes in parts
+    ]
 
 
 def _column(rows: list[dict[str, str]], name: str) -> Floats:
     return np.array([float(row[name]) if row[name] else np.nan for row in rows])
 
 
-def _filled(rng: np.random.Generator, values: Floats, mean: float | Floats, sigma: float) -> Floats:
+def _filled(
+    rng: np.random.Generator, values: Floats, mean: float | Floats, sigma: float
+) -> Floats:
     """``values`` with the gaps drawn from a log-normal distribution."""
     drawn = rng.lognormal(mean, sigma, len(values))
     return np.where(np.isnan(values), drawn, values)
 
 
 def _file_counts(rng: np.random.Generator, rows: list[dict[str, str]], files: int) -> Ints:
-    # Mean and sigma of the logarithms, here and below, are those of the public table. What is read more is larger.
+    # Mean and sigma of the logarithms, here and below, are those of the public table.
+    # What is read more is larger.
     size = 5.15 + 0.5 * (np.log1p(np.nan_to_num(_column(rows, "accesses"))) - 10.4)
     counts = _filled(rng, _column(rows, "files"), size, 1.2)
     scaled: Floats = np.maximum(1, np.round(counts * (files / counts.sum())))
     return scaled.astype(np.int64)
 
 
-def _file_sizes(rng: np.random.Generator, rows: list[dict[str, str]], file_dataset: Ints) -> tuple[Ints, Ints]:
+def _file_sizes(
+    rng: np.random.Generator, rows: list[dict[str, str]], file_dataset: Ints
+) -> tuple[Ints, Ints]:
     size = _filled(rng, _column(rows, "bytes") / _column(rows, "files"), 21.6, 0.65)
     events = _filled(rng, _column(rows, "events") / _column(rows, "files"), 9.9, 0.9)
     jitter = rng.lognormal(0, 0.25, len(file_dataset))
@@ -142,7 +155,9 @@ def _blocks(rng: np.random.Generator, per_dataset: Ints) -> tuple[Ints, Ints]:
     """Return the block of each file and the dataset of each block."""
     block_of: list[Ints] = []
     dataset_of: list[int] = []
-    for dataset, (count, size) in enumerate(zip(per_dataset, rng.integers(5, 40, len(per_dataset)), strict=True)):
+    for dataset, (count, size) in enumerate(
+        zip(per_dataset, rng.integers(5, 40, len(per_dataset)), strict=True)
+    ):
         block_of.append(np.arange(count) // size + len(dataset_of))
         dataset_of.extend([dataset] * int(-(-count // size)))
     return np.concatenate(block_of), np.array(dataset_of, dtype=np.int64)
@@ -153,7 +168,9 @@ def _popularity(rng: np.random.Generator, rows: list[dict[str, str]], per_datase
     seen = _column(rows, "accesses")
     drawn = rng.lognormal(7.5 + 0.6 * (np.log(per_dataset) - np.log(per_dataset).mean()), 1.6)
     # None may outdo the most popular dataset that was really seen.
-    drawn = np.minimum(drawn, np.nanmax(seen, initial=500_000.0) * rng.uniform(0.3, 1.0, len(rows)))
+    drawn = np.minimum(
+        drawn, np.nanmax(seen, initial=500_000.0) * rng.uniform(0.3, 1.0, len(rows))
+    )
     weights = np.where(np.isnan(seen), drawn, seen)
     weights[rng.random(len(rows)) < 0.35] = 0.0
     if not weights.sum():
@@ -161,40 +178,65 @@ def _popularity(rng: np.random.Generator, rows: list[dict[str, str]], per_datase
     return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
-def _lfns(rng: np.random.Generator, names: list[str], file_dataset: Ints, start: Ints) -> list[str]:
+def _lfns(
+    rng: np.random.Generator, names: list[str], file_dataset: Ints, start: Ints
+) -> list[str]:
     folders = []
     for name in names:
         _, primary, processed, tier = name.split("/")
         era, _, version = processed.partition("-")
-        area = "hidata" if era.startswith("HIRun") else "data" if "Run20" in era or era.startswith("Comm") else "mc"
+        area = (
+            "hidata"
+            if era.startswith("HIRun")
+            else "data"
+            if "Run20" in era or era.startswith("Comm")
+            else "mc"
+        )
         folders.append(f"/store/{area}/{era}/{primary}/{tier}/{version or 'v1'}")
     within = np.arange(len(file_dataset)) - start[file_dataset]
     unique = guids(rng, len(file_dataset))
     return [
         f"{folders[dataset]}/{10_000 * (1 + number // 1_000)}/{guid.upper()}.root"
-        for dataset, number, guid in zip(file_dataset.tolist(), within.tolist(), unique, strict=True)
+        for dataset, number, guid in zip(
+            file_dataset.tolist(), within.tolist(), unique, strict=True
+        )
     ]
 
 
 def _replicas(
-    rng: np.random.Generator, popularity: Floats, block_dataset: Ints, block_files: Ints, block_bytes: Ints
+    rng: np.random.Generator,
+    popularity: Floats,
+    block_dataset: Ints,
+    block_files: Ints,
+    block_bytes: Ints,
 ) -> tuple[list[Replica], list[list[str]]]:
     nodes = [_nodes(rng, chance > 0) for chance in popularity]
-    sites = [[n.removesuffix("_Disk") for n in at if not n.endswith(("_MSS", "_Buffer"))] for at in nodes]
+    sites = [
+        [n.removesuffix("_Disk") for n in at if not n.endswith(("_MSS", "_Buffer"))]
+        for at in nodes
+    ]
     replicas = []
     for block, dataset in enumerate(block_dataset.tolist()):
         files, size = int(block_files[block]), int(block_bytes[block])
-        for node, luck in zip(nodes[dataset], rng.random(len(nodes[dataset])).tolist(), strict=True):
+        for node, luck in zip(
+            nodes[dataset], rng.random(len(nodes[dataset])).tolist(), strict=True
+        ):
             if luck < 0.03:
                 continue
             # A few are still on their way: some of the files, or none yet.
             present = 0 if luck < 0.04 else files * 2 // 3 if luck < 0.08 else files
-            replicas.append(Replica(block, node, present, size if present == files else size * present // files))
+            replicas.append(
+                Replica(
+                    block, node, present, size if present == files else size * present // files
+                )
+            )
     return replicas, sites
 
 
 def _nodes(rng: np.random.Generator, is_used: bool) -> list[str]:
-    """Return where one dataset is meant to be: tape, disk at a T1, some T2s (more of them where it is used)."""
+    """Return where one dataset is meant to be: tape, disk at a T1, some T2s (more of
+    them where it is used).
+    """
     luck = rng.random(4)
     tape, disk = (T1[i] for i in rng.integers(0, len(T1), 2))
     nodes = []

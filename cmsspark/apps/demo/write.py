@@ -1,4 +1,6 @@
-"""Part files, byte for byte the same for the same content: plain or gzip (no time inside), and Avro."""
+"""Part files, byte for byte the same for the same content: plain or gzip (no time
+inside), and Avro.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,12 @@ def gzip_bytes(content: bytes) -> bytes:
     return bytes(packer.compress(content) + packer.flush())
 
 
-def write_part(folder: Path, number: int, content: bytes, compression: Compression, suffix: str = "") -> Path:
-    """Return one part; of ``mixed`` ones each second is packed. Names are of the forms that production has."""
+def write_part(
+    folder: Path, number: int, content: bytes, compression: Compression, suffix: str = ""
+) -> Path:
+    """Return one part; of ``mixed`` ones each second is packed. Names are of the forms
+    that production has.
+    """
     packed = compression == "all" or (compression == "mixed" and number % 2 == 1)
     unique = hashlib.sha256(f"{folder.name}/{number}".encode()).hexdigest()
     name = f"part-{number:05d}"
@@ -40,7 +46,9 @@ def write_lines(
     suffix: str = ".json",
     first_part: int = 0,
 ) -> int:
-    """``lines`` as parts of ``per_part`` lines each, and a ``_SUCCESS`` that is no data. Returns the bytes on disk."""
+    """``lines`` as parts of ``per_part`` lines each, and a ``_SUCCESS`` that is no
+    data. Returns the bytes on disk.
+    """
     size = 0
     for number, first in enumerate(range(0, max(len(lines), 1), per_part), first_part):
         chunk = lines[first : first + per_part]
@@ -59,7 +67,9 @@ def write_avro(
     codec: str,
     first_part: int = 0,
 ) -> int:
-    """``records`` as Avro parts. The sync marker is a digest of the place, not random. Returns the bytes on disk."""
+    """``records`` as Avro parts. The sync marker is a digest of the place, not random.
+    Returns the bytes on disk.
+    """
     import fastavro
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,13 +79,17 @@ def write_avro(
         path = folder / f"part-m-{number:05d}.avro"
         marker = hashlib.md5(f"{folder.name}/{number}".encode(), usedforsecurity=False).digest()
         with path.open("wb") as stream:
-            fastavro.writer(stream, parsed, records[first : first + per_part], codec=codec, sync_marker=marker)
+            fastavro.writer(
+                stream, parsed, records[first : first + per_part], codec=codec, sync_marker=marker
+            )
         size += path.stat().st_size
     return size
 
 
 def csv_line(values: Iterable[object]) -> str:
-    """Return one line as sqoop writes it: ``null``, backslash escapes, quotes around a text that needs them."""
+    """Return one line as sqoop writes it: ``null``, backslash escapes, quotes around a
+    text that needs them.
+    """
     return ",".join([_csv_value(value) for value in values])
 
 

@@ -1,4 +1,6 @@
-"""The nightly dumps of the world: DBS tables and the PhEDEx block replica snapshot, as sqoop leaves them."""
+"""The nightly dumps of the world: DBS tables and the PhEDEx block replica snapshot, as
+sqoop leaves them.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,39 @@ from cmsspark.base.dates import start_ms
 DbsLayout = Literal["dated", "current"]
 
 ACCESS_TYPES = ("VALID", "PRODUCTION", "INVALID", "DEPRECATED", "DELETED")
-GROUPS = ("NoGroup", "Higgs", "SUSY", "Top", "B2G", "Exotica", "SMP", "Heavy-Ions", "BPH", "Tracker-POG")
-RELEASES = ("CMSSW_4_2_8", "CMSSW_5_3_32", "CMSSW_7_4_14", "CMSSW_7_6_3_patch2", "CMSSW_8_0_21", "CMSSW_10_6_25")
+GROUPS = (
+    "NoGroup",
+    "Higgs",
+    "SUSY",
+    "Top",
+    "B2G",
+    "Exotica",
+    "SMP",
+    "Heavy-Ions",
+    "BPH",
+    "Tracker-POG",
+)
+RELEASES = (
+    "CMSSW_4_2_8",
+    "CMSSW_5_3_32",
+    "CMSSW_7_4_14",
+    "CMSSW_7_6_3_patch2",
+    "CMSSW_8_0_21",
+    "CMSSW_10_6_25",
+)
 _MAKER = "/DC=ch/DC=cern/OU=Organic Units/OU=Users/CN=prodmgr/CN=700001/CN=Production Manager"
 
-#: FILES rows whose dataset is in no DATASETS row, one in so many files; and names that stand twice.
+#: FILES rows whose dataset is in no DATASETS row, one in so many files; and names that
+#: stand twice.
 ORPHAN_EVERY, TWICE_EVERY = 5_000, 8_000
 
 
 def orphan_lfns(world: World) -> list[str]:
     """Names that DBS FILES has, of a dataset that DBS DATASETS has not: they match nothing."""
     folder = "/store/mc/Lost/Orphan/GEN-SIM/v1/10000"
-    return [f"{folder}/0000{i:04d}-0000-0000-0000-000000000000.root" for i in range(_orphans(world))]
+    return [
+        f"{folder}/0000{i:04d}-0000-0000-0000-000000000000.root" for i in range(_orphans(world))
+    ]
 
 
 def _orphans(world: World) -> int:
@@ -36,7 +59,11 @@ def _orphans(world: World) -> int:
 def dbs_folder(root: Path, day: date, layout: DbsLayout) -> Path:
     """Return where the DBS dump of ``day`` lies under ``root``."""
     base = root / "project/awg/cms"
-    return base / "dbs/PROD_GLOBAL" / day.isoformat() if layout == "dated" else base / "CMS_DBS3_PROD_GLOBAL/current"
+    return (
+        base / "dbs/PROD_GLOBAL" / day.isoformat()
+        if layout == "dated"
+        else base / "CMS_DBS3_PROD_GLOBAL/current"
+    )
 
 
 def write_dbs_table(
@@ -75,25 +102,55 @@ def _tables(world: World, now: int) -> dict[str, Iterable[tuple[object, ...]]]:
         "DATASET_ACCESS_TYPES": [(i + 1, name) for i, name in enumerate(ACCESS_TYPES)],
         "PHYSICS_GROUPS": [(i + 1, name) for i, name in enumerate(GROUPS)],
         "ACQUISITION_ERAS": [
-            (i + 1, era, now - 90_000_000, now, now - 90_000_000, _MAKER, f'data taking "{era}", or simulation for it')
+            (
+                i + 1,
+                era,
+                now - 90_000_000,
+                now,
+                now - 90_000_000,
+                _MAKER,
+                f'data taking "{era}", or simulation for it',
+            )
             for i, era in enumerate(eras)
         ],
         "PROCESSING_ERAS": [(i, i, now - 90_000_000, _MAKER, None) for i in range(1, 7)],
         "RELEASE_VERSIONS": [(i + 1, release) for i, release in enumerate(RELEASES)],
         "OUTPUT_MODULE_CONFIGS": [
-            (i + 1, 10 + i, i + 1, 100 + i, "output", f"{70 + i}X_mcRun2_v{i}", "NOTSET", now - 80_000_000, _MAKER)
+            (
+                i + 1,
+                10 + i,
+                i + 1,
+                100 + i,
+                "output",
+                f"{70 + i}X_mcRun2_v{i}",
+                "NOTSET",
+                now - 80_000_000,
+                _MAKER,
+            )
             for i in range(len(RELEASES))
         ],
         "DATASET_OUTPUT_MOD_CONFIGS": _module_configs(world),
-        "FILE_LUMIS": ((251_000 + i % 900, 1 + i % 1_500, FILE_ID + i) for i in range(len(world.lfns))),
+        "FILE_LUMIS": (
+            (251_000 + i % 900, 1 + i % 1_500, FILE_ID + i) for i in range(len(world.lfns))
+        ),
     }
 
 
 #: The tables of the dump, those of most rows first.
 TABLES: Final = (
-    "FILES", "FILE_LUMIS", "BLOCKS", "DATASETS", "DATA_TIERS", "DATASET_ACCESS_TYPES", "PHYSICS_GROUPS",
-    "ACQUISITION_ERAS", "PROCESSING_ERAS", "RELEASE_VERSIONS", "OUTPUT_MODULE_CONFIGS", "DATASET_OUTPUT_MOD_CONFIGS",
-)  # fmt: skip
+    "FILES",
+    "FILE_LUMIS",
+    "BLOCKS",
+    "DATASETS",
+    "DATA_TIERS",
+    "DATASET_ACCESS_TYPES",
+    "PHYSICS_GROUPS",
+    "ACQUISITION_ERAS",
+    "PROCESSING_ERAS",
+    "RELEASE_VERSIONS",
+    "OUTPUT_MODULE_CONFIGS",
+    "DATASET_OUTPUT_MOD_CONFIGS",
+)
 #: Rows of the tables that are too long to be held.
 _LENGTHS: Final[dict[str, Callable[[World], int]]] = {
     "FILES": lambda world: len(world.lfns) + len(world.lfns) // TWICE_EVERY + _orphans(world),
@@ -106,45 +163,123 @@ def _era(name: str) -> str:
     return name.split("/")[2].partition("-")[0]
 
 
-def _datasets(world: World, now: int, tiers: list[str], eras: list[str]) -> Iterable[tuple[object, ...]]:
-    primaries = {name: i + 1 for i, name in enumerate(sorted({name.split("/")[1] for name in world.names}))}
+def _datasets(
+    world: World, now: int, tiers: list[str], eras: list[str]
+) -> Iterable[tuple[object, ...]]:
+    primaries = {
+        name: i + 1 for i, name in enumerate(sorted({name.split("/")[1] for name in world.names}))
+    }
     for i, name in enumerate(world.names):
         # Most are VALID; every access type is there.
         access = 1 if i % 12 else 1 + i // 12 % len(ACCESS_TYPES)
         valid = 0 if access in (3, 5) else 1
         added = now - 50_000_000 - 40_000 * (i % 900)
         _, primary, _, tier = name.split("/")
-        ids = (primaries[primary], 5_000_000 + i, tiers.index(tier) + 1, access, eras.index(_era(name)) + 1, 1 + i % 6)
+        ids = (
+            primaries[primary],
+            5_000_000 + i,
+            tiers.index(tier) + 1,
+            access,
+            eras.index(_era(name)) + 1,
+            1 + i % 6,
+        )
         cross_section = None if i % 3 else 831.76
         prep_id = f"HIG-{_era(name)}-{i:05d}" if tier.endswith("SIM") else None
         audit = (added, _MAKER, added + 9_000, _MAKER)
-        yield (DATASET_ID + i, name, valid, *ids, 1 + i % len(GROUPS), cross_section, prep_id, *audit)
+        yield (
+            DATASET_ID + i,
+            name,
+            valid,
+            *ids,
+            1 + i % len(GROUPS),
+            cross_section,
+            prep_id,
+            *audit,
+        )
 
 
 def _blocks(world: World, now: int) -> Iterable[tuple[object, ...]]:
     columns = (world.block_dataset, world.block_bytes, world.block_files)
-    for i, (dataset, size, files) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+    for i, (dataset, size, files) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
         added = now - 50_000_000 + 600 * (i % 30_000)
         origin = "cmseos.fnal.gov" if i % 4 else "UNKNOWN"
         audit = (added, _MAKER, added, _MAKER)
-        yield (BLOCK_ID + i, world.block_names[i], DATASET_ID + dataset, 0, origin, size, files, *audit)
+        yield (
+            BLOCK_ID + i,
+            world.block_names[i],
+            DATASET_ID + dataset,
+            0,
+            origin,
+            size,
+            files,
+            *audit,
+        )
 
 
 def _files(world: World, now: int) -> Iterable[tuple[object, ...]]:
     columns = (world.file_dataset, world.file_block, world.file_events, world.file_bytes)
-    for i, (dataset, block, events, size) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+    for i, (dataset, block, events, size) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
         added = now - 50_000_000 + 60 * (i % 300_000)
         ids = (DATASET_ID + dataset, BLOCK_ID + block, 1)
         sums = (f"{i * 2654435761 % 2**32:08x}", "NOTSET", None)
-        yield (FILE_ID + i, world.lfns[i], int(i % 200 != 7), *ids, str(i * 7919), events, size, None, *sums,
-               added, _MAKER, added, _MAKER)  # fmt: skip
+        yield (
+            FILE_ID + i,
+            world.lfns[i],
+            int(i % 200 != 7),
+            *ids,
+            str(i * 7919),
+            events,
+            size,
+            None,
+            *sums,
+            added,
+            _MAKER,
+            added,
+            _MAKER,
+        )
         if i % TWICE_EVERY == TWICE_EVERY - 1:
             # The same name once more, under an older id.
-            yield (FILE_ID - i, world.lfns[i], 0, *ids, "0", events, size, None, "NOTSET",
-                   "NOTSET", None, added, _MAKER, None, None)  # fmt: skip
+            yield (
+                FILE_ID - i,
+                world.lfns[i],
+                0,
+                *ids,
+                "0",
+                events,
+                size,
+                None,
+                "NOTSET",
+                "NOTSET",
+                None,
+                added,
+                _MAKER,
+                None,
+                None,
+            )
     for i, lfn in enumerate(orphan_lfns(world)):
-        yield (FILE_ID + len(world.lfns) + i, lfn, 1, DATASET_ID - 1 - i, BLOCK_ID - 1, 1, "0", 0, 1_000_000, None,
-               "NOTSET", "NOTSET", None, now, _MAKER, None, None)  # fmt: skip
+        yield (
+            FILE_ID + len(world.lfns) + i,
+            lfn,
+            1,
+            DATASET_ID - 1 - i,
+            BLOCK_ID - 1,
+            1,
+            "0",
+            0,
+            1_000_000,
+            None,
+            "NOTSET",
+            "NOTSET",
+            None,
+            now,
+            _MAKER,
+            None,
+            None,
+        )
 
 
 def _module_configs(world: World) -> Iterable[tuple[object, ...]]:
@@ -172,17 +307,45 @@ def write_phedex(world: World, root: Path, day: date, *, compression: Compressio
 
 def _replica_rows(world: World, time: datetime) -> Iterable[tuple[object, ...]]:
     now = int(time.timestamp())
-    nodes = {node: 1 + i for i, node in enumerate(sorted({replica.node for replica in world.replicas}))}
+    nodes = {
+        node: 1 + i for i, node in enumerate(sorted({replica.node for replica in world.replicas}))
+    }
     for i, replica in enumerate(world.replicas):
         dataset = int(world.block_dataset[replica.block])
         files, size = int(world.block_files[replica.block]), int(world.block_bytes[replica.block])
         added = now - 40_000_000 + 60 * (i % 200_000)
         custodial = "y" if replica.node.endswith("_MSS") else "n"
         moving = 0 if replica.files == files else 1
-        yield (now, world.names[dataset], 90_000 + dataset, "n", added - 9_000, added, world.block_names[replica.block],
-               700_000 + replica.block, files, size, "n", added - 9_000, added, replica.node, nodes[replica.node], "y",
-               files, size, files, size, replica.files, replica.bytes, moving, moving * (size - replica.bytes) // 10,
-               custodial, None if i % 11 == 0 else 1 + i % 40, added, added + 3_600)  # fmt: skip
+        yield (
+            now,
+            world.names[dataset],
+            90_000 + dataset,
+            "n",
+            added - 9_000,
+            added,
+            world.block_names[replica.block],
+            700_000 + replica.block,
+            files,
+            size,
+            "n",
+            added - 9_000,
+            added,
+            replica.node,
+            nodes[replica.node],
+            "y",
+            files,
+            size,
+            files,
+            size,
+            replica.files,
+            replica.bytes,
+            moving,
+            moving * (size - replica.bytes) // 10,
+            custodial,
+            None if i % 11 == 0 else 1 + i % 40,
+            added,
+            added + 3_600,
+        )
     yield from _forgotten(now)
 
 
@@ -193,5 +356,30 @@ def _forgotten(now: int) -> Iterable[tuple[object, ...]]:
         added = now - 300_000_000
         size = 7_000_000_000 * (i + 1)
         block = (f"{name}#0000000{i}-0000-0000-0000-000000000000", 600_000 + i, 9, size)
-        yield (now, name, 80_000 + i, "n", added, added, *block, "n", added, added, "T1_IT_CNAF_MSS", 1, "y", 9, size,
-               9, size, 9, size, 0, 0, "y", None, added, added)  # fmt: skip
+        yield (
+            now,
+            name,
+            80_000 + i,
+            "n",
+            added,
+            added,
+            *block,
+            "n",
+            added,
+            added,
+            "T1_IT_CNAF_MSS",
+            1,
+            "y",
+            9,
+            size,
+            9,
+            size,
+            9,
+            size,
+            0,
+            0,
+            "y",
+            None,
+            added,
+            added,
+        )

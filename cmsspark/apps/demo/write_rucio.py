@@ -1,5 +1,5 @@
-"""The dump of Rucio for the CMS of the demo: the same files, blocks and replicas as in the snapshot of PhEDEx, and what
-Rucio has beside them.
+"""The dump of Rucio for the CMS of the demo: the same files, blocks and replicas as in
+the snapshot of PhEDEx, and what Rucio has beside them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _FIELDS: Final = {
     ),
 }
 TABLES: Final = tuple(_FIELDS)
-#: One block in so many is in no dataset, and one file in so many in no block; what traces saw of files; unknown sizes.
+#: One block in so many is in no dataset, and one file in so many in no block; what
+#: traces saw of files; unknown sizes.
 UNATTACHED_EVERY, NO_BLOCK_EVERY, TRACED_EVERY, NO_SIZE_EVERY = 97, 499, 3, 211
 #: One file in so many is not in Rucio, has another size there, or is in another block.
 LOST_EVERY, OTHER_SIZE_EVERY, OTHER_BLOCK_EVERY = 701, 503, 907
@@ -56,7 +57,9 @@ def rucio_folder(root: Path, day: date) -> Path:
 
 
 def write_rucio_table(world: World, root: Path, day: date, *, codec: str, name: str) -> Path:
-    """Return one of ``TABLES`` of a dump of ``day``, a part in memory at a time; returns the dump's folder."""
+    """Return one of ``TABLES`` of a dump of ``day``, a part in memory at a time;
+    returns the dump's folder.
+    """
     fields = dict(field.split() for field in _FIELDS[name].split(", "))
     rows = _ROWS[name](world, start_ms(day) - DAY_MS)
     folder = rucio_folder(root, day)
@@ -91,7 +94,13 @@ def _rses(world: World, now: int) -> Iterator[Row]:
         # A few have no type: their names say it.
         kind = None if name.startswith("T1_UK") else "TAPE" if name.endswith("_Tape") else "DISK"
         deleted = now - 10 * DAY_MS if name == DELETED_RSE else None
-        yield {"ID": _id(name), "RSE": name, "RSE_TYPE": kind, "DELETED_AT": deleted, "CREATED_AT": now - 900 * DAY_MS}
+        yield {
+            "ID": _id(name),
+            "RSE": name,
+            "RSE_TYPE": kind,
+            "DELETED_AT": deleted,
+            "CREATED_AT": now - 900 * DAY_MS,
+        }
 
 
 def _file_starts(world: World) -> list[int]:
@@ -148,15 +157,27 @@ def _is_used(world: World, dataset: int) -> bool:
 def _traced(file: int, position: int, now: int, *, is_used: bool) -> int | None:
     if not is_used:
         return None if file % 40 else now - _OLD_MS - file % 300 * DAY_MS
-    return None if (file + position) % TRACED_EVERY else now - (file * 131 + position) % 800 * DAY_MS
+    return (
+        None if (file + position) % TRACED_EVERY else now - (file * 131 + position) % 800 * DAY_MS
+    )
 
 
-def _replica(rse: str, name: str, size: int, state: str, created: int, accessed: int | None) -> Row:
+def _replica(
+    rse: str, name: str, size: int, state: str, created: int, accessed: int | None
+) -> Row:
     return {
-        "RSE_ID": _id(rse), "SCOPE": "cms", "NAME": name, "BYTES": str(size), "ADLER32": f"{size % 2**32:08x}",
-        "STATE": state, "LOCK_CNT": "0" if size % 17 == 0 else "1", "TOMBSTONE": 0 if size % 17 == 0 else None,
-        "CREATED_AT": created, "UPDATED_AT": created, "ACCESSED_AT": accessed,
-    }  # fmt: skip
+        "RSE_ID": _id(rse),
+        "SCOPE": "cms",
+        "NAME": name,
+        "BYTES": str(size),
+        "ADLER32": f"{size % 2**32:08x}",
+        "STATE": state,
+        "LOCK_CNT": "0" if size % 17 == 0 else "1",
+        "TOMBSTONE": 0 if size % 17 == 0 else None,
+        "CREATED_AT": created,
+        "UPDATED_AT": created,
+        "ACCESSED_AT": accessed,
+    }
 
 
 def _contents(world: World, now: int) -> Iterator[Row]:
@@ -167,25 +188,42 @@ def _contents(world: World, now: int) -> Iterator[Row]:
         for file in range(first, first + int(world.block_files[block])):
             if file % LOST_EVERY == LOST_EVERY - 1:
                 continue
-            size = None if file % NO_SIZE_EVERY == 0 else str(sizes[file] + (file % OTHER_SIZE_EVERY == 1))
-            parent = world.block_names[0] if file % OTHER_BLOCK_EVERY == OTHER_BLOCK_EVERY - 1 else name
+            size = (
+                None
+                if file % NO_SIZE_EVERY == 0
+                else str(sizes[file] + (file % OTHER_SIZE_EVERY == 1))
+            )
+            parent = (
+                world.block_names[0] if file % OTHER_BLOCK_EVERY == OTHER_BLOCK_EVERY - 1 else name
+            )
             yield _content(parent, world.lfns[file], "DF", size, now)
         if block % 60 == 0:
-            yield _content(name, f"/store/mc/Forgotten/None/GEN-SIM/v1/{block:07d}.root", "DF", "2000", now)
+            yield _content(
+                name, f"/store/mc/Forgotten/None/GEN-SIM/v1/{block:07d}.root", "DF", "2000", now
+            )
         dataset = world.names[int(world.block_dataset[block])]
         if block % UNATTACHED_EVERY:
             yield _content(dataset, name, "CD", None, now)
         if block % 40 == 0:
             # Pile-up that is kept partly: the block is in another container, too.
             yield _content(f"{dataset}-partial", name, "CD", None, now)
-    yield {**_content("/user/x/USER#1", "/store/user/rucio/someone/0.root", "DF", "5", now), "SCOPE": "user.someone"}
+    yield {
+        **_content("/user/x/USER#1", "/store/user/rucio/someone/0.root", "DF", "5", now),
+        "SCOPE": "user.someone",
+    }
 
 
 def _content(parent: str, child: str, kinds: str, size: str | None, now: int) -> Row:
     return {
-        "SCOPE": "cms", "NAME": parent, "CHILD_SCOPE": "cms", "CHILD_NAME": child, "DID_TYPE": kinds[0],
-        "CHILD_TYPE": kinds[1], "BYTES": size, "CREATED_AT": now - 500 * DAY_MS,
-    }  # fmt: skip
+        "SCOPE": "cms",
+        "NAME": parent,
+        "CHILD_SCOPE": "cms",
+        "CHILD_NAME": child,
+        "DID_TYPE": kinds[0],
+        "CHILD_TYPE": kinds[1],
+        "BYTES": size,
+        "CREATED_AT": now - 500 * DAY_MS,
+    }
 
 
 def _dids(world: World, now: int) -> Iterator[Row]:
@@ -194,16 +232,33 @@ def _dids(world: World, now: int) -> Iterator[Row]:
     for file, (name, size) in enumerate(zip(world.lfns, world.file_bytes.tolist(), strict=True)):
         is_traced = file % 5 == 0 and _is_used(world, of_files[file])
         accessed = now - file * 37 % 900 * DAY_MS if is_traced else None
-        yield {**created, "NAME": name, "DID_TYPE": "F", "BYTES": str(size), "LENGTH": "1", "ACCESSED_AT": accessed}
+        yield {
+            **created,
+            "NAME": name,
+            "DID_TYPE": "F",
+            "BYTES": str(size),
+            "LENGTH": "1",
+            "ACCESSED_AT": accessed,
+        }
     for block, name in enumerate(world.block_names):
         is_traced = block % 7 == 0 and _is_used(world, int(world.block_dataset[block]))
         accessed = now - block * 11 % 1_000 * DAY_MS if is_traced else None
         size = str(world.block_bytes[block])
         yield {**created, "NAME": name, "DID_TYPE": "D", "BYTES": size, "ACCESSED_AT": accessed}
     for dataset, name in enumerate(world.names):
-        accessed = None if dataset % 3 or not _is_used(world, dataset) else now - dataset * 13 % 1_200 * DAY_MS
+        accessed = (
+            None
+            if dataset % 3 or not _is_used(world, dataset)
+            else now - dataset * 13 % 1_200 * DAY_MS
+        )
         deleted = now - DAY_MS if dataset % 61 == 60 else None
-        yield {**created, "NAME": name, "DID_TYPE": "C", "ACCESSED_AT": accessed, "DELETED_AT": deleted}
+        yield {
+            **created,
+            "NAME": name,
+            "DID_TYPE": "C",
+            "ACCESSED_AT": accessed,
+            "DELETED_AT": deleted,
+        }
 
 
 def _locks(world: World, now: int) -> Iterator[Row]:
@@ -212,11 +267,20 @@ def _locks(world: World, now: int) -> Iterator[Row]:
         rse = find_rse(replica.node)
         if rse is not None:
             yield {
-                "RULE_ID": _id(f"rule {i}"), "RSE_ID": _id(rse), "SCOPE": "cms", "STATE": "O",
-                "NAME": world.block_names[replica.block], "ACCOUNT": "transfer_ops", "BYTES": str(replica.bytes),
-            }  # fmt: skip
+                "RULE_ID": _id(f"rule {i}"),
+                "RSE_ID": _id(rse),
+                "SCOPE": "cms",
+                "STATE": "O",
+                "NAME": world.block_names[replica.block],
+                "ACCOUNT": "transfer_ops",
+                "BYTES": str(replica.bytes),
+            }
 
 
 _ROWS: Final[dict[str, Any]] = {
-    "REPLICAS": _replicas, "CONTENTS": _contents, "DIDS": _dids, "RSES": _rses, "DATASET_LOCKS": _locks,
-}  # fmt: skip
+    "REPLICAS": _replicas,
+    "CONTENTS": _contents,
+    "DIDS": _dids,
+    "RSES": _rses,
+    "DATASET_LOCKS": _locks,
+}

@@ -1,4 +1,6 @@
-"""Records of XRootD caches (XCache): one for each file that is closed at a cache, in the form of today's monitoring."""
+"""Records of XRootD caches (XCache): one for each file that is closed at a cache, in
+the form of today's monitoring.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,15 @@ from cmsspark.apps.demo.world import World
 from cmsspark.apps.demo.write import Compression, write_lines
 from cmsspark.base.dates import start_ms
 
-#: Sites with caches, servers at each, and one record in so many whose collector does not name the site.
-CACHE_SITES: Final = ("T2_US_UCSD", "T2_US_Caltech", "T2_US_Wisconsin", "T2_IT_Legnaro", "T2_ES_CIEMAT")
+#: Sites with caches, servers at each, and one record in so many whose collector does
+#: not name the site.
+CACHE_SITES: Final = (
+    "T2_US_UCSD",
+    "T2_US_Caltech",
+    "T2_US_Wisconsin",
+    "T2_IT_Legnaro",
+    "T2_ES_CIEMAT",
+)
 SERVERS: Final = 3
 NO_SITE_EVERY: Final = 41
 #: Bytes of a block of a cached file.
@@ -30,17 +39,30 @@ def cache_folder(root: Path, day: date) -> Path:
 
 
 def write_cache_records(
-    world: World, root: Path, seed: int, day: date, records: int, *, per_part: int, compression: Compression
+    world: World,
+    root: Path,
+    seed: int,
+    day: date,
+    records: int,
+    *,
+    per_part: int,
+    compression: Compression,
 ) -> None:
     """Write a day's records."""
     # Of its own: other logs do not depend on it.
     rng = np.random.default_rng([seed, 100, day.toordinal()])
-    write_lines(cache_folder(root, day), cache_lines(world, rng, day, records), per_part=per_part,
-                compression=compression)  # fmt: skip
+    write_lines(
+        cache_folder(root, day),
+        cache_lines(world, rng, day, records),
+        per_part=per_part,
+        compression=compression,
+    )
 
 
 def cache_lines(world: World, rng: np.random.Generator, day: date, records: int) -> list[str]:
-    """Return the records of a day: most of the bytes that popular files are asked for are there already."""
+    """Return the records of a day: most of the bytes that popular files are asked for
+    are there already.
+    """
     weights = world.popularity[world.file_dataset]
     files = rng.choice(len(world.lfns), records, p=weights / weights.sum())
     sizes = world.file_bytes[files]
@@ -52,13 +74,28 @@ def cache_lines(world: World, rng: np.random.Generator, day: date, records: int)
     read = (sizes * rng.beta(2, 3, records)).astype(np.int64)
     hits = (read * (1 - 1 / (1.5 + rank))).astype(np.int64)
     prefetched = ((read - hits) * rng.beta(1, 4, records)).astype(np.int64)
-    sites, servers = rng.integers(len(CACHE_SITES), size=records), rng.integers(SERVERS, size=records)
+    sites, servers = (
+        rng.integers(len(CACHE_SITES), size=records),
+        rng.integers(SERVERS, size=records),
+    )
     closes = start_ms(day) // 1000 + np.sort(rng.integers(86_400, size=records))
     opens = closes - rng.integers(5, 7_200, records)
     lines = []
-    columns = zip(files.tolist(), sizes.tolist(), read.tolist(), hits.tolist(), prefetched.tolist(), sites.tolist(),
-                  servers.tolist(), opens.tolist(), closes.tolist(), strict=True)  # fmt: skip
-    for number, (file, size, requested, hit, ahead, site, server, begin, end) in enumerate(columns):
+    columns = zip(
+        files.tolist(),
+        sizes.tolist(),
+        read.tolist(),
+        hits.tolist(),
+        prefetched.tolist(),
+        sites.tolist(),
+        servers.tolist(),
+        opens.tolist(),
+        closes.tolist(),
+        strict=True,
+    )
+    for number, (file, size, requested, hit, ahead, site, server, begin, end) in enumerate(
+        columns
+    ):
         is_bypassed = number % _BYPASSED_EVERY == 7
         missed = requested - hit
         blocks = -(-size // BLOCK_BYTES)

@@ -1,4 +1,6 @@
-"""Physics events: ROOT files → features → samples → classifiers. Needs the extra ``cmsspark[events]``."""
+"""Physics events: ROOT files → features → samples → classifiers. Needs the extra
+``cmsspark[events]``.
+"""
 
 from cmsspark.base import extras
 

@@ -24,10 +24,11 @@ _SCRIPT: Final = "etc/training/train_events.py"
 
 @dataclass(frozen=True)
 class BarrierTrainer:
-    """Trains networks in the barrier tasks of the job's own session; ``base``: the folder of runs of training.
+    """Trains networks in the barrier tasks of the job's own session; ``base``: the
+    folder of runs of training.
 
-    A run that was killed goes on from its last checkpoint when the same command runs again; where tasks run on other
-    hosts, checkpoints come here when an attempt ends.
+    A run that was killed goes on from its last checkpoint when the same command runs
+    again; where tasks run on other hosts, checkpoints come here when an attempt ends.
     """
 
     base: Path
@@ -35,7 +36,9 @@ class BarrierTrainer:
     arguments: tuple[str, ...] = ()
     retries: int = 1
 
-    def __call__(self, spark: SparkSession, sample: Path, kind: str, seed: int, target: Path) -> None:
+    def __call__(
+        self, spark: SparkSession, sample: Path, kind: str, seed: int, target: Path
+    ) -> None:
         """Train a network and move its model to ``target``. Raises what the launcher raises."""
         from cmsspark.apps.events.networks import require_jax
         from cmsspark.apps.events.result_files import write_history
@@ -47,7 +50,14 @@ class BarrierTrainer:
         arguments = (str(sample), "--model", kind, "--seed", str(seed), *self.arguments)
         digest = hashlib.sha256(json.dumps([self.workers, *arguments]).encode()).hexdigest()[:10]
         script = Path(str(resource(_SCRIPT)))
-        run = TrainingRun(f"events-{kind}-{digest}", script, arguments, self.workers, "spark", retries=self.retries)
+        run = TrainingRun(
+            f"events-{kind}-{digest}",
+            script,
+            arguments,
+            self.workers,
+            "spark",
+            retries=self.retries,
+        )
         backend = SparkBackend(session=spark)
         check(run, backend)
         folder = _continued(self.base, run)
@@ -61,7 +71,9 @@ class BarrierTrainer:
 def _losses(output: Path) -> list[dict[str, float]]:
     """Return the losses by epoch from the log of the training that worker 0 leaves."""
     log = next(output.glob("*/training_log.jsonl"), None)
-    rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log else []
+    rows = (
+        [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log else []
+    )
     return [
         {"train_loss": row["loss"], "validation_loss": row["validation_loss"]}
         for row in rows
@@ -70,14 +82,18 @@ def _losses(output: Path) -> list[dict[str, float]]:
 
 
 def _continued(base: Path, run: TrainingRun) -> RunFolder:
-    """Return the folder of a run, with the checkpoints of a killed run of the same name. Raises NotReady (75)."""
+    """Return the folder of a run, with the checkpoints of a killed run of the same
+    name. Raises NotReady (75).
+    """
     from cmsspark.apps.training.run_folder import RunFolder
 
     before, earlier = RunFolder(base / run.name), base / f".{run.name}.output"
     if before.path.is_dir():
         if before.is_launcher_alive():
             next_step = f"cmsspark lab train logs {run.name}"
-            raise NotReady("the same training runs already", where=before.path, next_step=next_step)
+            raise NotReady(
+                "the same training runs already", where=before.path, next_step=next_step
+            )
         shutil.rmtree(earlier, ignore_errors=True)
         before.output.rename(earlier)
         before.remove()

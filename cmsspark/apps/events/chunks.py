@@ -11,7 +11,13 @@ import numpy as np
 from cmsspark.apps.events.branches import BranchPlan
 from cmsspark.apps.events.definition import Definition, to_branch_spec, to_feature_spec
 from cmsspark.apps.events.expressions import Expression
-from cmsspark.apps.events.features import Collection, EventFeatures, compute_features, flatten_collections, flattened
+from cmsspark.apps.events.features import (
+    Collection,
+    EventFeatures,
+    compute_features,
+    flatten_collections,
+    flattened,
+)
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS
 from cmsspark.apps.events.layout import BATCH_ROWS, HLF_BATCH_ROWS
 from cmsspark.base.arrays import Array
@@ -20,7 +26,9 @@ from cmsspark.base.errors import DataError
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some events: ``columns`` by collection and name, lists of each event; ``event``: numbers of each event."""
+    """Some events: ``columns`` by collection and name, lists of each event; ``event``:
+    numbers of each event.
+    """
 
     definition: Definition
     size: int
@@ -29,13 +37,19 @@ class Chunk:
     kernel: Mapping[str, Collection]
 
     @classmethod
-    def from_arrays(cls, definition: Definition, plan: BranchPlan, arrays: Mapping[str, Any], size: int) -> Chunk:
-        """Make a chunk of the branches of a plan. Raises DataError (65) for branches that do not fit each other."""
+    def from_arrays(
+        cls, definition: Definition, plan: BranchPlan, arrays: Mapping[str, Any], size: int
+    ) -> Chunk:
+        """Make a chunk of the branches of a plan. Raises DataError (65) for branches
+        that do not fit each other.
+        """
         import awkward as ak
 
         columns: dict[str, dict[str, Any]] = {}
         for name, keys in plan.collections.items():
-            columns[name] = {column: arrays[key] for column, key in keys.items() if key is not None}
+            columns[name] = {
+                column: arrays[key] for column, key in keys.items() if key is not None
+            }
             first_column = next(iter(columns[name].values()))
             for column in keys.keys() - columns[name].keys():
                 default = to_branch_spec(definition.spec.collections[name].columns[column]).default
@@ -47,11 +61,18 @@ class Chunk:
         }
         is_kernel = definition.spec.kernel is not None
         kernel = flatten_collections(
-            {name: {column: columns[name][column] for column in names} for name, names in KERNEL_COLUMNS.items()}
+            {
+                name: {column: columns[name][column] for column in names}
+                for name, names in KERNEL_COLUMNS.items()
+            }
             if is_kernel
             else {}
         )
-        collections = {name: array for name, array in columns.items() if not (is_kernel and name in KERNEL_COLUMNS)}
+        collections = {
+            name: array
+            for name, array in columns.items()
+            if not (is_kernel and name in KERNEL_COLUMNS)
+        }
         for name, collection in flatten_collections(collections).items():
             _check_size(name, len(collection.offsets) - 1, size)
         for name, collection in kernel.items():
@@ -69,14 +90,21 @@ class Chunk:
         return Chunk(self.definition, stop - start, columns, event, kernel)
 
     def features(self, *, low_level: bool) -> EventFeatures:
-        """Select the events and compute their features. Raises DataError (65) where an expression does not fit them."""
+        """Select the events and compute their features. Raises DataError (65) where an
+        expression does not fit them.
+        """
         return _Computation(self).run(low_level)
 
     def batches(self, *, low_level: bool) -> Iterator[tuple[int, EventFeatures]]:
-        """Return the features in batches, each with the number of its first event: 500 events with the matrix."""
+        """Return the features in batches, each with the number of its first event: 500
+        events with the matrix.
+        """
         rows = BATCH_ROWS if low_level else HLF_BATCH_ROWS
         for start in range(0, self.size, rows):
-            yield start, self.part(start, min(self.size, start + rows)).features(low_level=low_level)
+            yield (
+                start,
+                self.part(start, min(self.size, start + rows)).features(low_level=low_level),
+            )
 
 
 def _check_size(name: str, events: int, size: int) -> None:
@@ -85,7 +113,9 @@ def _check_size(name: str, events: int, size: int) -> None:
 
 
 def _numbers(definition: Definition, column: str, array: Any, size: int) -> Array:
-    """Return a number of each event: the branch itself, or the first of its list; the default where there is none."""
+    """Return a number of each event: the branch itself, or the first of its list; the
+    default where there is none.
+    """
     import awkward as ak
 
     default = to_branch_spec(definition.spec.event[column]).default
@@ -102,7 +132,9 @@ def _numbers(definition: Definition, column: str, array: Any, size: int) -> Arra
 
 
 def _widened(values: Array) -> Array:
-    """Return numbers in 64 bits with a sign: those of fewer bits would overflow, and unsigned ones wrap below 0."""
+    """Return numbers in 64 bits with a sign: those of fewer bits would overflow, and
+    unsigned ones wrap below 0.
+    """
     kind = {"f": np.float64, "i": np.int64, "u": np.int64}.get(values.dtype.kind)
     return values if kind is None else values.astype(kind)
 
@@ -120,10 +152,14 @@ class _Values(dict[str, Any]):
         import awkward as ak
 
         columns = {
-            column: ak.values_astype(ak.Array(array), np.float64) for column, array in self._columns[name].items()
+            column: ak.values_astype(ak.Array(array), np.float64)
+            for column, array in self._columns[name].items()
         }
         self[name] = ak.zip(
-            {column: array if array.ndim > 1 else array[:, np.newaxis] for column, array in columns.items()}
+            {
+                column: array if array.ndim > 1 else array[:, np.newaxis]
+                for column, array in columns.items()
+            }
         )
         return self[name]
 
@@ -141,7 +177,9 @@ class _Computation:
         kernel: EventFeatures | None = None
         outcome = np.full(self.size, selected, np.int64)
         if spec.kernel:
-            kernel = compute_features(self.chunk.kernel, low_level=low_level, limits=definition.limits)
+            kernel = compute_features(
+                self.chunk.kernel, low_level=low_level, limits=definition.limits
+            )
             outcome = kernel.outcome.copy()
             outcome[kernel.entries] = selected
         outcome[~self._is_finite()] = 0
@@ -158,9 +196,13 @@ class _Computation:
 
                 self.values[name] = ak.Array(numbers)
                 values[:, index] = numbers
-        weights = np.ones(self.size) if spec.weight is None else self._numbers(spec.weight, "the weight")
+        weights = (
+            np.ones(self.size) if spec.weight is None else self._numbers(spec.weight, "the weight")
+        )
         matrix = self._matrix() if low_level and not spec.kernel else None
-        outcome[(outcome == selected) & ~(np.isfinite(values).all(axis=1) & np.isfinite(weights))] = 0
+        outcome[
+            (outcome == selected) & ~(np.isfinite(values).all(axis=1) & np.isfinite(weights))
+        ] = 0
         if matrix is not None:
             outcome[(outcome == selected) & ~np.isfinite(matrix).all(axis=(1, 2))] = 0
         entries = np.flatnonzero(outcome == selected)
@@ -170,13 +212,17 @@ class _Computation:
             matrix = None if kernel.low_level is None else kernel.low_level[rows]
         else:
             values, matrix = values[entries], None if matrix is None else matrix[entries]
-        return EventFeatures(values, matrix, entries, outcome, weights[entries], self._identity(entries))
+        return EventFeatures(
+            values, matrix, entries, outcome, weights[entries], self._identity(entries)
+        )
 
     def _value(self, text: str) -> Any:
         return Expression.parse(text).evaluate(self.values, self.functions)
 
     def _numbers(self, text: str, subject: str) -> Array:
-        """Return a number of each event in double precision; what is missing is NaN. Raises DataError (65)."""
+        """Return a number of each event in double precision; what is missing is NaN.
+        Raises DataError (65).
+        """
         import awkward as ak
 
         with np.errstate(all="ignore"):
@@ -186,13 +232,19 @@ class _Computation:
         array = ak.Array(value)
         if array.ndim != 1 or array.fields or len(array) != self.size:
             raise DataError(
-                f"{subject} is a number for each event", where=text, found=str(array.type)[:120],
+                f"{subject} is a number for each event",
+                where=text,
+                found=str(array.type)[:120],
                 next_step="sum, count, largest or nth make a number of a list",
-            )  # fmt: skip
-        return np.asarray(np.ma.filled(ak.to_numpy(array, allow_missing=True).astype(np.float64), np.nan))
+            )
+        return np.asarray(
+            np.ma.filled(ak.to_numpy(array, allow_missing=True).astype(np.float64), np.nan)
+        )
 
     def _is_finite(self) -> Array:
-        """Return which events have finite values only in what is read; the kernel looks at its own columns."""
+        """Return which events have finite values only in what is read; the kernel looks
+        at its own columns.
+        """
         import awkward as ak
 
         finite = np.ones(self.size, bool)
@@ -216,9 +268,11 @@ class _Computation:
             names = getattr(objects, "fields", [])
             if not names:
                 raise DataError(
-                    f"the group {name} is of objects with columns", where=f"of: {group.of}", found="numbers",
+                    f"the group {name} is of objects with columns",
+                    where=f"of: {group.of}",
+                    found="numbers",
                     next_step="name a collection, or objects such as jet[jet.pt > 30]",
-                )  # fmt: skip
+                )
             fields = {column: objects[column] for column in names}
             columns = []
             for column, spec in self.spec.matrix.columns.items():
@@ -226,22 +280,32 @@ class _Computation:
                 expression = Expression.parse(text)
                 if lacking := expression.names - fields.keys():
                     raise DataError(
-                        f"{group.of} has no {', '.join(sorted(lacking))}", where=f"matrix column {column}: {text}",
-                        found=", ".join(fields), next_step="write the column by group",
-                    )  # fmt: skip
+                        f"{group.of} has no {', '.join(sorted(lacking))}",
+                        where=f"matrix column {column}: {text}",
+                        found=", ".join(fields),
+                        next_step="write the column by group",
+                    )
                 value = expression.evaluate(fields, self.functions)
                 try:
                     columns.append(fields[names[0]] * 0 + value)
                 except ValueError:
                     raise DataError(
-                        "a column of the matrix is a number for each object", where=f"matrix column {column}: {text}"
+                        "a column of the matrix is a number for each object",
+                        where=f"matrix column {column}: {text}",
                     ) from None
             if "pt" in fields:
                 order = ak.argsort(-fields["pt"], axis=1, stable=True)
                 columns = [column[order] for column in columns]
-            padded = [ak.fill_none(ak.pad_none(column, group.rows, axis=1, clip=True), 0.0) for column in columns]
+            padded = [
+                ak.fill_none(ak.pad_none(column, group.rows, axis=1, clip=True), 0.0)
+                for column in columns
+            ]
             with np.errstate(over="ignore"):
-                groups.append(np.stack([ak.to_numpy(column).astype(np.float32) for column in padded], axis=-1))
+                groups.append(
+                    np.stack(
+                        [ak.to_numpy(column).astype(np.float32) for column in padded], axis=-1
+                    )
+                )
         return np.concatenate(groups, axis=1)
 
     def _identity(self, entries: Array) -> Array:

@@ -20,16 +20,25 @@ from cmsspark.settings.settings import load_settings
 def command() -> None:
     """Score events of ROOT files, judge models, show cutflows. Needs cmsspark[events].
 
-    The jobs are run_spark events_prepare, events_sample, events_train, events_search and events_demo.
+    The jobs are run_spark events_prepare, events_sample, events_train, events_search
+    and events_demo.
     """
 
 
 @command.command("score")
 @click.argument("files", nargs=-1, metavar="[FILE]…")
-@click.option("--model", required=True, type=click.Path(path_type=Path), help="Folder of the model.")
+@click.option(
+    "--model", required=True, type=click.Path(path_type=Path), help="Folder of the model."
+)
 @click.option("-o", "--output", required=True, help="New folder for the scores, as Parquet.")
-@click.option("--stream", metavar="DIR", help="Score *.root files as they arrive in this folder, until Ctrl-C.")
-@click.option("--once", is_flag=True, help="With --stream: score what is there and was not scored, then end.")
+@click.option(
+    "--stream",
+    metavar="DIR",
+    help="Score *.root files as they arrive in this folder, until Ctrl-C.",
+)
+@click.option(
+    "--once", is_flag=True, help="With --stream: score what is there and was not scored, then end."
+)
 @click.option(
     "--every",
     type=click.FloatRange(0.1),
@@ -38,21 +47,37 @@ def command() -> None:
     help="Seconds between two listings of the folder.",
 )
 @click.option(
-    "--accept-damaged", "accepted", multiple=True, metavar="FILE", help="Leave this file out where damaged, or `all`."
+    "--accept-damaged",
+    "accepted",
+    multiple=True,
+    metavar="FILE",
+    help="Leave this file out where damaged, or `all`.",
 )
-@click.option("--tree", help="The TTree or RNTuple in the files. [default: that of the definition]")
 @click.option(
-    "--definition", metavar="NAME|FILE", help="Needed where the definition of the model has Python functions."
+    "--tree", help="The TTree or RNTuple in the files. [default: that of the definition]"
+)
+@click.option(
+    "--definition",
+    metavar="NAME|FILE",
+    help="Needed where the definition of the model has Python functions.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 def score_command(
-    files: tuple[str, ...], model: Path, output: str, stream: str | None, once: bool, every: float,
-    accepted: tuple[str, ...], tree: str | None, definition: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    files: tuple[str, ...],
+    model: Path,
+    output: str,
+    stream: str | None,
+    once: bool,
+    every: float,
+    accepted: tuple[str, ...],
+    tree: str | None,
+    definition: str | None,
+    as_json: bool,
+) -> None:
     """Score the events of ROOT files: paths, globs, folders, lists (.txt), URLs.
 
-    A row of the result: file, entry, event_hash, weight, a probability for each class, predicted class. Events that do
-    not pass the selection have no row.
+    A row of the result: file, entry, event_hash, weight, a probability for each class,
+    predicted class. Events that do not pass the selection have no row.
     """
     if bool(files) == bool(stream):
         raise UsageError("name files to score, or --stream DIR", next_step="give one of both")
@@ -84,7 +109,12 @@ def score_command(
         log(f"warning: {file.path} is left out: {file.reason}")
     if as_json:
         left_out = [{"file": file.path, "reason": file.reason} for file in done.left_out]
-        summary = {"output": output, "events": done.events, "selected": done.selected, "left_out": left_out}
+        summary = {
+            "output": output,
+            "events": done.events,
+            "selected": done.selected,
+            "left_out": left_out,
+        }
         click.echo(json.dumps(summary, indent=1))
         return
     log(f"{done.selected:,} of {pluralize(done.events, 'event')} scored")
@@ -92,12 +122,20 @@ def score_command(
 
 
 @command.command("evaluate")
-@click.option("--model", required=True, type=click.Path(path_type=Path), help="Folder of the model.")
-@click.option("--sample", required=True, type=click.Path(path_type=Path), help="Folder of the sample.")
-@click.option("--part", default="test", show_default=True, help="The part to judge by: test, small_test.")
+@click.option(
+    "--model", required=True, type=click.Path(path_type=Path), help="Folder of the model."
+)
+@click.option(
+    "--sample", required=True, type=click.Path(path_type=Path), help="Folder of the sample."
+)
+@click.option(
+    "--part", default="test", show_default=True, help="The part to judge by: test, small_test."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> None:
-    """Judge a model by a part of a sample, and write metrics, pictures, page and model card into its folder."""
+    """Judge a model by a part of a sample, and write metrics, pictures, page and model
+    card into its folder.
+    """
     from cmsspark.apps.events.evaluation import shares
     from cmsspark.apps.events.models import load
     from cmsspark.apps.events.parts import sample_parts
@@ -108,7 +146,9 @@ def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> Non
     loaded = load(model)
     parts = sample_parts(sample / part)
     if not parts:
-        raise InputMissing("no events to judge by", where=sample / part, next_step="run_spark events_sample")
+        raise InputMissing(
+            "no events to judge by", where=sample / part, next_step="run_spark events_sample"
+        )
     evaluation = load_evaluation(model, local_predictions(loaded, parts))
     judged_by = f"{pluralize(evaluation.events, 'event')} of the part {part}"
     write_result(model, evaluation, {"sample": str(sample), "judged by": judged_by})
@@ -121,13 +161,25 @@ def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> Non
             evaluation.titles, evaluation.curves, shares(evaluation.confusion), strict=True
         )
     ]
-    echo_table(("true class", "AUC", *(f"as {name}" for name in evaluation.titles)), rows, texts=(0,))
-    log(f"AUC {evaluation.auc:.4f}, accuracy {evaluation.accuracy:.4f} on {pluralize(evaluation.events, 'event')}")
+    echo_table(
+        ("true class", "AUC", *(f"as {name}" for name in evaluation.titles)), rows, texts=(0,)
+    )
+    log(
+        f"AUC {evaluation.auc:.4f}, accuracy {evaluation.accuracy:.4f} on {pluralize(evaluation.events, 'event')}"
+    )
 
 
 @command.command("export")
-@click.option("--model", required=True, type=click.Path(path_type=Path), help="Folder of the model.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file, such as model.onnx.")
+@click.option(
+    "--model", required=True, type=click.Path(path_type=Path), help="Folder of the model."
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The file, such as model.onnx.",
+)
 def export_command(model: Path, output: Path) -> None:
     """Write a network as ONNX. Needs cmsspark[onnx]."""
     from cmsspark.apps.events.onnx_export import export_onnx
@@ -138,14 +190,35 @@ def export_command(model: Path, output: Path) -> None:
 
 @command.command("histograms")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--feature", "features", multiple=True, metavar="NAME", help="Only this feature; repeatable.")
-@click.option("--bins", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Bins of a histogram.")
-@click.option("--range", "ranges", multiple=True, metavar="NAME=LOW:HIGH", help="The range of a feature; repeatable.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder for pictures and file.")
+@click.option(
+    "--feature", "features", multiple=True, metavar="NAME", help="Only this feature; repeatable."
+)
+@click.option(
+    "--bins",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
+    help="Bins of a histogram.",
+)
+@click.option(
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="NAME=LOW:HIGH",
+    help="The range of a feature; repeatable.",
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder for pictures and file.",
+)
 def histograms_command(
     folder: Path, features: tuple[str, ...], bins: int, ranges: tuple[str, ...], output: Path
 ) -> None:
-    """Draw histograms of features by class with their weights, and write them into histograms.root.
+    """Draw histograms of features by class with their weights, and write them into
+    histograms.root.
 
     FOLDER has parts of events: train of a sample, or events of a run of events_prepare.
     """
@@ -156,7 +229,11 @@ def histograms_command(
 
     require_events("hist")
     if not sample_parts(folder):
-        raise InputMissing("no parts of events", where=folder, next_step="name train of a sample, or events of a run")
+        raise InputMissing(
+            "no parts of events",
+            where=folder,
+            next_step="name train of a sample, or events of a run",
+        )
     limits = dict(map(_parse_range, ranges))
     paths = write_histograms(folder, output, fill_histograms(folder, features, bins, limits))
     log(f"{pluralize(len(paths) - 1, 'picture')} and {paths[0].name}")
@@ -171,15 +248,21 @@ def _parse_range(text: str) -> tuple[str, tuple[float, float]]:
     except ValueError:
         limit = (0.0, 0.0)
     if not name or not float("-inf") < limit[0] < limit[1] < float("inf"):
-        raise UsageError("--range has the form NAME=LOW:HIGH", found=repr(text), next_step="--range MET=0:200")
+        raise UsageError(
+            "--range has the form NAME=LOW:HIGH", found=repr(text), next_step="--range MET=0:200"
+        )
     return name, limit
 
 
 @command.command("cutflow")
-@click.option("--date", "day", type=DayType(), help="The day that names the result. [default: the newest]")
+@click.option(
+    "--date", "day", type=DayType(), help="The day that names the result. [default: the newest]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 @store_options
-def cutflow_command(day: date | None, as_json: bool, fout: str | None, settings_file: str | None) -> None:
+def cutflow_command(
+    day: date | None, as_json: bool, fout: str | None, settings_file: str | None
+) -> None:
     """Show what became of the events that were prepared: each step of the selection by class."""
     from cmsspark.apps.events import prepare
     from cmsspark.apps.events.runs import latest_run

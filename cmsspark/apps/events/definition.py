@@ -1,4 +1,5 @@
-"""Definitions of events: which branches are read, which events are selected, and what their features are.
+"""Definitions of events: which branches are read, which events are selected, and what
+their features are.
 
 A definition is YAML (``docs/events.md``), and travels with the results that are made by it.
 """
@@ -60,7 +61,9 @@ class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MatrixSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The matrix of particles: groups of rows, and for each column an expression, or one for each group."""
+    """The matrix of particles: groups of rows, and for each column an expression, or
+    one for each group.
+    """
 
     groups: dict[str, GroupSpec]
     columns: dict[str, str | float | dict[str, str | float]]
@@ -98,7 +101,9 @@ def to_branch_spec(branch: AnyBranch) -> Branch:
 
 @dataclass(frozen=True)
 class Definition:
-    """A checked definition. ``source``: the text of its Python file, ``python_name``: the file, for messages."""
+    """A checked definition. ``source``: the text of its Python file, ``python_name``:
+    the file, for messages.
+    """
 
     name: str
     spec: DefinitionSpec
@@ -117,19 +122,29 @@ class Definition:
         return {**LIMITS, **self.spec.limits}
 
     def layout(self, classes: Mapping[str, str], *, low_level: bool) -> EventLayout:
-        """Return the layout of events by this definition. Raises UsageError (2) where it has no matrix."""
+        """Return the layout of events by this definition. Raises UsageError (2) where
+        it has no matrix.
+        """
         features = tuple((HLF if self.spec.kernel else {}).items())
-        features += tuple((name, to_feature_spec(feature).unit) for name, feature in self.spec.features.items())
+        features += tuple(
+            (name, to_feature_spec(feature).unit) for name, feature in self.spec.features.items()
+        )
         layout = EventLayout(tuple(classes.items()), features, definition=self.document())
         if not low_level:
             return layout
         if self.spec.kernel:
-            return replace(layout, groups=TOPOLOGY.groups, columns=TOPOLOGY.columns, sequence=TOPOLOGY.sequence)
+            return replace(
+                layout,
+                groups=TOPOLOGY.groups,
+                columns=TOPOLOGY.columns,
+                sequence=TOPOLOGY.sequence,
+            )
         if self.spec.matrix is None:
             raise UsageError(
-                "the definition has no matrix of particles", where=self.name,
+                "the definition has no matrix of particles",
+                where=self.name,
                 next_step="leave --low-level away, or add `matrix:`",
-            )  # fmt: skip
+            )
         groups = tuple((name, group.rows) for name, group in self.spec.matrix.groups.items())
         columns = tuple(self.spec.matrix.columns)
         return replace(layout, groups=groups, columns=columns, sequence=self.spec.matrix.sequence)
@@ -142,21 +157,28 @@ class Definition:
 
     def functions(self) -> dict[str, Any]:
         """Return the functions that its expressions can call."""
-        return {**BUILT_IN, **(own_functions(self.source, self.python_name) if self.spec.python else {})}
+        return {
+            **BUILT_IN,
+            **(own_functions(self.source, self.python_name) if self.spec.python else {}),
+        }
 
     @classmethod
     def from_document(cls, document: Any, where: object) -> Self:
         """Return the definition that results were made by.
 
-        Raises DataError (65) where it is damaged, UsageError (2) where it has Python code, which results do not hold.
+        Raises DataError (65) where it is damaged, UsageError (2) where it has Python
+        code, which results do not hold.
         """
         try:
             definition = cls(document["name"], msgspec.convert(document["spec"], DefinitionSpec))
         except (KeyError, TypeError, msgspec.ValidationError) as error:
-            raise DataError("the definition of events is damaged", where=where, found=str(error)) from None
+            raise DataError(
+                "the definition of events is damaged", where=where, found=str(error)
+            ) from None
         if definition.spec.python:
             raise UsageError(
-                "the definition of these events has Python functions, which no model holds", where=where,
+                "the definition of these events has Python functions, which no model holds",
+                where=where,
                 next_step=f"name the definition: --definition FILE ({definition.name})",
-            )  # fmt: skip
+            )
         return definition

@@ -1,8 +1,9 @@
 """Simulated events of three classes as ROOT files that look like those of Delphes.
 
-The classes differ in leptons, jets and missing energy, so that high-level features separate them, though not fully.
-They also differ where only particles tell: in QCD the lepton comes from a jet, whose other particles lie around it,
-just outside of the cone of its isolation, and begin beside the beam, as those of b quarks do in all classes.
+The classes differ in leptons, jets and missing energy, so that high-level features
+separate them, though not fully. They also differ where only particles tell: in QCD the
+lepton comes from a jet, whose other particles lie around it, just outside of the cone
+of its isolation, and begin beside the beam, as those of b quarks do in all classes.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ MODELS: Final = {
 }
 #: Share of the jets of b quarks with a b tag, and of all others.
 _TAGGED, _MISTAGGED = 0.65, 0.02
-#: Where tracks begin beside the beam, in mm: of all particles, and of those from decays of b quarks.
+#: Where tracks begin beside the beam, in mm: of all particles, and of those from decays
+#: of b quarks.
 _PROMPT_MM, _DISPLACED_MM = 0.02, 0.25
 #: Shares of events without a hard lepton, and of those whose lepton is not isolated.
 _SOFT, _CROWDED = 0.08, 0.07
@@ -55,7 +57,8 @@ _W_MASS: Final = 80.4
 def write_files(
     folder: Path, events: int, *, files: int = 1, seed: int = 0, names: Iterable[str] = CLASSES
 ) -> list[Path]:
-    """Write ``files`` files of each class with ``events`` events each; the same seed gives the same events.
+    """Write ``files`` files of each class with ``events`` events each; the same seed
+    gives the same events.
 
     The files are ``<class>_<number>.root`` in ``folder``, which is made.
     """
@@ -71,7 +74,9 @@ def write_files(
 
 
 def write_tree(path: Path, collections: dict[str, Any], tree: str = TREE) -> None:
-    """Write collections, records of jagged columns, as a tree with branches such as ``Jet.PT`` and ``Jet_size``."""
+    """Write collections, records of jagged columns, as a tree with branches such as
+    ``Jet.PT`` and ``Jet_size``.
+    """
     import uproot
 
     with uproot.recreate(path, compression=uproot.ZLIB(1)) as file:
@@ -97,8 +102,12 @@ def make_events(model: EventModel, count: int, rng: np.random.Generator) -> dict
         columns = {column: lepton[column][is_kind] for column in ("PT", "Eta", "Phi", "Charge")}
         records[name] = _records(np.bincount(owner[is_kind], minlength=count), columns)
     records |= particles
-    records["Jet"] = _records(jets["counts"], {column: jets[column] for column in ("PT", "Eta", "Phi", "BTag")})
-    records["MissingET"] = _records(np.ones(count, np.int64), {"MET": _f4(met), "Phi": _f4(met_phi)})
+    records["Jet"] = _records(
+        jets["counts"], {column: jets[column] for column in ("PT", "Eta", "Phi", "BTag")}
+    )
+    records["MissingET"] = _records(
+        np.ones(count, np.int64), {"MET": _f4(met), "Phi": _f4(met_phi)}
+    )
     return records
 
 
@@ -133,8 +142,12 @@ def _jets(model: EventModel, count: int, rng: np.random.Generator) -> dict[str, 
     }
 
 
-def _missing(model: EventModel, lepton: dict[str, Array], rng: np.random.Generator) -> tuple[Array, Array]:
-    """Missing energy and its direction; a neutrino of a W gives the transverse mass its edge near the W's mass."""
+def _missing(
+    model: EventModel, lepton: dict[str, Array], rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Missing energy and its direction; a neutrino of a W gives the transverse mass its
+    edge near the W's mass.
+    """
     first = np.concatenate(([0], np.cumsum(lepton["counts"])[:-1]))
     pt, phi = lepton["PT"][first].astype(float), lepton["Phi"][first].astype(float)
     met = rng.gamma(2.0, model.met / 2, len(first))
@@ -158,10 +171,17 @@ class _Particles:
 
 
 def _particles(
-    model: EventModel, lepton: dict[str, Array], jets: dict[str, Array], count: int, rng: np.random.Generator
+    model: EventModel,
+    lepton: dict[str, Array],
+    jets: dict[str, Array],
+    count: int,
+    rng: np.random.Generator,
 ) -> dict[str, Any]:
-    """Tracks, photons and neutral hadrons: of jets, of the lepton's surroundings, and soft ones anywhere."""
-    # Of the lepton's jet, outside of the cone; then inside of it, so that isolation is no constant.
+    """Tracks, photons and neutral hadrons: of jets, of the lepton's surroundings, and
+    soft ones anywhere.
+    """
+    # Of the lepton's jet, outside of the cone; then inside of it, so that isolation is
+    # no constant.
     halo = np.repeat(np.arange(count), rng.poisson(model.halo, count))
     around = _around(lepton, halo, (0.35, 0.9), rng)
     around.pt = 0.6 + rng.exponential(1.6, len(halo))
@@ -169,14 +189,22 @@ def _particles(
     is_crowded = rng.random(count) < _CROWDED
     near = np.repeat(np.arange(count), rng.poisson(np.where(is_crowded, 6.0, 1.0)))
     inside = _around(lepton, near, (0.02, 0.28), rng)
-    inside.pt = inside.pt * rng.exponential(np.where(is_crowded[near], 0.25, model.isolation), len(near))
+    inside.pt = inside.pt * rng.exponential(
+        np.where(is_crowded[near], 0.25, model.isolation), len(near)
+    )
     owner = np.repeat(np.arange(count), rng.poisson(60, count))
     size = len(owner)
     width = np.full(size, _PROMPT_MM)
-    soft = _Particles(owner, rng.uniform(-4, 4, size), _angles(size, rng), rng.exponential(0.9, size), width)
+    soft = _Particles(
+        owner, rng.uniform(-4, 4, size), _angles(size, rng), rng.exponential(0.9, size), width
+    )
     groups = (_of_jets(jets, count, rng), around, inside, soft)
     names = ("owner", "eta", "phi", "pt", "width")
-    return _split(lepton, _Particles(*(np.concatenate([getattr(g, name) for g in groups]) for name in names)), rng)
+    return _split(
+        lepton,
+        _Particles(*(np.concatenate([getattr(g, name) for g in groups]) for name in names)),
+        rng,
+    )
 
 
 def _of_jets(jets: dict[str, Array], count: int, rng: np.random.Generator) -> _Particles:
@@ -188,21 +216,32 @@ def _of_jets(jets: dict[str, Array], count: int, rng: np.random.Generator) -> _P
     return _Particles(owner, eta, phi, pt, np.where(jets["is_b"][jet], _DISPLACED_MM, _PROMPT_MM))
 
 
-def _around(lepton: dict[str, Array], owner: Array, radii: tuple[float, float], rng: np.random.Generator) -> _Particles:
+def _around(
+    lepton: dict[str, Array], owner: Array, radii: tuple[float, float], rng: np.random.Generator
+) -> _Particles:
     """Particles around the leading lepton of their events, with its momentum."""
     lead = np.concatenate(([0], np.cumsum(lepton["counts"])[:-1]))[owner]
     radius, angle = rng.uniform(*radii, len(owner)), _angles(len(owner), rng)
-    eta, phi = lepton["Eta"][lead] + radius * np.cos(angle), lepton["Phi"][lead] + radius * np.sin(angle)
+    eta, phi = (
+        lepton["Eta"][lead] + radius * np.cos(angle),
+        lepton["Phi"][lead] + radius * np.sin(angle),
+    )
     return _Particles(owner, eta, phi, lepton["PT"][lead], np.full(len(owner), _PROMPT_MM))
 
 
-def _split(lepton: dict[str, Array], particles: _Particles, rng: np.random.Generator) -> dict[str, Any]:
+def _split(
+    lepton: dict[str, Array], particles: _Particles, rng: np.random.Generator
+) -> dict[str, Any]:
     """Particles as tracks (62 %), photons (26 %) and neutral hadrons; leptons leave a track, too."""
     count = len(lepton["counts"])
     kind = rng.choice(3, len(particles.owner), p=(0.62, 0.26, 0.12))
     order = np.argsort(particles.owner, kind="stable")
     owner, kind, width = particles.owner[order], kind[order], particles.width[order]
-    eta, phi, pt = _f4(particles.eta[order]), _f4(_in_circle(particles.phi[order])), _f4(particles.pt[order])
+    eta, phi, pt = (
+        _f4(particles.eta[order]),
+        _f4(_in_circle(particles.phi[order])),
+        _f4(particles.pt[order]),
+    )
     records = {}
     for number, name in ((1, "EFlowPhoton"), (2, "EFlowNeutralHadron")):
         mine = kind == number
@@ -214,7 +253,9 @@ def _split(lepton: dict[str, Array], particles: _Particles, rng: np.random.Gener
     widths = np.concatenate((np.full(len(lepton["PT"]), _PROMPT_MM), width[mine]))[order]
     charge = rng.choice(np.array([-1, 1], np.int32), int(mine.sum()))
     both = {"PT": pt[mine], "Eta": eta[mine], "Phi": phi[mine], "Charge": charge}
-    columns = {name: np.concatenate((lepton[name], values))[order] for name, values in both.items()}
+    columns = {
+        name: np.concatenate((lepton[name], values))[order] for name, values in both.items()
+    }
     columns |= {name: _f4(rng.normal(0, 1, len(owners)) * widths) for name in ("X", "Y")}
     columns["Z"] = _f4(rng.normal(0, 40, len(owners)))
     return {"EFlowTrack": _records(np.bincount(owners, minlength=count), columns), **records}

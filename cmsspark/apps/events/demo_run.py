@@ -1,4 +1,6 @@
-"""``events_demo``: from made ROOT files to a trained classifier and scores, by the same jobs as real events."""
+"""``events_demo``: from made ROOT files to a trained classifier and scores, by the same
+jobs as real events.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ SCORES: Final = "scores"
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """How large the demo is: ``events`` of each class, the models to train, the trials of the search."""
+    """How large the demo is: ``events`` of each class, the models to train, the trials
+    of the search.
+    """
 
     folder: Path
     events: int = 3_000
@@ -45,7 +49,9 @@ class DemoStep:
 
 
 def run(request: EventRequest, options: DemoOptions) -> list[DemoStep]:
-    """Make files, prepare, sample, train, search and score them. The store must be on this host's disk (2)."""
+    """Make files, prepare, sample, train, search and score them. The store must be on
+    this host's disk (2).
+    """
     require_events()
     require_xgboost()
     if set(options.kinds) & set(NETWORKS):
@@ -53,7 +59,9 @@ def run(request: EventRequest, options: DemoOptions) -> list[DemoStep]:
 
         require_jax()
     if not is_local(request.fout):
-        raise UsageError("the demo needs a store on this host", found=request.fout, next_step="--fout FOLDER")
+        raise UsageError(
+            "the demo needs a store on this host", found=request.fout, next_step="--fout FOLDER"
+        )
     files, scores = options.folder / FILES, options.folder / SCORES
     done: list[DemoStep] = []
 
@@ -72,16 +80,26 @@ def run(request: EventRequest, options: DemoOptions) -> list[DemoStep]:
     inputs = [f"{name}={files}/{name}_*.root" for name in CLASSES]
     prepared = prepare.PrepareOptions(inputs, low_level=True)
     step("prepare", lambda: prepare.run(request, prepared), _prepared)
-    step("sample", lambda: sample.run(request, sample_choice.SampleOptions(options.seed)), lambda table: table.path)
+    step(
+        "sample",
+        lambda: sample.run(request, sample_choice.SampleOptions(options.seed)),
+        lambda table: table.path,
+    )
     learn = train.TrainOptions(options.kinds, seed=options.seed, networks=options.networks)
     trained = step("train", lambda: train.run(request, learn), lambda table: table.path)
     search_options = search.SearchOptions(trials=options.trials, events=5_000, seed=options.seed)
-    step("search", lambda: search.run(request, search_options), lambda table: join(table.path, search.FOLDER))
+    step(
+        "search",
+        lambda: search.run(request, search_options),
+        lambda table: join(table.path, search.FOLDER),
+    )
     model = Path(local_path(join(trained.path, train.FOLDER, options.kinds[-1])))
     shutil.rmtree(scores, ignore_errors=True)
     step(
         "score",
-        lambda: score_files(_session(), [str(paths[-1])], ScoreRequest(model, default_definition()), str(scores)),
+        lambda: score_files(
+            _session(), [str(paths[-1])], ScoreRequest(model, default_definition()), str(scores)
+        ),
         lambda scored: f"{scored.selected:,} of {scored.events:,} events in {scores}",
     )
     return done

@@ -23,7 +23,10 @@ def roc(evaluation: Evaluation) -> Chart:
         Line(f"{name}, AUC {curve.auc:.3f}", _points(curve.false_positive, curve.true_positive))
         for name, curve in zip(evaluation.titles, evaluation.curves, strict=True)
     ]
-    x, y = Axis(0, 1, "other classes taken for it", _percent), Axis(0, 1, "share of the class that is found", _percent)
+    x, y = (
+        Axis(0, 1, "other classes taken for it", _percent),
+        Axis(0, 1, "share of the class that is found", _percent),
+    )
     guess = Line("guessing", [(0, 0), (1, 1)], "rule")
     about = "ROC curves: " + "; ".join(curve.name for curve in curves)
     return plot([*curves, guess], x, y, about=about, height=_HEIGHT)
@@ -44,8 +47,12 @@ def confusion(evaluation: Evaluation) -> Chart:
         box = (margin + side * column, 40 + high * row, side - 2, high - 2)
         words = f"true {evaluation.titles[row]}, taken for {evaluation.titles[column]}: {', '.join(labels)}"
         parts.append(cell(box, min(6, max(0, round(6 * share))), words, labels))
-    diagonal = "; ".join(f"{name} {100 * of_class[i, i]:.1f} %" for i, name in enumerate(evaluation.titles))
-    return Chart("".join(parts), 40 + size * high, f"Recognized of each true class (rows): {diagonal}")
+    diagonal = "; ".join(
+        f"{name} {100 * of_class[i, i]:.1f} %" for i, name in enumerate(evaluation.titles)
+    )
+    return Chart(
+        "".join(parts), 40 + size * high, f"Recognized of each true class (rows): {diagonal}"
+    )
 
 
 def score_distribution(evaluation: Evaluation, label: int) -> Chart:
@@ -59,22 +66,40 @@ def score_distribution(evaluation: Evaluation, label: int) -> Chart:
     means = zip(evaluation.titles, evaluation.score_means[label], strict=True)
     summary = "; ".join(f"mean {mean:.2f} of true {name}" for name, mean in means)
     x = Axis(0, 1, f"probability of {evaluation.titles[label]}", "{:g}".format)
-    y = Axis(_LEAST_SHARE, 1, "share of the true class", lambda share: f"{100 * share:g} %", is_log=True)
-    return plot(lines, x, y, about=f"Probability of {evaluation.titles[label]}: {summary}", height=_HEIGHT)
+    y = Axis(
+        _LEAST_SHARE, 1, "share of the true class", lambda share: f"{100 * share:g} %", is_log=True
+    )
+    return plot(
+        lines, x, y, about=f"Probability of {evaluation.titles[label]}: {summary}", height=_HEIGHT
+    )
 
 
 def learning_curves(history: Sequence[Mapping[str, float]]) -> Chart:
-    """Draw the loss by epoch or round; ``history``: rows with ``train_loss`` and ``validation_loss``."""
+    """Draw the loss by epoch or round; ``history``: rows with ``train_loss`` and
+    ``validation_loss``.
+    """
     lines, finite = [], []
     for name in ("train_loss", "validation_loss"):
         points = [(number, float(row.get(name, np.nan))) for number, row in enumerate(history, 1)]
         finite += [loss for _, loss in points if np.isfinite(loss)]
-        lines.append(Line(name.replace("_", " "), [(x, loss if np.isfinite(loss) else None) for x, loss in points]))
+        lines.append(
+            Line(
+                name.replace("_", " "),
+                [(x, loss if np.isfinite(loss) else None) for x, loss in points],
+            )
+        )
     low, high = min(finite, default=0.0), max(finite, default=1.0)
-    x, y = Axis(1, max(len(history), 2), "epochs or rounds", "{:g}".format), Axis(low, high, "loss", "{:.3g}".format)
+    x, y = (
+        Axis(1, max(len(history), 2), "epochs or rounds", "{:g}".format),
+        Axis(low, high, "loss", "{:.3g}".format),
+    )
     about = f"Loss over {len(history)} epochs or rounds: between {low:.3g} and {high:.3g}"
     return plot(
-        [line for line in lines if any(y is not None for _, y in line.points)], x, y, about=about, height=_HEIGHT
+        [line for line in lines if any(y is not None for _, y in line.points)],
+        x,
+        y,
+        about=about,
+        height=_HEIGHT,
     )
 
 
@@ -84,12 +109,17 @@ def histogram(name: str, edges: Array, series: Mapping[str, tuple[Array, Array]]
     high = max(1e-300, *(float((values + errors).max()) for values, errors in series.values()))
     middles = (edges[1:] + edges[:-1]) / 2
     lines = [
-        Line(title, _steps(edges, values), errors=[
-            (float(middle), float(value - error), float(value + error))
-            for middle, value, error in zip(middles, values, errors, strict=True) if error > 0
-        ])
+        Line(
+            title,
+            _steps(edges, values),
+            errors=[
+                (float(middle), float(value - error), float(value + error))
+                for middle, value, error in zip(middles, values, errors, strict=True)
+                if error > 0
+            ],
+        )
         for title, (values, errors) in series.items()
-    ]  # fmt: skip
+    ]
     summary = "; ".join(f"{title} {values.sum():.4g}" for title, (values, _) in series.items())
     x = Axis(float(edges[0]), float(edges[-1]), name, "{:.4g}".format)
     y = Axis(low, high, "sum of weights", "{:.3g}".format)

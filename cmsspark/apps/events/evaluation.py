@@ -1,4 +1,6 @@
-"""How good a classifier is: ROC curves, their areas, the confusion matrix, distributions of scores."""
+"""How good a classifier is: ROC curves, their areas, the confusion matrix,
+distributions of scores.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _SMALLEST: Final = 1e-15
 
 @dataclass(frozen=True)
 class RocCurve:
-    """A class against all others: its share above a threshold, for each share of the others; ``auc``: the area."""
+    """A class against all others: its share above a threshold, for each share of the
+    others; ``auc``: the area.
+    """
 
     false_positive: Array
     true_positive: Array
@@ -27,10 +31,12 @@ class RocCurve:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``confusion``: events by (true class, most probable class); ``scores``: by (class of the score, true class) the
-    numbers of events in bins of the score from 0 to 1. With weights these are sums of weights.
+    """``confusion``: events by (true class, most probable class); ``scores``: by (class
+    of the score, true class) the numbers of events in bins of the score from 0 to 1.
+    With weights these are sums of weights.
 
-    ``classes``: names and titles; ``score_means``: by (class of the score, true class) the mean score.
+    ``classes``: names and titles; ``score_means``: by (class of the score, true class)
+    the mean score.
     """
 
     classes: tuple[tuple[str, str], ...]
@@ -79,7 +85,10 @@ class Evaluation:
             "classes": list(self.names),
             "confusion": self.confusion.tolist(),
             "roc": {
-                name: {"false_positive": curve.false_positive.tolist(), "true_positive": curve.true_positive.tolist()}
+                name: {
+                    "false_positive": curve.false_positive.tolist(),
+                    "true_positive": curve.true_positive.tolist(),
+                }
                 for name, curve in zip(self.names, self.curves, strict=True)
             },
         }
@@ -92,25 +101,34 @@ def shares(counts: Array) -> Array:
 
 
 def evaluate(
-    labels: Array, probabilities: Array, classes: tuple[tuple[str, str], ...], weights: Array | None = None
+    labels: Array,
+    probabilities: Array,
+    classes: tuple[tuple[str, str], ...],
+    weights: Array | None = None,
 ) -> Evaluation:
     """Judge probabilities ``(n, classes)`` by the true ``labels``; ``weights`` may be negative.
 
-    Raises DataError (65) where probabilities are none: not finite, or not one for each class and event; and where a
-    class has no events, or no weight above 0, as its curve does not exist.
+    Raises DataError (65) where probabilities are none: not finite, or not one for each
+    class and event; and where a class has no events, or no weight above 0, as its curve
+    does not exist.
     """
     probabilities = np.asarray(probabilities, np.float64)
     labels = np.asarray(labels, np.int64)
     count = len(classes)
     if probabilities.shape != (len(labels), count) or not np.isfinite(probabilities).all():
-        raise DataError(f"{len(labels)} events need {count} finite probabilities each", found=probabilities.shape)
+        raise DataError(
+            f"{len(labels)} events need {count} finite probabilities each",
+            found=probabilities.shape,
+        )
     is_weighted = weights is not None and not (weights == 1).all()
     weight = np.asarray(weights, np.float64) if is_weighted else np.ones(len(labels), np.int64)
     of_class = _sums(labels, weight, count)
     if len(of_class) != count or not (of_class > 0).all():
         raise DataError(
             "the evaluation needs events of all classes, with weights that add up to more than 0",
-            found=", ".join(f"{number:,} {name}" for (name, _), number in zip(classes, of_class, strict=False)),
+            found=", ".join(
+                f"{number:,} {name}" for (name, _), number in zip(classes, of_class, strict=False)
+            ),
             next_step="take a larger sample",
         )
     guesses = probabilities.argmax(axis=1)
@@ -119,7 +137,10 @@ def evaluate(
     bins = np.clip((probabilities * SCORE_BINS).astype(np.int64), 0, SCORE_BINS - 1)
     scores = np.array(
         [
-            [_sums(bins[labels == true, of], weight[labels == true], SCORE_BINS) for true in range(count)]
+            [
+                _sums(bins[labels == true, of], weight[labels == true], SCORE_BINS)
+                for true in range(count)
+            ]
             for of in range(count)
         ]
     )
@@ -128,10 +149,14 @@ def evaluate(
         len(labels),
         float(np.average(guesses == labels, weights=weight)),
         float(-np.average(np.log(np.clip(of_label, _SMALLEST, 1)), weights=weight)),
-        tuple(roc_curve(labels == label, probabilities[:, label], weight) for label in range(count)),
+        tuple(
+            roc_curve(labels == label, probabilities[:, label], weight) for label in range(count)
+        ),
         confusion,
         scores,
-        np.stack([np.bincount(labels, weight * score, count) / of_class for score in probabilities.T]),
+        np.stack(
+            [np.bincount(labels, weight * score, count) / of_class for score in probabilities.T]
+        ),
     )
 
 
@@ -142,7 +167,8 @@ def _sums(bins: Array, weight: Array, size: int) -> Array:
 
 
 def roc_curve(is_signal: Array, scores: Array, weights: Array | None = None) -> RocCurve:
-    """Return the ROC curve of some scores; equal scores are one step, so ties count half in the area.
+    """Return the ROC curve of some scores; equal scores are one step, so ties count
+    half in the area.
 
     With negative weights a curve may go back in places; its area is the sum with these signs.
 
@@ -162,5 +188,7 @@ def roc_curve(is_signal: Array, scores: Array, weights: Array | None = None) -> 
     auc = float((steps * (true_positive[1:] + true_positive[:-1]) / 2).sum())
     # Of thousands of points a curve needs some hundred, where it is steep and where it is flat.
     length = np.concatenate(([0.0], np.cumsum(np.abs(steps) + np.abs(np.diff(true_positive)))))
-    chosen = np.unique(np.searchsorted(length, np.linspace(0, length[-1], CURVE_POINTS)).clip(0, len(length) - 1))
+    chosen = np.unique(
+        np.searchsorted(length, np.linspace(0, length[-1], CURVE_POINTS)).clip(0, len(length) - 1)
+    )
     return RocCurve(false_positive[chosen], true_positive[chosen], auc)

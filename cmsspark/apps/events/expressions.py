@@ -1,7 +1,9 @@
-"""Expressions of event definitions: a part of Python's syntax over arrays of events, parsed once and evaluated safely.
+"""Expressions of event definitions: a part of Python's syntax over arrays of events,
+parsed once and evaluated safely.
 
-An expression has names, numbers, ``x.column``, ``x[mask]``, arithmetic, comparisons, ``& | ~`` (also ``and or not``),
-``a if b else c`` and calls of functions. Nothing else of Python can be reached from it.
+An expression has names, numbers, ``x.column``, ``x[mask]``, arithmetic, comparisons,
+``& | ~`` (also ``and or not``), ``a if b else c`` and calls of functions. Nothing else
+of Python can be reached from it.
 """
 
 from __future__ import annotations
@@ -17,17 +19,27 @@ from cmsspark.base.errors import DataError
 _BINARY: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     # Two conditions add up to 2, as in Python; numpy would take "or".
     ast.Add: lambda x, y: 0 + x + y,
-    ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
     # Whole numbers would overflow, and those of Python grow without end: 9 ** 9 ** 9.
     ast.Pow: lambda x, y: (1.0 * x) ** y,
-    ast.Mod: operator.mod, ast.FloorDiv: operator.floordiv, ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_, ast.BitXor: operator.xor,
-}  # fmt: skip
+    ast.Mod: operator.mod,
+    ast.FloorDiv: operator.floordiv,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+}
 _COMPARE: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
-}  # fmt: skip
-#: Letters of an expression, and levels of its nesting: Python's own parser has no limit that is safe.
+}
+#: Letters of an expression, and levels of its nesting: Python's own parser has no limit
+#: that is safe.
 MAX_LETTERS: Final = 2_000
 MAX_DEPTH: Final = 60
 Functions = Mapping[str, Callable[..., Any]]
@@ -58,10 +70,14 @@ class Expression:
             return _value(_tree(self.text), values, functions)
         except DataError:
             raise
-        except Exception as error:  # awkward has many kinds; all of them mean that the arrays do not fit
+        except (
+            Exception
+        ) as error:  # awkward has many kinds; all of them mean that the arrays do not fit
             text = str(error).strip().partition("\n")[0] or type(error).__name__
             raise DataError(
-                "an expression of the definition does not fit the events", where=self.text, found=text[:200]
+                "an expression of the definition does not fit the events",
+                where=self.text,
+                found=text[:200],
             ) from None
 
 
@@ -91,8 +107,19 @@ def _check(node: ast.expr, depth: int) -> None:
     elif isinstance(node, ast.BinOp | ast.UnaryOp | ast.Compare | ast.BoolOp):
         operators = node.ops if isinstance(node, ast.Compare) else [node.op]
         for operator in operators:
-            if type(operator) not in (*_BINARY, *_COMPARE, ast.USub, ast.UAdd, ast.Invert, ast.Not, ast.And, ast.Or):
-                raise ExpressionError(f"{ast.unparse(node)} has an operator that expressions do not have")
+            if type(operator) not in (
+                *_BINARY,
+                *_COMPARE,
+                ast.USub,
+                ast.UAdd,
+                ast.Invert,
+                ast.Not,
+                ast.And,
+                ast.Or,
+            ):
+                raise ExpressionError(
+                    f"{ast.unparse(node)} has an operator that expressions do not have"
+                )
     elif not isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.IfExp):
         raise ExpressionError(f"{ast.unparse(node)} is not a number, name, comparison or call")
     for child in _operands(node):
@@ -142,9 +169,10 @@ def _value(node: ast.expr, values: Mapping[str, Any], functions: Functions) -> A
 def _column(record: Any, node: ast.Attribute) -> Any:
     if node.attr not in (names := getattr(record, "fields", [])):
         raise DataError(
-            f"{ast.unparse(node.value)} has no column {node.attr}", found=", ".join(names) or "numbers",
+            f"{ast.unparse(node.value)} has no column {node.attr}",
+            found=", ".join(names) or "numbers",
             next_step="correct the definition",
-        )  # fmt: skip
+        )
     return record[node.attr]
 
 
@@ -172,5 +200,7 @@ def _logic(node: ast.expr, evaluate: Callable[[ast.expr], Any]) -> Any:
     assert isinstance(node, ast.BoolOp)
     result = evaluate(node.values[0])
     for child in node.values[1:]:
-        result = result & evaluate(child) if isinstance(node.op, ast.And) else result | evaluate(child)
+        result = (
+            result & evaluate(child) if isinstance(node.op, ast.And) else result | evaluate(child)
+        )
     return result

@@ -1,4 +1,6 @@
-"""Features of a chunk of events: from awkward arrays of branches to numpy arrays, in one compiled pass."""
+"""Features of a chunk of events: from awkward arrays of branches to numpy arrays, in
+one compiled pass.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _NUMBERS: Final = re.compile(r"\d+ \* (?:(?:var|\d+) \* )?(?:bool|u?int\d+|float
 
 @dataclass(frozen=True)
 class Collection:
-    """Particles of one kind in a chunk: ``(particles, columns)`` in double precision, and ``(events + 1)`` offsets."""
+    """Particles of one kind in a chunk: ``(particles, columns)`` in double precision,
+    and ``(events + 1)`` offsets.
+    """
 
     values: Array
     offsets: Array
@@ -36,9 +40,10 @@ class Collection:
 class EventFeatures:
     """The selected events of a chunk, in their order, and what became of each event.
 
-    ``hlf``: ``(n, features)``; ``low_level``: ``(n, rows, columns)`` or None; ``entries``: their numbers in the chunk;
-    ``outcome``: for every event of the chunk its place in the cuts of the definition; ``weights``: signed;
-    ``identity``: whole numbers of each event that its hash covers, too.
+    ``hlf``: ``(n, features)``; ``low_level``: ``(n, rows, columns)`` or None;
+    ``entries``: their numbers in the chunk; ``outcome``: for every event of the chunk
+    its place in the cuts of the definition; ``weights``: signed; ``identity``: whole
+    numbers of each event that its hash covers, too.
     """
 
     hlf: Array
@@ -49,18 +54,26 @@ class EventFeatures:
     identity: Array
 
     def hashes(self) -> Array:
-        """Return a 64-bit hash of each selected event, by its high-level features: equal events have equal hashes."""
+        """Return a 64-bit hash of each selected event, by its high-level features:
+        equal events have equal hashes.
+        """
         # -0.0 and 0.0 are one number with two forms in memory.
         rows = self.hlf.astype("<f4") + np.float32(0)
         if self.identity.shape[1]:
-            rows = np.concatenate([rows.view(np.uint8), self.identity.astype("<u8").view(np.uint8)], axis=1)
-        return np.fromiter((xxhash.xxh64_intdigest(row.tobytes()) for row in rows), np.uint64, len(rows))
+            rows = np.concatenate(
+                [rows.view(np.uint8), self.identity.astype("<u8").view(np.uint8)], axis=1
+            )
+        return np.fromiter(
+            (xxhash.xxh64_intdigest(row.tobytes()) for row in rows), np.uint64, len(rows)
+        )
 
 
 def flatten_collections(arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Collection]:
-    """Return the collections of a chunk; ``arrays``: by collection, its columns as awkward or numpy arrays.
+    """Return the collections of a chunk; ``arrays``: by collection, its columns as
+    awkward or numpy arrays.
 
-    Raises DataError (65) where the columns of a collection have different numbers of particles, or no numbers.
+    Raises DataError (65) where the columns of a collection have different numbers of
+    particles, or no numbers.
     """
     collections = {}
     for name, columns in arrays.items():
@@ -68,16 +81,22 @@ def flatten_collections(arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Co
         counts = flat[0][0]
         for branch, (branch_counts, _) in zip(columns, flat, strict=True):
             if not np.array_equal(counts, branch_counts):
-                raise DataError(f"the branches of {name} do not fit each other", where=f"{name}.{branch}")
+                raise DataError(
+                    f"the branches of {name} do not fit each other", where=f"{name}.{branch}"
+                )
         values = np.empty((len(flat[0][1]), len(flat)))
         for index, (_, content) in enumerate(flat):
             values[:, index] = content
-        collections[name] = Collection(values, np.concatenate(([0], np.cumsum(counts))).astype(np.int64))
+        collections[name] = Collection(
+            values, np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        )
     return collections
 
 
 def flattened(column: Any, branch: str) -> tuple[Array, Array]:
-    """Return the number of values of each event, and all values. Raises DataError (65) for other lists."""
+    """Return the number of values of each event, and all values. Raises DataError (65)
+    for other lists.
+    """
     import awkward as ak
 
     array = ak.Array(column)
@@ -91,12 +110,18 @@ def flattened(column: Any, branch: str) -> tuple[Array, Array]:
 def compute_features(
     collections: Mapping[str, Collection], *, low_level: bool, limits: Mapping[str, float] = LIMITS
 ) -> EventFeatures:
-    """Compute what the kernel ``lepton_topology`` does: the collections are those of its columns, by name."""
+    """Compute what the kernel ``lepton_topology`` does: the collections are those of
+    its columns, by name.
+    """
     count = len(collections["MissingET"].offsets) - 1
     hlf = np.zeros((count, TOPOLOGY.hlf_count), np.float32)
     matrices = np.zeros((count if low_level else 0, *TOPOLOGY.shape), np.float32)
     outcome = np.zeros(count, np.int64)
-    flat = [part for name in KERNEL_COLUMNS for part in (collections[name].values, collections[name].offsets)]
+    flat = [
+        part
+        for name in KERNEL_COLUMNS
+        for part in (collections[name].values, collections[name].offsets)
+    ]
     numbers = np.array([limits[name] for name in LIMITS])
     selected = fill(*flat, numbers, hlf, matrices, outcome)  # type: ignore[call-arg]  # two for each of seven collections
     entries = np.flatnonzero(outcome == SELECTED)

@@ -1,4 +1,6 @@
-"""Functions that expressions of event definitions can call: built-in ones, and a user's own, compiled."""
+"""Functions that expressions of event definitions can call: built-in ones, and a user's
+own, compiled.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ def _nth(values: Array, number: int, default: Array = math.nan) -> Array:
     import awkward as ak
 
     padded = ak.pad_none(values, number + 1, axis=1)[:, number]
-    return ak.fill_none(padded, default) if np.isscalar(default) else ak.where(ak.is_none(padded), default, padded)
+    return (
+        ak.fill_none(padded, default)
+        if np.isscalar(default)
+        else ak.where(ak.is_none(padded), default, padded)
+    )
 
 
 def _extreme(name: str) -> Callable[..., Array]:
@@ -67,11 +73,15 @@ def _is_near(objects: Array, references: Array, distance: float) -> Array:
 
 
 def _concat(*lists: Array) -> Array:
-    """Return the objects of all lists of each event, one list after another, with the columns that all of them have."""
+    """Return the objects of all lists of each event, one list after another, with the
+    columns that all of them have.
+    """
     import awkward as ak
 
     shared = [name for name in lists[0].fields if all(name in records.fields for records in lists)]
-    return ak.zip({name: ak.concatenate([records[name] for records in lists], axis=1) for name in shared})
+    return ak.zip(
+        {name: ak.concatenate([records[name] for records in lists], axis=1) for name in shared}
+    )
 
 
 def _by_falling(objects: Array, key: Array) -> Array:
@@ -88,20 +98,44 @@ def _where(condition: Array, value: Array, otherwise: Array) -> Array:
 
 
 BUILT_IN: Final[Mapping[str, Callable[..., Any]]] = {
-    "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh,
-    "cosh": np.cosh, "tanh": np.tanh, "hypot": np.hypot,
-    "abs": np.abs, "min": np.minimum, "max": np.maximum, "atan2": np.arctan2,
-    "sum": _reduced("sum"), "any": _reduced("any"), "all": _reduced("all"), "count": _count,
-    "largest": _extreme("max"), "smallest": _extreme("min"), "nth": _nth, "where": _where, "not": np.logical_not,
-    "delta_phi": delta_phi, "delta_r": _delta_r, "is_near": _is_near, "concat": _concat, "by_falling": _by_falling,
-}  # fmt: skip
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "log": np.log,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "tanh": np.tanh,
+    "hypot": np.hypot,
+    "abs": np.abs,
+    "min": np.minimum,
+    "max": np.maximum,
+    "atan2": np.arctan2,
+    "sum": _reduced("sum"),
+    "any": _reduced("any"),
+    "all": _reduced("all"),
+    "count": _count,
+    "largest": _extreme("max"),
+    "smallest": _extreme("min"),
+    "nth": _nth,
+    "where": _where,
+    "not": np.logical_not,
+    "delta_phi": delta_phi,
+    "delta_r": _delta_r,
+    "is_near": _is_near,
+    "concat": _concat,
+    "by_falling": _by_falling,
+}
 
 
 def own_functions(source: str, where: str) -> dict[str, Callable[..., Any]]:
-    """Return the functions of a user's module, each compiled and applied to one event after another.
+    """Return the functions of a user's module, each compiled and applied to one event
+    after another.
 
-    A function takes for each argument the values of one event, an array of a list and a number otherwise, and returns a
-    number. Raises SettingsError (78) where the module cannot be executed.
+    A function takes for each argument the values of one event, an array of a list and a
+    number otherwise, and returns a number. Raises SettingsError (78) where the module
+    cannot be executed.
     """
     return {name: _PerEvent(name, function) for name, function in _module(source, where).items()}
 
@@ -113,9 +147,15 @@ def _module(source: str, where: str) -> dict[str, Callable[..., Any]]:
         exec(compile(source, where, "exec"), names)  # noqa: S102  # the user's own code, which they named
     except Exception as error:
         raise SettingsError(
-            "the functions of a definition cannot be loaded", where=where, found=f"{type(error).__name__}: {error}"
+            "the functions of a definition cannot be loaded",
+            where=where,
+            found=f"{type(error).__name__}: {error}",
         ) from None
-    mine = {name: value for name, value in names.items() if callable(value) and not name.startswith("_")}
+    mine = {
+        name: value
+        for name, value in names.items()
+        if callable(value) and not name.startswith("_")
+    }
     # Functions call each other: each is compiled under its own name.
     compiled = {
         name: jit(value, cache=False)
@@ -140,29 +180,40 @@ class _PerEvent:
         for value in arguments:
             array = ak.Array(np.broadcast_to(value, (length,)) if np.isscalar(value) else value)
             if array.fields or array.ndim > 2:
-                raise DataError(f"{self.name} takes columns such as jet.pt", found=str(array.type)[:100])
+                raise DataError(
+                    f"{self.name} takes columns such as jet.pt", found=str(array.type)[:100]
+                )
             counts = ak.num(array) if array.ndim == 2 else np.ones(length)
             kinds.append(array.ndim == 2)
-            values = ak.to_numpy(ak.flatten(array) if array.ndim == 2 else array).astype(np.float64)
-            flat += [values, np.concatenate(([0], np.cumsum(ak.to_numpy(counts)))).astype(np.int64)]
+            values = ak.to_numpy(ak.flatten(array) if array.ndim == 2 else array).astype(
+                np.float64
+            )
+            flat += [
+                values,
+                np.concatenate(([0], np.cumsum(ak.to_numpy(counts)))).astype(np.int64),
+            ]
         results = np.zeros(length)
         try:
             _driver(tuple(kinds))(self.function, results, *flat)
         except Exception as error:  # numba's own, and those of the function
             text = str(error).strip().splitlines()
             raise DataError(
-                f"the function {self.name} of the definition fails", found=(text[0] if text else repr(error))[:200],
+                f"the function {self.name} of the definition fails",
+                found=(text[0] if text else repr(error))[:200],
                 next_step="a function takes arrays and numbers of one event, and returns a number",
-            ) from None  # fmt: skip
+            ) from None
         return ak.Array(results)
 
 
 @cache
 def _driver(kinds: tuple[bool, ...]) -> Callable[..., None]:
-    """Return the loop over events for arguments that are lists or numbers. Numba needs their number in the source."""
+    """Return the loop over events for arguments that are lists or numbers. Numba needs
+    their number in the source.
+    """
     names = ", ".join(f"v{i}, o{i}" for i in range(len(kinds)))
     values = ", ".join(
-        f"v{i}[o{i}[event]:o{i}[event + 1]]" if is_list else f"v{i}[event]" for i, is_list in enumerate(kinds)
+        f"v{i}[o{i}[event]:o{i}[event + 1]]" if is_list else f"v{i}[event]"
+        for i, is_list in enumerate(kinds)
     )
     source = (
         f"def run(function, results{', ' if names else ''}{names}):\n"

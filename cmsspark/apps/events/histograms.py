@@ -1,4 +1,6 @@
-"""Histograms of features by class, with weights: as pictures and as a ROOT file that other programs read."""
+"""Histograms of features by class, with weights: as pictures and as a ROOT file that
+other programs read.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,18 @@ DEFAULT_BINS: Final = 50
 
 
 def fill_histograms(
-    folder: Path, features: Sequence[str], bins: int = DEFAULT_BINS,
+    folder: Path,
+    features: Sequence[str],
+    bins: int = DEFAULT_BINS,
     ranges: Mapping[str, tuple[float, float]] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Return a `hist.Hist` for each feature: an axis of classes, and one of the feature, with sums of squared weights.
+) -> dict[str, Any]:
+    """Return a `hist.Hist` for each feature: an axis of classes, and one of the
+    feature, with sums of squared weights.
 
-    ``folder``: parts of prepared events, or of a sample. ``ranges``: of features; without one it is that of all events.
-    Values beyond a range are in the underflow or overflow. Raises UsageError (2) for unknown features, and
-    for a range of another one.
+    ``folder``: parts of prepared events, or of a sample. ``ranges``: of features;
+    without one it is that of all events. Values beyond a range are in the underflow or
+    overflow. Raises UsageError (2) for unknown features, and for a range of another
+    one.
     """
     import hist
 
@@ -35,11 +41,15 @@ def fill_histograms(
     names = list(features) or list(layout.feature_names)
     if unknown := [name for name in names if name not in layout.feature_names]:
         raise UsageError(
-            f"there is no feature {unknown[0]}", where=folder,
+            f"there is no feature {unknown[0]}",
+            where=folder,
             next_step=f"use one of: {', '.join(layout.feature_names)}",
-        )  # fmt: skip
+        )
     if unused := [name for name in ranges or {} if name not in names]:
-        raise UsageError(f"no histogram of {unused[0]} is drawn", found=f"a range of {unused[0]}; {', '.join(names)}")
+        raise UsageError(
+            f"no histogram of {unused[0]} is drawn",
+            found=f"a range of {unused[0]}; {', '.join(names)}",
+        )
     columns = [layout.feature_names.index(name) for name in names]
     limits = _limits(folder, layout, names, columns, ranges or {})
     histograms = {
@@ -59,15 +69,23 @@ def fill_histograms(
 
 
 def _limits(
-    folder: Path, layout: EventLayout, names: Sequence[str], columns: Sequence[int],
+    folder: Path,
+    layout: EventLayout,
+    names: Sequence[str],
+    columns: Sequence[int],
     ranges: Mapping[str, tuple[float, float]],
-) -> dict[str, tuple[float, float]]:  # fmt: skip
-    """Return the range of each feature: the given one, or that of all events, its upper end included."""
+) -> dict[str, tuple[float, float]]:
+    """Return the range of each feature: the given one, or that of all events, its upper
+    end included.
+    """
     low, high = np.full(layout.hlf_count, np.inf), np.full(layout.hlf_count, -np.inf)
     if set(names) - set(ranges):
         for part in sample_parts(folder):
             for events in event_groups(part, layout, low_level=False):
-                low, high = np.minimum(low, events.hlf.min(axis=0)), np.maximum(high, events.hlf.max(axis=0))
+                low, high = (
+                    np.minimum(low, events.hlf.min(axis=0)),
+                    np.maximum(high, events.hlf.max(axis=0)),
+                )
     limits = {}
     for name, column in zip(names, columns, strict=True):
         least, most = float(low[column]), float(high[column])
@@ -85,7 +103,8 @@ def _title(layout: EventLayout, name: str) -> str:
 
 
 def write_histograms(folder: Path, output: Path, histograms: Mapping[str, Any]) -> list[Path]:
-    """Write a picture of each feature, and all of them as TH1D ``feature/class`` into one ROOT file.
+    """Write a picture of each feature, and all of them as TH1D ``feature/class`` into
+    one ROOT file.
 
     Raises OutputError (73) where the folder cannot be written.
     """
@@ -111,7 +130,11 @@ def write_histograms(folder: Path, output: Path, histograms: Mapping[str, Any]) 
                 },
             )
             paths.append(output / f"{name}.png")
-            paths[-1].write_bytes(png(standalone(chart, heading, "Sum of weights by bin and class, with errors.")))
+            paths[-1].write_bytes(
+                png(standalone(chart, heading, "Sum of weights by bin and class, with errors."))
+            )
     except OSError as error:
-        raise OutputError("histograms cannot be written", where=output, found=error.strerror or str(error)) from None
+        raise OutputError(
+            "histograms cannot be written", where=output, found=error.strerror or str(error)
+        ) from None
     return paths

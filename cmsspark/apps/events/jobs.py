@@ -30,7 +30,9 @@ def _job(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function the command of a job."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        about = f"{JOBS[name].about}. Needs cmsspark[events]. Exit codes: cmsspark help exit-codes."
+        about = (
+            f"{JOBS[name].about}. Needs cmsspark[events]. Exit codes: cmsspark help exit-codes."
+        )
         _COMMANDS[name] = click.command(name, help=about)(function)
         return function
 
@@ -53,7 +55,11 @@ def _job(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     metavar="NAME|FILE",
     help="What is read, selected and computed: delphes, nanoaod, or a YAML file of your own.",
 )
-@click.option("--classes", metavar="A,B,...", help="The classes, in this order. [default: those of the definition]")
+@click.option(
+    "--classes",
+    metavar="A,B,...",
+    help="The classes, in this order. [default: those of the definition]",
+)
 @click.option("--low-level", is_flag=True, help="Also store the matrix of particles.")
 @click.option(
     "--accept-damaged",
@@ -63,24 +69,46 @@ def _job(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     help="Leave this file out where it cannot be read, or with `all` every such file; marks the result partial.",
 )
 @click.option(
-    "--range-events", type=click.IntRange(100), default=10_000, show_default=True,
+    "--range-events",
+    type=click.IntRange(100),
+    default=10_000,
+    show_default=True,
     help="Most events of a range, 100 or more.",
-)  # fmt: skip
-@click.option("--tree", help="The TTree or RNTuple in the files. [default: that of the definition]")
+)
+@click.option(
+    "--tree", help="The TTree or RNTuple in the files. [default: that of the definition]"
+)
 @event_options
 def prepare_command(
-    request: EventRequest, as_json: bool, inputs: tuple[str, ...], low_level: bool, accepted: tuple[str, ...],
-    range_events: int, tree: str | None, definition: str, classes: str | None,
-) -> None:  # fmt: skip
+    request: EventRequest,
+    as_json: bool,
+    inputs: tuple[str, ...],
+    low_level: bool,
+    accepted: tuple[str, ...],
+    range_events: int,
+    tree: str | None,
+    definition: str,
+    classes: str | None,
+) -> None:
     from cmsspark.apps.events import prepare
 
     names = tuple(name.strip() for name in classes.split(",")) if classes else ()
-    options = prepare.PrepareOptions(inputs, low_level, accepted, range_events, tree, definition, names)
-    print_outcome(prepare.NAME, request.day, as_json, lambda: prepare.run(request, options), prepare.FOLDER)
+    options = prepare.PrepareOptions(
+        inputs, low_level, accepted, range_events, tree, definition, names
+    )
+    print_outcome(
+        prepare.NAME, request.day, as_json, lambda: prepare.run(request, options), prepare.FOLDER
+    )
 
 
 @_job("events_sample")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the choice and the order.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of the choice and the order.",
+)
 @click.option(
     "--test-fraction",
     type=click.FloatRange(0.01, 0.9),
@@ -88,13 +116,24 @@ def prepare_command(
     show_default=True,
     help="Share of events to judge by; which ones does not depend on the seed.",
 )
-@click.option("--per-class", type=click.IntRange(1), help="Most events of a class in train. [default: all]")
 @click.option(
-    "--small", type=click.IntRange(1), default=200, show_default=True, help="Events of a class in the small samples."
+    "--per-class", type=click.IntRange(1), help="Most events of a class in train. [default: all]"
+)
+@click.option(
+    "--small",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="Events of a class in the small samples.",
 )
 @event_options
 def sample_command(
-    request: EventRequest, as_json: bool, seed: int, test_fraction: float, per_class: int | None, small: int
+    request: EventRequest,
+    as_json: bool,
+    seed: int,
+    test_fraction: float,
+    per_class: int | None,
+    small: int,
 ) -> None:
     from cmsspark.apps.events import sample, sample_choice
 
@@ -112,52 +151,126 @@ def sample_command(
     show_default=True,
     help="What to train; may be repeated. Networks (hlf, sequence, inclusive) need cmsspark[training].",
 )
-@click.option("--set", "parameters", multiple=True, metavar="NAME=VALUE", help="A parameter of trees, such as depth=6.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Networks: workers at once.")
 @click.option(
-    "--steps", type=click.IntRange(1), show_default="6 epochs; at least 2,000 of hlf, 400 of the others",
-    help="Networks: most steps; training stops early where the validation does not improve.",
-)  # fmt: skip
-@click.option(
-    "--epochs", type=click.IntRange(1), show_default="by --steps", help="Networks: most passes over the sample."
+    "--set",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter of trees, such as depth=6.",
 )
-@click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Networks: events of a step.")
 @click.option(
-    "--learning-rate", type=click.FloatRange(0, min_open=True), default=3e-3, show_default=True,
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Networks: workers at once.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    show_default="6 epochs; at least 2,000 of hlf, 400 of the others",
+    help="Networks: most steps; training stops early where the validation does not improve.",
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(1),
+    show_default="by --steps",
+    help="Networks: most passes over the sample.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Networks: events of a step.",
+)
+@click.option(
+    "--learning-rate",
+    type=click.FloatRange(0, min_open=True),
+    default=3e-3,
+    show_default=True,
     help="Networks: that of one worker.",
-)  # fmt: skip
-@click.option("--retries", type=click.IntRange(0), default=1, show_default=True, help="Networks: after a lost worker.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the training.")
+)
+@click.option(
+    "--retries",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Networks: after a lost worker.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the training."
+)
 @event_options
 def train_command(
-    request: EventRequest, as_json: bool, kinds: tuple[str, ...], parameters: tuple[str, ...], seed: int, workers: int,
-    steps: int | None, epochs: int | None, batch: int, learning_rate: float, retries: int,
-) -> None:  # fmt: skip
+    request: EventRequest,
+    as_json: bool,
+    kinds: tuple[str, ...],
+    parameters: tuple[str, ...],
+    seed: int,
+    workers: int,
+    steps: int | None,
+    epochs: int | None,
+    batch: int,
+    learning_rate: float,
+    retries: int,
+) -> None:
     from cmsspark.apps.events import train
 
     if steps and epochs:
         raise UsageError("--steps and --epochs are both the budget", next_step="give one of them")
-    values = {"--steps": steps, "--epochs": epochs, "--batch": batch, "--learning-rate": learning_rate}
-    arguments = tuple(word for name, value in values.items() if value for word in (name, str(value)))
+    values = {
+        "--steps": steps,
+        "--epochs": epochs,
+        "--batch": batch,
+        "--learning-rate": learning_rate,
+    }
+    arguments = tuple(
+        word for name, value in values.items() if value for word in (name, str(value))
+    )
     networks = BarrierTrainer(request.settings.state_dir / "training", workers, arguments, retries)
     options = train.TrainOptions(kinds, parameters, seed, networks)
-    print_outcome(train.NAME, request.day, as_json, lambda: train.run(request, options), train.FOLDER)
+    print_outcome(
+        train.NAME, request.day, as_json, lambda: train.run(request, options), train.FOLDER
+    )
 
 
 @_job("events_search")
-@click.option("--method", type=click.Choice(["random", "grid"]), default="random", show_default=True)
-@click.option("--trials", type=click.IntRange(1, 10_000), default=30, show_default=True, help="Most trials.")
-@click.option("--events", type=click.IntRange(100), default=100_000, show_default=True, help="Most events of a trial.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the trials.")
-@click.option("--at-once", "parallel", type=click.IntRange(1), help="Trials at once. [default: one a core]")
+@click.option(
+    "--method", type=click.Choice(["random", "grid"]), default="random", show_default=True
+)
+@click.option(
+    "--trials", type=click.IntRange(1, 10_000), default=30, show_default=True, help="Most trials."
+)
+@click.option(
+    "--events",
+    type=click.IntRange(100),
+    default=100_000,
+    show_default=True,
+    help="Most events of a trial.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the trials."
+)
+@click.option(
+    "--at-once", "parallel", type=click.IntRange(1), help="Trials at once. [default: one a core]"
+)
 @event_options
 def search_command(
-    request: EventRequest, as_json: bool, method: str, trials: int, events: int, seed: int, parallel: int | None
+    request: EventRequest,
+    as_json: bool,
+    method: str,
+    trials: int,
+    events: int,
+    seed: int,
+    parallel: int | None,
 ) -> None:
     from cmsspark.apps.events import search
 
     options = search.SearchOptions(method, trials, events, seed, parallel)
-    print_outcome(search.NAME, request.day, as_json, lambda: search.run(request, options), search.FOLDER)
+    print_outcome(
+        search.NAME, request.day, as_json, lambda: search.run(request, options), search.FOLDER
+    )
 
 
 @_job("events_demo")
@@ -169,7 +282,11 @@ def search_command(
     help="Folder for ROOT files and scores.",
 )
 @click.option(
-    "--events", type=click.IntRange(100), default=3_000, show_default=True, help="Events of each class that are made."
+    "--events",
+    type=click.IntRange(100),
+    default=3_000,
+    show_default=True,
+    help="Events of each class that are made.",
 )
 @click.option(
     "--model",
@@ -181,16 +298,29 @@ def search_command(
     help="What to train; may be repeated.",
 )
 @click.option(
-    "--steps", type=click.IntRange(1), default=200, show_default=True,
+    "--steps",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
     help="Most steps of a network: fewer than events_train takes, as the inclusive one takes 0.1 s for each.",
-)  # fmt: skip
-@click.option("--trials", type=click.IntRange(1), default=4, show_default=True, help="Trials of the search.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything.")
+)
+@click.option(
+    "--trials", type=click.IntRange(1), default=4, show_default=True, help="Trials of the search."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything."
+)
 @event_options
 def demo_command(
-    request: EventRequest, as_json: bool, folder: Path, events: int, kinds: tuple[str, ...], steps: int,
-    trials: int, seed: int,
-) -> None:  # fmt: skip
+    request: EventRequest,
+    as_json: bool,
+    folder: Path,
+    events: int,
+    kinds: tuple[str, ...],
+    steps: int,
+    trials: int,
+    seed: int,
+) -> None:
     from cmsspark.apps.events import demo_run
 
     networks = BarrierTrainer(request.settings.state_dir / "training", 1, ("--steps", str(steps)))

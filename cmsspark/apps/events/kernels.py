@@ -1,7 +1,8 @@
-"""One pass from the flat arrays of a chunk of events to their features: selection, HLF and the matrix, compiled.
+"""One pass from the flat arrays of a chunk of events to their features: selection, HLF
+and the matrix, compiled.
 
-``docs/events.md`` has each definition with its formula and its source. Sums and comparisons are in double precision,
-results in single.
+``docs/events.md`` has each definition with its formula and its source. Sums and
+comparisons are in double precision, results in single.
 """
 
 from __future__ import annotations
@@ -26,9 +27,17 @@ KERNEL_COLUMNS: Final = {
     "MissingET": ("MET", "Phi"),
 }
 #: What became of an event: the cuts in their order, then the selected ones.
-KERNEL_CUTS: Final = ("not_finite", "no_met", "no_lepton", "not_isolated", "several_leptons", "selected")
+KERNEL_CUTS: Final = (
+    "not_finite",
+    "no_met",
+    "no_lepton",
+    "not_isolated",
+    "several_leptons",
+    "selected",
+)
 _NOT_FINITE, _NO_MET, _NO_LEPTON, _NOT_ISOLATED, _SEVERAL, SELECTED = range(6)
-#: The limits of the selection and of features, in the order of :func:`fill`: GeV, and rad of the cone.
+#: The limits of the selection and of features, in the order of :func:`fill`: GeV, and
+#: rad of the cone.
 LIMITS: Final = {
     "lepton_pt": 23.0,
     "isolation": 0.45,
@@ -60,8 +69,8 @@ def _distance2(eta: float, phi: float, other_eta: float, other_phi: float) -> fl
 
 @jit
 def _candidates(rows: Array, start: int, stop: int, least: float) -> Array:
-    """Return the particles with more transverse momentum than ``least``, by η: η, φ, pT and number of each, side by
-    side.
+    """Return the particles with more transverse momentum than ``least``, by η: η, φ, pT
+    and number of each, side by side.
     """
     numbers = np.empty(stop - start, np.int64)
     etas = np.empty(stop - start)
@@ -83,8 +92,12 @@ def _candidates(rows: Array, start: int, stop: int, least: float) -> Array:
 
 
 @jit
-def _cone_sum(eta: float, phi: float, by_eta: Array, itself: int, veto2: float, cone: float) -> float:
-    """Sum of the transverse momenta of :func:`_candidates` within the cone, without ``itself`` and what is so near."""
+def _cone_sum(
+    eta: float, phi: float, by_eta: Array, itself: int, veto2: float, cone: float
+) -> float:
+    """Sum of the transverse momenta of :func:`_candidates` within the cone, without
+    ``itself`` and what is so near.
+    """
     low, high = 0, len(by_eta)
     while low < high:
         middle = (low + high) // 2
@@ -105,7 +118,9 @@ def _cone_sum(eta: float, phi: float, by_eta: Array, itself: int, veto2: float, 
 
 @jit
 def _by_falling_pt(rows: Array, by_eta: Array, limit: int) -> Array:
-    """Return the numbers of the first ``limit`` particles by falling transverse momentum; equal ones as in the file."""
+    """Return the numbers of the first ``limit`` particles by falling transverse
+    momentum; equal ones as in the file.
+    """
     numbers = np.sort(by_eta[:, 3]).astype(np.int64)
     falling = np.empty(len(numbers))
     for index in range(len(numbers)):
@@ -136,9 +151,17 @@ def _is_finite(rows: Array, start: int, stop: int) -> bool:
 
 @jit
 def _count_isolated(
-    leptons: Array, start: int, stop: int, tracks: Array, photons: Array, neutrals: Array, best: Array, limits: Array
+    leptons: Array,
+    start: int,
+    stop: int,
+    tracks: Array,
+    photons: Array,
+    neutrals: Array,
+    best: Array,
+    limits: Array,
 ) -> tuple[int, int]:
-    """Count the leptons that pass the cut on pT, and the isolated ones. ``best``: number and isolations of the last.
+    """Count the leptons that pass the cut on pT, and the isolated ones. ``best``:
+    number and isolations of the last.
 
     ``tracks``, ``photons``, ``neutrals``: their :func:`_candidates`.
     """
@@ -159,7 +182,9 @@ def _count_isolated(
 
 @jit
 def _find_cut(hard: int, isolated: int) -> int:
-    """Return what becomes of an event with so many hard leptons, and so many isolated ones of them."""
+    """Return what becomes of an event with so many hard leptons, and so many isolated
+    ones of them.
+    """
     if hard == 0:
         return _NO_LEPTON
     if isolated == 0:
@@ -169,7 +194,13 @@ def _find_cut(hard: int, isolated: int) -> int:
 
 @jit
 def _fill_hlf(
-    row: Array, lepton: Array, isolation: Array, is_electron: bool, met: Array, jets: Array, limits: Array
+    row: Array,
+    lepton: Array,
+    isolation: Array,
+    is_electron: bool,
+    met: Array,
+    jets: Array,
+    limits: Array,
 ) -> None:
     """Fill the fourteen high-level features of an event."""
     total, count, b_count = 0.0, 0, 0
@@ -193,14 +224,24 @@ def _fill_hlf(
 
 @jit
 def _fill_matrix(
-    matrix: Array, lepton: Array, hlf: Array, tracks: Array, photons: Array, neutrals: Array,
-    charged: Array, gammas: Array, hadrons: Array, cone: float,
-) -> bool:  # fmt: skip
-    """Fill the rows of an event: lepton, charged particles, photons, neutral hadrons. ``matrix`` is zero before.
+    matrix: Array,
+    lepton: Array,
+    hlf: Array,
+    tracks: Array,
+    photons: Array,
+    neutrals: Array,
+    charged: Array,
+    gammas: Array,
+    hadrons: Array,
+    cone: float,
+) -> bool:
+    """Fill the rows of an event: lepton, charged particles, photons, neutral hadrons.
+    ``matrix`` is zero before.
 
     False where a value is beyond single precision.
 
-    ``charged``, ``gammas``, ``hadrons``: the :func:`_candidates` of tracks, photons and neutral hadrons.
+    ``charged``, ``gammas``, ``hadrons``: the :func:`_candidates` of tracks, photons and
+    neutral hadrons.
     """
     _momentum(matrix[0], lepton[0], lepton[1], wrapped(lepton[2]))
     matrix[0, 10], matrix[0, 11], matrix[0, 12] = hlf[9], hlf[10], hlf[11]
@@ -214,7 +255,9 @@ def _fill_matrix(
     for group in range(3):
         rows = tracks if group == 0 else photons if group == 1 else neutrals
         by_eta = remaining[:count] if group == 0 else gammas if group == 1 else hadrons
-        first = 1 if group == 0 else 1 + CHARGED_ROWS if group == 1 else 1 + CHARGED_ROWS + PHOTON_ROWS
+        first = (
+            1 if group == 0 else 1 + CHARGED_ROWS if group == 1 else 1 + CHARGED_ROWS + PHOTON_ROWS
+        )
         limit = CHARGED_ROWS if group == 0 else PHOTON_ROWS if group == 1 else NEUTRAL_ROWS
         flag = 13 if group == 0 else 15 if group == 1 else 14
         chosen = _by_falling_pt(rows, by_eta, limit)
@@ -224,7 +267,12 @@ def _fill_matrix(
             pt, eta, phi = rows[number, 0], rows[number, 1], rows[number, 2]
             _momentum(row, pt, eta, wrapped(phi))
             if group == 0:
-                row[7], row[8], row[9], row[18] = rows[number, 4], rows[number, 5], rows[number, 6], rows[number, 3]
+                row[7], row[8], row[9], row[18] = (
+                    rows[number, 4],
+                    rows[number, 5],
+                    rows[number, 6],
+                    rows[number, 3],
+                )
             row[10] = _cone_sum(eta, phi, charged, number if group == 0 else -1, -1.0, cone) / pt
             row[11] = _cone_sum(eta, phi, gammas, number if group == 1 else -1, -1.0, cone) / pt
             row[12] = _cone_sum(eta, phi, hadrons, number if group == 2 else -1, -1.0, cone) / pt
@@ -236,27 +284,63 @@ def _fill_matrix(
 
 @jit
 def fill(
-    electrons: Array, electron_ends: Array, muons: Array, muon_ends: Array, tracks: Array, track_ends: Array,
-    photons: Array, photon_ends: Array, neutrals: Array, neutral_ends: Array, jets: Array, jet_ends: Array,
-    mets: Array, met_ends: Array, limits: Array, hlf: Array, matrices: Array, outcome: Array,
-) -> int:  # fmt: skip
-    """Fill ``hlf`` and ``matrices`` with the selected events, ``outcome`` with the cut of every event; their number.
+    electrons: Array,
+    electron_ends: Array,
+    muons: Array,
+    muon_ends: Array,
+    tracks: Array,
+    track_ends: Array,
+    photons: Array,
+    photon_ends: Array,
+    neutrals: Array,
+    neutral_ends: Array,
+    jets: Array,
+    jet_ends: Array,
+    mets: Array,
+    met_ends: Array,
+    limits: Array,
+    hlf: Array,
+    matrices: Array,
+    outcome: Array,
+) -> int:
+    """Fill ``hlf`` and ``matrices`` with the selected events, ``outcome`` with the cut
+    of every event; their number.
 
-    Collections are ``(particles, columns)`` in double precision, with ``(events + 1)`` offsets: electrons and muons pT,
-    η, φ, charge; tracks pT, η, φ, charge, x, y, z; photons and neutral hadrons ET, η, φ; jets pT, η, b tag; MET, φ.
-    ``limits``: those of :data:`LIMITS`. ``matrices`` has no rows where no matrix is asked for.
+    Collections are ``(particles, columns)`` in double precision, with ``(events + 1)``
+    offsets: electrons and muons pT, η, φ, charge; tracks pT, η, φ, charge, x, y, z;
+    photons and neutral hadrons ET, η, φ; jets pT, η, b tag; MET, φ. ``limits``: those
+    of :data:`LIMITS`. ``matrices`` has no rows where no matrix is asked for.
     """
     selected = 0
     best, muon = np.zeros(4), np.zeros(4)
     for event in range(len(outcome)):
-        e0, e1, m0, m1 = electron_ends[event], electron_ends[event + 1], muon_ends[event], muon_ends[event + 1]
-        t0, t1, p0, p1 = track_ends[event], track_ends[event + 1], photon_ends[event], photon_ends[event + 1]
-        n0, n1, j0, j1 = neutral_ends[event], neutral_ends[event + 1], jet_ends[event], jet_ends[event + 1]
+        e0, e1, m0, m1 = (
+            electron_ends[event],
+            electron_ends[event + 1],
+            muon_ends[event],
+            muon_ends[event + 1],
+        )
+        t0, t1, p0, p1 = (
+            track_ends[event],
+            track_ends[event + 1],
+            photon_ends[event],
+            photon_ends[event + 1],
+        )
+        n0, n1, j0, j1 = (
+            neutral_ends[event],
+            neutral_ends[event + 1],
+            jet_ends[event],
+            jet_ends[event + 1],
+        )
         if not (
-            _is_finite(electrons, e0, e1) and _is_finite(muons, m0, m1) and _is_finite(tracks, t0, t1)
-            and _is_finite(photons, p0, p1) and _is_finite(neutrals, n0, n1) and _is_finite(jets, j0, j1)
+            _is_finite(electrons, e0, e1)
+            and _is_finite(muons, m0, m1)
+            and _is_finite(tracks, t0, t1)
+            and _is_finite(photons, p0, p1)
+            and _is_finite(neutrals, n0, n1)
+            and _is_finite(jets, j0, j1)
             and _is_finite(mets, met_ends[event], met_ends[event + 1])
-        ):  # fmt: skip
+        ):
             outcome[event] = _NOT_FINITE
             continue
         if met_ends[event] == met_ends[event + 1]:
@@ -273,12 +357,23 @@ def fill(
             isolation = best if is_electron else muon
             lepton = (electrons if is_electron else muons)[int(isolation[0])]
             row = hlf[selected : selected + 1]
-            _fill_hlf(row[0], lepton, isolation, is_electron, mets[met_ends[event]], jets[j0:j1], limits)
+            _fill_hlf(
+                row[0], lepton, isolation, is_electron, mets[met_ends[event]], jets[j0:j1], limits
+            )
             is_good = _is_finite(row, 0, 1)
             if len(matrices) > 0:
                 matrix = matrices[selected]
                 is_good &= _fill_matrix(
-                    matrix, lepton, row[0], tracks, photons, neutrals, charged, gammas, hadrons, limits[2]
+                    matrix,
+                    lepton,
+                    row[0],
+                    tracks,
+                    photons,
+                    neutrals,
+                    charged,
+                    gammas,
+                    hadrons,
+                    limits[2],
                 )
                 if not is_good:
                     matrix[:] = 0

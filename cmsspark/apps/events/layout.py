@@ -1,4 +1,6 @@
-"""The shape of events: classes, features, the columns of prepared events and of samples (``docs/events.md``)."""
+"""The shape of events: classes, features, the columns of prepared events and of samples
+(``docs/events.md``).
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,12 @@ HLF_BATCH_ROWS: Final = 20_000
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 #: Columns of scores that no class may be named after.
 RESERVED: Final = frozenset({"file", "entry", "event_hash", "weight", "label", "predicted"})
-#: The order of particles for recurrent networks: by falling ΔR from the first row, or as the matrix has them.
+#: The order of particles for recurrent networks: by falling ΔR from the first row, or
+#: as the matrix has them.
 DELTA_R: Final = "delta_r"
 ROWS: Final = "rows"
-#: The file that describes the events of a folder: of a sample, of prepared events, or that a model learned from.
+#: The file that describes the events of a folder: of a sample, of prepared events, or
+#: that a model learned from.
 SCHEMA_FILE: Final = "schema.json"
 
 
@@ -33,9 +37,11 @@ SCHEMA_FILE: Final = "schema.json"
 class EventLayout:
     """What the columns of events are. Each mapping is a tuple of pairs, in order.
 
-    ``classes``: name and title, the number of a class is its label; ``features``: name and unit of the column ``hlf``;
-    ``groups``: name and rows of each group of particles; ``columns``: the features of a particle; ``sequence``: the
-    order of particles for recurrent networks; ``definition``: where features come from, as JSON can hold it.
+    ``classes``: name and title, the number of a class is its label; ``features``: name
+    and unit of the column ``hlf``; ``groups``: name and rows of each group of
+    particles; ``columns``: the features of a particle; ``sequence``: the order of
+    particles for recurrent networks; ``definition``: where features come from, as JSON
+    can hold it.
     """
 
     classes: tuple[tuple[str, str], ...]
@@ -90,7 +96,9 @@ class EventLayout:
         return replace(self, groups=(), columns=())
 
     def schema(self, *, origin: bool = True) -> pa.Schema:
-        """Return the Arrow schema of prepared events; ``origin``: with file and entry, which samples do not have."""
+        """Return the Arrow schema of prepared events; ``origin``: with file and entry,
+        which samples do not have.
+        """
         import pyarrow as pa
 
         # Parquet writes levels of each value that may be null, which take longer than the values.
@@ -104,13 +112,18 @@ class EventLayout:
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
 
     def document(self, *, origin: bool) -> dict[str, Any]:
-        """Return the content of ``schema.json``: what the columns are, also for readers without this package."""
+        """Return the content of ``schema.json``: what the columns are, also for readers
+        without this package.
+        """
         names = list(self.feature_names)
         columns: dict[str, Any] = {
             "hlf": {
-                "type": "float32", "shape": [self.hlf_count], "features": names, "units": [u for _, u in self.features],
+                "type": "float32",
+                "shape": [self.hlf_count],
+                "features": names,
+                "units": [u for _, u in self.features],
             }
-        }  # fmt: skip
+        }
         if self.has_matrix:
             first, rows = 0, {}
             for name, count in self.groups:
@@ -123,11 +136,20 @@ class EventLayout:
                 "rows": rows,
                 "sequence": self.sequence,
             }
-        columns["label"] = {"type": "int8", "classes": list(self.class_names), "titles": list(self.class_titles)}
+        columns["label"] = {
+            "type": "int8",
+            "classes": list(self.class_names),
+            "titles": list(self.class_titles),
+        }
         columns |= {"event_hash": {"type": "uint64"}, "weight": {"type": "float64"}}
         if origin:
             columns |= {"file": {"type": "string"}, "entry": {"type": "int64"}}
-        return {"format": "cmsspark-events", "format_version": 1, "columns": columns, "definition": self.definition}
+        return {
+            "format": "cmsspark-events",
+            "format_version": 1,
+            "columns": columns,
+            "definition": self.definition,
+        }
 
     @classmethod
     def from_json(cls, text: bytes, where: object = None) -> Self:
@@ -143,11 +165,16 @@ class EventLayout:
             )
             if matrix is None:
                 return layout
-            groups = tuple((str(name), int(stop) - int(start)) for name, (start, stop) in matrix["rows"].items())
+            groups = tuple(
+                (str(name), int(stop) - int(start))
+                for name, (start, stop) in matrix["rows"].items()
+            )
             columns = tuple(map(str, matrix["features"]))
             return replace(layout, groups=groups, columns=columns, sequence=matrix["sequence"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError("the description of events is damaged", where=where, found=repr(error)) from None
+            raise DataError(
+                "the description of events is damaged", where=where, found=repr(error)
+            ) from None
 
 
 def pairs(names: Sequence[Any], values: Sequence[Any]) -> tuple[tuple[str, str], ...]:
@@ -164,4 +191,6 @@ def layout_in(folder: Path) -> EventLayout:
     try:
         return EventLayout.from_json(path.read_bytes(), path)
     except FileNotFoundError:
-        raise InputMissing("no description of events", where=path, next_step="name the folder of a sample") from None
+        raise InputMissing(
+            "no description of events", where=path, next_step="name the folder of a sample"
+        ) from None

@@ -41,7 +41,9 @@ ABOUT: Final[Mapping[str, str]] = {**TREE_KINDS, **NETWORKS}
 
 
 class Model(Protocol):
-    """A classifier of events. ``predict`` takes unscaled features and returns probabilities ``(n, classes)``."""
+    """A classifier of events. ``predict`` takes unscaled features and returns
+    probabilities ``(n, classes)``.
+    """
 
     @property
     def kind(self) -> str: ...
@@ -81,20 +83,29 @@ class XgboostModel:
         if not len(hlf):
             return np.zeros((0, len(self.layout.classes)), np.float32)
         rows = np.ascontiguousarray(hlf, np.float32)
-        return np.asarray(self.booster.inplace_predict(rows, iteration_range=(0, self.rounds)), np.float32)
+        return np.asarray(
+            self.booster.inplace_predict(rows, iteration_range=(0, self.rounds)), np.float32
+        )
 
 
 def read_description(folder: str | Path) -> dict[str, Any]:
-    """Return the content of ``model.json``. Raises InputMissing (66) without one, DataError (65) for another format."""
+    """Return the content of ``model.json``. Raises InputMissing (66) without one,
+    DataError (65) for another format.
+    """
     path = Path(folder, MODEL_FILE)
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise InputMissing(
-            "the model has no folder here", where=path, found="no such file", next_step="run_spark events_train"
+            "the model has no folder here",
+            where=path,
+            found="no such file",
+            next_step="run_spark events_train",
         ) from None
     except ValueError as error:
-        raise DataError("the description of a model is damaged", where=path, found=str(error)) from None
+        raise DataError(
+            "the description of a model is damaged", where=path, found=str(error)
+        ) from None
     version = document.get("format_version") if isinstance(document, dict) else None
     if version != FORMAT_VERSION or document.get("kind") not in ABOUT:
         raise DataError(
@@ -110,7 +121,8 @@ def read_description(folder: str | Path) -> dict[str, Any]:
 def load(folder: str | Path) -> Model:
     """Return the model of a folder.
 
-    Raises InputMissing (66), DataError (65) where it is damaged, UsageError (2) for an extra that is not installed.
+    Raises InputMissing (66), DataError (65) where it is damaged, UsageError (2) for an
+    extra that is not installed.
     """
     document = read_description(folder)
     kind = str(document["kind"])
@@ -128,8 +140,12 @@ def load(folder: str | Path) -> Model:
     try:
         booster.load_model(path)
     except xgboost.core.XGBoostError as error:
-        raise DataError("the trees of a model cannot be read", where=path, found=str(error).splitlines()[0]) from None
-    return XgboostModel(booster, int(document["parameters"]["rounds_used"]), layout_in(Path(folder)))
+        raise DataError(
+            "the trees of a model cannot be read", where=path, found=str(error).splitlines()[0]
+        ) from None
+    return XgboostModel(
+        booster, int(document["parameters"]["rounds_used"]), layout_in(Path(folder))
+    )
 
 
 def require_xgboost() -> None:
@@ -142,14 +158,23 @@ def model_digest(folder: Path) -> str:
     digest = hashlib.sha256()
     for name in _FILES:
         path = folder / name
-        digest.update(f"{name} ".encode() + hashlib.sha256(path.read_bytes() if path.exists() else b"").digest())
+        digest.update(
+            f"{name} ".encode()
+            + hashlib.sha256(path.read_bytes() if path.exists() else b"").digest()
+        )
     return digest.hexdigest()
 
 
 def write_model(
-    folder: Path, model: ForestModel | XgboostModel, parameters: Mapping[str, Any], seed: int, sample: Path
+    folder: Path,
+    model: ForestModel | XgboostModel,
+    parameters: Mapping[str, Any],
+    seed: int,
+    sample: Path,
 ) -> None:
-    """Write a model into a folder: ``model.json``, its trees, and copies of the sample's scalers and schema."""
+    """Write a model into a folder: ``model.json``, its trees, and copies of the
+    sample's scalers and schema.
+    """
     more = {"rounds_used": model.rounds} if isinstance(model, XgboostModel) else {}
     document = {
         "format_version": FORMAT_VERSION,

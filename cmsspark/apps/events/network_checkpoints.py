@@ -1,4 +1,6 @@
-"""Checkpoints of a training: where it stands after a round, in one file that is written whole or not at all."""
+"""Checkpoints of a training: where it stands after a round, in one file that is written
+whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ KEPT: Final = 2
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands: weights, the optimizer's state, the best weights so far, the last round that is done.
+    """Where a training stands: weights, the optimizer's state, the best weights so far,
+    the last round that is done.
 
     ``waited``: rounds since the best one.
     """
@@ -36,14 +39,29 @@ class Progress:
 
     def tree(self) -> dict[str, Any]:
         """Return all of it as arrays."""
-        numbers = np.array([self.round, self.waited], np.int32), np.array(self.best_loss, np.float32)
-        return {"weights": self.weights, "optimizer": self.optimizer, "best": self.best, "numbers": numbers}
+        numbers = (
+            np.array([self.round, self.waited], np.int32),
+            np.array(self.best_loss, np.float32),
+        )
+        return {
+            "weights": self.weights,
+            "optimizer": self.optimizer,
+            "best": self.best,
+            "numbers": numbers,
+        }
 
     @classmethod
     def from_tree(cls, tree: dict[str, Any]) -> Progress:
         """Return what :meth:`tree` made."""
         (round_number, waited), best_loss = tree["numbers"]
-        return cls(tree["weights"], tree["optimizer"], tree["best"], int(round_number), float(best_loss), int(waited))
+        return cls(
+            tree["weights"],
+            tree["optimizer"],
+            tree["best"],
+            int(round_number),
+            float(best_loss),
+            int(waited),
+        )
 
 
 @dataclass(frozen=True)
@@ -62,7 +80,9 @@ class Checkpoints:
         path = self.folder / f"round-{progress.round:06d}.npz"
         aside = path.with_suffix(".part")
         with open(aside, "wb") as stream:
-            described = np.frombuffer(json.dumps(self.description, sort_keys=True).encode(), np.uint8)
+            described = np.frombuffer(
+                json.dumps(self.description, sort_keys=True).encode(), np.uint8
+            )
             arrays: Any = {f"leaf{i:04d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
             np.savez(stream, description=described, **arrays)
             stream.flush()
@@ -86,7 +106,11 @@ class Checkpoints:
                     leaves = [stored[f"leaf{i:04d}"] for i in range(len(stored.files) - 1)]
                 if described == json.loads(json.dumps(self.description)):
                     return Progress.from_tree(jax.tree.unflatten(shape, leaves))
-                differing = sorted(name for name in self.description if described.get(name) != self.description[name])
+                differing = sorted(
+                    name
+                    for name in self.description
+                    if described.get(name) != self.description[name]
+                )
                 raise UsageError(
                     "the checkpoints are those of another training",
                     where=path,
@@ -98,5 +122,8 @@ class Checkpoints:
     def _paths(self) -> list[Path]:
         """Checkpoints, the newest first."""
         with suppress(OSError):
-            return sorted((path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
+            return sorted(
+                (path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)),
+                reverse=True,
+            )
         return []

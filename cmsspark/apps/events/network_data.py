@@ -1,8 +1,9 @@
-"""What a worker reads of a sample to train a network: its share of ``train``, scaled, in a seeded order.
+"""What a worker reads of a sample to train a network: its share of ``train``, scaled,
+in a seeded order.
 
-A share is every n-th row group of the part files in order of their names; where there are few row groups, every n-th
-row of each. A tenth of the events, chosen by the hash of the event, is kept for validation: the same events for any
-number of workers.
+A share is every n-th row group of the part files in order of their names; where there
+are few row groups, every n-th row of each. A tenth of the events, chosen by the hash of
+the event, is kept for validation: the same events for any number of workers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ COLUMNS: Final = ("hlf", "sequence", "label", "weight")
 
 @dataclass(frozen=True)
 class Rows:
-    """Events of a share: scaled ``hlf`` ``(n, features)``, ``sequence`` ``(n, length, columns)``, labels, weights."""
+    """Events of a share: scaled ``hlf`` ``(n, features)``, ``sequence`` ``(n, length,
+    columns)``, labels, weights.
+    """
 
     hlf: Array
     sequence: Array
@@ -56,8 +59,8 @@ class Rows:
 class Share:
     """The events of a sample's ``train`` that worker ``rank`` of ``workers`` reads.
 
-    Raises InputMissing (66) where the folder holds no sample, DataError (65) where a part is damaged, or lacks what a
-    network of this kind reads.
+    Raises InputMissing (66) where the folder holds no sample, DataError (65) where a
+    part is damaged, or lacks what a network of this kind reads.
     """
 
     folder: Path
@@ -76,9 +79,11 @@ class Share:
         files = sorted((self.folder / "train").glob("part-*.parquet"))
         if not files:
             raise InputMissing(
-                "no sample of events", where=self.folder / "train", found="no part-*.parquet",
+                "no sample of events",
+                where=self.folder / "train",
+                found="no part-*.parquet",
                 next_step="name the folder that events_sample made (train, test, scalers.json)",
-            )  # fmt: skip
+            )
         groups = [(file, i) for file in files for i in range(self._open(file).num_row_groups)]
         self._every = 1 if len(groups) >= 4 * self.workers else self.workers
         self._groups = groups if self._every > 1 else groups[self.rank :: self.workers]
@@ -100,13 +105,17 @@ class Share:
         return sum(int(_is_validation(hashes).sum()) for hashes in self._hashes)
 
     def longest_sequence(self) -> int:
-        """Return the length that holds all particles of every event of this share; 1 without particles."""
+        """Return the length that holds all particles of every event of this share; 1
+        without particles.
+        """
         if not needs_low_level(self.kind):
             return 1
         return max((sequence_length(self._matrices(*group)) for group in self._groups), default=1)
 
     def batches(self, size: int, seed: int, epoch: int) -> Iterator[Rows]:
-        """Whole batches of events to learn from, in an order that depends on seed, epoch and rank only."""
+        """Whole batches of events to learn from, in an order that depends on seed,
+        epoch and rank only.
+        """
         draw = np.random.default_rng((seed, epoch, self.rank))
         remaining: list[Rows] = []
         for rows in self._shuffled(draw):
@@ -127,7 +136,9 @@ class Share:
             yield from (rows.take(slice(j, j + size)) for j in range(0, len(rows.label), size))
 
     def _shuffled(self, draw: np.random.Generator) -> Iterator[Rows]:
-        """Events to learn from, shuffled: all at once without particles, which fit into memory; else by row groups."""
+        """Events to learn from, shuffled: all at once without particles, which fit into
+        memory; else by row groups.
+        """
         if not needs_low_level(self.kind):
             if self._kept is None:
                 self._kept = self._all(is_validation=False)
@@ -135,29 +146,46 @@ class Share:
             return
         order = draw.permutation(len(self._groups))
         for start in range(0, len(order), GROUPS_AT_ONCE):
-            rows = Rows.joined([self._read(int(i), is_validation=False) for i in order[start : start + GROUPS_AT_ONCE]])
+            rows = Rows.joined(
+                [
+                    self._read(int(i), is_validation=False)
+                    for i in order[start : start + GROUPS_AT_ONCE]
+                ]
+            )
             yield rows.take(draw.permutation(len(rows.label)))
 
     def _all(self, *, is_validation: bool) -> Rows:
-        return Rows.joined([self._read(i, is_validation=is_validation) for i in range(len(self._groups))])
+        return Rows.joined(
+            [self._read(i, is_validation=is_validation) for i in range(len(self._groups))]
+        )
 
     def _read(self, number: int, *, is_validation: bool) -> Rows:
         """Return the events of a row group of this share that are, or are not, for validation."""
         file, group = self._groups[number]
         chosen = _is_validation(self._hashes[number]) == is_validation
         label = self._column(file, group, "label")[chosen]
-        if len(label) and not (label.min() >= 0 and label.max() < (count := len(self.layout.classes))):
-            raise DataError(f"labels are 0 to {count - 1}", where=file, found=f"{set(label.tolist())}")
+        if len(label) and not (
+            label.min() >= 0 and label.max() < (count := len(self.layout.classes))
+        ):
+            raise DataError(
+                f"labels are 0 to {count - 1}", where=file, found=f"{set(label.tolist())}"
+            )
         hlf = self._column(file, group, "hlf").reshape(-1, self.layout.hlf_count)[chosen]
         if not np.isfinite(hlf).all():
-            raise DataError("the column hlf has finite numbers", where=file, found="infinite, or no number")
+            raise DataError(
+                "the column hlf has finite numbers", where=file, found="infinite, or no number"
+            )
         sequence = np.zeros((len(label), self.length, len(self.layout.columns)), np.float32)
         if needs_low_level(self.kind):
-            sequence = make_sequences(self.scalers, self._matrices(file, group)[chosen], self.layout, self.length)
+            sequence = make_sequences(
+                self.scalers, self._matrices(file, group)[chosen], self.layout, self.length
+            )
         weight = np.ones(len(label))
         if self.scalers.mean_weights is not None:
             weight = self.scalers.weights(label, self._column(file, group, "weight")[chosen])
-        return Rows(self.scalers.hlf(hlf), sequence, label.astype(np.int32), weight.astype(np.float32))
+        return Rows(
+            self.scalers.hlf(hlf), sequence, label.astype(np.int32), weight.astype(np.float32)
+        )
 
     def _matrices(self, file: Path, group: int) -> Array:
         return self._column(file, group, "low_level").reshape(-1, *self.layout.shape)
@@ -169,9 +197,17 @@ class Share:
         try:
             column = self._open(file).read_row_group(group, [name]).column(name).combine_chunks()
             if column.null_count:
-                raise DataError(f"no event may lack the column {name}", where=file, found=f"{column.null_count} nulls")
+                raise DataError(
+                    f"no event may lack the column {name}",
+                    where=file,
+                    found=f"{column.null_count} nulls",
+                )
             width = {"hlf": self.layout.hlf_count, "low_level": self.layout.matrix}.get(name)
-            values = column.to_numpy(zero_copy_only=False) if width is None else column.flatten().to_numpy()
+            values = (
+                column.to_numpy(zero_copy_only=False)
+                if width is None
+                else column.flatten().to_numpy()
+            )
             values = values if width is None else values.reshape(len(column), width)
         except (pa.ArrowInvalid, OSError, ValueError) as error:
             raise DataError(
@@ -186,15 +222,25 @@ class Share:
         try:
             parquet = pq.ParquetFile(file)
         except (pa.ArrowInvalid, OSError) as error:
-            raise DataError("a part of a sample is damaged", where=file, found=str(error)[:200]) from None
-        needed = {"hlf", "label", "event_hash", *(("low_level",) if needs_low_level(self.kind) else ())}
+            raise DataError(
+                "a part of a sample is damaged", where=file, found=str(error)[:200]
+            ) from None
+        needed = {
+            "hlf",
+            "label",
+            "event_hash",
+            *(("low_level",) if needs_low_level(self.kind) else ()),
+        }
         needed |= set() if self.scalers.mean_weights is None else {"weight"}
         if missing := sorted(needed - set(parquet.schema_arrow.names)):
             raise DataError(
-                f"networks of the kind {self.kind} read the column {missing[0]}", where=file,
+                f"networks of the kind {self.kind} read the column {missing[0]}",
+                where=file,
                 found=f"columns {', '.join(parquet.schema_arrow.names)}",
-                next_step="prepare the events with --low-level" if missing == ["low_level"] else None,
-            )  # fmt: skip
+                next_step="prepare the events with --low-level"
+                if missing == ["low_level"]
+                else None,
+            )
         return parquet
 
 

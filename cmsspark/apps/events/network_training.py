@@ -1,10 +1,13 @@
-"""Training of the networks, data-parallel over workers: each has the same weights and a share of the events.
+"""Training of the networks, data-parallel over workers: each has the same weights and a
+share of the events.
 
-A step takes the mean of the gradients of all workers' batches, so all keep equal weights. The learning rate is that of
-one worker times their number, approached over the first steps and then lowered by a cosine. A round is an epoch, or as
-many of a small sample as make 100 steps. It ends with a validation, a line in ``training_log.jsonl``
-and a checkpoint, from which a killed training continues. Training stops early where the validation does not improve for
-some rounds; the weights of the best round are the model.
+A step takes the mean of the gradients of all workers' batches, so all keep equal
+weights. The learning rate is that of one worker times their number, approached over the
+first steps and then lowered by a cosine. A round is an epoch, or as many of a small
+sample as make 100 steps. It ends with a validation, a line in ``training_log.jsonl``
+and a checkpoint, from which a killed training continues. Training stops early where the
+validation does not improve for some rounds; the weights of the best round are the
+model.
 """
 
 from __future__ import annotations
@@ -23,7 +26,13 @@ import numpy as np
 
 from cmsspark.apps.events.network_checkpoints import Checkpoints, Progress
 from cmsspark.apps.events.network_data import COLUMNS, Rows, Share
-from cmsspark.apps.events.networks import Network, initial_weights, logits, needs_low_level, require_jax
+from cmsspark.apps.events.networks import (
+    Network,
+    initial_weights,
+    logits,
+    needs_low_level,
+    require_jax,
+)
 from cmsspark.apps.events.training_plan import Training, World
 from cmsspark.base.errors import DataError
 
@@ -31,19 +40,25 @@ Array = Any
 LOG_FILE: Final = "training_log.jsonl"
 #: Steps that are compiled into one call: small networks would spend their time between calls.
 STEPS_AT_ONCE: Final = {"hlf": 50, "sequence": 1, "inclusive": 1}
-#: Gradients of a larger norm are scaled down to it: single batches would throw recurrent networks back.
+#: Gradients of a larger norm are scaled down to it: single batches would throw
+#: recurrent networks back.
 MAX_GRADIENT: Final = 1.0
 
 
 def train(
-    sample: str | Path, output: str | Path, training: Training, world: World | None = None,
-    log: Callable[[str], None] | None = None, metrics: Callable[[Mapping[str, Any]], None] | None = None,
-) -> Network:  # fmt: skip
-    """Train a network on ``sample/train`` and store it in ``output/model``; every worker returns it.
+    sample: str | Path,
+    output: str | Path,
+    training: Training,
+    world: World | None = None,
+    log: Callable[[str], None] | None = None,
+    metrics: Callable[[Mapping[str, Any]], None] | None = None,
+) -> Network:
+    """Train a network on ``sample/train`` and store it in ``output/model``; every
+    worker returns it.
 
-    ``output`` also gets ``training_log.jsonl`` and ``checkpoints/``, all from worker 0. Where it has checkpoints of
-    the same training, that goes on. ``metrics`` takes the numbers of each round. Raises UsageError (2), DataError (65),
-    InputMissing (66).
+    ``output`` also gets ``training_log.jsonl`` and ``checkpoints/``, all from worker 0.
+    Where it has checkpoints of the same training, that goes on. ``metrics`` takes the
+    numbers of each round. Raises UsageError (2), DataError (65), InputMissing (66).
     """
     require_jax()
     world = world or World()
@@ -55,9 +70,14 @@ class _Loop:
     """One training: its compiled functions, and what is done in an epoch."""
 
     def __init__(
-        self, sample: Path, output: Path, training: Training, world: World, log: Callable[[str], None],
+        self,
+        sample: Path,
+        output: Path,
+        training: Training,
+        world: World,
+        log: Callable[[str], None],
         metrics: Callable[[Mapping[str, Any]], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         import jax
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -69,25 +89,33 @@ class _Loop:
         first = {device.process_index: device for device in devices}
         self._mesh = Mesh(np.array([first[process] for process in sorted(first)]), ("worker",))
         self._split = NamedSharding(self._mesh, PartitionSpec("worker"))
-        counts = self._gathered([self._share.train_count, self._share.validation_count, self._share.longest_sequence()])
+        counts = self._gathered(
+            [self._share.train_count, self._share.validation_count, self._share.longest_sequence()]
+        )
         steps = int(counts[:, 0].min()) // training.batch
         self._rounds, self._epochs, steps = training.rounds(steps) if steps else (0, 0, 0)
-        # Calls of equal size: each other size would be compiled, which takes seconds. The few events that are left out
-        # are others in each round.
+        # Calls of equal size: each other size would be compiled, which takes seconds.
+        # The few events that are left out are others in each round.
         calls = max(1, steps // STEPS_AT_ONCE[training.model])
         self._steps_at_once = steps // calls
         self._steps = calls * self._steps_at_once
-        # With particles, validation is read by row groups, each of which may end with a smaller batch.
-        slack = self._gathered([self._share.group_count]).max() if needs_low_level(training.model) else 0
+        # With particles, validation is read by row groups, each of which may end with a
+        # smaller batch.
+        slack = (
+            self._gathered([self._share.group_count]).max()
+            if needs_low_level(training.model)
+            else 0
+        )
         self._validation_steps = -(-int(counts[:, 1].max()) // training.batch) + int(slack)
         self._share.length = int(counts[:, 2].max())
         self.events = counts.sum(axis=0)[:2]
         if not self._steps or not self.events[1]:
             raise DataError(
                 f"each of {world.workers} workers needs a batch of {training.batch} events, and some to validate",
-                where=sample / "train", found=f"{self.events.sum():,} events",
+                where=sample / "train",
+                found=f"{self.events.sum():,} events",
                 next_step="take a larger sample, a smaller --batch, or fewer workers",
-            )  # fmt: skip
+            )
         self._compile()
 
     def run(self) -> Network:
@@ -95,10 +123,18 @@ class _Loop:
         training, world = self._training, self._world
         weights = initial_weights(training.model, training.seed, self._share.layout)
         start = Progress(weights, self._optimizer.init(weights), best=weights)
-        description = {**asdict(training), "workers": world.workers, "events": [int(count) for count in self.events]}
+        description = {
+            **asdict(training),
+            "workers": world.workers,
+            "events": [int(count) for count in self.events],
+        }
         # Another sample may have as many events.
-        description["scalers"] = hashlib.sha256(json.dumps(self._share.scalers.as_dict()).encode()).hexdigest()[:12]
-        checkpoints = Checkpoints(self._output / "checkpoints", description) if world.rank == 0 else None
+        description["scalers"] = hashlib.sha256(
+            json.dumps(self._share.scalers.as_dict()).encode()
+        ).hexdigest()[:12]
+        checkpoints = (
+            Checkpoints(self._output / "checkpoints", description) if world.rank == 0 else None
+        )
         progress = self._shared(checkpoints.latest(start) if checkpoints else start)
         if progress.round:
             self._log(f"goes on after round {progress.round}")
@@ -114,7 +150,10 @@ class _Loop:
                 checkpoints.write(progress)
             if self._metrics is not None:
                 self._metrics(line)
-            shown = {name: f"{value:,.4g}" if isinstance(value, float) else value for name, value in line.items()}
+            shown = {
+                name: f"{value:,.4g}" if isinstance(value, float) else value
+                for name, value in line.items()
+            }
             self._log(" ".join(f"{name}={value}" for name, value in shown.items()))
         parameters = {
             **description,
@@ -122,14 +161,21 @@ class _Loop:
             "best_validation_loss": progress.best_loss,
         }
         network = Network(
-            training.model, progress.best, self._share.scalers, parameters, training.seed, self._share.layout
+            training.model,
+            progress.best,
+            self._share.scalers,
+            parameters,
+            training.seed,
+            self._share.layout,
         )
         if world.rank == 0:
             network.save(self._output / "model")
         return network
 
     def _trim_log(self, rounds: int) -> None:
-        """Keep the lines of the rounds that are done: a killed training may leave one more, or a part of one."""
+        """Keep the lines of the rounds that are done: a killed training may leave one
+        more, or a part of one.
+        """
         path = self._output / LOG_FILE
         if path.exists():
             aside = path.with_suffix(".part")
@@ -142,14 +188,22 @@ class _Loop:
         import jax
 
         began, training, number = time.perf_counter(), self._training, before.round + 1
-        weights, state, losses = self._everywhere(before.weights), self._everywhere(before.optimizer), []
+        weights, state, losses = (
+            self._everywhere(before.weights),
+            self._everywhere(before.optimizer),
+            [],
+        )
         epochs = range(before.round * self._epochs + 1, number * self._epochs + 1)
         every = (self._share.batches(training.batch, training.seed, epoch) for epoch in epochs)
         batches = islice(chain.from_iterable(every), self._steps)
         done = (number - 1) * self._steps
         while chunk := list(islice(batches, self._steps_at_once)):
-            arrays = [self._global(np.stack([getattr(rows, name) for rows in chunk])) for name in COLUMNS]
-            weights, state, loss = self._train_steps(weights, state, self._everywhere(np.int32(done)), *arrays)
+            arrays = [
+                self._global(np.stack([getattr(rows, name) for rows in chunk])) for name in COLUMNS
+            ]
+            weights, state, loss = self._train_steps(
+                weights, state, self._everywhere(np.int32(done)), *arrays
+            )
             losses.append((float(loss), len(chunk)))
             done += len(chunk)
         seconds = time.perf_counter() - began
@@ -163,9 +217,13 @@ class _Loop:
             )
         better = validation_loss < before.best_loss
         after = Progress(
-            jax.device_get(weights), jax.device_get(state), jax.device_get(weights) if better else before.best,
-            number, min(validation_loss, before.best_loss), 0 if better else before.waited + 1,
-        )  # fmt: skip
+            jax.device_get(weights),
+            jax.device_get(state),
+            jax.device_get(weights) if better else before.best,
+            number,
+            min(validation_loss, before.best_loss),
+            0 if better else before.waited + 1,
+        )
         line = {
             "round": number,
             "epoch": number * self._epochs,
@@ -174,7 +232,9 @@ class _Loop:
             "validation_loss": round(validation_loss, 6),
             "validation_accuracy": round(accuracy, 6),
             "learning_rate": float(self._rate(done)),
-            "events_per_second": round(self._steps * training.batch * self._world.workers / seconds, 1),
+            "events_per_second": round(
+                self._steps * training.batch * self._world.workers / seconds, 1
+            ),
             "seconds": round(seconds, 3),
         }
         return after, line
@@ -184,7 +244,8 @@ class _Loop:
         size, sums = self._training.batch, np.zeros(3)
         for rows in _filled(self._share, self._validation_steps, size):
             sums += np.asarray(self._judge(weights, *(self._global(column) for column in rows)))
-        # In single precision, as checkpoints have it: a training that goes on compares the same numbers.
+        # In single precision, as checkpoints have it: a training that goes on compares
+        # the same numbers.
         return float(np.float32(sums[0] / sums[2])), float(sums[1] / sums[2])
 
     def _compile(self) -> None:
@@ -197,17 +258,27 @@ class _Loop:
 
         kind, key = self._training.model, jax.random.key(self._training.seed)
         self._rate = self._training.rate(self._world.workers, self._steps * self._rounds)
-        self._optimizer = optimizer = optax.chain(optax.clip_by_global_norm(MAX_GRADIENT), optax.adam(self._rate))
+        self._optimizer = optimizer = optax.chain(
+            optax.clip_by_global_norm(MAX_GRADIENT), optax.adam(self._rate)
+        )
         shared, split = PartitionSpec(), PartitionSpec("worker")
 
         def compute_loss(weights: Any, rows: tuple[Array, ...], drop: Array) -> Array:
             scores = logits(kind, weights, rows[0], rows[1], drop)
-            return (optax.softmax_cross_entropy_with_integer_labels(scores, rows[2]) * rows[3]).mean()
+            return (
+                optax.softmax_cross_entropy_with_integer_labels(scores, rows[2]) * rows[3]
+            ).mean()
 
-        def steps(weights: Any, state: Any, first: Array, *columns: Array) -> tuple[Any, Any, Array]:
-            def step(carry: tuple[Any, Any, Array], rows: tuple[Array, ...]) -> tuple[tuple[Any, Any, Array], Array]:
+        def steps(
+            weights: Any, state: Any, first: Array, *columns: Array
+        ) -> tuple[Any, Any, Array]:
+            def step(
+                carry: tuple[Any, Any, Array], rows: tuple[Array, ...]
+            ) -> tuple[tuple[Any, Any, Array], Array]:
                 weights, state, number = carry
-                drop = jax.random.fold_in(jax.random.fold_in(key, number), jax.lax.axis_index("worker"))
+                drop = jax.random.fold_in(
+                    jax.random.fold_in(key, number), jax.lax.axis_index("worker")
+                )
                 loss, gradients = jax.value_and_grad(compute_loss)(weights, rows, drop)
                 # One vector: each exchange between workers costs a round trip, whatever its size.
                 flat, restore = ravel_pytree((gradients, loss))
@@ -215,7 +286,9 @@ class _Loop:
                 changes, state = optimizer.update(gradients, state, weights)
                 return (optax.apply_updates(weights, changes), state, number + 1), loss
 
-            carry, losses = jax.lax.scan(step, (weights, state, first), tuple(column[0] for column in columns))
+            carry, losses = jax.lax.scan(
+                step, (weights, state, first), tuple(column[0] for column in columns)
+            )
             return carry[0], carry[1], losses.mean()
 
         def judge(weights: Any, hlf: Array, sequence: Array, label: Array, weight: Array) -> Array:
@@ -223,13 +296,18 @@ class _Loop:
             losses = optax.softmax_cross_entropy_with_integer_labels(scores, label[0])
             hits = (scores.argmax(axis=-1) == label[0]).astype(jnp.float32)
             return jax.lax.psum(
-                jnp.stack([(column * weight[0]).sum() for column in (losses, hits, hits * 0 + 1)]), "worker"
+                jnp.stack([(column * weight[0]).sum() for column in (losses, hits, hits * 0 + 1)]),
+                "worker",
             )
 
         options = {"mesh": self._mesh, "check_vma": False}
         inputs = (shared, shared, shared, *(split,) * 4)
-        self._train_steps = jax.jit(jax.shard_map(steps, in_specs=inputs, out_specs=(shared,) * 3, **options))
-        self._judge = jax.jit(jax.shard_map(judge, in_specs=(shared, *(split,) * 4), out_specs=shared, **options))
+        self._train_steps = jax.jit(
+            jax.shard_map(steps, in_specs=inputs, out_specs=(shared,) * 3, **options)
+        )
+        self._judge = jax.jit(
+            jax.shard_map(judge, in_specs=(shared, *(split,) * 4), out_specs=shared, **options)
+        )
 
     def _global(self, mine: Array) -> Array:
         """Make an array over all workers of this worker's part."""
@@ -238,12 +316,16 @@ class _Loop:
         return jax.make_array_from_process_local_data(self._split, mine[None])
 
     def _everywhere(self, tree: Any) -> Any:
-        """Arrays that all workers have, as arrays of all workers: functions are compiled for these once."""
+        """Arrays that all workers have, as arrays of all workers: functions are
+        compiled for these once.
+        """
         import jax
         from jax.sharding import NamedSharding, PartitionSpec
 
         replicated = NamedSharding(self._mesh, PartitionSpec())
-        return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(replicated, np.asarray(leaf)), tree)
+        return jax.tree.map(
+            lambda leaf: jax.make_array_from_process_local_data(replicated, np.asarray(leaf)), tree
+        )
 
     def _gathered(self, numbers: list[int]) -> Array:
         """Gather these numbers of all workers, a row each."""
@@ -263,7 +345,9 @@ class _Loop:
 
 
 def _filled(share: Share, count: int, size: int) -> Iterator[tuple[Array, ...]]:
-    """Return ``count`` batches of ``size`` validation events for all workers, filled with events of weight 0."""
+    """Return ``count`` batches of ``size`` validation events for all workers, filled
+    with events of weight 0.
+    """
     batches, layout = share.validation(size), share.layout
     empty = Rows(
         np.zeros((0, layout.hlf_count), np.float32),
@@ -275,4 +359,6 @@ def _filled(share: Share, count: int, size: int) -> Iterator[tuple[Array, ...]]:
         rows = next(batches, empty)
         lacks = size - len(rows.label)
         columns = (rows.hlf, rows.sequence, rows.label, rows.weight)
-        yield tuple(np.pad(column, ((0, lacks), *(((0, 0),) * (column.ndim - 1)))) for column in columns)
+        yield tuple(
+            np.pad(column, ((0, lacks), *(((0, 0),) * (column.ndim - 1)))) for column in columns
+        )

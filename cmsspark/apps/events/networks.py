@@ -1,8 +1,10 @@
-"""The three networks of events in JAX: ``hlf``, ``sequence`` and ``inclusive``. Needs the extra ``cmsspark[training]``.
+"""The three networks of events in JAX: ``hlf``, ``sequence`` and ``inclusive``. Needs
+the extra ``cmsspark[training]``.
 
-``hlf``: high-level features → 50 → 20 → 10 (ReLU) → classes. ``sequence``: a GRU of width 50 over the particles, of
-Delphes by falling ΔR from the lepton → classes. ``inclusive``: the state of that GRU, dropout, beside the scaled
-high-level features → 25 (ReLU) → classes. A network is a dict of float32 arrays; all functions here are pure.
+``hlf``: high-level features → 50 → 20 → 10 (ReLU) → classes. ``sequence``: a GRU of
+width 50 over the particles, of Delphes by falling ΔR from the lepton → classes.
+``inclusive``: the state of that GRU, dropout, beside the scaled high-level features →
+25 (ReLU) → classes. A network is a dict of float32 arrays; all functions here are pure.
 """
 
 from __future__ import annotations
@@ -65,7 +67,11 @@ def initial_weights(kind: str, seed: int, layout: EventLayout = TOPOLOGY) -> Wei
     if kind == "hlf":
         widths = (layout.hlf_count, *HIDDEN)
         layers = [dense(f"dense{i}", *pair) for i, pair in enumerate(pairwise(widths))]
-        return {name: value for layer in (*layers, dense("out", HIDDEN[-1], classes)) for name, value in layer.items()}
+        return {
+            name: value
+            for layer in (*layers, dense("out", HIDDEN[-1], classes))
+            for name, value in layer.items()
+        }
     weights = dense("gru", len(layout.columns), 3 * GRU_WIDTH)
     # Orthogonal matrices keep the state's size over hundreds of steps.
     blocks = [np.linalg.qr(draw.normal(size=(GRU_WIDTH, GRU_WIDTH)))[0] for _ in range(3)]
@@ -77,11 +83,14 @@ def initial_weights(kind: str, seed: int, layout: EventLayout = TOPOLOGY) -> Wei
     return weights | dense("dense", wide, INCLUSIVE_WIDTH) | dense("out", INCLUSIVE_WIDTH, classes)
 
 
-def logits(kind: str, weights: Weights, hlf: Array, sequence: Array, dropout_key: Array = None) -> Array:
+def logits(
+    kind: str, weights: Weights, hlf: Array, sequence: Array, dropout_key: Array = None
+) -> Array:
     """Return unnormalised scores ``(n, classes)`` of events.
 
-    ``hlf``: scaled features ``(n, features)``. ``sequence``: scaled particles ``(n, length, columns)``, padding last as
-    zeros; any array for the kind ``hlf``. ``dropout_key``: a key of JAX while training, None afterwards.
+    ``hlf``: scaled features ``(n, features)``. ``sequence``: scaled particles ``(n,
+    length, columns)``, padding last as zeros; any array for the kind ``hlf``.
+    ``dropout_key``: a key of JAX while training, None afterwards.
     """
     import jax
     import jax.numpy as jnp
@@ -128,18 +137,25 @@ def _gru(weights: Weights, sequence: Array) -> Array:
 
 
 def by_falling_delta_r(low_level: Array, layout: EventLayout = TOPOLOGY) -> Array:
-    """Return the rows of each matrix by falling ΔR from its first row, the lepton; padding stands last, as zeros.
+    """Return the rows of each matrix by falling ΔR from its first row, the lepton;
+    padding stands last, as zeros.
 
-    ``low_level``: unscaled, ``(n, rows, columns)``. Returns an array of the same shape and type. Particles of equal ΔR
-    keep their order. The lepton itself, at ΔR = 0, is the last particle. The order is that of the unscaled matrix:
-    scale afterwards.
+    ``low_level``: unscaled, ``(n, rows, columns)``. Returns an array of the same shape
+    and type. Particles of equal ΔR keep their order. The lepton itself, at ΔR = 0, is
+    the last particle. The order is that of the unscaled matrix: scale afterwards.
     """
-    return np.take_along_axis(low_level, falling_delta_r_order(low_level, layout)[:, :, None], axis=1)
+    return np.take_along_axis(
+        low_level, falling_delta_r_order(low_level, layout)[:, :, None], axis=1
+    )
 
 
 def falling_delta_r_order(low_level: Array, layout: EventLayout = TOPOLOGY) -> Array:
-    """Return the numbers of the rows by falling ΔR from the first row, ``(n, rows)``; padding last."""
-    eta, phi = (low_level[:, :, layout.columns.index(name)].astype(np.float64) for name in ("eta", "phi"))
+    """Return the numbers of the rows by falling ΔR from the first row, ``(n, rows)``;
+    padding last.
+    """
+    eta, phi = (
+        low_level[:, :, layout.columns.index(name)].astype(np.float64) for name in ("eta", "phi")
+    )
     delta_phi = phi - phi[:, :1]
     delta_phi -= 2 * np.pi * np.round(delta_phi / (2 * np.pi))
     distance = (eta - eta[:, :1]) ** 2 + delta_phi**2
@@ -153,9 +169,11 @@ def padding_last(low_level: Array, layout: EventLayout = TOPOLOGY) -> Array:
     return np.take_along_axis(low_level, order[:, :, None], axis=1)
 
 
-def make_sequences(scalers: Scalers, low_level: Array, layout: EventLayout, length: int | None = None) -> Array:
-    """Return unscaled matrices ``(n, rows, columns)`` as :func:`logits` reads them: ordered, scaled, cut where only
-    padding is left. ``length``: cut there instead.
+def make_sequences(
+    scalers: Scalers, low_level: Array, layout: EventLayout, length: int | None = None
+) -> Array:
+    """Return unscaled matrices ``(n, rows, columns)`` as :func:`logits` reads them:
+    ordered, scaled, cut where only padding is left. ``length``: cut there instead.
     """
     order = by_falling_delta_r if layout.sequence == DELTA_R else padding_last
     ordered = order(np.asarray(low_level, np.float32), layout)
@@ -165,7 +183,9 @@ def make_sequences(scalers: Scalers, low_level: Array, layout: EventLayout, leng
 
 
 def sequence_length(low_level: Array) -> int:
-    """Return the largest number of particles of an event, rounded up to a multiple of 64, at most that of rows."""
+    """Return the largest number of particles of an event, rounded up to a multiple of
+    64, at most that of rows.
+    """
     most = int(low_level.any(axis=-1).sum(axis=1).max()) if len(low_level) else 1
     return min(int(low_level.shape[1]), max(1, -(-most // LENGTH_STEP)) * LENGTH_STEP)
 
@@ -175,7 +195,9 @@ def _probabilities(kind: str) -> Any:
     """Return the compiled function of a kind; compiled once for each shape in a process."""
     import jax
 
-    return jax.jit(lambda weights, hlf, sequence: jax.nn.softmax(logits(kind, weights, hlf, sequence)))
+    return jax.jit(
+        lambda weights, hlf, sequence: jax.nn.softmax(logits(kind, weights, hlf, sequence))
+    )
 
 
 @dataclass(frozen=True)
@@ -195,11 +217,14 @@ class Network:
         return needs_low_level(self.kind)
 
     def predict(self, hlf: Array, low_level: Array | None = None) -> Array:
-        """Return probabilities ``(n, classes)`` in float32 of events with **unscaled** ``hlf`` ``(n, features)`` and
-        ``low_level`` ``(n, rows, columns)``. Raises DataError (65) where the network reads the matrix, and it is None.
+        """Return probabilities ``(n, classes)`` in float32 of events with **unscaled**
+        ``hlf`` ``(n, features)`` and ``low_level`` ``(n, rows, columns)``. Raises
+        DataError (65) where the network reads the matrix, and it is None.
         """
         if self.needs_low_level and low_level is None:
-            raise DataError(f"a {self.kind} network reads the matrix of particles", found="events without it")
+            raise DataError(
+                f"a {self.kind} network reads the matrix of particles", found="events without it"
+            )
         probabilities = _probabilities(self.kind)
         parts = [np.zeros((0, len(self.layout.classes)), np.float32)]
         for start in range(0, len(hlf), PREDICT_ROWS):
@@ -210,7 +235,10 @@ class Network:
                 sequence = make_sequences(self.scalers, low_level[rows], self.layout)
             # Filled up to one size: each new shape would be compiled.
             missing = PREDICT_ROWS - len(features) if len(hlf) > PREDICT_ROWS else 0
-            padded = [np.pad(part, ((0, missing), *(((0, 0),) * (part.ndim - 1)))) for part in (features, sequence)]
+            padded = [
+                np.pad(part, ((0, missing), *(((0, 0),) * (part.ndim - 1))))
+                for part in (features, sequence)
+            ]
             parts.append(np.asarray(probabilities(self.weights, *padded))[: len(features)])
         return np.concatenate(parts)
 
@@ -227,7 +255,9 @@ class Network:
         }
         schema = json.dumps(self.layout.document(origin=False), indent=1) + "\n"
         (target / SCHEMA_FILE).write_text(schema, encoding="utf-8")
-        (target / "scalers.json").write_text(json.dumps(self.scalers.as_dict(), indent=1) + "\n", encoding="utf-8")
+        (target / "scalers.json").write_text(
+            json.dumps(self.scalers.as_dict(), indent=1) + "\n", encoding="utf-8"
+        )
         arrays: Any = {name: np.asarray(value) for name, value in self.weights.items()}
         np.savez(target / WEIGHTS_FILE, **arrays)
         # Last: a folder with this file is whole.
@@ -235,24 +265,35 @@ class Network:
 
 
 def load(folder: str | Path) -> Network:
-    """Return the network of a model's folder. Raises InputMissing (66), DataError (65), UsageError (2) without JAX."""
+    """Return the network of a model's folder. Raises InputMissing (66), DataError (65),
+    UsageError (2) without JAX.
+    """
     require_jax()
     path = Path(folder)
     try:
         document = json.loads((path / MODEL_FILE).read_text(encoding="utf-8"))
         kind, parameters, seed = document["kind"], document["parameters"], document["seed"]
-        with open(path / WEIGHTS_FILE, "rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        with (
+            open(path / WEIGHTS_FILE, "rb") as stream,
+            np.load(stream, allow_pickle=False) as stored,
+        ):
             weights = {name: stored[name] for name in stored.files}
     except FileNotFoundError as error:
-        raise InputMissing("no model", where=error.filename, next_step="name the folder of a model") from None
+        raise InputMissing(
+            "no model", where=error.filename, next_step="name the folder of a model"
+        ) from None
     except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise DataError("this is not a network", where=path, found=str(error)) from None
     if kind not in KINDS:
         raise DataError(
-            f"the kind of a network is one of {', '.join(KINDS)}", where=path / MODEL_FILE, found=repr(kind)
+            f"the kind of a network is one of {', '.join(KINDS)}",
+            where=path / MODEL_FILE,
+            found=repr(kind),
         )
     layout = layout_in(path)
     shapes = {name: value.shape for name, value in initial_weights(kind, 0, layout).items()}
     if {name: value.shape for name, value in weights.items()} != shapes:
-        raise DataError(f"the weights are not those of a {kind} network", where=path / WEIGHTS_FILE)
+        raise DataError(
+            f"the weights are not those of a {kind} network", where=path / WEIGHTS_FILE
+        )
     return Network(kind, weights, Scalers.load(path), dict(parameters), int(seed), layout)

@@ -1,9 +1,10 @@
-"""Networks of events as ONNX, for inference without this package; onnx is imported only where it is asked for.
+"""Networks of events as ONNX, for inference without this package; onnx is imported only
+where it is asked for.
 
-Inputs: ``hlf`` ``(n, features)``, unscaled; of recurrent networks also ``sequence`` ``(n, length, columns)``, scaled
-and in the order of
-:func:`cmsspark.apps.events.networks.make_sequences`, and ``particles`` ``(n)``, how many are no padding.
-Output: ``probabilities`` ``(n, classes)``.
+Inputs: ``hlf`` ``(n, features)``, unscaled; of recurrent networks also ``sequence``
+``(n, length, columns)``, scaled and in the order of
+:func:`cmsspark.apps.events.networks.make_sequences`, and ``particles`` ``(n)``, how
+      many are no padding. Output: ``probabilities`` ``(n, classes)``.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ _IR_VERSION: Final = 8
 def export_onnx(folder: Path, output: Path) -> None:
     """Write the network of a model's folder as an ONNX file.
 
-    Raises UsageError (2) for trees and without onnx, InputMissing (66), DataError (65), OutputError (73).
+    Raises UsageError (2) for trees and without onnx, InputMissing (66), DataError (65),
+    OutputError (73).
     """
     kind = str(read_description(folder)["kind"])
     if kind not in NETWORKS:
         raise UsageError(
-            f"networks can be written as ONNX, not {kind}", where=folder,
+            f"networks can be written as ONNX, not {kind}",
+            where=folder,
             next_step="read xgboost.ubj with XGBoost itself, and trees.npz with cmsspark.apps.events.models.load",
-        )  # fmt: skip
+        )
     extras.require("models as ONNX need", "onnx", extra="onnx")
     import onnx
 
@@ -42,7 +45,9 @@ def export_onnx(folder: Path, output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         onnx.save(model, str(output))
     except OSError as error:
-        raise OutputError("the model cannot be written", where=output, found=error.strerror) from None
+        raise OutputError(
+            "the model cannot be written", where=output, found=error.strerror
+        ) from None
 
 
 class _Graph:
@@ -50,7 +55,9 @@ class _Graph:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self.weights = {name: np.asarray(value, np.float32) for name, value in network.weights.items()}
+        self.weights = {
+            name: np.asarray(value, np.float32) for name, value in network.weights.items()
+        }
         self.nodes: list[Any] = []
         self.constants: dict[str, Array] = {}
 
@@ -61,7 +68,9 @@ class _Graph:
         network, layout = self.network, self.network.layout
         inputs = []
         if network.kind != "sequence":
-            inputs.append(helper.make_tensor_value_info("hlf", TensorProto.FLOAT, ["n", layout.hlf_count]))
+            inputs.append(
+                helper.make_tensor_value_info("hlf", TensorProto.FLOAT, ["n", layout.hlf_count])
+            )
         if network.needs_low_level:
             shape = ["n", "length", len(layout.columns)]
             inputs.append(helper.make_tensor_value_info("sequence", TensorProto.FLOAT, shape))
@@ -76,8 +85,14 @@ class _Graph:
             [numpy_helper.from_array(value, name) for name, value in self.constants.items()],
         )
         opsets = [helper.make_opsetid("", _OPSET)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="cmsspark")
-        facts = {"classes": layout.class_names, "features": layout.feature_names, "columns": layout.columns}
+        model = helper.make_model(
+            graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="cmsspark"
+        )
+        facts = {
+            "classes": layout.class_names,
+            "features": layout.feature_names,
+            "columns": layout.columns,
+        }
         helper.set_model_props(model, {name: ",".join(values) for name, values in facts.items()})
         checker.check_model(model)
         return model
@@ -100,11 +115,16 @@ class _Graph:
         scalers = self.network.scalers
         span = scalers.maximum - scalers.minimum
         factor = np.where(span > 0, 1 / np.where(span > 0, span, 1.0), 0.0)
-        minimum, scale = self._constant("minimum", scalers.minimum), self._constant("scale", factor)
+        minimum, scale = (
+            self._constant("minimum", scalers.minimum),
+            self._constant("scale", factor),
+        )
         return self._node("Mul", [self._node("Sub", ["hlf", minimum], "shifted"), scale], "scaled")
 
     def _gru(self) -> str:
-        """Return the state after the last particle. ONNX has the update gate first, we the reset gate."""
+        """Return the state after the last particle. ONNX has the update gate first, we
+        the reset gate.
+        """
 
         def gates(name: str) -> Array:
             reset, update, new = np.split(self.weights[name], 3, axis=-1)
@@ -119,10 +139,15 @@ class _Graph:
             "particles",
         ]
         self._node("GRU", inputs, "", "last", hidden_size=GRU_WIDTH, linear_before_reset=1)
-        return self._node("Squeeze", ["last", self._constant("direction", np.array([0]), np.int64)], "state")
+        return self._node(
+            "Squeeze", ["last", self._constant("direction", np.array([0]), np.int64)], "state"
+        )
 
     def _dense(self, name: str, values: str) -> str:
-        weight, bias = (self._constant(f"{name}_{part}", self.weights[f"{name}/{part}"]) for part in ("weight", "bias"))
+        weight, bias = (
+            self._constant(f"{name}_{part}", self.weights[f"{name}/{part}"])
+            for part in ("weight", "bias")
+        )
         return self._node("Gemm", [values, weight, bias], f"{name}_sum")
 
     def _constant(self, name: str, value: Array, kind: Any = np.float32) -> str:

@@ -1,6 +1,8 @@
-"""Parquet parts that tasks write themselves: features keep their fixed sizes and types, and no row passes the JVM.
+"""Parquet parts that tasks write themselves: features keep their fixed sizes and types,
+and no row passes the JVM.
 
-A part appears under its name only when it is complete. The driver removes parts of tasks that failed or ran twice.
+A part appears under its name only when it is complete. The driver removes parts of
+tasks that failed or ran twice.
 """
 
 from __future__ import annotations
@@ -35,13 +37,21 @@ _REPEATED: Final = ("file", "label", "predicted")
 
 
 def file_system(location: str) -> tuple[Any, str]:
-    """Arrow's file system of a location, and the path there. Raises OutputError (73) where a worker has none for it."""
+    """Arrow's file system of a location, and the path there. Raises OutputError (73)
+    where a worker has none for it.
+    """
     from pyarrow import fs
 
     if is_local(location):
         return fs.LocalFileSystem(), os.path.abspath(local_path(location))
-    if location.startswith(("hdfs://", "viewfs://")) and "CLASSPATH" not in os.environ and shutil.which("hadoop"):
-        classpath = subprocess.run(["hadoop", "classpath", "--glob"], capture_output=True, text=True, check=False)
+    if (
+        location.startswith(("hdfs://", "viewfs://"))
+        and "CLASSPATH" not in os.environ
+        and shutil.which("hadoop")
+    ):
+        classpath = subprocess.run(
+            ["hadoop", "classpath", "--glob"], capture_output=True, text=True, check=False
+        )
         os.environ["CLASSPATH"] = classpath.stdout.strip()
     try:
         return fs.FileSystem.from_uri(location)  # type: ignore[no-any-return]
@@ -55,12 +65,16 @@ def file_system(location: str) -> tuple[Any, str]:
 
 
 class PartWriter:
-    """Writes one part as a context manager; without rows there is no file. Raises OutputError (73)."""
+    """Writes one part as a context manager; without rows there is no file. Raises
+    OutputError (73).
+    """
 
     def __init__(self, folder: str, number: int, schema: pa.Schema) -> None:
         self.name = f"part-{number:06}-{uuid.uuid4()}.snappy.parquet"
         self.schema, self.rows = schema, 0
-        self._group = GROUP_ROWS["low_level" in schema.names] if "hlf" in schema.names else SCORE_GROUP_ROWS
+        self._group = (
+            GROUP_ROWS["low_level" in schema.names] if "hlf" in schema.names else SCORE_GROUP_ROWS
+        )
         self._fs, path = file_system(folder)
         self._target = f"{path}/{self.name}"
         # Neither Spark nor we take such a name for a part.
@@ -71,10 +85,14 @@ class PartWriter:
         return self
 
     def write(self, columns: Mapping[str, Any]) -> None:
-        """Add rows: a numpy array or a list for each column; those of two dimensions become lists of fixed size."""
+        """Add rows: a numpy array or a list for each column; those of two dimensions
+        become lists of fixed size.
+        """
         import pyarrow as pa
 
-        batch = pa.table([_array(columns[field.name], field) for field in self.schema], schema=self.schema)
+        batch = pa.table(
+            [_array(columns[field.name], field) for field in self.schema], schema=self.schema
+        )
         if not batch.num_rows:
             return
         try:
@@ -83,7 +101,9 @@ class PartWriter:
             raise self._failed(error) from None
         self.rows += batch.num_rows
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
         if self._writer is None:
             return
         try:
@@ -131,7 +151,8 @@ def _array(values: Any, field: pa.Field) -> pa.Array:
 
 
 def to_matrix(column: Any, size: int) -> Array:
-    """Return the values of a column of lists as ``(rows, size)`` in single precision, from fixed lists or any others.
+    """Return the values of a column of lists as ``(rows, size)`` in single precision,
+    from fixed lists or any others.
 
     Raises ValueError where a list has another length.
     """
@@ -171,7 +192,9 @@ def sample_parts(folder: str | Path) -> list[str]:
 
 
 def row_groups(part: str, columns: list[str]) -> Iterator[pa.Table]:
-    """Yield the row groups of a part, one after another. Raises DataError (65) where it lacks a column."""
+    """Yield the row groups of a part, one after another. Raises DataError (65) where it
+    lacks a column.
+    """
     import pyarrow.parquet as pq
 
     system, path = file_system(part)
@@ -190,7 +213,9 @@ def row_groups(part: str, columns: list[str]) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True)
 class Events:
-    """Events in memory: ``hlf`` ``(n, features)``, ``low_level`` ``(n, rows, columns)`` or None, labels and weights."""
+    """Events in memory: ``hlf`` ``(n, features)``, ``low_level`` ``(n, rows, columns)``
+    or None, labels and weights.
+    """
 
     layout: EventLayout
     hlf: Array
@@ -201,35 +226,54 @@ class Events:
     def take(self, rows: Array | slice) -> Events:
         """Return the chosen events."""
         low_level = None if self.low_level is None else self.low_level[rows]
-        return Events(self.layout, self.hlf[rows], low_level, self.labels[rows], self.weights[rows])
+        return Events(
+            self.layout, self.hlf[rows], low_level, self.labels[rows], self.weights[rows]
+        )
 
 
 def event_groups(part: str, layout: EventLayout, *, low_level: bool) -> Iterator[Events]:
     """Yield the events of a part by row groups. Raises DataError (65) where it lacks a column."""
-    for rows in row_groups(part, ["hlf", "label", "weight", *(["low_level"] if low_level else [])]):
+    for rows in row_groups(
+        part, ["hlf", "label", "weight", *(["low_level"] if low_level else [])]
+    ):
         hlf, matrices = to_matrix(rows.column("hlf"), layout.hlf_count), None
         if low_level:
-            matrices = to_matrix(rows.column("low_level"), layout.matrix).reshape(-1, *layout.shape)
-        yield Events(layout, hlf, matrices, rows.column("label").to_numpy(), rows.column("weight").to_numpy())
+            matrices = to_matrix(rows.column("low_level"), layout.matrix).reshape(
+                -1, *layout.shape
+            )
+        yield Events(
+            layout,
+            hlf,
+            matrices,
+            rows.column("label").to_numpy(),
+            rows.column("weight").to_numpy(),
+        )
 
 
-def read_events(folder: str | Path, *, low_level: bool = False, limit: int | None = None) -> Events:
+def read_events(
+    folder: str | Path, *, low_level: bool = False, limit: int | None = None
+) -> Events:
     """Return the events of a folder of parts on this host, a part of a sample.
 
-    ``limit``: at most so many, the first ones: a random choice, as samples are shuffled. Raises InputMissing (66)
-    without parts, DataError (65) where they have no matrices, but ``low_level`` asks for them.
+    ``limit``: at most so many, the first ones: a random choice, as samples are
+    shuffled. Raises InputMissing (66) without parts, DataError (65) where they have no
+    matrices, but ``low_level`` asks for them.
     """
     if not (parts := sample_parts(folder)):
         raise InputMissing("no parts of events", where=folder, next_step="run_spark events_sample")
     layout = layout_in(Path(folder).parent)
     groups, count = [], 0
-    for events in chain.from_iterable(event_groups(part, layout, low_level=low_level) for part in parts):
+    for events in chain.from_iterable(
+        event_groups(part, layout, low_level=low_level) for part in parts
+    ):
         groups.append(events if limit is None else events.take(slice(limit - count)))
         count += len(groups[-1].labels)
         if count == limit:
             break
     columns = (
-        None if name == "low_level" and not low_level else np.concatenate([getattr(group, name) for group in groups])
+        None
+        if name == "low_level" and not low_level
+        else np.concatenate([getattr(group, name) for group in groups])
         for name in ("hlf", "low_level", "labels", "weights")
     )
     return Events(layout, *columns)  # type: ignore[arg-type]  # only particles may be None

@@ -1,4 +1,6 @@
-"""``events_prepare``: ROOT files of some classes → features of the selected events, with a cutflow."""
+"""``events_prepare``: ROOT files of some classes → features of the selected events,
+with a cutflow.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,11 @@ ALL: Final = "all"
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What to prepare. ``inputs``: ``CLASS=FILES``; ``accepted``: damaged files that are left out, or ``all``.
+    """What to prepare. ``inputs``: ``CLASS=FILES``; ``accepted``: damaged files that
+    are left out, or ``all``.
 
-    ``definition``: a built-in definition or a file; ``classes`` and ``tree``: in place of those of the definition.
+    ``definition``: a built-in definition or a file; ``classes`` and ``tree``: in place
+    of those of the definition.
     """
 
     inputs: Sequence[str]
@@ -58,7 +62,9 @@ class PrepareOptions:
 
 @dataclass(frozen=True)
 class FileCounts:
-    """A file, its class, its events by the cuts of the definition, and why it is left out, if it is."""
+    """A file, its class, its events by the cuts of the definition, and why it is left
+    out, if it is.
+    """
 
     file: InspectedFile
     class_name: str
@@ -83,32 +89,51 @@ def with_tree(definition: Definition, tree: str | None) -> Definition:
 def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
     """Prepare the events and store them; on any failure the previous result stays.
 
-    Raises UsageError (2), InputMissing (66), DataError (65) for damaged files that are not accepted, SettingsError (78)
-    for a wrong definition, OutputError (73).
+    Raises UsageError (2), InputMissing (66), DataError (65) for damaged files that are
+    not accepted, SettingsError (78) for a wrong definition, OutputError (73).
     """
     if not options.inputs:
-        raise UsageError("no files of events are named", next_step="--input 'qcd=data/qcd*.root', one for each class")
+        raise UsageError(
+            "no files of events are named",
+            next_step="--input 'qcd=data/qcd*.root', one for each class",
+        )
     definition = with_tree(load_definition(options.definition), options.tree)
-    classes = chosen_classes(definition, options.classes, [split_input(text)[0] for text in options.inputs])
+    classes = chosen_classes(
+        definition, options.classes, [split_input(text)[0] for text in options.inputs]
+    )
     layout = definition.layout(classes, low_level=options.low_level)
     files = files_of_inputs(options.inputs, layout.class_names)
-    with event_run(request, NAME) as (run_context, store, spark), run_context.staged(store) as staged:
+    with (
+        event_run(request, NAME) as (run_context, store, spark),
+        run_context.staged(store) as staged,
+    ):
         looked_at = inspect_files(spark, files, definition)
         check_damaged([file for file in looked_at if file.reason], options.accepted)
         check_weights([file for file in looked_at if not file.reason], definition, layout)
-        ranges = split_ranges([file for file in looked_at if not file.reason], options.range_events)
+        ranges = split_ranges(
+            [file for file in looked_at if not file.reason], options.range_events
+        )
         target = staged.table_path(FOLDER)
         store.make_dirs(target)
         task = PrepareTask(tuple(ranges), definition, layout, target)
-        results = run_tasks(spark, task, RangeResult, len(ranges), estimate_bytes(ranges), "preparing events")
+        results = run_tasks(
+            spark, task, RangeResult, len(ranges), estimate_bytes(ranges), "preparing events"
+        )
         paths = [ranges[result.number].path for result in results]
         counts = sum_counts(looked_at, paths, results, definition.cuts, layout.class_names)
         left_out = [count for count in counts if count.reason]
         bad = {count.file.path for count in left_out}
-        check_damaged([replace(count.file, reason=count.reason) for count in left_out], options.accepted)
-        stored = [result for result in results if result.part and ranges[result.number].path not in bad]
+        check_damaged(
+            [replace(count.file, reason=count.reason) for count in left_out], options.accepted
+        )
+        stored = [
+            result for result in results if result.part and ranges[result.number].path not in bad
+        ]
         size = keep_only(store, target, [result.part for result in stored])
-        store.write_bytes(join(staged.folder, SCHEMA_FILE), json_text(layout.document(origin=True), indent=1).encode())
+        store.write_bytes(
+            join(staged.folder, SCHEMA_FILE),
+            json_text(layout.document(origin=True), indent=1).encode(),
+        )
         staged.write_arrow(cutflow_table(counts, request.day), TABLE)
         selected = sum(result.rows for result in stored)
         manifest = {
@@ -116,7 +141,12 @@ def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
             "definition": definition.document(),
             "classes": classes,
             "folders": {
-                FOLDER: {"rows": selected, "files": len(stored), "bytes": size, "low_level": options.low_level}
+                FOLDER: {
+                    "rows": selected,
+                    "files": len(stored),
+                    "bytes": size,
+                    "low_level": options.low_level,
+                }
             },
             "cutflow": cutflow(counts),
             "damaged": sorted(bad),
@@ -131,7 +161,9 @@ def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
             if number < sum(not file.reason for file in looked_at)
         ]
         total = sum(count.file.events for count in counts)
-        summary = f"{selected:,} of {total:,} events of {len(files):,} files stored in {staged.folder}"
+        summary = (
+            f"{selected:,} of {total:,} events of {len(files):,} files stored in {staged.folder}"
+        )
         return finish(run_context, staged, manifest, warnings, summary)
 
 
@@ -144,8 +176,12 @@ def _defaults(files: Sequence[InspectedFile]) -> dict[str, int]:
     return counts
 
 
-def check_weights(files: Sequence[InspectedFile], definition: Definition, layout: EventLayout) -> None:
-    """Raises DataError (65) where some files of a class have the branch of the weight and others do not."""
+def check_weights(
+    files: Sequence[InspectedFile], definition: Definition, layout: EventLayout
+) -> None:
+    """Raises DataError (65) where some files of a class have the branch of the weight
+    and others do not.
+    """
     from cmsspark.apps.events.expressions import Expression
 
     if definition.spec.weight is None:
@@ -158,14 +194,17 @@ def check_weights(files: Sequence[InspectedFile], definition: Definition, layout
             first, path = with_weight.setdefault((name, file.label), (has, file.path))
             if first != has:
                 raise DataError(
-                    f"all files of {layout.class_names[file.label or 0]} have {name}, or none of them", where=file.path,
+                    f"all files of {layout.class_names[file.label or 0]} have {name}, or none of them",
+                    where=file.path,
                     found=f"it has {'one' if has else 'none'}; {path} has {'one' if first else 'none'}",
                     next_step="give them different classes, or a definition with another weight",
-                )  # fmt: skip
+                )
 
 
 def check_damaged(damaged: Sequence[InspectedFile], accepted: Sequence[str]) -> None:
-    """Raises DataError (65) that names the files that cannot be read and are not accepted, with the reasons."""
+    """Raises DataError (65) that names the files that cannot be read and are not
+    accepted, with the reasons.
+    """
     refused = [
         file
         for file in damaged
@@ -182,12 +221,16 @@ def check_damaged(damaged: Sequence[InspectedFile], accepted: Sequence[str]) -> 
 
 
 def sum_counts(
-    files: Sequence[InspectedFile], paths: Sequence[str], results: Sequence[RangeResult], cuts: Sequence[str],
+    files: Sequence[InspectedFile],
+    paths: Sequence[str],
+    results: Sequence[RangeResult],
+    cuts: Sequence[str],
     classes: Sequence[str],
-) -> list[FileCounts]:  # fmt: skip
+) -> list[FileCounts]:
     """Return what became of each file; ``paths``: the file of each result.
 
-    Raises DataError (65) where the cuts of a file do not add up to its events: it changed while it was read.
+    Raises DataError (65) where the cuts of a file do not add up to its events: it
+    changed while it was read.
     """
     sums = {file.path: dict.fromkeys(cuts, 0) for file in files}
     reasons = {file.path: file.reason for file in files}
@@ -211,11 +254,14 @@ def sum_counts(
 
 
 def cutflow(counts: Iterable[FileCounts]) -> dict[str, dict[str, int]]:
-    """Return by class the number of files and events, and what became of the events; the cuts add up to the events."""
+    """Return by class the number of files and events, and what became of the events;
+    the cuts add up to the events.
+    """
     flow: dict[str, dict[str, int]] = {}
     for count in counts:
         of_class = flow.setdefault(
-            count.class_name, dict.fromkeys(("files", "quarantined_files", "events", "damaged", *count.cuts), 0)
+            count.class_name,
+            dict.fromkeys(("files", "quarantined_files", "events", "damaged", *count.cuts), 0),
         )
         of_class["files"] += 1
         of_class["quarantined_files"] += bool(count.reason)
@@ -239,7 +285,9 @@ def cutflow_table(counts: Sequence[FileCounts], day: date) -> pa.Table:
             "event_count": count.file.events,
             "damaged_count": count.damaged,
             "not_finite_count": count.cuts[NOT_FINITE],
-            "cut_counts": json_text({name: n for name, n in count.cuts.items() if name not in (NOT_FINITE, SELECTED)}),
+            "cut_counts": json_text(
+                {name: n for name, n in count.cuts.items() if name not in (NOT_FINITE, SELECTED)}
+            ),
             "selected_count": count.cuts[SELECTED],
             "is_quarantined": bool(count.reason),
             "reason": count.reason or None,
@@ -250,7 +298,9 @@ def cutflow_table(counts: Sequence[FileCounts], day: date) -> pa.Table:
     return pa.Table.from_pylist(rows, stored_table(TABLE).arrow())
 
 
-def cutflow_lines(flow: Mapping[str, Mapping[str, int]]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+def cutflow_lines(
+    flow: Mapping[str, Mapping[str, int]],
+) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """Return the cutflow for a terminal: headings, and a row for each step."""
     names = [name for of_class in flow.values() for name in of_class]
     steps = [name for name in dict.fromkeys(names) if name not in ("files", "quarantined_files")]
@@ -262,4 +312,7 @@ def _inputs(files: Sequence[InspectedFile], classes: Sequence[str]) -> list[dict
     listed: dict[str, list[list[Any]]] = {}
     for file in files:
         listed.setdefault(classes[file.label or 0], []).append([file.path, file.size, None])
-    return [{"stream": None, "table": name, "folder": None, "files": paths} for name, paths in listed.items()]
+    return [
+        {"stream": None, "table": name, "folder": None, "files": paths}
+        for name, paths in listed.items()
+    ]

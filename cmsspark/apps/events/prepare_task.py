@@ -1,4 +1,6 @@
-"""What a task of the preparation does: it reads an entry range, computes features and writes them as a part."""
+"""What a task of the preparation does: it reads an entry range, computes features and
+writes them as a part.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from cmsspark.apps.events.chunks import Chunk
 from cmsspark.apps.events.definition import Definition
 from cmsspark.apps.events.layout import EventLayout
 from cmsspark.apps.events.parts import PartWriter
-from cmsspark.apps.events.root_files import EntryRange, EventFile, InspectedFile, explain_error, inspect, read_range
+from cmsspark.apps.events.root_files import (
+    EntryRange,
+    EventFile,
+    InspectedFile,
+    explain_error,
+    inspect,
+    read_range,
+)
 from cmsspark.engines.session import count_cores
 
 if TYPE_CHECKING:
@@ -34,7 +43,8 @@ OPEN_BYTES: Final = 4 * 1024 * 1024
 class RangeResult:
     """What became of an entry range. ``cuts``: its events by the cuts of the definition.
 
-    ``reason``: why it could not be read, then there is no part; ``memory``: the worker's peak so far, in bytes.
+    ``reason``: why it could not be read, then there is no part; ``memory``: the
+    worker's peak so far, in bytes.
     """
 
     number: int
@@ -53,12 +63,16 @@ class InspectTask:
     definition: Definition
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return make_rows(inspect(self.files[number], self.definition) for number in read_numbers(batches))
+        return make_rows(
+            inspect(self.files[number], self.definition) for number in read_numbers(batches)
+        )
 
 
 @dataclass(frozen=True)
 class PrepareTask:
-    """For each id of the batches the entry range of that number: its events as a part in ``folder``."""
+    """For each id of the batches the entry range of that number: its events as a part
+    in ``folder``.
+    """
 
     ranges: tuple[EntryRange, ...]
     definition: Definition
@@ -94,7 +108,9 @@ class PrepareTask:
 
 
 def read_or_reason(part: EntryRange, definition: Definition) -> Chunk | str:
-    """Return the events of an entry range, or why it cannot be read: a damaged range never ends its task."""
+    """Return the events of an entry range, or why it cannot be read: a damaged range
+    never ends its task.
+    """
     try:
         return read_range(part, definition)
     except MemoryError:
@@ -123,10 +139,11 @@ def make_rows(results: Iterable[Any]) -> Iterator[pa.RecordBatch]:
 
 
 def task_count(spark: SparkSession, items: int, size: int) -> int:
-    """Return the number of tasks for ``items`` of ``size`` bytes in all: one for each :data:`TASK_BYTES`, and for each
-    core.
+    """Return the number of tasks for ``items`` of ``size`` bytes in all: one for each
+    :data:`TASK_BYTES`, and for each core.
 
-    No task is without an item, so there are at most ``items``. A task takes its items one after another.
+    No task is without an item, so there are at most ``items``. A task takes its items
+    one after another.
     """
     weight, cores = size + items * OPEN_BYTES, count_cores(spark)
     # Whole rounds: with three tasks on two cores one core would wait for half of the time.
@@ -134,10 +151,13 @@ def task_count(spark: SparkSession, items: int, size: int) -> int:
     return max(1, min(items, rounds * cores))
 
 
-def run_tasks(spark: SparkSession, task: Any, result: type[_T], count: int, size: int, label: str) -> list[_T]:
+def run_tasks(
+    spark: SparkSession, task: Any, result: type[_T], count: int, size: int, label: str
+) -> list[_T]:
     """Run ``task`` for the numbers 0 to ``count``, which are ``size`` bytes in all, in Spark.
 
-    Returns the results in the order of the numbers. Raises the errors of tasks as ours where they are.
+    Returns the results in the order of the numbers. Raises the errors of tasks as ours
+    where they are.
     """
     from cmsspark.engines.session import unwrap_cause
     from cmsspark.engines.spark_progress import spark_progress
@@ -146,13 +166,19 @@ def run_tasks(spark: SparkSession, task: Any, result: type[_T], count: int, size
         return []
     try:
         with spark_progress(spark, label):
-            rows = spark.range(0, count, 1, task_count(spark, count, size)).mapInArrow(task, RESULT).collect()
+            rows = (
+                spark.range(0, count, 1, task_count(spark, count, size))
+                .mapInArrow(task, RESULT)
+                .collect()
+            )
     except Exception as error:
         raise unwrap_cause(error) from None
     return [json.decode(row["result"], type=result) for row in rows]
 
 
-def inspect_files(spark: SparkSession, files: Sequence[EventFile], definition: Definition) -> list[InspectedFile]:
+def inspect_files(
+    spark: SparkSession, files: Sequence[EventFile], definition: Definition
+) -> list[InspectedFile]:
     """Look into files of events, in tasks; in their order."""
     task = InspectTask(tuple(files), definition)
     return run_tasks(spark, task, InspectedFile, len(files), 0, "opening files of events")

@@ -1,4 +1,5 @@
-"""Samples for training scripts in any framework: batches of numpy arrays, and thin adapters for PyTorch and TensorFlow.
+"""Samples for training scripts in any framework: batches of numpy arrays, and thin
+adapters for PyTorch and TensorFlow.
 
 Neither framework is a requirement of this package: each is imported when its adapter is called.
 """
@@ -27,9 +28,11 @@ Batch = dict[str, Array]
 class SampleReader:
     """The events of a part of a sample, such as ``SAMPLE/train``, in batches of scaled features.
 
-    A batch has ``hlf`` ``(n, features)``, with ``low_level`` also ``low_level`` ``(n, rows, columns)``, ``label`` and
-    ``weight``, whose mean is 1 in each class. Worker ``rank`` of ``workers`` reads each n-th event; without numbers
-    those of the launcher's variables are taken. Raises InputMissing (66), DataError (65), UsageError (2).
+    A batch has ``hlf`` ``(n, features)``, with ``low_level`` also ``low_level`` ``(n,
+    rows, columns)``, ``label`` and ``weight``, whose mean is 1 in each class. Worker
+    ``rank`` of ``workers`` reads each n-th event; without numbers those of the
+    launcher's variables are taken. Raises InputMissing (66), DataError (65), UsageError
+    (2).
     """
 
     folder: Path
@@ -41,7 +44,11 @@ class SampleReader:
 
     def __post_init__(self) -> None:
         if not sample_parts(self.folder):
-            raise InputMissing("no parts of events", where=self.folder, next_step="name SAMPLE/train of events_sample")
+            raise InputMissing(
+                "no parts of events",
+                where=self.folder,
+                next_step="name SAMPLE/train of events_sample",
+            )
         if self.batch < 1 or not 0 <= self.place < self.count:
             raise UsageError(
                 "a batch has an event or more, and a rank is below the number of workers",
@@ -49,7 +56,9 @@ class SampleReader:
             )
         if self.low_level and not self.layout.has_matrix:
             raise DataError(
-                "these events have no matrix of particles", where=self.folder, next_step="events_prepare --low-level"
+                "these events have no matrix of particles",
+                where=self.folder,
+                next_step="events_prepare --low-level",
             )
 
     @property
@@ -68,9 +77,11 @@ class SampleReader:
         return int(os.environ.get("WORLD_SIZE", "1")) if self.workers is None else self.workers
 
     def epoch(self, number: int = 0) -> Iterator[Batch]:
-        """Return the batches of an epoch: each event of this worker once, in an order by seed and number.
+        """Return the batches of an epoch: each event of this worker once, in an order
+        by seed and number.
 
-        The last batch may be smaller. Events are shuffled within a row group, whose order is that of the epoch.
+        The last batch may be smaller. Events are shuffled within a row group, whose
+        order is that of the epoch.
         """
         scalers = Scalers.load(Path(self.folder).parent)
         draw = np.random.default_rng((self.seed, number))
@@ -80,14 +91,19 @@ class SampleReader:
             for events in event_groups(str(part), self.layout, low_level=self.low_level):
                 # Of all events of the epoch each n-th, so that shares differ by one at most.
                 count = len(events.labels)
-                chosen = events.take(draw.permutation(count)[(self.place - seen) % self.count :: self.count])
+                chosen = events.take(
+                    draw.permutation(count)[(self.place - seen) % self.count :: self.count]
+                )
                 seen += count
                 remaining.append(_scaled(chosen, scalers))
                 waiting += len(chosen.labels)
                 if waiting >= self.batch:
                     joined = _joined(remaining)
                     stop = waiting - waiting % self.batch
-                    yield from (_slice(joined, start, start + self.batch) for start in range(0, stop, self.batch))
+                    yield from (
+                        _slice(joined, start, start + self.batch)
+                        for start in range(0, stop, self.batch)
+                    )
                     remaining, waiting = [_slice(joined, stop, waiting)], waiting - stop
         if waiting:
             yield _joined(remaining)
@@ -111,9 +127,11 @@ def _slice(batch: Batch, start: int, stop: int) -> Batch:
 
 
 def torch_dataset(reader: SampleReader) -> Any:
-    """Return an IterableDataset of PyTorch: each iteration is the next epoch, each item a batch of tensors.
+    """Return an IterableDataset of PyTorch: each iteration is the next epoch, each item
+    a batch of tensors.
 
-    Give it to a DataLoader with ``batch_size=None``. Raises UsageError (2) where PyTorch is not installed.
+    Give it to a DataLoader with ``batch_size=None``. Raises UsageError (2) where
+    PyTorch is not installed.
     """
     try:
         import torch
@@ -130,13 +148,17 @@ def torch_dataset(reader: SampleReader) -> Any:
 
         def __iter__(self) -> Iterator[dict[str, Any]]:
             for batch in reader.epoch(next(self._epochs)):
-                yield {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in batch.items()}
+                yield {
+                    name: torch.from_numpy(np.ascontiguousarray(column))
+                    for name, column in batch.items()
+                }
 
     return Dataset()
 
 
 def tensorflow_dataset(reader: SampleReader) -> Any:
-    """Return a tf.data.Dataset of ``(features, label, weight)``: each iteration is the next epoch, as Keras takes it.
+    """Return a tf.data.Dataset of ``(features, label, weight)``: each iteration is the
+    next epoch, as Keras takes it.
 
     Raises UsageError (2) where TensorFlow is not installed.
     """
@@ -159,4 +181,6 @@ def tensorflow_dataset(reader: SampleReader) -> Any:
 
 
 def _not_installed(module: str, name: str) -> UsageError:
-    return UsageError(f"this reader needs {name}", found=f"no module {module}", next_step=f"pip install {module}")
+    return UsageError(
+        f"this reader needs {name}", found=f"no module {module}", next_step=f"pip install {module}"
+    )

@@ -1,4 +1,6 @@
-"""The folder of a result: metrics, pictures, the report as a page, and the model card, beside the model itself."""
+"""The folder of a result: metrics, pictures, the report as a page, and the model card,
+beside the model itself.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ _USE: Final = (
 def write_result(folder: Path, evaluation: Evaluation, facts: Mapping[str, str]) -> None:
     """Write the evaluation of the model in ``folder`` beside it.
 
-    ``facts``: what the model card says of the sample. Raises OutputError (73), UsageError (2) without the extra plot.
+    ``facts``: what the model card says of the sample. Raises OutputError (73),
+    UsageError (2) without the extra plot.
     """
     description = read_description(folder)
     history = _history(folder)
@@ -42,21 +45,31 @@ def write_result(folder: Path, evaluation: Evaluation, facts: Mapping[str, str])
     pictures = _pictures(evaluation, history)
     card = _card(description, evaluation, facts)
     definition = (layout_in(folder).definition or {}).get("name", "delphes")
-    uses = [text.format(definition=definition, classes=", ".join(evaluation.titles)) for text in _USE]
+    uses = [
+        text.format(definition=definition, classes=", ".join(evaluation.titles)) for text in _USE
+    ]
     try:
-        (folder / METRICS_FILE).write_text(json.dumps(evaluation.as_dict(), indent=1) + "\n", encoding="utf-8")
+        (folder / METRICS_FILE).write_text(
+            json.dumps(evaluation.as_dict(), indent=1) + "\n", encoding="utf-8"
+        )
         for name, (heading, about, chart) in pictures.items():
             (folder / f"{name}.png").write_bytes(png(standalone(chart, heading, about)))
         (folder / CARD_FILE).write_text(_card_text(title, card, uses), encoding="utf-8")
-        (folder / PAGE_FILE).write_text(_page(title, card, evaluation, pictures, uses), encoding="utf-8")
+        (folder / PAGE_FILE).write_text(
+            _page(title, card, evaluation, pictures, uses), encoding="utf-8"
+        )
     except OSError as error:
-        raise OutputError("the result of a model cannot be written", where=folder, found=error.strerror) from None
+        raise OutputError(
+            "the result of a model cannot be written", where=folder, found=error.strerror
+        ) from None
 
 
 def write_history(folder: Path, history: Sequence[Mapping[str, float]]) -> None:
     """Write the losses of a training by round or epoch, for the report."""
     if history:
-        (folder / HISTORY_FILE).write_text(json.dumps(list(history), indent=1) + "\n", encoding="utf-8")
+        (folder / HISTORY_FILE).write_text(
+            json.dumps(list(history), indent=1) + "\n", encoding="utf-8"
+        )
 
 
 def _history(folder: Path) -> list[dict[str, float]]:
@@ -67,7 +80,9 @@ def _history(folder: Path) -> list[dict[str, float]]:
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def _pictures(evaluation: Evaluation, history: Sequence[Mapping[str, float]]) -> dict[str, tuple[str, str, Chart]]:
+def _pictures(
+    evaluation: Evaluation, history: Sequence[Mapping[str, float]]
+) -> dict[str, tuple[str, str, Chart]]:
     """By the name of a file: heading, what it shows, and the chart."""
     pictures = {
         "roc": ("ROC curves", "Each class against all others.", drawings.roc(evaluation)),
@@ -78,7 +93,9 @@ def _pictures(evaluation: Evaluation, history: Sequence[Mapping[str, float]]) ->
         ),
     }
     for label, (name, title) in enumerate(evaluation.classes):
-        about = "How probable the model finds the class, for events of each true class; logarithmic."
+        about = (
+            "How probable the model finds the class, for events of each true class; logarithmic."
+        )
         chart = drawings.score_distribution(evaluation, label)
         pictures[f"scores_{name}"] = (f"Probability of {title}", about, chart)
     if history:
@@ -87,10 +104,15 @@ def _pictures(evaluation: Evaluation, history: Sequence[Mapping[str, float]]) ->
     return pictures
 
 
-def _card(description: Mapping[str, Any], evaluation: Evaluation, facts: Mapping[str, str]) -> dict[str, str]:
-    parameters = ", ".join(f"{name} {value}" for name, value in description.get("parameters", {}).items())
+def _card(
+    description: Mapping[str, Any], evaluation: Evaluation, facts: Mapping[str, str]
+) -> dict[str, str]:
+    parameters = ", ".join(
+        f"{name} {value}" for name, value in description.get("parameters", {}).items()
+    )
     areas = ", ".join(
-        f"{name} {curve.auc:.4f}" for name, curve in zip(evaluation.titles, evaluation.curves, strict=True)
+        f"{name} {curve.auc:.4f}"
+        for name, curve in zip(evaluation.titles, evaluation.curves, strict=True)
     )
     return {
         "model": f"{description['kind']}: {ABOUT[description['kind']]}",
@@ -107,21 +129,33 @@ def _card(description: Mapping[str, Any], evaluation: Evaluation, facts: Mapping
 
 
 def _card_text(title: str, card: Mapping[str, str], uses: Sequence[str]) -> str:
-    lines = [f"# {title}", "", "| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in card.items())]
+    lines = [
+        f"# {title}",
+        "",
+        "| | |",
+        "| --- | --- |",
+        *(f"| {name} | {text} |" for name, text in card.items()),
+    ]
     return "\n".join([*lines, "", "## Use", "", *(f"- {text}" for text in uses)]) + "\n"
 
 
 def _page(
-    title: str, card: Mapping[str, str], evaluation: Evaluation, pictures: Mapping[str, tuple[str, str, Chart]],
+    title: str,
+    card: Mapping[str, str],
+    evaluation: Evaluation,
+    pictures: Mapping[str, tuple[str, str, Chart]],
     uses: Sequence[str],
-) -> str:  # fmt: skip
+) -> str:
     counts = evaluation.confusion.sum(axis=1)
     counted = "events" if counts.dtype.kind == "i" else "sum of weights"
     classes = [
         (name, f"{curve.auc:.4f}", f"{count:,.10g}")
         for name, curve, count in zip(evaluation.titles, evaluation.curves, counts, strict=True)
     ]
-    drawn = [layout.picture(name, heading, about, chart) for name, (heading, about, chart) in pictures.items()]
+    drawn = [
+        layout.picture(name, heading, about, chart)
+        for name, (heading, about, chart) in pictures.items()
+    ]
     parts = [
         layout.table((), card.items(), (0, 1)),
         layout.section("Classes", layout.table(("class", "AUC", counted), classes)),

@@ -1,4 +1,6 @@
-"""ROOT files of events, with a TTree or RNTuple: which files are named, what is in them, and their entry ranges."""
+"""ROOT files of events, with a TTree or RNTuple: which files are named, what is in
+them, and their entry ranges.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ _CLASS_NAMES: Final = {"w+jets": "wjets", "w": "wjets", "tt": "ttbar"}
 
 @dataclass(frozen=True)
 class EventFile:
-    """A file with events of one class; ``label`` is the number of the class, None for files of unknown class."""
+    """A file with events of one class; ``label`` is the number of the class, None for
+    files of unknown class.
+    """
 
     path: str
     label: int | None
@@ -68,15 +72,21 @@ def split_input(text: str) -> tuple[str, str]:
     """Return class and files of ``CLASS=FILES``. Raises UsageError (2)."""
     name, equals, pattern = text.partition("=")
     if not equals or not name.strip():
-        raise UsageError("--input has the form CLASS=FILES", found=repr(text), next_step="--input 'qcd=data/qcd*.root'")
+        raise UsageError(
+            "--input has the form CLASS=FILES",
+            found=repr(text),
+            next_step="--input 'qcd=data/qcd*.root'",
+        )
     return name.strip(), pattern.strip()
 
 
 def files_of_inputs(inputs: Sequence[str], classes: Sequence[str]) -> list[EventFile]:
-    """Return the files of options ``CLASS=FILES``, without repeats, each class in the order of names.
+    """Return the files of options ``CLASS=FILES``, without repeats, each class in the
+    order of names.
 
-    FILES is a file, a glob, a folder, a list of files (``.txt``, one a line) or a URL such as ``root://``. Raises
-    UsageError (2) for an unknown class or a file that two classes have, InputMissing (66) where there is no file.
+    FILES is a file, a glob, a folder, a list of files (``.txt``, one a line) or a URL
+    such as ``root://``. Raises UsageError (2) for an unknown class or a file that two
+    classes have, InputMissing (66) where there is no file.
     """
     files: dict[str, EventFile] = {}
     # Classes may differ in case only: then --input names one exactly.
@@ -87,10 +97,11 @@ def files_of_inputs(inputs: Sequence[str], classes: Sequence[str]) -> list[Event
         key = names.get(class_name) or names.get(lower) or names.get(_CLASS_NAMES.get(lower, ""))
         if key is None:
             raise UsageError(
-                f"there is no class {class_name}", where=f"--input {text}",
+                f"there is no class {class_name}",
+                where=f"--input {text}",
                 found=f"the classes are {', '.join(classes)}",
                 next_step="--classes A,B names other classes",
-            )  # fmt: skip
+            )
         label = list(classes).index(key)
         for path in find_inputs(pattern):
             if files.setdefault(path, EventFile(path, label)).label != label:
@@ -118,7 +129,9 @@ def find_inputs(pattern: str) -> list[str]:
     path = os.path.abspath(local_path(pattern)) if pattern else ""
     if pattern and os.path.isfile(path):
         return _listed(path) if path.endswith((".txt", ".list")) else [path]
-    matches = glob.glob(os.path.join(glob.escape(path), "*.root") if os.path.isdir(path) else path, recursive=True)
+    matches = glob.glob(
+        os.path.join(glob.escape(path), "*.root") if os.path.isdir(path) else path, recursive=True
+    )
     if not pattern or not matches:
         raise InputMissing(
             "no files of events",
@@ -130,18 +143,28 @@ def find_inputs(pattern: str) -> list[str]:
 
 
 def _listed(path: str) -> list[str]:
-    """Return the files that the lines of a list name; ``#`` begins a comment. Relative ones begin at its folder."""
+    """Return the files that the lines of a list name; ``#`` begins a comment. Relative
+    ones begin at its folder.
+    """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except PermissionError as error:
-        raise NotAllowed("a list of files cannot be read", where=path, found=error.strerror) from None
+        raise NotAllowed(
+            "a list of files cannot be read", where=path, found=error.strerror
+        ) from None
     except UnicodeDecodeError:
         raise DataError("a list of files is text in UTF-8", where=path) from None
     named = [text for line in lines if (text := line.partition("#")[0].strip())]
     if not named:
-        raise InputMissing("a list of files names at least one", where=path, found=f"{len(lines)} lines")
+        raise InputMissing(
+            "a list of files names at least one", where=path, found=f"{len(lines)} lines"
+        )
     folder = os.path.dirname(path)
-    return [path for text in named for path in find_inputs(text if "://" in text else os.path.join(folder, text))]
+    return [
+        path
+        for text in named
+        for path in find_inputs(text if "://" in text else os.path.join(folder, text))
+    ]
 
 
 def _require_remote(scheme: str, url: str) -> None:
@@ -157,10 +180,11 @@ def _require_remote(scheme: str, url: str) -> None:
 
 
 def _remote_paths(scheme: str, url: str) -> list[str]:
-    """Return the files of a glob or of a folder (with / at its end) where the protocol can list folders; else the URL
-    itself.
+    """Return the files of a glob or of a folder (with / at its end) where the protocol
+    can list folders; else the URL itself.
 
-    A question mark begins options of a URL, and is no glob. Raises InputMissing (66) where there is none.
+    A question mark begins options of a URL, and is no glob. Raises InputMissing (66)
+    where there is none.
     """
     if scheme not in _LISTED or not (url.endswith("/") or "*" in url or "[" in url):
         return [url]
@@ -173,19 +197,25 @@ def _remote_paths(scheme: str, url: str) -> list[str]:
         paths = sorted(system.unstrip_protocol(match) for match in system.glob(path))
         if not paths:
             # A glob is silent where a server is away or a folder is not there; a listing is not.
-            system.ls(path.partition("*")[0].partition("[")[0].rpartition("/")[0] or "/", detail=False)
+            system.ls(
+                path.partition("*")[0].partition("[")[0].rpartition("/")[0] or "/", detail=False
+            )
     except Exception as error:  # clients of servers have errors of their own, such as botocore's without credentials
         problem = explain_error(error)
     if not paths:
         raise InputMissing(
-            "no files of events", where=url, found=problem,
+            "no files of events",
+            where=url,
+            found=problem,
             next_step="name a ROOT file, a glob in quotes, or a folder with / at its end",
-        )  # fmt: skip
+        )
     return paths
 
 
 def inspect(file: EventFile, definition: Definition) -> InspectedFile:
-    """Look into a file: its entries and branches. What is wrong with it is the ``reason``; nothing is raised."""
+    """Look into a file: its entries and branches. What is wrong with it is the
+    ``reason``; nothing is raised.
+    """
     size = None
     try:
         if is_local(file.path):
@@ -221,7 +251,9 @@ def estimate_bytes(ranges: Iterable[EntryRange]) -> int:
 
 
 def read_range(part: EntryRange, definition: Definition) -> Chunk:
-    """Return the events of a range. Raises what uproot raises, DataError (65) for branches that miss or differ."""
+    """Return the events of a range. Raises what uproot raises, DataError (65) for
+    branches that miss or differ.
+    """
     size = part.stop - part.start
     with open_tree(part.path, definition.spec.tree) as tree:
         plan = plan_branches(tree.keys(), definition)
@@ -252,7 +284,9 @@ def explain_error(error: BaseException) -> str:
 
 @contextmanager
 def open_tree(path: str, name: str) -> Iterator[Any]:
-    """Yield the tree of a file. Raises what uproot raises; DataError (65) where the file has no such tree."""
+    """Yield the tree of a file. Raises what uproot raises; DataError (65) where the
+    file has no such tree.
+    """
     import uproot
 
     options = {"handler": uproot.MultithreadedFileSource} if is_local(path) else {}
@@ -261,5 +295,7 @@ def open_tree(path: str, name: str) -> Iterator[Any]:
         kinds: Mapping[str, str] = file.classnames(cycle=False)
         if kinds.get(name) not in (*_TREE_KINDS, *_NTUPLE_KINDS):
             shown = ", ".join(f"{key} ({kind})" for key, kind in sorted(kinds.items())[:5])
-            raise DataError(f"there is no tree {name}", where=path, found=f"the file has {shown or 'nothing'}")
+            raise DataError(
+                f"there is no tree {name}", where=path, found=f"the file has {shown or 'nothing'}"
+            )
         yield file[name]

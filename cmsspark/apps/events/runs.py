@@ -1,4 +1,6 @@
-"""What the jobs on events share: options, the day that names a result, the sessions, folders beside tables."""
+"""What the jobs on events share: options, the day that names a result, the sessions,
+folders beside tables.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EventRequest:
-    """What every job on events knows: the store, the day under which its result is stored, the settings."""
+    """What every job on events knows: the store, the day under which its result is
+    stored, the settings.
+    """
 
     fout: str
     day: date
@@ -47,7 +51,10 @@ def event_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_request(*arguments: Any, **options: Any) -> Any:
         settings = load_settings(options.pop("settings_file"))
-        fout, day = require_store(options.pop("fout"), settings), options.pop("day") or dates.today()
+        fout, day = (
+            require_store(options.pop("fout"), settings),
+            options.pop("day") or dates.today(),
+        )
         return command(*arguments, request=EventRequest(fout, day, settings), **options)
 
     wrapped: Callable[..., Any] = output_options(store_options(with_request))
@@ -59,7 +66,8 @@ def event_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def event_run(request: EventRequest, job: str) -> Iterator[tuple[RunContext, Files, SparkSession]]:
     """Run the block as a run of ``job``, with its lease, in the Spark session that runs.
 
-    Raises SettingsError (78) where none does, UsageError (2) without the extra, NotReady (75) for a lease.
+    Raises SettingsError (78) where none does, UsageError (2) without the extra,
+    NotReady (75) for a lease.
     """
     from cmsspark.apps.events import require_events
     from cmsspark.engines.session import has_session, session
@@ -82,12 +90,17 @@ def event_run(request: EventRequest, job: str) -> Iterator[tuple[RunContext, Fil
 
 
 def latest_run(files: Files, fout: str, job: str, table: str, until: date) -> CurrentTable:
-    """Return the newest stored result of a job up to a day; ``path`` is the table, its parent the folder of the run.
+    """Return the newest stored result of a job up to a day; ``path`` is the table, its
+    parent the folder of the run.
 
     Raises InputMissing (66) where there is none, DataError (65) where the store is damaged.
     """
     base = join(fout, job)
-    names = [entry.name for entry in files.list_dir(base) if entry.is_dir] if files.stat(base) is not None else []
+    names = (
+        [entry.name for entry in files.list_dir(base) if entry.is_dir]
+        if files.stat(base) is not None
+        else []
+    )
     stored = [name for name in names if files.stat(join(base, name, "CURRENT")) is not None]
     for name in sorted(stored, reverse=True):
         if name <= until.isoformat():
@@ -106,7 +119,11 @@ def find_run_folder(table: CurrentTable) -> str:
 
 
 def finish(
-    run_context: RunContext, staged: StagedRun, manifest: dict[str, Any], warnings: list[str], outcome: str
+    run_context: RunContext,
+    staged: StagedRun,
+    manifest: dict[str, Any],
+    warnings: list[str],
+    outcome: str,
 ) -> CurrentTable:
     """Make a run current, and log what it is. ``manifest``: what is special to the job."""
     done = staged.commit(
@@ -120,7 +137,9 @@ def finish(
     )
     for text in warnings:
         run_context.log(f"warning: {text}")
-    run_context.log(f"{run_context.job} of {run_context.interval}: {outcome} after {run_context.seconds():.1f} s")
+    run_context.log(
+        f"{run_context.job} of {run_context.interval}: {outcome} after {run_context.seconds():.1f} s"
+    )
     run_context.manifest = done.manifest
     return done
 

@@ -1,4 +1,6 @@
-"""``events_sample``: balanced classes, shuffled, split by event hash, with scalers fitted on the part ``train``."""
+"""``events_sample``: balanced classes, shuffled, split by event hash, with scalers
+fitted on the part ``train``.
+"""
 
 from __future__ import annotations
 
@@ -41,58 +43,94 @@ PART_ROWS: Final = {True: 4_000, False: 500_000}
 
 
 def run(request: EventRequest, options: SampleOptions) -> CurrentTable:
-    """Make a sample of the newest prepared events and store it; on any failure the previous result stays.
+    """Make a sample of the newest prepared events and store it; on any failure the
+    previous result stays.
 
-    Raises InputMissing (66) without prepared events, DataError (65) where a class has none, OutputError (73).
+    Raises InputMissing (66) without prepared events, DataError (65) where a class has
+    none, OutputError (73).
     """
-    with event_run(request, NAME) as (run_context, store, spark), run_context.staged(store) as staged:
+    with (
+        event_run(request, NAME) as (run_context, store, spark),
+        run_context.staged(store) as staged,
+    ):
         source = latest_run(store, request.fout, prepare.NAME, prepare.TABLE, request.day)
         folder = join(find_run_folder(source), prepare.FOLDER)
         schema = join(find_run_folder(source), SCHEMA_FILE)
         layout = EventLayout.from_json(store.read_bytes(schema), schema)
         entries = list_parts(store, folder)
         parts = tuple(part.path for part in entries)
-        choice = choose(spark, parts, source.manifest.document["folders"][prepare.FOLDER]["rows"], options, layout)
+        choice = choose(
+            spark,
+            parts,
+            source.manifest.document["folders"][prepare.FOLDER]["rows"],
+            options,
+            layout,
+        )
         size = sum(part.size for part in entries)
         written = _write(spark, store, staged, parts, size, choice, options, layout)
         scalers = _scalers(written, layout)
-        store.write_bytes(join(staged.folder, SCALERS_FILE), json_text(scalers.as_dict(), indent=1).encode())
+        store.write_bytes(
+            join(staged.folder, SCALERS_FILE), json_text(scalers.as_dict(), indent=1).encode()
+        )
         description = json_text(layout.document(origin=False), indent=1)
         store.write_bytes(join(staged.folder, SCHEMA_FILE), description.encode())
         folders = _folders(store, staged, written, choice, layout)
         weights = _weights(written, layout)
         for name in (TRAIN, TEST):
-            folders[f"small_{name}"] = write_small(store, staged.table_path(name), options.small, layout)
+            folders[f"small_{name}"] = write_small(
+                store, staged.table_path(name), options.small, layout
+            )
         staged.write_arrow(_table(choice, request, layout, weights), TABLE)
         inputs = [[path, None, None] for path in parts]
         manifest = {
             "prepared": {"folder": folder, "run": source.manifest.run},
-            "inputs": [{"stream": None, "table": prepare.TABLE, "folder": folder, "files": inputs}],
+            "inputs": [
+                {"stream": None, "table": prepare.TABLE, "folder": folder, "files": inputs}
+            ],
             "folders": folders,
-            "sample": {"seed": options.seed, "test_fraction": options.test_fraction, "low_level": layout.has_matrix},
+            "sample": {
+                "seed": options.seed,
+                "test_fraction": options.test_fraction,
+                "low_level": layout.has_matrix,
+            },
             "partial": source.manifest.partial,
-        }  # fmt: skip
+        }
         check_weights(weights, layout)
-        warnings = [f"{sum(choice.duplicates.values()):,} events are equal to others"] if choice.duplicates else []
+        warnings = (
+            [f"{sum(choice.duplicates.values()):,} events are equal to others"]
+            if choice.duplicates
+            else []
+        )
         of_train, of_test = (choice.classes * choice.chosen[test] for test in (False, True))
         counts = f"{of_train:,} events to train and {of_test:,} to test"
         return finish(run_context, staged, manifest, warnings, f"{counts} in {staged.folder}")
 
 
 def check_weights(weights: Mapping[tuple[str, str], float], layout: EventLayout) -> None:
-    """Raises DataError (65) where the weights of a class do not add up to more than 0: it cannot be normalised."""
-    wrong = [f"{name} of {part}: {total:g}" for (part, name), total in weights.items() if not total > 0]
+    """Raises DataError (65) where the weights of a class do not add up to more than 0:
+    it cannot be normalised.
+    """
+    wrong = [
+        f"{name} of {part}: {total:g}" for (part, name), total in weights.items() if not total > 0
+    ]
     if wrong:
         raise DataError(
-            "the weights of each class add up to more than 0", found="; ".join(wrong),
+            "the weights of each class add up to more than 0",
+            found="; ".join(wrong),
             next_step="take more events of it, or a definition with another weight",
-        )  # fmt: skip
+        )
 
 
 def _write(
-    spark: SparkSession, store: Files, staged: StagedRun, parts: Sequence[str], size: int, choice: Choice,
-    options: SampleOptions, layout: EventLayout,
-) -> list[dict[str, Any]]:  # fmt: skip
+    spark: SparkSession,
+    store: Files,
+    staged: StagedRun,
+    parts: Sequence[str],
+    size: int,
+    choice: Choice,
+    options: SampleOptions,
+    layout: EventLayout,
+) -> list[dict[str, Any]]:
     """Write both parts of the sample; return what the tasks say of each part file, in their order.
 
     ``size``: bytes of the prepared parts.
@@ -106,17 +144,28 @@ def _write(
     for folder in folders:
         store.make_dirs(folder)
     read = ChosenTask(
-        tuple(parts), options.seed, options.test_fraction, choice.last_keys, (counts[0], counts[1]), layout
+        tuple(parts),
+        options.seed,
+        options.test_fraction,
+        choice.last_keys,
+        (counts[0], counts[1]),
+        layout,
     )
-    chosen = spark.range(0, len(parts), 1, task_count(spark, len(parts), size)).mapInArrow(read, ROWS_SCHEMA)
+    chosen = spark.range(0, len(parts), 1, task_count(spark, len(parts), size)).mapInArrow(
+        read, ROWS_SCHEMA
+    )
     with _small_batches(spark, layout.has_matrix), spark_progress(spark, "writing the sample"):
-        shuffled = chosen.repartition(sum(counts), "part").sortWithinPartitions("part", "key", "label", "weight")
+        shuffled = chosen.repartition(sum(counts), "part").sortWithinPartitions(
+            "part", "key", "label", "weight"
+        )
         try:
             task = WriteTask(folders, (counts[0], counts[1]), layout)
             rows_of_parts = shuffled.mapInArrow(task, RESULT).collect()
         except Exception as error:
             raise unwrap_cause(error) from None
-    return sorted((json.loads(row["result"]) for row in rows_of_parts), key=lambda row: int(row["number"]))
+    return sorted(
+        (json.loads(row["result"]) for row in rows_of_parts), key=lambda row: int(row["number"])
+    )
 
 
 @contextmanager
@@ -135,9 +184,13 @@ def _small_batches(spark: SparkSession, low_level: bool) -> Iterator[None]:
         spark.conf.set(name, before or "10000")
 
 
-def _weights(written: Sequence[Mapping[str, Any]], layout: EventLayout) -> dict[tuple[str, str], float]:
+def _weights(
+    written: Sequence[Mapping[str, Any]], layout: EventLayout
+) -> dict[tuple[str, str], float]:
     """Return the sum of weights by part and class."""
-    sums: dict[tuple[str, str], float] = {(part, name): 0.0 for part in (TRAIN, TEST) for name in layout.class_names}
+    sums: dict[tuple[str, str], float] = {
+        (part, name): 0.0 for part in (TRAIN, TEST) for name in layout.class_names
+    }
     for row in written:
         part = TEST if row["moments"] is None else TRAIN
         for name, weight in zip(layout.class_names, row["weights"], strict=True):
@@ -157,9 +210,15 @@ def _scalers(written: Sequence[Mapping[str, Any]], layout: EventLayout) -> Scale
 
 
 def _folders(
-    store: Files, staged: StagedRun, written: Sequence[Mapping[str, Any]], choice: Choice, layout: EventLayout
+    store: Files,
+    staged: StagedRun,
+    written: Sequence[Mapping[str, Any]],
+    choice: Choice,
+    layout: EventLayout,
 ) -> dict[str, dict[str, Any]]:
-    """Return the folders of the parts for the manifest. Raises OutputError (73) where other events were written."""
+    """Return the folders of the parts for the manifest. Raises OutputError (73) where
+    other events were written.
+    """
     folders: dict[str, dict[str, Any]] = {}
     for name in (TRAIN, TEST):
         rows = [row for row in written if (row["moments"] is not None) == (name == TRAIN)]
@@ -168,13 +227,20 @@ def _folders(
         labels = [sum(row["labels"][label] for row in rows) for label in range(choice.classes)]
         if labels != [choice.chosen[name == TEST]] * choice.classes:
             raise OutputError(
-                f"{choice.chosen[name == TEST]:,} events of each class were chosen", where=folder, found=labels
+                f"{choice.chosen[name == TEST]:,} events of each class were chosen",
+                where=folder,
+                found=labels,
             )
         folders[name] = {"rows": sum(labels), "files": len(rows), "bytes": size}
     return folders
 
 
-def _table(choice: Choice, request: EventRequest, layout: EventLayout, weights: Mapping[tuple[str, str], float]) -> Any:
+def _table(
+    choice: Choice,
+    request: EventRequest,
+    layout: EventLayout,
+    weights: Mapping[tuple[str, str], float],
+) -> Any:
     import pyarrow as pa
 
     rows = [
@@ -194,7 +260,8 @@ def _table(choice: Choice, request: EventRequest, layout: EventLayout, weights: 
 
 
 def write_small(files: Files, folder: str, per_class: int, layout: EventLayout) -> dict[str, Any]:
-    """Write the first ``per_class`` events of each class of a folder of parts into ``small_…`` beside it.
+    """Write the first ``per_class`` events of each class of a folder of parts into
+    ``small_…`` beside it.
 
     Returns its entry for the manifest.
     """
@@ -210,7 +277,10 @@ def write_small(files: Files, folder: str, per_class: int, layout: EventLayout) 
                 chosen[positions] = True
                 remaining[label] -= len(positions)
             selected = rows.filter(chosen)
-            columns = {name: selected.column(name).combine_chunks() for name in ("label", "event_hash", "weight")}
+            columns = {
+                name: selected.column(name).combine_chunks()
+                for name in ("label", "event_hash", "weight")
+            }
             columns["hlf"] = to_matrix(selected.column("hlf"), layout.hlf_count)
             if layout.has_matrix:
                 columns["low_level"] = to_matrix(selected.column("low_level"), layout.matrix)
@@ -218,7 +288,11 @@ def write_small(files: Files, folder: str, per_class: int, layout: EventLayout) 
             if not remaining.any():
                 break
     entries = list_parts(files, target)
-    return {"rows": writer.rows, "files": len(entries), "bytes": sum(entry.size for entry in entries)}
+    return {
+        "rows": writer.rows,
+        "files": len(entries),
+        "bytes": sum(entry.size for entry in entries),
+    }
 
 
 def _row_groups(files: Files, folder: str) -> Iterator[pa.Table]:

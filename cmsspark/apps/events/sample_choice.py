@@ -1,6 +1,7 @@
 """What is chosen for a sample: as many events of each class, by the order of their keys.
 
-No row passes the driver: it sees counts, and some hundred keys near the last one that is chosen of a class.
+No row passes the driver: it sees counts, and some hundred keys near the last one that
+is chosen of a class.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ Group = tuple[bool, int]
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """How to sample. ``per_class``: at most so many events of each class in ``train``, and in ``test`` in proportion;
-    ``small``: events of each class in the small samples.
+    """How to sample. ``per_class``: at most so many events of each class in ``train``,
+    and in ``test`` in proportion; ``small``: events of each class in the small samples.
     """
 
     seed: int = 0
@@ -40,7 +41,9 @@ class SampleOptions:
 
 @dataclass(frozen=True)
 class Choice:
-    """What is chosen: by group the distinct events, those equal to others, and the last key; by part the events."""
+    """What is chosen: by group the distinct events, those equal to others, and the last
+    key; by part the events.
+    """
 
     available: Mapping[Group, int]
     duplicates: Mapping[Group, int]
@@ -54,14 +57,22 @@ class Choice:
 
 
 def choose(
-    spark: SparkSession, parts: Sequence[str], events: int, options: SampleOptions, layout: EventLayout
+    spark: SparkSession,
+    parts: Sequence[str],
+    events: int,
+    options: SampleOptions,
+    layout: EventLayout,
 ) -> Choice:
-    """Count distinct events by group and bin of keys, and find each group's last key. Raises DataError (65)."""
+    """Count distinct events by group and bin of keys, and find each group's last key.
+    Raises DataError (65).
+    """
     from pyspark.sql import functions as F
 
     task = KeysTask(tuple(parts), options.seed, options.test_fraction)
     size = events * KEY_BYTES
-    keys = spark.range(0, len(parts), 1, task_count(spark, len(parts), size)).mapInArrow(task, KEYS_SCHEMA)
+    keys = spark.range(0, len(parts), 1, task_count(spark, len(parts), size)).mapInArrow(
+        task, KEYS_SCHEMA
+    )
     # Keys are distinct but for few: they move once, and none of them would merge before.
     keys = keys.repartition(task_count(spark, len(parts), size), "key", "label", "is_test")
     distinct = keys.groupBy("key", "label", "is_test").agg(F.count(F.lit(1)).alias("n"))
@@ -86,7 +97,9 @@ def choose(
         last = {group: last_bin(of_group, chosen[group[0]]) for group, of_group in bins.items()}
         condition = F.lit(False)
         for (test, label), (number, _) in last.items():
-            condition |= (F.col("is_test") == test) & (F.col("label") == label) & (F.col("bin") == number)
+            condition |= (
+                (F.col("is_test") == test) & (F.col("label") == label) & (F.col("bin") == number)
+            )
         near: dict[Group, list[int]] = {}
         for row in binned.where(condition).select("is_test", "label", "key").collect():
             near.setdefault((row["is_test"], row["label"]), []).append(row["key"])
@@ -96,24 +109,40 @@ def choose(
     return Choice(available, duplicates, last_keys, chosen)
 
 
-def chosen_counts(available: Mapping[Group, int], options: SampleOptions, classes: Sequence[str]) -> dict[bool, int]:
-    """Return the number of events of each class, by part: as many as the smallest class has. Raises DataError (65)."""
-    empty = [f"{TEST if test else TRAIN} {classes[label]}" for (test, label), count in available.items() if not count]
+def chosen_counts(
+    available: Mapping[Group, int], options: SampleOptions, classes: Sequence[str]
+) -> dict[bool, int]:
+    """Return the number of events of each class, by part: as many as the smallest class
+    has. Raises DataError (65).
+    """
+    empty = [
+        f"{TEST if test else TRAIN} {classes[label]}"
+        for (test, label), count in available.items()
+        if not count
+    ]
     if empty:
         raise DataError(
             "train and test need events of all classes",
             found=f"none of {', '.join(empty)}",
             next_step="prepare files of every class, with some hundred events each",
         )
-    counts = {test: min(available[test, label] for label in range(len(classes))) for test in (False, True)}
+    counts = {
+        test: min(available[test, label] for label in range(len(classes)))
+        for test in (False, True)
+    }
     if options.per_class is not None:
         of_test = round(options.per_class * options.test_fraction / (1 - options.test_fraction))
-        counts = {False: min(counts[False], options.per_class), True: min(counts[True], max(1, of_test))}
+        counts = {
+            False: min(counts[False], options.per_class),
+            True: min(counts[True], max(1, of_test)),
+        }
     return counts
 
 
 def last_bin(bins: Mapping[int, int], count: int) -> tuple[int, int]:
-    """Return the bin in which the event number ``count`` by key lies, and its number there, from 1 on."""
+    """Return the bin in which the event number ``count`` by key lies, and its number
+    there, from 1 on.
+    """
     before = 0
     for number in sorted(bins):
         if before + bins[number] >= count:

@@ -1,4 +1,5 @@
-"""The tasks of a sample: keys of events, the rows of the chosen ones, and the parts that they are written to.
+"""The tasks of a sample: keys of events, the rows of the chosen ones, and the parts
+that they are written to.
 
 Between two tasks features travel as bytes: Spark moves them without looking at single numbers.
 """
@@ -27,15 +28,15 @@ TEST: Final = "test"
 #: Keys are below this number: random, the same for the same event and seed.
 KEY_BITS: Final = 63
 KEYS_SCHEMA: Final = "key bigint, label tinyint, is_test boolean"
-ROWS_SCHEMA: Final = (
-    "part int, key bigint, label tinyint, event_hash bigint, weight double, hlf binary, low_level binary"
-)
+ROWS_SCHEMA: Final = "part int, key bigint, label tinyint, event_hash bigint, weight double, hlf binary, low_level binary"
 #: Makes the split independent of every seed of a shuffle.
 _SPLIT_SEED: Final = 0x5EED_0F_5917
 
 
 def mixed(hashes: Array, seed: int) -> Array:
-    """Hashes mixed with a seed: random for each seed, equal for equal hashes (the finalizer of SplitMix64)."""
+    """Hashes mixed with a seed: random for each seed, equal for equal hashes (the
+    finalizer of SplitMix64).
+    """
     state = (seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & (2**64 - 1)
     with np.errstate(over="ignore"):
         values = hashes.astype(np.uint64) ^ np.uint64(state)
@@ -50,7 +51,9 @@ def make_keys(hashes: Array, seed: int) -> Array:
 
 
 def is_test(hashes: Array, fraction: float) -> Array:
-    """Return which events are in the part ``test``: by their hash alone, so for every seed the same."""
+    """Return which events are in the part ``test``: by their hash alone, so for every
+    seed the same.
+    """
     return mixed(hashes, _SPLIT_SEED) < np.uint64(min(2**64 - 1, round(fraction * 2**64)))
 
 
@@ -82,7 +85,8 @@ class KeysTask:
 class ChosenTask:
     """Reads whole events of parts: a row for each chosen one.
 
-    ``last_keys``: by (is test, label) the last key that is chosen; ``counts``: the number of parts of train and test.
+    ``last_keys``: by (is test, label) the last key that is chosen; ``counts``: the
+    number of parts of train and test.
     """
 
     parts: tuple[str, ...]
@@ -93,7 +97,13 @@ class ChosenTask:
     layout: EventLayout
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        names = ["hlf", "label", "weight", "event_hash", *(["low_level"] if self.layout.has_matrix else [])]
+        names = [
+            "hlf",
+            "label",
+            "weight",
+            "event_hash",
+            *(["low_level"] if self.layout.has_matrix else []),
+        ]
         for number in read_numbers(batches):
             for columns in row_groups(self.parts[number], names):
                 yield self._rows(columns)
@@ -101,7 +111,10 @@ class ChosenTask:
     def _rows(self, columns: pa.Table) -> pa.RecordBatch:
         import pyarrow as pa
 
-        hashes, labels = columns.column("event_hash").to_numpy(), columns.column("label").to_numpy()
+        hashes, labels = (
+            columns.column("event_hash").to_numpy(),
+            columns.column("label").to_numpy(),
+        )
         keys, of_test = make_keys(hashes, self.seed), is_test(hashes, self.test_fraction)
         last = np.full(len(keys), -1, np.int64)
         for (test, label), key in self.last_keys.items():
@@ -128,9 +141,11 @@ class ChosenTask:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """Writes rows, sorted by part, key and label, to parts; an event that is twice in a class is written once.
+    """Writes rows, sorted by part, key and label, to parts; an event that is twice in a
+    class is written once.
 
-    A row of the result is a JSON object: the part's number, name, events and sum of weights by class, and its moments.
+    A row of the result is a JSON object: the part's number, name, events and sum of
+    weights by class, and its moments.
     """
 
     folders: tuple[str, str]
@@ -150,14 +165,20 @@ class WriteTask:
     def _open(self, number: int) -> _OpenPart:
         is_train = number < self.counts[0]
         part_number = number if is_train else number - self.counts[0]
-        writer = PartWriter(self.folders[0 if is_train else 1], part_number, self.layout.schema(origin=False))
-        return _OpenPart(number, writer, Moments.empty(self.layout) if is_train else None, self.layout)
+        writer = PartWriter(
+            self.folders[0 if is_train else 1], part_number, self.layout.schema(origin=False)
+        )
+        return _OpenPart(
+            number, writer, Moments.empty(self.layout) if is_train else None, self.layout
+        )
 
 
 class _OpenPart:
     """A part that is being written."""
 
-    def __init__(self, number: int, writer: PartWriter, moments: Moments | None, layout: EventLayout) -> None:
+    def __init__(
+        self, number: int, writer: PartWriter, moments: Moments | None, layout: EventLayout
+    ) -> None:
         self.number, self.writer, self.moments, self.layout = number, writer, moments, layout
         self.labels = np.zeros(len(layout.classes), np.int64)
         self.weights = np.zeros(len(layout.classes))
@@ -174,16 +195,26 @@ class _OpenPart:
         rows = batch.filter(is_new) if not is_new.all() else batch
         layout = self.layout
         hlf = _from_bytes(rows.column("hlf"), layout.hlf_count)
-        low_level = _from_bytes(rows.column("low_level"), layout.matrix) if layout.has_matrix else None
+        low_level = (
+            _from_bytes(rows.column("low_level"), layout.matrix) if layout.has_matrix else None
+        )
         labels, weights = rows.column("label").to_numpy(), rows.column("weight").to_numpy()
         self.labels += np.bincount(labels, minlength=len(self.labels))
         self.weights += np.bincount(labels, weights, minlength=len(self.labels))
         self.is_weighted |= bool((weights != 1).any())
         hashes = rows.column("event_hash").to_numpy().view(np.uint64)
-        columns = {"hlf": hlf, "low_level": low_level, "label": labels, "event_hash": hashes, "weight": weights}
+        columns = {
+            "hlf": hlf,
+            "low_level": low_level,
+            "label": labels,
+            "event_hash": hashes,
+            "weight": weights,
+        }
         self.writer.write(columns)
         if self.moments is not None:
-            self.moments.add(hlf, None if low_level is None else low_level.reshape(-1, *layout.shape))
+            self.moments.add(
+                hlf, None if low_level is None else low_level.reshape(-1, *layout.shape)
+            )
 
     def close(self) -> dict[str, Any]:
         self.writer.__exit__(None, None, None)
@@ -208,7 +239,9 @@ def _part_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Re
 
 
 def assign_parts(keys: Array, count: int) -> Array:
-    """Return the part of each key: parts are ranges of keys, so that all parts together are in the order of keys."""
+    """Return the part of each key: parts are ranges of keys, so that all parts together
+    are in the order of keys.
+    """
     return (keys.astype(np.float64) / 2.0**KEY_BITS * count).astype(np.int64).clip(0, count - 1)
 
 
@@ -218,7 +251,9 @@ def _as_bytes(rows: Array) -> pa.Array:
 
     width = rows.shape[1] * 4
     offsets = pa.py_buffer(np.arange(len(rows) + 1, dtype=np.int32) * np.int32(width))
-    return pa.Array.from_buffers(pa.binary(), len(rows), [None, offsets, pa.py_buffer(np.ascontiguousarray(rows))])
+    return pa.Array.from_buffers(
+        pa.binary(), len(rows), [None, offsets, pa.py_buffer(np.ascontiguousarray(rows))]
+    )
 
 
 def _from_bytes(column: pa.Array, size: int) -> Array:
@@ -227,6 +262,8 @@ def _from_bytes(column: pa.Array, size: int) -> Array:
 
     if pa.types.is_large_binary(column.type):
         column = column.cast(pa.binary())
-    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    offsets = np.frombuffer(column.buffers()[1], np.int32)[
+        column.offset : column.offset + len(column) + 1
+    ]
     data = np.frombuffer(column.buffers()[2], np.uint8) if len(column) else np.zeros(0, np.uint8)
     return data[offsets[0] : offsets[-1]].view(np.float32).reshape(len(column), size)

@@ -1,4 +1,6 @@
-"""A stored sample as jobs that learn from it see it: its folder, its counts, and copies on this host."""
+"""A stored sample as jobs that learn from it see it: its folder, its counts, and copies
+on this host.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class StoredSample:
         return list_parts(files, join(self.folder, part))
 
     def facts(self, learned: int | None = None) -> dict[str, str]:
-        """Return what a model card says of the sample; ``learned``: the events that were read, if not all of train."""
+        """Return what a model card says of the sample; ``learned``: the events that
+        were read, if not all of train.
+        """
         return {
             "sample": f"run {self.run}, seed {self.seed}, equal classes",
             "learned from": f"{self.counts[TRAIN] if learned is None else learned:,} events of the part train",
@@ -43,7 +47,14 @@ class StoredSample:
 
     def manifest(self) -> dict[str, Any]:
         """Return what a manifest says of the sample."""
-        inputs = [{"stream": None, "table": sample.TABLE, "folder": self.folder, "files": [[self.run, None, None]]}]
+        inputs = [
+            {
+                "stream": None,
+                "table": sample.TABLE,
+                "folder": self.folder,
+                "files": [[self.run, None, None]],
+            }
+        ]
         return {"sample": {"folder": self.folder, "run": self.run}, "inputs": inputs}
 
 
@@ -53,13 +64,15 @@ def find_sample(files: Files, fout: str, until: date) -> StoredSample:
     document = run.manifest.document
     counts = {name: int(document["folders"][name]["rows"]) for name in (TRAIN, TEST)}
     about = document["sample"]
-    return StoredSample(find_run_folder(run), run.manifest.run, about["low_level"], about["seed"], counts)
+    return StoredSample(
+        find_run_folder(run), run.manifest.run, about["low_level"], about["seed"], counts
+    )
 
 
 @contextmanager
 def on_this_host(files: Files, folder: str, parts: Sequence[str]) -> Iterator[Path]:
-    """Yield the folder of a sample as one of this host, with its scalers and the given parts, copied if it is
-    elsewhere.
+    """Yield the folder of a sample as one of this host, with its scalers and the given
+    parts, copied if it is elsewhere.
     """
     if is_local(folder):
         yield Path(local_path(folder))

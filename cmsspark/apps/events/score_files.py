@@ -1,4 +1,6 @@
-"""``cmsspark lab events score``: scores for the events of ROOT files, given ones or those that arrive in a folder."""
+"""``cmsspark lab events score``: scores for the events of ROOT files, given ones or
+those that arrive in a folder.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ MODEL: Final = "_model.sha256"
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """How to score: the folder of the model on this host, its definition, and damaged files that are left out."""
+    """How to score: the folder of the model on this host, its definition, and damaged
+    files that are left out.
+    """
 
     model: Path
     definition: Definition
@@ -55,7 +59,8 @@ class ScoreRequest:
 
 
 def definition_of_model(model: Path, name: str | None, tree: str | None) -> Definition:
-    """Return the definition that a model learned from, or the one that is named, which must have the same features.
+    """Return the definition that a model learned from, or the one that is named, which
+    must have the same features.
 
     Raises DataError (65), UsageError (2) for another definition, or a model that needs it named.
     """
@@ -71,38 +76,55 @@ def definition_of_model(model: Path, name: str | None, tree: str | None) -> Defi
     named = definition.document()
     if (stored["spec"], stored["python_sha256"]) != (named["spec"], named["python_sha256"]):
         raise UsageError(
-            "the definition is not the one that the model learned from", where=name,
+            "the definition is not the one that the model learned from",
+            where=name,
             found=f"the model has {stored['name']}",
             next_step="name the same file as for events_prepare, unchanged",
-        )  # fmt: skip
+        )
     return with_tree(definition, tree)
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What became of some files: events in them, selected ones with scores, files that are left out."""
+    """What became of some files: events in them, selected ones with scores, files that
+    are left out.
+    """
 
     events: int
     selected: int
     left_out: tuple[InspectedFile, ...]
 
 
-def score_files(spark: SparkSession, patterns: Sequence[str], request: ScoreRequest, output: str) -> Scored:
-    """Score the files that patterns name, and write the scores as Parquet into the new folder ``output``.
+def score_files(
+    spark: SparkSession, patterns: Sequence[str], request: ScoreRequest, output: str
+) -> Scored:
+    """Score the files that patterns name, and write the scores as Parquet into the new
+    folder ``output``.
 
-    Raises InputMissing (66), DataError (65) for damaged files that are not accepted, OutputError (73).
+    Raises InputMissing (66), DataError (65) for damaged files that are not accepted,
+    OutputError (73).
     """
     files = LocalFiles() if is_local(output) else files_for(output, spark)
     check_new(files, output)
     paths = list(dict.fromkeys(path for pattern in patterns for path in find_inputs(pattern)))
-    return _score(spark, files, paths, request, output, lambda left_out: check_damaged(left_out, request.accepted))
+    return _score(
+        spark,
+        files,
+        paths,
+        request,
+        output,
+        lambda left_out: check_damaged(left_out, request.accepted),
+    )
 
 
 def check_new(files: Files, output: str) -> None:
     """Raises OutputError (73) where a folder of scores, or a file, is there already."""
     if not _is_new(files, output):
         raise OutputError(
-            "the folder for scores is not empty", where=output, found="files", next_step="remove it, or name another"
+            "the folder for scores is not empty",
+            where=output,
+            found="files",
+            next_step="remove it, or name another",
         )
 
 
@@ -113,9 +135,13 @@ def _is_new(files: Files, output: str) -> bool:
 
 
 def _score(
-    spark: SparkSession, store: Files, paths: Sequence[str], request: ScoreRequest, output: str,
+    spark: SparkSession,
+    store: Files,
+    paths: Sequence[str],
+    request: ScoreRequest,
+    output: str,
     check: Callable[[list[InspectedFile]], None],
-) -> Scored:  # fmt: skip
+) -> Scored:
     """Score files, all but those that cannot be read; ``check`` may refuse to go on without those.
 
     Two jobs: a look into all files, and tasks that score and write. The scores appear as a whole.
@@ -133,12 +159,18 @@ def _score(
     store.make_dirs(aside)
     try:
         task = ScoreFilesTask(ranges, request.definition, ship(spark, request.model), aside)
-        results = run_tasks(spark, task, RangeResult, len(ranges), estimate_bytes(ranges), "scoring events")
+        results = run_tasks(
+            spark, task, RangeResult, len(ranges), estimate_bytes(ranges), "scoring events"
+        )
         failed = {ranges[result.number].path: result.reason for result in results if result.reason}
         bad = [replace(file, reason=file.reason or failed.get(file.path, "")) for file in seen]
         bad = [file for file in bad if file.reason]
         check(bad)
-        succeeded = [result for result in results if result.part and ranges[result.number].path not in failed]
+        succeeded = [
+            result
+            for result in results
+            if result.part and ranges[result.number].path not in failed
+        ]
         keep_only(store, aside, [result.part for result in succeeded])
         if not succeeded:
             _write_empty(aside, request.model)
@@ -148,7 +180,9 @@ def _score(
         store.replace(aside, output)
     finally:
         store.delete(aside)
-    return Scored(sum(file.events for file in seen), sum(result.rows for result in succeeded), tuple(bad))
+    return Scored(
+        sum(file.events for file in seen), sum(result.rows for result in succeeded), tuple(bad)
+    )
 
 
 def _write_empty(folder: str, model: Path) -> None:
@@ -157,23 +191,35 @@ def _write_empty(folder: str, model: Path) -> None:
 
     system, path = file_system(folder)
     pq.write_table(
-        scores_schema(layout_in(model)).empty_table(), f"{path}/part-000000.snappy.parquet", filesystem=system
+        scores_schema(layout_in(model)).empty_table(),
+        f"{path}/part-000000.snappy.parquet",
+        filesystem=system,
     )
 
 
 def stream_scores(
-    spark: SparkSession, folder: str, request: ScoreRequest, output: str, *, once: bool, seconds: float,
+    spark: SparkSession,
+    folder: str,
+    request: ScoreRequest,
+    output: str,
+    *,
+    once: bool,
+    seconds: float,
     log: Callable[[str], None],
-) -> None:  # fmt: skip
-    """Score ROOT files as they arrive in ``folder``, each once, also when the stream is started again.
+) -> None:
+    """Score ROOT files as they arrive in ``folder``, each once, also when the stream is
+    started again.
 
-    Batch *n* is the folder ``batch-n`` of ``output``, written whole or not at all. Files that cannot be read are named
-    in ``quarantine.jsonl`` and the stream goes on. ``once``: score what is there, then end. A file must appear in the
-    folder complete: write it elsewhere and rename it. Raises OutputError (73) where ``output`` has scores of another
-    model.
+    Batch *n* is the folder ``batch-n`` of ``output``, written whole or not at all.
+    Files that cannot be read are named in ``quarantine.jsonl`` and the stream goes on.
+    ``once``: score what is there, then end. A file must appear in the folder complete:
+    write it elsewhere and rename it. Raises OutputError (73) where ``output`` has
+    scores of another model.
     """
     if not is_local(folder) or not os.path.isdir(folder := os.path.abspath(local_path(folder))):
-        raise UsageError("no folder to watch on this host", where=folder, next_step="make it, or name another")
+        raise UsageError(
+            "no folder to watch on this host", where=folder, next_step="make it, or name another"
+        )
     if not is_local(output):
         raise UsageError("scores of a stream go into a folder on this host", where=output)
     output = os.path.abspath(local_path(output))
@@ -194,11 +240,19 @@ def stream_scores(
             + (f", {pluralize(len(done.left_out), 'file')} left out" if done.left_out else "")
         )
 
-    source = spark.readStream.format("binaryFile").schema(_FILES_SCHEMA).option("pathGlobFilter", "*.root")
+    source = (
+        spark.readStream.format("binaryFile")
+        .schema(_FILES_SCHEMA)
+        .option("pathGlobFilter", "*.root")
+    )
     names = source.load(spark_location(folder)).select("path")
     checkpoint = spark_location(f"{output}/{CHECKPOINT}")
     writer = names.writeStream.foreachBatch(score_batch).option("checkpointLocation", checkpoint)
-    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{seconds} seconds")
+    writer = (
+        writer.trigger(availableNow=True)
+        if once
+        else writer.trigger(processingTime=f"{seconds} seconds")
+    )
     query = writer.start()
     try:
         query.awaitTermination()
@@ -207,7 +261,9 @@ def stream_scores(
 
 
 def _check_model(output: Path, model: Path) -> None:
-    """Note whose scores a stream writes, once. Raises OutputError (73) where they are those of another model."""
+    """Note whose scores a stream writes, once. Raises OutputError (73) where they are
+    those of another model.
+    """
     path, digest = output / MODEL, model_digest(model)
     if not path.exists():
         aside = path.with_suffix(".part")
@@ -215,17 +271,27 @@ def _check_model(output: Path, model: Path) -> None:
         aside.replace(path)
     elif path.read_text(encoding="utf-8") != digest:
         raise OutputError(
-            "the folder has scores of another model", where=output, found=f"the model now: {model}",
+            "the folder has scores of another model",
+            where=output,
+            found=f"the model now: {model}",
             next_step="name another folder with --output",
-        )  # fmt: skip
+        )
 
 
 def _note_left_out(path: Path, number: int, files: Sequence[InspectedFile]) -> None:
-    """Add the files of a batch to the quarantine; those of a batch that runs again replace its former ones."""
+    """Add the files of a batch to the quarantine; those of a batch that runs again
+    replace its former ones.
+    """
     lines = []
     if path.exists():
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if json.loads(line)["batch"] != number]
-    lines += [json.dumps({"batch": number, "file": file.path, "reason": file.reason}) for file in files]
+        lines = [
+            line
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if json.loads(line)["batch"] != number
+        ]
+    lines += [
+        json.dumps({"batch": number, "file": file.path, "reason": file.reason}) for file in files
+    ]
     aside = path.with_suffix(".part")
     aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
     aside.replace(path)

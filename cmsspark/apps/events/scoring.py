@@ -1,4 +1,6 @@
-"""Applying a model: to parts of prepared events, to ROOT files, and to files as they arrive in a folder."""
+"""Applying a model: to parts of prepared events, to ROOT files, and to files as they
+arrive in a folder.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class ScorePartsTask:
-    """For each id of the batches the part of that number: labels, weights and probabilities of its events."""
+    """For each id of the batches the part of that number: labels, weights and
+    probabilities of its events.
+    """
 
     parts: tuple[str, ...]
     model: str
@@ -68,16 +72,23 @@ def scores_schema(layout: EventLayout) -> pa.Schema:
     """Return the Arrow schema of scores: a row for each selected event."""
     import pyarrow as pa
 
-    fields = [("file", pa.string()), ("entry", pa.int64()), ("event_hash", pa.int64()), ("weight", pa.float64())]
+    fields = [
+        ("file", pa.string()),
+        ("entry", pa.int64()),
+        ("event_hash", pa.int64()),
+        ("weight", pa.float64()),
+    ]
     fields += [(name, pa.float32()) for name in layout.class_names]
     return pa.schema([*fields, ("predicted", pa.string())])
 
 
 @dataclass(frozen=True)
 class ScoreFilesTask:
-    """For each id of the batches the entry range of that number: its scores as a part in ``folder``.
+    """For each id of the batches the entry range of that number: its scores as a part
+    in ``folder``.
 
-    A row of the result is a :class:`RangeResult` as JSON; a range that cannot be read has a reason and no part.
+    A row of the result is a :class:`RangeResult` as JSON; a range that cannot be read
+    has a reason and no part.
     """
 
     ranges: tuple[EntryRange, ...]
@@ -96,12 +107,25 @@ class ScoreFilesTask:
             return RangeResult(number, reason=chunk)
         with PartWriter(self.folder, number, scores_schema(model.layout)) as writer:
             scored = [
-                _scored(part, start, features, model.predict(features.hlf, features.low_level), model.layout)
+                _scored(
+                    part,
+                    start,
+                    features,
+                    model.predict(features.hlf, features.low_level),
+                    model.layout,
+                )
                 for start, features in chunk.batches(low_level=model.needs_low_level)
             ]
             # An event takes some 100 bytes: those of a range are one row group.
-            writer.write({name: np.concatenate([batch[name] for batch in scored]) for name in writer.schema.names})
-        return RangeResult(number, writer.name if writer.rows else "", writer.rows, memory=peak_memory())
+            writer.write(
+                {
+                    name: np.concatenate([batch[name] for batch in scored])
+                    for name in writer.schema.names
+                }
+            )
+        return RangeResult(
+            number, writer.name if writer.rows else "", writer.rows, memory=peak_memory()
+        )
 
 
 def _scored(
@@ -112,20 +136,27 @@ def _scored(
         "entry": features.entries + (part.start + start),
         "event_hash": features.hashes().view(np.int64),
         "weight": features.weights,
-        **{name: scores[:, index].astype(np.float32) for index, name in enumerate(layout.class_names)},
+        **{
+            name: scores[:, index].astype(np.float32)
+            for index, name in enumerate(layout.class_names)
+        },
         "predicted": np.array(layout.class_names, object)[scores.argmax(axis=1)],
     }
 
 
 def load_shipped(model: str) -> Model:
-    """Return the model of a folder that :func:`cmsspark.engines.broadcast_files.ship` made available."""
+    """Return the model of a folder that :func:`cmsspark.engines.broadcast_files.ship`
+    made available.
+    """
     from cmsspark.engines.broadcast_files import local_folder
 
     return load(local_folder(model))
 
 
 def predictions(spark: SparkSession, model_folder: Path, parts: Sequence[Entry]) -> Judged:
-    """Return labels, weights and probabilities of the events of some parts, scored in Spark's tasks."""
+    """Return labels, weights and probabilities of the events of some parts, scored in
+    Spark's tasks.
+    """
     from cmsspark.engines.broadcast_files import ship
     from cmsspark.engines.session import unwrap_cause
     from cmsspark.engines.spark_progress import spark_progress
@@ -136,7 +167,9 @@ def predictions(spark: SparkSession, model_folder: Path, parts: Sequence[Entry])
     tasks = task_count(spark, len(parts), sum(part.size for part in parts))
     try:
         with spark_progress(spark, "judging the model"):
-            rows = spark.range(0, len(parts), 1, tasks).mapInArrow(task, LABELLED_SCHEMA).toPandas()
+            rows = (
+                spark.range(0, len(parts), 1, tasks).mapInArrow(task, LABELLED_SCHEMA).toPandas()
+            )
     except Exception as error:
         raise unwrap_cause(error) from None
     labels = rows["label"].to_numpy(np.int64)
@@ -150,7 +183,9 @@ def judge(spark: SparkSession, model_folder: Path, parts: Sequence[Entry]) -> Ev
 
 
 def load_evaluation(model_folder: Path, judged: Judged) -> Evaluation:
-    """Return how good a model is, by its scores; weights are scaled so that classes have equal sums."""
+    """Return how good a model is, by its scores; weights are scaled so that classes
+    have equal sums.
+    """
     weights = Scalers.load(model_folder).weights(judged.labels, judged.weights)
     return evaluate(judged.labels, judged.probabilities, layout_in(model_folder).classes, weights)
 

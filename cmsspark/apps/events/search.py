@@ -1,7 +1,8 @@
-"""``events_search``: many models with other parameters, each in a task of its own, judged by AUC; it can be resumed.
+"""``events_search``: many models with other parameters, each in a task of its own,
+judged by AUC; it can be resumed.
 
-A trial learns from the part ``train`` without its last events, which it is judged by. The best model is then judged by
-the part ``test``, which no trial has seen.
+A trial learns from the part ``train`` without its last events, which it is judged by.
+The best model is then judged by the part ``test``, which no trial has seen.
 """
 
 from __future__ import annotations
@@ -45,10 +46,12 @@ if TYPE_CHECKING:
 
 NAME: Final = "events_search"
 TABLE: Final = "event_search"
-#: The folder of the best model in a run, and the folder of finished trials beside the runs of a day.
+#: The folder of the best model in a run, and the folder of finished trials beside the
+#: runs of a day.
 FOLDER: Final = "best"
 TRIALS: Final = "trials"
-#: The values of a grid, and the ranges of a random search, whose values are spread evenly or by their logarithm.
+#: The values of a grid, and the ranges of a random search, whose values are spread
+#: evenly or by their logarithm.
 GRID: Final[Mapping[str, tuple[float, ...]]] = {
     "depth": (3, 4, 5, 6, 8),
     "rate": (0.03, 0.1, 0.3),
@@ -65,7 +68,8 @@ RANGES: Final[Mapping[str, tuple[float, float, str]]] = {
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What to search: ``grid`` or ``random`` with so many ``trials``; ``events``: of ``train``, at most.
+    """What to search: ``grid`` or ``random`` with so many ``trials``; ``events``: of
+    ``train``, at most.
 
     ``parallel``: trials at once, None for one a core.
     """
@@ -109,9 +113,16 @@ class TrialTask:
         model, _ = fit_xgboost(events, scalers, self.parameters, self.seed, 1)
         start = validation_start(len(events.labels))
         weights = scalers.weights(events.labels, events.weights)[start:]
-        judged = evaluate(events.labels[start:], model.predict(events.hlf[start:]), events.layout.classes, weights)
+        judged = evaluate(
+            events.labels[start:],
+            model.predict(events.hlf[start:]),
+            events.layout.classes,
+            weights,
+        )
         seconds = round(time.monotonic() - began, 2)
-        return TrialResult(self.parameters, judged.auc, judged.accuracy, judged.log_loss, model.rounds, seconds)
+        return TrialResult(
+            self.parameters, judged.auc, judged.accuracy, judged.log_loss, model.rounds, seconds
+        )
 
 
 def draw_trials(options: SearchOptions) -> list[dict[str, float]]:
@@ -121,13 +132,18 @@ def draw_trials(options: SearchOptions) -> list[dict[str, float]]:
     """
     base = dict(PARAMETERS["xgboost"])
     if options.method == "grid":
-        chosen = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
+        chosen = [
+            dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())
+        ]
         rng = np.random.default_rng(options.seed)
         order = rng.permutation(len(chosen))[: options.trials]
         return [{**base, **chosen[index]} for index in sorted(order.tolist())]
     if options.method != "random":
         raise UsageError("--method is grid or random", found=options.method)
-    return [{**base, **_drawn(np.random.default_rng([options.seed, number]))} for number in range(options.trials)]
+    return [
+        {**base, **_drawn(np.random.default_rng([options.seed, number]))}
+        for number in range(options.trials)
+    ]
 
 
 def _drawn(rng: np.random.Generator) -> dict[str, float]:
@@ -145,16 +161,26 @@ def _drawn(rng: np.random.Generator) -> dict[str, float]:
 def run(request: EventRequest, options: SearchOptions) -> CurrentTable:
     """Run all trials that are not finished, and store them with the best model.
 
-    Raises InputMissing (66) without a sample, OutputError (73). What a killed search has finished is not done again.
+    Raises InputMissing (66) without a sample, OutputError (73). What a killed search
+    has finished is not done again.
     """
     parameters = draw_trials(options)
-    with event_run(request, NAME) as (run_context, store, spark), run_context.staged(store) as staged:
+    with (
+        event_run(request, NAME) as (run_context, store, spark),
+        run_context.staged(store) as staged,
+    ):
         sample = find_sample(store, request.fout, request.day)
-        with on_this_host(store, sample.folder, (TRAIN,)) as local, tempfile.TemporaryDirectory() as aside:
+        with (
+            on_this_host(store, sample.folder, (TRAIN,)) as local,
+            tempfile.TemporaryDirectory() as aside,
+        ):
             events, scalers = read_events(local / TRAIN, limit=options.events), Scalers.load(local)
             trials = _Trials(store, staged.interval_folder, sample, options)
             results = trials.run(spark, parameters, (events, scalers), run_context.log)
-            best = max(results, key=lambda result: (result.auc, json.dumps(result.parameters, sort_keys=True)))
+            best = max(
+                results,
+                key=lambda result: (result.auc, json.dumps(result.parameters, sort_keys=True)),
+            )
             folder = Path(aside, FOLDER)
             model, history = fit_xgboost(events, scalers, best.parameters, options.seed, 0)
             write_model(folder, model, best.parameters, options.seed, local)
@@ -169,7 +195,11 @@ def run(request: EventRequest, options: SearchOptions) -> CurrentTable:
         staged.write_arrow(_table(results, best, request), TABLE)
         manifest = {**sample.manifest(), "folders": {FOLDER: {}}, "search": asdict(options)}
         done = finish(
-            run_context, staged, manifest, [], f"best of {len(results)} trials: AUC {evaluation.auc:.4f} on test"
+            run_context,
+            staged,
+            manifest,
+            [],
+            f"best of {len(results)} trials: AUC {evaluation.auc:.4f} on test",
         )
         trials.forget()
         return done
@@ -178,7 +208,9 @@ def run(request: EventRequest, options: SearchOptions) -> CurrentTable:
 class _Trials:
     """The finished trials of a search, in the store beside the runs of its day."""
 
-    def __init__(self, files: Files, interval_folder: str, sample: StoredSample, options: SearchOptions) -> None:
+    def __init__(
+        self, files: Files, interval_folder: str, sample: StoredSample, options: SearchOptions
+    ) -> None:
         self.files, self.options = files, options
         # Other events, or another seed: other results.
         key = json.dumps([sample.run, options.events, options.seed])
@@ -186,10 +218,15 @@ class _Trials:
         self._lock = threading.Lock()
 
     def run(
-        self, spark: SparkSession, parameters: Sequence[dict[str, float]], events: tuple[Events, Scalers],
+        self,
+        spark: SparkSession,
+        parameters: Sequence[dict[str, float]],
+        events: tuple[Events, Scalers],
         log: Callable[[str], None],
-    ) -> list[TrialResult]:  # fmt: skip
-        """Return the results of all trials, in their order; each trial is a Spark job with one task."""
+    ) -> list[TrialResult]:
+        """Return the results of all trials, in their order; each trial is a Spark job
+        with one task.
+        """
         from cmsspark.engines.session import unwrap_cause
 
         finished = {number: self._finished(chosen) for number, chosen in enumerate(parameters)}
@@ -202,7 +239,10 @@ class _Trials:
         pool = ThreadPoolExecutor(max_workers=at_once)
         try:
             remaining = [number for number in range(len(parameters)) if number not in results]
-            futures = {pool.submit(self._trial, spark, parameters[number], broadcast): number for number in remaining}
+            futures = {
+                pool.submit(self._trial, spark, parameters[number], broadcast): number
+                for number in remaining
+            }
             for future in as_completed(futures):
                 results[futures[future]] = result = future.result()
                 shown = ", ".join(f"{name} {result.parameters[name]:g}" for name in RANGES)
@@ -218,7 +258,9 @@ class _Trials:
         """Remove finished trials: the table has them now."""
         self.files.delete(self.folder)
 
-    def _trial(self, spark: SparkSession, parameters: dict[str, float], broadcast: Any) -> TrialResult:
+    def _trial(
+        self, spark: SparkSession, parameters: dict[str, float], broadcast: Any
+    ) -> TrialResult:
         task = TrialTask(parameters, self.options.seed, broadcast)
         row = spark.range(0, 1, 1, 1).mapInArrow(task, RESULT).collect()[0]
         with self._lock:

@@ -1,4 +1,6 @@
-"""What the kernel ``lepton_topology`` computes: its features, and the groups and columns of its matrix."""
+"""What the kernel ``lepton_topology`` computes: its features, and the groups and
+columns of its matrix.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,33 @@ HLF: Final = {
 #: The features of a particle, in the order of a row of the matrix.
 LOW_LEVEL: Final = (
     *("E", "px", "py", "pz", "pt", "eta", "phi", "vtxX", "vtxY", "vtxZ"),
-    *("ChPFIso", "GammaPFIso", "NeuPFIso", "isChHad", "isNeuHad", "isGamma", "isEle", "isMu", "charge"),
+    *(
+        "ChPFIso",
+        "GammaPFIso",
+        "NeuPFIso",
+        "isChHad",
+        "isNeuHad",
+        "isGamma",
+        "isEle",
+        "isMu",
+        "charge",
+    ),
 )
 #: Rows of the matrix for each group; the lepton's row comes first.
 CHARGED_ROWS: Final = 450
 PHOTON_ROWS: Final = 150
 NEUTRAL_ROWS: Final = 200
 _GROUPS: Final = (
-    ("lepton", 1), ("charged", CHARGED_ROWS), ("photons", PHOTON_ROWS), ("neutral_hadrons", NEUTRAL_ROWS),
-)  # fmt: skip
+    ("lepton", 1),
+    ("charged", CHARGED_ROWS),
+    ("photons", PHOTON_ROWS),
+    ("neutral_hadrons", NEUTRAL_ROWS),
+)
 #: The layout of events of Delphes with the published classes.
 TOPOLOGY: Final = EventLayout(
-    (("qcd", "QCD"), ("ttbar", "ttbar"), ("wjets", "W+jets")), tuple(HLF.items()), _GROUPS, LOW_LEVEL, DELTA_R
+    (("qcd", "QCD"), ("ttbar", "ttbar"), ("wjets", "W+jets")),
+    tuple(HLF.items()),
+    _GROUPS,
+    LOW_LEVEL,
+    DELTA_R,
 )

@@ -1,4 +1,6 @@
-"""``events_train``: models learn from a sample, are judged by its part ``test``, and are stored with their report."""
+"""``events_train``: models learn from a sample, are judged by its part ``test``, and
+are stored with their report.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ from cmsspark.apps.events.sample_tasks import TEST, TRAIN
 from cmsspark.apps.events.sample_use import StoredSample, find_sample, on_this_host, put_folder
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.scoring import judge
-from cmsspark.apps.events.tree_training import fit_xgboost, parse_parameters, train_with_spark, vectors
+from cmsspark.apps.events.tree_training import (
+    fit_xgboost,
+    parse_parameters,
+    train_with_spark,
+    vectors,
+)
 from cmsspark.base import dates
 from cmsspark.base.errors import DataError, UsageError
 from cmsspark.base.schemas import stored_table
@@ -38,14 +45,17 @@ TABLE: Final = "event_models"
 FOLDER: Final = "models"
 
 
-#: Trains a network: the session, the folder of the sample on hosts of workers, the kind, the seed, the folder of the
-#: model to write. A job gives it, as it starts workers by another room.
+#: Trains a network: the session, the folder of the sample on hosts of workers, the
+#: kind, the seed, the folder of the model to write. A job gives it, as it starts
+#: workers by another room.
 NetworkTrainer = Callable[["SparkSession", Path, str, int, Path], None]
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """What to train: kinds of models, ``NAME=VALUE`` parameters of trees, and what trains networks."""
+    """What to train: kinds of models, ``NAME=VALUE`` parameters of trees, and what
+    trains networks.
+    """
 
     kinds: Sequence[str] = ("xgboost",)
     parameters: tuple[str, ...] = ()
@@ -73,7 +83,11 @@ def run(request: EventRequest, options: TrainOptions) -> CurrentTable:
         if kind not in NETWORKS and len(kinds) == 1:
             parse_parameters(kind, options.parameters)
     if len(kinds) > 1 and options.parameters:
-        raise UsageError("--set needs one --model", found=", ".join(kinds), next_step="train the models one by one")
+        raise UsageError(
+            "--set needs one --model",
+            found=", ".join(kinds),
+            next_step="train the models one by one",
+        )
     with (
         event_run(request, NAME) as (run_context, store, spark),
         run_context.staged(store) as staged,
@@ -90,7 +104,9 @@ def run(request: EventRequest, options: TrainOptions) -> CurrentTable:
             write_result(folder, evaluation, sample.facts())
             put_folder(store, folder, join(staged.folder, FOLDER, kind))
             trained.append(TrainedModel(kind, folder, evaluation, seconds))
-            run_context.log(f"{kind}: AUC {evaluation.auc:.4f}, accuracy {evaluation.accuracy:.4f}, {seconds:.1f} s")
+            run_context.log(
+                f"{kind}: AUC {evaluation.auc:.4f}, accuracy {evaluation.accuracy:.4f}, {seconds:.1f} s"
+            )
         staged.write_arrow(_table(trained, sample, request), TABLE)
         manifest = {**sample.manifest(), "folders": {f"{FOLDER}/{kind}": {} for kind in kinds}}
         outcome = f"{len(trained)} model{'s' if len(trained) > 1 else ''} in {join(staged.folder, FOLDER)}"
@@ -98,17 +114,26 @@ def run(request: EventRequest, options: TrainOptions) -> CurrentTable:
 
 
 def train_model(
-    spark: SparkSession, store: Files, staged: StagedRun, sample: StoredSample, kind: str, folder: Path,
+    spark: SparkSession,
+    store: Files,
+    staged: StagedRun,
+    sample: StoredSample,
+    kind: str,
+    folder: Path,
     options: TrainOptions,
-) -> None:  # fmt: skip
-    """Train one model and write it into ``folder``. Raises UsageError (2) for parameters that it does not have."""
+) -> None:
+    """Train one model and write it into ``folder``. Raises UsageError (2) for
+    parameters that it does not have.
+    """
     if kind in NETWORKS:
         _train_network(spark, sample, kind, folder, options)
         return
     parameters = parse_parameters(kind, options.parameters)
     if kind == "xgboost":
         with on_this_host(store, sample.folder, (TRAIN,)) as local:
-            model, history = fit_xgboost(read_events(local / TRAIN), Scalers.load(local), parameters, options.seed, 0)
+            model, history = fit_xgboost(
+                read_events(local / TRAIN), Scalers.load(local), parameters, options.seed, 0
+            )
             write_model(folder, model, parameters, options.seed, local)
             write_history(folder, history)
         return
@@ -119,17 +144,26 @@ def train_model(
         rows = vectors(spark, join(sample.folder, TRAIN), Scalers.load(local)).persist()
         scratch, classes = join(staged.folder, f"_{kind}"), len(layout.classes)
         try:
-            trees = train_with_spark(spark, kind, rows, spark_location(scratch), parameters, options.seed, classes)
+            trees = train_with_spark(
+                spark, kind, rows, spark_location(scratch), parameters, options.seed, classes
+            )
         finally:
             rows.unpersist()
             store.delete(scratch)
         write_model(folder, ForestModel(kind, trees, layout), parameters, options.seed, local)
 
 
-def _train_network(spark: SparkSession, sample: StoredSample, kind: str, folder: Path, options: TrainOptions) -> None:
-    """Train a network, and write it into ``folder``. Raises UsageError (2) for a sample that workers cannot open."""
+def _train_network(
+    spark: SparkSession, sample: StoredSample, kind: str, folder: Path, options: TrainOptions
+) -> None:
+    """Train a network, and write it into ``folder``. Raises UsageError (2) for a sample
+    that workers cannot open.
+    """
     if options.networks is None:
-        raise UsageError(f"a {kind} network is trained by workers", next_step=f"run_spark events_train --model {kind}")
+        raise UsageError(
+            f"a {kind} network is trained by workers",
+            next_step=f"run_spark events_train --model {kind}",
+        )
     if not is_local(sample.folder):
         raise UsageError(
             "networks learn from a sample on a file system that all hosts mount",

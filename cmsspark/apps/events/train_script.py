@@ -1,4 +1,6 @@
-"""The command line of ``etc/training/train_events.py``: a network on a sample, as one of the launcher's workers."""
+"""The command line of ``etc/training/train_events.py``: a network on a sample, as one
+of the launcher's workers.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +31,43 @@ _FLUSH_SECONDS: Final = 5
     show_default="6 epochs; at least 2,000 of hlf, 400 of the others",
     help="Most steps.",
 )
-@click.option("--epochs", type=int, default=0, show_default="by --steps", help="Most passes over the sample.")
+@click.option(
+    "--epochs", type=int, default=0, show_default="by --steps", help="Most passes over the sample."
+)
 @click.option("--batch", type=int, default=64, help="Events a step and worker.")
 @click.option("--learning-rate", type=float, default=3e-3, help="Learning rate of one worker.")
-@click.option("--patience", type=int, default=5, help="Validations in a row without improvement before it stops.")
+@click.option(
+    "--patience",
+    type=int,
+    default=5,
+    help="Validations in a row without improvement before it stops.",
+)
 @click.option("--seed", type=int, default=0, help="Seed of weights, order and dropout.")
-@click.option("--output", type=click.Path(path_type=Path), help="Folder of the result. [default: the launcher's]")
-@click.option("--tensorboard", is_flag=True, help="Also write OUTPUT/tensorboard; needs cmsspark[tensorboard].")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Folder of the result. [default: the launcher's]",
+)
+@click.option(
+    "--tensorboard",
+    is_flag=True,
+    help="Also write OUTPUT/tensorboard; needs cmsspark[tensorboard].",
+)
 @click.option("--dry-run", is_flag=True, help="Only check the arguments.")
-def command(sample: Path, output: Path | None, dry_run: bool, tensorboard: bool, **values: object) -> None:
-    """Train a network on the folder SAMPLE, which events_sample made. The model comes into OUTPUT/model."""
+def command(
+    sample: Path, output: Path | None, dry_run: bool, tensorboard: bool, **values: object
+) -> None:
+    """Train a network on the folder SAMPLE, which events_sample made. The model comes
+    into OUTPUT/model.
+    """
     training = Training(**values)  # type: ignore[arg-type]  # click converted them
     require_jax()
     if tensorboard:
         extras.require("metrics for TensorBoard need", "tensorboardX", extra="tensorboard")
     if not (sample / "train").is_dir():
-        raise InputMissing("no sample of events", where=sample / "train", next_step="run events_sample.py")
+        raise InputMissing(
+            "no sample of events", where=sample / "train", next_step="run events_sample.py"
+        )
     if dry_run:
         return
     world = World.from_environ()

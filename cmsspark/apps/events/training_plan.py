@@ -1,4 +1,6 @@
-"""How a network is trained: its budget in rounds, its learning rate, and the workers that share it."""
+"""How a network is trained: its budget in rounds, its learning rate, and the workers
+that share it.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ from typing import Any, Final
 from cmsspark.apps.events.networks import KINDS
 from cmsspark.base.errors import UsageError
 
-#: Steps that a round has at least, where the budget is in steps: validation after fewer is mostly noise.
+#: Steps that a round has at least, where the budget is in steps: validation after fewer
+#: is mostly noise.
 ROUND_STEPS: Final = 100
-#: The budget without --steps and --epochs: so many passes over the sample, and at least so many steps.
+#: The budget without --steps and --epochs: so many passes over the sample, and at least
+#: so many steps.
 DEFAULT_EPOCHS: Final = 6
 DEFAULT_STEPS: Final = {"hlf": 2_000, "sequence": 400, "inclusive": 400}
 #: The share of all steps in which the learning rate rises to that of all workers.
@@ -24,7 +28,9 @@ LAST_RATE: Final = 0.02
 
 @dataclass(frozen=True)
 class World:
-    """This worker's number, how many there are, and where they meet (``host:port``; None for one worker)."""
+    """This worker's number, how many there are, and where they meet (``host:port``;
+    None for one worker).
+    """
 
     rank: int = 0
     workers: int = 1
@@ -32,25 +38,32 @@ class World:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> World:
-        """Return the world of the launcher's variables (``JAX_COORDINATOR_ADDRESS`` …); without them one worker."""
+        """Return the world of the launcher's variables (``JAX_COORDINATOR_ADDRESS`` …);
+        without them one worker.
+        """
         workers = int(environ.get("JAX_NUM_PROCESSES", "1"))
         if workers == 1:
             return cls()
         return cls(int(environ["JAX_PROCESS_ID"]), workers, environ["JAX_COORDINATOR_ADDRESS"])
 
     def join(self) -> None:
-        """Meet the other workers; gradients travel by gloo, between GPUs by NCCL. Call it before all else of JAX."""
+        """Meet the other workers; gradients travel by gloo, between GPUs by NCCL. Call
+        it before all else of JAX.
+        """
         import jax
 
         if self.workers > 1:
             # Of gradients on processors; GPUs have their own.
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
-            jax.distributed.initialize(self.coordinator, self.workers, self.rank, heartbeat_timeout_seconds=60)
+            jax.distributed.initialize(
+                self.coordinator, self.workers, self.rank, heartbeat_timeout_seconds=60
+            )
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a network is trained. ``batch``: events a step and worker. ``learning_rate``: that of one worker.
+    """How a network is trained. ``batch``: events a step and worker. ``learning_rate``:
+    that of one worker.
 
     ``steps`` or ``epochs`` is the budget; 0 and 0: six epochs, and at least
     :data:`DEFAULT_STEPS`. ``patience``: rounds without a
@@ -70,7 +83,9 @@ class Training:
             raise UsageError(f"the model is one of {', '.join(KINDS)}", found=repr(self.model))
         for name in ("batch", "learning_rate", "patience"):
             if not getattr(self, name) > 0:
-                raise UsageError(f"--{name.replace('_', '-')} must be above 0", found=str(getattr(self, name)))
+                raise UsageError(
+                    f"--{name.replace('_', '-')} must be above 0", found=str(getattr(self, name))
+                )
         for name in ("steps", "epochs"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"--{name} must not be negative", found=str(getattr(self, name)))
@@ -103,4 +118,6 @@ class Training:
         falling = optax.cosine_decay_schedule(top, max(1, steps - warm_up), LAST_RATE)
         if not warm_up:
             return falling
-        return optax.join_schedules([optax.linear_schedule(self.learning_rate, top, warm_up), falling], [warm_up])
+        return optax.join_schedules(
+            [optax.linear_schedule(self.learning_rate, top, warm_up), falling], [warm_up]
+        )

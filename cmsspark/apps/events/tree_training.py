@@ -21,9 +21,17 @@ if TYPE_CHECKING:
 PARAMETERS: Final[Mapping[str, Mapping[str, float]]] = {
     "forest": {"trees": 60, "depth": 8},
     "boosting": {"trees": 20, "depth": 4, "rate": 0.2},
-    "xgboost": {"trees": 300, "depth": 5, "rate": 0.1, "min_child_weight": 1.0, "subsample": 1.0, "patience": 20},
+    "xgboost": {
+        "trees": 300,
+        "depth": 5,
+        "rate": 0.1,
+        "min_child_weight": 1.0,
+        "subsample": 1.0,
+        "patience": 20,
+    },
 }
-#: Share of the events to learn from that decides when boosting stops, and which of several models is the best.
+#: Share of the events to learn from that decides when boosting stops, and which of
+#: several models is the best.
 VALIDATION: Final = 0.15
 _SMALL_EVENTS: Final = 20_000
 _WHOLE: Final = ("trees", "depth", "patience")
@@ -50,10 +58,16 @@ def parse_parameters(kind: str, texts: tuple[str, ...]) -> dict[str, float]:
 
 
 def train_with_spark(
-    spark: SparkSession, kind: str, rows: DataFrame, scratch: str, parameters: Mapping[str, float], seed: int,
+    spark: SparkSession,
+    kind: str,
+    rows: DataFrame,
+    scratch: str,
+    parameters: Mapping[str, float],
+    seed: int,
     classes: int,
-) -> Trees:  # fmt: skip
-    """Train a forest, or boosted trees of each class against the others, on the ``rows`` of :func:`vectors`.
+) -> Trees:
+    """Train a forest, or boosted trees of each class against the others, on the
+    ``rows`` of :func:`vectors`.
 
     ``scratch``: a location that Spark can write, for its own form of the models.
     """
@@ -61,18 +75,29 @@ def train_with_spark(
 
     trees, depth = int(parameters["trees"]), int(parameters["depth"])
     if kind == "forest":
-        models = [RandomForestClassifier(weightCol="weight", numTrees=trees, maxDepth=depth, seed=seed).fit(rows)]
+        models = [
+            RandomForestClassifier(
+                weightCol="weight", numTrees=trees, maxDepth=depth, seed=seed
+            ).fit(rows)
+        ]
     else:
         boosting = GBTClassifier(
-            weightCol="weight", maxIter=trees, maxDepth=depth, stepSize=parameters["rate"], seed=seed
+            weightCol="weight",
+            maxIter=trees,
+            maxDepth=depth,
+            stepSize=parameters["rate"],
+            seed=seed,
         )
         models = [boosting.fit(_against_others(rows, label)) for label in range(classes)]
-    nodes = [read_nodes(spark, model, f"{scratch}/{number}") for number, model in enumerate(models)]
+    nodes = [
+        read_nodes(spark, model, f"{scratch}/{number}") for number, model in enumerate(models)
+    ]
     return from_spark(kind, nodes, classes)
 
 
 def vectors(spark: SparkSession, folder: str, scalers: Scalers) -> DataFrame:
-    """Return the events of a folder of parts as pyspark.ml takes them: ``features``, ``label`` and ``weight``.
+    """Return the events of a folder of parts as pyspark.ml takes them: ``features``,
+    ``label`` and ``weight``.
 
     Raises DataError (65) for negative weights, which these trees cannot learn from.
     """
@@ -87,9 +112,11 @@ def vectors(spark: SparkSession, folder: str, scalers: Scalers) -> DataFrame:
     if scalers.mean_weights is not None:
         if rows.filter("weight < 0").limit(1).count():
             raise DataError(
-                "trees of pyspark.ml learn from weights of 0 and more", where=folder, found="negative weights",
+                "trees of pyspark.ml learn from weights of 0 and more",
+                where=folder,
+                found="negative weights",
                 next_step="--model xgboost, or a network",
-            )  # fmt: skip
+            )
         means = F.array(*map(F.lit, scalers.mean_weights.tolist()))
         weight = F.col("weight") / means[F.col("label").cast("int")]
     return rows.select(features.alias("features"), label.alias("label"), weight.alias("weight"))
@@ -106,8 +133,8 @@ def fit_xgboost(
 ) -> tuple[XgboostModel, list[dict[str, float]]]:
     """Fit XGBoost to events in memory; return the model, and the loss by round.
 
-    Boosting stops when the loss of the validation part, the last events, no longer falls. ``threads``: 0 for
-    all cores, or one where events are few.
+    Boosting stops when the loss of the validation part, the last events, no longer
+    falls. ``threads``: 0 for all cores, or one where events are few.
     """
     require_xgboost()
     import xgboost
@@ -120,7 +147,8 @@ def fit_xgboost(
     is_signed = bool((weights < 0).any())
     # XGBoost refuses negative weights; our own objective applies them.
     options: list[dict[str, Any]] = [
-        {} if is_signed else {"weight": weights[part]} for part in (slice(count), slice(count, None))
+        {} if is_signed else {"weight": weights[part]}
+        for part in (slice(count), slice(count, None))
     ]
     train = xgboost.DMatrix(events.hlf[:count], labels[:count], **options[0])
     validation = xgboost.DMatrix(events.hlf[count:], labels[count:], **options[1])
@@ -128,12 +156,18 @@ def fit_xgboost(
     signed: dict[str, Any] = {}
     if is_signed:
         signed = {
-            "obj": lambda margins, data: _signed_gradients(margins, labels[:count], weights[:count]),
+            "obj": lambda margins, data: _signed_gradients(
+                margins, labels[:count], weights[:count]
+            ),
             "custom_metric": lambda margins, data: (
                 "mlogloss",
-                _signed_loss(margins, data.get_label(), weights[:count] if data is train else weights[count:]),
+                _signed_loss(
+                    margins,
+                    data.get_label(),
+                    weights[:count] if data is train else weights[count:],
+                ),
             ),
-        }  # fmt: skip
+        }
     booster = xgboost.train(
         {
             **({"disable_default_eval_metric": True, "base_score": 0.0} if is_signed else {}),
@@ -158,7 +192,9 @@ def fit_xgboost(
     )
     history = [
         {"train_loss": float(of_train), "validation_loss": float(of_validation)}
-        for of_train, of_validation in zip(losses["train"]["mlogloss"], losses["validation"]["mlogloss"], strict=True)
+        for of_train, of_validation in zip(
+            losses["train"]["mlogloss"], losses["validation"]["mlogloss"], strict=True
+        )
     ]
     return XgboostModel(booster, int(booster.best_iteration) + 1, events.layout), history
 
@@ -170,18 +206,28 @@ def _probabilities(margins: Array, classes: int) -> Array:
 
 
 def _signed_gradients(margins: Array, labels: Array, weights: Array) -> tuple[Array, Array]:
-    """Return gradients with the sign of the weights, and second derivatives without: a step needs them above 0."""
+    """Return gradients with the sign of the weights, and second derivatives without: a
+    step needs them above 0.
+    """
     probabilities = _probabilities(margins, margins.shape[-1])
     gradients = probabilities - np.eye(probabilities.shape[1])[labels]
-    return gradients * weights[:, None], 2 * probabilities * (1 - probabilities) * np.abs(weights)[:, None]
+    return gradients * weights[:, None], 2 * probabilities * (1 - probabilities) * np.abs(weights)[
+        :, None
+    ]
 
 
 def _signed_loss(margins: Array, labels: Array, weights: Array) -> float:
-    """Return the mean loss with signed weights, whose mean is 1; ``margins`` are those before the transformation."""
-    probabilities = _probabilities(margins, margins.shape[-1])[np.arange(len(labels)), labels.astype(np.int64)]
+    """Return the mean loss with signed weights, whose mean is 1; ``margins`` are those
+    before the transformation.
+    """
+    probabilities = _probabilities(margins, margins.shape[-1])[
+        np.arange(len(labels)), labels.astype(np.int64)
+    ]
     return float(-(np.log(np.clip(probabilities, 1e-15, 1)) * weights).mean())
 
 
 def validation_start(count: int) -> int:
-    """Return the number of the first event of the validation part, which is the end of the events to learn from."""
+    """Return the number of the first event of the validation part, which is the end of
+    the events to learn from.
+    """
     return max(1, min(count - 1, round(count * (1 - VALIDATION))))

@@ -1,4 +1,6 @@
-"""``job_efficiency`` (rules 49 to 55) and ``step_efficiency`` (rules 56 to 58): what the jobs of a day cost."""
+"""``job_efficiency`` (rules 49 to 55) and ``step_efficiency`` (rules 56 to 58): what
+the jobs of a day cost.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ import click
 
 from cmsspark.base.errors import UsageError
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import engine_option, job_options, reading_options, require_store, with_sources
+from cmsspark.cli.options import (
+    engine_option,
+    job_options,
+    reading_options,
+    require_store,
+    with_sources,
+)
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import Job
 
@@ -20,18 +28,32 @@ def make_command(job: Job) -> click.Command:
     @job_options
     @output_options
     @reading_options
-    @click.option("--feed", "spark_feed", type=click.Choice(["auto", "direct", "spark"]), default="auto", hidden=True)
+    @click.option(
+        "--feed",
+        "spark_feed",
+        type=click.Choice(["auto", "direct", "spark"]),
+        default="auto",
+        hidden=True,
+    )
     @engine_option
-    def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
+    def command(
+        settings_file: str | None, fout: str | None, as_json: bool, **options: Any
+    ) -> None:
         # Not at import: `--help` must answer at once.
         from cmsspark.apps.jobs_cost.day_run import FeedRequest, run
         from cmsspark.apps.jobs_cost.feeds import FEEDS
 
         if options["fmt"] != "parquet":
-            raise UsageError(f"{job.name} is stored as Parquet", found="--format csv", next_step="leave out --format")
+            raise UsageError(
+                f"{job.name} is stored as Parquet",
+                found="--format csv",
+                next_step="leave out --format",
+            )
         settings = with_sources(load_settings(settings_file), options.pop("source"))
         feed, day = FEEDS[job.name], options.pop("day")
-        request = FeedRequest(job.name, day, require_store(fout, settings), settings, feed=feed, **options)
+        request = FeedRequest(
+            job.name, day, require_store(fout, settings), settings, feed=feed, **options
+        )
         print_outcome(job.name, day, as_json, lambda: run(request))
 
     return command

@@ -36,7 +36,10 @@ class Presences:
         """Return the parts behind each other."""
         rows = [cls.unpack([b""] * len(_TYPES)), *parts]
         return cls(
-            *(np.concatenate([getattr(part, name) for part in rows]) for name in ("hashes", "groups", "windows"))
+            *(
+                np.concatenate([getattr(part, name) for part in rows])
+                for name in ("hashes", "groups", "windows")
+            )
         )
 
     def select(self, rows: Any) -> Presences:
@@ -46,15 +49,21 @@ class Presences:
     def pack(self) -> list[bytes]:
         """Return the columns as bytes."""
         columns = (self.hashes, self.groups, self.windows)
-        return [column.astype(kind).tobytes() for column, kind in zip(columns, _TYPES, strict=True)]
+        return [
+            column.astype(kind).tobytes() for column, kind in zip(columns, _TYPES, strict=True)
+        ]
 
     @classmethod
     def unpack(cls, columns: Sequence[bytes]) -> Presences:
         """Return the columns that :meth:`pack` made bytes of."""
-        return cls(*(np.frombuffer(column, kind) for column, kind in zip(columns, _TYPES, strict=True)))
+        return cls(
+            *(np.frombuffer(column, kind) for column, kind in zip(columns, _TYPES, strict=True))
+        )
 
     def by_hour(self, groups: Iterable[CoreGroup]) -> dict[tuple[Place, int], HourSums]:
-        """Return the sums of each place and hour: each (job, place, window) once, with its largest cores."""
+        """Return the sums of each place and hour: each (job, place, window) once, with
+        its largest cores.
+        """
         names: dict[Place, int] = {}
         pairs = [(names.setdefault(group[:3], len(names)), group.core_milli) for group in groups]
         numbers, cores = np.array(pairs, np.int64).reshape(-1, 2)[self.groups].T
@@ -66,7 +75,10 @@ class Presences:
         upper, lower = sums_by_group(keys, cores[rows], size)
         of_number = list(names)
         return {
-            (of_number[key // _HOURS], key % _HOURS): ((int(upper[key]) << 32) + int(lower[key]), int(counts[key]))
+            (of_number[key // _HOURS], key % _HOURS): (
+                (int(upper[key]) << 32) + int(lower[key]),
+                int(counts[key]),
+            )
             for key in np.flatnonzero(counts).tolist()
         }
 
@@ -83,6 +95,8 @@ def _distinct(hashes: Longs, numbers: Longs, cores: Longs) -> npt.NDArray[np.boo
     if len(again):
         doubtful = np.flatnonzero(np.isin(keys, again))
         order = doubtful[np.lexsort((cores[doubtful], numbers[doubtful], hashes[doubtful]))]
-        is_same = (hashes[order][1:] == hashes[order][:-1]) & (numbers[order][1:] == numbers[order][:-1])
+        is_same = (hashes[order][1:] == hashes[order][:-1]) & (
+            numbers[order][1:] == numbers[order][:-1]
+        )
         is_chosen[order[:-1][is_same]] = False
     return is_chosen

@@ -25,7 +25,9 @@ _PARTITIONS: Final = 32
 
 
 class CostBlob(msgspec.Struct, frozen=True, array_like=True):
-    """Records of jobs of one partition. ``windows``: those of the day with any record, as bits in 16 bytes."""
+    """Records of jobs of one partition. ``windows``: those of the day with any record,
+    as bits in 16 bytes.
+    """
 
     jobs: PackedJobs | None
     groups: list[CoreGroup]
@@ -58,14 +60,18 @@ class CostAggregator(FeedAggregator):
             self._jobs.add(batch.jobs)
         if batch.lfns:
             hashes = hash_all((name.encode() for name in batch.lfns), len(batch.lfns))
-            self._keep_presences(hashes.view(np.int64), np.array(batch.groups), np.array(batch.read_bytes))
+            self._keep_presences(
+                hashes.view(np.int64), np.array(batch.groups), np.array(batch.read_bytes)
+            )
         if batch.packed is not None and batch.packed.count:
             windows = batch.packed.read_bytes
             assert windows is not None
             self._keep_presences(batch.packed.hashes.view(np.int64), batch.packed.groups, windows)
 
     def _keep_presences(self, hashes: Longs, groups: Longs, windows: Longs) -> None:
-        self._presences.append(Presences(hashes, groups.astype(np.uint32), windows.astype(np.uint8)))
+        self._presences.append(
+            Presences(hashes, groups.astype(np.uint32), windows.astype(np.uint8))
+        )
         self._count += len(hashes)
 
     def is_full(self) -> bool:

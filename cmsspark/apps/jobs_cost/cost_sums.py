@@ -1,4 +1,6 @@
-"""The merge of HTCondor's records: one record for each job, and the sums of the tables (rules 50 to 54)."""
+"""The merge of HTCondor's records: one record for each job, and the sums of the tables
+(rules 50 to 54).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _LOW: Final = 2**32 - 1
 
 
 class Row(msgspec.Struct, array_like=True):
-    """A row of ``job_efficiency``: keys, sums by ``SUMS``, the schedds of its jobs and hashes of its people."""
+    """A row of ``job_efficiency``: keys, sums by ``SUMS``, the schedds of its jobs and
+    hashes of its people.
+    """
 
     key: tuple[Any, ...]
     sums: list[int]
@@ -53,12 +57,15 @@ class CostSums:
     _numbers: dict[Any, int] = field(default_factory=dict)
     #: The sums of the upper and of the lower 32 bits, by sum and row.
     _sums: Longs = field(default_factory=lambda: np.zeros((2, len(SUMS), 0), np.int64))
-    #: Schedds, and people as hashes; and their pairs with rows: the number of the row above 32 bits.
+    #: Schedds, and people as hashes; and their pairs with rows: the number of the row
+    #: above 32 bits.
     _names: tuple[dict[Any, int], ...] = field(default_factory=lambda: ({}, {}))
     _pairs: tuple[list[Longs], ...] = field(default_factory=lambda: ([], []))
 
     def merge(self, blobs: Iterable[bytes], earlier: Longs) -> None:
-        """Add partitions: ``blobs`` have all records of each job. ``earlier``: ids of the day before, sorted."""
+        """Add partitions: ``blobs`` have all records of each job. ``earlier``: ids of
+        the day before, sorted.
+        """
         records, groups, presences = EndedJobs(), dict[CoreGroup, int](), []
         for blob in map(decode, blobs):
             if blob.jobs is not None:
@@ -80,12 +87,18 @@ class CostSums:
         (keys, schedds, users), (row_keys, *names) = jobs.numbers, jobs.values
         # Only rows of jobs that count.
         used, indices = np.unique(keys, return_inverse=True)
-        rows = self._add([row_keys[number] for number in used.tolist()], jobs.sums, indices)[indices].astype(np.int64)
+        rows = self._add([row_keys[number] for number in used.tolist()], jobs.sums, indices)[
+            indices
+        ].astype(np.int64)
         names[1] = [None if user is None else name_hash(user.encode()) for user in names[1]]
-        for numbers, values, all_values, pairs in zip((schedds, users), names, self._names, self._pairs, strict=True):
+        for numbers, values, all_values, pairs in zip(
+            (schedds, users), names, self._names, self._pairs, strict=True
+        ):
             pairs.append(np.unique(rows << 32 | number_all(values, all_values)[numbers]))
 
-    def _add(self, keys: Iterable[Any], columns: Iterable[Any], indices: Any = slice(None)) -> npt.NDArray[np.uint32]:
+    def _add(
+        self, keys: Iterable[Any], columns: Iterable[Any], indices: Any = slice(None)
+    ) -> npt.NDArray[np.uint32]:
         """Add values of the rows of ``keys[places]``, and return the number of each key."""
         rows = number_all(keys, self._numbers)
         size = len(self._numbers)
@@ -101,7 +114,9 @@ class CostSums:
         for upper, lower in self._sums.swapaxes(0, 1).tolist():
             for row, high, low in zip(rows, upper, lower, strict=True):
                 row.sums.append((high << 32) + low)
-        for attribute, names, pairs in zip(("schedds", "users"), self._names, self._pairs, strict=True):
+        for attribute, names, pairs in zip(
+            ("schedds", "users"), self._names, self._pairs, strict=True
+        ):
             values = list(names)
             for pair in np.unique(np.concatenate([np.zeros(0, np.int64), *pairs])).tolist():
                 if (value := values[pair & _LOW]) is not None:
@@ -133,7 +148,9 @@ class CostSums:
         partial = msgspec.msgpack.decode(content, type=_Partial)
         columns = np.array([row.sums for row in partial.rows], np.uint64).reshape(-1, len(SUMS)).T
         numbers = self._add((row.key for row in partial.rows), columns)
-        for attribute, values, pairs in zip(("schedds", "users"), self._names, self._pairs, strict=True):
+        for attribute, values, pairs in zip(
+            ("schedds", "users"), self._names, self._pairs, strict=True
+        ):
             for number, row in zip(numbers.astype(np.int64), partial.rows, strict=True):
                 names: set[Any] = getattr(row, attribute)
                 pairs.append(number << 32 | number_all(names, values).astype(np.int64))

@@ -1,4 +1,6 @@
-"""``crsg_event_counts``: events of the two selections of the C-RSG report by month and data tier (rule 59)."""
+"""``crsg_event_counts``: events of the two selections of the C-RSG report by month and
+data tier (rule 59).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ def build(selections: Mapping[str, Selection], frames: Frames, day: date) -> pl.
 
     parts = []
     for name, selection in selections.items():
-        tiers = [*selection.tiers, *(f"{tier}/{skim}" for tier in selection.tiers for skim in selection.skims)]
+        tiers = [
+            *selection.tiers,
+            *(f"{tier}/{skim}" for tier in selection.tiers for skim in selection.skims),
+        ]
         rows = event_sums.month_sums(frames, selection.remove, selection.skims)
         chosen = rows.filter(~pl.col("is_left_out"), pl.col("data_tier").is_in(tiers))
         parts.append(chosen.with_columns(selection=pl.lit(name)))
@@ -59,7 +64,9 @@ def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:
     selections = load_selections()
     if any(chosen.values()):
         data = selections["data"]
-        custom = Selection(chosen["tiers"] or data.tiers, chosen["skims"], chosen["remove"] or data.remove)
+        custom = Selection(
+            chosen["tiers"] or data.tiers, chosen["skims"], chosen["remove"] or data.remove
+        )
         selections = {"custom": custom}
     described = {name: msgspec.to_builtins(selection) for name, selection in selections.items()}
     return replace(
@@ -78,9 +85,15 @@ JOB: Final = DumpJob(
     block_contents="all",
     options=(
         click.option("--valid-files", is_flag=True, help="Count only files that are valid."),
-        click.option("--tiers", metavar="LIST", help="Data tiers of a selection of your own. [default: those of data]"),
+        click.option(
+            "--tiers",
+            metavar="LIST",
+            help="Data tiers of a selection of your own. [default: those of data]",
+        ),
         click.option("--skims", metavar="LIST", help="Skims that count apart, as TIER/SKIM."),
-        click.option("--remove", metavar="LIST", help="Texts, case aside; names with one are left out."),
+        click.option(
+            "--remove", metavar="LIST", help="Texts, case aside; names with one are left out."
+        ),
     ),
     configured=configured,
 )

@@ -1,4 +1,6 @@
-"""Counts a day of a feed: resolves its folder and the day before, reads, checks and stores its tables."""
+"""Counts a day of a feed: resolves its folder and the day before, reads, checks and
+stores its tables.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ class FeedRequest(JobRequest):
     allow_tmp: bool = False
     max_malformed: str | None = None
     accept_damaged: tuple[str, ...] = ()
-    #: Records that read more bytes, or took more seconds, count as malformed; None: whatever fits 64 bits counts.
+    #: Records that read more bytes, or took more seconds, count as malformed; None:
+    #: whatever fits 64 bits counts.
     quarantine_above: int | None = None
     spark_feed: str = "auto"
 
@@ -56,8 +59,8 @@ class FeedRequest(JobRequest):
 def run(request: FeedRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
     """Make the tables of a day and store them; on any failure the previous result stays.
 
-    Raises UsageError (2) and SettingsError (78) where the engine or a setting is wrong; InputMissing (66),
-    NotReady (75), DataError (65), OutputError (73).
+    Raises UsageError (2) and SettingsError (78) where the engine or a setting is wrong;
+    InputMissing (66), NotReady (75), DataError (65), OutputError (73).
     """
     reconciliation.parse_tolerances(request.max_malformed, (request.feed.name,))
     hpc_sites = HpcSites.load(request.settings.hpc_sites)
@@ -68,19 +71,25 @@ def run(request: FeedRequest, log: Callable[[str], None] | None = None) -> resul
         return done
 
 
-def _run_by_processes(request: FeedRequest, job_run: JobRun, hpc_sites: HpcSites) -> results.CurrentTable:
+def _run_by_processes(
+    request: FeedRequest, job_run: JobRun, hpc_sites: HpcSites
+) -> results.CurrentTable:
     files = LocalFiles()
     with local.worker_pool() as pool:
         day = _resolve(request, job_run.layout, files)
 
         def read(context: TaskContext) -> ReadDay:
             folder = str(request.settings.cache_dir)
-            return read_by_processes(request.feed, pool, day.streams, context, day.earlier.read_ids(files), folder)
+            return read_by_processes(
+                request.feed, pool, day.streams, context, day.earlier.read_ids(files), folder
+            )
 
         return FeedDayRun(request, files, day, hpc_sites, job_run.run_context, PROCESSES).run(read)
 
 
-def _run_in_spark(request: FeedRequest, job_run: JobRun, hpc_sites: HpcSites) -> results.CurrentTable:
+def _run_in_spark(
+    request: FeedRequest, job_run: JobRun, hpc_sites: HpcSites
+) -> results.CurrentTable:
     from cmsspark.engines.session import session
     from cmsspark.engines.spark_progress import log_page
 
@@ -104,7 +113,9 @@ def _run_in_spark(request: FeedRequest, job_run: JobRun, hpc_sites: HpcSites) ->
 
 @dataclass(frozen=True)
 class FeedInputs:
-    """What a day of a feed reads: its folder, the day before, and damaged files that are read as far as intact."""
+    """What a day of a feed reads: its folder, the day before, and damaged files that
+    are read as far as intact.
+    """
 
     feed: Feed
     source: DayInput
@@ -134,7 +145,9 @@ def _resolve(request: FeedRequest, layout: Layout, files: Files) -> FeedInputs:
     """Fix what is read. Raises InputMissing (66) and NotReady (75)."""
     feed = request.feed
     source = resolve_day(files, layout, feed.source, request.day, allow_tmp=request.allow_tmp)
-    earlier = find_earlier(files, layout, request.fout, feed.source, request.day, (feed.job,), feed.ids)
+    earlier = find_earlier(
+        files, layout, request.fout, feed.source, request.day, (feed.job,), feed.ids
+    )
     inputs = FeedInputs(feed, source, earlier, frozenset())
     return replace(inputs, accepted=accepted_files(request.accept_damaged, inputs.read))
 
@@ -164,17 +177,27 @@ class FeedDayRun:
         for text in done.manifest.warnings:
             log(f"warning: {text}")
         log(bins_table(done.manifest.reconciliation))
-        log(f"{request.job} of {request.day} stored in {done.path} after {self.run_context.seconds():.1f} s")
+        log(
+            f"{request.job} of {request.day} stored in {done.path} after {self.run_context.seconds():.1f} s"
+        )
         return done
 
     def _context(self) -> TaskContext:
         settings = self.request.settings
         # No pseudonym is stored; a context has the key because tasks of streams need it.
         key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, self.request.day)
-        reader = partial(Reader, line_limit=settings.max_line_bytes, above=self.request.quarantine_above)
+        reader = partial(
+            Reader, line_limit=settings.max_line_bytes, above=self.request.quarantine_above
+        )
         make = MakeAggregator(self.request.feed.aggregator)
         return TaskContext(
-            self.request.day, None, None, key, reader, accepted=self.inputs.accepted, feed_aggregator=make
+            self.request.day,
+            None,
+            None,
+            key,
+            reader,
+            accepted=self.inputs.accepted,
+            feed_aggregator=make,
         )
 
     def _write(self, staged: staged_runs.StagedRun, tables: dict[str, pa.Table]) -> None:
@@ -182,18 +205,27 @@ class FeedDayRun:
             self.run_context.log(f"{name}: {pluralize(staged.write_arrow(table, name), 'row')}")
 
     def _manifest(self, day: ReadDay, summary: ScanSummary) -> dict[str, Any]:
-        """Return the manifest. Raises DataError (65) beyond the tolerances, NotReady (75) without any record."""
+        """Return the manifest. Raises DataError (65) beyond the tolerances, NotReady
+        (75) without any record.
+        """
         request, source = self.request, self.inputs.source
         quarantine_file, examples = quarantine_records(request, day.quarantined, summary.bins)
         changes, drift_warnings = summary.drift()
         more, check_warnings = request.feed.check(day.sums, request.day)
-        warnings = [*source.warnings, *self.inputs.earlier.warnings, *summary.warnings(), *drift_warnings]
+        warnings = [
+            *source.warnings,
+            *self.inputs.earlier.warnings,
+            *summary.warnings(),
+            *drift_warnings,
+        ]
         warnings += self._check_bins(summary.bins, examples, quarantine_file) + check_warnings
         return {
             "streams": [request.feed.name],
             "partial": bool(summary.damaged or summary.oversized or source.is_tmp),
             "reconciliation": {name: bins.as_dict() for name, bins in summary.bins.items()},
-            "out_of_day_by_day": {name: dict(sorted(bins.out_of_day.items())) for name, bins in summary.bins.items()},
+            "out_of_day_by_day": {
+                name: dict(sorted(bins.out_of_day.items())) for name, bins in summary.bins.items()
+            },
             "inputs": [input_summary(source)],
             "identical_files": identical_files([source]),
             "earlier_jobs": {request.feed.name: self.inputs.earlier.as_dict()},
@@ -211,12 +243,17 @@ class FeedDayRun:
         }
 
     def _check_bins(
-        self, bins: dict[str, StreamBins], examples: dict[str, list[str]], quarantine_file: str | None
+        self,
+        bins: dict[str, StreamBins],
+        examples: dict[str, list[str]],
+        quarantine_file: str | None,
     ) -> list[str]:
         request, source = self.request, self.inputs.source
         tolerances = reconciliation.parse_tolerances(request.max_malformed, bins)
         warnings = reconciliation.check(bins, tolerances, examples, quarantine=quarantine_file)
-        before = results.history(self.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS)
+        before = results.history(
+            self.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS
+        )
         warnings += reconciliation.unusual(bins, [manifest.reconciliation for manifest in before])
         if not any(counts.read for counts in bins.values()):
             raise NotReady(

@@ -1,4 +1,5 @@
-"""Records of jobs that ended, in columns, from which a merge takes one record for each job (rule 31).
+"""Records of jobs that ended, in columns, from which a merge takes one record for each
+job (rule 31).
 
 A record itself is needed only where another one may be of the same job.
 """
@@ -19,9 +20,18 @@ from cmsspark.counting.htcondor_jobs import id_hashes
 from cmsspark.sources.condor_costs import JobCost
 
 #: The keys of a row of ``job_efficiency``: attributes of a job.
-EFFICIENCY_KEYS: Final = ("type", "job_type", "campaign", "request", "site", "subsite", "tier", "outcome")
-#: The sums of a row of ``job_efficiency``, and others that the tables are made of: for each what a job adds, by an
-#: attribute or a function; null adds 0.
+EFFICIENCY_KEYS: Final = (
+    "type",
+    "job_type",
+    "campaign",
+    "request",
+    "site",
+    "subsite",
+    "tier",
+    "outcome",
+)
+#: The sums of a row of ``job_efficiency``, and others that the tables are made of: for
+#: each what a job adds, by an attribute or a function; null adds 0.
 SUMS: Final[Mapping[str, Any]] = {
     "job_count": lambda job: 1,
     "core_sum_milli": attrgetter("core_milli"),
@@ -41,7 +51,11 @@ SUMS: Final[Mapping[str, Any]] = {
     "core_hours_ms": lambda job: job.is_completed and job.core_hours_ms,
 }
 #: What a job is counted by: its row, its schedd and its person.
-_ATTRIBUTES: Final[tuple[Any, ...]] = (attrgetter(*EFFICIENCY_KEYS), attrgetter("schedd"), attrgetter("user"))
+_ATTRIBUTES: Final[tuple[Any, ...]] = (
+    attrgetter(*EFFICIENCY_KEYS),
+    attrgetter("schedd"),
+    attrgetter("user"),
+)
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(JobCost).decode
 
@@ -56,7 +70,9 @@ class PackedJobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EndedJobs:
-    """Records in columns: hashes of ids, values of ``SUMS``, numbers of distinct ``_ATTRIBUTES``, encoded records."""
+    """Records in columns: hashes of ids, values of ``SUMS``, numbers of distinct
+    ``_ATTRIBUTES``, encoded records.
+    """
 
     def __init__(self) -> None:
         self._parts: list[tuple[npt.NDArray[Any], ...]] = []
@@ -70,7 +86,9 @@ class EndedJobs:
             number_all([get(job) for job in jobs], values)
             for get, values in zip(_ATTRIBUTES, self._values, strict=True)
         ]
-        self._parts.append((id_hashes([job.job_id for job in jobs]), sums, np.array(numbers, np.uint32)))
+        self._parts.append(
+            (id_hashes([job.job_id for job in jobs]), sums, np.array(numbers, np.uint32))
+        )
         self.records += [msgspec.Raw(_encode(job)) for job in jobs]
 
     def add_packed(self, packed: PackedJobs) -> None:
@@ -80,14 +98,25 @@ class EndedJobs:
             for column, kind in zip(packed.columns, (np.int64, np.uint64, np.uint32), strict=True)
         )
         names: tuple[list[Any], ...] = packed.values
-        renumbered = [number_all(some, values) for some, values in zip(names, self._values, strict=True)]
-        columns = [new[column] for new, column in zip(renumbered, numbers.reshape(len(names), -1), strict=True)]
+        renumbered = [
+            number_all(some, values) for some, values in zip(names, self._values, strict=True)
+        ]
+        columns = [
+            new[column]
+            for new, column in zip(renumbered, numbers.reshape(len(names), -1), strict=True)
+        ]
         self._parts.append((hashes, sums.reshape(len(SUMS), -1), np.array(columns)))
         self.records += packed.records
 
     def _columns(self) -> Iterator[npt.NDArray[Any]]:
-        empty = (np.zeros(0, np.int64), np.zeros((len(SUMS), 0), np.uint64), np.zeros((len(_ATTRIBUTES), 0), np.uint32))
-        return (np.concatenate(column, axis=-1) for column in zip(empty, *self._parts, strict=True))
+        empty = (
+            np.zeros(0, np.int64),
+            np.zeros((len(SUMS), 0), np.uint64),
+            np.zeros((len(_ATTRIBUTES), 0), np.uint32),
+        )
+        return (
+            np.concatenate(column, axis=-1) for column in zip(empty, *self._parts, strict=True)
+        )
 
     def pack(self, partitions: int) -> dict[int, PackedJobs]:
         """Return the records of each partition that has any, by the hashes of the ids."""
@@ -96,11 +125,16 @@ class EndedJobs:
         packed = {}
         for partition, rows in split(hashes, partitions):
             used = [np.unique(column[rows], return_inverse=True) for column in numbers]
-            names = [[of[number] for number in some.tolist()] for of, (some, _) in zip(values, used, strict=True)]
+            names = [
+                [of[number] for number in some.tolist()]
+                for of, (some, _) in zip(values, used, strict=True)
+            ]
             inverse = np.array([numbers_used for _, numbers_used in used], np.uint32)
             columns = [hashes[rows].tobytes(), sums[:, rows].tobytes(), inverse.tobytes()]
             packed[partition] = PackedJobs(
-                columns, (names[0], names[1], names[2]), [self.records[row] for row in rows.tolist()]
+                columns,
+                (names[0], names[1], names[2]),
+                [self.records[row] for row in rows.tolist()],
             )
         return packed
 
@@ -109,7 +143,12 @@ class EndedJobs:
         hashes, sums, numbers = self._columns()
         rows = np.setdiff1d(np.arange(len(hashes)), self._surpassed(hashes))
         rows = rows[~np.isin(hashes[rows], earlier)]
-        return SelectedJobs(sums[:, rows], numbers[:, rows], [list(names) for names in self._values], np.unique(hashes))
+        return SelectedJobs(
+            sums[:, rows],
+            numbers[:, rows],
+            [list(names) for names in self._values],
+            np.unique(hashes),
+        )
 
     def _surpassed(self, hashes: Longs) -> Longs:
         """Return the rows of records of which another one of the same job counts."""
@@ -131,8 +170,8 @@ class EndedJobs:
 
 
 class SelectedJobs(msgspec.Struct, frozen=True):
-    """Jobs that count: values of ``SUMS``, numbers of their distinct keys, schedds and users, which are the ``values``;
-    hashes of all ids of the day.
+    """Jobs that count: values of ``SUMS``, numbers of their distinct keys, schedds and
+    users, which are the ``values``; hashes of all ids of the day.
     """
 
     sums: npt.NDArray[np.uint64]

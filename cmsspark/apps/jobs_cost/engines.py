@@ -40,7 +40,9 @@ _MERGE_BYTES: Final = 2_000_000_000
 
 @dataclass
 class ReadDay:
-    """A day that was read: its sums, its side rows with all bins, and (stream, detail) of malformed records."""
+    """A day that was read: its sums, its side rows with all bins, and (stream, detail)
+    of malformed records.
+    """
 
     sums: Any
     side: list[SideRow]
@@ -51,14 +53,23 @@ class ReadDay:
         cls, feed: Feed, sums: Any, side: Iterable[SideRow], quarantined: Iterable[tuple[str, str]]
     ) -> ReadDay:
         """Return the day with the bins of the merge."""
-        merged: list[SideRow] = [(BIN, feed.name, name, count, None) for name, count in feed.bins(sums).items()]
+        merged: list[SideRow] = [
+            (BIN, feed.name, name, count, None) for name, count in feed.bins(sums).items()
+        ]
         return cls(sums, [*side, *merged], list(quarantined))
 
 
 def read_by_processes(
-    feed: Feed, pool: WorkerPool, streams: Sequence[StreamFiles], context: TaskContext, earlier: Longs, folder: str
+    feed: Feed,
+    pool: WorkerPool,
+    streams: Sequence[StreamFiles],
+    context: TaskContext,
+    earlier: Longs,
+    folder: str,
 ) -> ReadDay:
-    """Read the files. ``earlier``: stored ids of the day before, sorted; ``folder``: for what does not fit memory."""
+    """Read the files. ``earlier``: stored ids of the day before, sorted; ``folder``:
+    for what does not fit memory.
+    """
     spool, side = JobSpool(folder), Merge()
     try:
         for batch in pool.scan(pack_tasks(streams, cores(), TASK_BYTES), context):
@@ -108,7 +119,9 @@ def read_in_spark(
 
 @dataclass(frozen=True)
 class FeedMergeTask:
-    """Merges one partition in Spark: batches of ``jobs.JOB_COLUMNS`` become side rows and encoded sums."""
+    """Merges one partition in Spark: batches of ``jobs.JOB_COLUMNS`` become side rows
+    and encoded sums.
+    """
 
     new_sums: Any
     earlier: Longs
@@ -118,15 +131,24 @@ class FeedMergeTask:
 
         side, blobs, earlier = Merge(), [], [self.earlier]
         for batch in batches:
-            is_blob, is_id = (pc.equal(batch["kind"], buffers.scalar(kind, "string")) for kind in (JOB, EARLIER))
+            is_blob, is_id = (
+                pc.equal(batch["kind"], buffers.scalar(kind, "string")) for kind in (JOB, EARLIER)
+            )
             blobs += batch["record"].filter(is_blob).to_pylist()
             earlier.append(buffers.to_numpy(batch["id_hash"].filter(is_id), np.int64))
-            side.add(batch.filter(pc.invert(pc.or_(is_blob, is_id))).select([name for name, _ in COLUMNS]))
+            side.add(
+                batch.filter(pc.invert(pc.or_(is_blob, is_id))).select(
+                    [name for name, _ in COLUMNS]
+                )
+            )
         sums = self.new_sums()
         sums.merge(blobs, np.unique(np.concatenate(earlier)))
         aggregated = side.result()
         rows: list[tuple[Any, ...]] = [(*row, None) for row in aggregated.side_rows()]
-        rows += [(QUARANTINE, stream, "malformed", 0, detail, None) for stream, detail in aggregated.quarantined]
+        rows += [
+            (QUARANTINE, stream, "malformed", 0, detail, None)
+            for stream, detail in aggregated.quarantined
+        ]
         yield _batch([*rows, (_SUMS, None, None, None, None, sums.encode())])
 
 
@@ -135,5 +157,10 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
     *texts, packed = zip(*rows, strict=True)
     kinds = {"string": "string", "bigint": "long"}
-    columns = [buffers.array(values, kinds[kind]) for values, (_, kind) in zip(texts, _MERGED, strict=False)]
-    return pa.RecordBatch.from_arrays([*columns, buffers.binary(packed)], [name for name, _ in _MERGED])
+    columns = [
+        buffers.array(values, kinds[kind])
+        for values, (_, kind) in zip(texts, _MERGED, strict=False)
+    ]
+    return pa.RecordBatch.from_arrays(
+        [*columns, buffers.binary(packed)], [name for name, _ in _MERGED]
+    )

@@ -1,7 +1,9 @@
-"""The rows of a feed that leave a task: blobs of records, one for each partition by the hash of the records' id.
+"""The rows of a feed that leave a task: blobs of records, one for each partition by the
+hash of the records' id.
 
-All records of a job (or report) meet in one partition, where a merge decides which of them counts. Until then they may
-hold the name of a user, which decides ties; nothing of that is stored.
+All records of a job (or report) meet in one partition, where a merge decides which of
+them counts. Until then they may hold the name of a user, which decides ties; nothing of
+that is stored.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class FeedAggregator(StreamAggregator):
     def blobs(self, groups: Sequence[Any]) -> dict[int, bytes]:
         """Return the records as a blob for each partition that has any, and forget them."""
 
-    def rows(self, groups: list[Any], replicas: Any, pseudonym: Callable[[str], str]) -> dict[str, Any]:
+    def rows(
+        self, groups: list[Any], replicas: Any, pseudonym: Callable[[str], str]
+    ) -> dict[str, Any]:
         """Return the records that have not left the task."""
         blobs = self.blobs(groups)
         if not blobs:
@@ -60,11 +64,19 @@ class FeedAggregator(StreamAggregator):
         rows["id_hash"], rows["record"] = list(blobs), list(blobs.values())
         return rows
 
-    def drain(self, groups: list[Any], replicas: Any, pseudonym: Callable[[str], str]) -> dict[str, list[Any]]:
+    def drain(
+        self, groups: list[Any], replicas: Any, pseudonym: Callable[[str], str]
+    ) -> dict[str, list[Any]]:
         """Return the records, once they are many, else quarantined records, once they are many."""
-        return self.rows(groups, replicas, pseudonym) if self.is_full() else super().drain(groups, replicas, pseudonym)
+        return (
+            self.rows(groups, replicas, pseudonym)
+            if self.is_full()
+            else super().drain(groups, replicas, pseudonym)
+        )
 
-    def _side_rows(self, named: list[tuple[str, int, str | None]], records: list[Any]) -> dict[str, list[Any]]:
+    def _side_rows(
+        self, named: list[tuple[str, int, str | None]], records: list[Any]
+    ) -> dict[str, list[Any]]:
         rows = super()._side_rows(named, records)
         return self._empty(len(rows["kind"])) | rows
 
@@ -74,7 +86,9 @@ class FeedAggregator(StreamAggregator):
 
 @dataclass
 class EarlierIds(FeedAggregator):
-    """Collects the ids of the day before, and nothing else: its records were judged on their own day."""
+    """Collects the ids of the day before, and nothing else: its records were judged on
+    their own day.
+    """
 
     _ids: list[Longs] = field(default_factory=list)
     _count: int = 0
@@ -93,7 +107,9 @@ class EarlierIds(FeedAggregator):
         """Return nothing: ids leave the task as hashes."""
         return {}
 
-    def rows(self, groups: list[Any], replicas: Any, pseudonym: Callable[[str], str]) -> dict[str, Any]:
+    def rows(
+        self, groups: list[Any], replicas: Any, pseudonym: Callable[[str], str]
+    ) -> dict[str, Any]:
         """Return the ids that have not left the task."""
         ids = np.unique(np.concatenate([np.zeros(0, np.int64), *self._ids])).tolist()
         self._ids, self._count, self.quarantined = [], 0, []

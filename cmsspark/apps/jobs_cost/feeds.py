@@ -1,4 +1,6 @@
-"""The two feeds of what jobs cost: HTCondor and WMArchive, each with its aggregator, its merge and its tables."""
+"""The two feeds of what jobs cost: HTCondor and WMArchive, each with its aggregator,
+its merge and its tables.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Feed:
-    """A feed. ``name``: in the registry; ``source``: in ``etc/sources.yaml``; ``ids``: the table for the next day.
+    """A feed. ``name``: in the registry; ``source``: in ``etc/sources.yaml``; ``ids``:
+    the table for the next day.
 
-    ``build(sums, day, hpc_sites)`` makes the tables; ``bins(sums)`` counts records that the merge bins;
-    ``check(sums, day)`` returns entries of the manifest and warnings.
+    ``build(sums, day, hpc_sites)`` makes the tables; ``bins(sums)`` counts records that
+    the merge bins; ``check(sums, day)`` returns entries of the manifest and warnings.
     """
 
     job: str

@@ -54,10 +54,14 @@ class HpcSites:
 
     @classmethod
     def load(cls, file: str | None = None) -> HpcSites:
-        """Load ``etc/hpc_sites.yaml``, or the ``file`` that replaces it. Raises SettingsError (78)."""
+        """Load ``etc/hpc_sites.yaml``, or the ``file`` that replaces it. Raises
+        SettingsError (78).
+        """
         name = file or DEFAULT_FILE
         try:
-            content = resource(DEFAULT_FILE).read_bytes() if file is None else Path(file).read_bytes()
+            content = (
+                resource(DEFAULT_FILE).read_bytes() if file is None else Path(file).read_bytes()
+            )
         except OSError as error:
             raise SettingsError(
                 "the file that `hpc_sites` names cannot be read", where=name, found=error.strerror
@@ -93,5 +97,7 @@ def _check(parsed: ConfigFile, number: int, entry: HpcSite) -> None:
         texts += [] if names is None else _listed(names) or [""]
     if (entry.site is None) == (entry.site_suffix is None) or "" in texts:
         raise parsed.error(
-            "an HPC site has `hpc`, and either `site` or `site_suffix`; no name is empty", "sites", str(number)
+            "an HPC site has `hpc`, and either `site` or `site_suffix`; no name is empty",
+            "sites",
+            str(number),
         )

@@ -1,4 +1,6 @@
-"""Weeks, months and other ranges of the tables on what jobs cost: sums of their stored days (rule 55)."""
+"""Weeks, months and other ranges of the tables on what jobs cost: sums of their stored
+days (rule 55).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,13 @@ if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
 
 #: Columns of which a period has the largest value of a day: they do not add up.
-_LARGEST: Final = ("distinct_schedds", "distinct_users", "site_count", "rss_max_mb", "vsize_max_mb")
+_LARGEST: Final = (
+    "distinct_schedds",
+    "distinct_users",
+    "site_count",
+    "rss_max_mb",
+    "vsize_max_mb",
+)
 _OF_PERIOD: Final = ("period", "first_day", "last_day", "timestamp", "day_count", "average_cores")
 
 
@@ -55,7 +63,9 @@ class CostDays(StoredDays):
         return f"run_spark {self.job} --date {min(self.missing)} --fout {self.fout}"
 
     def table(self, name: str) -> pl.DataFrame:
-        """Return the rows of a table of all days, with their day. Raises DataError (65) where they are damaged."""
+        """Return the rows of a table of all days, with their day. Raises DataError (65)
+        where they are damaged.
+        """
         import polars as pl
 
         schema = stored_table(name)
@@ -74,27 +84,44 @@ class CostDays(StoredDays):
 
         counts = [0] * 24
         for table in self.partials.values():
-            for hour, count in enumerate(table.manifest.document["job_cost_checks"]["windows_by_hour"]):
+            for hour, count in enumerate(
+                table.manifest.document["job_cost_checks"]["windows_by_hour"]
+            ):
                 counts[hour] += count
         return pl.DataFrame(
-            {"hour": range(24), "window_count": counts}, schema={"hour": pl.Int64, "window_count": pl.Int64}
+            {"hour": range(24), "window_count": counts},
+            schema={"hour": pl.Int64, "window_count": pl.Int64},
         )
 
 
 def make_command(job: Job) -> click.Command:
-    """Return the command of ``<job>_period``, which makes the tables of a period of the stored days of a job."""
+    """Return the command of ``<job>_period``, which makes the tables of a period of the
+    stored days of a job.
+    """
     return period_command(job, partial(run, job.name.removesuffix("_period")))
 
 
 def run(
-    job: str, period: Period, fout: str, settings: Settings, *, allow_missing: bool = False,
+    job: str,
+    period: Period,
+    fout: str,
+    settings: Settings,
+    *,
+    allow_missing: bool = False,
     log: Callable[[str], None] | None = None,
-) -> CurrentTable:  # fmt: skip
-    """Make the tables of a period and store them. Raises as :func:`cmsspark.run.period_run.run_on_days`."""
+) -> CurrentTable:
+    """Make the tables of a period and store them. Raises as
+    :func:`cmsspark.run.period_run.run_on_days`.
+    """
     name = f"{job}_period"
     find = partial(find_days, job=job)
-    with run_on_days(settings, fout, name, period, log, find, allow_missing=allow_missing) as (run_context, days):
-        return store_period(run_context, days, {table: build(days, table) for table in JOBS[name].tables}, job)
+    with run_on_days(settings, fout, name, period, log, find, allow_missing=allow_missing) as (
+        run_context,
+        days,
+    ):
+        return store_period(
+            run_context, days, {table: build(days, table) for table in JOBS[name].tables}, job
+        )
 
 
 def find_days(files: Files, fout: str, period: Period, job: str) -> CostDays:
@@ -104,7 +131,11 @@ def find_days(files: Files, fout: str, period: Period, job: str) -> CostDays:
         with suppress(InputMissing):
             stored[day] = results.current(files, fout, job, JOBS[job].tables[0], day)
     missing = tuple(day for day in period.days if day not in stored)
-    partial = {day: "something of it is left out" for day, table in stored.items() if table.manifest.partial}
+    partial = {
+        day: "something of it is left out"
+        for day, table in stored.items()
+        if table.manifest.partial
+    }
     return CostDays(period, files, fout, stored, missing, partial, job)
 
 
@@ -116,13 +147,17 @@ def build(days: CostDays, name: str) -> pl.DataFrame:
     rows = days.table(name.removeprefix("period_"))
     summed = _sums(rows, schema)
     if "hour" in schema.keys:
-        summed = summed.drop("window_count").join(days.window_counts(), "hour", how="left", validate="m:1")
+        summed = summed.drop("window_count").join(
+            days.window_counts(), "hour", how="left", validate="m:1"
+        )
         # Not at import: numpy comes with it.
         from cmsspark.sources.condor_costs import HOUR_WINDOWS
 
         cores = pl.col("core_windows_milli") / (HOUR_WINDOWS * 1000 * len(days.partials))
         summed = summed.with_columns(average_cores=cores)
-    added = with_period(summed.with_columns(day_count=pl.lit(len(days.partials), pl.Int64)), days.period)
+    added = with_period(
+        summed.with_columns(day_count=pl.lit(len(days.partials), pl.Int64)), days.period
+    )
     return added.select(schema.names).sort(schema.keys)
 
 
@@ -133,5 +168,6 @@ def _sums(rows: pl.DataFrame, schema: Table) -> pl.DataFrame:
     sums = [name for name in measures if name not in _LARGEST]
     check_sums(rows, tuple(name for name in sums if rows.schema[name] == pl.Int64))
     return rows.group_by(schema.keys).agg(
-        *(sum_or_null(name) for name in sums), *(pl.col(name).max() for name in measures if name in _LARGEST)
+        *(sum_or_null(name) for name in sums),
+        *(pl.col(name).max() for name in measures if name in _LARGEST),
     )

@@ -1,4 +1,6 @@
-"""WMArchive's reports: their blobs in a task, and the merge with the sums of the tables (rules 56 to 58)."""
+"""WMArchive's reports: their blobs in a task, and the merge with the sums of the tables
+(rules 56 to 58).
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def _decode_reports(blob: bytes) -> list[JobReport]:
 
 
 class StepRow(msgspec.Struct, array_like=True):
-    """A row of ``step_efficiency``. ``sums``: those of ``NULLABLE_SUMS``; ``rss_sum``: an exact sum, in hex."""
+    """A row of ``step_efficiency``. ``sums``: those of ``NULLABLE_SUMS``; ``rss_sum``:
+    an exact sum, in hex.
+    """
 
     key: tuple[Any, ...]
     step_count: int = 0
@@ -98,7 +102,10 @@ class StepRow(msgspec.Struct, array_like=True):
         self.sums = [_plus(total, more) for total, more in zip(self.sums, step.sums, strict=True)]
         self.rss_sum = f"{int(self.rss_sum, 16) + int(step.rss_sum, 16):x}"
         self.rss_count += step.rss_count
-        self.rss_max, self.vsize_max = _largest(self.rss_max, step.rss_max), _largest(self.vsize_max, step.vsize_max)
+        self.rss_max, self.vsize_max = (
+            _largest(self.rss_max, step.rss_max),
+            _largest(self.vsize_max, step.vsize_max),
+        )
 
     @property
     def rss_sum_mb(self) -> float | None:
@@ -129,10 +136,16 @@ def _make_row(report: JobReport, step: ReportedStep) -> StepRow:
     ]
     return StepRow(
         (report.task, request, step.name, report.job_type, step.site, step.era),
-        1, step.threads or 0, step.streams or 0, int(step.has_failed), sums,
-        "0" if step.rss_mb is None else f"{_exact(step.rss_mb):x}", step.rss_mb, int(step.rss_mb is not None),
+        1,
+        step.threads or 0,
+        step.streams or 0,
+        int(step.has_failed),
+        sums,
+        "0" if step.rss_mb is None else f"{_exact(step.rss_mb):x}",
+        step.rss_mb,
+        int(step.rss_mb is not None),
         step.vsize_mb,
-    )  # fmt: skip
+    )
 
 
 class AgentRow(msgspec.Struct, array_like=True):
@@ -168,7 +181,9 @@ class ReportSums:
     ids: list[Longs] = field(default_factory=list)
 
     def merge(self, blobs: Iterable[bytes], earlier: Longs) -> None:
-        """Add a partition: ``blobs`` have all records of each report. ``earlier``: ids of the day before, sorted."""
+        """Add a partition: ``blobs`` have all records of each report. ``earlier``: ids
+        of the day before, sorted.
+        """
         counting: dict[str, JobReport] = {}
         of_agents: dict[tuple[str, str], JobReport] = {}
         ids: set[str] = set()
@@ -184,12 +199,18 @@ class ReportSums:
                     _keep_largest(counting, report.job_id, report)
         self.ids.append(id_hashes(list(ids)))
         hashes = id_hashes(list(counting))
-        new = [report for report, is_old in zip(counting.values(), np.isin(hashes, earlier), strict=True) if not is_old]
+        new = [
+            report
+            for report, is_old in zip(counting.values(), np.isin(hashes, earlier), strict=True)
+            if not is_old
+        ]
         self.repeated += count - len(new)
         for report in new:
             self._add_report(report)
         for (host, _), report in of_agents.items():
-            self._add_agent(AgentRow(host, 1, int(report.has_failed), report.step_count, set(report.sites)))
+            self._add_agent(
+                AgentRow(host, 1, int(report.has_failed), report.step_count, set(report.sites))
+            )
 
     def _add_report(self, report: JobReport) -> None:
         self.matched += bool(report.steps)
@@ -216,7 +237,9 @@ class ReportSums:
             row.sums = [None if total is None else min(total, TOO_LARGE) for total in row.sums]
             row.threads, row.streams = min(row.threads, TOO_LARGE), min(row.streams, TOO_LARGE)
         counts = (self.matched, self.no_cmsrun, self.repeated)
-        partial = _Partial(list(self.rows.values()), list(self.agents.values()), *counts, self.all_ids().tobytes())
+        partial = _Partial(
+            list(self.rows.values()), list(self.agents.values()), *counts, self.all_ids().tobytes()
+        )
         return msgspec.msgpack.encode(partial)
 
     def add_encoded(self, content: bytes) -> None:

@@ -28,7 +28,9 @@ _Row = dict[str, Any]
 
 
 def cost_tables(sums: CostSums, day: date, hpc_sites: HpcSites) -> dict[str, pa.Table]:
-    """Return the tables of HTCondor's jobs by name. Raises DataError (65) where a sum exceeds 64 bits."""
+    """Return the tables of HTCondor's jobs by name. Raises DataError (65) where a sum
+    exceeds 64 bits.
+    """
     return {
         "job_efficiency": _table("job_efficiency", _efficiency_rows(sums), day),
         "core_hours": _table("core_hours", _core_hour_rows(sums, hpc_sites), day),
@@ -38,7 +40,9 @@ def cost_tables(sums: CostSums, day: date, hpc_sites: HpcSites) -> dict[str, pa.
 
 
 def report_tables(sums: ReportSums, day: date) -> dict[str, pa.Table]:
-    """Return the tables of WMArchive's reports by name. Raises DataError (65) where a sum exceeds 64 bits."""
+    """Return the tables of WMArchive's reports by name. Raises DataError (65) where a
+    sum exceeds 64 bits.
+    """
     return {
         "step_efficiency": _table("step_efficiency", _step_rows(sums), day),
         "agent_reports": _table("agent_reports", _agent_rows(sums), day),
@@ -61,7 +65,9 @@ def _core_hour_rows(sums: CostSums, hpc_sites: HpcSites) -> Iterable[_Row]:
     totals: dict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
     for row in sums.rows:
         key = dict(zip(EFFICIENCY_KEYS, row.key, strict=True))
-        totals[key["site"], key["subsite"], key["type"]].update(dict(zip(SUMS, row.sums, strict=True)))
+        totals[key["site"], key["subsite"], key["type"]].update(
+            dict(zip(SUMS, row.sums, strict=True))
+        )
     for (site, subsite, type_), total in totals.items():
         yield {
             "site": site,
@@ -92,7 +98,10 @@ def _running_rows(sums: CostSums, hpc_sites: HpcSites) -> Iterable[_Row]:
 
 def window_counts(sums: CostSums) -> list[int]:
     """Return the number of 12-minute windows with a record, of each hour."""
-    return [(sums.windows >> (hour * HOUR_WINDOWS) & (2**HOUR_WINDOWS - 1)).bit_count() for hour in range(_HOURS)]
+    return [
+        (sums.windows >> (hour * HOUR_WINDOWS) & (2**HOUR_WINDOWS - 1)).bit_count()
+        for hour in range(_HOURS)
+    ]
 
 
 def _step_rows(sums: ReportSums) -> Iterable[_Row]:
@@ -140,7 +149,9 @@ def _table(name: str, rows: Iterable[_Row], day: date) -> pa.Table:
                     " result partial",
                 )
     start = dates.start_ms(day)
-    return pa.Table.from_pylist([{"day": day, **row, "timestamp": start} for row in ordered], schema.arrow())
+    return pa.Table.from_pylist(
+        [{"day": day, **row, "timestamp": start} for row in ordered], schema.arrow()
+    )
 
 
 def sort_key(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...]:
@@ -155,11 +166,14 @@ def _ids(name: str, ids: Longs) -> pa.Table:
 
 
 def cost_checks(sums: CostSums, day: date) -> tuple[dict[str, Any], list[str]]:
-    """Return entries of the manifest and warnings: hours without records, and the check of core hours (rule 62).
+    """Return entries of the manifest and warnings: hours without records, and the check
+    of core hours (rule 62).
 
     Raises RuntimeError, a bug of ours (70), where rows lost or doubled jobs.
     """
-    totals = dict(zip(SUMS, map(sum, zip(*(row.sums for row in sums.rows), strict=True)), strict=False))
+    totals = dict(
+        zip(SUMS, map(sum, zip(*(row.sums for row in sums.rows), strict=True)), strict=False)
+    )
     jobs = totals.get("job_count", 0)
     if jobs != sums.counted:
         raise RuntimeError(f"{sums.counted} jobs count, {jobs} are in job_efficiency")
@@ -167,7 +181,9 @@ def cost_checks(sums: CostSums, day: date) -> tuple[dict[str, Any], list[str]]:
     by_hour = [0] * _HOURS
     for (_, hour), (cores, _) in sums.hours.items():
         by_hour[hour] += cores
-    averages = [cores / count / 1000 for cores, count in zip(by_hour, windows, strict=True) if count]
+    averages = [
+        cores / count / 1000 for cores, count in zip(by_hour, windows, strict=True) if count
+    ]
     busiest = max(averages, default=0.0)
     core_hours = totals.get("core_hours_ms", 0) / _HOUR_MS
     entry = {
@@ -178,9 +194,15 @@ def cost_checks(sums: CostSums, day: date) -> tuple[dict[str, Any], list[str]]:
         "core_hours": round(core_hours, 3),
     }
     warnings = []
-    silent = [f"{hour:02} ({count} of {HOUR_WINDOWS})" for hour, count in enumerate(windows) if count < HOUR_WINDOWS]
+    silent = [
+        f"{hour:02} ({count} of {HOUR_WINDOWS})"
+        for hour, count in enumerate(windows)
+        if count < HOUR_WINDOWS
+    ]
     if silent:
-        warnings.append(f"condor: 12-minute windows without any record, by hour of {day}: {', '.join(silent)}")
+        warnings.append(
+            f"condor: 12-minute windows without any record, by hour of {day}: {', '.join(silent)}"
+        )
     if core_hours > _HOURS * busiest:
         warnings.append(
             f"condor: {core_hours:,.1f} core hours of jobs that ended are more than 24 h × the {busiest:,.1f} cores"

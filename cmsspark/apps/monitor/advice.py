@@ -1,4 +1,5 @@
-"""Advice on memory, cores and partitions from the last measured runs of a job: formulas on peaks of the worst executor.
+"""Advice on memory, cores and partitions from the last measured runs of a job: formulas
+on peaks of the worst executor.
 
 The formulas are in ``docs/monitoring.md``. Advice is never applied by itself.
 """
@@ -17,7 +18,8 @@ from cmsspark.apps.monitor.memory_sizes import MIB
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.store.run_metrics import RunMetrics
 
-#: Shares of the heap above which it grows and below which it may shrink, and of garbage collection.
+#: Shares of the heap above which it grows and below which it may shrink, and of garbage
+#: collection.
 GROW_ABOVE: Final = 0.95
 SHRINK_BELOW: Final = 0.70
 GC_GROW: Final = 0.10
@@ -27,33 +29,49 @@ MOST_STEP: Final = 0.30
 _HEADROOM: Final = 1.2
 _KILLED_FACTOR: Final = 1.5
 LEAST_HEAP: Final = 512 * MIB
-#: memory.fraction may be 0.7 from this heap on, with less storage than this share of the unified memory.
+#: memory.fraction may be 0.7 from this heap on, with less storage than this share of
+#: the unified memory.
 _LARGE_HEAP: Final = 8 << 30
 _LITTLE_STORAGE: Final = 0.05
 #: Areas that Spark measures together: with one of them, those without an entry are zero.
-_UNIFIED: Final = {"JVMHeapMemory", "OnHeapUnifiedMemory", "OnHeapStorageMemory", "OnHeapExecutionMemory"}
+_UNIFIED: Final = {
+    "JVMHeapMemory",
+    "OnHeapUnifiedMemory",
+    "OnHeapStorageMemory",
+    "OnHeapExecutionMemory",
+}
 _NO_UNIFIED: Final = "not known: no peak of the memory that executes and caches was measured"
 _PARTITION_BYTES: Final = 128 * MIB
 
 
 def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
-    """Advice from runs of one job, the latest first: for its executors, or for the driver where that does the work."""
+    """Advice from runs of one job, the latest first: for its executors, or for the
+    driver where that does the work.
+    """
     alike = alike_runs(runs)
     if not alike:
         return [Advice("memory", _why_nothing(runs))]
     latest, role = alike[0], _working_role(alike[0])
     worst = find_worst(alike, role)
     confidence = rate_confidence(alike)
-    cure = spill_cure([run for run in alike if shuffle_partitions(run) == shuffle_partitions(latest)], role)
+    cure = spill_cure(
+        [run for run in alike if shuffle_partitions(run) == shuffle_partitions(latest)], role
+    )
     overhead = _overhead(worst, latest, role, confidence)
     heap = _within_node(_heap(worst, latest, role, confidence, cure), overhead, latest, role)
     advice = [heap, overhead, _fraction(worst, latest, role, confidence, heap)]
-    advice += [_storage(worst, latest, confidence), _off_heap(worst, latest), _cores(worst, latest, heap)]
+    advice += [
+        _storage(worst, latest, confidence),
+        _off_heap(worst, latest),
+        _cores(worst, latest, heap),
+    ]
     return [*advice, *_partitions(alike, latest, cure)]
 
 
 def alike_runs(runs: Sequence[RunMetrics]) -> list[RunMetrics]:
-    """Return the runs that are compared: other options make other peaks, so only those with today's heap."""
+    """Return the runs that are compared: other options make other peaks, so only those
+    with today's heap.
+    """
     spark = [run for run in runs if run.engine == "spark" and run.executors]
     heaps = [sizes.heap(run.options, _working_role(spark[0])) for run in spark]
     return [run for run, heap in zip(spark, heaps, strict=True) if heap == heaps[0]]
@@ -72,12 +90,19 @@ def _why_nothing(runs: Sequence[RunMetrics]) -> str:
     return f"not known: no run has figures of executors{f' ({sorted(reasons)[0]})' if reasons else ''}"
 
 
-def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str, cure: SpillCure | None = None) -> Advice:
+def _heap(
+    worst: Worst, run: RunMetrics, role: str, confidence: str, cure: SpillCure | None = None
+) -> Advice:
     subject, now = f"{role} heap", sizes.heap(run.options, role)
     if not worst.heap and not worst.heap_space:
-        return Advice(subject, "not known: no peak of the heap was measured (runs too short, or processes too young)")
+        return Advice(
+            subject,
+            "not known: no peak of the heap was measured (runs too short, or processes too young)",
+        )
     fraction = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
-    unified = int(worst.unified / (fraction or sizes.FRACTION)) + sizes.RESERVED if worst.unified else 0
+    unified = (
+        int(worst.unified / (fraction or sizes.FRACTION)) + sizes.RESERVED if worst.unified else 0
+    )
     need = max(unified, int(_HEADROOM * worst.heap))
     share = worst.heap / now
     inputs = (
@@ -85,7 +110,9 @@ def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str, cure: Spill
         f"GC {worst.gc_share:.1%}, spilled {volume(worst.spilled)}"
     )
     by_peak = volume(_HEADROOM * worst.heap)
-    formula = f"max(unified / {fraction:g} + 300 MB = {volume(unified)}, 1.2 × heap peak = {by_peak})"
+    formula = (
+        f"max(unified / {fraction:g} + 300 MB = {volume(unified)}, 1.2 × heap peak = {by_peak})"
+    )
     reasons = _reasons_to_grow(worst, share, cure)
     if reasons and cure is not None and cure.heap is not None:
         inputs += f"; {_describe_need(cure)}"
@@ -94,13 +121,18 @@ def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str, cure: Spill
     if reasons:
         of_tasks = cure.heap or 0 if cure else 0
         goal = max(need, int(GROW_BY * now), of_tasks)
-        # What tasks spilled is known; how much more garbage or a full heap need is not: that goes in steps.
+        # What tasks spilled is known; how much more garbage or a full heap need is not:
+        # that goes in steps.
         most = max(int((1 + MOST_STEP) * now), of_tasks)
         return _sized(basis, f"spark.{role}.memory", now, goal, " and ".join(reasons), most)
     if cure is not None:
-        return basis.saying(f"{basis.text}: more partitions give tasks that spilled what they need")
+        return basis.saying(
+            f"{basis.text}: more partitions give tasks that spilled what they need"
+        )
     if not worst.has_succeeded:
-        return basis.saying(f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound")
+        return basis.saying(
+            f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound"
+        )
     goal = max(need, LEAST_HEAP)
     if share < SHRINK_BELOW and worst.gc_share < GC_SHRINK and goal < now:
         # The garbage of a large heap is collected late: its peak is above what is needed.
@@ -112,7 +144,10 @@ def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str, cure: Spill
 def _reasons_to_grow(worst: Worst, share: float, cure: SpillCure | None) -> list[str]:
     has_fixed_tasks = worst.spilled > 0 if cure is None else cure.heap is not None
     reasons = (
-        (f"the peak is above {GROW_ABOVE:.0%}", share > GROW_ABOVE and (cure is None or cure.partitions is None)),
+        (
+            f"the peak is above {GROW_ABOVE:.0%}",
+            share > GROW_ABOVE and (cure is None or cure.partitions is None),
+        ),
         (f"GC takes more than {GC_GROW:.0%}", worst.gc_share > GC_GROW),
         ("tasks spilled", has_fixed_tasks),
         ("no heap was left", worst.heap_space),
@@ -121,7 +156,9 @@ def _reasons_to_grow(worst: Worst, share: float, cure: SpillCure | None) -> list
 
 
 def _describe_need(cure: SpillCure) -> str:
-    return f"a task of stage {cure.stage.stage} needs {volume(cure.need)} and had {volume(cure.room)}"
+    return (
+        f"a task of stage {cure.stage.stage} needs {volume(cure.need)} and had {volume(cure.room)}"
+    )
 
 
 def _written(count: int) -> str:
@@ -130,7 +167,9 @@ def _written(count: int) -> str:
 
 
 def _within_node(heap: Advice, overhead: Advice, run: RunMetrics, role: str) -> Advice:
-    """Return the advice on the heap, made smaller where the container would not fit into the smallest node."""
+    """Return the advice on the heap, made smaller where the container would not fit
+    into the smallest node.
+    """
     node, container = run.smallest_node_bytes, sizes.executor_container(run.options)
     goal = sizes.size((heap.conf or "").partition("=")[2])
     now = sizes.heap(run.options, role)
@@ -143,7 +182,10 @@ def _within_node(heap: Advice, overhead: Advice, run: RunMetrics, role: str) -> 
         return heap
     limit = f"the smallest node has {volume(node)}"
     if room > 1.05 * now:
-        return heap.saying(f"{_written(now)} → {_written(room)}: {limit}", f"spark.executor.memory={_written(room)}")
+        return heap.saying(
+            f"{_written(now)} → {_written(room)}: {limit}",
+            f"spark.executor.memory={_written(room)}",
+        )
     cure = "fewer cores in an executor, or more partitions"
     return heap.saying(f"{_written(now)} is too little and {limit}: {cure}")
 
@@ -164,7 +206,9 @@ def _sized(basis: Advice, option: str, now: int, goal: int, reason: str, most: i
 
 
 def _rounded(now: int, goal: int, most: int) -> str:
-    """Return the goal in steps of 256 MiB, or of 1 MiB where those pass ``most`` or are not below the present value."""
+    """Return the goal in steps of 256 MiB, or of 1 MiB where those pass ``most`` or are
+    not below the present value.
+    """
     goal = min(goal, most or goal)
     value = sizes.as_option(goal)
     size = sizes.size(value) or 0
@@ -179,23 +223,33 @@ def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advi
     now, heap = sizes.overhead(run.options, role), sizes.heap(run.options, role)
     if role == "driver" and run.deploy_mode != "cluster":
         return Advice(subject, "of no effect: the driver runs on this host, in no container")
-    # A container that was killed takes its last figures with it: that it was too small is known all the same.
+    # A container that was killed takes its last figures with it: that it was too small
+    # is known all the same.
     if not (worst.jvm_rss or worst.python or worst.killed):
         reason = "spark.executor.processTreeMetrics.enabled is off, or the system has no /proc"
         return Advice(subject, f"not known: no memory of processes was measured ({reason})")
     beyond = max(0, worst.jvm_rss - heap)
-    need = max(sizes.LEAST_OVERHEAD, int(_HEADROOM * (beyond + worst.python + worst.other_processes)))
+    need = max(
+        sizes.LEAST_OVERHEAD, int(_HEADROOM * (beyond + worst.python + worst.other_processes))
+    )
     formula = "max(384 MB, 1.2 × (max(0, JVM RSS − heap) + Python + other))"
     if worst.killed:
-        need, formula = max(need, int(_KILLED_FACTOR * now)), f"max({formula}, 1.5 × {volume(now)}: it was killed)"
+        need, formula = (
+            max(need, int(_KILLED_FACTOR * now)),
+            f"max({formula}, 1.5 × {volume(now)}: it was killed)",
+        )
     inputs = f"JVM RSS {volume(worst.jvm_rss)}, Python {volume(worst.python)}, other {volume(worst.other_processes)}"
     basis = Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
     if need > now or (need < SHRINK_BELOW * now and worst.has_succeeded):
-        return _sized(basis, f"spark.{role}.memoryOverhead", now, need, "what is outside of the heap")
+        return _sized(
+            basis, f"spark.{role}.memoryOverhead", now, need, "what is outside of the heap"
+        )
     return basis
 
 
-def _fraction(worst: Worst, run: RunMetrics, role: str, confidence: str, advised_heap: Advice) -> Advice:
+def _fraction(
+    worst: Worst, run: RunMetrics, role: str, confidence: str, advised_heap: Advice
+) -> Advice:
     now = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
     if not worst.areas & _UNIFIED:
         return Advice("memory fraction", _NO_UNIFIED)
@@ -207,8 +261,15 @@ def _fraction(worst: Worst, run: RunMetrics, role: str, confidence: str, advised
     if advised_heap.conf is not None:
         # Both divide the same memory: one at a time.
         return basis.saying(f"{now:g}; keep it while the heap changes")
-    if heap >= _LARGE_HEAP and worst.storage < _LITTLE_STORAGE * max(worst.unified, 1) and full and now < 0.7:
-        return basis.saying(f"{now:g} → 0.7: execution fills its part of a large heap", "spark.memory.fraction=0.7")
+    if (
+        heap >= _LARGE_HEAP
+        and worst.storage < _LITTLE_STORAGE * max(worst.unified, 1)
+        and full
+        and now < 0.7
+    ):
+        return basis.saying(
+            f"{now:g} → 0.7: execution fills its part of a large heap", "spark.memory.fraction=0.7"
+        )
     return basis
 
 
@@ -218,8 +279,14 @@ def _storage(worst: Worst, run: RunMetrics, confidence: str) -> Advice:
         return Advice("storage fraction", _NO_UNIFIED)
     inputs = f"storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}"
     formula = "it only protects cached blocks: execution takes what these leave, whatever the fraction is"
-    used = "nothing is cached" if not worst.storage else "it decides which cached blocks stay, not what tasks get"
-    return Advice("storage fraction", f"{now:g}; keep it: {used}", None, inputs, formula, confidence)
+    used = (
+        "nothing is cached"
+        if not worst.storage
+        else "it decides which cached blocks stay, not what tasks get"
+    )
+    return Advice(
+        "storage fraction", f"{now:g}; keep it: {used}", None, inputs, formula, confidence
+    )
 
 
 def _off_heap(worst: Worst, run: RunMetrics) -> Advice:
@@ -230,7 +297,9 @@ def _off_heap(worst: Worst, run: RunMetrics) -> Advice:
         return Advice("off-heap memory", text, None, inputs)
     goal = max(256 * MIB, int(_HEADROOM * worst.off_heap_used))
     formula = "max(256 MB, 1.2 × off-heap peak)"
-    basis = Advice("off-heap memory", f"{_written(now)} fits; keep it", None, inputs, formula, "medium")
+    basis = Advice(
+        "off-heap memory", f"{_written(now)} fits; keep it", None, inputs, formula, "medium"
+    )
     if goal < SHRINK_BELOW * now or worst.off_heap_used > GROW_ABOVE * now:
         return _sized(basis, "spark.memory.offHeap.size", now, goal, "its peak")
     return basis
@@ -238,7 +307,9 @@ def _off_heap(worst: Worst, run: RunMetrics) -> Advice:
 
 def _cores(worst: Worst, run: RunMetrics, heap: Advice) -> Advice:
     if run.master.startswith("local"):
-        return Advice("cores", "of no effect: local mode uses the cores of this host (--master 'local[N]')")
+        return Advice(
+            "cores", "of no effect: local mode uses the cores of this host (--master 'local[N]')"
+        )
     if not worst.has_times:
         return Advice("cores", "not known: no time of a task was measured")
     now = sizes.count(run.options.get("spark.executor.cores"), 1)
@@ -247,13 +318,21 @@ def _cores(worst: Worst, run: RunMetrics, heap: Advice) -> Advice:
     fits = f"{now} fit{'s; keep it' if now == 1 else '; keep them'}"
     basis = Advice("cores", fits, None, inputs, formula, "low")
     if worst.gc_share > GC_GROW and now > 2 and heap.conf is None:
-        return basis.saying(f"{now} → {now - 1}: fewer tasks share the heap", f"spark.executor.cores={now - 1}")
+        return basis.saying(
+            f"{now} → {now - 1}: fewer tasks share the heap", f"spark.executor.cores={now - 1}"
+        )
     return basis
 
 
-def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure | None) -> Iterator[Advice]:
-    """Yield parts of the largest shuffle of at most 128 MB, and small enough for tasks that spilled."""
-    read = max((stage.totals.shuffle_read_bytes for run in runs for stage in run.stages), default=0)
+def _partitions(
+    runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure | None
+) -> Iterator[Advice]:
+    """Yield parts of the largest shuffle of at most 128 MB, and small enough for tasks
+    that spilled.
+    """
+    read = max(
+        (stage.totals.shuffle_read_bytes for run in runs for stage in run.stages), default=0
+    )
     now = shuffle_partitions(latest)
     if not read:
         yield Advice("partitions", "not known: no stage read a shuffle")
@@ -261,7 +340,10 @@ def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure 
     cores = max(1, sizes.parallel_tasks(latest))
     goal = max(1, -(-read // _PARTITION_BYTES))
     goal = -(-goal // cores) * cores
-    inputs, formula = f"largest shuffle {volume(read)}, {cores} cores", "shuffle bytes / 128 MB, in rounds of the cores"
+    inputs, formula = (
+        f"largest shuffle {volume(read)}, {cores} cores",
+        "shuffle bytes / 128 MB, in rounds of the cores",
+    )
     reason = "parts of at most 128 MB"
     if cure is not None and cure.partitions is not None:
         goal, reason = max(goal, cure.partitions), "tasks that spilled need less each"
@@ -276,11 +358,20 @@ def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure 
         size = sizes.as_option(cure.partition_bytes - cure.partition_bytes % MIB or MIB, MIB)
         text = f"at most {size}: adaptive execution joined partitions until tasks spilled"
         conf = f"spark.sql.adaptive.advisoryPartitionSizeInBytes={size}"
-        yield Advice("partition size", text, conf, inputs, "shuffle bytes of the stage / partitions", "medium")
+        yield Advice(
+            "partition size",
+            text,
+            conf,
+            inputs,
+            "shuffle bytes of the stage / partitions",
+            "medium",
+        )
 
 
 class Advice(Struct, frozen=True):
-    """One piece of advice. ``conf``: the exact option; None where the value should stay, or nothing can be known."""
+    """One piece of advice. ``conf``: the exact option; None where the value should
+    stay, or nothing can be known.
+    """
 
     subject: str
     #: What the option is now and what it should be, or why no advice is possible.

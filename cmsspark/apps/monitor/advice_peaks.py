@@ -48,10 +48,16 @@ def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
         if totals.run_ms >= GC_LEAST_MS:
             worst.gc_share = max(worst.gc_share, totals.gc_ms / totals.run_ms)
         worst.has_succeeded = worst.has_succeeded or run.state == "DONE"
-        worst.heap_space = worst.heap_space or any(_is_full_heap(finding, run, role) for finding in run.findings)
+        worst.heap_space = worst.heap_space or any(
+            _is_full_heap(finding, run, role) for finding in run.findings
+        )
         worst.spilled = max(worst.spilled, totals.disk_spilled_bytes)
-        worst.killed = worst.killed or any(finding.code == "container_killed" for finding in run.findings)
-        worst.heap = max([worst.heap, *(sample.heap_bytes or 0 for sample in run.samples if role == "driver")])
+        worst.killed = worst.killed or any(
+            finding.code == "container_killed" for finding in run.findings
+        )
+        worst.heap = max(
+            [worst.heap, *(sample.heap_bytes or 0 for sample in run.samples if role == "driver")]
+        )
         for entry in run.executors:
             if (entry.executor == "driver") == (role == "driver"):
                 _take(worst, entry)
@@ -59,8 +65,12 @@ def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
 
 
 def _is_full_heap(finding: Finding, run: RunMetrics, role: str) -> bool:
-    """Return whether a JVM of the role had no heap left. In local mode the driver runs the tasks, too."""
-    is_of_role = run.master.startswith("local") or (finding.where == "tasks") == (role == "executor")
+    """Return whether a JVM of the role had no heap left. In local mode the driver runs
+    the tasks, too.
+    """
+    is_of_role = run.master.startswith("local") or (finding.where == "tasks") == (
+        role == "executor"
+    )
     return finding.code == "heap_space" and is_of_role
 
 
@@ -74,14 +84,19 @@ def _take(worst: Worst, entry: ExecutorEntry) -> None:
     worst.python = max(worst.python, peaks.get("ProcessTreePythonRSSMemory", 0))
     worst.off_heap_used = max(worst.off_heap_used, peaks.get("OffHeapUnifiedMemory", 0))
     worst.direct = max(worst.direct, peaks.get("DirectPoolMemory", 0))
-    # Spark runs pgrep to see its children: for a moment such a child is a copy of the JVM, as large in addresses.
+    # Spark runs pgrep to see its children: for a moment such a child is a copy of the
+    # JVM, as large in addresses.
     is_copy = peaks.get("ProcessTreeOtherVMemory", 0) > 0.9 * peaks.get("ProcessTreeJVMVMemory", 1)
     if not is_copy:
-        worst.other_processes = max(worst.other_processes, peaks.get("ProcessTreeOtherRSSMemory", 0))
+        worst.other_processes = max(
+            worst.other_processes, peaks.get("ProcessTreeOtherRSSMemory", 0)
+        )
 
 
 def rate_confidence(runs: Sequence[RunMetrics]) -> str:
-    """``high`` from three runs of at least 10 s of task time that succeeded, ``medium`` from one, else ``low``."""
+    """``high`` from three runs of at least 10 s of task time that succeeded, ``medium``
+    from one, else ``low``.
+    """
     long = [run for run in runs if run.totals.run_ms >= _SHORT_MS and run.state == "DONE"]
     if len(long) >= _ENOUGH_RUNS:
         return "high"

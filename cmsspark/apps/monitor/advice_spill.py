@@ -1,7 +1,9 @@
-"""How much memory tasks that spilled need, and what gives it to them: more partitions, or else more heap.
+"""How much memory tasks that spilled need, and what gives it to them: more partitions,
+or else more heap.
 
-A task had ``(heap − 300 MB) × spark.memory.fraction / tasks at once``; it needs what it held at most and what it
-spilled. Partitions cost nothing, so they come first; the heap grows only for stages whose number of tasks is fixed.
+A task had ``(heap − 300 MB) × spark.memory.fraction / tasks at once``; it needs what it
+held at most and what it spilled. Partitions cost nothing, so they come first; the heap
+grows only for stages whose number of tasks is fixed.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ LEAST_GROWTH: Final = 1.25
 
 
 class SpillCure(Struct, frozen=True):
-    """The worst stage that spilled: bytes that a task needs and had. Either partitions, or a heap, are the cure.
+    """The worst stage that spilled: bytes that a task needs and had. Either partitions,
+    or a heap, are the cure.
 
     ``partition_bytes``: what adaptive execution makes of them, where it joined small ones.
     """
@@ -44,7 +47,9 @@ class SpillCure(Struct, frozen=True):
 
 
 def spill_cure(runs: Sequence[RunMetrics], role: str) -> SpillCure | None:
-    """Return the cure for the stage whose tasks lacked most; None where no stage that spilled is known."""
+    """Return the cure for the stage whose tasks lacked most; None where no stage that
+    spilled is known.
+    """
     cures = [cure for run in runs for cure in _cures(run, role)]
     if not cures:
         return None
@@ -55,7 +60,9 @@ def spill_cure(runs: Sequence[RunMetrics], role: str) -> SpillCure | None:
 
 def _cures(run: RunMetrics, role: str) -> Iterator[SpillCure]:
     heap = sizes.heap(run.options, role)
-    fraction = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION) or sizes.FRACTION
+    fraction = (
+        sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION) or sizes.FRACTION
+    )
     slots = _tasks_at_once(run, role)
     room = int(max(0, heap - sizes.RESERVED) * fraction / slots)
     for stage in run.stages:
@@ -63,13 +70,18 @@ def _cures(run: RunMetrics, role: str) -> Iterator[SpillCure]:
         if totals.disk_spilled_bytes < SPILL_BYTES or tasks <= 0:
             continue
         need = int(HEADROOM * (totals.memory_spilled_bytes / tasks)) + totals.peak_execution_bytes
-        # Where few of many tasks spilled the average is small, but these needed more than they had.
+        # Where few of many tasks spilled the average is small, but these needed more
+        # than they had.
         need = max(need, int(LEAST_GROWTH * room))
         total = need * tasks
         if _has_set_partitions(run, stage) and room > 0:
             partitions = min(MOST_PARTITIONS, -(-total // room))
             partitions = -(-partitions // slots) * slots
-            size = max(LEAST_PARTITION, totals.shuffle_read_bytes // partitions) if _is_adaptive(run) else None
+            size = (
+                max(LEAST_PARTITION, totals.shuffle_read_bytes // partitions)
+                if _is_adaptive(run)
+                else None
+            )
             yield SpillCure(stage, need, room, partitions, size)
         else:
             goal = int(need * slots / fraction) + sizes.RESERVED
@@ -79,7 +91,12 @@ def _cures(run: RunMetrics, role: str) -> Iterator[SpillCure]:
 def _tasks_at_once(run: RunMetrics, role: str) -> int:
     """Return how many tasks share the memory of an executor."""
     cores = max(
-        (entry.cores for entry in run.executors if (entry.executor == "driver") == (role == "driver")), default=1
+        (
+            entry.cores
+            for entry in run.executors
+            if (entry.executor == "driver") == (role == "driver")
+        ),
+        default=1,
     )
     return max(1, cores // sizes.count(run.options.get("spark.task.cpus"), 1))
 
@@ -88,7 +105,12 @@ def _has_set_partitions(run: RunMetrics, stage: StageEntry) -> bool:
     """Return whether ``spark.sql.shuffle.partitions`` decides how many tasks a stage has."""
     if not stage.totals.shuffle_read_bytes:
         return False
-    fixed = {value for query in run.queries for kind, _, value in query.nodes if kind == FIXED_PARTITIONS}
+    fixed = {
+        value
+        for query in run.queries
+        for kind, _, value in query.nodes
+        if kind == FIXED_PARTITIONS
+    }
     if stage.task_count in fixed:
         return False
     number = shuffle_partitions(run)

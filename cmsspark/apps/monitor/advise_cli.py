@@ -17,14 +17,20 @@ from cmsspark.store.job_index import find_job
 @click.command("advise")
 @click.argument("job")
 @click.option(
-    "--runs", "count", type=click.IntRange(min=1), default=5, show_default=True, help="Runs that are compared."
+    "--runs",
+    "count",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Runs that are compared.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @run_options
 def command(job: str, count: int, as_json: bool, settings_file: str | None) -> None:
     """Advise on memory, cores and partitions of JOB: a built-in job, or the file name of a script.
 
-    Takes the worst executor of the last runs. Each line has its inputs, formula and confidence; nothing is applied.
+    Takes the worst executor of the last runs. Each line has its inputs, formula and
+    confidence; nothing is applied.
     """
     from cmsspark.apps.monitor.advice import advise, alike_runs, lines
     from cmsspark.apps.monitor.measured_runs import find_job_runs
@@ -34,12 +40,18 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None) -> N
     runs = [with_events(state_dir, run) for run in find_job_runs(state_dir, _name(job), count)]
     advice = advise(runs)
     if as_json:
-        document = {"job": job, "runs": [run.run for run in runs], "advice": msgspec.to_builtins(advice)}
+        document = {
+            "job": job,
+            "runs": [run.run for run in runs],
+            "advice": msgspec.to_builtins(advice),
+        }
         click.echo(json_text(document, indent=1))
         return
     alike = alike_runs(runs)
     left_out_text = (
-        f" ({len(runs) - len(alike)} more had another heap, or no figures)" if 0 < len(alike) < len(runs) else ""
+        f" ({len(runs) - len(alike)} more had another heap, or no figures)"
+        if 0 < len(alike) < len(runs)
+        else ""
     )
     compared_text = pluralize(len(alike or runs), "measured run")
     click.echo(f"{job}, from {compared_text}{left_out_text}, the latest {runs[0].run}:\n")

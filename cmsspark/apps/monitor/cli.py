@@ -43,7 +43,13 @@ command.add_command(events_command)
 
 
 @command.command("runs")
-@click.option("--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Maximum number of runs.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=30,
+    show_default=True,
+    help="Maximum number of runs.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one run a line.")
 @run_options
 def runs_command(limit: int, as_json: bool, settings_file: str | None) -> None:
@@ -69,13 +75,22 @@ def runs_command(limit: int, as_json: bool, settings_file: str | None) -> None:
 @command.command("show")
 @click.argument("run", default="latest")
 @click.option("--json", "as_json", is_flag=True, help="Print all samples as JSON, one a line.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of processes.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Maximum number of processes.",
+)
 @run_options
 def show_command(run: str, as_json: bool, limit: int, settings_file: str | None) -> None:
     """Show the processes of RUN with their peaks, the largest first. [default: the latest run]"""
     with read_processes(load_settings(settings_file).state_dir) as database:
         if database is None:
-            raise UsageError("no run was watched yet", next_step="run_spark watches each run of more than a second")
+            raise UsageError(
+                "no run was watched yet",
+                next_step="run_spark watches each run of more than a second",
+            )
         watched = database.find(run)
         samples, log = database.samples(watched.run), database.log(watched.run)
     if as_json:
@@ -104,7 +119,9 @@ def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
         by_process.setdefault((sample.host, sample.pid, sample.create_ms), []).append(sample)
 
     def peak(rows: Sequence[ProcessSample], name: str) -> Any:
-        return max((value for row in rows if (value := getattr(row, name)) is not None), default=None)
+        return max(
+            (value for row in rows if (value := getattr(row, name)) is not None), default=None
+        )
 
     def size(rows: Sequence[ProcessSample], name: str) -> str | None:
         value: int | None = peak(rows, name)
@@ -123,9 +140,13 @@ def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
 
 
 @command.command("node")
-@click.option("--collector", required=True, metavar="URL", help="The collector: http[s]://HOST:PORT.")
+@click.option(
+    "--collector", required=True, metavar="URL", help="The collector: http[s]://HOST:PORT."
+)
 @_TOKEN
-@click.option("--run", metavar="RUN", help="The run that this belongs to: the monitor ends with it.")
+@click.option(
+    "--run", metavar="RUN", help="The run that this belongs to: the monitor ends with it."
+)
 @click.option(
     "--ttl",
     type=FiniteRange(min=0, min_open=True),
@@ -133,7 +154,13 @@ def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
     show_default=True,
     help="Seconds after which it ends.",
 )
-@click.option("--interval", type=FiniteRange(min=0.1), default=10.0, show_default=True, help="Seconds between samples.")
+@click.option(
+    "--interval",
+    type=FiniteRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds between samples.",
+)
 @click.option(
     "--patience",
     type=FiniteRange(min=1),
@@ -141,9 +168,15 @@ def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
     show_default=True,
     help="With --run: seconds without an answer of the collector after which it ends.",
 )
-@click.option("--pid", type=click.IntRange(min=1), help="Watch below this process. [default: the host's NodeManager]")
 @click.option(
-    "--name", metavar="NAME", help="The name of this node, where two have one host name. [default: the host name]"
+    "--pid",
+    type=click.IntRange(min=1),
+    help="Watch below this process. [default: the host's NodeManager]",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="The name of this node, where two have one host name. [default: the host name]",
 )
 @click.option(
     "--buffer",
@@ -152,17 +185,30 @@ def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
     help="Where samples wait while the collector is away. [default: in the state directory]",
 )
 @click.option(
-    "--ca", type=click.Path(path_type=Path, exists=True), metavar="FILE", help="Certificates to trust, for https."
+    "--ca",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="FILE",
+    help="Certificates to trust, for https.",
 )
 @run_options
 def node_command(
-    collector: str, token_file: Path, run: str | None, ttl: float, interval: float, patience: float, pid: int | None,
-    name: str | None, buffer: Path | None, ca: Path | None, settings_file: str | None,
-) -> None:  # fmt: skip
-    """Watch the NodeManager of this host and all below it, and send what is measured to a collector.
+    collector: str,
+    token_file: Path,
+    run: str | None,
+    ttl: float,
+    interval: float,
+    patience: float,
+    pid: int | None,
+    name: str | None,
+    buffer: Path | None,
+    ca: Path | None,
+    settings_file: str | None,
+) -> None:
+    """Watch the NodeManager of this host and all below it, and send what is measured to
+    a collector.
 
-    It ends with its run, with the NodeManager, after --ttl seconds, by a signal, or, with --run, when the collector has
-    not answered for --patience seconds.
+    It ends with its run, with the NodeManager, after --ttl seconds, by a signal, or,
+    with --run, when the collector has not answered for --patience seconds.
     """
     from cmsspark.apps.monitor import processes_node
     from cmsspark.apps.monitor.node_identity import check_node_name
@@ -182,18 +228,43 @@ def node_command(
 
 @command.command("collect")
 @_TOKEN
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=8_766, show_default=True, help="0 takes a free port.")
 @click.option(
-    "--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Certificate; with its key, or --tls-key."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="The address to listen on.",
 )
-@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Private key of the certificate.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8_766,
+    show_default=True,
+    help="0 takes a free port.",
+)
+@click.option(
+    "--tls-cert",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Certificate; with its key, or --tls-key.",
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Private key of the certificate.",
+)
 @click.option("--without-tls", is_flag=True, help="Allow an address of the network without TLS.")
 @run_options
 def collect_command(
-    token_file: Path, host: str, port: int, tls_cert: Path | None, tls_key: Path | None, without_tls: bool,
+    token_file: Path,
+    host: str,
+    port: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    without_tls: bool,
     settings_file: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Take what monitors of nodes send, until a signal, and store it in the state directory."""
     from cmsspark.apps.monitor import processes_collector
     from cmsspark.apps.monitor.node_identity import check_address, server_tls
@@ -202,7 +273,9 @@ def collect_command(
     check_address(host, tls_cert is not None, without_tls)
     tls = server_tls(tls_cert, tls_key)
     state_dir = load_settings(settings_file).state_dir
-    collector = processes_collector.Collector(state_dir, read_password(token_file), host, port, tls)
+    collector = processes_collector.Collector(
+        state_dir, read_password(token_file), host, port, tls
+    )
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     click.echo(f"collecting at {collector.url}; Ctrl-C ends it")
@@ -224,7 +297,9 @@ def collect_command(
 )
 @run_options
 def watch_command(pid: int, interval: float | None, settings_file: str | None) -> None:
-    """Watch the process PID and all below it until it ends: something that run_spark did not start."""
+    """Watch the process PID and all below it until it ends: something that run_spark
+    did not start.
+    """
     import psutil
 
     from cmsspark.apps.monitor.processes_watch import WatchOptions, watch
@@ -234,14 +309,19 @@ def watch_command(pid: int, interval: float | None, settings_file: str | None) -
         raise UsageError("the process to watch does not exist", where=f"PID {pid}")
     run = new_run_id()
     click.echo(f"watching as run {run}; ends with process {pid}", err=True)
-    watch(run, pid, WatchOptions(load_settings(settings_file).state_dir, psutil.Process(pid).name(), interval))
+    watch(
+        run,
+        pid,
+        WatchOptions(load_settings(settings_file).state_dir, psutil.Process(pid).name(), interval),
+    )
 
 
 @command.command("annotate")
 @click.argument("run")
 @run_options
 def annotate_command(run: str, settings_file: str | None) -> None:
-    """Send when the stages and queries of the measured RUN ran to the receiver of the settings' `metrics`.
+    """Send when the stages and queries of the measured RUN ran to the receiver of the
+    settings' `metrics`.
 
     Dashboards draw them over the curves.
     """
@@ -256,8 +336,12 @@ def annotate_command(run: str, settings_file: str | None) -> None:
         )
     if not re.fullmatch(r"[\w.\-]{1,100}", run):
         raise UsageError(
-            "RUN must be the id of a measured run", found=repr(run), next_step="cmsspark monitor runs lists them"
+            "RUN must be the id of a measured run",
+            found=repr(run),
+            next_step="cmsspark monitor runs lists them",
         )
-    annotations = run_annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
+    annotations = run_annotations(
+        settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json"
+    )
     send_annotations(settings.metrics, annotations)
     click.echo(f"{annotations.count} stages and queries of {annotations.run}")

@@ -1,8 +1,9 @@
 """Growth of the driver's heap and Python, and what is known of its cause.
 
-A result counts by its own time: from the submission of its stage until the driver's Python stops to grow after it.
-Growth while no task runs is named only with a cause: data that Python pickled to a file, or heap and Python that rose
-together while the JVM moved bytes, as calls through Py4J do.
+A result counts by its own time: from the submission of its stage until the driver's
+Python stops to grow after it. Growth while no task runs is named only with a cause:
+data that Python pickled to a file, or heap and Python that rose together while the JVM
+moved bytes, as calls through Py4J do.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ JUMP_MS: Final = 5_000
 #: … or, on a busy host, in this CPU time of the run and this time …
 JUMP_CPU_MS: Final = 2_000
 SLOW_JUMP_MS: Final = 60_000
-#: … or between two samples with no other between them, at most so far apart: a long run is sampled less often …
+#: … or between two samples with no other between them, at most so far apart: a long run
+#: is sampled less often …
 GAP_MS: Final = 15_000
 #: … by this much: planning a query makes less garbage.
 JUMP_BYTES: Final = 256 * MB
@@ -62,7 +64,9 @@ class Rise(NamedTuple):
 
 
 def growth_findings(metrics: RunMetrics) -> Iterator[Finding]:
-    """Yield what made the driver grow. Without an event log it is not known when tasks ran, and nothing is said."""
+    """Yield what made the driver grow. Without an event log it is not known when tasks
+    ran, and nothing is said.
+    """
     if "events" not in metrics.sources and metrics.engine == "spark":
         return
     results = list(_results(metrics))
@@ -82,7 +86,11 @@ def _results(metrics: RunMetrics) -> Iterator[tuple[Rise, Finding]]:
     named: dict[str, tuple[Rise, StageEntry]] = {}
     for stage in metrics.stages:
         rise = _arrival(metrics, stage) if stage.totals.result_bytes >= RESULT_BYTES else None
-        if rise is None or rise.bytes < JUMP_BYTES or stage.totals.result_bytes < RESULT_SHARE * rise.bytes:
+        if (
+            rise is None
+            or rise.bytes < JUMP_BYTES
+            or stage.totals.result_bytes < RESULT_SHARE * rise.bytes
+        ):
             continue
         if stage.name not in named or rise.bytes > named[stage.name][0].bytes:
             named[stage.name] = rise, stage
@@ -91,19 +99,31 @@ def _results(metrics: RunMetrics) -> Iterator[tuple[Rise, Finding]]:
             f"the driver's Python rose by {volume(rise.bytes)} to {volume(rise.high)} while "
             f"{volume(stage.totals.result_bytes)} of results arrived"
         )
-        yield rise, Finding("collected_to_driver", title, f"stage {stage.stage}, {stage.name}", _COLLECT_CURE)
+        yield (
+            rise,
+            Finding(
+                "collected_to_driver", title, f"stage {stage.stage}, {stage.name}", _COLLECT_CURE
+            ),
+        )
 
 
-_COLLECT_CURE: Final = "limit() or aggregate before collect() and toPandas(); write large results with df.write"
+_COLLECT_CURE: Final = (
+    "limit() or aggregate before collect() and toPandas(); write large results with df.write"
+)
 
 
 def _arrival(metrics: RunMetrics, stage: StageEntry) -> Rise | None:
-    """Return the rise of the driver's Python from a stage's begin until it stops to grow after the stage's end."""
+    """Return the rise of the driver's Python from a stage's begin until it stops to
+    grow after the stage's end.
+    """
     begin, end = stage.submitted_ms, stage.completed_ms
     if begin is None or end is None:
         return None
     # The next job starts when Python has got the result of this one.
-    limit = min((s.submitted_ms for s in metrics.stages if s.submitted_ms and s.submitted_ms > end), default=None)
+    limit = min(
+        (s.submitted_ms for s in metrics.stages if s.submitted_ms and s.submitted_ms > end),
+        default=None,
+    )
     low: tuple[int, int] | None = None
     high = (0, 0)
     grown_ms = end
@@ -123,16 +143,22 @@ def _arrival(metrics: RunMetrics, stage: StageEntry) -> Rise | None:
 
 
 def _collected(metrics: RunMetrics) -> Iterator[Finding]:
-    """Yield large results where no process of the driver was sampled, as in the log of another program."""
+    """Yield large results where no process of the driver was sampled, as in the log of
+    another program.
+    """
     for stage in metrics.stages:
         if stage.totals.result_bytes >= JUMP_BYTES and stage.name.startswith(_COLLECTS):
             title = f"{volume(stage.totals.result_bytes)} of results went to the driver"
-            yield Finding("collected_to_driver", title, f"stage {stage.stage}, {stage.name}", _COLLECT_CURE)
+            yield Finding(
+                "collected_to_driver", title, f"stage {stage.stage}, {stage.name}", _COLLECT_CURE
+            )
 
 
 def _quiet_rise(metrics: RunMetrics, value: Value) -> Rise | None:
     """Return the largest rise while no task ran; None where it is small, or tasks ran meanwhile."""
-    points = [(sample, amount) for sample in metrics.samples if (amount := value(sample)) is not None]
+    points = [
+        (sample, amount) for sample in metrics.samples if (amount := value(sample)) is not None
+    ]
     best: Rise | None = None
     first = 0
     for number, (sample, amount) in enumerate(points):
@@ -143,7 +169,11 @@ def _quiet_rise(metrics: RunMetrics, value: Value) -> Rise | None:
             start = number - 1
         # What rose while tasks ran before is not what rose after them.
         idle = max((end for begin, end in metrics.task_spans if begin < sample.at_ms), default=0)
-        earlier = [(before.at_ms, low) for before, low in points[start:number] if idle <= before.at_ms < sample.at_ms]
+        earlier = [
+            (before.at_ms, low)
+            for before, low in points[start:number]
+            if idle <= before.at_ms < sample.at_ms
+        ]
         if not earlier:
             continue
         low_at, low = min(earlier, key=lambda point: point[1])
@@ -154,7 +184,9 @@ def _quiet_rise(metrics: RunMetrics, value: Value) -> Rise | None:
 
 
 def _is_near(earlier: Sample, later: Sample) -> bool:
-    """Return whether a rise from one sample to the other is a jump: in little time, or in little CPU of the run."""
+    """Return whether a rise from one sample to the other is a jump: in little time, or
+    in little CPU of the run.
+    """
     passed = later.at_ms - earlier.at_ms
     if passed <= JUMP_MS or earlier.cpu_ms is None or later.cpu_ms is None:
         return passed <= JUMP_MS
@@ -162,9 +194,14 @@ def _is_near(earlier: Sample, later: Sample) -> bool:
 
 
 def _pickled(metrics: RunMetrics, rise: Rise) -> Iterator[Finding]:
-    """Yield a rise of Python while it wrote a file: broadcast(), parallelize() and createDataFrame() pickle to one."""
+    """Yield a rise of Python while it wrote a file: broadcast(), parallelize() and
+    createDataFrame() pickle to one.
+    """
     # What is broadcast is made first, and pickled then.
-    tasks = min((begin for begin, _ in metrics.task_spans if begin >= rise.end_ms), default=rise.end_ms + PICKLING_MS)
+    tasks = min(
+        (begin for begin, _ in metrics.task_spans if begin >= rise.end_ms),
+        default=rise.end_ms + PICKLING_MS,
+    )
     until = rise._replace(end_ms=min(tasks, rise.end_ms + PICKLING_MS))
     written = _change(metrics, until, lambda sample: sample.python_written_bytes)
     if written is None or written < PICKLED_SHARE * rise.bytes:

@@ -1,7 +1,9 @@
-"""Reads an event log of Spark, 3.5 or 4.x, line by line into a ``RunMetrics``, in memory that does not grow with it.
+"""Reads an event log of Spark, 3.5 or 4.x, line by line into a ``RunMetrics``, in
+memory that does not grow with it.
 
-Kept are sums, sketches of the tasks of open stages, the 1,000 stages with the most task time, and peaks by executor.
-Lines that are no events are counted; a last line that is cut is no fault of the log.
+Kept are sums, sketches of the tasks of open stages, the 1,000 stages with the most task
+time, and peaks by executor. Lines that are no events are counted; a last line that is
+cut is no fault of the log.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class EventLogReader:
     deep: int = 0
     last_ms: int = 0
     ended: bool = False
-    #: Which run of run_spark wrote the log: a system property or, where the driver is on another host, an option.
+    #: Which run of run_spark wrote the log: a system property or, where the driver is
+    #: on another host, an option.
     measured_run: str | None = None
     _last_was_damaged: bool = False
     _stages: dict[tuple[int, int], OpenStage] = field(default_factory=dict)
@@ -118,7 +121,9 @@ class EventLogReader:
         self.run.ended_ms, self.ended = event.at, True
 
     def _environment(self, event: records.EnvironmentUpdate) -> None:
-        options = {name: value for name, value in event.spark.items() if sizes.KEPT.fullmatch(name)}
+        options = {
+            name: value for name, value in event.spark.items() if sizes.KEPT.fullmatch(name)
+        }
         self.run.options.update(options)
         self.run.master = options.get("spark.master", self.run.master)
         self.run.deploy_mode = options.get("spark.submit.deployMode", self.run.deploy_mode)
@@ -158,12 +163,16 @@ class EventLogReader:
 
     def _stage_completed(self, event: records.StageEvent) -> None:
         info = event.info
-        stage = self._stages.pop((info.stage, info.attempt), None) or OpenStage(info.stage, info.attempt)
+        stage = self._stages.pop((info.stage, info.attempt), None) or OpenStage(
+            info.stage, info.attempt
+        )
         stage.describe(info)
         self.last_ms = max(self.last_ms, info.completed or 0)
         if info.failure:
             _count(self.run.stage_failures, " ".join(info.failure[:_LONGEST_FAILURE].split()))
-        self._plans.accumulate(((entry.id, entry.value) for entry in info.accumulables), info.tasks)
+        self._plans.accumulate(
+            ((entry.id, entry.value) for entry in info.accumulables), info.tasks
+        )
         user = self._users.get(info.stage, f"stage {info.stage}")
         self._rdds.completed(info, user, stage.entry.totals.shuffle_write_bytes)
         self._keep(stage)
@@ -254,12 +263,24 @@ _EVENTS: Final[dict[str, tuple[type[msgspec.Struct], Callable[[EventLogReader, A
     "SparkListenerJobStart": (records.JobStart, EventLogReader._job_start),
     "SparkListenerJobEnd": (records.JobEnd, EventLogReader._job_end),
     "SparkListenerTaskEnd": (records.TaskEnd, EventLogReader._task_end),
-    "SparkListenerStageExecutorMetrics": (records.StageExecutorMetrics, EventLogReader._stage_metrics),
+    "SparkListenerStageExecutorMetrics": (
+        records.StageExecutorMetrics,
+        EventLogReader._stage_metrics,
+    ),
     "SparkListenerExecutorMetricsUpdate": (records.MetricsUpdate, EventLogReader._update),
-    f"{_SQL}SQLExecutionStart": (records.SqlStart, lambda reader, event: reader._plans.start(event)),
-    f"{_SQL}SQLAdaptiveExecutionUpdate": (records.SqlUpdate, lambda reader, event: reader._plans.update(event)),
+    f"{_SQL}SQLExecutionStart": (
+        records.SqlStart,
+        lambda reader, event: reader._plans.start(event),
+    ),
+    f"{_SQL}SQLAdaptiveExecutionUpdate": (
+        records.SqlUpdate,
+        lambda reader, event: reader._plans.update(event),
+    ),
     f"{_SQL}SQLExecutionEnd": (records.SqlEnd, lambda reader, event: reader._plans.end(event)),
-    f"{_SQL}DriverAccumUpdates": (records.DriverUpdates, lambda reader, event: reader._plans.accumulate(event.updates)),
+    f"{_SQL}DriverAccumUpdates": (
+        records.DriverUpdates,
+        lambda reader, event: reader._plans.accumulate(event.updates),
+    ),
 }
 _DECODERS: Final = {name: msgspec.json.Decoder(kind) for name, (kind, _) in _EVENTS.items()}
 
@@ -285,13 +306,17 @@ def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogRe
         notes.append("the last line of the event log is cut; all lines before it were read")
     notes += [f"the event log is cut: {text}" for text in lines.cut]
     notes += [f"the event log is not whole: {text}" for text in lines.missing]
-    notes += [f"{name} repeats a part of the event log, and was left out" for name in lines.repeated]
+    notes += [
+        f"{name} repeats a part of the event log, and was left out" for name in lines.repeated
+    ]
     if reader.deep:
         notes.append(f"{reader.deep:,} plans are nested too deep to be read, and were left out")
     if damaged:
         notes.append(f"{damaged:,} lines of the event log are damaged and were left out")
     if lines.long_lines:
-        notes.append(f"{lines.long_lines:,} lines of the event log are longer than 16 MB and were left out")
+        notes.append(
+            f"{lines.long_lines:,} lines of the event log are longer than 16 MB and were left out"
+        )
     if not reader.lines:
         notes.append("the event log is empty: Spark has written nothing yet")
     elif not reader.ended:

@@ -1,7 +1,9 @@
-"""The compressions of Spark's event logs: the suffix of a file's name or its first bytes → plain bytes, in pieces.
+"""The compressions of Spark's event logs: the suffix of a file's name or its first
+bytes → plain bytes, in pieces.
 
-Spark names its own stream formats: ``.lz4`` is the block stream of lz4-java and ``.snappy`` that of snappy-java, which
-no tool of that name reads. Frames of other programs (``lz4``, ``gzip``, ``bzip2``) are read, too.
+Spark names its own stream formats: ``.lz4`` is the block stream of lz4-java and
+``.snappy`` that of snappy-java, which no tool of that name reads. Frames of other
+programs (``lz4``, ``gzip``, ``bzip2``) are read, too.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import IO, Any, Final
 from cmsspark.base.errors import SettingsError
 
 _PIECE: Final = 1 << 18
-#: lz4-java and snappy-java write blocks of 32 kB to 32 MB: a larger one is damage, which must not take the memory.
+#: lz4-java and snappy-java write blocks of 32 kB to 32 MB: a larger one is damage,
+#: which must not take the memory.
 _MOST_BLOCK: Final = 64 << 20
 _UNFILLED: Final = b"\xff" * _PIECE
 _LZ4_BLOCK: Final = b"LZ4Block"
@@ -32,7 +35,9 @@ _MAGIC: Final = (
 
 
 class CutLog(Exception):
-    """The compressed data end in their middle, or are damaged from there on; all before was returned."""
+    """The compressed data end in their middle, or are damaged from there on; all before
+    was returned.
+    """
 
 
 def pieces(stream: IO[bytes], where: str) -> Iterator[bytes]:
@@ -87,7 +92,9 @@ def _arrow(codec: str) -> Callable[[_Ahead], Iterator[bytes]]:
         import pyarrow as pa
 
         if not pa.Codec.is_available(codec):
-            raise SettingsError(f"this pyarrow cannot read {codec}", next_step="pip install pyarrow")
+            raise SettingsError(
+                f"this pyarrow cannot read {codec}", next_step="pip install pyarrow"
+            )
         source = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), codec)
         yield from _into_buffers(source)
 
@@ -95,9 +102,11 @@ def _arrow(codec: str) -> Callable[[_Ahead], Iterator[bytes]]:
 
 
 def _into_buffers(source: Any) -> Iterator[bytes]:
-    """Yield what pyarrow returns, also of the piece in which the stream is cut: for that it returns an error alone.
+    """Yield what pyarrow returns, also of the piece in which the stream is cut: for
+    that it returns an error alone.
 
-    It has filled the buffer until there. 0xff occurs nowhere in UTF-8, so the rest can be distinguished.
+    It has filled the buffer until there. 0xff occurs nowhere in UTF-8, so the rest can
+    be distinguished.
     """
     buffer = bytearray(_PIECE)
     while True:

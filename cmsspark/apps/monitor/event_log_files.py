@@ -1,7 +1,9 @@
-"""Where an event log is: one file, or a rolling folder ``eventlog_v2_<id>`` with numbered files; and its lines.
+"""Where an event log is: one file, or a rolling folder ``eventlog_v2_<id>`` with
+numbered files; and its lines.
 
-A file may be compressed, still be written (``.inprogress``), or be cut. Rolling folders that Spark compacted begin with
-their last ``.compact`` file, which replaces all before it.
+A file may be compressed, still be written (``.inprogress``), or be cut. Rolling folders
+that Spark compacted begin with their last ``.compact`` file, which replaces all before
+it.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from cmsspark.filesystems.storage import Entry, Files, LocalFiles, is_local, loc
 
 #: A longer line is skipped and counted: plans of generated queries have reached some MB.
 MOST_LINE: Final = 16 << 20
-#: Event logs take 10 to 60 times less on disk. What takes so many times less, beyond this, is no event log: reading it
-#: would cost far more than its size.
+#: Event logs take 10 to 60 times less on disk. What takes so many times less, beyond
+#: this, is no event log: reading it would cost far more than its size.
 MOST_RATIO: Final = 500
 _LEAST_PLAIN: Final = 256 << 20
 _ROLLED: Final = re.compile(r"events_(?P<number>\d+)_(?P<rest>.+)")
@@ -32,7 +34,9 @@ _SHOWN: Final = 10
 
 @dataclass
 class LogLines:
-    """The lines of an event log, in order, as bytes without newlines. What is wrong with it is counted on the way."""
+    """The lines of an event log, in order, as bytes without newlines. What is wrong
+    with it is counted on the way.
+    """
 
     parts: list[str]
     open: Callable[[str], IO[bytes]]
@@ -88,10 +92,11 @@ class LogLines:
 
 
 def find_log(location: str, files: Files | None = None) -> LogLines:
-    """Return the event log at a path or URI: a file, a rolling folder, or a folder with one of both.
+    """Return the event log at a path or URI: a file, a rolling folder, or a folder with
+    one of both.
 
-    ``files`` serves what is not on this host's disks. Raises InputMissing (66), UsageError (2) for a folder of several
-    logs, which it names.
+    ``files`` serves what is not on this host's disks. Raises InputMissing (66),
+    UsageError (2) for a folder of several logs, which it names.
     """
     local = is_local(location)
     path = local_path(location) if local else location
@@ -99,7 +104,9 @@ def find_log(location: str, files: Files | None = None) -> LogLines:
     entry = files.stat(path)
     if entry is None:
         raise InputMissing("the event log does not exist", where=location)
-    opener = _open_local if local else (lambda part: io.BufferedReader(_Remote(files, part), 1 << 20))
+    opener = (
+        _open_local if local else (lambda part: io.BufferedReader(_Remote(files, part), 1 << 20))
+    )
     repeated: list[str] = []
     parts = _parts(path, files, repeated) if entry.is_dir else [path]
     return LogLines(parts, opener, missing=_gaps(parts), repeated=repeated)
@@ -114,11 +121,15 @@ def _open_local(path: str) -> IO[bytes]:
     try:
         return Path(path).open("rb", buffering=0)
     except OSError as error:
-        raise NotAllowed("the event log cannot be read", where=path, found=error.strerror) from None
+        raise NotAllowed(
+            "the event log cannot be read", where=path, found=error.strerror
+        ) from None
 
 
 def _parts(folder: str, files: Files, repeated: list[str]) -> list[str]:
-    """Return the files with the lines, in order. Names of those that repeat another one are added to ``repeated``."""
+    """Return the files with the lines, in order. Names of those that repeat another one
+    are added to ``repeated``.
+    """
     entries = files.list_dir(folder)
     rolled: dict[tuple[int, bool], Entry] = {}
     # Of two files with one number an empty one is no part.
@@ -141,19 +152,29 @@ def _parts(folder: str, files: Files, repeated: list[str]) -> list[str]:
     if not logs:
         raise InputMissing("the folder has no event log", where=folder)
     raise UsageError(
-        "the folder has several event logs", where=folder, found=names + more, next_step="name one of them"
+        "the folder has several event logs",
+        where=folder,
+        found=names + more,
+        next_step="name one of them",
     )
 
 
 def _gaps(parts: list[str]) -> list[str]:
-    """Return the numbers of a rolling folder that are missing between its parts, or before its first one."""
+    """Return the numbers of a rolling folder that are missing between its parts, or
+    before its first one.
+    """
     matches = [match for part in parts if (match := _ROLLED.fullmatch(part.rpartition("/")[2]))]
     numbers = sorted({int(match["number"]) for match in matches})
     # What a compact file replaces is gone for good, and nothing is missing.
     first = numbers[0] if numbers and matches[0]["rest"].endswith(".compact") else 1
     ends = [first - 1, *numbers]
-    gaps = [(before + 1, after - 1) for before, after in itertools.pairwise(ends) if after > before + 1]
-    return [f"parts {start} to {last} missing" if last > start else f"part {start} missing" for start, last in gaps]
+    gaps = [
+        (before + 1, after - 1) for before, after in itertools.pairwise(ends) if after > before + 1
+    ]
+    return [
+        f"parts {start} to {last} missing" if last > start else f"part {start} missing"
+        for start, last in gaps
+    ]
 
 
 class _Counted(io.RawIOBase):

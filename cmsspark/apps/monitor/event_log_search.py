@@ -1,7 +1,9 @@
-"""Finds the event log of a measured run in the folder that Spark wrote it to, and reads it when it can be reached.
+"""Finds the event log of a measured run in the folder that Spark wrote it to, and reads
+it when it can be reached.
 
-A log on this host's disks is read when the run ends. One on HDFS takes a JVM: it is read when somebody first wants to
-see the run, and its figures are stored then. Until it has an end, it is read each time.
+A log on this host's disks is read when the run ends. One on HDFS takes a JVM: it is
+read when somebody first wants to see the run, and its figures are stored then. Until it
+has an end, it is read each time.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ _ROLLING: Final = "eventlog_v2_"
 
 
 def find_event_log(location: str, metrics: RunMetrics, files: Files) -> str | None:
-    """Return a run's event log in a folder, by its application's id or by the run's id in its head."""
+    """Return a run's event log in a folder, by its application's id or by the run's id
+    in its head.
+    """
     try:
         entries = [entry for entry in files.list_dir(location) if is_log_name(entry.name)]
     except (CmssparkError, OSError):
@@ -49,7 +53,10 @@ def find_event_log(location: str, metrics: RunMetrics, files: Files) -> str | No
         if named:
             return named[0].path  # of several attempts the last one
     young = [entry for entry in entries if entry.mtime_ms >= metrics.began_ms - _EARLIER_MS]
-    return next((entry.path for entry in young[:_MOST_LOOKED_AT] if _names_run(entry, metrics.run, files)), None)
+    return next(
+        (entry.path for entry in young[:_MOST_LOOKED_AT] if _names_run(entry, metrics.run, files)),
+        None,
+    )
 
 
 def _names_application(name: str, application: str) -> bool:
@@ -69,16 +76,24 @@ def _names_run(entry: Entry, run: str, files: Files) -> bool:
 
 
 def with_event_log(metrics: RunMetrics, location: str, files: Files | None = None) -> RunMetrics:
-    """Return the run with its event log in the folder ``location``, which adds to the figures of REST and samples.
+    """Return the run with its event log in the folder ``location``, which adds to the
+    figures of REST and samples.
 
-    ``files`` serves what is not on this host's disks. ``notes`` of the run name a log that is missing.
+    ``files`` serves what is not on this host's disks. ``notes`` of the run name a log
+    that is missing.
     """
     local = is_local(location)
-    log = find_event_log(local_path(location) if local else location, metrics, files or LocalFiles())
+    log = find_event_log(
+        local_path(location) if local else location, metrics, files or LocalFiles()
+    )
     if log is None:
-        where = "the driver's host has it, if there is one" if metrics.deploy_mode == "cluster" else ""
+        where = (
+            "the driver's host has it, if there is one" if metrics.deploy_mode == "cluster" else ""
+        )
         reason = where or "it did not start, or was ended before it did"
-        metrics.notes.append(f"Spark wrote no event log {'here' if where else ''}".rstrip() + f": {reason}")
+        metrics.notes.append(
+            f"Spark wrote no event log {'here' if where else ''}".rstrip() + f": {reason}"
+        )
         return metrics
     return _with_lines(metrics, log, files)
 
@@ -106,12 +121,14 @@ def pending_note(location: str) -> str:
     return f"the event log is in {location}: cmsspark show and cmsspark lab advise read it there"
 
 
-def completed(state_dir: Path, metrics: RunMetrics, open_store: Callable[[str], Files]) -> RunMetrics:
-    """Return the run with its event log on another file system, where it is not read yet. ``open_store`` reaches a
-    location.
+def completed(
+    state_dir: Path, metrics: RunMetrics, open_store: Callable[[str], Files]
+) -> RunMetrics:
+    """Return the run with its event log on another file system, where it is not read
+    yet. ``open_store`` reaches a location.
 
-    Once the log has an end, its figures are stored. Raises CmssparkError where the log cannot be reached, InputMissing
-    (66) where it is not there.
+    Once the log has an end, its figures are stored. Raises CmssparkError where the log
+    cannot be reached, InputMissing (66) where it is not there.
     """
     location = metrics.pending_events
     if location is None or metrics.state == "RUNNING":
@@ -122,7 +139,9 @@ def completed(state_dir: Path, metrics: RunMetrics, open_store: Callable[[str], 
         raise InputMissing(
             "the run has no event log there",
             where=location,
-            found=f"none of {metrics.application}" if metrics.application else f"none that names run {metrics.run}",
+            found=f"none of {metrics.application}"
+            if metrics.application
+            else f"none that names run {metrics.run}",
             next_step="the history server may have removed it, or the application never started",
         )
     metrics.pending_events = None
@@ -154,9 +173,11 @@ def event_files(location: str) -> Files:
 
 
 def with_events(state_dir: Path, metrics: RunMetrics) -> RunMetrics:
-    """Return the run with its event log, read now where it is on another file system and was not read yet.
+    """Return the run with its event log, read now where it is on another file system
+    and was not read yet.
 
-    Where it cannot be read, a message on stderr names the reason, and the run is returned without it.
+    Where it cannot be read, a message on stderr names the reason, and the run is
+    returned without it.
     """
     try:
         return completed(state_dir, metrics, event_files)

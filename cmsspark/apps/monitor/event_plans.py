@@ -1,4 +1,6 @@
-"""What matters for advice in plans of SQL executions and RDDs of stages: products, sorts, many files, caches."""
+"""What matters for advice in plans of SQL executions and RDDs of stages: products,
+sorts, many files, caches.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from cmsspark.apps.monitor.event_records import PlanNode, SqlEnd, SqlStart, SqlUpdate, StageInfo
-from cmsspark.apps.monitor.plan_joins import SHUFFLED_ROWS, MergeJoin, PairJoin, find_join, metric_ids
+from cmsspark.apps.monitor.plan_joins import (
+    SHUFFLED_ROWS,
+    MergeJoin,
+    PairJoin,
+    find_join,
+    metric_ids,
+)
 from cmsspark.store.run_exceptions import exception_line
 from cmsspark.store.run_metrics import Query
 
@@ -27,7 +35,14 @@ SORTED_FOR_FIRST: Final = "RDD sorted for its first rows"
 _LIMITS: Final = ("GlobalLimit", "LocalLimit", "CollectLimit")
 #: Nodes that pass rows on as they are.
 _PASSING: Final = (
-    *("AdaptiveSparkPlan", "Project", "WholeStageCodegen", "InputAdapter", "ResultQueryStage", "ColumnarToRow"),
+    *(
+        "AdaptiveSparkPlan",
+        "Project",
+        "WholeStageCodegen",
+        "InputAdapter",
+        "ResultQueryStage",
+        "ColumnarToRow",
+    ),
     *("AQEShuffleRead", "ShuffleQueryStage", "Exchange", *_LIMITS),
 )
 _METRICS: Final = {
@@ -46,7 +61,9 @@ _TEXT: Final = 120
 
 
 class Plans:
-    """SQL executions while an event log is read. Of those that ended, only the ones with nodes of interest are kept."""
+    """SQL executions while an event log is read. Of those that ended, only the ones
+    with nodes of interest are kept.
+    """
 
     def __init__(self) -> None:
         self._open: dict[int, Query] = {}
@@ -75,7 +92,9 @@ class Plans:
             self._note(event.execution, event.plan)
 
     def accumulate(self, values: Iterable[tuple[int, Any]], tasks: int = 0) -> None:
-        """Take values of accumulators, of a stage of so many tasks; those of no node of interest are left out."""
+        """Take values of accumulators, of a stage of so many tasks; those of no node of
+        interest are left out.
+        """
         for number, value in values:
             if number in self._ids:
                 self._values[number] = max(self._values.get(number, 0), _as_int(value))
@@ -98,7 +117,10 @@ class Plans:
         for (kind, text), ids in self._counted.pop(execution, {}).items():
             values = [self._values[number] for number in ids if number in self._values]
             query.nodes.append((kind, text, max(values) if values else None))
-        query.nodes += [(FIXED_PARTITIONS, "Exchange", number) for number in sorted(self._fixed.pop(execution, ()))]
+        query.nodes += [
+            (FIXED_PARTITIONS, "Exchange", number)
+            for number in sorted(self._fixed.pop(execution, ()))
+        ]
         query.nodes += self._join_nodes(self._joins.pop(execution, {}))
         for number in [number for number, owner in self._ids.items() if owner == execution]:
             self._ids.pop(number), self._values.pop(number, None), self._tasks.pop(number, None)
@@ -118,7 +140,9 @@ class Plans:
     def _note(self, execution: int, root: PlanNode) -> None:
         counted = self._counted.setdefault(execution, {})
         joins = self._joins.setdefault(execution, {})
-        is_collected = self._open[execution].description.startswith(("collect at", "toPandas at", "toArrow at"))
+        is_collected = self._open[execution].description.startswith(
+            ("collect at", "toPandas at", "toArrow at")
+        )
         for kind, node, ids in _interesting_nodes(root, is_collected=is_collected):
             counted.setdefault((kind, node.text[:_TEXT]), set()).update(ids)
             self._ids.update(dict.fromkeys(ids, execution))
@@ -131,7 +155,9 @@ class Plans:
 
 
 def _error(text: str | None) -> str | None:
-    """Return the line of a query's error that names it. Spark 4 writes errors as JSON where a setting asks for it."""
+    """Return the line of a query's error that names it. Spark 4 writes errors as JSON
+    where a setting asks for it.
+    """
     return exception_line(text)[:_LONGEST_ERROR] if text else None
 
 
@@ -143,7 +169,9 @@ def _nodes(root: PlanNode) -> Iterator[PlanNode]:
         queue += node.children
 
 
-def _interesting_nodes(root: PlanNode, *, is_collected: bool) -> Iterator[tuple[str, PlanNode, list[int]]]:
+def _interesting_nodes(
+    root: PlanNode, *, is_collected: bool
+) -> Iterator[tuple[str, PlanNode, list[int]]]:
     """(kind, node, ids of accumulators) of a plan."""
     # The nodes above that only pass rows on: for a sort they show what becomes of its rows.
     queue: list[tuple[PlanNode, tuple[str, ...] | None]] = [(root, ())]
@@ -158,7 +186,10 @@ def _interesting_nodes(root: PlanNode, *, is_collected: bool) -> Iterator[tuple[
             elif is_collected:
                 yield SORT_COLLECTED, node, _ids_below(node, SHUFFLED_ROWS)
         is_passing = above is not None and node.name.startswith(_PASSING)
-        queue += [(child, (*above, node.name) if is_passing and above is not None else None) for child in node.children]
+        queue += [
+            (child, (*above, node.name) if is_passing and above is not None else None)
+            for child in node.children
+        ]
 
 
 def _ids_below(node: PlanNode, name: str) -> list[int]:
@@ -207,7 +238,10 @@ class Rdds:
         self._stages[info.stage] = (info.name, shuffle_bytes)
         if len(self._stages) > _MOST_RDDS:
             del self._stages[next(iter(self._stages))]
-        if info.name.startswith(("runJob at PythonRDD", "take at", "first at")) and info.tasks == 1:
+        if (
+            info.name.startswith(("runJob at PythonRDD", "take at", "first at"))
+            and info.tasks == 1
+        ):
             for parent in info.parents:
                 name, size = self._stages.get(parent, ("", 0))
                 if name.startswith("sortBy"):
@@ -220,4 +254,10 @@ class Rdds:
             for rdd, users in self._users.items()
             if len(users) == 1 and len(self._readers.get(rdd, ())) < 2
         ]
-        return [*once[:50], *((SORTED_FOR_FIRST, name[:_TEXT], size) for name, size in list(self._sorted.items())[:50])]
+        return [
+            *once[:50],
+            *(
+                (SORTED_FOR_FIRST, name[:_TEXT], size)
+                for name, size in list(self._sorted.items())[:50]
+            ),
+        ]

@@ -1,7 +1,8 @@
-"""The events of Spark's event log that are read, as structs; all other events and fields are skipped undecoded.
+"""The events of Spark's event log that are read, as structs; all other events and
+fields are skipped undecoded.
 
-The names are those of Spark's ``JsonProtocol``, 3.5 to 4.x. Fields that a version or another program leaves out have a
-neutral value.
+The names are those of Spark's ``JsonProtocol``, 3.5 to 4.x. Fields that a version or
+another program leaves out have a neutral value.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from msgspec import Struct, field
 
 from cmsspark.store.run_exceptions import TRACE, exception_line
 
-#: Java's numbers have 64 bits, and dates have years of four digits: what is beyond is damage, not a figure.
+#: Java's numbers have 64 bits, and dates have years of four digits: what is beyond is
+#: damage, not a figure.
 Int = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Ms = Annotated[int, msgspec.Meta(ge=-62_135_596_800_000, le=253_402_300_799_999)]
 
@@ -232,7 +234,8 @@ NAME_DECODER: Final = msgspec.json.Decoder(EventName)
 
 
 def decode_leniently(kind: type[Struct], line: bytes) -> Any:
-    """Return an event in which another program wrote null for what is missing, or ``1.5e9`` for a whole number.
+    """Return an event in which another program wrote null for what is missing, or
+    ``1.5e9`` for a whole number.
 
     Raises msgspec.MsgspecError where it is no such event.
     """
@@ -265,7 +268,8 @@ def whole_text(reason: EndReason) -> str:
 def complete_flags(event: TaskEnd) -> None:
     """Set whether a task failed or was killed by its reason where neither flag does.
 
-    A task whose output was lost with its executor ends again, ``Resubmitted``, with the flags of its success.
+    A task whose output was lost with its executor ends again, ``Resubmitted``, with the
+    flags of its success.
     """
     info, reason = event.info, event.reason.reason
     if not (info.failed or info.killed):
@@ -274,7 +278,9 @@ def complete_flags(event: TaskEnd) -> None:
 
 
 def without_negatives(metrics: TaskMetrics) -> None:
-    """Set figures below 0 to 0: clocks that are set back make them, and sums of them would be wrong."""
+    """Set figures below 0 to 0: clocks that are set back make them, and sums of them
+    would be wrong.
+    """
     parts = (metrics, metrics.shuffle_read, metrics.shuffle_write, metrics.input, metrics.output)
     for part in parts:
         for name in part.__struct_fields__ if part is not None else ():

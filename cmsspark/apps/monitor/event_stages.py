@@ -1,4 +1,6 @@
-"""Stages, sums, spreads and spans of tasks while an event log is read, in memory that does not grow with them."""
+"""Stages, sums, spreads and spans of tasks while an event log is read, in memory that
+does not grow with them.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,18 @@ def merge_peaks(into: dict[str, int], peaks: Mapping[str, int] | None) -> None:
 
 
 class TaskSums:
-    """Adds tasks to ``totals``. Nanoseconds become milliseconds as a sum: many tasks take less than one."""
+    """Adds tasks to ``totals``. Nanoseconds become milliseconds as a sum: many tasks
+    take less than one.
+    """
 
     def __init__(self, totals: TaskTotals) -> None:
         self.totals = totals
         self._cpu_ns = self._shuffle_write_ns = 0
 
     def add(self, event: TaskEnd) -> None:
-        """Add an attempt of a task that ended, however it ended. Bytes of failed tasks were read and written, too."""
+        """Add an attempt of a task that ended, however it ended. Bytes of failed tasks
+        were read and written, too.
+        """
         _add_task(self.totals, event)
         if (metrics := event.metrics) is not None:
             self._cpu_ns += metrics.cpu_ns
@@ -79,7 +85,11 @@ class OpenStage:
     def __init__(self, stage: int, attempt: int) -> None:
         self.entry = StageEntry(stage, attempt)
         self._sums = TaskSums(self.entry.totals)
-        self._task_ms, self._shuffle_read, self._input = QuantileSketch(), QuantileSketch(), QuantileSketch()
+        self._task_ms, self._shuffle_read, self._input = (
+            QuantileSketch(),
+            QuantileSketch(),
+            QuantileSketch(),
+        )
         self._records = QuantileSketch()
         self._longest_ms = 0
         self._peaks: dict[str, dict[str, int]] = {}
@@ -107,7 +117,9 @@ class OpenStage:
         sketches = (self._task_ms, self._shuffle_read, self._records, self._input)
         for sketch, value in zip(sketches, (duration, read, records, size), strict=True):
             sketch.add(value, info.index, info.host)
-        self.entry.second_task_ms = max(self.entry.second_task_ms or 0, min(duration, self._longest_ms))
+        self.entry.second_task_ms = max(
+            self.entry.second_task_ms or 0, min(duration, self._longest_ms)
+        )
         self._longest_ms = max(self._longest_ms, duration)
         if event.peaks and (any(event.peaks.values())):
             self.add_peaks(info.executor, event.peaks)
@@ -120,14 +132,21 @@ class OpenStage:
 
     def _with_most_memory(self) -> dict[str, dict[str, int]]:
         def memory(name: str) -> int:
-            return self._peaks[name].get("JVMHeapMemory", 0) + self._peaks[name].get("ProcessTreePythonRSSMemory", 0)
+            return self._peaks[name].get("JVMHeapMemory", 0) + self._peaks[name].get(
+                "ProcessTreePythonRSSMemory", 0
+            )
 
-        return {name: self._peaks[name] for name in sorted(self._peaks, key=memory)[-_MOST_EXECUTORS:]}
+        return {
+            name: self._peaks[name] for name in sorted(self._peaks, key=memory)[-_MOST_EXECUTORS:]
+        }
 
     def closed(self) -> StageEntry:
         """Return the stage as it is stored."""
         entry = self.entry
-        entry.task_ms, entry.shuffle_read_bytes = self._task_ms.spread(), self._shuffle_read.spread()
+        entry.task_ms, entry.shuffle_read_bytes = (
+            self._task_ms.spread(),
+            self._shuffle_read.spread(),
+        )
         entry.shuffle_read_records = self._records.spread()
         entry.input_bytes, entry.peaks = self._input.spread(), self._with_most_memory()
         return entry
@@ -139,7 +158,9 @@ _LOG = math.log(_RATIO)
 
 
 class QuantileSketch:
-    """Counts of values in buckets whose bounds grow by 2 %; least and largest are exact. Values are not negative."""
+    """Counts of values in buckets whose bounds grow by 2 %; least and largest are
+    exact. Values are not negative.
+    """
 
     __slots__ = ("_buckets", "_count", "_host", "_max", "_min", "_task")
 
@@ -161,7 +182,9 @@ class QuantileSketch:
         self._min = value if self._min is None else min(self._min, value)
 
     def spread(self) -> Spread:
-        """Return least, median, largest of what was added, with the task of the largest; zeros where nothing was."""
+        """Return least, median, largest of what was added, with the task of the
+        largest; zeros where nothing was.
+        """
         if self._min is None:
             return Spread()
         return Spread(self._min, self._median(), self._max, self._task, self._host)
@@ -177,7 +200,9 @@ class QuantileSketch:
 
 
 class Spans:
-    """Intervals of time, merged; where there are too many, gaps between them are closed, the shortest first."""
+    """Intervals of time, merged; where there are too many, gaps between them are
+    closed, the shortest first.
+    """
 
     def __init__(self, most: int = 2000) -> None:
         self._spans: list[tuple[int, int]] = []

@@ -1,8 +1,10 @@
-"""What a run of a job will take, by its runs that were measured before: executors, time, memory, core hours.
+"""What a run of a job will take, by its runs that were measured before: executors,
+time, memory, core hours.
 
-The time of a run is a part that any run takes and one that grows with the bytes that each core reads. Both come from
-the runs of the same job on the same kind of cluster; until two of them read different amounts, from figures of a
-machine of ours, scaled to the runs that there are.
+The time of a run is a part that any run takes and one that grows with the bytes that
+each core reads. Both come from the runs of the same job on the same kind of cluster;
+until two of them read different amounts, from figures of a machine of ours, scaled to
+the runs that there are.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ from cmsspark.store.run_metrics import RunMetrics
 
 #: Runs that an estimate is made of: the latest ones.
 MOST_RUNS: Final = 20
-#: Seconds of any run, and for each GB that a core reads, on a quiet machine: by processes, and in Spark.
+#: Seconds of any run, and for each GB that a core reads, on a quiet machine: by
+#: processes, and in Spark.
 _BY_PROCESSES: Final = (3.0, 1.6)
 _IN_SPARK: Final = (45.0, 3.0)
-#: Seconds of the tasks of any run, and for each GB that is read: 2 s of each process or Python worker at its start.
+#: Seconds of the tasks of any run, and for each GB that is read: 2 s of each process or
+#: Python worker at its start.
 _OF_TASKS: Final = (4.0, 1.6)
-#: The largest input beside the smallest one, from which on the share of each byte is told from runs alone.
+#: The largest input beside the smallest one, from which on the share of each byte is
+#: told from runs alone.
 _SPREAD: Final = 1.5
 _GB: Final = 1e9
 
@@ -63,8 +68,9 @@ class Size:
 class Estimate:
     """What a run is expected to take; ``sizes`` and ``seconds`` of the runs that say so.
 
-    ``tasks_s``: the time of its tasks together, which core hours are of. ``python_bytes``: the peak of Python's memory
-    in an executor or on this host; None where no run has measured it.
+    ``tasks_s``: the time of its tasks together, which core hours are of.
+    ``python_bytes``: the peak of Python's memory in an executor or on this host; None
+    where no run has measured it.
     """
 
     expected_s: float
@@ -77,8 +83,12 @@ class Estimate:
         """Return where the estimate comes from, as text."""
         if not self.sizes:
             return "no run was measured yet: by figures of a quiet machine, which may be far off"
-        read = " to ".join(dict.fromkeys(volume(size) for size in (min(self.sizes), max(self.sizes))))
-        took = " to ".join(dict.fromkeys(_short(value) for value in (min(self.seconds), max(self.seconds))))
+        read = " to ".join(
+            dict.fromkeys(volume(size) for size in (min(self.sizes), max(self.sizes)))
+        )
+        took = " to ".join(
+            dict.fromkeys(_short(value) for value in (min(self.seconds), max(self.seconds)))
+        )
         return f"by {pluralize(len(self.sizes), 'measured run')} of {read}, which took {took} s"
 
 
@@ -109,8 +119,12 @@ def size_spark_run(input_bytes: int, options: Mapping[str, str]) -> Size:
     return Size(input_bytes, cores * executors, cores)
 
 
-def comparable(state_dir: Path, job: str, kind: str, before_ms: int | None = None) -> list[RunMetrics]:
-    """Return the latest runs of a job that ended well and read something, before a time where one is given."""
+def comparable(
+    state_dir: Path, job: str, kind: str, before_ms: int | None = None
+) -> list[RunMetrics]:
+    """Return the latest runs of a job that ended well and read something, before a time
+    where one is given.
+    """
     runs = []
     for metrics in measured_runs(state_dir):
         is_same = metrics.job == job and metrics.state == "DONE"
@@ -131,9 +145,13 @@ def estimate(runs: Sequence[RunMetrics], kind: str, size: Size) -> Estimate:
     seconds = [_duration_s(metrics) for metrics in runs]
     usual = _BY_PROCESSES if kind == "processes" else _IN_SPARK
     fixed, slope = _law([entry.share for entry in sizes], seconds, usual)
-    timed = [(size_run(metrics).input_bytes / _GB, metrics.totals.run_ms / 1000) for metrics in runs]
+    timed = [
+        (size_run(metrics).input_bytes / _GB, metrics.totals.run_ms / 1000) for metrics in runs
+    ]
     timed = [(read, tasks_s) for read, tasks_s in timed if tasks_s]
-    fixed_tasks, slope_tasks = _law([read for read, _ in timed], [tasks_s for _, tasks_s in timed], _OF_TASKS)
+    fixed_tasks, slope_tasks = _law(
+        [read for read, _ in timed], [tasks_s for _, tasks_s in timed], _OF_TASKS
+    )
     peaks = [peak for metrics in runs if (peak := _python_peak(metrics, kind))]
     return Estimate(
         fixed + slope * size.share,
@@ -149,23 +167,34 @@ def _duration_s(metrics: RunMetrics) -> float:
 
 
 def _python_peak(metrics: RunMetrics, kind: str) -> int:
-    """Return the largest memory of Python in an executor, a worker process or a local session; 0: not measured."""
+    """Return the largest memory of Python in an executor, a worker process or a local
+    session; 0: not measured.
+    """
     return find_worst([metrics], "driver" if kind == "local" else "executor").python
 
 
-def _law(shares: Sequence[float], seconds: Sequence[float], usual: tuple[float, float]) -> tuple[float, float]:
+def _law(
+    shares: Sequence[float], seconds: Sequence[float], usual: tuple[float, float]
+) -> tuple[float, float]:
     """Return the seconds of any run, and those for each GB of ``shares``."""
     if len(set(shares)) > 1 and max(shares) >= _SPREAD * min(shares):
         slope, fixed = statistics.linear_regression(shares, seconds)
         if slope > 0 and fixed > 0:
             return fixed, slope
-    ratios = [duration / (usual[0] + usual[1] * share) for share, duration in zip(shares, seconds, strict=True)]
+    ratios = [
+        duration / (usual[0] + usual[1] * share)
+        for share, duration in zip(shares, seconds, strict=True)
+    ]
     scale = statistics.median(ratios) if ratios else 1.0
     return scale * usual[0], scale * usual[1]
 
 
-def plan_lines(runs: Sequence[RunMetrics], kind: str, size: Size, options: Mapping[str, str]) -> Iterator[str]:
-    """Yield what a run of ``size`` is expected to need. ``options``: those of Spark; empty for processes."""
+def plan_lines(
+    runs: Sequence[RunMetrics], kind: str, size: Size, options: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield what a run of ``size`` is expected to need. ``options``: those of Spark;
+    empty for processes.
+    """
     expected = estimate(runs, kind, size)
     container = memory_sizes.executor_container(options) if options else None
     if kind == "processes":
@@ -180,13 +209,17 @@ def plan_lines(runs: Sequence[RunMetrics], kind: str, size: Size, options: Mappi
     cores = size.slots if container is None else size.executors * size.executor_cores
     # Both are estimates of their own: tasks are never more than all.
     hours = max(cores * expected.expected_s, expected.tasks_s) / 3600
-    cost = f"{expected.tasks_s / 3600:.2g} core hours of tasks, at most {hours:.2g} with what waits"
+    cost = (
+        f"{expected.tasks_s / 3600:.2g} core hours of tasks, at most {hours:.2g} with what waits"
+    )
     if container is not None:
         cost += f"; {size.executors * container / _GB * expected.expected_s / 3600:.2g} GB hours of executors"
     yield f"cost       {cost}"
 
 
-def _memory(expected: Estimate, kind: str, size: Size, container: int | None, options: Mapping[str, str]) -> str:
+def _memory(
+    expected: Estimate, kind: str, size: Size, container: int | None, options: Mapping[str, str]
+) -> str:
     python = f"{volume(expected.python_bytes)} of Python" if expected.python_bytes else ""
     if kind == "processes":
         return f"{python} in each process" if python else "not known before the first measured run"
@@ -199,7 +232,8 @@ def _memory(expected: Estimate, kind: str, size: Size, container: int | None, op
 
 
 def deviation(state_dir: Path, metrics: RunMetrics) -> list[str]:
-    """Return how far off the estimates were that ``--plan`` would have given before a run; none where there are none.
+    """Return how far off the estimates were that ``--plan`` would have given before a
+    run; none where there are none.
 
     Lines for time, core hours of tasks and, where it was measured, memory of Python.
     """
@@ -224,5 +258,9 @@ def _short(seconds: float) -> str:
 
 def _compared(value: float, expected: float, shown: Callable[[Any], str], unit: str = "") -> str:
     change = value / expected - 1
-    off = "as expected" if abs(change) < 0.005 else f"{abs(change):.0%} {'more' if change > 0 else 'less'}"
+    off = (
+        "as expected"
+        if abs(change) < 0.005
+        else f"{abs(change):.0%} {'more' if change > 0 else 'less'}"
+    )
     return f"{shown(value)}{unit} instead of {shown(expected)}{unit}: {off}"

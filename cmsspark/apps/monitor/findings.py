@@ -1,4 +1,5 @@
-"""What cost a run time or memory, or ended it, each with the cause and what to change. A healthy run has none.
+"""What cost a run time or memory, or ended it, each with the cause and what to change.
+A healthy run has none.
 
 The thresholds and their sources are in ``docs/monitoring.md``.
 """
@@ -17,14 +18,39 @@ from cmsspark.base.text.terminal import volume
 from cmsspark.store.run_metrics import Finding, RunMetrics
 
 #: The codes of all findings; ``docs/monitoring.md`` has their meanings.
-CODES: Final = frozenset({
-    "failed_task", "container_killed", "lost_executor", "python_worker_killed", "max_result_size",
-    "fetch_failure", "no_space", "heartbeat", "broadcast_timeout", "heap_space", "py4j_object",
-    "driver_heap_jump", "driver_python_jump", "collected_to_driver", "python_worker_leak",
-    "driver_unreachable", "skewed_stage", "straggler", "spill", "gc", "few_tasks", "tiny_tasks",
-    "idle_cores", "small_files", "cartesian_join", "small_join_side", "sort_for_first_rows", "cached_unused",
-    "executor_too_large"
-})  # fmt: skip
+CODES: Final = frozenset(
+    {
+        "failed_task",
+        "container_killed",
+        "lost_executor",
+        "python_worker_killed",
+        "max_result_size",
+        "fetch_failure",
+        "no_space",
+        "heartbeat",
+        "broadcast_timeout",
+        "heap_space",
+        "py4j_object",
+        "driver_heap_jump",
+        "driver_python_jump",
+        "collected_to_driver",
+        "python_worker_leak",
+        "driver_unreachable",
+        "skewed_stage",
+        "straggler",
+        "spill",
+        "gc",
+        "few_tasks",
+        "tiny_tasks",
+        "idle_cores",
+        "small_files",
+        "cartesian_join",
+        "small_join_side",
+        "sort_for_first_rows",
+        "cached_unused",
+        "executor_too_large",
+    }
+)
 _MOST_OF_A_KIND: Final = 5
 #: A code → those that explain it: with one of them it is not named.
 _CAUSES: Final = {"gc": {"heap_space"}}

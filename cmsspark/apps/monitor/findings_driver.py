@@ -1,7 +1,9 @@
-"""Findings on the driver and the Python workers: from samples of processes and from the driver's log.
+"""Findings on the driver and the Python workers: from samples of processes and from the
+driver's log.
 
-Growth of the driver is named with what is known of its cause: a result that arrived, data that were pickled to a file,
-a call through Py4J. What a script keeps in its own Python is its own affair, and no finding.
+Growth of the driver is named with what is known of its cause: a result that arrived,
+data that were pickled to a file, a call through Py4J. What a script keeps in its own
+Python is its own affair, and no finding.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ MB: Final = 1_000_000
 LEAK_BYTES: Final = 100 * MB
 LEAK_FACTOR: Final = 1.5
 LEAK_MS: Final = 8_000
-#: Each third of the time has at least this share of the rise, and no single step more than half of it.
+#: Each third of the time has at least this share of the rise, and no single step more
+#: than half of it.
 LEAK_THIRD: Final = 0.15
 LEAK_STEP: Final = 0.5
 _LEAST_SAMPLES: Final = 6
@@ -59,16 +62,26 @@ def _log_findings(metrics: RunMetrics) -> Iterator[Finding]:
     for where, texts in texts_by_place:
         full = next((text for text in texts if OUT_OF_MEMORY.search(text)), None)
         if full is not None:
-            role = "executor" if where == "tasks" and not metrics.master.startswith("local") else "driver"
+            role = (
+                "executor"
+                if where == "tasks" and not metrics.master.startswith("local")
+                else "driver"
+            )
             cure = f"a larger heap (spark.{role}.memory), or less in it at once; cmsspark lab advise has figures"
             yield Finding("heap_space", f"no heap was left: {full[:160]}", where, cure, "error")
 
 
 def _full_heap(metrics: RunMetrics) -> Iterator[Finding]:
-    """Yield a run that failed with a full heap: its error may be in the script's own output, which is not read."""
+    """Yield a run that failed with a full heap: its error may be in the script's own
+    output, which is not read.
+    """
     limit = sizes.heap(metrics.options, "driver")
     largest = max((sample.heap_bytes or 0 for sample in metrics.samples), default=0)
-    if metrics.exit_code in (0, None) or largest < FULL_HEAP * limit or metrics.deploy_mode == "cluster":
+    if (
+        metrics.exit_code in (0, None)
+        or largest < FULL_HEAP * limit
+        or metrics.deploy_mode == "cluster"
+    ):
         return
     title = f"{volume(largest)} of {volume(limit)} were in use before it failed"
     cure = "a larger heap (spark.driver.memory), or less in it at once; cmsspark lab advise has figures"
@@ -76,12 +89,16 @@ def _full_heap(metrics: RunMetrics) -> Iterator[Finding]:
 
 
 def _leak(metrics: RunMetrics) -> Iterator[Finding]:
-    """Yield a worker that grows over the ends of tasks: what a task needs itself, it gives back or keeps once."""
+    """Yield a worker that grows over the ends of tasks: what a task needs itself, it
+    gives back or keeps once.
+    """
     by_pid: dict[int, list[tuple[int, int]]] = {}
     for sample in metrics.samples:
         # A process that ends has given its pages back before it is gone.
         if sample.largest_worker is not None and sample.largest_worker_rss:
-            by_pid.setdefault(sample.largest_worker, []).append((sample.at_ms, sample.largest_worker_rss))
+            by_pid.setdefault(sample.largest_worker, []).append(
+                (sample.at_ms, sample.largest_worker_rss)
+            )
     for pid, sampled in by_pid.items():
         points = _without_rests(sampled, metrics.task_spans)
         (first_at, first), (last_at, last) = points[0], points[-1]
@@ -94,14 +111,14 @@ def _leak(metrics: RunMetrics) -> Iterator[Finding]:
             continue  # one task may well need it
         rise = f"from {volume(first)} to {volume(last)}"
         title = f"a Python worker grew {rise} in {(last_at - first_at) / 1000:.0f} s"
-        cure = (
-            "look for what is kept in globals or caches of functions; spark.python.worker.reuse=false ends each worker"
-        )
+        cure = "look for what is kept in globals or caches of functions; spark.python.worker.reuse=false ends each worker"
         yield Finding("python_worker_leak", f"{title}, over many tasks", f"worker {pid}", cure)
         return
 
 
-def _without_rests(points: list[tuple[int, int]], spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _without_rests(
+    points: list[tuple[int, int]], spans: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
     """Return the samples without those of a worker that had nothing to do and stayed as it was."""
     busy = points[:1]
     for at, rss in points[1:]:
@@ -113,7 +130,9 @@ def _without_rests(points: list[tuple[int, int]], spans: list[tuple[int, int]]) 
 
 
 def _keeps_rising(points: list[tuple[int, int]]) -> bool:
-    """Return whether memory rises over the whole time: what is loaded once rises at once, or at the begin."""
+    """Return whether memory rises over the whole time: what is loaded once rises at
+    once, or at the begin.
+    """
     largest, least = 0, points[0][1]
     step = 0
     for _, rss in points:
@@ -132,6 +151,8 @@ def _task_time(metrics: RunMetrics, first: int, last: int) -> int | None:
     times = [
         stage.task_ms.median
         for stage in metrics.stages
-        if (stage.submitted_ms or 0) < last and (stage.completed_ms or last) > first and stage.totals.tasks
+        if (stage.submitted_ms or 0) < last
+        and (stage.completed_ms or last) > first
+        and stage.totals.tasks
     ]
     return max(times, default=None)

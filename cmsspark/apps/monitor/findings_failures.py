@@ -1,4 +1,6 @@
-"""What ended tasks, executors and queries: the cause by name where Spark's text has one, else the exception."""
+"""What ended tasks, executors and queries: the cause by name where Spark's text has
+one, else the exception.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,17 @@ CAUSES: Final = (
     ),
     Cause(
         "max_result_size",
-        re.compile(r"bigger than (?:local )?spark\.driver\.maxResultSize|bigger than local maxResultSize"),
+        re.compile(
+            r"bigger than (?:local )?spark\.driver\.maxResultSize|bigger than local maxResultSize"
+        ),
         "aggregate or limit() before collect() and toPandas(), or write the rows; else a larger "
         "spark.driver.maxResultSize with as much more memory of the driver",
     ),
     Cause(
         "python_worker_killed",
-        re.compile(r"Python worker exited unexpectedly|Python worker .{0,40}crashed|EOFException.{0,80}PythonRunner"),
+        re.compile(
+            r"Python worker exited unexpectedly|Python worker .{0,40}crashed|EOFException.{0,80}PythonRunner"
+        ),
         "the system killed it for its memory (spark.executor.memoryOverhead, smaller batches: "
         "spark.sql.execution.arrow.maxRecordsPerBatch), or a library crashed: "
         "spark.python.worker.faulthandler.enabled=true shows where",
@@ -72,8 +78,15 @@ _MEANT: Final = re.compile(
     r"|driver (?:is )?(?:stop|shut)|[Ww]orker shutting down|was preempted|Command exited with code 0\b",
     re.IGNORECASE,
 )
-#: Ends of tasks that are no failure of theirs, and those that only repeat what happened to an executor.
-_NO_FAILURES: Final = ("Resubmitted", "TaskCommitDenied", "TaskKilled", "ExecutorLostFailure", "FetchFailed")
+#: Ends of tasks that are no failure of theirs, and those that only repeat what happened
+#: to an executor.
+_NO_FAILURES: Final = (
+    "Resubmitted",
+    "TaskCommitDenied",
+    "TaskKilled",
+    "ExecutorLostFailure",
+    "FetchFailed",
+)
 _OF_LOST: Final = ("ExecutorLostFailure", "Resubmitted", "FetchFailed")
 _SHOWN: Final = 200
 
@@ -88,7 +101,13 @@ def failure_findings(metrics: RunMetrics) -> Iterator[Finding]:
         if cause is not None and cause.code not in codes:
             codes.add(cause.code)
             is_killed = cause.code == "container_killed"
-            yield Finding(cause.code, _title(cause, text), where, cause.cure, "error" if is_killed else severity)
+            yield Finding(
+                cause.code,
+                _title(cause, text),
+                where,
+                cause.cure,
+                "error" if is_killed else severity,
+            )
     if not codes & {"container_killed", "heartbeat"}:
         yield from _lost(metrics, severity)
     yield from _exceptions(metrics, severity)
@@ -128,15 +147,24 @@ def _lost(metrics: RunMetrics, severity: str) -> Iterator[Finding]:
     for entry in metrics.executors:
         # When an application ends, its executors go, too.
         is_at_end = (
-            entry.removed_ms is not None and metrics.ended_ms is not None and entry.removed_ms >= metrics.ended_ms
+            entry.removed_ms is not None
+            and metrics.ended_ms is not None
+            and entry.removed_ms >= metrics.ended_ms
         )
-        if entry.removed_ms is None or is_at_end or not entry.reason or _MEANT.search(entry.reason):
+        if (
+            entry.removed_ms is None
+            or is_at_end
+            or not entry.reason
+            or _MEANT.search(entry.reason)
+        ):
             continue
         if any(cause.text.search(entry.reason) for cause in CAUSES):
             continue
         title = f"lost: {' '.join(entry.reason.split())[:_SHOWN]}"
         cure = "its log names the cause (yarn logs, or Spark's page): a crash, a node that went, or memory"
-        yield Finding("lost_executor", title, f"executor {entry.executor} on {entry.host}", cure, severity)
+        yield Finding(
+            "lost_executor", title, f"executor {entry.executor} on {entry.host}", cure, severity
+        )
         return
 
 

@@ -16,11 +16,13 @@ MIB: Final = 1 << 20
 SMALL_FILES: Final = 100
 SMALL_FILE_BYTES: Final = 3 * MIB
 PAIRS: Final = 1_000_000
-#: A row of the larger side is compared with so many: below that a product is a look at a small table.
+#: A row of the larger side is compared with so many: below that a product is a look at
+#: a small table.
 PAIRED_ROWS: Final = 100
 #: With so many pairs even a look at a small table takes minutes.
 MANY_PAIRS: Final = 1_000_000_000
-#: ``spark.sql.autoBroadcastJoinThreshold`` of Spark; DataFlint goes higher beside very large tables.
+#: ``spark.sql.autoBroadcastJoinThreshold`` of Spark; DataFlint goes higher beside very
+#: large tables.
 SMALL_SIDE: Final = 10 * MIB
 LARGE_SIDES: Final = ((1 << 40, 5 << 30), (300 << 30, 1000 * MIB), (10 << 30, 100 * MIB))
 #: A smaller table saves nothing that could be noticed.
@@ -47,11 +49,16 @@ def plan_findings(metrics: RunMetrics) -> Iterator[Finding]:
                 if kind == files and count and total is not None:
                     yield from _small_files(count, total, verb, where)
     for stage in metrics.stages:
-        # Each task of saveAsTextFile() and its like writes one file; queries count theirs in their plans.
+        # Each task of saveAsTextFile() and its like writes one file; queries count
+        # theirs in their plans.
         if "SparkHadoopWriter" in stage.name and stage.totals.output_bytes:
-            yield from _small_files(stage.task_count, stage.totals.output_bytes, "written", f"stage {stage.stage}")
+            yield from _small_files(
+                stage.task_count, stage.totals.output_bytes, "written", f"stage {stage.stage}"
+            )
     for entry in metrics.reported:
-        yield from _small_files(entry.input_files, entry.input_bytes, "read", f"{entry.job} of {entry.day}")
+        yield from _small_files(
+            entry.input_files, entry.input_bytes, "read", f"{entry.job} of {entry.day}"
+        )
     yield from _rdds(metrics)
 
 
@@ -63,10 +70,17 @@ def _joins(nodes: Nodes, where: str) -> Iterator[Finding]:
             least = PAIRS if smaller is None or smaller >= PAIRED_ROWS else MANY_PAIRS
             if value >= least and (smaller is None or smaller > 1):
                 title = f"{name} compared {value:,} pairs of rows"
-                yield Finding("cartesian_join", title, where, "join on equal keys, or filter both sides before")
+                yield Finding(
+                    "cartesian_join",
+                    title,
+                    where,
+                    "join on equal keys, or filter both sides before",
+                )
         elif kind == joins.SMALL_SIDE and value is not None:
             large = nodes.get((joins.LARGE_SIDE, text)) or 0
-            limit = next((small for large_side, small in LARGE_SIDES if large > large_side), SMALL_SIDE)
+            limit = next(
+                (small for large_side, small in LARGE_SIDES if large > large_side), SMALL_SIDE
+            )
             if value < limit and large >= LEAST_LARGE and large >= SIDES_FACTOR * value:
                 title = f"{name} shuffled {volume(large)} to join {volume(value)}"
                 cure = (
@@ -82,7 +96,11 @@ def _sorts(query: Query, where: str) -> Iterator[Finding]:
         # A sort below a limit is named even where nothing counts its rows.
         if least is not None and (least if value is None else value) >= SORTED_ROWS:
             rows = f"{value:,} rows" if value else "all rows"
-            goal = "of which few are kept" if kind == plans.SORT_LIMITED else "which all went to the driver"
+            goal = (
+                "of which few are kept"
+                if kind == plans.SORT_LIMITED
+                else "which all went to the driver"
+            )
             cure = "orderBy(…).limit(n) keeps n rows of each partition; write all rows instead of collecting them"
             yield Finding("sort_for_first_rows", f"{rows} were sorted, {goal}", where, cure)
 
@@ -101,5 +119,14 @@ def _rdds(metrics: RunMetrics) -> Iterator[Finding]:
 
 def _small_files(count: int, size: int, verb: str, where: str) -> Iterator[Finding]:
     if count >= SMALL_FILES and size < SMALL_FILE_BYTES * count:
-        cure = "coalesce(n) before it is written" if verb == "written" else "merge them where they are written"
-        yield Finding("small_files", f"{count:,} files of {volume(size / count)} each were {verb}", where, cure)
+        cure = (
+            "coalesce(n) before it is written"
+            if verb == "written"
+            else "merge them where they are written"
+        )
+        yield Finding(
+            "small_files",
+            f"{count:,} files of {volume(size / count)} each were {verb}",
+            where,
+            cure,
+        )

@@ -16,7 +16,8 @@ MB: Final = 1_000_000
 #: ``spark.sql.adaptive.skewJoin.skewedPartitionFactor`` of Spark.
 SKEW_FACTOR: Final = 5
 SKEW_BYTES: Final = 32 * MB
-#: Rows that compress well are few bytes: so many rows, and so many times the median, with the time to show for it.
+#: Rows that compress well are few bytes: so many rows, and so many times the median,
+#: with the time to show for it.
 SKEW_ROWS: Final = 500_000
 SKEW_ROWS_FACTOR: Final = 10
 _LEAST_ROWS: Final = 10_000
@@ -30,8 +31,8 @@ _STRAGGLER_SHARE: Final = 0.5
 SPILL_BYTES: Final = MB
 #: Dr. Elephant: moderate from 10 %.
 GC_SHARE: Final = 0.10
-#: Below this much time of tasks a share of it is noise, and below the second one the begin of a JVM is most of it:
-#: its heap grows then, and its classes are loaded.
+#: Below this much time of tasks a share of it is noise, and below the second one the
+#: begin of a JVM is most of it: its heap grows then, and its classes are loaded.
 GC_LEAST_MS: Final = 20_000
 GC_LONG_MS: Final = 60_000
 GC_SHARE_SHORT: Final = 0.25
@@ -81,7 +82,9 @@ def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
     if duration >= FEW_TASKS_MS and 0 < stage.task_count < cores and not stage.attempt:
         cpus = count(metrics.options.get("spark.task.cpus"), 1)
         size = f" of {cpus} cores" if cpus > 1 else ""
-        title = f"{stage.task_count} tasks{size} on {cores * cpus} cores, for {duration / 1000:.0f} s"
+        title = (
+            f"{stage.task_count} tasks{size} on {cores * cpus} cores, for {duration / 1000:.0f} s"
+        )
         cure = f"repartition({cores} or more) before it, or a larger spark.sql.shuffle.partitions / minPartitions"
         yield Finding("few_tasks", title, stage_name(stage), cure)
     if (tiny := _tiny(stage, cores)) is not None:
@@ -92,17 +95,28 @@ def _skew(stage: StageEntry) -> Finding | None:
     if _finished(stage) < 4:
         return None
     cure = "spread the key (salt it, or aggregate in two steps); spark.sql.adaptive.skewJoin.enabled splits joins"
-    for kind, spread in (("read from the shuffle", stage.shuffle_read_bytes), ("of input", stage.input_bytes)):
+    for kind, spread in (
+        ("read from the shuffle", stage.shuffle_read_bytes),
+        ("of input", stage.input_bytes),
+    ):
         # Where most tasks get nothing, a median of 0 would make everything skewed.
         if spread.max >= SKEW_BYTES and spread.max >= SKEW_FACTOR * max(spread.median, MB):
             title = f"one task has {volume(spread.max)} {kind}, the median {volume(spread.median)}"
             return Finding("skewed_stage", f"{title}{_task(spread)}", stage_name(stage), cure)
     times, rows = stage.task_ms, stage.shuffle_read_records
     is_slower = times.max >= _ROWS_MS and times.max >= SKEW_FACTOR * times.median
-    if rows.max >= SKEW_ROWS and rows.max >= SKEW_ROWS_FACTOR * max(rows.median, _LEAST_ROWS) and is_slower:
+    if (
+        rows.max >= SKEW_ROWS
+        and rows.max >= SKEW_ROWS_FACTOR * max(rows.median, _LEAST_ROWS)
+        and is_slower
+    ):
         title = f"one task has {rows.max:,} rows of the shuffle, the median {rows.median:,}{_task(rows)}"
         return Finding("skewed_stage", title, stage_name(stage), cure)
-    if _has_more(stage) and times.max >= SLOW_MS and times.max >= SKEW_FACTOR * max(times.median, 1000):
+    if (
+        _has_more(stage)
+        and times.max >= SLOW_MS
+        and times.max >= SKEW_FACTOR * max(times.median, 1000)
+    ):
         title = f"one task ran {times.max / 1000:.0f} s, the median {times.median / 1000:.1f} s{_task(times)}"
         return Finding("skewed_stage", title, stage_name(stage), cure)
     return None
@@ -119,7 +133,9 @@ def _task(spread: Spread) -> str:
 
 
 def _has_more(stage: StageEntry) -> bool:
-    """Return whether a task read more than the others: on a busy host one may take long for nothing."""
+    """Return whether a task read more than the others: on a busy host one may take long
+    for nothing.
+    """
     spreads = (stage.shuffle_read_bytes, stage.input_bytes)
     return any(spread.max >= MB and spread.max >= 2 * spread.median for spread in spreads)
 
@@ -127,7 +143,8 @@ def _has_more(stage: StageEntry) -> bool:
 def _straggler(stage: StageEntry) -> Finding | None:
     times = stage.task_ms
     is_long = times.max >= SLOW_MS and times.max >= STRAGGLER_FACTOR * max(times.median, 1)
-    # The first tasks of an executor start Python and compile code: several take long then, not one.
+    # The first tasks of an executor start Python and compile code: several take long
+    # then, not one.
     second = times.max if stage.second_task_ms is None else stage.second_task_ms
     is_long = is_long and times.max >= ALONE_FACTOR * second and _finished(stage) >= 4
     if not is_long or _has_more(stage) or times.max < _STRAGGLER_SHARE * (stage.duration_ms or 0):
@@ -147,7 +164,11 @@ def _spill(stage: StageEntry) -> Finding:
 def _tiny(stage: StageEntry, cores: int) -> Finding | None:
     reads = (stage.shuffle_read_bytes, stage.input_bytes)
     is_little = stage.task_ms.median < TINY_MS and all(spread.median < MB for spread in reads)
-    if stage.task_count < max(TINY_TASKS, _TINY_ROUNDS * cores) or stage.totals.tasks < TINY_TASKS or not is_little:
+    if (
+        stage.task_count < max(TINY_TASKS, _TINY_ROUNDS * cores)
+        or stage.totals.tasks < TINY_TASKS
+        or not is_little
+    ):
         return None
     title = f"{stage.task_count:,} tasks of {stage.task_ms.median} ms (median)"
     if stage.duration_ms:

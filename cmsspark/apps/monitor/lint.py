@@ -1,7 +1,8 @@
-"""Finds in a script for Spark what makes it slow or large, from its text alone: nothing is imported or run.
+"""Finds in a script for Spark what makes it slow or large, from its text alone: nothing
+is imported or run.
 
-A line is silenced with ``# noqa`` or ``# noqa: SPK101, SPK104`` at its end; a statement over several lines at
-the end of its last one.
+A line is silenced with ``# noqa`` or ``# noqa: SPK101, SPK104`` at its end; a statement
+over several lines at the end of its last one.
 """
 
 from __future__ import annotations
@@ -13,24 +14,59 @@ from typing import Final
 
 from cmsspark.apps.monitor.lint_loops import CalledFunctions, deciding_actions
 from cmsspark.apps.monitor.lint_names import SharedNames, UdfNames, arrow_is_set, uses_spark
-from cmsspark.apps.monitor.lint_rows import CountedNames, RowRules, is_bare_call, is_test_of_emptiness
+from cmsspark.apps.monitor.lint_rows import (
+    CountedNames,
+    RowRules,
+    is_bare_call,
+    is_test_of_emptiness,
+)
 from cmsspark.apps.monitor.lint_rules import Problem, is_silenced, silenced_lines
 from cmsspark.apps.monitor.lint_values import GROUPS
 
-_ACTIONS: Final = frozenset({"collect", "toPandas", "toArrow", "show", "toLocalIterator", "first", "count", "isEmpty"})
+_ACTIONS: Final = frozenset(
+    {"collect", "toPandas", "toArrow", "show", "toLocalIterator", "first", "count", "isEmpty"}
+)
 _SORTS: Final = frozenset({"orderBy", "sort", "sortBy", "sortByKey"})
 #: Methods that keep the order, and most of the rows.
 _KEEPS_ORDER: Final = frozenset(
-    {"alias", "cache", "drop", "filter", "keys", "map", "persist", "select", "selectExpr", "values", "where",
-     "withColumn", "withColumnRenamed"}
-)  # fmt: skip
+    {
+        "alias",
+        "cache",
+        "drop",
+        "filter",
+        "keys",
+        "map",
+        "persist",
+        "select",
+        "selectExpr",
+        "values",
+        "where",
+        "withColumn",
+        "withColumnRenamed",
+    }
+)
 _FEW_FILES: Final = 32
 _DEEPEST: Final = 6_000
 #: Methods of ``df.write`` that start a job.
 _WRITES: Final = frozenset(
-    {"append", "create", "createOrReplace", "csv", "insertInto", "jdbc", "json", "orc", "overwrite",
-     "overwritePartitions", "parquet", "save", "saveAsTable", "text", "xml"}
-)  # fmt: skip
+    {
+        "append",
+        "create",
+        "createOrReplace",
+        "csv",
+        "insertInto",
+        "jdbc",
+        "json",
+        "orc",
+        "overwrite",
+        "overwritePartitions",
+        "parquet",
+        "save",
+        "saveAsTable",
+        "text",
+        "xml",
+    }
+)
 
 
 def lint(source: bytes) -> list[Problem]:
@@ -49,12 +85,21 @@ def lint(source: bytes) -> list[Problem]:
         visitor.problems = [problem for problem in visitor.problems if problem.code != "SPK102"]
     silenced = silenced_lines(source)
     # A decorator is met twice, once with the name of its function.
-    problems = {(problem.line, problem.column, problem.code): problem for problem in sorted(visitor.problems)}
-    return [problem for problem in problems.values() if not is_silenced(problem.code, problem.line, silenced)]
+    problems = {
+        (problem.line, problem.column, problem.code): problem
+        for problem in sorted(visitor.problems)
+    }
+    return [
+        problem
+        for problem in problems.values()
+        if not is_silenced(problem.code, problem.line, silenced)
+    ]
 
 
 def _visit_deep(visitor: _Visitor, tree: ast.AST) -> None:
-    """Walk a script also where it has a chain of hundreds of ``withColumn()``: each is two levels, of three calls."""
+    """Walk a script also where it has a chain of hundreds of ``withColumn()``: each is
+    two levels, of three calls.
+    """
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _DEEPEST))
     try:
@@ -179,7 +224,9 @@ class _Visitor(RowRules, ast.NodeVisitor):
             self.visit(node)
         self._loops -= 1
 
-    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+    ) -> None:
         values = self._values.snapshot()
         for number, generator in enumerate(node.generators):
             # The first iterable is evaluated once.
@@ -207,7 +254,9 @@ class _Visitor(RowRules, ast.NodeVisitor):
         self.generic_visit(node)
 
     def _is_count(self, call: ast.expr) -> bool:
-        return is_bare_call(call, "count") and not self._is_grouped(call) and not self._is_local(call)
+        return (
+            is_bare_call(call, "count") and not self._is_grouped(call) and not self._is_local(call)
+        )
 
     def visit_If(self, node: ast.If) -> None:
         self._test(node.test)
@@ -231,7 +280,9 @@ class _Visitor(RowRules, ast.NodeVisitor):
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         # -1 is the last row: the first one of the other order.
-        is_part = isinstance(node.slice, ast.Slice | ast.Constant | ast.UnaryOp) and is_bare_call(node.value, "collect")
+        is_part = isinstance(node.slice, ast.Slice | ast.Constant | ast.UnaryOp) and is_bare_call(
+            node.value, "collect"
+        )
         if is_part and self._is_sorted(node.value):
             self._add(node, "SPK107")
             self._passed.add(id(node.value))
@@ -241,7 +292,9 @@ class _Visitor(RowRules, ast.NodeVisitor):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         chain = self._values.chain(node) if name else []
         self._action(node, name, chain)
-        self._called.called(self._function, node, in_loop=bool(self._loops) and id(node) not in self._passed)
+        self._called.called(
+            self._function, node, in_loop=bool(self._loops) and id(node) not in self._passed
+        )
         if self._udfs.takes_rows(node) or self._udfs.registers_rows(node):
             self._add(node, "SPK102")
         if isinstance(node.func, ast.Name) and node.func.id == "bool" and len(node.args) == 1:
@@ -249,8 +302,13 @@ class _Visitor(RowRules, ast.NodeVisitor):
         if name == "toPandas" and not self._tables.is_small(node):
             self._add(node, "SPK106")
         self._rows(node, name)
-        # DataFrame.take() and first() after orderBy() keep the first rows only; those of an RDD after sortBy() do not.
-        if name in ("take", "first") and self._is_sorted(node) and _SORTS & set(chain) <= {"sortBy", "sortByKey"}:
+        # DataFrame.take() and first() after orderBy() keep the first rows only; those
+        # of an RDD after sortBy() do not.
+        if (
+            name in ("take", "first")
+            and self._is_sorted(node)
+            and _SORTS & set(chain) <= {"sortBy", "sortByKey"}
+        ):
             self._add(node, "SPK107")
         self.generic_visit(node)
 
@@ -273,7 +331,9 @@ class _Visitor(RowRules, ast.NodeVisitor):
         self.generic_visit(node)
 
     def _is_grouped(self, node: ast.expr) -> bool:
-        """Return whether the last method makes a table of groups, as ``groupBy(…).count()`` does: no action."""
+        """Return whether the last method makes a table of groups, as
+        ``groupBy(…).count()`` does: no action.
+        """
         before = [name for name in self._values.chain(node)[1:] if name != "pivot"]
         return bool(GROUPS & set(before[:1]))
 
@@ -287,7 +347,8 @@ class _Visitor(RowRules, ast.NodeVisitor):
         if not (isinstance(call.func, ast.Attribute) and call.func.attr == "repartition"):
             return False
         values = [
-            self._values.resolved(argument) for argument in (*call.args, *(keyword.value for keyword in call.keywords))
+            self._values.resolved(argument)
+            for argument in (*call.args, *(keyword.value for keyword in call.keywords))
         ]
         if len(values) != 1 or not isinstance(values[0], ast.Constant):
             return False

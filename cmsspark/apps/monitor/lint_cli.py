@@ -36,9 +36,10 @@ _MAX_BYTES: Final = 100_000_000
 def command(scripts: tuple[str, ...], as_json: bool) -> int:
     """Find in scripts for Spark what makes them slow or large: the line, why, and the cure.
 
-    SCRIPT is a file, a notebook, or a folder with *.py and *.ipynb files. Nothing is run. `# noqa` or `# noqa: SPK101`
-    silences a line. Ends with 0 where nothing was found, 65 where something was, 66 for a file that does not exist, or
-    a folder without scripts.
+    SCRIPT is a file, a notebook, or a folder with *.py and *.ipynb files. Nothing is
+    run. `# noqa` or `# noqa: SPK101` silences a line. Ends with 0 where nothing was
+    found, 65 where something was, 66 for a file that does not exist, or a folder
+    without scripts.
     """
     count = 0
     refused: list[CmssparkError] = []
@@ -53,14 +54,21 @@ def command(scripts: tuple[str, ...], as_json: bool) -> int:
         for problem in problems:
             rule = problem.rule
             if as_json:
-                fields = {"file": str(path), "line": problem.line, "column": problem.column, "code": problem.code}
+                fields = {
+                    "file": str(path),
+                    "line": problem.line,
+                    "column": problem.column,
+                    "code": problem.code,
+                }
                 if path.suffix == ".ipynb":
                     fields["cell"], fields["line"] = position_in_cell(problem.line)
                 click.echo(json_text({**fields, "detail": problem.detail, **rule._asdict()}))
                 continue
             detail = f" ({problem.detail})" if problem.detail else ""
             line = _line(position_in_cell(problem.line))
-            click.echo(readable(f"{path}:{line}:{problem.column}: {problem.code} {rule.what}{detail}"))
+            click.echo(
+                readable(f"{path}:{line}:{problem.column}: {problem.code} {rule.what}{detail}")
+            )
             click.echo(f"    why:  {rule.why}\n    cure: {rule.cure}")
     for refusal in refused[:-1]:
         click.echo(f"cmsspark: {refusal}", err=True)
@@ -70,13 +78,19 @@ def command(scripts: tuple[str, ...], as_json: bool) -> int:
 
 
 def _lint(path: Path) -> tuple[list[Problem], PositionInCell]:
-    """Return the problems of a file, and what gives the cell (0 in a script) and the line in it for a line."""
+    """Return the problems of a file, and what gives the cell (0 in a script) and the
+    line in it for a line.
+    """
     from cmsspark.apps.monitor.lint import lint
 
     notebook = NotebookScript(b"", [])
 
     def position_in_cell(line: int) -> tuple[int, int]:
-        return notebook.positions[min(line, len(notebook.positions)) - 1] if notebook.positions else (0, line)
+        return (
+            notebook.positions[min(line, len(notebook.positions)) - 1]
+            if notebook.positions
+            else (0, line)
+        )
 
     try:
         content = _content(path)
@@ -87,16 +101,30 @@ def _lint(path: Path) -> tuple[list[Problem], PositionInCell]:
     except SyntaxError as error:
         where = f"{path}:{_line(position_in_cell(error.lineno))}" if error.lineno else str(path)
         next_step = "Spark 3.5 and 4 run Python 3; `2to3` converts scripts for Python 2"
-        raise DataError("the script is not in Python 3", where=where, found=error.msg, next_step=next_step) from None
-    except (ValueError, RecursionError, MemoryError) as error:  # the parser has no memory for what is nested deep
-        form = "a notebook of Jupyter (nbformat 4)" if path.suffix == ".ipynb" else "a script in Python 3"
-        raise DataError(f"the file is not {form}", where=path, found=str(error) or "nested too deep") from None
+        raise DataError(
+            "the script is not in Python 3", where=where, found=error.msg, next_step=next_step
+        ) from None
+    except (
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ) as error:  # the parser has no memory for what is nested deep
+        form = (
+            "a notebook of Jupyter (nbformat 4)"
+            if path.suffix == ".ipynb"
+            else "a script in Python 3"
+        )
+        raise DataError(
+            f"the file is not {form}", where=path, found=str(error) or "nested too deep"
+        ) from None
     except OSError as error:
         raise NotAllowed("the script cannot be read", where=path, found=error.strerror) from None
 
 
 def _content(path: Path) -> bytes:
-    """Return the bytes of a script. Raises DataError (65) for a pipe, a device and a file that is too large."""
+    """Return the bytes of a script. Raises DataError (65) for a pipe, a device and a
+    file that is too large.
+    """
     # Without O_NONBLOCK, opening a FIFO waits for a writer.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -108,7 +136,9 @@ def _content(path: Path) -> bytes:
             )
         content = stream.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
-        raise DataError(f"a script has at most {_MAX_BYTES:,} bytes", where=path, found="a larger file")
+        raise DataError(
+            f"a script has at most {_MAX_BYTES:,} bytes", where=path, found="a larger file"
+        )
     return content
 
 
@@ -126,7 +156,9 @@ def _files(scripts: tuple[str, ...]) -> list[Path]:
         path = Path(name)
         if path.is_dir():
             files = [*path.rglob("*.py"), *path.rglob("*.ipynb")]
-            inside = sorted(file for file in files if not _NOT_OURS.intersection(file.relative_to(path).parts))
+            inside = sorted(
+                file for file in files if not _NOT_OURS.intersection(file.relative_to(path).parts)
+            )
             if not inside:
                 raise InputMissing(
                     "the folder has no script",
@@ -139,7 +171,10 @@ def _files(scripts: tuple[str, ...]) -> list[Path]:
             chosen.append(path)
         else:
             raise InputMissing(
-                "the script cannot be read", where=name, found="no such file", next_step="name a *.py file or a folder"
+                "the script cannot be read",
+                where=name,
+                found="no such file",
+                next_step="name a *.py file or a folder",
             )
     return chosen
 
@@ -160,7 +195,9 @@ class _Notebook(msgspec.Struct):
 
 @dataclass(frozen=True)
 class NotebookScript:
-    """``positions``: for each line of ``source`` the number of its cell and its line there, both from 1."""
+    """``positions``: for each line of ``source`` the number of its cell and its line
+    there, both from 1.
+    """
 
     source: bytes
     positions: list[tuple[int, int]]

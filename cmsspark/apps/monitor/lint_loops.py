@@ -1,4 +1,6 @@
-"""Loops of a script: which actions decide when they end, and which functions with actions they call."""
+"""Loops of a script: which actions decide when they end, and which functions with
+actions they call.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ _NESTED: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDe
 
 
 def deciding_actions(loop: ast.While | ast.For | ast.AsyncFor) -> set[int]:
-    """Return ``id`` of the expressions in a loop whose value decides when it ends, as in an iteration that converges.
+    """Return ``id`` of the expressions in a loop whose value decides when it ends, as
+    in an iteration that converges.
 
-    A loop over values is none, nor is an expression that uses the loop's own variable: that asks for each value.
+    A loop over values is none, nor is an expression that uses the loop's own variable:
+    that asks for each value.
     """
     bound: set[str] = set()
     if isinstance(loop, ast.While):
@@ -23,14 +27,20 @@ def deciding_actions(loop: ast.While | ast.For | ast.AsyncFor) -> set[int]:
     else:
         return set()
     for node in _nodes_of_loop(loop.body):
-        if isinstance(node, ast.If) and any(isinstance(inner, ast.Break | ast.Return) for inner in ast.walk(node)):
+        if isinstance(node, ast.If) and any(
+            isinstance(inner, ast.Break | ast.Return) for inner in ast.walk(node)
+        ):
             control |= _names(node.test)
     return {id(inner) for value in _values(loop.body, control, bound) for inner in ast.walk(value)}
 
 
 def _values(body: list[ast.stmt], control: set[str], bound: set[str]) -> list[ast.expr]:
-    """Return the expressions that the names in ``control`` get in a loop, and those that these come from."""
-    assigned = [(names, value) for node in _nodes_of_loop(body) for names, value in _assignments(node)]
+    """Return the expressions that the names in ``control`` get in a loop, and those
+    that these come from.
+    """
+    assigned = [
+        (names, value) for node in _nodes_of_loop(body) for names, value in _assignments(node)
+    ]
     values: list[ast.expr] = []
     while True:
         more = [value for names, value in assigned if names & control and value not in values]
@@ -38,22 +48,32 @@ def _values(body: list[ast.stmt], control: set[str], bound: set[str]) -> list[as
             return [value for value in values if not _names(value) & bound]
         values += more
         # A table that an action is called on decides nothing: only plain values are followed.
-        control = control | {name for value in more if not _calls_method(value) for name in _names(value)}
+        control = control | {
+            name for value in more if not _calls_method(value) for name in _names(value)
+        }
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[set[str], ast.expr]]:
     if isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                yield from ((_names(part), value) for part, value in zip(target.elts, node.value.elts, strict=False))
+                yield from (
+                    (_names(part), value)
+                    for part, value in zip(target.elts, node.value.elts, strict=False)
+                )
             else:
                 yield _names(target), node.value
-    elif isinstance(node, ast.AugAssign | ast.NamedExpr | ast.AnnAssign) and node.value is not None:
+    elif (
+        isinstance(node, ast.AugAssign | ast.NamedExpr | ast.AnnAssign) and node.value is not None
+    ):
         yield _names(node.target), node.value
 
 
 def _calls_method(value: ast.expr) -> bool:
-    return any(isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) for node in ast.walk(value))
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        for node in ast.walk(value)
+    )
 
 
 def _is_counted(iterable: ast.expr) -> bool:
@@ -77,7 +97,9 @@ def _nodes_of_loop(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 
 class CalledFunctions:
-    """Functions of a script that start actions, themselves or through others, and calls of them in loops."""
+    """Functions of a script that start actions, themselves or through others, and calls
+    of them in loops.
+    """
 
     def __init__(self) -> None:
         self._actions: dict[str, str] = {}
@@ -97,7 +119,11 @@ class CalledFunctions:
     def called(self, function: str | None, call: ast.Call, *, in_loop: bool) -> None:
         """Note a call in a function, or at the top of the script; of methods those of ``self``."""
         target = call.func
-        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+        if (
+            isinstance(target, ast.Attribute)
+            and isinstance(target.value, ast.Name)
+            and target.value.id == "self"
+        ):
             name = target.attr
         elif isinstance(target, ast.Name):
             name = target.id

@@ -1,4 +1,6 @@
-"""What names of a script mean: Spark's functions or Python's of the same name, UDFs, objects of other libraries."""
+"""What names of a script mean: Spark's functions or Python's of the same name, UDFs,
+objects of other libraries.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +15,78 @@ SHADOWED: Final = frozenset(
     {"abs", "ascii", "bin", "filter", "hash", "hex", "max", "min", "pow", "round", "slice", "sum"}
 )
 _FUNCTIONS: Final = (
-    "pyspark.sql.functions", "pyspark.sql.functions.builtin", "pyspark.sql.connect.functions",
+    "pyspark.sql.functions",
+    "pyspark.sql.functions.builtin",
+    "pyspark.sql.connect.functions",
     "pyspark.sql.connect.functions.builtin",
-)  # fmt: skip
+)
 #: Those that take a column in ``agg(…)``, and in Python many values.
 _AGGREGATES: Final = frozenset({"max", "min", "sum"})
-_LITERALS: Final = (ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_OF_VALUES: Final = frozenset({"range", "len", "list", "set", "sorted", "int", "float", "map", "zip", "enumerate"})
+_LITERALS: Final = (
+    ast.List,
+    ast.Tuple,
+    ast.Set,
+    ast.Dict,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
+_OF_VALUES: Final = frozenset(
+    {"range", "len", "list", "set", "sorted", "int", "float", "map", "zip", "enumerate"}
+)
 _METHODS_OF_VALUES: Final = frozenset({"collect", "items", "keys", "split", "tolist", "values"})
 _PYTHON_KEYWORDS: Final = frozenset({"key", "default", "start", "ndigits"})
 #: Modules of other libraries whose objects have methods named as Spark's actions.
 _OTHERS: Final = frozenset(
-    {"altair", "awkward", "bokeh", "dask", "duckdb", "hist", "matplotlib", "networkx", "numpy", "pandas", "PIL",
-     "plotly", "polars", "pyarrow", "pymongo", "ROOT", "scipy", "seaborn", "sqlalchemy", "sqlite3", "uproot", "xarray"}
-)  # fmt: skip
+    {
+        "altair",
+        "awkward",
+        "bokeh",
+        "dask",
+        "duckdb",
+        "hist",
+        "matplotlib",
+        "networkx",
+        "numpy",
+        "pandas",
+        "PIL",
+        "plotly",
+        "polars",
+        "pyarrow",
+        "pymongo",
+        "ROOT",
+        "scipy",
+        "seaborn",
+        "sqlalchemy",
+        "sqlite3",
+        "uproot",
+        "xarray",
+    }
+)
 _SESSION: Final = {
-    "spark": frozenset({
-        "catalog", "conf", "createDataFrame", "range", "read", "readStream", "sparkContext", "sql", "table", "udf"
-    }),
+    "spark": frozenset(
+        {
+            "catalog",
+            "conf",
+            "createDataFrame",
+            "range",
+            "read",
+            "readStream",
+            "sparkContext",
+            "sql",
+            "table",
+            "udf",
+        }
+    ),
     "sqlContext": frozenset({"createDataFrame", "range", "read", "sql", "table", "udf"}),
     "sc": frozenset({"broadcast", "parallelize", "textFile", "wholeTextFiles"}),
-}  # fmt: skip
+}
 
 
 def uses_spark(tree: ast.AST) -> bool:
-    """Return whether a script has to do with Spark: ``count()`` and ``first()`` are names of other libraries, too.
+    """Return whether a script has to do with Spark: ``count()`` and ``first()`` are
+    names of other libraries, too.
 
     Notebooks have a session that they do not import.
     """
@@ -45,9 +94,13 @@ def uses_spark(tree: ast.AST) -> bool:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
-        if any(name == "cmsspark" or name.split(".")[0] in ("pyspark", "CMSSpark") for name in names):
+        if any(
+            name == "cmsspark" or name.split(".")[0] in ("pyspark", "CMSSpark") for name in names
+        ):
             return True
-        if isinstance(node, ast.Attribute) and node.attr in _SESSION.get(getattr(node.value, "id", ""), ()):
+        if isinstance(node, ast.Attribute) and node.attr in _SESSION.get(
+            getattr(node.value, "id", ""), ()
+        ):
             return True
     return False
 
@@ -72,8 +125,12 @@ class OtherLibraries:
         return name in self._modules
 
     def in_annotation(self, annotation: ast.expr | None) -> ast.Name | None:
-        """Return the name of another library in an annotation, such as ``pd`` of ``Iterator[pd.DataFrame]``."""
-        names = (node for node in ast.walk(annotation or ast.Tuple([])) if isinstance(node, ast.Name))
+        """Return the name of another library in an annotation, such as ``pd`` of
+        ``Iterator[pd.DataFrame]``.
+        """
+        names = (
+            node for node in ast.walk(annotation or ast.Tuple([])) if isinstance(node, ast.Name)
+        )
         return next((name for name in names if name.id in self), None)
 
     def __contains__(self, name: str) -> bool:
@@ -85,7 +142,8 @@ class SharedNames:
 
     def __init__(self) -> None:
         self._star: ast.ImportFrom | None = None
-        #: Names of Spark's functions that were imported one by one, with those that Spark gives them.
+        #: Names of Spark's functions that were imported one by one, with those that
+        #: Spark gives them.
         self._of_spark: dict[str, str] = {}
         #: Names that the script gives to anything else.
         self._bound: set[str] = set()
@@ -101,14 +159,22 @@ class SharedNames:
             self._star = node
             self._bound -= SHADOWED
         else:
-            self._of_spark |= {alias.asname or alias.name: alias.name for alias in node.names if alias.name in SHADOWED}
+            self._of_spark |= {
+                alias.asname or alias.name: alias.name
+                for alias in node.names
+                if alias.name in SHADOWED
+            }
 
     def problems(self, tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         """(where, detail) of a star import, and of calls of the function that was not meant."""
         bound = self._bound | _assigned(tree)
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         if self._star is not None:
-            uses = [f"{name} in line {call.lineno}" for call in calls if (name := _name(call)) in SHADOWED - bound]
+            uses = [
+                f"{name} in line {call.lineno}"
+                for call in calls
+                if (name := _name(call)) in SHADOWED - bound
+            ]
             yield self._star, f"used here: {', '.join(uses[:5])}" if uses else ""
             return
         for call in calls:
@@ -118,7 +184,9 @@ class SharedNames:
             if isinstance(call.func, ast.Attribute) and call.func.attr in ("agg", "select"):
                 for argument in call.args:
                     inner = without_alias(argument)
-                    if _name(inner) in _AGGREGATES - bound - self._of_spark.keys() and _takes_a_column(inner):
+                    if _name(
+                        inner
+                    ) in _AGGREGATES - bound - self._of_spark.keys() and _takes_a_column(inner):
                         yield inner, f"{_name(inner)}() is Python's here, and gets a column"
 
 
@@ -141,7 +209,9 @@ def _assigned(tree: ast.AST) -> set[str]:
 
 
 def _takes_values(call: ast.Call, function: str) -> bool:
-    """Return whether the arguments are values of Python, which are no columns, for Spark's function of that name."""
+    """Return whether the arguments are values of Python, which are no columns, for
+    Spark's function of that name.
+    """
     has_keyword = any(keyword.arg in _PYTHON_KEYWORDS for keyword in call.keywords)
     if has_keyword or not call.args:
         return has_keyword
@@ -154,7 +224,11 @@ def _takes_values(call: ast.Call, function: str) -> bool:
     is_method = isinstance(first, ast.Call) and isinstance(first.func, ast.Attribute)
     if is_method and first.func.attr in _METHODS_OF_VALUES:  # type: ignore[attr-defined]
         return True
-    return _is_number(first) or isinstance(first, (*_LITERALS, ast.Lambda)) or _name(first) in _OF_VALUES
+    return (
+        _is_number(first)
+        or isinstance(first, (*_LITERALS, ast.Lambda))
+        or _name(first) in _OF_VALUES
+    )
 
 
 def _is_number(node: ast.expr) -> bool:
@@ -178,7 +252,9 @@ _BATCHES: Final = frozenset({"pandas_udf", "arrow_udf"})
 
 
 class UdfNames:
-    """The names under which a script imports ``udf`` and ``pandas_udf``, and its functions of the latter."""
+    """The names under which a script imports ``udf`` and ``pandas_udf``, and its
+    functions of the latter.
+    """
 
     def __init__(self) -> None:
         self._row = {_ROW}
@@ -199,7 +275,9 @@ class UdfNames:
 
     def defined(self, name: str, maker: ast.expr) -> None:
         """Note that ``name`` is what ``maker`` decorates or returns."""
-        if self._name(maker) in self._batches or (self._name(maker) in self._row and _uses_arrow(maker)):
+        if self._name(maker) in self._batches or (
+            self._name(maker) in self._row and _uses_arrow(maker)
+        ):
             self._of_batches.add(name)
             self._row.discard(name)
 
@@ -233,7 +311,11 @@ def arrow_is_set(tree: ast.AST) -> bool:
     """Return whether a script sets that all its UDFs take Arrow batches."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            values = [str(argument.value).lower() for argument in node.args if isinstance(argument, ast.Constant)]
+            values = [
+                str(argument.value).lower()
+                for argument in node.args
+                if isinstance(argument, ast.Constant)
+            ]
             if values == [_ARROW, "true"]:
                 return True
     return False
@@ -242,4 +324,6 @@ def arrow_is_set(tree: ast.AST) -> bool:
 def _uses_arrow(node: ast.expr) -> bool:
     keywords = node.keywords if isinstance(node, ast.Call) else []
     # A value that is no constant may be true.
-    return any(keyword.arg == "useArrow" and getattr(keyword.value, "value", True) for keyword in keywords)
+    return any(
+        keyword.arg == "useArrow" and getattr(keyword.value, "value", True) for keyword in keywords
+    )

@@ -1,4 +1,6 @@
-"""Rules on what a call does to all rows of a table, and on counts that only ask whether there is any row."""
+"""Rules on what a call does to all rows of a table, and on counts that only ask whether
+there is any row.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from cmsspark.apps.monitor.lint_values import Tables, Values
 #: Functions of all values of a key, which groupByKey() alone gives.
 _ALL_VALUES: Final = frozenset({"list", "set", "sorted", "tuple"})
 #: Methods whose results are in the driver's Python.
-_FETCHES: Final = frozenset({"collect", "toPandas", "toArrow", "toLocalIterator", "take", "head", "tail", "first"})
+_FETCHES: Final = frozenset(
+    {"collect", "toPandas", "toArrow", "toLocalIterator", "take", "head", "tail", "first"}
+)
 
 
 class RowRules:
@@ -32,7 +36,11 @@ class RowRules:
         is_window = name == "over" and len(node.args) == 1 and id(node) not in self._passed
         if is_window and self._tables.has_no_partition(node.args[0]):
             self._add(node, "SPK108")
-        if name in ("sql", "expr", "selectExpr") and self._tables.orders_all(node) and not self._tables.is_small(node):
+        if (
+            name in ("sql", "expr", "selectExpr")
+            and self._tables.orders_all(node)
+            and not self._tables.is_small(node)
+        ):
             self._add(node, "SPK108")
         if name in ("withColumn", "withColumns", "select") and self._tables.is_small(node):
             # Of few rows the order of all is cheap.
@@ -41,8 +49,15 @@ class RowRules:
             self._passed.add(id(getattr(node.func, "value", node)))
         if name == "groupByKey" and id(node) not in self._passed and not self._is_local(node):
             self._add(node, "SPK110")
-        is_all = name == "collect" and not (node.args or node.keywords) and id(node) not in self._passed
-        if is_all and not self._loops and self._tables.is_stored_table(node) and not self._is_local(node):
+        is_all = (
+            name == "collect" and not (node.args or node.keywords) and id(node) not in self._passed
+        )
+        if (
+            is_all
+            and not self._loops
+            and self._tables.is_stored_table(node)
+            and not self._is_local(node)
+        ):
             self._add(node, "SPK111")
 
     def _adds_columns(self, node: ast.Assign) -> None:
@@ -55,25 +70,36 @@ class RowRules:
             current = current.func.value
         if isinstance(current, ast.Name) and current.id == node.targets[0].id:
             for call in calls:
-                if isinstance(call.func, ast.Attribute) and call.func.attr in ("withColumn", "withColumnRenamed"):
+                if isinstance(call.func, ast.Attribute) and call.func.attr in (
+                    "withColumn",
+                    "withColumnRenamed",
+                ):
                     self._add(call, "SPK109", f"{call.func.attr}()")
                     return
 
     def _is_local(self, node: ast.expr) -> bool:
-        """Return whether a method is one of rows that are in Python already, or of another library's object."""
+        """Return whether a method is one of rows that are in Python already, or of
+        another library's object.
+        """
         parts = self._values.parts(node)
         begin = parts[-1] if parts else node
         if any(isinstance(part, ast.Attribute) and part.attr in _FETCHES for part in parts[1:]):
             return True
         # `gc.collect()`: no module is a table.
-        is_module = len(parts) == 2 and isinstance(begin, ast.Name) and self._libraries.is_module(begin.id)
+        is_module = (
+            len(parts) == 2 and isinstance(begin, ast.Name) and self._libraries.is_module(begin.id)
+        )
         return is_module or (isinstance(begin, ast.Name) and begin.id in self._libraries)
 
     def _add(self, node: ast.AST, code: str, detail: str = "") -> None:
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
-        # In a chain over several lines the method is where its name stands, at the end of what it is called on.
+        # In a chain over several lines the method is where its name stands, at the end
+        # of what it is called on.
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            line, column = node.func.end_lineno or line, (node.func.end_col_offset or 0) - len(node.func.attr) + 1
+            line, column = (
+                node.func.end_lineno or line,
+                (node.func.end_col_offset or 0) - len(node.func.attr) + 1,
+            )
         self.problems.append(Problem(line, column, code, detail))
 
 
@@ -84,11 +110,16 @@ def is_bare_call(node: ast.expr, name: str) -> bool:
 
 
 #: Comparisons of a count that ask whether there is any row: operator and number.
-_EMPTINESS: Final = frozenset({(ast.Eq, 0), (ast.NotEq, 0), (ast.Gt, 0), (ast.LtE, 0), (ast.Lt, 1), (ast.GtE, 1)})
+_EMPTINESS: Final = frozenset(
+    {(ast.Eq, 0), (ast.NotEq, 0), (ast.Gt, 0), (ast.LtE, 0), (ast.Lt, 1), (ast.GtE, 1)}
+)
 #: With the count on the right, ``0 < count()``.
 _TURNED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
-    ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE,
-}  # fmt: skip
+    ast.Lt: ast.Gt,
+    ast.Gt: ast.Lt,
+    ast.LtE: ast.GtE,
+    ast.GtE: ast.LtE,
+}
 
 
 def is_test_of_emptiness(operand: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool:
@@ -101,7 +132,9 @@ def is_test_of_emptiness(operand: ast.expr, operator: ast.cmpop, right: ast.expr
 
 
 class CountedNames:
-    """Tests of names that stand for a ``count()``: where a name is used for nothing else, its number is not needed."""
+    """Tests of names that stand for a ``count()``: where a name is used for nothing
+    else, its number is not needed.
+    """
 
     def __init__(self) -> None:
         self._tests: list[tuple[ast.Name, ast.expr]] = []

@@ -1,4 +1,6 @@
-"""The rules of ``cmsspark lab lint``, the problems that they find, and the lines that ``# noqa`` silences."""
+"""The rules of ``cmsspark lab lint``, the problems that they find, and the lines that
+``# noqa`` silences.
+"""
 
 from __future__ import annotations
 
@@ -93,14 +95,16 @@ class Problem:
 
 
 #: It may follow another comment, such as one for the types.
-_NOQA: Final = re.compile(r"(?:^|\s)#\s*noqa\b(?P<codes>\s*:\s*[A-Z]+\d+(?:[,\s]+[A-Z]+\d+)*)?", re.IGNORECASE)
+_NOQA: Final = re.compile(
+    r"(?:^|\s)#\s*noqa\b(?P<codes>\s*:\s*[A-Z]+\d+(?:[,\s]+[A-Z]+\d+)*)?", re.IGNORECASE
+)
 
 
 def silenced_lines(source: bytes) -> dict[int, list[str | None]]:
     """Line → codes of each ``# noqa``, None for all.
 
-    At the end of a statement over several lines it is for all of them: a line that ends with a backslash has no
-    comment. Within one it is for its line.
+    At the end of a statement over several lines it is for all of them: a line that ends
+    with a backslash has no comment. Within one it is for its line.
     """
     silenced: dict[int, list[str | None]] = {}
     first = 0
@@ -117,7 +121,12 @@ def silenced_lines(source: bytes) -> dict[int, list[str | None]]:
                     for number in range(first or line, line):
                         silenced.setdefault(number, []).append(at_end[1])
                 first = 0
-            elif token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING):
+            elif token.type not in (
+                tokenize.NL,
+                tokenize.INDENT,
+                tokenize.DEDENT,
+                tokenize.ENCODING,
+            ):
                 first = first or line
     return silenced
 

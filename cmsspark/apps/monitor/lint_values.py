@@ -13,11 +13,14 @@ _MOST_STEPS: Final = 1_000
 
 
 class Values:
-    """The last value that each name was given in the function that is walked. Names are followed as of their line."""
+    """The last value that each name was given in the function that is walked. Names are
+    followed as of their line.
+    """
 
     def __init__(self) -> None:
         self._values: dict[str, ast.expr] = {}
-        #: Names as they were read, by ``id`` of the node: ``df = df.limit(5)`` has the former ``df`` on its right.
+        #: Names as they were read, by ``id`` of the node: ``df = df.limit(5)`` has the
+        #: former ``df`` on its right.
         self._read: dict[int, ast.expr] = {}
 
     def snapshot(self) -> dict[str, ast.expr]:
@@ -37,7 +40,9 @@ class Values:
         self._values.pop(name, None)
 
     def bind(self, target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr]]:
-        """Give a target its value, and the names of a tuple theirs, where those are known. Returns (name, value)."""
+        """Give a target its value, and the names of a tuple theirs, where those are
+        known. Returns (name, value).
+        """
         if isinstance(target, ast.Name):
             self._values[target.id] = value
             return [(target.id, value)]
@@ -48,10 +53,16 @@ class Values:
         is_each = (
             isinstance(value, ast.Tuple | ast.List)
             and len(value.elts) == len(target.elts)
-            and not any(isinstance(element, ast.Starred) for element in (*value.elts, *target.elts))
+            and not any(
+                isinstance(element, ast.Starred) for element in (*value.elts, *target.elts)
+            )
         )
         values = value.elts if is_each else [value] * len(target.elts)  # type: ignore[attr-defined]
-        return [pair for element, part in zip(target.elts, values, strict=True) for pair in self.bind(element, part)]
+        return [
+            pair
+            for element, part in zip(target.elts, values, strict=True)
+            for pair in self.bind(element, part)
+        ]
 
     def resolved(self, node: ast.expr) -> ast.expr:
         """Return what a name stands for; any other expression as it is."""
@@ -60,7 +71,9 @@ class Values:
         return self._read.get(id(node)) or self._values.get(node.id, node)
 
     def steps(self, node: ast.expr) -> Iterator[ast.expr]:
-        """Yield the steps of a chain, the last one first, to what it begins with; variables are followed."""
+        """Yield the steps of a chain, the last one first, to what it begins with;
+        variables are followed.
+        """
         for _ in range(_MOST_STEPS):
             value = self.resolved(node)
             if value is not node:
@@ -90,7 +103,9 @@ class Values:
         return [step for step in self.steps(node) if not isinstance(step, passed)]
 
     def query(self, node: ast.expr) -> str:
-        """Return the literal SQL that a chain begins with; ``0`` stands for what an f-string puts in."""
+        """Return the literal SQL that a chain begins with; ``0`` stands for what an
+        f-string puts in.
+        """
         current = node
         for _ in range(_MOST_STEPS):
             if isinstance(current, ast.Call) and isinstance(current.func, ast.Attribute):
@@ -106,19 +121,40 @@ class Values:
 
 def _text(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
-        return "".join(str(part.value) if isinstance(part, ast.Constant) else "0" for part in node.values)
+        return "".join(
+            str(part.value) if isinstance(part, ast.Constant) else "0" for part in node.values
+        )
     return str(node.value) if isinstance(node, ast.Constant) else ""
 
 
 #: Methods that make a result small, whatever it was.
-SMALL: Final = frozenset({"limit", "head", "tail", "take", "agg", "describe", "summary", "sample", "crosstab"})
+SMALL: Final = frozenset(
+    {"limit", "head", "tail", "take", "agg", "describe", "summary", "sample", "crosstab"}
+)
 GROUPED: Final = frozenset({"count", "sum", "avg", "mean", "min", "max", "agg", "pivot"})
 GROUPS: Final = frozenset({"groupBy", "groupby", "rollup", "cube", "groupingSets"})
 #: Methods that may leave few rows, or make others.
 _CHOOSES: Final = frozenset(
-    {"where", "filter", "distinct", "dropDuplicates", "drop_duplicates", "join", "intersect", "subtract", "exceptAll",
-     "dropna", "transform", "randomSplit", "mapInPandas", "mapInArrow", "applyInPandas", "rdd", "semanticHash"}
-)  # fmt: skip
+    {
+        "where",
+        "filter",
+        "distinct",
+        "dropDuplicates",
+        "drop_duplicates",
+        "join",
+        "intersect",
+        "subtract",
+        "exceptAll",
+        "dropna",
+        "transform",
+        "randomSplit",
+        "mapInPandas",
+        "mapInArrow",
+        "applyInPandas",
+        "rdd",
+        "semanticHash",
+    }
+)
 _AGGREGATES: Final = re.compile(
     r"(?:count|countDistinct|count_distinct|count_if|approx_count_distinct|approxCountDistinct|sum|sum_distinct"
     r"|sumDistinct|avg|mean|median|mode|max|min|max_by|min_by|stddev\w*|var\w*|skewness|kurtosis|corr|covar_\w+"
@@ -143,7 +179,9 @@ class Tables:
     def is_small(self, node: ast.expr) -> bool:
         """Return whether what the last method of a chain is called on has few rows."""
         chain = self._values.chain(node)[1:]
-        if SMALL & set(chain) or any(pair[0] in GROUPED and pair[1] in GROUPS for pair in itertools.pairwise(chain)):
+        if SMALL & set(chain) or any(
+            pair[0] in GROUPED and pair[1] in GROUPS for pair in itertools.pairwise(chain)
+        ):
             return True
         return bool(SMALL_QUERY.search(self._values.query(node))) or self._selects_aggregates(node)
 
@@ -152,7 +190,12 @@ class Tables:
         chain = self._values.chain(node)[1:]
         query = self._values.query(node)
         begins = "read" in chain or "table" in chain or bool(query)
-        if not begins or _CHOOSES & set(chain) or GROUPS & set(chain) or _CHOOSING_QUERY.search(query):
+        if (
+            not begins
+            or _CHOOSES & set(chain)
+            or GROUPS & set(chain)
+            or _CHOOSING_QUERY.search(query)
+        ):
             return False
         return not self.is_small(node)
 
@@ -160,25 +203,37 @@ class Tables:
         """Return whether a window is one of ``Window`` without ``partitionBy(…)`` of some column."""
         parts = self._values.parts(window)
         begin = parts[-1] if parts else window
-        is_window = getattr(begin, "id", "") == "Window" or any(getattr(part, "attr", "") == "Window" for part in parts)
+        is_window = getattr(begin, "id", "") == "Window" or any(
+            getattr(part, "attr", "") == "Window" for part in parts
+        )
         calls = self._values.calls(window)
-        return is_window and not any(name == "partitionBy" and (call.args or call.keywords) for name, call in calls)
+        return is_window and not any(
+            name == "partitionBy" and (call.args or call.keywords) for name, call in calls
+        )
 
     @staticmethod
     def orders_all(node: ast.Call) -> bool:
-        """Return whether a text of SQL among the arguments has a window with an order and without a partition."""
+        """Return whether a text of SQL among the arguments has a window with an order
+        and without a partition.
+        """
         texts = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
         return any(isinstance(text, str) and _WINDOW_TEXT.search(text) for text in texts)
 
     def _selects_aggregates(self, node: ast.expr) -> bool:
         """Return whether a ``select`` of the chain has aggregates only: one row."""
-        selects = (call for name, call in self._values.calls(node) if name in ("select", "selectExpr"))
+        selects = (
+            call for name, call in self._values.calls(node) if name in ("select", "selectExpr")
+        )
         return any(bool(call.args) and all(map(_is_aggregate, call.args)) for call in selects)
 
 
 def without_alias(node: ast.expr) -> ast.expr:
     """``sum("x")`` of ``sum("x").alias("y")``."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("alias", "cast"):
+    while (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("alias", "cast")
+    ):
         node = node.func.value
     return node
 

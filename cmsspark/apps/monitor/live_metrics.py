@@ -1,8 +1,11 @@
-"""Metrics of ours by the Graphite protocol: memory and CPU of processes by role, and when stages and queries ran.
+"""Metrics of ours by the Graphite protocol: memory and CPU of processes by role, and
+when stages and queries ran.
 
-Spark's own sink cannot see the Python driver and has no figures of stages; these lines stand beside its own in the same
-receiver. Names: ``PREFIX.RUN.HOST.processes.ROLE.MEASURE`` and ``PREFIX.APPLICATION.driver.events.NAME.MEASURE``. A
-receiver that is away never holds up a run: what cannot be sent at once is dropped and counted.
+Spark's own sink cannot see the Python driver and has no figures of stages; these lines
+stand beside its own in the same receiver. Names:
+``PREFIX.RUN.HOST.processes.ROLE.MEASURE`` and
+``PREFIX.APPLICATION.driver.events.NAME.MEASURE``. A receiver that is away never holds
+up a run: what cannot be sent at once is dropped and counted.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ _LONGEST: Final = 80
 
 
 def part(text: str) -> str:
-    """Return a text as one part of a name: a dot, a blank or a line end in it would make another name of it."""
+    """Return a text as one part of a name: a dot, a blank or a line end in it would
+    make another name of it.
+    """
     return _OTHERS.sub("_", text).strip("_")[:_LONGEST] or "none"
 
 
@@ -107,25 +112,32 @@ class Annotations:
 
 
 def run_annotations(prefix: str, file: Path) -> Annotations:
-    """Return the annotations of a measured run. Its application's id is used where it is known, so that panels find
-    them.
+    """Return the annotations of a measured run. Its application's id is used where it
+    is known, so that panels find them.
 
     Raises InputMissing (66) for no such file, DataError (65) for one that is not a measured run.
     """
     try:
         measured = run_metrics.read(file)
     except OSError as error:
-        raise InputMissing("the measured run cannot be read", where=file, found=error.strerror) from None
+        raise InputMissing(
+            "the measured run cannot be read", where=file, found=error.strerror
+        ) from None
     except ValueError as error:
         raise DataError("the file is not a measured run", where=file, found=str(error)) from None
     start = f"{part(prefix)}.{part(measured.application or measured.run)}.driver.events"
     lines = []
     spans = [
-        (f"stage_{entry.stage}_{entry.attempt} {entry.name}", entry.submitted_ms, entry.completed_ms)
+        (
+            f"stage_{entry.stage}_{entry.attempt} {entry.name}",
+            entry.submitted_ms,
+            entry.completed_ms,
+        )
         for entry in measured.stages
     ]
     spans += [
-        (f"query_{entry.execution} {entry.description}", entry.began_ms, entry.ended_ms) for entry in measured.queries
+        (f"query_{entry.execution} {entry.description}", entry.began_ms, entry.ended_ms)
+        for entry in measured.queries
     ]
     begun = [span for span in spans if span[1] is not None]
     for name, begin, end in begun:
@@ -153,13 +165,17 @@ def send_annotations(settings: MetricsSettings, annotations: Annotations) -> Non
 
 #: Counter → the field of what a job reports.
 COUNTERS: Final = {
-    "records_read": "input_records", "records_malformed": "malformed_records", "input_bytes": "input_bytes",
+    "records_read": "input_records",
+    "records_malformed": "malformed_records",
+    "input_bytes": "input_bytes",
     "input_files": "input_files",
-}  # fmt: skip
+}
 
 
 def counter_lines(prefix: str, metrics: RunMetrics) -> list[str]:
-    """Return the counters of each job of the run, ``PREFIX.RUN.driver.jobs.JOB.COUNTER``, at its begin and its end."""
+    """Return the counters of each job of the run,
+    ``PREFIX.RUN.driver.jobs.JOB.COUNTER``, at its begin and its end.
+    """
     sums: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTERS, 0))
     for entry in metrics.reported:
         for name, source in COUNTERS.items():
@@ -171,7 +187,10 @@ def counter_lines(prefix: str, metrics: RunMetrics) -> list[str]:
     lines = []
     for job, counts in sums.items():
         for name, count in counts.items():
-            lines += [f"{start}.{part(job)}.{name} 0 {began}", f"{start}.{part(job)}.{name} {count} {ended}"]
+            lines += [
+                f"{start}.{part(job)}.{name} 0 {began}",
+                f"{start}.{part(job)}.{name} {count} {ended}",
+            ]
     return lines
 
 
@@ -184,7 +203,8 @@ class LiveSender:
     """Sends samples of processes as they are taken, and with them the counters of the running job."""
 
     sender: GraphiteSender
-    #: The folder of the measured run, whose name is that of the run; the job's name, and when it began.
+    #: The folder of the measured run, whose name is that of the run; the job's name,
+    #: and when it began.
     folder: Path
     job: str
     began_ms: int
@@ -205,10 +225,21 @@ class LiveSender:
             content = (self.folder / self_metrics.LIVE_FILE).read_bytes()
             counts = msgspec.json.decode(content, type=dict[str, int]) if content else {}
         start = f"{_start(self.sender.settings.prefix, self.folder.name)}.{part(self.job)}"
-        lines = [f"{start}.{name} {counts[name]} {clock.now_ms() // 1000}" for name in COUNTERS if name in counts]
+        lines = [
+            f"{start}.{name} {counts[name]} {clock.now_ms() // 1000}"
+            for name in COUNTERS
+            if name in counts
+        ]
         if lines and not self._has_begun:
             self._has_begun = True
-            lines = [*(f"{start}.{name} 0 {self.began_ms // 1000}" for name in COUNTERS if name in counts), *lines]
+            lines = [
+                *(
+                    f"{start}.{name} 0 {self.began_ms // 1000}"
+                    for name in COUNTERS
+                    if name in counts
+                ),
+                *lines,
+            ]
         return lines
 
 

@@ -1,6 +1,7 @@
 """Measures a block of a notebook or script: what its stages used, in the manner of sparkMeasure.
 
-The figures are those of Spark's own status store, as its REST interface has them: no jar, no listener, no event log.
+The figures are those of Spark's own status store, as its REST interface has them: no
+jar, no listener, no event log.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ class MeasuredBlock:
     def __init__(self, spark: Any) -> None:
         self._spark = spark
         self._before = {(entry.stage, entry.attempt) for entry in self._stages()}
-        self.metrics = RunMetrics("", "", "spark", clock.now_ms(), master=spark.sparkContext.master)
+        self.metrics = RunMetrics(
+            "", "", "spark", clock.now_ms(), master=spark.sparkContext.master
+        )
 
     def end(self) -> RunMetrics:
         """Take the figures of the stages that ended since the begin."""
         metrics = self.metrics
         metrics.ended_ms = clock.now_ms()
-        stages = [entry for entry in self._stages() if (entry.stage, entry.attempt) not in self._before]
+        stages = [
+            entry for entry in self._stages() if (entry.stage, entry.attempt) not in self._before
+        ]
         set_stages(metrics, stages)
         metrics.failed_jobs = sum(entry.failure is not None for entry in metrics.stages)
         metrics.executors = [executor(row) for row in self._rows("executorList", False)]
@@ -51,13 +56,17 @@ class MeasuredBlock:
         quantiles[0], quantiles[1], quantiles[2] = 0.0, 0.5, 1.0
         none = jvm.java.util.ArrayList()
         rows = self._rows("stageList", none, False, True, quantiles, none)
-        return sorted((stage(row) for row in rows if row["status"] in _ENDED), key=lambda entry: entry.stage)
+        return sorted(
+            (stage(row) for row in rows if row["status"] in _ENDED), key=lambda entry: entry.stage
+        )
 
     def _rows(self, method: str, *arguments: Any) -> list[dict[str, Any]]:
         """Return what a method of the status store gives, as REST would write it."""
         jvm = self._spark.sparkContext._jvm
         values = getattr(self._spark.sparkContext._jsc.sc().statusStore(), method)(*arguments)
-        module = getattr(getattr(jvm.com.fasterxml.jackson.module.scala, "DefaultScalaModule$"), "MODULE$")
+        module = getattr(
+            getattr(jvm.com.fasterxml.jackson.module.scala, "DefaultScalaModule$"), "MODULE$"
+        )
         mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper().registerModule(module)
         rows: list[dict[str, Any]] = json.loads(mapper.writeValueAsString(values))
         return rows
@@ -65,10 +74,12 @@ class MeasuredBlock:
 
 @contextmanager
 def measure(spark: Any = None) -> Iterator[MeasuredBlock]:
-    """Measure the Spark stages of a block; print what they used, and findings, when it ends or raises.
+    """Measure the Spark stages of a block; print what they used, and findings, when it
+    ends or raises.
 
-    ``spark``: the session; the running one, or a new local one, without. What is yielded has the figures as
-    ``metrics``. Blocks that run at the same time in one session measure each other's stages.
+    ``spark``: the session; the running one, or a new local one, without. What is
+    yielded has the figures as ``metrics``. Blocks that run at the same time in one
+    session measure each other's stages.
 
     Example:
         >>> with cms.measure() as block:  # doctest: +ELLIPSIS
@@ -94,24 +105,34 @@ def block_lines(metrics: RunMetrics) -> Iterator[str]:
     if totals.failed_tasks:
         yield f"numFailedTasks => {totals.failed_tasks}"
     times = {
-        "elapsedTime": elapsed, "stageDuration": sum(entry.duration_ms or 0 for entry in metrics.stages),
-        "executorRunTime": totals.run_ms, "executorCpuTime": totals.cpu_ms,
-        "executorDeserializeTime": totals.deserialize_ms, "resultSerializationTime": totals.result_serialize_ms,
-        "jvmGCTime": totals.gc_ms, "shuffleFetchWaitTime": totals.fetch_wait_ms,
+        "elapsedTime": elapsed,
+        "stageDuration": sum(entry.duration_ms or 0 for entry in metrics.stages),
+        "executorRunTime": totals.run_ms,
+        "executorCpuTime": totals.cpu_ms,
+        "executorDeserializeTime": totals.deserialize_ms,
+        "resultSerializationTime": totals.result_serialize_ms,
+        "jvmGCTime": totals.gc_ms,
+        "shuffleFetchWaitTime": totals.fetch_wait_ms,
         "shuffleWriteTime": totals.shuffle_write_ms,
-    }  # fmt: skip
+    }
     yield from (f"{name} => {value} ({report_time(value)})" for name, value in times.items())
     volumes = {
-        "resultSize": totals.result_bytes, "diskBytesSpilled": totals.disk_spilled_bytes,
-        "memoryBytesSpilled": totals.memory_spilled_bytes, "peakExecutionMemory": totals.peak_execution_bytes,
-        "bytesRead": totals.input_bytes, "bytesWritten": totals.output_bytes,
-        "shuffleTotalBytesRead": totals.shuffle_read_bytes, "shuffleBytesWritten": totals.shuffle_write_bytes,
-    }  # fmt: skip
+        "resultSize": totals.result_bytes,
+        "diskBytesSpilled": totals.disk_spilled_bytes,
+        "memoryBytesSpilled": totals.memory_spilled_bytes,
+        "peakExecutionMemory": totals.peak_execution_bytes,
+        "bytesRead": totals.input_bytes,
+        "bytesWritten": totals.output_bytes,
+        "shuffleTotalBytesRead": totals.shuffle_read_bytes,
+        "shuffleBytesWritten": totals.shuffle_write_bytes,
+    }
     yield from (f"{name} => {value} ({volume(value)})" for name, value in volumes.items())
     counts = {
-        "recordsRead": totals.input_records, "recordsWritten": totals.output_records,
-        "shuffleRecordsRead": totals.shuffle_read_records, "shuffleRecordsWritten": totals.shuffle_write_records,
-    }  # fmt: skip
+        "recordsRead": totals.input_records,
+        "recordsWritten": totals.output_records,
+        "shuffleRecordsRead": totals.shuffle_read_records,
+        "shuffleRecordsWritten": totals.shuffle_write_records,
+    }
     yield from (f"{name} => {value}" for name, value in counts.items())
     if elapsed:
         yield f"Average number of active tasks => {totals.task_ms / elapsed:.1f}"

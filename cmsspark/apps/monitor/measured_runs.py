@@ -1,4 +1,6 @@
-"""Measured runs as they are stored: the latest of a job, the one of an id, and states of runs that were killed."""
+"""Measured runs as they are stored: the latest of a job, the one of an id, and states
+of runs that were killed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _APPLICATION: Final = re.compile(r"application_|app-|local-|spark-")
 
 
 def measured_runs(state_dir: Path, start: str = "") -> Iterator[RunMetrics]:
-    """Measured runs whose id begins with ``start``, the latest first; files that are damaged are left out."""
+    """Measured runs whose id begins with ``start``, the latest first; files that are
+    damaged are left out.
+    """
     folder = run_metrics.runs_folder(state_dir)
     names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else iter(())
     for name in sorted((name for name in names if name.startswith(start)), reverse=True):
@@ -26,7 +30,9 @@ def measured_runs(state_dir: Path, start: str = "") -> Iterator[RunMetrics]:
 
 
 def find_job_runs(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
-    """Return the latest ended runs of a job, or of a script by its file's name. Raises InputMissing (66) for none."""
+    """Return the latest ended runs of a job, or of a script by its file's name. Raises
+    InputMissing (66) for none.
+    """
     name = Path(job).name
     runs = []
     seen = set()
@@ -51,7 +57,8 @@ def find_job_runs(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
         raise InputMissing(
             f"no run of {name} was measured",
             where=run_metrics.runs_folder(state_dir),
-            found=present + (f", and {damaged} of which the file cannot be read" if damaged else ""),
+            found=present
+            + (f", and {damaged} of which the file cannot be read" if damaged else ""),
             next_step=f"run_spark {job} measures one, unless --no-monitor, settings or CMSSPARK_MONITOR turn it off",
         )
     return runs
@@ -71,8 +78,10 @@ def _unreadable(state_dir: Path, start: str = "") -> Iterator[tuple[Path, str]]:
 
 
 def require_one(state_dir: Path, name: str) -> None:
-    """Raise what :func:`find_run` found none for: DataError (65) for a file that cannot be read, UsageError (2) for
-    an id with which several runs begin; nothing where no measured run is meant."""
+    """Raise what :func:`find_run` found none for: DataError (65) for a file that cannot
+    be read, UsageError (2) for an id with which several runs begin; nothing where no
+    measured run is meant.
+    """
     ids = [metrics.run for metrics in measured_runs(state_dir, name)] if name else []
     if len(ids) > 1:
         more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
@@ -92,7 +101,9 @@ def require_one(state_dir: Path, name: str) -> None:
 
 
 def find_run(state_dir: Path, name: str) -> RunMetrics | None:
-    """Return the run of an application, or whose id begins with ``name``; None for none or several."""
+    """Return the run of an application, or whose id begins with ``name``; None for none
+    or several.
+    """
     runs = list(measured_runs(state_dir, name)) if name else []
     if not runs and _APPLICATION.match(name):
         runs = [metrics for metrics in measured_runs(state_dir) if metrics.application == name][:1]

@@ -30,7 +30,9 @@ KEPT: Final = re.compile(
 
 
 def size(text: str | None, unit: str = "") -> int | None:
-    """Bytes of an option such as ``4g``; a number alone is in ``unit``. None for none, or what is no size."""
+    """Bytes of an option such as ``4g``; a number alone is in ``unit``. None for none,
+    or what is no size.
+    """
     match = _SIZE.fullmatch(text or "")
     if match is None:
         return None
@@ -60,7 +62,8 @@ def local_cores(master: str) -> int:
 def heap(options: Mapping[str, str], role: str) -> int:
     """Return the heap of the ``driver`` or of an ``executor``."""
     text = options.get(f"spark.{role}.memory")
-    # A number alone is MiB for YARN and Kubernetes, bytes for the JVM and other masters: no heap is less than 1 MiB.
+    # A number alone is MiB for YARN and Kubernetes, bytes for the JVM and other
+    # masters: no heap is less than 1 MiB.
     is_mib = (size(text) or 0) < MIB
     return size(text, "m" if is_mib else "") or HEAP
 
@@ -84,7 +87,9 @@ def off_heap(options: Mapping[str, str]) -> int:
 
 
 def executor_container(options: Mapping[str, str]) -> int | None:
-    """Return all memory of an executor's container; None where there are no executors beside the driver."""
+    """Return all memory of an executor's container; None where there are no executors
+    beside the driver.
+    """
     if options.get("spark.master", "").startswith("local"):
         return None
     pyspark = size(options.get("spark.executor.pyspark.memory"), "m") or 0
@@ -92,8 +97,8 @@ def executor_container(options: Mapping[str, str]) -> int | None:
 
 
 def parallel_tasks(metrics: RunMetrics, stage: StageEntry | None = None) -> int:
-    """Return how many tasks could run at once, in the run or while a stage ran: the cores of the executors that were
-    there together, over the cores of a task.
+    """Return how many tasks could run at once, in the run or while a stage ran: the
+    cores of the executors that were there together, over the cores of a task.
     """
     first = (stage.submitted_ms if stage else None) or 0
     last = (stage.completed_ms if stage else None) or sys.maxsize

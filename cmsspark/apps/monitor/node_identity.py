@@ -1,7 +1,9 @@
-"""What monitors of nodes send beside their batches: their clock and their machine, so that mix-ups can be seen.
+"""What monitors of nodes send beside their batches: their clock and their machine, so
+that mix-ups can be seen.
 
-A node whose clock differs from the collector's is noted in the log of the run (type ``clock``), and its samples are
-shifted by that where they are compared with the times of steps. Two machines that send under one name are noted, too.
+A node whose clock differs from the collector's is noted in the log of the run (type
+``clock``), and its samples are shifted by that where they are compared with the times
+of steps. Two machines that send under one name are noted, too.
 """
 
 from __future__ import annotations
@@ -37,16 +39,22 @@ def check_token(token: str) -> None:
     make = "make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
     if len(token) < _SHORTEST_TOKEN:
         raise SettingsError(
-            f"a token has at least {_SHORTEST_TOKEN} characters", found=f"{len(token)} characters", next_step=make
+            f"a token has at least {_SHORTEST_TOKEN} characters",
+            found=f"{len(token)} characters",
+            next_step=make,
         )
     if not re.fullmatch(r"[!-~]+", token):
         raise SettingsError(
-            "a token has ASCII letters, digits and signs only", found="blanks or other characters", next_step=make
+            "a token has ASCII letters, digits and signs only",
+            found="blanks or other characters",
+            next_step=make,
         )
 
 
 def check_node_name(name: str) -> None:
-    """Raises UsageError (2) for a name of a node that has other characters than those of host names."""
+    """Raises UsageError (2) for a name of a node that has other characters than those
+    of host names.
+    """
     if not _NODE_NAME.fullmatch(name):
         raise UsageError("--name has letters, digits and _.-, at most 100", found=repr(name[:100]))
 
@@ -56,18 +64,26 @@ def check_rows(rows: Iterable[msgspec.Struct]) -> None:
     for row in rows:
         for name, value in zip(row.__struct_fields__, msgspec.structs.astuple(row), strict=True):
             if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-                raise UsageError("a whole number has 64 bits", where=name, found=f"one of {value.bit_length()} bits")
+                raise UsageError(
+                    "a whole number has 64 bits",
+                    where=name,
+                    found=f"one of {value.bit_length()} bits",
+                )
 
 
 def boot_id() -> str:
-    """Return the id of this kernel's boot, which no two machines share; nothing where the system has none."""
+    """Return the id of this kernel's boot, which no two machines share; nothing where
+    the system has none.
+    """
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""
 
 
 class SenderHeaders(NamedTuple):
-    """The sender of a request by its headers, and when these arrived by the collector's clock, UTC ms."""
+    """The sender of a request by its headers, and when these arrived by the collector's
+    clock, UTC ms.
+    """
 
     received_ms: int
     sent_ms: str | None = None
@@ -75,7 +91,9 @@ class SenderHeaders(NamedTuple):
 
 
 class SenderNotes:
-    """Which machine and which clock sends for a run under the name of a host; notes for the run's log."""
+    """Which machine and which clock sends for a run under the name of a host; notes for
+    the run's log.
+    """
 
     def __init__(self) -> None:
         self._boots: dict[tuple[str, str], set[str]] = {}
@@ -86,7 +104,12 @@ class SenderNotes:
         now_ms, sent_ms, boot = sender
         entries = []
         boots = self._boots.setdefault((run, host), set())
-        if boot and re.fullmatch(r"[0-9a-f\-]{1,40}", boot) and boot not in boots and len(boots) < 10:
+        if (
+            boot
+            and re.fullmatch(r"[0-9a-f\-]{1,40}", boot)
+            and boot not in boots
+            and len(boots) < 10
+        ):
             boots.add(boot)
             if len(boots) > 1:
                 text = f"{len(boots)} machines send as {host}: start their monitors with --name, each its own"
@@ -103,8 +126,12 @@ class SenderNotes:
         return entries
 
 
-def with_one_clock(samples: Sequence[ProcessSample], log: Iterable[LogEntry]) -> list[ProcessSample]:
-    """Return the samples in the order of times by the collector's clock, with the last note on each host."""
+def with_one_clock(
+    samples: Sequence[ProcessSample], log: Iterable[LogEntry]
+) -> list[ProcessSample]:
+    """Return the samples in the order of times by the collector's clock, with the last
+    note on each host.
+    """
     skews = {}
     for entry in log:
         if entry.type == CLOCK and (match := _CLOCK_TEXT.fullmatch(entry.message)):
@@ -112,13 +139,16 @@ def with_one_clock(samples: Sequence[ProcessSample], log: Iterable[LogEntry]) ->
     if not skews:
         return list(samples)
     shifted = [
-        msgspec.structs.replace(sample, time_ms=sample.time_ms + skews.get(sample.host, 0)) for sample in samples
+        msgspec.structs.replace(sample, time_ms=sample.time_ms + skews.get(sample.host, 0))
+        for sample in samples
     ]
     return sorted(shifted, key=lambda sample: (sample.time_ms, sample.host, sample.pid))
 
 
 def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """TLS 1.2 or newer with a certificate; None without one. Raises SettingsError (78), NotAllowed (77)."""
+    """TLS 1.2 or newer with a certificate; None without one. Raises SettingsError (78),
+    NotAllowed (77).
+    """
     if certificate is None:
         return None
     from cmsspark.settings.secrets import open_private
@@ -135,12 +165,16 @@ def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | N
             found=readable(error.reason or str(error)),
         ) from None
     except OSError as error:
-        raise SettingsError("a certificate file cannot be read", where=certificate, found=error.strerror) from None
+        raise SettingsError(
+            "a certificate file cannot be read", where=certificate, found=error.strerror
+        ) from None
     return context
 
 
 def check_address(host: str, has_tls: bool, is_plain_allowed: bool) -> None:
-    """Raises UsageError (2) for an address that others reach without TLS: the token would travel as it is."""
+    """Raises UsageError (2) for an address that others reach without TLS: the token
+    would travel as it is.
+    """
     with suppress(ValueError):
         if ipaddress.ip_address(host).is_loopback:
             return

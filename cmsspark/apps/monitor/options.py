@@ -8,7 +8,9 @@ from typing import Any, Final
 import click
 
 #: ``--debug`` is read from the command line where an error is reported.
-debug_option: Final = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
+debug_option: Final = click.option(
+    "--debug", is_flag=True, expose_value=False, help="Show tracebacks."
+)
 
 
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:

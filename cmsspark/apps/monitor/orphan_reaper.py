@@ -1,8 +1,10 @@
-"""Ends what a suite started: the processes of a step, and all of them when the runner itself is killed.
+"""Ends what a suite started: the processes of a step, and all of them when the runner
+itself is killed.
 
-A runner that is killed (SIGKILL, no memory left) can end nothing any more. The reaper is a process of its own in a
-session of its own. Its standard input is a pipe that only the runner holds, and on which the runner names what it
-starts. Where the pipe ends without the message ``end``, the runner was killed.
+A runner that is killed (SIGKILL, no memory left) can end nothing any more. The reaper
+is a process of its own in a session of its own. Its standard input is a pipe that only
+the runner holds, and on which the runner names what it starts. Where the pipe ends
+without the message ``end``, the runner was killed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ import cmsspark
 from cmsspark.base import clock
 from cmsspark.store.process_samples import ENDED, RUNNING, LogEntry, open_processes
 
-#: The variable of a step's environment by which processes are recognised that became daemons: ``RUN/NUMBER/``.
+#: The variable of a step's environment by which processes are recognised that became
+#: daemons: ``RUN/NUMBER/``.
 STEP_VARIABLE: Final = "CMSSPARK_PERF_STEP"
 #: Seconds that processes have to end by themselves after the step, and after SIGTERM or SIGKILL.
 _GRACE: Final = 1.0
@@ -34,7 +37,9 @@ _TERM_SECONDS: Final = 5.0
 
 
 def end_step(child: subprocess.Popen[bytes], marker: str) -> list[str]:
-    """End what is left of a step; the names of processes that outlived a step which ended by itself."""
+    """End what is left of a step; the names of processes that outlived a step which
+    ended by itself.
+    """
     has_ended = child.poll() is not None
     try:
         processes = _find_processes({child.pid}, marker)
@@ -75,8 +80,14 @@ def _find_processes(groups: Collection[int], marker: str) -> list[psutil.Process
     processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            is_member = os.getpgid(process.pid) in groups or process.environ().get(STEP_VARIABLE, "").startswith(marker)
-            if is_member and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+            is_member = os.getpgid(process.pid) in groups or process.environ().get(
+                STEP_VARIABLE, ""
+            ).startswith(marker)
+            if (
+                is_member
+                and process.pid != os.getpid()
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 processes.append(process)
     return processes
 
@@ -106,21 +117,29 @@ _PATIENCE_S: Final = 10.0
 
 @dataclass
 class OrphanReaper:
-    """The runner's end of the pipe. A guard that could not be started, or that died, changes nothing for the suite."""
+    """The runner's end of the pipe. A guard that could not be started, or that died,
+    changes nothing for the suite.
+    """
 
     state_dir: Path
     _process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> OrphanReaper:
-        # A suite that runs as the step of another one is ended with all of its marks: its guard has none.
+        # A suite that runs as the step of another one is ended with all of its marks:
+        # its guard has none.
         environ = {name: value for name, value in os.environ.items() if name != STEP_VARIABLE}
         with suppress(OSError):
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _MAIN, str(self.state_dir.absolute())], stdin=subprocess.PIPE, env=environ,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-                # The package is found there, and nothing of the suite's folder is taken for a module.
+                [sys.executable, "-c", _MAIN, str(self.state_dir.absolute())],
+                stdin=subprocess.PIPE,
+                env=environ,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                # The package is found there, and nothing of the suite's folder is taken
+                # for a module.
                 cwd=Path(cmsspark.__file__).parents[1],
-            )  # fmt: skip
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -187,11 +206,20 @@ class _Started:
                     run.status, run.end_ms = ENDED, clock.now_ms()
                     database.put_run(run)
                     text = "cmsspark lab perf run was killed; ended processes of its steps: "
-                    database.add([], [LogEntry(run.run, run.end_ms, "error", text + ", ".join(names), run.host)])
+                    database.add(
+                        [],
+                        [
+                            LogEntry(
+                                run.run, run.end_ms, "error", text + ", ".join(names), run.host
+                            )
+                        ],
+                    )
 
 
 def main() -> None:
-    """Guard the runner at the other end of standard input; the argument is the folder of the database."""
+    """Guard the runner at the other end of standard input; the argument is the folder
+    of the database.
+    """
     started = _Started()
     started.read(sys.stdin.buffer)
     if not started.is_over and started.run:

@@ -44,22 +44,31 @@ def command() -> None:
 
 @command.command("run")
 @click.argument("suite_file", metavar="SUITE.yaml", type=click.Path(path_type=Path))
-@click.option("--release", default=__version__, show_default=True, help="The name of what is measured.")
+@click.option(
+    "--release", default=__version__, show_default=True, help="The name of what is measured."
+)
 @run_options
 def run_command(suite_file: Path, release: str, settings_file: str | None) -> int:
-    """Run the steps of a suite and watch them. Ends with the code of a step that fails, 65 for a broken limit."""
+    """Run the steps of a suite and watch them. Ends with the code of a step that fails,
+    65 for a broken limit.
+    """
     from cmsspark.apps.monitor.suite_file import read_suite
     from cmsspark.apps.monitor.suite_results import broken_limits, load_result
     from cmsspark.apps.monitor.suite_run import SuiteRunner
 
     if not release.strip() or not release.isprintable() or len(release) > _LONGEST_RELEASE:
         raise UsageError(
-            f"--release is a name of at most {_LONGEST_RELEASE} printable characters", found=repr(release[:200])
+            f"--release is a name of at most {_LONGEST_RELEASE} printable characters",
+            found=repr(release[:200]),
         )
     suite = read_suite(suite_file)
     state_dir = load_settings(settings_file).state_dir
     runner = SuiteRunner(
-        suite, suite_file.absolute().parent, state_dir, release, lambda text: click.echo(text, err=True)
+        suite,
+        suite_file.absolute().parent,
+        state_dir,
+        release,
+        lambda text: click.echo(text, err=True),
     )
     runs = runner.run()
     with _database(state_dir) as database:
@@ -79,7 +88,9 @@ def run_command(suite_file: Path, release: str, settings_file: str | None) -> in
 
 
 def _exit_code(code: int) -> int:
-    """Return a step's own code; one that a signal ended, or that took too long, may be tried again."""
+    """Return a step's own code; one that a signal ended, or that took too long, may be
+    tried again.
+    """
     return code if 0 < code < 128 and code != 124 else int(Exit.NOT_READY)
 
 
@@ -90,10 +101,18 @@ def _echo_result(result: SuiteResult) -> None:
     size = f", size {size_text(run.input_size)}" if run.input_size else ""
     click.echo(f"{run.run}  {run.suite}, release {run.release}{size}: {run.status}")
     rows: list[tuple[object, ...]] = [
-        (step, role, top.processes, f"{top.cpu_percent:,.0f}", volume(top.virtual_bytes), volume(top.rss_bytes),
-         volume(top.pss_bytes), result.seconds(step) if role == "all" else None)
+        (
+            step,
+            role,
+            top.processes,
+            f"{top.cpu_percent:,.0f}",
+            volume(top.virtual_bytes),
+            volume(top.rss_bytes),
+            volume(top.pss_bytes),
+            result.seconds(step) if role == "all" else None,
+        )
         for (step, role), top in result.maxima.items()
-    ]  # fmt: skip
+    ]
     # A step that is shorter than the interval has no sample.
     sampled = {step for step, _ in result.maxima}
     rows += [
@@ -101,7 +120,16 @@ def _echo_result(result: SuiteResult) -> None:
         for time in result.steps
         if time.name not in sampled
     ]
-    heads = ("step", "role", "processes", "CPU % max", "virtual max", "RSS max", "PSS max", "seconds")
+    heads = (
+        "step",
+        "role",
+        "processes",
+        "CPU % max",
+        "virtual max",
+        "RSS max",
+        "PSS max",
+        "seconds",
+    )
     echo_table(heads, rows, texts=(0, 1), optional=(2, 6), indent="  ")
 
 
@@ -118,13 +146,18 @@ def _echo_result(result: SuiteResult) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one row a line.")
 @run_options
 def compare_command(
-    suite: str, before: str | None, after: str | None, tolerance: float | None, as_json: bool,
+    suite: str,
+    before: str | None,
+    after: str | None,
+    tolerance: float | None,
+    as_json: bool,
     settings_file: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Compare maximum CPU, virtual and resident memory of each step and role of a SUITE.
 
-    With the releases BEFORE and AFTER: their latest complete runs, for each input size that both have. With one
-    release or none: how it grows with the input size, with the law that fits.
+    With the releases BEFORE and AFTER: their latest complete runs, for each input size
+    that both have. With one release or none: how it grows with the input size, with the
+    law that fits.
     """
     from cmsspark.apps.monitor.suite_results import differences, latest_by_size, only_in_one
 
@@ -156,7 +189,9 @@ def compare_command(
     if grown:
         raise DataError(
             f"{pluralize(len(grown), 'measure')} of {suite} grew by more than {tolerance:.0%}",
-            found="; ".join(f"{row.step} {row.role} {row.measure} × {row.ratio or 0:.2f}" for row in grown[:10]),
+            found="; ".join(
+                f"{row.step} {row.role} {row.measure} × {row.ratio or 0:.2f}" for row in grown[:10]
+            ),
             next_step=f"cmsspark lab perf results {suite} draws the processes of the steps",
         )
 
@@ -181,10 +216,18 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
         return Coloured(f"{row.ratio:.2f}", "red") if is_more else f"{row.ratio:.2f}"
 
     cells = [
-        (None if row.size is None else size_text(row.size), row.step, row.role, row.measure,
-         shown(row.measure, row.before), shown(row.measure, row.after), ratio(row), shown(row.measure, row.noise))
+        (
+            None if row.size is None else size_text(row.size),
+            row.step,
+            row.role,
+            row.measure,
+            shown(row.measure, row.before),
+            shown(row.measure, row.after),
+            ratio(row),
+            shown(row.measure, row.noise),
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     heads = ("size", "step", "role", "measure", "before", "after", "ratio", "noise")
     echo_table(heads, cells, texts=(1, 2, 3), optional=(0, 7))
 
@@ -202,20 +245,28 @@ def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
     rows = scaling_rows(sizes)
     if as_json:
         for row, entry in zip(rows, scaling(sizes), strict=True):
-            click.echo(json_text({**dict(zip(SCALING_HEADINGS, row, strict=True)), **entry.as_dict()}))
+            click.echo(
+                json_text({**dict(zip(SCALING_HEADINGS, row, strict=True)), **entry.as_dict()})
+            )
         return
     # The law is what the table is for: in a narrow terminal the names of steps give way.
-    echo_table((*SCALING_HEADINGS[:-1], "at 10 ×"), rows, texts=(0, 1, 2, 3, 4), full=(4,), optional=(3,))
+    echo_table(
+        (*SCALING_HEADINGS[:-1], "at 10 ×"), rows, texts=(0, 1, 2, 3, 4), full=(4,), optional=(3,)
+    )
 
 
 @command.command("results")
 @click.argument("suite")
 @click.option("--release", help="Run of this release. [default: that of the latest complete run]")
 @_page_options
-def results_command(suite: str, release: str | None, out: Path | None, settings_file: str | None) -> None:
-    """Write the page of the latest complete run of SUITE: maxima, charts over time, the largest processes.
+def results_command(
+    suite: str, release: str | None, out: Path | None, settings_file: str | None
+) -> None:
+    """Write the page of the latest complete run of SUITE: maxima, charts over time, the
+    largest processes.
 
-    For a suite with input sizes: the run of the largest size, and how each measure grows with the size.
+    For a suite with input sizes: the run of the largest size, and how each measure
+    grows with the size.
     """
     from cmsspark.apps.monitor.node_identity import with_one_clock
     from cmsspark.apps.monitor.suite_pages import results_page
@@ -230,7 +281,13 @@ def results_command(suite: str, release: str | None, out: Path | None, settings_
 
 @command.command("trend")
 @click.argument("suite")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="The last so many runs.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="The last so many runs.",
+)
 @_page_options
 def trend_command(suite: str, limit: int, out: Path | None, settings_file: str | None) -> None:
     """Write the page with the trend over the last runs of SUITE."""
@@ -238,7 +295,9 @@ def trend_command(suite: str, limit: int, out: Path | None, settings_file: str |
     from cmsspark.apps.monitor.suite_results import load_result, load_runs
 
     with _database(load_settings(settings_file).state_dir) as database:
-        results = [load_result(database, run) for run in reversed(load_runs(database, suite, limit))]
+        results = [
+            load_result(database, run) for run in reversed(load_runs(database, suite, limit))
+        ]
     _write(out or Path(f"{suite}-trend.html"), trend_page(suite, results))
 
 
@@ -265,7 +324,9 @@ def hosts_command(out: Path | None, settings_file: str | None) -> None:
 
 @contextmanager
 def _database(state_dir: Path) -> Iterator[ProcessDatabase]:
-    """Yield the database of watched processes, to read. Raises InputMissing (66) where nothing was watched."""
+    """Yield the database of watched processes, to read. Raises InputMissing (66) where
+    nothing was watched.
+    """
     with read_processes(state_dir) as database:
         if database is None:
             raise InputMissing("no suite has run", next_step="cmsspark lab perf run SUITE.yaml")

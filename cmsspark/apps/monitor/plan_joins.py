@@ -14,8 +14,22 @@ SHUFFLED_ROWS: Final = "shuffle records written"
 BYTES: Final = "data size"
 #: Nodes that pass rows on as they are, and count none.
 PASSING: Final = (
-    *("AdaptiveSparkPlan", "Project", "WholeStageCodegen", "InputAdapter", "ResultQueryStage", "ColumnarToRow"),
-    *("AQEShuffleRead", "ShuffleQueryStage", "BroadcastQueryStage", "TableCacheQueryStage", "ReusedExchange", "Sort"),
+    *(
+        "AdaptiveSparkPlan",
+        "Project",
+        "WholeStageCodegen",
+        "InputAdapter",
+        "ResultQueryStage",
+        "ColumnarToRow",
+    ),
+    *(
+        "AQEShuffleRead",
+        "ShuffleQueryStage",
+        "BroadcastQueryStage",
+        "TableCacheQueryStage",
+        "ReusedExchange",
+        "Sort",
+    ),
     *("Coalesce", "Window", "RowToColumnar"),
 )
 _LIMIT: Final = re.compile(r"(?:GlobalLimit|LocalLimit|CollectLimit) (\d+)")
@@ -23,8 +37,10 @@ _LIMIT: Final = re.compile(r"(?:GlobalLimit|LocalLimit|CollectLimit) (\d+)")
 
 @dataclass(frozen=True)
 class RowCount:
-    """Accumulators whose sum is a number of rows, which a limit may make smaller. ``is_shuffled``: they count the rows
-    that a shuffle or a broadcast has, however often these are read."""
+    """Accumulators whose sum is a number of rows, which a limit may make smaller.
+    ``is_shuffled``: they count the rows that a shuffle or a broadcast has, however
+    often these are read.
+    """
 
     ids: tuple[int, ...]
     is_shuffled: bool = False
@@ -62,12 +78,16 @@ def _union(node: PlanNode, limit: int | None) -> RowCount | None:
         return None
     counted = [part for part in parts if part is not None]
     return RowCount(
-        tuple(number for part in counted for number in part.ids), all(p.is_shuffled for p in counted), limit
+        tuple(number for part in counted for number in part.ids),
+        all(p.is_shuffled for p in counted),
+        limit,
     )
 
 
 def shuffled_bytes(node: PlanNode) -> int | None:
-    """Return the accumulator of the bytes that a shuffle just below a node has; None where there is none."""
+    """Return the accumulator of the bytes that a shuffle just below a node has; None
+    where there is none.
+    """
     while node.name != "Exchange":
         if len(node.children) != 1 or not node.name.startswith(PASSING):
             return None
@@ -89,12 +109,20 @@ LARGE_SIDE: Final = "bytes of the large side"
 _CARTESIAN: Final = "CartesianProduct"
 _NESTED: Final = "BroadcastNestedLoopJoin"
 _MERGE: Final = "SortMergeJoin"
-_TYPE: Final = re.compile(r"\], (Inner|Cross|LeftOuter|RightOuter|FullOuter|LeftSemi|LeftAnti|ExistenceJoin)")
-#: Type of a join → sides that a broadcast can take (``canBuildBroadcastLeft`` and ``…Right`` of Spark).
+_TYPE: Final = re.compile(
+    r"\], (Inner|Cross|LeftOuter|RightOuter|FullOuter|LeftSemi|LeftAnti|ExistenceJoin)"
+)
+#: Type of a join → sides that a broadcast can take (``canBuildBroadcastLeft`` and
+#: ``…Right`` of Spark).
 _BUILDS: Final[Mapping[str, tuple[int, ...]]] = {
-    "Inner": (0, 1), "Cross": (0, 1), "LeftOuter": (1,), "LeftSemi": (1,), "LeftAnti": (1,), "ExistenceJoin": (1,),
+    "Inner": (0, 1),
+    "Cross": (0, 1),
+    "LeftOuter": (1,),
+    "LeftSemi": (1,),
+    "LeftAnti": (1,),
+    "ExistenceJoin": (1,),
     "RightOuter": (0,),
-}  # fmt: skip
+}
 #: Accumulator → its value, and the number of tasks of the stage that it is of.
 Values = Mapping[int, int]
 
@@ -125,16 +153,24 @@ class PairJoin:
         left_rows, right = (count or 0 for count in rows)
         repeats = self._repeats(tasks)
         yield PAIRS, max(left_rows * right // repeats, values.get(self.result, 0))
-        yield SMALLER_ROWS, max(1, min(left_rows, right) // repeats) if min(left_rows, right) else 0
+        yield (
+            SMALLER_ROWS,
+            max(1, min(left_rows, right) // repeats) if min(left_rows, right) else 0,
+        )
 
     def _repeats(self, tasks: Values) -> int:
-        """Return how often rows are counted too much: a product computes a partition anew for each one of the other
-        side.
+        """Return how often rows are counted too much: a product computes a partition
+        anew for each one of the other side.
 
-        Of one side with a shuffle below it the number of partitions is not known: that of the tasks is its bound.
+        Of one side with a shuffle below it the number of partitions is not known: that
+        of the tasks is its bound.
         """
         is_counted_again = any(side is not None and not side.is_shuffled for side in self.sides)
-        return max(1, tasks.get(self.result, 1)) if self.text.startswith(_CARTESIAN) and is_counted_again else 1
+        return (
+            max(1, tasks.get(self.result, 1))
+            if self.text.startswith(_CARTESIAN) and is_counted_again
+            else 1
+        )
 
 
 @dataclass(frozen=True)
@@ -166,7 +202,11 @@ def find_join(node: PlanNode) -> PairJoin | MergeJoin | None:
     left_side, right = node.children
     if node.name in (_CARTESIAN, _NESTED):
         result = metric_ids(node, ROWS)
-        return PairJoin(node.text, (find_row_count(left_side), find_row_count(right)), result[0]) if result else None
+        return (
+            PairJoin(node.text, (find_row_count(left_side), find_row_count(right)), result[0])
+            if result
+            else None
+        )
     if node.name.startswith(_MERGE) and (match := _TYPE.search(node.text)) is not None:
         builds = _BUILDS.get(match[1], ())
         sides = shuffled_bytes(left_side), shuffled_bytes(right)

@@ -1,8 +1,9 @@
-"""The endpoint that takes samples of other nodes and stores them: a small HTTP server with a token.
+"""The endpoint that takes samples of other nodes and stores them: a small HTTP server
+with a token.
 
-``POST /v1/batches`` with ``Authorization: Bearer TOKEN`` stores a :class:`Batch`; the answer has the state of its
-run. ``GET /v1/runs/RUN`` answers the same; ``GET /health`` needs no token. A batch that is sent twice is
-stored once.
+``POST /v1/batches`` with ``Authorization: Bearer TOKEN`` stores a :class:`Batch`; the
+answer has the state of its run. ``GET /v1/runs/RUN`` answers the same; ``GET /health``
+needs no token. A batch that is sent twice is stored once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from typing import Any, Final
 
 import msgspec
 
-from cmsspark.apps.monitor.node_identity import BOOT, SENT_MS, SenderHeaders, SenderNotes, check_rows, check_token
+from cmsspark.apps.monitor.node_identity import (
+    BOOT,
+    SENT_MS,
+    SenderHeaders,
+    SenderNotes,
+    check_rows,
+    check_token,
+)
 from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, OutputError, UsageError
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
@@ -31,7 +39,8 @@ MOST_BYTES: Final = 8_000_000
 BATCHES: Final = "/v1/batches"
 _RUN_ID: Final = r"[\w.\-]{1,100}"
 _RUN_PATH: Final = re.compile(rf"/v1/runs/({_RUN_ID})", re.ASCII)
-#: Bytes of a request that is too large which are read and discarded, so that its client reads the answer.
+#: Bytes of a request that is too large which are read and discarded, so that its client
+#: reads the answer.
 _MOST_DRAINED: Final = 4 * MOST_BYTES
 #: Seconds in which the body of a request arrives.
 _BODY_SECONDS: Final = 60.0
@@ -53,10 +62,17 @@ class Stored(msgspec.Struct):
 
 
 class Collector:
-    """A server that stores batches in the database of ``state_dir``; :meth:`start` serves from a thread."""
+    """A server that stores batches in the database of ``state_dir``; :meth:`start`
+    serves from a thread.
+    """
 
     def __init__(
-        self, state_dir: Path, token: str, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
+        self,
+        state_dir: Path,
+        token: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         check_token(token)
         self.state_dir, self.token, self.tls = state_dir, token, tls
@@ -102,9 +118,13 @@ class Collector:
     def store(self, batch: Batch, sender: SenderHeaders) -> Stored:
         """Store a batch, and what is new about its sender."""
         _check(batch)
-        names = {*(entry.run for entry in batch.samples), *(entry.run for entry in batch.log)} - {batch.run.run}
+        names = {*(entry.run for entry in batch.samples), *(entry.run for entry in batch.log)} - {
+            batch.run.run
+        }
         if names:
-            raise UsageError("a batch has samples of one run", found=f"{batch.run.run} and {min(names)}")
+            raise UsageError(
+                "a batch has samples of one run", found=f"{batch.run.run} and {min(names)}"
+            )
         # SQLite has one writer at a time; waiting here is cheaper than there.
         with self.lock, open_processes(self.state_dir) as database:
             runs = {run.run: run for run in database.runs()}
@@ -139,7 +159,8 @@ class _Server(ThreadingHTTPServer):
         return opened, address
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        # The handshake takes place in the thread of the connection: a client that is silent holds up nobody.
+        # The handshake takes place in the thread of the connection: a client that is
+        # silent holds up nobody.
         if self.collector.tls is not None:
             try:
                 request = self.collector.tls.wrap_socket(request, server_side=True)
@@ -216,7 +237,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _take(self, body: bytes, sender: SenderHeaders) -> None:
         try:
             batch = msgspec.json.decode(body, type=Batch)
-        except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (
+            msgspec.ValidationError,
+            msgspec.DecodeError,
+            UnicodeDecodeError,
+            RecursionError,
+        ) as error:
             self._answer(400, {"error": f"no batch: {error}"})
             return
         self._answer(200, self.server.collector.store(batch, sender))
@@ -249,7 +275,11 @@ class _Handler(BaseHTTPRequestHandler):
         remaining = min(count, _MOST_DRAINED)
         end = time.monotonic() + self.server.collector.body_seconds
         with suppress(OSError):
-            while remaining > 0 and time.monotonic() < end and (read := len(self.rfile.read1(min(remaining, 1 << 16)))):
+            while (
+                remaining > 0
+                and time.monotonic() < end
+                and (read := len(self.rfile.read1(min(remaining, 1 << 16))))
+            ):
                 remaining -= read
 
     def _answer(self, status: int, document: Any) -> None:
@@ -270,5 +300,8 @@ class _Handler(BaseHTTPRequestHandler):
 def _check(batch: Batch) -> None:
     """Raises UsageError for a run that no address can name, and for numbers that no column takes."""
     if not re.fullmatch(_RUN_ID, batch.run.run, re.ASCII):
-        raise UsageError("the id of a run has letters, digits and _.-, at most 100", found=repr(batch.run.run[:100]))
+        raise UsageError(
+            "the id of a run has letters, digits and _.-, at most 100",
+            found=repr(batch.run.run[:100]),
+        )
     check_rows((batch.run, *batch.samples, *batch.log))

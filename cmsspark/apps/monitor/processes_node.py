@@ -1,7 +1,8 @@
 """The monitor of one node: samples the tree of the NodeManager and sends it to the collector.
 
-What cannot be sent waits on disk and is sent later, oldest first. The monitor ends with the run that it belongs to,
-with the NodeManager, after its time to live, or by a signal; no process of it stays.
+What cannot be sent waits on disk and is sent later, oldest first. The monitor ends with
+the run that it belongs to, with the NodeManager, after its time to live, or by a
+signal; no process of it stays.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ MOST_BUFFERED: Final = 200_000_000
 _LAST_SECONDS: Final = 10.0
 #: Seconds after a failed sending in which none is tried.
 _PAUSE: Final = 5.0
-#: Samples of a request at most: with command lines of 4,000 characters of four bytes it is smaller than what is taken.
+#: Samples of a request at most: with command lines of 4,000 characters of four bytes it
+#: is smaller than what is taken.
 _MOST_SAMPLES: Final = 400
 
 
@@ -79,7 +81,9 @@ class Buffer:
 
     def files(self) -> list[Path]:
         """Return the files that wait, the oldest first."""
-        return sorted(file for file in self.folder.glob("*.json") if re.fullmatch(r"\d{10}", file.stem))
+        return sorted(
+            file for file in self.folder.glob("*.json") if re.fullmatch(r"\d{10}", file.stem)
+        )
 
     def add(self, batch: Batch) -> None:
         """Keep a batch; the oldest are deleted where there is no room."""
@@ -110,7 +114,9 @@ class Sender:
     _logged: str = ""
 
     def send(self, *, at_once: bool = False) -> bool:
-        """Send all that waits; False where some is left. Raises NotAllowed (77) where the token is refused."""
+        """Send all that waits; False where some is left. Raises NotAllowed (77) where
+        the token is refused.
+        """
         if time.monotonic() < self._again and not at_once:
             return False
         for file in self.buffer.files():
@@ -131,18 +137,26 @@ class Sender:
         """Send one batch; why it failed, or None."""
         try:
             self.client.connected()
-            headers = {"Content-Type": "application/json", SENT_MS: str(clock.now_ms()), BOOT: boot_id()}
+            headers = {
+                "Content-Type": "application/json",
+                SENT_MS: str(clock.now_ms()),
+                BOOT: boot_id(),
+            }
             answer = self.client.exchange("POST", BATCHES, headers, file.read_bytes(), 10_000)
         except ConnectionLost as error:
             return error.reason
         self.answered = time.monotonic()
         if answer.status == 401:
             raise NotAllowed(
-                "the collector refuses the token", next_step="compare the token files of the node and the collector"
+                "the collector refuses the token",
+                next_step="compare the token files of the node and the collector",
             )
         if answer.status in (400, 413):
-            # It will never be taken: another version, damaged, or too large. It must not hold up those after it.
-            self.log(f"a batch was refused and left out: {answer.body[:200].decode(errors='replace')}")
+            # It will never be taken: another version, damaged, or too large. It must
+            # not hold up those after it.
+            self.log(
+                f"a batch was refused and left out: {answer.body[:200].decode(errors='replace')}"
+            )
             return None
         if not answer.is_success:
             text = safe_text(answer.body.decode(errors="replace"), self.token, limit=150)
@@ -154,8 +168,9 @@ class Sender:
 
 @dataclass
 class NodeMonitor:
-    """Watches the tree of ``pid``. ``run``: the run that it belongs to, else one of its own; ``patience``: seconds
-    without an answer after which the run counts as ended, as its collector may have been killed with it.
+    """Watches the tree of ``pid``. ``run``: the run that it belongs to, else one of its
+    own; ``patience``: seconds without an answer after which the run counts as ended, as
+    its collector may have been killed with it.
     """
 
     pid: int
@@ -174,25 +189,39 @@ class NodeMonitor:
         run_id = self.run or f"node-{clock.new_run_id()}"
         name = self.name or socket.gethostname()
         self._sampler = TreeSampler(run_id, [self.pid], left_out=[os.getpid()], host=name)
-        row = WatchedRun(run_id, clock.now_ms(), self._sampler.host, "node", root_pid=0 if self.run else self.pid)
+        row = WatchedRun(
+            run_id,
+            clock.now_ms(),
+            self._sampler.host,
+            "node",
+            root_pid=0 if self.run else self.pid,
+        )
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
-            raise InputMissing("the process to watch does not exist", where=f"PID {self.pid}") from None
+            raise InputMissing(
+                "the process to watch does not exist", where=f"PID {self.pid}"
+            ) from None
         end = time.monotonic() + self.ttl
         reason = ""
         with _signals(self._stop) as wake:
             while not reason:
                 self._keep(row, self._sampler.sample())
                 self.sender.send()
-                reason = self._wait(handle, wake, min(self.interval, max(0.0, end - time.monotonic())), end)
+                reason = self._wait(
+                    handle, wake, min(self.interval, max(0.0, end - time.monotonic())), end
+                )
         os.close(handle)
         row.end_ms, row.status, row.exit_code = clock.now_ms(), DONE, 0
-        self._keep(row, [], [LogEntry(run_id, row.end_ms, "info", f"monitor ended: {reason}", row.host)])
+        self._keep(
+            row, [], [LogEntry(run_id, row.end_ms, "info", f"monitor ended: {reason}", row.host)]
+        )
         self._finish()
         return reason
 
-    def _keep(self, row: WatchedRun, samples: list[ProcessSample], log: list[LogEntry] | None = None) -> None:
+    def _keep(
+        self, row: WatchedRun, samples: list[ProcessSample], log: list[LogEntry] | None = None
+    ) -> None:
         for start in range(0, max(1, len(samples)), _MOST_SAMPLES):
             self.sender.buffer.add(Batch(row, samples[start : start + _MOST_SAMPLES], log or []))
 
@@ -256,12 +285,17 @@ def _signals(stop: Callable[[], None]) -> Iterator[int]:
 def sender_to(server: CollectorServer, folder: Path, log: Callable[[str], None]) -> Sender:
     """Return a sender with its buffer in ``folder``."""
     return Sender(
-        HttpClient(server, HttpTimeouts(connect=3.0, move=10.0, whole=20.0)), Buffer(folder), log, server.token
+        HttpClient(server, HttpTimeouts(connect=3.0, move=10.0, whole=20.0)),
+        Buffer(folder),
+        log,
+        server.token,
     )
 
 
 def find_node_manager() -> int:
-    """Return the PID of this host's NodeManager. Raises InputMissing (66) for none, UsageError (2) for several."""
+    """Return the PID of this host's NodeManager. Raises InputMissing (66) for none,
+    UsageError (2) for several.
+    """
     pids = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):

@@ -7,10 +7,16 @@ from collections.abc import Sequence
 from typing import Final
 
 JAVA_DRIVER, JAVA_EXECUTOR, JAVA = "java_driver", "java_executor", "java"
-PYTHON_DRIVER, PYTHON_DAEMON, PYTHON_WORKER, PYTHON = "python_driver", "python_daemon", "python_worker", "python"
+PYTHON_DRIVER, PYTHON_DAEMON, PYTHON_WORKER, PYTHON = (
+    "python_driver",
+    "python_daemon",
+    "python_worker",
+    "python",
+)
 YARN_LAUNCHER, YARN_NODE_MANAGER = "yarn_launcher", "yarn_nodemanager"
 OTHER = "other"
-#: Role → what it is, in the order of reports. What is before the underscore is its kind: Java, Python or YARN.
+#: Role → what it is, in the order of reports. What is before the underscore is its
+#: kind: Java, Python or YARN.
 ROLES: Final = {
     JAVA_DRIVER: "JVM of the driver",
     JAVA_EXECUTOR: "JVM of an executor",
@@ -40,7 +46,13 @@ _SUBMIT: Final = "org.apache.spark.deploy.SparkSubmit"
 #: Main classes that are known by their end: YARN and Kubernetes have their own before it.
 _BACKENDS: Final = ("CoarseGrainedExecutorBackend", "KubernetesExecutorBackend")
 _LAUNCHERS: Final = (
-    *("default_container_executor", "launch_container.sh", "container-executor", "spark-submit", "spark-class"),
+    *(
+        "default_container_executor",
+        "launch_container.sh",
+        "container-executor",
+        "spark-submit",
+        "spark-class",
+    ),
     "/opt/entrypoint.sh",
 )
 _SHELLS: Final = ("sh", "bash", "dash", "tini")
@@ -70,7 +82,9 @@ def find_role(name: str, words: Sequence[str], parent: str | None) -> str:
 
 
 def find_container(words: Sequence[str], folder: str | None) -> str | None:
-    """Return the id of the YARN container that a command line or a working folder names, else None."""
+    """Return the id of the YARN container that a command line or a working folder
+    names, else None.
+    """
     for text in (*words, folder or ""):
         if match := _CONTAINER.search(text):
             return match[0]

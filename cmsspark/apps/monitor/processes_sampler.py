@@ -1,4 +1,6 @@
-"""Measures a process and all below it with psutil: memory, CPU, reads and writes, open files, by role."""
+"""Measures a process and all below it with psutil: memory, CPU, reads and writes, open
+files, by role.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,17 @@ from cmsspark.base import clock
 from cmsspark.settings.redaction import redacted
 from cmsspark.store.process_samples import ProcessSample
 
-#: The proportional and the unshared memory are measured in the third sample, then in each sixth one if memory has
-#: changed by a tenth, and in each thirtieth one in any case: the kernel walks all pages for them.
+#: The proportional and the unshared memory are measured in the third sample, then in
+#: each sixth one if memory has changed by a tenth, and in each thirtieth one in any
+#: case: the kernel walks all pages for them.
 PSS_EACH: Final = 6
 _PSS_CHANGE: Final = 0.1
 _PSS_LATEST: Final = 30
 _SHORT: Final = 60
-#: Children are read of all processes in each n-th sample; between them only of those with few threads, which are
-#: Python's daemons and shells: a JVM starts few processes, and has many threads. The parents of all processes of the
-#: host are read in each n-th sample: that costs more the more others work there.
+#: Children are read of all processes in each n-th sample; between them only of those
+#: with few threads, which are Python's daemons and shells: a JVM starts few processes,
+#: and has many threads. The parents of all processes of the host are read in each n-th
+#: sample: that costs more the more others work there.
 _ALL_EACH: Final = 3
 _HOST_EACH: Final = 60
 _FEW_THREADS: Final = 8
@@ -55,8 +59,9 @@ class _Seen:
 class TreeSampler:
     """Samples of the trees below ``roots`` for a run; each call of :meth:`sample` is a tick.
 
-    A process that was seen below a root stays watched when its parent ends. ``left_out``: PIDs, with what is below
-    them, that are not of the run: the monitor itself.
+    A process that was seen below a root stays watched when its parent ends.
+    ``left_out``: PIDs, with what is below them, that are not of the run: the monitor
+    itself.
     """
 
     run: str
@@ -65,7 +70,8 @@ class TreeSampler:
     host: str = field(default_factory=socket.gethostname)
     ticks: int = 0
     _seen: dict[int, _Seen] = field(default_factory=dict)
-    #: Resident memory of all in the last sample; the last tick with proportional memory, and resident memory then.
+    #: Resident memory of all in the last sample; the last tick with proportional
+    #: memory, and resident memory then.
     _rss_bytes: int = 0
     _pss_tick: int = 0
     _pss_rss_bytes: int = 0
@@ -86,7 +92,11 @@ class TreeSampler:
         self.ticks += 1
         parents: dict[int, int] = psutil._ppid_map() if is_whole else self._known_parents(threads)
         # A number that was given to another process is that process no longer.
-        self._seen = {pid: seen for pid, seen in self._seen.items() if pid in parents and seen.process.is_running()}
+        self._seen = {
+            pid: seen
+            for pid, seen in self._seen.items()
+            if pid in parents and seen.process.is_running()
+        }
         below = self._below(parents)
         samples, time_ms = [], clock.now_ms()
         for pid in below:
@@ -98,18 +108,27 @@ class TreeSampler:
         return samples
 
     def _is_pss_due(self) -> bool:
-        """Return whether to measure proportional memory: of all processes, as a part of a sum means nothing."""
+        """Return whether to measure proportional memory: of all processes, as a part of
+        a sum means nothing.
+        """
         if self.ticks % PSS_EACH != 2:
             return False
         changed = abs(self._rss_bytes - self._pss_rss_bytes)
-        return changed > _PSS_CHANGE * self._pss_rss_bytes or self.ticks - self._pss_tick >= _PSS_LATEST
+        return (
+            changed > _PSS_CHANGE * self._pss_rss_bytes
+            or self.ticks - self._pss_tick >= _PSS_LATEST
+        )
 
     def _below(self, parents: Mapping[int, int]) -> list[int]:
         """PIDs of the trees, parents before children."""
         children: dict[int, list[int]] = {}
         for pid, parent in parents.items():
             children.setdefault(parent, []).append(pid)
-        roots = [pid for pid in self.roots if pid in parents and self._created(pid) == self._root_ids[pid]]
+        roots = [
+            pid
+            for pid in self.roots
+            if pid in parents and self._created(pid) == self._root_ids[pid]
+        ]
         below: dict[int, None] = {}
         queue = [*roots, *self._seen]
         while queue:
@@ -120,7 +139,9 @@ class TreeSampler:
         return list(below)
 
     def _known_parents(self, most_threads: int) -> dict[int, int]:
-        """Process → parent, of the processes that were seen and of the children of those with so many threads."""
+        """Process → parent, of the processes that were seen and of the children of
+        those with so many threads.
+        """
         parents = {pid: seen.ppid for pid, seen in self._seen.items()}
         queue = [pid for pid, seen in self._seen.items() if seen.threads <= most_threads]
         while queue:
@@ -139,8 +160,9 @@ class TreeSampler:
         seen = self._seen.get(pid)
         process = seen.process if seen else psutil.Process(pid)
         with process.oneshot():
-            # A fork of a daemon becomes something else when it executes a program: its role is determined twice.
-            # That of a script is determined each time: spark-submit becomes the driver's JVM later.
+            # A fork of a daemon becomes something else when it executes a program: its
+            # role is determined twice. That of a script is determined each time:
+            # spark-submit becomes the driver's JVM later.
             if seen is None or (seen.at_ms and (seen.is_new or seen.role in _BECOMES)):
                 seen = self._seen[pid] = self._describe(process, ppid, seen)
             if process.status() == psutil.STATUS_ZOMBIE:
@@ -149,12 +171,24 @@ class TreeSampler:
             memory, times = process.memory_info(), process.cpu_times()
             cpu = float(times.user + times.system)
             sample = ProcessSample(
-                self.run, time_ms, self.host, pid, ppid, seen.create_ms, seen.role,
-                cpu_percent=_percent(seen, cpu, now), cpu_seconds=round(cpu, 2),
-                elapsed_seconds=round((now - seen.create_ms) / 1000, 1), rss_bytes=memory.rss,
-                shared_bytes=memory.shared, virtual_bytes=memory.vms, threads=process.num_threads(),
-                container=seen.container, short_command=seen.short, long_command=None if seen.at_ms else seen.long,
-            )  # fmt: skip
+                self.run,
+                time_ms,
+                self.host,
+                pid,
+                ppid,
+                seen.create_ms,
+                seen.role,
+                cpu_percent=_percent(seen, cpu, now),
+                cpu_seconds=round(cpu, 2),
+                elapsed_seconds=round((now - seen.create_ms) / 1000, 1),
+                rss_bytes=memory.rss,
+                shared_bytes=memory.shared,
+                virtual_bytes=memory.vms,
+                threads=process.num_threads(),
+                container=seen.container,
+                short_command=seen.short,
+                long_command=None if seen.at_ms else seen.long,
+            )
         with suppress(psutil.Error, OSError):
             disk = process.io_counters()
             sample.read_bytes, sample.write_bytes = disk.read_bytes, disk.write_bytes
@@ -176,14 +210,17 @@ class TreeSampler:
         folder = None
         with suppress(psutil.Error, OSError):
             folder = _as_text(process.cwd())
-        container = find_container(words, folder) or (above.container if above and not is_root else None)
+        container = find_container(words, folder) or (
+            above.container if above and not is_root else None
+        )
         role = find_role(name, words, parent)
         if before is not None and before.role == role:
             before.is_new = False
             return before
         long = redacted(words) or f"[{name}]"
         if above and not is_root and role.startswith("java") and long == above.long:
-            # A JVM that starts a program is two for a moment: the second one has its pages, and shows them again.
+            # A JVM that starts a program is two for a moment: the second one has its
+            # pages, and shows them again.
             raise psutil.NoSuchProcess(process.pid)
         created = int(process.create_time() * 1000)
         return _Seen(process, ppid, created, role, _short(words, name), long, container)
@@ -200,7 +237,9 @@ class TreeSampler:
 
 def _percent(seen: _Seen, cpu: float, now: int) -> float | None:
     """Percent of one core since the last sample; in the first sample since the process began."""
-    before, since = (0.0, seen.create_ms) if seen.cpu_seconds is None else (seen.cpu_seconds, seen.at_ms)
+    before, since = (
+        (0.0, seen.create_ms) if seen.cpu_seconds is None else (seen.cpu_seconds, seen.at_ms)
+    )
     return round(max(0.0, cpu - before) * 100_000 / (now - since), 1) if now > since else None
 
 

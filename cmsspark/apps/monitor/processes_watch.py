@@ -1,8 +1,10 @@
-"""Watches the processes of a run from beside it: a process of its own that ends when the root of the run ends.
+"""Watches the processes of a run from beside it: a process of its own that ends when
+the root of the run ends.
 
-It samples each second in the first ten minutes, then each ten seconds; where samples cost more than 1 % of a core, or
-0.5 % of what the run uses itself, the interval gets longer. It never fails the run: what goes wrong ends the watch, and
-is logged where that is possible.
+It samples each second in the first ten minutes, then each ten seconds; where samples
+cost more than 1 % of a core, or
+0.5 % of what the run uses itself, the interval gets longer. It never fails the run:
+  what goes wrong ends the watch, and is logged where that is possible.
 """
 
 from __future__ import annotations
@@ -21,14 +23,23 @@ from pathlib import Path
 from typing import Final
 
 from cmsspark.base import clock
-from cmsspark.store.process_samples import DONE, ENDED, FAILED, LogEntry, ProcessSample, WatchedRun, open_processes
+from cmsspark.store.process_samples import (
+    DONE,
+    ENDED,
+    FAILED,
+    LogEntry,
+    ProcessSample,
+    WatchedRun,
+    open_processes,
+)
 
 #: Seconds between samples: in the first ten minutes, and later.
 SHORT_INTERVAL: Final = 1.0
 LONG_INTERVAL: Final = 10.0
 SHORT_SECONDS: Final = 600.0
-#: CPU of the monitor at most, as a share of one core, and of what the run uses; for the latter the interval gets no
-#: longer than the last figure, so that a run that waits is seen.
+#: CPU of the monitor at most, as a share of one core, and of what the run uses; for the
+#: latter the interval gets no longer than the last figure, so that a run that waits is
+#: seen.
 MOST_SHARE: Final = 0.01
 MOST_OF_RUN: Final = 0.005
 MOST_FOR_RUN: Final = 5.0
@@ -40,7 +51,9 @@ _PATIENCE: Final = 2.0
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """What is watched: ``job`` for people, ``state_dir`` of the database. ``interval``: fixed seconds, else None."""
+    """What is watched: ``job`` for people, ``state_dir`` of the database. ``interval``:
+    fixed seconds, else None.
+    """
 
     state_dir: Path
     job: str
@@ -71,13 +84,15 @@ class Watch:
 def start(root: int, options: WatchOptions) -> Watch | None:
     """Watch the tree of ``root`` from a process beside it; None where that cannot be started.
 
-    The monitor is no child of the run: nobody waits for it, and signals of the terminal do not reach it.
+    The monitor is no child of the run: nobody waits for it, and signals of the terminal
+    do not reach it.
     """
     try:
         run = options.run or clock.new_run_id()
         reader, writer = os.pipe()
         pids, pid_writer = os.pipe()
-        # Forked instead of started: an import of all modules would cost more than watching a short run.
+        # Forked instead of started: an import of all modules would cost more than
+        # watching a short run.
         child = os.fork()
         if child == 0:
             os.close(writer)
@@ -92,8 +107,12 @@ def start(root: int, options: WatchOptions) -> Watch | None:
         return None
 
 
-def _detach_and_watch(run: str, root: int, options: WatchOptions, channel: int, pid_writer: int) -> None:
-    """Fork again in the forked child, so that init waits for the monitor, and watch. Never returns."""
+def _detach_and_watch(
+    run: str, root: int, options: WatchOptions, channel: int, pid_writer: int
+) -> None:
+    """Fork again in the forked child, so that init waits for the monitor, and watch.
+    Never returns.
+    """
     try:
         if os.fork() != 0:
             os._exit(0)
@@ -124,18 +143,30 @@ def _let_go(keep: int) -> None:
 
 
 def watch(run: str, root: int, options: WatchOptions, channel: int | None = None) -> None:
-    """Sample the tree of ``root`` into the database until it ends. ``channel``: where the exit code comes from.
+    """Sample the tree of ``root`` into the database until it ends. ``channel``: where
+    the exit code comes from.
 
-    Raises UsageError (2) where psutil is missing; ProcessLookupError where there is no such process.
+    Raises UsageError (2) where psutil is missing; ProcessLookupError where there is no
+    such process.
     """
     handle = os.pidfd_open(root)
     begun = time.monotonic()
-    if _ends_within(handle, SHORT_INTERVAL if options.interval is None else min(options.interval, SHORT_INTERVAL)):
+    if _ends_within(
+        handle,
+        SHORT_INTERVAL if options.interval is None else min(options.interval, SHORT_INTERVAL),
+    ):
         return  # too short to be seen
     from cmsspark.apps.monitor.processes_sampler import TreeSampler
 
     sampler = TreeSampler(run, [root], left_out=[os.getpid()])
-    row = WatchedRun(run, clock.now_ms() - 1000, socket.gethostname(), options.job, root_pid=root, suite=options.suite)
+    row = WatchedRun(
+        run,
+        clock.now_ms() - 1000,
+        socket.gethostname(),
+        options.job,
+        root_pid=root,
+        suite=options.suite,
+    )
     row.user = _user()
     flush = _FLUSH if options.interval is None else min(_FLUSH, 10 * options.interval)
     with open_processes(options.state_dir) as database:
@@ -169,10 +200,14 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
         database.put_run(row)
 
 
-def next_interval(age: float, cost: float, fixed: float | None = None, *, used: float = 1.0) -> float:
-    """Seconds to the next sample of a run of ``age`` seconds; ``cost``: CPU seconds of a sample on average.
+def next_interval(
+    age: float, cost: float, fixed: float | None = None, *, used: float = 1.0
+) -> float:
+    """Seconds to the next sample of a run of ``age`` seconds; ``cost``: CPU seconds of
+    a sample on average.
 
-    ``fixed``: seconds that somebody chose, whatever they cost; ``used``: cores that the run uses on average.
+    ``fixed``: seconds that somebody chose, whatever they cost; ``used``: cores that the
+    run uses on average.
     """
     if fixed is not None:
         return fixed
@@ -189,7 +224,9 @@ def _ends_within(handle: int, seconds: float) -> bool:
 
 
 def _exit_code(channel: int | None) -> int | None:
-    """Return the code that the parent of the run writes; None where there is no parent, or it was killed."""
+    """Return the code that the parent of the run writes; None where there is no parent,
+    or it was killed.
+    """
     if channel is None or not _ends_within(channel, _PATIENCE):
         return None
     with suppress(OSError, ValueError):
@@ -198,7 +235,9 @@ def _exit_code(channel: int | None) -> int | None:
 
 
 def _recorded_code(state_dir: Path, root: int, start_ms: int) -> int | None:
-    """Return the exit code in the run history of a job that process ``root`` ran without a parent of ours."""
+    """Return the exit code in the run history of a job that process ``root`` ran
+    without a parent of ours.
+    """
     from cmsspark.store.run_history import State, read_history
 
     with suppress(Exception), read_history(state_dir) as history:
@@ -211,7 +250,9 @@ def _recorded_code(state_dir: Path, root: int, start_ms: int) -> int | None:
 def _log_failure(run: str, state_dir: Path, error: BaseException) -> None:
     with suppress(BaseException), open_processes(state_dir) as database:
         text = f"the watch ended: {type(error).__name__}: {error}"
-        database.add([], [LogEntry(run, clock.now_ms(), "error", text[:500], socket.gethostname())])
+        database.add(
+            [], [LogEntry(run, clock.now_ms(), "error", text[:500], socket.gethostname())]
+        )
 
 
 def _user() -> str | None:

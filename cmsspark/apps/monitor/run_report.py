@@ -1,4 +1,6 @@
-"""The summary of a measured run as text, in the style of sparkMeasure's report: ``name => value (readable)``."""
+"""The summary of a measured run as text, in the style of sparkMeasure's report: ``name
+=> value (readable)``.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,18 @@ _MOST_STAGES = 15
 
 
 def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
-    """Yield the lines of the summary: the exception, sums, stages, peaks by executor, findings, what is missing."""
-    engine = f"Spark {metrics.spark_version}".strip() if metrics.engine == "spark" else "processes of this host"
+    """Yield the lines of the summary: the exception, sums, stages, peaks by executor,
+    findings, what is missing.
+    """
+    engine = (
+        f"Spark {metrics.spark_version}".strip()
+        if metrics.engine == "spark"
+        else "processes of this host"
+    )
     name = f" {metrics.application}" if metrics.application else ""
-    yield f"Measured: {metrics.job or metrics.application_name}, {engine}{name}, {metrics.master}".rstrip(", ")
+    yield f"Measured: {metrics.job or metrics.application_name}, {engine}{name}, {metrics.master}".rstrip(
+        ", "
+    )
     if metrics.state == "RUNNING":
         yield f"It still runs, since {clock.to_second(metrics.began_ms)} UTC: these are the figures so far"
     elif metrics.state == "FAILED":
@@ -36,7 +46,10 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
     if any(entry.peaks for entry in metrics.executors):
         yield ""
         yield from _peaks(metrics, width)
-    for title, lines in (("Findings:", list(finding_lines(metrics.findings))), ("Not known:", metrics.notes)):
+    for title, lines in (
+        ("Findings:", list(finding_lines(metrics.findings))),
+        ("Not known:", metrics.notes),
+    ):
         if lines:
             yield ""
             yield title
@@ -56,17 +69,25 @@ def _exception(metrics: RunMetrics) -> Iterator[str]:
 
 
 def ending_lines(metrics: RunMetrics) -> Iterator[str]:
-    """Yield what run_spark says at the end of a run: a line for each finding, with its number and the next command."""
+    """Yield what run_spark says at the end of a run: a line for each finding, with its
+    number and the next command.
+    """
     shown = set()
     for finding in metrics.findings:
         if finding.code not in shown and not _is_reported(metrics, finding):
             shown.add(finding.code)
-            title = finding.title if len(finding.title) <= _LONGEST_TITLE else f"{finding.title[:_LONGEST_TITLE]}…"
+            title = (
+                finding.title
+                if len(finding.title) <= _LONGEST_TITLE
+                else f"{finding.title[:_LONGEST_TITLE]}…"
+            )
             yield f"{finding.code}: {title}: cmsspark show {metrics.run}"
 
 
 def _is_reported(metrics: RunMetrics, finding: Finding) -> bool:
-    """Return whether the run ended with the exception of its tasks as its own error, which it has printed."""
+    """Return whether the run ended with the exception of its tasks as its own error,
+    which it has printed.
+    """
     module, _, kind = finding.title.partition(": ")[0].rpartition(".")
     if finding.code != "failed_task" or module != errors.__name__:
         return False
@@ -92,33 +113,54 @@ def _sums(metrics: RunMetrics) -> Iterator[tuple[str, str, str]]:
         if elapsed and tasks:
             yield "averageActiveTasks", f"{totals.task_ms / elapsed:.1f}", ""
     if metrics.cpu_ms is not None:
-        yield "processCpuTime", f"{metrics.cpu_ms}", f"{report_time(metrics.cpu_ms)}, all processes on {metrics.host}"
+        yield (
+            "processCpuTime",
+            f"{metrics.cpu_ms}",
+            f"{report_time(metrics.cpu_ms)}, all processes on {metrics.host}",
+        )
     times = {"executorRunTime": totals.run_ms}
     if metrics.engine == "spark":
         times |= {"executorCpuTime": totals.cpu_ms, "jvmGCTime": totals.gc_ms}
-        times |= {"shuffleFetchWaitTime": totals.fetch_wait_ms, "shuffleWriteTime": totals.shuffle_write_ms}
+        times |= {
+            "shuffleFetchWaitTime": totals.fetch_wait_ms,
+            "shuffleWriteTime": totals.shuffle_write_ms,
+        }
     for name, value in times.items():
         yield name, f"{value}", report_time(value)
     volumes = {
-        "resultSize": totals.result_bytes, "bytesRead": totals.input_bytes, "bytesWritten": totals.output_bytes,
-        "shuffleBytesRead": totals.shuffle_read_bytes, "shuffleBytesWritten": totals.shuffle_write_bytes,
-        "memoryBytesSpilled": totals.memory_spilled_bytes, "diskBytesSpilled": totals.disk_spilled_bytes,
+        "resultSize": totals.result_bytes,
+        "bytesRead": totals.input_bytes,
+        "bytesWritten": totals.output_bytes,
+        "shuffleBytesRead": totals.shuffle_read_bytes,
+        "shuffleBytesWritten": totals.shuffle_write_bytes,
+        "memoryBytesSpilled": totals.memory_spilled_bytes,
+        "diskBytesSpilled": totals.disk_spilled_bytes,
         "peakExecutionMemory": totals.peak_execution_bytes,
-    }  # fmt: skip
+    }
     for name, value in volumes.items() if metrics.engine == "spark" else ():
         yield name, f"{value}", str(volume(value))
-    for name, value in (("recordsRead", totals.input_records), ("recordsWritten", totals.output_records)):
+    for name, value in (
+        ("recordsRead", totals.input_records),
+        ("recordsWritten", totals.output_records),
+    ):
         if value:
             yield name, f"{value}", ""
     if metrics.reported:
         size, files = (
-            sum(getattr(entry, name) for entry in metrics.reported) for name in ("input_bytes", "input_files")
+            sum(getattr(entry, name) for entry in metrics.reported)
+            for name in ("input_bytes", "input_files")
         )
-        yield "bytesReadByPath", f"{size}", f"{volume(size)} of {files:,} files, reported by the job"
+        yield (
+            "bytesReadByPath",
+            f"{size}",
+            f"{volume(size)} of {files:,} files, reported by the job",
+        )
 
 
 def _stages(metrics: RunMetrics, width: int | None) -> Iterator[str]:
-    longest = sorted(metrics.stages, key=lambda stage: stage.duration_ms or 0, reverse=True)[:_MOST_STAGES]
+    longest = sorted(metrics.stages, key=lambda stage: stage.duration_ms or 0, reverse=True)[
+        :_MOST_STAGES
+    ]
     remaining = metrics.stage_count - len(longest)
     yield f"Stages{f', the longest of {metrics.stage_count}' if remaining else ''}:"
     rows: list[list[Any]] = []
@@ -133,7 +175,14 @@ def _stages(metrics: RunMetrics, width: int | None) -> Iterator[str]:
             times.median / 1000,
             times.max / 1000,
         ]
-        rows.append([*row, volume(read), volume(totals.disk_spilled_bytes), "failed" if stage.failure else ""])
+        rows.append(
+            [
+                *row,
+                volume(read),
+                volume(totals.disk_spilled_bytes),
+                "failed" if stage.failure else "",
+            ]
+        )
     headings = ("stage", "name", "s", "tasks", "median s", "max s", "read", "spilled", "")
     yield from table(headings, rows, texts=(1,), width=width)
 

@@ -1,4 +1,6 @@
-"""How the measures of a suite's steps grow with the input size: the simplest law that fits, and its exponent."""
+"""How the measures of a suite's steps grow with the input size: the simplest law that
+fits, and its exponent.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ LAWS: Final[dict[str, Callable[[Any], Any]]] = {
 }
 #: Sizes that a fit needs at least.
 LEAST_SIZES: Final = 3
-#: A law that leaves this share, or twice what the best one leaves, is good enough: measurements are no more exact.
+#: A law that leaves this share, or twice what the best one leaves, is good enough:
+#: measurements are no more exact.
 _NOISE: Final = 0.05
 #: A law that leaves more than this share does not predict other sizes.
 _CLEAR: Final = 0.25
@@ -34,7 +37,8 @@ _CLEAR: Final = 0.25
 class ScalingLaw:
     """``value ≈ base + factor × law(size)``.
 
-    ``error``: what is left, relative, as a root mean square over the degrees of freedom; ``exponent``: of a power law.
+    ``error``: what is left, relative, as a root mean square over the degrees of
+    freedom; ``exponent``: of a power law.
     """
 
     law: str
@@ -45,7 +49,9 @@ class ScalingLaw:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the law predicts another size: it leaves little, and the values do not fall with the size."""
+        """Whether the law predicts another size: it leaves little, and the values do
+        not fall with the size.
+        """
         return self.error <= _CLEAR and not self._falls
 
     @property
@@ -62,7 +68,8 @@ class ScalingLaw:
 
 
 def fit(points: Sequence[tuple[float, float]]) -> ScalingLaw | None:
-    """Return the law through (size, value) points; None for fewer than three sizes, or values that are not positive.
+    """Return the law through (size, value) points; None for fewer than three sizes, or
+    values that are not positive.
 
     Neither the base nor the factor is negative.
     """
@@ -79,7 +86,8 @@ def fit(points: Sequence[tuple[float, float]]) -> ScalingLaw | None:
         if constants.min() < 0:
             columns[:, constants.argmin()] = 0
             constants = np.linalg.lstsq(columns, ones)[0]
-        # Two constants go through two of three points whatever these are: what is left counts for the third alone.
+        # Two constants go through two of three points whatever these are: what is left
+        # counts for the third alone.
         degrees = len(values) - (1 if name == "constant" else 2)
         error = float(np.sqrt(np.sum((ones - columns @ constants) ** 2) / degrees))
         laws.append(ScalingLaw(name, float(constants[0]), float(constants[1]), error, exponent))
@@ -89,7 +97,8 @@ def fit(points: Sequence[tuple[float, float]]) -> ScalingLaw | None:
 
 @dataclass(frozen=True)
 class Scaling:
-    """A measure of a step and role by input size: ``resident`` (bytes, the maximum) or ``seconds``.
+    """A measure of a step and role by input size: ``resident`` (bytes, the maximum) or
+    ``seconds``.
 
     ``law``: through the points; None for fewer than three sizes.
     """
@@ -112,7 +121,9 @@ class Scaling:
 
 
 def scaling(results: Sequence[SuiteResult]) -> Iterator[Scaling]:
-    """Yield every step and role with a value, in the order of steps and roles; seconds have the role ``all``."""
+    """Yield every step and role with a value, in the order of steps and roles; seconds
+    have the role ``all``.
+    """
     # A step that is shorter than the interval has a time, and no samples.
     steps = dict.fromkeys(step.name for result in results for step in result.steps)
     sampled = {key for result in results for key in result.maxima}
@@ -122,7 +133,11 @@ def scaling(results: Sequence[SuiteResult]) -> Iterator[Scaling]:
                 points = []
                 for result in results:
                     maxima = result.maxima.get((step, role))
-                    value = result.seconds(step) if measure == "seconds" else maxima and maxima.rss_bytes
+                    value = (
+                        result.seconds(step)
+                        if measure == "seconds"
+                        else maxima and maxima.rss_bytes
+                    )
                     if result.run.input_size and value:
                         points.append((result.run.input_size, float(value)))
                 if points:

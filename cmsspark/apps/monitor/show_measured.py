@@ -21,7 +21,9 @@ from cmsspark.store.run_metrics import RunMetrics
 
 
 def echo_measured(state_dir: Path, run: Run, *, trace: bool = False) -> None:
-    """Print what a run of the run history used, if it was measured and that is kept; its exception with ``trace``."""
+    """Print what a run of the run history used, if it was measured and that is kept;
+    its exception with ``trace``.
+    """
     name = run.process.get("measured")
     metrics = find_run(state_dir, name) if isinstance(name, str) else None
     if trace:
@@ -32,10 +34,12 @@ def echo_measured(state_dir: Path, run: Run, *, trace: bool = False) -> None:
 
 
 def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = False) -> bool:
-    """Print a run that is measured and not in the run history, such as a script's; return False where there is none.
+    """Print a run that is measured and not in the run history, such as a script's;
+    return False where there is none.
 
-    ``name``: the begin of its id, the application's id, ``latest``, or the script. Raises DataError (65) where its
-    file cannot be read, UsageError (2) where several ids begin with ``name``.
+    ``name``: the begin of its id, the application's id, ``latest``, or the script.
+    Raises DataError (65) where its file cannot be read, UsageError (2) where several
+    ids begin with ``name``.
     """
     metrics = find_run(state_dir, name) or find_latest(state_dir, name)
     if metrics is None:
@@ -58,10 +62,15 @@ def find_latest(state_dir: Path, name: str) -> RunMetrics | None:
 
 
 def echo_trace(metrics: RunMetrics) -> None:
-    """Print all that is known of the exception that ended a run. Raises InputMissing (66) where none did."""
+    """Print all that is known of the exception that ended a run. Raises InputMissing
+    (66) where none did.
+    """
     exception = find_exception(metrics)
     if exception is None:
-        raise InputMissing(f"no exception is stored of run {metrics.run}", next_step=f"cmsspark show {metrics.run}")
+        raise InputMissing(
+            f"no exception is stored of run {metrics.run}",
+            next_step=f"cmsspark show {metrics.run}",
+        )
     click.echo(readable(exception.text))
 
 
@@ -79,9 +88,11 @@ def _echo(state_dir: Path, metrics: RunMetrics) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @debug_option
 def events_command(location: str, as_json: bool) -> None:
-    """Read an event log of Spark 3.5 or 4.x: a file, compressed or not, or a rolling folder (eventlog_v2_…).
+    """Read an event log of Spark 3.5 or 4.x: a file, compressed or not, or a rolling
+    folder (eventlog_v2_…).
 
-    Shows sums over tasks, stages, peaks of memory, findings. FILE may be on HDFS (which takes a JVM).
+    Shows sums over tasks, stages, peaks of memory, findings. FILE may be on HDFS (which
+    takes a JVM).
     """
     from cmsspark.apps.monitor import findings
     from cmsspark.apps.monitor.event_log import read_event_log

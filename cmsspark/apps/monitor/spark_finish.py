@@ -1,7 +1,8 @@
 """Completes a measured run that has ended: the event log, what the job reported, findings.
 
-A run by processes of this host is measured from inside, without a thread: the kernel keeps the peak of resident memory
-and the CPU time of a process and of its children that ended.
+A run by processes of this host is measured from inside, without a thread: the kernel
+keeps the peak of resident memory and the CPU time of a process and of its children that
+ended.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ def finish(
 ) -> RunMetrics:
     """Return the run with everything that is known after its end.
 
-    ``folder``: that of the measured run; ``driver_peaks``: of the driver's process tree, as it was sampled.
+    ``folder``: that of the measured run; ``driver_peaks``: of the driver's process
+    tree, as it was sampled.
     """
-    from cmsspark.apps.monitor.event_stages import merge_peaks  # a run by processes needs no event log
+    from cmsspark.apps.monitor.event_stages import (
+        merge_peaks,
+    )  # a run by processes needs no event log
 
     add_reported(metrics, folder / self_metrics.FILE)
     metrics = _with_events(metrics, options)
@@ -53,7 +57,9 @@ def _with_events(metrics: RunMetrics, options: Mapping[str, str]) -> RunMetrics:
 
     location = options.get("spark.eventLog.dir", "")
     if options.get("spark.eventLog.enabled") != "true" or not location:
-        metrics.notes.append("there is no event log (spark.eventLog.enabled): figures of stages are missing")
+        metrics.notes.append(
+            "there is no event log (spark.eventLog.enabled): figures of stages are missing"
+        )
         return metrics
     if not is_local(location):
         metrics.pending_events = location
@@ -133,14 +139,21 @@ def _store(folder: Path, code: int) -> None:
 
 
 def _add_processes(metrics: RunMetrics) -> None:
-    process, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    metrics.cpu_ms = round(1000 * (process.ru_utime + process.ru_stime + children.ru_utime + children.ru_stime))
+    process, children = (
+        resource.getrusage(resource.RUSAGE_SELF),
+        resource.getrusage(resource.RUSAGE_CHILDREN),
+    )
+    metrics.cpu_ms = round(
+        1000 * (process.ru_utime + process.ru_stime + children.ru_utime + children.ru_stime)
+    )
     metrics.sources.append("samples")
     # The system counts resident memory in kB.
     metrics.executors = [ExecutorEntry("driver", metrics.host, 1, peaks=_peaks(process.ru_maxrss))]
     if children.ru_maxrss and metrics.stages:
         count = len(os.sched_getaffinity(0))
-        metrics.executors.append(ExecutorEntry("workers", metrics.host, count, peaks=_peaks(children.ru_maxrss)))
+        metrics.executors.append(
+            ExecutorEntry("workers", metrics.host, count, peaks=_peaks(children.ru_maxrss))
+        )
 
 
 def _peaks(kilobytes: int) -> dict[str, int]:

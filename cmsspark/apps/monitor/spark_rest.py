@@ -1,6 +1,7 @@
 """Spark's REST interface while an application runs on this host: executors, and stages at work.
 
-Only ports of Spark's page are tried, among those on which the driver listens: others would log the attempt.
+Only ports of Spark's page are tried, among those on which the driver listens: others
+would log the attempt.
 """
 
 from __future__ import annotations
@@ -52,14 +53,22 @@ class RestPoller:
         if self._base is not None:
             with suppress(ConnectionLost, ValueError, KeyError, TypeError):
                 self._take(fetch_json(f"{self._base}/allexecutors", _TIMEOUT_S))
-                rows = fetch_json(f"{self._base}/stages?withSummaries=true&quantiles=0,0.5,1", _TIMEOUT_S)
-                self.stages = [stage(row) for row in rows if row.get("status") in ("COMPLETE", "FAILED", "ACTIVE")]
+                rows = fetch_json(
+                    f"{self._base}/stages?withSummaries=true&quantiles=0,0.5,1", _TIMEOUT_S
+                )
+                self.stages = [
+                    stage(row)
+                    for row in rows
+                    if row.get("status") in ("COMPLETE", "FAILED", "ACTIVE")
+                ]
         now = time.monotonic()
         self._next = now + max(_LEAST_S, (now - began) / _SHARE)
 
     def _take(self, rows: Any) -> None:
         self.executors = [executor(row) for row in rows]
-        self.active_tasks = sum(int(row.get("activeTasks", 0)) for row in rows if row.get("isActive", True))
+        self.active_tasks = sum(
+            int(row.get("activeTasks", 0)) for row in rows if row.get("isActive", True)
+        )
         self.answers += 1
 
     def _find(self) -> str | None:
@@ -73,10 +82,14 @@ class RestPoller:
 def executor(row: Mapping[str, Any]) -> ExecutorEntry:
     """Return a row of ``allexecutors``."""
     totals = TaskTotals(
-        tasks=row.get("totalTasks", 0), failed_tasks=row.get("failedTasks", 0), task_ms=row.get("totalDuration", 0),
-        gc_ms=row.get("totalGCTime", 0), input_bytes=row.get("totalInputBytes", 0),
-        shuffle_read_bytes=row.get("totalShuffleRead", 0), shuffle_write_bytes=row.get("totalShuffleWrite", 0),
-    )  # fmt: skip
+        tasks=row.get("totalTasks", 0),
+        failed_tasks=row.get("failedTasks", 0),
+        task_ms=row.get("totalDuration", 0),
+        gc_ms=row.get("totalGCTime", 0),
+        input_bytes=row.get("totalInputBytes", 0),
+        shuffle_read_bytes=row.get("totalShuffleRead", 0),
+        shuffle_write_bytes=row.get("totalShuffleWrite", 0),
+    )
     host = str(row.get("hostPort", "")).rpartition(":")[0]
     entry = ExecutorEntry(str(row["id"]), host, int(row.get("totalCores", 0)), totals=totals)
     entry.reason = row.get("removeReason")
@@ -88,25 +101,46 @@ def stage(row: Mapping[str, Any]) -> StageEntry:
     """Return a row of ``stages``, with the spreads of its tasks where the answer has them."""
     totals = TaskTotals(
         tasks=sum(int(row.get(f"num{kind}Tasks", 0)) for kind in ("Complete", "Failed", "Killed")),
-        failed_tasks=row.get("numFailedTasks", 0), killed_tasks=row.get("numKilledTasks", 0),
+        failed_tasks=row.get("numFailedTasks", 0),
+        killed_tasks=row.get("numKilledTasks", 0),
         task_ms=row.get("executorRunTime", 0) + row.get("executorDeserializeTime", 0),
-        run_ms=row.get("executorRunTime", 0), cpu_ms=row.get("executorCpuTime", 0) // 1_000_000,
-        gc_ms=row.get("jvmGcTime", 0), deserialize_ms=row.get("executorDeserializeTime", 0),
-        result_serialize_ms=row.get("resultSerializationTime", 0), fetch_wait_ms=row.get("shuffleFetchWaitTime", 0),
-        shuffle_write_ms=row.get("shuffleWriteTime", 0) // 1_000_000, result_bytes=row.get("resultSize", 0),
-        input_bytes=row.get("inputBytes", 0), input_records=row.get("inputRecords", 0),
-        output_bytes=row.get("outputBytes", 0), output_records=row.get("outputRecords", 0),
-        shuffle_read_bytes=row.get("shuffleReadBytes", 0), shuffle_read_records=row.get("shuffleReadRecords", 0),
-        shuffle_write_bytes=row.get("shuffleWriteBytes", 0), shuffle_write_records=row.get("shuffleWriteRecords", 0),
-        memory_spilled_bytes=row.get("memoryBytesSpilled", 0), disk_spilled_bytes=row.get("diskBytesSpilled", 0),
+        run_ms=row.get("executorRunTime", 0),
+        cpu_ms=row.get("executorCpuTime", 0) // 1_000_000,
+        gc_ms=row.get("jvmGcTime", 0),
+        deserialize_ms=row.get("executorDeserializeTime", 0),
+        result_serialize_ms=row.get("resultSerializationTime", 0),
+        fetch_wait_ms=row.get("shuffleFetchWaitTime", 0),
+        shuffle_write_ms=row.get("shuffleWriteTime", 0) // 1_000_000,
+        result_bytes=row.get("resultSize", 0),
+        input_bytes=row.get("inputBytes", 0),
+        input_records=row.get("inputRecords", 0),
+        output_bytes=row.get("outputBytes", 0),
+        output_records=row.get("outputRecords", 0),
+        shuffle_read_bytes=row.get("shuffleReadBytes", 0),
+        shuffle_read_records=row.get("shuffleReadRecords", 0),
+        shuffle_write_bytes=row.get("shuffleWriteBytes", 0),
+        shuffle_write_records=row.get("shuffleWriteRecords", 0),
+        memory_spilled_bytes=row.get("memoryBytesSpilled", 0),
+        disk_spilled_bytes=row.get("diskBytesSpilled", 0),
         peak_execution_bytes=row.get("peakExecutionMemory", 0),
-    )  # fmt: skip
-    entry = StageEntry(int(row["stageId"]), int(row.get("attemptId", 0)), str(row.get("name", ""))[:200])
-    entry.task_count, entry.totals, entry.failure = int(row.get("numTasks", 0)), totals, row.get("failureReason")
-    entry.submitted_ms, entry.completed_ms = _ms(row.get("submissionTime")), _ms(row.get("completionTime"))
+    )
+    entry = StageEntry(
+        int(row["stageId"]), int(row.get("attemptId", 0)), str(row.get("name", ""))[:200]
+    )
+    entry.task_count, entry.totals, entry.failure = (
+        int(row.get("numTasks", 0)),
+        totals,
+        row.get("failureReason"),
+    )
+    entry.submitted_ms, entry.completed_ms = (
+        _ms(row.get("submissionTime")),
+        _ms(row.get("completionTime")),
+    )
     spreads = row.get("taskMetricsDistributions") or {}
     # Spark adds up the peaks of tasks here; the largest of a task is what memory it takes.
-    totals.peak_execution_bytes = _spread(spreads.get("peakExecutionMemory")).max or totals.peak_execution_bytes
+    totals.peak_execution_bytes = (
+        _spread(spreads.get("peakExecutionMemory")).max or totals.peak_execution_bytes
+    )
     entry.task_ms = _spread(spreads.get("duration") or spreads.get("executorRunTime"))
     shuffle = spreads.get("shuffleReadMetrics") or {}
     entry.shuffle_read_bytes, entry.shuffle_read_records = (
@@ -124,7 +158,11 @@ def set_stages(metrics: RunMetrics, stages: list[StageEntry]) -> None:
     metrics.totals = TaskTotals()
     for name in TaskTotals.__struct_fields__:
         values = [getattr(entry.totals, name) for entry in stages]
-        setattr(metrics.totals, name, max(values, default=0) if name == "peak_execution_bytes" else sum(values))
+        setattr(
+            metrics.totals,
+            name,
+            max(values, default=0) if name == "peak_execution_bytes" else sum(values),
+        )
 
 
 def _spread(values: Any) -> Spread:
@@ -136,11 +174,16 @@ def _spread(values: Any) -> Spread:
 
 
 def _ms(value: Any) -> int | None:
-    """Return UTC milliseconds of a time as the answer has it: such a number, or ``2026-01-15T06:00:00.000GMT``."""
+    """Return UTC milliseconds of a time as the answer has it: such a number, or
+    ``2026-01-15T06:00:00.000GMT``.
+    """
     if isinstance(value, int):
         return value
     with suppress(TypeError, ValueError):
-        return int(datetime.strptime(value.replace("GMT", "+0000"), "%Y-%m-%dT%H:%M:%S.%f%z").timestamp() * 1000)
+        return int(
+            datetime.strptime(value.replace("GMT", "+0000"), "%Y-%m-%dT%H:%M:%S.%f%z").timestamp()
+            * 1000
+        )
     return None
 
 

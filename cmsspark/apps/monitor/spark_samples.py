@@ -1,4 +1,5 @@
-"""Samples the processes of a run on this host: memory of the JVM, the driver's Python and the workers.
+"""Samples the processes of a run on this host: memory of the JVM, the driver's Python
+and the workers.
 
 :mod:`cmsspark.apps.monitor.processes_watch` stores each process in detail.
 """
@@ -26,7 +27,8 @@ from cmsspark.store.run_metrics import MOST_SAMPLES, Sample
 _SHORT_S, _LONG_S, _SHORT_RUN_S = 1.0, 5.0, 120.0
 #: A sample costs at most this share of one core.
 _SHARE: Final = 0.005
-#: The JVM has many threads, each of which may have children: they are searched in each n-th sample.
+#: The JVM has many threads, each of which may have children: they are searched in each
+#: n-th sample.
 _NEW_CHILDREN: Final = 3
 
 
@@ -42,8 +44,9 @@ class TreeReader:
         self._cpu: dict[int, float] = {}
         self._looks = 0
         self._virtual: dict[int, int] = {}
-        #: The largest memory of the JVM, of all Pythons, and of other children of the JVM, in the names of Spark. It
-        #: would start ``pgrep`` for each process and each sample, which costs several percent of a core.
+        #: The largest memory of the JVM, of all Pythons, and of other children of the
+        #: JVM, in the names of Spark. It would start ``pgrep`` for each process and
+        #: each sample, which costs several percent of a core.
         self.peaks: dict[str, int] = {}
 
     def sample(self) -> Sample | None:
@@ -55,12 +58,23 @@ class TreeReader:
         sample.driver_jvm_rss, sample.heap_bytes = root_rss, self._counters.heap()
         pythons, daemons = self._children_of_jvm()
         sample.jvm_moved_bytes = self._transferred(self._root, "read_chars", "write_chars")
-        python_rss = {pid: rss for pid in [*pythons, *daemons] if (rss := self._rss(pid)) is not None}
-        driver = max((pid for pid in pythons if pid in python_rss), key=lambda pid: python_rss[pid], default=None)
+        python_rss = {
+            pid: rss for pid in [*pythons, *daemons] if (rss := self._rss(pid)) is not None
+        }
+        driver = max(
+            (pid for pid in pythons if pid in python_rss),
+            key=lambda pid: python_rss[pid],
+            default=None,
+        )
         if driver is not None:
             sample.driver_python_rss = python_rss[driver]
             sample.python_written_bytes = self._transferred(driver, "write_chars")
-        workers = {pid: rss for daemon in daemons for pid in child_pids(daemon) if (rss := self._rss(pid)) is not None}
+        workers = {
+            pid: rss
+            for daemon in daemons
+            for pid in child_pids(daemon)
+            if (rss := self._rss(pid)) is not None
+        }
         sample.workers, sample.workers_rss = len(workers), sum(workers.values())
         if workers:
             sample.largest_worker = max(workers, key=lambda pid: workers[pid])
@@ -79,9 +93,12 @@ class TreeReader:
             if pid not in self._daemons:
                 with suppress(psutil.Error):
                     words = self._process(pid).cmdline()
-                    # A child that is just being started is a copy of the JVM, until it executes its program.
+                    # A child that is just being started is a copy of the JVM, until it
+                    # executes its program.
                     if words and words[0].rpartition("/")[2] not in ("java", "jspawnhelper"):
-                        self._daemons[pid] = any(name in word for name in DAEMONS for word in words)
+                        self._daemons[pid] = any(
+                            name in word for name in DAEMONS for word in words
+                        )
         daemons = [pid for pid in self._below_jvm if self._daemons.get(pid)]
         return [pid for pid in self._below_jvm if self._daemons.get(pid) is False], daemons
 
@@ -91,7 +108,9 @@ class TreeReader:
         return self._processes[pid]
 
     def _transferred(self, pid: int, *names: str) -> int | None:
-        """Return the sum of counters of bytes that a process passed to the system; None where they cannot be read."""
+        """Return the sum of counters of bytes that a process passed to the system; None
+        where they cannot be read.
+        """
         with suppress(psutil.Error):
             counters = self._process(pid).io_counters()
             return sum(int(getattr(counters, name)) for name in names)
@@ -99,7 +118,10 @@ class TreeReader:
 
     def _note_peaks(self, kind: str, rss: Mapping[int, int]) -> None:
         virtual = sum(self._virtual.get(pid, 0) for pid in rss)
-        for name, value in ((f"ProcessTree{kind}VMemory", virtual), (f"ProcessTree{kind}RSSMemory", sum(rss.values()))):
+        for name, value in (
+            (f"ProcessTree{kind}VMemory", virtual),
+            (f"ProcessTree{kind}RSSMemory", sum(rss.values())),
+        ):
             self.peaks[name] = max(value, self.peaks.get(name, 0))
 
     def _rss(self, pid: int) -> int | None:
@@ -157,7 +179,8 @@ class Sampler(threading.Thread):
         """Take a sample now."""
         before = time.thread_time()
         sample = self._reader.sample()
-        # Without what is called after it, which limits itself: polls of REST are rarer, and the first one has imports.
+        # Without what is called after it, which limits itself: polls of REST are rarer,
+        # and the first one has imports.
         self._cost = time.thread_time() - before
         if sample is not None:
             self.samples.append(sample)
@@ -180,12 +203,17 @@ class Sampler(threading.Thread):
 
 def total_memory(sample: Sample) -> int:
     """Return all memory of a sample."""
-    return sum(value or 0 for value in (sample.driver_jvm_rss, sample.driver_python_rss, sample.workers_rss))
+    return sum(
+        value or 0
+        for value in (sample.driver_jvm_rss, sample.driver_python_rss, sample.workers_rss)
+    )
 
 
 def thinned(samples: list[Sample]) -> list[Sample]:
     """Return half of the samples: of each two the one with more memory."""
-    return [max(samples[first : first + 2], key=total_memory) for first in range(0, len(samples), 2)]
+    return [
+        max(samples[first : first + 2], key=total_memory) for first in range(0, len(samples), 2)
+    ]
 
 
 _MAGIC: Final = b"\xca\xfe\xc0\xc0"
@@ -194,7 +222,9 @@ _LONG: Final = ord("J")
 
 
 class JvmCounters:
-    """The counters of a JVM. ``heap()`` is None where they cannot be read: another JVM, another user, or none yet."""
+    """The counters of a JVM. ``heap()`` is None where they cannot be read: another JVM,
+    another user, or none yet.
+    """
 
     def __init__(self, pid: int, folder: Path = Path("/tmp")) -> None:  # noqa: S108 -- HotSpot uses no other
         self._pid, self._folder = pid, folder

@@ -1,6 +1,8 @@
-"""Measures a run of run_spark from its parent: samples and REST while it runs, the event log when it has ended.
+"""Measures a run of run_spark from its parent: samples and REST while it runs, the
+event log when it has ended.
 
-Every method catches whatever goes wrong: a measurement never fails a run, and never changes its exit code.
+Every method catches whatever goes wrong: a measurement never fails a run, and never
+changes its exit code.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class RunMeasure:
     metrics: RunMetrics
     options: Mapping[str, str] = field(default_factory=dict)
     has_jvm: bool = True
-    #: YARN's reason why an application failed, by its id: a Python driver shows it to the user only.
+    #: YARN's reason why an application failed, by its id: a Python driver shows it to
+    #: the user only.
     diagnose: Callable[[str], str] | None = None
     #: Called with the file of the run when it is complete: live metrics.
     on_end: Callable[[Path], None] | None = None
@@ -64,7 +67,9 @@ class RunMeasure:
         return run_metrics.runs_folder(self.state_dir) / self.metrics.run
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the child's variables: where a job reports, and the run's id, which the JVM writes into its log."""
+        """Return the child's variables: where a job reports, and the run's id, which
+        the JVM writes into its log.
+        """
         if not self.has_jvm:
             return {self_metrics.VARIABLE: str(self.folder)}
         options = environ.get("SPARK_SUBMIT_OPTS", "")
@@ -91,7 +96,9 @@ class RunMeasure:
             lines.append(text.strip()[:_LONGEST_LINE])
 
     def ended(self, code: int, application: str | None = None) -> None:
-        """Note that the child has ended with ``code``; ``application`` is YARN's id where it is known."""
+        """Note that the child has ended with ``code``; ``application`` is YARN's id
+        where it is known.
+        """
         with suppress(Exception):
             self._end_samples()
         with suppress(Exception):
@@ -151,15 +158,27 @@ class RunMeasure:
 
 
 def begin(
-    state_dir: Path, job: str, options: Mapping[str, str], *, has_jvm: bool, log: Callable[[str], None] | None = None
+    state_dir: Path,
+    job: str,
+    options: Mapping[str, str],
+    *,
+    has_jvm: bool,
+    log: Callable[[str], None] | None = None,
 ) -> RunMeasure | None:
-    """Return a measurement; None, with a message to ``log``, where the state folder cannot be written."""
+    """Return a measurement; None, with a message to ``log``, where the state folder
+    cannot be written.
+    """
     now = clock.now_ms()
     metrics = RunMetrics(clock.new_run_id(now), job, "spark" if has_jvm else "processes", now)
     metrics.host, metrics.process = socket.gethostname(), process_identity.identity()
-    metrics.master, metrics.deploy_mode = options.get("spark.master", ""), options.get("spark.submit.deployMode", "")
+    metrics.master, metrics.deploy_mode = (
+        options.get("spark.master", ""),
+        options.get("spark.submit.deployMode", ""),
+    )
     # The event log has all that count; an application that never started has none.
-    metrics.options = {name: value for name, value in options.items() if KEPT.fullmatch(name)} if has_jvm else {}
+    metrics.options = (
+        {name: value for name, value in options.items() if KEPT.fullmatch(name)} if has_jvm else {}
+    )
     if not has_jvm:
         # This process becomes that of the job.
         metrics.root_pid, metrics.master, metrics.deploy_mode = os.getpid(), "", ""
@@ -174,7 +193,8 @@ def begin(
 
 
 def usable_events_folder(state_dir: Path) -> str | None:
-    """Return the URI of the folder for event logs, made where there is none; None where Spark could not write there.
+    """Return the URI of the folder for event logs, made where there is none; None where
+    Spark could not write there.
 
     Spark refuses to start where the folder of event logs is missing.
     """
@@ -182,7 +202,10 @@ def usable_events_folder(state_dir: Path) -> str | None:
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = os.statvfs(folder)
-        if os.access(folder, os.W_OK | os.X_OK) and status.f_bavail * status.f_frsize > _LEAST_ROOM:
+        if (
+            os.access(folder, os.W_OK | os.X_OK)
+            and status.f_bavail * status.f_frsize > _LEAST_ROOM
+        ):
             return folder.absolute().as_uri()
     return None
 
@@ -198,12 +221,16 @@ def prune(state_dir: Path) -> None:
     """Remove the oldest measured runs and event logs beyond what is kept."""
     import shutil
 
-    runs = sorted(entry for entry in run_metrics.runs_folder(state_dir).iterdir() if entry.is_dir())
+    runs = sorted(
+        entry for entry in run_metrics.runs_folder(state_dir).iterdir() if entry.is_dir()
+    )
     for folder in runs[:-MOST_RUNS]:
         shutil.rmtree(folder, ignore_errors=True)
     logs = []
     for entry in run_metrics.events_folder(state_dir).iterdir():
-        files = [file for file in entry.rglob("*") if file.is_file()] if entry.is_dir() else [entry]
+        files = (
+            [file for file in entry.rglob("*") if file.is_file()] if entry.is_dir() else [entry]
+        )
         logs.append((entry.stat().st_mtime, sum(file.stat().st_size for file in files), entry))
     total = 0
     for number, (changed, size, entry) in enumerate(sorted(logs, reverse=True)):

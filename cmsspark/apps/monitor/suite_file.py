@@ -1,4 +1,6 @@
-"""Suites: YAML files with named steps that are run and watched, sizes of their input, and limits to keep."""
+"""Suites: YAML files with named steps that are run and watched, sizes of their input,
+and limits to keep.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ PLACEHOLDERS: Final = {
     "{python}": "the Python that runs cmsspark",
 }
 #: What the command that starts a node's monitor may contain in addition.
-NODE_PLACEHOLDERS: Final = {"{host}": "the node", "{collector}": "the address of the collector", "{ttl}": "seconds"}
+NODE_PLACEHOLDERS: Final = {
+    "{host}": "the node",
+    "{collector}": "the address of the collector",
+    "{ttl}": "seconds",
+}
 #: All roles together.
 ALL: Final = "all"
 _MEASURES: Final = ("rss_bytes", "virtual_bytes", "cpu_percent", "seconds")
@@ -46,7 +52,9 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: Annotated[list[str], msgspec.Meta(min_length=1)]
     timeout_seconds: _Seconds = 3600.0
     env: dict[str, str] = {}
-    exit_codes: Annotated[list[int], msgspec.Meta(min_length=1)] = msgspec.field(default_factory=lambda: [0])
+    exit_codes: Annotated[list[int], msgspec.Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: [0]
+    )
     repeat: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
 
 
@@ -62,10 +70,11 @@ class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Nodes that are watched meanwhile. ``start``: the command that starts ``cmsspark monitor node`` on ``{host}``.
+    """Nodes that are watched meanwhile. ``start``: the command that starts ``cmsspark
+    monitor node`` on ``{host}``.
 
-    ``listen``: the address of the collector on this host; an address of the network needs ``tls_cert``, or
-    ``without_tls: true``.
+    ``listen``: the address of the collector on this host; an address of the network
+    needs ``tls_cert``, or ``without_tls: true``.
     """
 
     hosts: Annotated[list[str], msgspec.Meta(min_length=1)]
@@ -92,7 +101,9 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_suite(path: Path) -> Suite:
-    """Return the suite of a file. Raises InputMissing (66) for none, SettingsError (78) with file and line."""
+    """Return the suite of a file. Raises InputMissing (66) for none, SettingsError (78)
+    with file and line.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -132,9 +143,13 @@ def _check_steps(file: ConfigFile, suite: Suite) -> None:
         _check_words(file, step.command, PLACEHOLDERS, *key, "command")
         for name, value in step.env.items():
             if not name or "=" in name or "\0" in name or not _is_text(name):
-                raise file.error("a variable of the environment has a name without =", *key, "env", found=name)
+                raise file.error(
+                    "a variable of the environment has a name without =", *key, "env", found=name
+                )
             _check_word(file, value, PLACEHOLDERS, *key, "env", name)
-        if not suite.sizes and any("{size}" in word for word in (*step.command, *step.env.values())):
+        if not suite.sizes and any(
+            "{size}" in word for word in (*step.command, *step.env.values())
+        ):
             raise file.error("{size} needs `sizes`", *key, "command", found="no sizes")
 
 
@@ -144,11 +159,17 @@ def _check_limits(file: ConfigFile, suite: Suite) -> None:
         key = ("limits", str(number))
         if limit.step not in names:
             raise file.error(
-                "a limit names a step", *key, "step", found=limit.step, next_step=nearest(limit.step, names)
+                "a limit names a step",
+                *key,
+                "step",
+                found=limit.step,
+                next_step=nearest(limit.step, names),
             )
         if limit.role != ALL and limit.role not in ROLES:
             hint = nearest(limit.role, (ALL, *ROLES))
-            raise file.error("a limit names a role", *key, "role", found=limit.role, next_step=hint)
+            raise file.error(
+                "a limit names a role", *key, "role", found=limit.role, next_step=hint
+            )
         if all(getattr(limit, name) is None for name in _MEASURES):
             raise file.error(f"a limit has one of {', '.join(_MEASURES)}", *key)
 
@@ -158,13 +179,19 @@ def _check_nodes(file: ConfigFile, nodes: Nodes) -> None:
         key = ("nodes", "hosts", str(number))
         # ssh would take a name that begins with a dash for an option.
         if not re.fullmatch(r"[^\s\-\0][^\s\0]*", host):
-            raise file.error("a host has a name without blanks that does not begin with a dash", *key, found=host)
+            raise file.error(
+                "a host has a name without blanks that does not begin with a dash",
+                *key,
+                found=host,
+            )
         if host in nodes.hosts[:number]:
             raise file.error("each host is named once", *key, found=host)
     _check_words(file, nodes.start, {**PLACEHOLDERS, **NODE_PLACEHOLDERS}, "nodes", "start")
 
 
-def _check_words(file: ConfigFile, words: list[str], placeholders: dict[str, str], *key: str) -> None:
+def _check_words(
+    file: ConfigFile, words: list[str], placeholders: dict[str, str], *key: str
+) -> None:
     if not words[0]:
         raise file.error("a command begins with a program", *key, "0", found=words[0])
     for number, word in enumerate(words):
@@ -177,8 +204,12 @@ def _check_word(file: ConfigFile, word: str, placeholders: dict[str, str], *key:
         raise file.error(rule, *key, found=word)
     for placeholder in re.findall(r"\{[a-z_]+\}", word):
         if placeholder not in placeholders:
-            hint = f"{nearest(placeholder, placeholders)}; other braces need a blank inside of them"
-            raise file.error("a placeholder is one of the known names", *key, found=placeholder, next_step=hint)
+            hint = (
+                f"{nearest(placeholder, placeholders)}; other braces need a blank inside of them"
+            )
+            raise file.error(
+                "a placeholder is one of the known names", *key, found=placeholder, next_step=hint
+            )
 
 
 def _is_text(word: str) -> bool:
@@ -189,7 +220,9 @@ def _is_text(word: str) -> bool:
 
 
 def filled(words: list[str], values: dict[str, str]) -> list[str]:
-    """Return the words with placeholders replaced; a value that looks like a placeholder stays as it is."""
+    """Return the words with placeholders replaced; a value that looks like a
+    placeholder stays as it is.
+    """
     placeholders = re.compile("|".join(map(re.escape, values)))
     return [placeholders.sub(lambda match: values[match[0]], word) for word in words]
 

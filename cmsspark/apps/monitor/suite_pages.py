@@ -24,8 +24,11 @@ _TOP: Final = 10
 _NOTHING: Final = "–"
 
 
-def results_page(result: SuiteResult, samples: Sequence[ProcessSample], other_sizes: Sequence[SuiteResult] = ()) -> str:
-    """Return a run of a suite: maxima by step and role, memory and CPU over time, the largest processes.
+def results_page(
+    result: SuiteResult, samples: Sequence[ProcessSample], other_sizes: Sequence[SuiteResult] = ()
+) -> str:
+    """Return a run of a suite: maxima by step and role, memory and CPU over time, the
+    largest processes.
 
     ``other_sizes``: the runs of the same release with other input sizes.
     """
@@ -35,9 +38,20 @@ def results_page(result: SuiteResult, samples: Sequence[ProcessSample], other_si
     top = _lines(_top(samples, run.start_ms), "Resident memory", volume, bands=bands)
     parts = [
         section("Steps", _steps(result)),
-        section("Maximum by step and role", _maxima(result), about="Sums over processes at one time on one host."),
-        section("Resident memory by role", _lines(memory, "Resident memory by role", volume, bands=bands)),
-        section("CPU by role", _lines(cpu, "CPU by role", _percent, bands=bands), about="Percent of one core."),
+        section(
+            "Maximum by step and role",
+            _maxima(result),
+            about="Sums over processes at one time on one host.",
+        ),
+        section(
+            "Resident memory by role",
+            _lines(memory, "Resident memory by role", volume, bands=bands),
+        ),
+        section(
+            "CPU by role",
+            _lines(cpu, "CPU by role", _percent, bands=bands),
+            about="Percent of one core.",
+        ),
         section("Largest processes", top, about="The processes with the most resident memory."),
     ]
     if len(other_sizes) > 1:
@@ -46,8 +60,8 @@ def results_page(result: SuiteResult, samples: Sequence[ProcessSample], other_si
 
 
 def trend_page(suite: str, results: Sequence[SuiteResult]) -> str:
-    """Return a trend over all runs of a suite, the oldest first: resident memory and time of each step, by input size:
-    runs of other sizes are no trend.
+    """Return a trend over all runs of a suite, the oldest first: resident memory and
+    time of each step, by input size: runs of other sizes are no trend.
     """
     steps = dict.fromkeys(step.name for result in results for step in result.steps)
     memory: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -58,25 +72,47 @@ def trend_page(suite: str, results: Sequence[SuiteResult]) -> str:
         for step in steps:
             maxima = result.maxima.get((step, ALL))
             name = step if run.input_size is None else f"{step}, {size_text(run.input_size)}"
-            memory[name] += [(index, float(maxima.rss_bytes))] if maxima and maxima.rss_bytes else []
+            memory[name] += (
+                [(index, float(maxima.rss_bytes))] if maxima and maxima.rss_bytes else []
+            )
             seconds[name] += [(index, value)] if (value := result.seconds(step)) else []
-        worst = max((maxima.rss_bytes for (_, role), maxima in result.maxima.items() if role == ALL), default=None)
+        worst = max(
+            (maxima.rss_bytes for (_, role), maxima in result.maxima.items() if role == ALL),
+            default=None,
+        )
         took = None if run.end_ms is None else f"{(run.end_ms - run.start_ms) / 1000:,.1f}"
         size = None if run.input_size is None else size_text(run.input_size)
-        rows.append((index, run.run, run.release, size, clock.to_second(run.start_ms), took,
-                     volume(worst), run.status))  # fmt: skip
+        rows.append(
+            (
+                index,
+                run.run,
+                run.release,
+                size,
+                clock.to_second(run.start_ms),
+                took,
+                volume(worst),
+                run.status,
+            )
+        )
     heads = ("", "run", "release", "size", "started (UTC)", "seconds", "resident", "status")
     marks = [(float(index), f"run {index}") for index in range(1, len(results) + 1)]
     parts = [
-        section("Resident memory at most", _lines(memory, "Resident memory at most", volume, marks=marks)),
+        section(
+            "Resident memory at most",
+            _lines(memory, "Resident memory at most", volume, marks=marks),
+        ),
         section("Seconds", _lines(seconds, "Seconds", _seconds, marks=marks)),
         section("Runs", table(heads, rows, (1, 2, 4, 7))),
     ]
     return document(f"Trend of {suite}", parts, pluralize(len(results), "run"))
 
 
-def hosts_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequence[tuple[str, str]]) -> str:
-    """Return the nodes as they were seen last: processes, memory and CPU by role; ``this_host``: facts on this one."""
+def hosts_page(
+    samples: Iterable[ProcessSample], now_ms: int, this_host: Sequence[tuple[str, str]]
+) -> str:
+    """Return the nodes as they were seen last: processes, memory and CPU by role;
+    ``this_host``: facts on this one.
+    """
     latest: dict[str, list[ProcessSample]] = defaultdict(list)
     for sample in samples:
         if latest[sample.host] and sample.time_ms > latest[sample.host][0].time_ms:
@@ -90,13 +126,27 @@ def hosts_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequenc
             members = [process for process in processes if process.role == role]
             if members:
                 containers = len({process.container for process in members if process.container})
-                rows.append((host, f"{age:,.0f} s ago", role, len(members), containers, *_sums(members)))
-    heads = ("host", "seen", "role", "processes", "containers", "CPU %", "resident", "virtual", "open files")
+                rows.append(
+                    (host, f"{age:,.0f} s ago", role, len(members), containers, *_sums(members))
+                )
+    heads = (
+        "host",
+        "seen",
+        "role",
+        "processes",
+        "containers",
+        "CPU %",
+        "resident",
+        "virtual",
+        "open files",
+    )
     parts = [
         section("This host", table((), this_host, (0, 1))),
         section("Nodes", table(heads, rows, (0, 1, 2)), about="The last sample of each host."),
     ]
-    return document("Hosts", parts, f"{pluralize(len(latest), 'host')}, as of {clock.to_second(now_ms)} UTC")
+    return document(
+        "Hosts", parts, f"{pluralize(len(latest), 'host')}, as of {clock.to_second(now_ms)} UTC"
+    )
 
 
 def _lines(
@@ -109,15 +159,23 @@ def _lines(
     bands: Sequence[tuple[str, float, float]] = (),
 ) -> Chart:
     """Return each series as a line over seconds, sizes or runs."""
-    present = {name: thinned(points, lambda point: point[1]) for name, points in series.items() if points}
-    xs = [x for points in present.values() for x, _ in points] + [end for _, *ends in bands for end in ends]
+    present = {
+        name: thinned(points, lambda point: point[1]) for name, points in series.items() if points
+    }
+    xs = [x for points in present.values() for x, _ in points] + [
+        end for _, *ends in bands for end in ends
+    ]
     if not xs:
         return Chart(text(0, 20, "Nothing was measured."), 34, f"{about}: nothing", WIDE)
     if x is None:
         x = Axis(min(xs), max(xs), number=lambda value: f"{value:g} s", marks=marks)
     most = {name: max(y for _, y in points) for name, points in present.items()}
-    lines = [Line(name, points, has_dots=bool(marks) or x.is_log) for name, points in present.items()]
-    summary = "; ".join(f"{name} at most {number(value)}" for name, value in list(most.items())[:4])
+    lines = [
+        Line(name, points, has_dots=bool(marks) or x.is_log) for name, points in present.items()
+    ]
+    summary = "; ".join(
+        f"{name} at most {number(value)}" for name, value in list(most.items())[:4]
+    )
     y = Axis(0, max(most.values(), default=0) or 1, number=number)
     return plot(lines, x, y, about=f"{about}: {summary}", width=WIDE, bands=bands)
 
@@ -132,7 +190,9 @@ def _sums(members: Sequence[ProcessSample]) -> tuple[str, str, str, str]:
 
 
 def scaling_rows(results: Sequence[SuiteResult]) -> list[tuple[str, str, str, str, str, str]]:
-    """Return values by size as text, the law and its value at ten times the size, by step, role and measure."""
+    """Return values by size as text, the law and its value at ten times the size, by
+    step, role and measure.
+    """
     largest = max((result.run.input_size or 0 for result in results), default=0)
     rows = []
     for entry in scaling(results):
@@ -162,7 +222,9 @@ def _scaling(results: Sequence[SuiteResult]) -> Markup:
     marks = [(size, size_text(size)) for size in sorted(set(sizes))]
     x = Axis(min(sizes), max(sizes), "input size", size_text, is_log=True, marks=marks)
     chart = _lines(series, "Resident memory by size", volume, x)
-    return section("By input size", table(SCALING_HEADINGS, scaling_rows(results), (0, 1, 2, 3, 4)), chart)
+    return section(
+        "By input size", table(SCALING_HEADINGS, scaling_rows(results), (0, 1, 2, 3, 4)), chart
+    )
 
 
 def _percent(value: float) -> str:
@@ -171,34 +233,47 @@ def _percent(value: float) -> str:
 
 def _about(run: WatchedRun) -> str:
     size = f", size {size_text(run.input_size)}" if run.input_size else ""
-    return (
-        f"run {run.run}, release {run.release}{size}, {run.status}, {clock.to_second(run.start_ms)} UTC on {run.host}"
-    )
+    return f"run {run.run}, release {run.release}{size}, {run.status}, {clock.to_second(run.start_ms)} UTC on {run.host}"
 
 
 def _bands(result: SuiteResult) -> list[tuple[str, float, float]]:
     start = result.run.start_ms
     end = result.run.end_ms or start
-    return [(step.name, (step.begin_ms - start) / 1000, ((step.end_ms or end) - start) / 1000) for step in result.steps]
+    return [
+        (step.name, (step.begin_ms - start) / 1000, ((step.end_ms or end) - start) / 1000)
+        for step in result.steps
+    ]
 
 
 def _steps(result: SuiteResult) -> Markup:
     rows = [
-        (step.name, None if step.seconds is None else f"{step.seconds:,.1f}", step.exit_code) for step in result.steps
+        (step.name, None if step.seconds is None else f"{step.seconds:,.1f}", step.exit_code)
+        for step in result.steps
     ]
     return table(("step", "seconds", "exit code"), rows)
 
 
 def _maxima(result: SuiteResult) -> Markup:
     rows = [
-        (step, role, maxima.processes, f"{maxima.cpu_percent:,.0f}", volume(maxima.virtual_bytes),
-         volume(maxima.rss_bytes), volume(maxima.pss_bytes))
+        (
+            step,
+            role,
+            maxima.processes,
+            f"{maxima.cpu_percent:,.0f}",
+            volume(maxima.virtual_bytes),
+            volume(maxima.rss_bytes),
+            volume(maxima.pss_bytes),
+        )
         for (step, role), maxima in result.maxima.items()
-    ]  # fmt: skip
-    return table(("step", "role", "processes", "CPU %", "virtual", "resident", "proportional"), rows, (0, 1))
+    ]
+    return table(
+        ("step", "role", "processes", "CPU %", "virtual", "resident", "proportional"), rows, (0, 1)
+    )
 
 
-def _by_role(samples: Iterable[ProcessSample], name: str, start_ms: int) -> dict[str, list[tuple[float, float]]]:
+def _by_role(
+    samples: Iterable[ProcessSample], name: str, start_ms: int
+) -> dict[str, list[tuple[float, float]]]:
     """Role, and host where there are several → (seconds, sum over its processes)."""
     rows = list(samples)
     several = len({sample.host for sample in rows}) > 1
@@ -210,8 +285,12 @@ def _by_role(samples: Iterable[ProcessSample], name: str, start_ms: int) -> dict
     # Where a role has no process its sum is nothing: a line across would be wrong.
     times = sorted({(sample.time_ms - start_ms) / 1000 for sample in rows})
     return {
-        label: [(time, values.get(time, 0.0)) for time in times] if not several else sorted(values.items())
-        for label, values in sorted(sums.items(), key=lambda entry: order.index(entry[0].partition(" ")[0]))
+        label: [(time, values.get(time, 0.0)) for time in times]
+        if not several
+        else sorted(values.items())
+        for label, values in sorted(
+            sums.items(), key=lambda entry: order.index(entry[0].partition(" ")[0])
+        )
     }
 
 

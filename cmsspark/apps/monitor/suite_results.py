@@ -1,4 +1,6 @@
-"""What the steps of a watched suite used at most, by role; comparisons between releases and along input sizes."""
+"""What the steps of a watched suite used at most, by role; comparisons between releases
+and along input sizes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from cmsspark.apps.monitor.suite_file import ALL, Limit, size_text
 from cmsspark.base.config_files import nearest
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.readable import readable
-from cmsspark.store.process_samples import DONE, LogEntry, ProcessDatabase, ProcessSample, WatchedRun
+from cmsspark.store.process_samples import (
+    DONE,
+    LogEntry,
+    ProcessDatabase,
+    ProcessSample,
+    WatchedRun,
+)
 
 #: Measures of a step and role → (heading, is it of memory).
 MEASURES: Final = {"cpu_percent": "CPU %", "virtual_bytes": "virtual", "rss_bytes": "resident"}
@@ -24,7 +32,8 @@ _MARK: Final = re.compile(r"(begin|end) ([\w.\-]+)(?: exit (-?\d+))?")
 
 @dataclass(frozen=True)
 class Maxima:
-    """The largest sums over the processes of a role on one host at one time, in a step; ``processes``: at most so many.
+    """The largest sums over the processes of a role on one host at one time, in a step;
+    ``processes``: at most so many.
 
     CPU in percent of one core; memory in bytes, shared pages counted in each process.
     """
@@ -53,7 +62,9 @@ class StepTime:
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """A run of a suite: the times of its steps, and the maxima by (step, role), where ``all`` is every role."""
+    """A run of a suite: the times of its steps, and the maxima by (step, role), where
+    ``all`` is every role.
+    """
 
     run: WatchedRun
     #: A step that is repeated stands here as often.
@@ -70,7 +81,11 @@ class SuiteResult:
     def values(self, step: str, role: str, measure: str) -> list[float]:
         """Return a measure of a step and role, one value for each time that the step ran."""
         if measure == "seconds":
-            return [time.seconds for time in self.steps if time.name == step and time.seconds is not None]
+            return [
+                time.seconds
+                for time in self.steps
+                if time.name == step and time.seconds is not None
+            ]
         maxima = self.maxima.get((step, role))
         every = self.repeats.get((step, role)) or ([maxima] if maxima is not None else [])
         return [float(getattr(time, measure)) for time in every]
@@ -92,12 +107,16 @@ def step_times(log: Iterable[LogEntry]) -> list[StepTime]:
     return steps
 
 
-def compute_maxima(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> dict[tuple[str, str], Maxima]:
+def compute_maxima(
+    samples: Iterable[ProcessSample], steps: Sequence[StepTime]
+) -> dict[tuple[str, str], Maxima]:
     """Maxima by (step, role), in the order of the steps and roles."""
     ticks: dict[tuple[str, str, str, int], list[ProcessSample]] = defaultdict(list)
     for sample in samples:
         for step in steps:
-            if step.begin_ms <= sample.time_ms and (step.end_ms is None or sample.time_ms <= step.end_ms):
+            if step.begin_ms <= sample.time_ms and (
+                step.end_ms is None or sample.time_ms <= step.end_ms
+            ):
                 ticks[step.name, sample.role, sample.host, sample.time_ms].append(sample)
                 ticks[step.name, ALL, sample.host, sample.time_ms].append(sample)
     maxima: dict[tuple[str, str], Maxima] = {}
@@ -131,8 +150,11 @@ def load_result(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
     return SuiteResult(run, steps, compute_maxima(samples, steps), repeats)
 
 
-def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -> dict[float | None, SuiteResult]:
-    """Return the latest complete run of a release for each input size; of any release where it is None.
+def latest_by_size(
+    database: ProcessDatabase, suite: str, release: str | None
+) -> dict[float | None, SuiteResult]:
+    """Return the latest complete run of a release for each input size; of any release
+    where it is None.
 
     Raises InputMissing (66) for a suite or a release without a complete run.
     """
@@ -147,9 +169,14 @@ def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -
         if run.release == release and run.input_size not in results:
             results[run.input_size] = load_result(database, run)
     if not results:
-        releases = ", ".join(dict.fromkeys(readable(str(run.release), lines=False) for run in runs)) or "none"
+        releases = (
+            ", ".join(dict.fromkeys(readable(str(run.release), lines=False) for run in runs))
+            or "none"
+        )
         raise InputMissing(
-            f"no run of the suite {suite}" + (f", release {release}," if release else "") + " is complete",
+            f"no run of the suite {suite}"
+            + (f", release {release}," if release else "")
+            + " is complete",
             found=f"complete runs of releases: {releases}",
             next_step="cmsspark lab perf run SUITE.yaml --release NAME",
         )
@@ -173,8 +200,12 @@ def load_runs(database: ProcessDatabase, suite: str, limit: int) -> list[Watched
     return runs
 
 
-def only_in_one(before: Mapping[float | None, SuiteResult], after: Mapping[float | None, SuiteResult]) -> list[str]:
-    """Return a line for each input size, and each step of a common size, that only one side has: it is not compared."""
+def only_in_one(
+    before: Mapping[float | None, SuiteResult], after: Mapping[float | None, SuiteResult]
+) -> list[str]:
+    """Return a line for each input size, and each step of a common size, that only one
+    side has: it is not compared.
+    """
     lines = []
     for side, results, opposite in (("BEFORE", before, after), ("AFTER", after, before)):
         lacking = [size for size in results if size not in opposite]
@@ -202,7 +233,9 @@ def broken_limits(result: SuiteResult, limits: Sequence[Limit]) -> list[str]:
             most = getattr(limit, name)
             if most is None:
                 continue
-            value = result.seconds(limit.step) if name == "seconds" else getattr(maxima, name, None)
+            value = (
+                result.seconds(limit.step) if name == "seconds" else getattr(maxima, name, None)
+            )
             where = f"{limit.step}, {limit.role}, {name}"
             if value is None:
                 lines.append(f"{where}: nothing was measured; the limit is {most:,.0f}")
@@ -211,19 +244,24 @@ def broken_limits(result: SuiteResult, limits: Sequence[Limit]) -> list[str]:
     return lines
 
 
-#: What differs between two runs of the same program anyway: seconds of its start, memory of its allocator, a sample of
-#: the CPU more or less. Repeated steps show more than that.
+#: What differs between two runs of the same program anyway: seconds of its start,
+#: memory of its allocator, a sample of the CPU more or less. Repeated steps show more
+#: than that.
 FLOORS: Final[Mapping[str, float]] = {
-    "seconds": 0.5, "rss_bytes": 16_000_000, "virtual_bytes": 128_000_000, "cpu_percent": 25.0,
-}  # fmt: skip
+    "seconds": 0.5,
+    "rss_bytes": 16_000_000,
+    "virtual_bytes": 128_000_000,
+    "cpu_percent": 25.0,
+}
 
 
 @dataclass(frozen=True)
 class Difference:
     """A measure of a step and role in two releases: the median of the times that the step ran.
 
-    ``ratio``: the second to the first; None where that is nothing. ``noise``: by how much the measure differs without
-    a reason, the larger of a floor and of the spreads of both sides.
+    ``ratio``: the second to the first; None where that is nothing. ``noise``: by how
+    much the measure differs without a reason, the larger of a floor and of the spreads
+    of both sides.
     """
 
     size: float | None
@@ -249,7 +287,9 @@ class Difference:
 def differences(
     before: Mapping[float | None, SuiteResult], after: Mapping[float | None, SuiteResult]
 ) -> list[Difference]:
-    """Return every measure of every step and role of sizes that both have; seconds have the role ``all``."""
+    """Return every measure of every step and role of sizes that both have; seconds have
+    the role ``all``.
+    """
     rows = []
     for size, first in before.items():
         second = after.get(size)
@@ -268,4 +308,6 @@ def _difference(
     sides = [result.values(step, role, measure) for result in (first, second)]
     spreads = [max(values) - min(values) for values in sides if values]
     before, after = (statistics.median(values) if values else None for values in sides)
-    return Difference(size, step, role, measure, before, after, max(FLOORS[measure], *spreads, 0.0))
+    return Difference(
+        size, step, role, measure, before, after, max(FLOORS[measure], *spreads, 0.0)
+    )

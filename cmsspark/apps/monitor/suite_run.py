@@ -1,4 +1,6 @@
-"""Runs the steps of a suite one after another, and watches them here and on the nodes that it names."""
+"""Runs the steps of a suite one after another, and watches them here and on the nodes
+that it names.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,15 @@ from cmsspark.base import clock
 from cmsspark.base.errors import SettingsError
 from cmsspark.base.signals import interruptible
 from cmsspark.settings.secrets import read_password
-from cmsspark.store.process_samples import DONE, ENDED, FAILED, LogEntry, ProcessDatabase, WatchedRun, open_processes
+from cmsspark.store.process_samples import (
+    DONE,
+    ENDED,
+    FAILED,
+    LogEntry,
+    ProcessDatabase,
+    WatchedRun,
+    open_processes,
+)
 
 #: Seconds that monitors of nodes have to notice the end of the run.
 _PATIENCE: Final = 30.0
@@ -35,7 +45,9 @@ TIMED_OUT: Final = 124
 
 @dataclass
 class _Ended:
-    """How a step ended. ``is_late``: it took too long; ``left``: names of processes that it left, ended by now."""
+    """How a step ended. ``is_late``: it took too long; ``left``: names of processes
+    that it left, ended by now.
+    """
 
     code: int
     output: Path
@@ -45,7 +57,9 @@ class _Ended:
 
 @dataclass
 class SuiteRunner:
-    """Runs a suite; ``folder``: of its file, from which the steps are started. ``log`` gets lines for people."""
+    """Runs a suite; ``folder``: of its file, from which the steps are started. ``log``
+    gets lines for people.
+    """
 
     suite: Suite
     folder: Path
@@ -58,7 +72,9 @@ class SuiteRunner:
         self._guard = OrphanReaper(self.state_dir)
 
     def run(self) -> list[WatchedRun]:
-        """Run the steps for each size; the stored runs. A run whose step fails is FAILED, and the rest is not run."""
+        """Run the steps for each size; the stored runs. A run whose step fails is
+        FAILED, and the rest is not run.
+        """
         runs: list[WatchedRun] = []
         with self._guard, open_processes(self.state_dir) as database:
             database.prune()
@@ -71,16 +87,24 @@ class SuiteRunner:
 
     def _run_size(self, database: ProcessDatabase, size: float | None) -> WatchedRun:
         run = WatchedRun(
-            clock.new_run_id(), clock.now_ms(), socket.gethostname(), suite=self.suite.suite, release=self.release,
-            input_size=size, job=self.suite.suite,
-        )  # fmt: skip
+            clock.new_run_id(),
+            clock.now_ms(),
+            socket.gethostname(),
+            suite=self.suite.suite,
+            release=self.release,
+            input_size=size,
+            job=self.suite.suite,
+        )
         database.put_run(run)
         scratch = Path(tempfile.mkdtemp(prefix="cmsspark-suite-"))
         self._guard.run_began(run.run, scratch)
         values = {
             "{size}": "" if size is None else size_text(size),
-            "{run}": run.run, "{folder}": str(scratch), "{suite_folder}": str(self.folder), "{python}": sys.executable,
-        }  # fmt: skip
+            "{run}": run.run,
+            "{folder}": str(scratch),
+            "{suite_folder}": str(self.folder),
+            "{python}": sys.executable,
+        }
         self.log(
             f"run {run.run} of {self.suite.suite}, release {self.release}"
             + (f", size {size_text(size)}" if size else "")
@@ -103,16 +127,16 @@ class SuiteRunner:
 
     def _steps(self, database: ProcessDatabase, run: WatchedRun, values: Mapping[str, str]) -> int:
         """Run the steps; 0, or the exit code of the one that failed."""
-        for step in itertools.chain.from_iterable([step] * step.repeat for step in self.suite.steps):
+        for step in itertools.chain.from_iterable(
+            [step] * step.repeat for step in self.suite.steps
+        ):
             self._note(database, run, "mark", f"begin {step.name}")
             begun = time.monotonic()
             ended = self._step(database, run, step, dict(values))
             self._note(database, run, "mark", f"end {step.name} exit {ended.code}")
             self.log(f"  {step.name}: exit code {ended.code}, {time.monotonic() - begun:.1f} s")
             if ended.survivors:
-                text = (
-                    f"{step.name} left {len(ended.survivors)} processes, which are ended: {', '.join(ended.survivors)}"
-                )
+                text = f"{step.name} left {len(ended.survivors)} processes, which are ended: {', '.join(ended.survivors)}"
                 self._note(database, run, "info", text)
             if ended.is_late or ended.code not in step.exit_codes:
                 text = f"{step.name} ended with {ended.code}; its output: {ended.output}"
@@ -126,8 +150,12 @@ class SuiteRunner:
         if kind != "mark":
             self.log(f"  {text}")
 
-    def _step(self, database: ProcessDatabase, run: WatchedRun, step: Step, values: dict[str, str]) -> _Ended:
-        """Run one step and watch it. Raises SettingsError (78) where its command cannot be started."""
+    def _step(
+        self, database: ProcessDatabase, run: WatchedRun, step: Step, values: dict[str, str]
+    ) -> _Ended:
+        """Run one step and watch it. Raises SettingsError (78) where its command cannot
+        be started.
+        """
         output = self.state_dir / "perf" / run.run / f"{step.name}.log"
         output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         marker = f"{run.run}/{self.suite.steps.index(step)}/"
@@ -139,7 +167,12 @@ class SuiteRunner:
             os.fchmod(stream.fileno(), 0o600)
             try:
                 child = subprocess.Popen(
-                    argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environ, start_new_session=True
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=stream,
+                    env=environ,
+                    start_new_session=True,
                 )
             except (OSError, ValueError) as error:
                 refused = _not_started(f"the step {step.name}", argv, error)
@@ -156,7 +189,11 @@ class SuiteRunner:
         return ended
 
     def _watched(
-        self, database: ProcessDatabase, run: WatchedRun, step: Step, child: subprocess.Popen[bytes]
+        self,
+        database: ProcessDatabase,
+        run: WatchedRun,
+        step: Step,
+        child: subprocess.Popen[bytes],
     ) -> int | None:
         """Sample a step until it ends; its exit code, or None where it takes too long."""
         sampler = TreeSampler(run.run, [child.pid])
@@ -173,7 +210,9 @@ class SuiteRunner:
                 return None
 
     @contextmanager
-    def _nodes(self, database: ProcessDatabase, run: WatchedRun, values: Mapping[str, str]) -> Iterator[None]:
+    def _nodes(
+        self, database: ProcessDatabase, run: WatchedRun, values: Mapping[str, str]
+    ) -> Iterator[None]:
         """Start the monitors of nodes and take what they send; all have ended afterwards."""
         nodes = self.suite.nodes
         if nodes is None:
@@ -195,7 +234,11 @@ class SuiteRunner:
                     with suppress(subprocess.TimeoutExpired):
                         code = monitor.wait(max(0.1, end - time.monotonic()))
                     if code != 0:
-                        how = f"did not end in {_PATIENCE:.0f} s" if code is None else f"ended with {code}"
+                        how = (
+                            f"did not end in {_PATIENCE:.0f} s"
+                            if code is None
+                            else f"ended with {code}"
+                        )
                         text = f"the monitor of {host} {how}: samples of this node may be missing"
                         self._note(database, run, "error", text)
                     end_group(monitor)
@@ -210,17 +253,23 @@ class SuiteRunner:
         certificate = path(nodes.tls_cert) if nodes.tls_cert else None
         check_address(nodes.listen, certificate is not None, nodes.without_tls)
         tls = server_tls(certificate, path(nodes.tls_key) if nodes.tls_key else None)
-        return Collector(self.state_dir, read_password(path(nodes.token_file)), nodes.listen, nodes.port, tls)
+        return Collector(
+            self.state_dir, read_password(path(nodes.token_file)), nodes.listen, nodes.port, tls
+        )
 
 
 def _started_monitors(nodes: Nodes, values: dict[str, str]) -> dict[str, subprocess.Popen[bytes]]:
-    """Host → its monitor. Raises SettingsError (78) where a command cannot be started; the others are ended then."""
+    """Host → its monitor. Raises SettingsError (78) where a command cannot be started;
+    the others are ended then.
+    """
     monitors: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for host in nodes.hosts:
             argv = filled(nodes.start, {**values, "{host}": host})
             try:
-                monitors[host] = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
+                monitors[host] = subprocess.Popen(
+                    argv, stdin=subprocess.DEVNULL, start_new_session=True
+                )
             except (OSError, ValueError) as error:
                 raise _not_started(f"the monitor of {host}", argv, error) from None
     except BaseException:
@@ -233,5 +282,8 @@ def _started_monitors(nodes: Nodes, values: dict[str, str]) -> dict[str, subproc
 def _not_started(label: str, argv: list[str], error: OSError | ValueError) -> SettingsError:
     reason = error.strerror if isinstance(error, OSError) else str(error)
     return SettingsError(
-        f"the command of {label} cannot be started", where=argv[0], found=reason, next_step="is it on PATH?"
+        f"the command of {label} cannot be started",
+        where=argv[0],
+        found=reason,
+        next_step="is it on PATH?",
     )

@@ -29,12 +29,14 @@ Lock = tuple[str, "str | None"]
 
 
 def read_locks(path: Path, rses_file: str | None = None) -> frozenset[Lock]:
-    """Return the locks of a table or a dump; those on tape are left out, and a lock counts whatever its state is.
+    """Return the locks of a table or a dump; those on tape are left out, and a lock
+    counts whatever its state is.
 
-    A table is CSV or Parquet with ``dataset`` (or the name of a block) and ``site`` (or an RSE or node; null: at all
-    sites). A dump is a folder with Rucio's Avro tables DATASET_LOCKS and RSES, read by rules 22 and 23; ``rses_file``:
-    the exceptions of the settings. Raises InputMissing (66), UsageError (2) for other kinds of files, DataError (65)
-    for damaged ones.
+    A table is CSV or Parquet with ``dataset`` (or the name of a block) and ``site`` (or
+    an RSE or node; null: at all sites). A dump is a folder with Rucio's Avro tables
+    DATASET_LOCKS and RSES, read by rules 22 and 23; ``rses_file``: the exceptions of
+    the settings. Raises InputMissing (66), UsageError (2) for other kinds of files,
+    DataError (65) for damaged ones.
     """
     if path.is_dir():
         return frozenset(_of_dump(path, rses_file))
@@ -56,13 +58,20 @@ def locked(replicas: Replicas, locks: frozenset[Lock]) -> Replicas:
     """Also fixes the copies that are locked."""
     names, sites = replicas.datasets, replicas.sites
     pairs = zip(replicas.dataset.tolist(), replicas.site.tolist(), strict=True)
-    is_locked = [(names[dataset], sites[site]) in locks or (names[dataset], None) in locks for dataset, site in pairs]
+    is_locked = [
+        (names[dataset], sites[site]) in locks or (names[dataset], None) in locks
+        for dataset, site in pairs
+    ]
     return replace(replicas, is_fixed=replicas.is_fixed | np.array(is_locked, bool))
 
 
 def _of_dump(folder: Path, rses_file: str | None) -> Iterator[Lock]:
     of_rses = RucioReader("RSES")
-    elements = [row for path in _files(folder, "RSES") for row in of_rses.rse_rows(_pieces(of_rses.pieces, path))]
+    elements = [
+        row
+        for path in _files(folder, "RSES")
+        for row in of_rses.rse_rows(_pieces(of_rses.pieces, path))
+    ]
     of_rses.counts.check("RSES")
     rses = Rses.from_rows(elements, load_sites(rses_file))
     reader, counts = TableReader(_COLUMNS), TableCounts()
@@ -80,16 +89,24 @@ def _of_dump(folder: Path, rses_file: str | None) -> Iterator[Lock]:
 
 def _files(folder: Path, table: str) -> list[Path]:
     folders = [path for path in (folder / table, folder / table.lower()) if path.is_dir()]
-    files = sorted(path for path in folders[0].iterdir() if path.name[0] not in "._") if folders else []
+    files = (
+        sorted(path for path in folders[0].iterdir() if path.name[0] not in "._")
+        if folders
+        else []
+    )
     if not any(path.is_file() and path.stat().st_size for path in files):
         raise InputMissing(
-            f"no table {table} of Rucio's dump", where=folder, found="no folder of it with Avro files",
+            f"no table {table} of Rucio's dump",
+            where=folder,
+            found="no folder of it with Avro files",
             next_step="give the folder of a day's dump, or a CSV or Parquet file of locks",
-        )  # fmt: skip
+        )
     return files
 
 
-def _pieces(read: Callable[[IO[bytes], str], Iterator[TablePiece]], path: Path) -> Iterator[TablePiece]:
+def _pieces(
+    read: Callable[[IO[bytes], str], Iterator[TablePiece]], path: Path
+) -> Iterator[TablePiece]:
     try:
         with path.open("rb") as stream:
             yield from read(stream, str(path))

@@ -1,8 +1,10 @@
-"""A plan for one week: copies to make and copies to remove, within the space and the budget of each site.
+"""A plan for one week: copies to make and copies to remove, within the space and the
+budget of each site.
 
-A copy is worth the accesses that are expected at its site, per byte. Copies are made in the order of that worth; where
-a site is full, copies of less worth go. What never goes: fixed copies, copies of which too few complete ones would
-remain elsewhere on disk (a copy that is only planned is none yet, and tape is none), and copies not worth less.
+A copy is worth the accesses that are expected at its site, per byte. Copies are made in
+the order of that worth; where a site is full, copies of less worth go. What never goes:
+fixed copies, copies of which too few complete ones would remain elsewhere on disk (a
+copy that is only planned is none yet, and tape is none), and copies not worth less.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from cmsspark.apps.placement.demand import Demand
 from cmsspark.apps.placement.replicas import Replicas, Space
 from cmsspark.base.arrays import Array
 
-#: A copy replaces others where it is expected to serve so many times the accesses that they are: moving costs, too.
+#: A copy replaces others where it is expected to serve so many times the accesses that
+#: they are: moving costs, too.
 MARGIN: Final = 1.5
 #: Pairs of a dataset and a site that are looked at, those of most worth.
 _MOST: Final = 200_000
@@ -28,10 +31,12 @@ _BLOCK: Final = 4_096
 
 @dataclass(frozen=True)
 class Limits:
-    """What plans keep to. ``min_copies``: complete copies on disk that remain of what loses one. ``free_share``: the
-    part of each site's capacity that stays free. ``min_benefit``: bytes that a copy is expected to serve in
-    ``lifetime`` weeks, for each byte that is copied; where no read has bytes it cannot be told, and every copy passes.
-    ``least_accesses``: a copy that is expected to serve fewer accesses a week is not made.
+    """What plans keep to. ``min_copies``: complete copies on disk that remain of what
+    loses one. ``free_share``: the part of each site's capacity that stays free.
+    ``min_benefit``: bytes that a copy is expected to serve in ``lifetime`` weeks, for
+    each byte that is copied; where no read has bytes it cannot be told, and every copy
+    passes. ``least_accesses``: a copy that is expected to serve fewer accesses a week
+    is not made.
     """
 
     min_copies: int = 1
@@ -45,9 +50,10 @@ DEFAULT: Final = Limits()
 
 
 class Plan:
-    """``added``: (dataset, site) of copies to make; ``gone``: whether each copy of the replicas goes; ``freed``: those
-    that go because the site is too full, not for another copy; ``completed``: (dataset, site) of added copies → the
-    incomplete copy that is there and becomes complete.
+    """``added``: (dataset, site) of copies to make; ``gone``: whether each copy of the
+    replicas goes; ``freed``: those that go because the site is too full, not for
+    another copy; ``completed``: (dataset, site) of added copies → the incomplete copy
+    that is there and becomes complete.
 
     While it is made it knows what is free at each site and how many copies remain of each dataset.
     """
@@ -75,7 +81,10 @@ class Plan:
         if (dataset, site) in self.completed:
             return False
         remaining = self._copies[dataset] - int(self.replicas.is_complete[number])
-        return not (self.gone[number] or self.replicas.is_fixed[number]) and remaining >= self._min_copies
+        return (
+            not (self.gone[number] or self.replicas.is_fixed[number])
+            and remaining >= self._min_copies
+        )
 
     def _remove(self, number: int) -> None:
         self.gone[number] = True
@@ -94,12 +103,16 @@ class Plan:
     def bytes_to_copy(self, dataset: int, site: int) -> float:
         """Return the bytes that a copy takes from elsewhere: those that are not there yet."""
         partial = self._copy_at.get((dataset, site))
-        present = 0.0 if partial is None or self.gone[partial] else float(self.replicas.bytes[partial])
+        present = (
+            0.0 if partial is None or self.gone[partial] else float(self.replicas.bytes[partial])
+        )
         # An incomplete copy may have all bytes, such as those of files that are no longer valid.
         return max(float(self.replicas.sizes[dataset]) - present, 0.0)
 
     def add(self, dataset: int, site: int, worth: float) -> None:
-        """Make the copy, where the budget allows it and copies of clearly less worth leave the room for it."""
+        """Make the copy, where the budget allows it and copies of clearly less worth
+        leave the room for it.
+        """
         partial = self._copy_at.get((dataset, site))
         if partial is not None:
             if self.gone[partial]:
@@ -107,7 +120,11 @@ class Plan:
             # The incomplete copy stays and becomes complete.
             self.completed[dataset, site] = partial
         size = self.bytes_to_copy(dataset, site)
-        victims = None if size > self._budget[site] else self._victims(dataset, site, size, worth / MARGIN)
+        victims = (
+            None
+            if size > self._budget[site]
+            else self._victims(dataset, site, size, worth / MARGIN)
+        )
         if victims is None:
             self.completed.pop((dataset, site), None)
             return
@@ -118,7 +135,9 @@ class Plan:
         self.added.append((dataset, site))
 
     def _victims(self, dataset: int, site: int, size: float, most: float) -> list[int] | None:
-        """Return the copies that go for ``size`` bytes, with fewer than ``most`` accesses; None where too few."""
+        """Return the copies that go for ``size`` bytes, with fewer than ``most``
+        accesses; None where too few.
+        """
         missing, chosen, lost = size - self._free[site], list[int](), 0.0
         for number in self._of_site[site]:
             if missing <= 0:
@@ -170,7 +189,9 @@ def make_plan(replicas: Replicas, demand: Demand, space: Space, limits: Limits =
 def _candidates(
     replicas: Replicas, demand: Demand, space: Space, least_accesses: float
 ) -> Iterator[tuple[int, int, float]]:
-    """(dataset, site, expected accesses) of copies that could be made, by accesses for each byte, the most first."""
+    """(dataset, site, expected accesses) of copies that could be made, by accesses for
+    each byte, the most first.
+    """
     has_copy, room = replicas.has_copy(), np.minimum(space.capacity, space.budget)
     parts = []
     for first in range(0, len(replicas.datasets), _BLOCK):
@@ -186,4 +207,6 @@ def _candidates(
     dataset, site, worth = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     # Of equal worth the names decide: numbers follow their order.
     order = np.argsort(-worth / replicas.sizes[dataset], kind="stable")[:_MOST]
-    yield from zip(dataset[order].tolist(), site[order].tolist(), worth[order].tolist(), strict=True)
+    yield from zip(
+        dataset[order].tolist(), site[order].tolist(), worth[order].tolist(), strict=True
+    )

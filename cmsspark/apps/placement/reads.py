@@ -36,8 +36,9 @@ _MEASURES: Final = ("accesses", "can_say", "remote", "bytes")
 
 @dataclass(frozen=True)
 class Reads:
-    """Columns with an element for each (day, dataset, site): numbers of the day, dataset and site; accesses, those of
-    them whose log can say whether they were remote, those that were, and bytes read (0 where unknown), float64.
+    """Columns with an element for each (day, dataset, site): numbers of the day,
+    dataset and site; accesses, those of them whose log can say whether they were
+    remote, those that were, and bytes read (0 where unknown), float64.
 
     ``dropped``: accesses that name no site, which no copy can serve.
     """
@@ -63,13 +64,17 @@ class Reads:
         return self._chosen((self.day >= day) & (self.day < day + 7), self.days)
 
     def _chosen(self, where: Array, days: tuple[date, ...]) -> Reads:
-        columns = {name: getattr(self, name)[where] for name in ("day", "dataset", "site", *_MEASURES)}
+        columns = {
+            name: getattr(self, name)[where] for name in ("day", "dataset", "site", *_MEASURES)
+        }
         return replace(self, days=days, **columns, dropped=0)
 
     def mondays(self) -> list[int]:
         """Numbers of the days on which a week starts that is all there."""
         last = len(self.days) - 7
-        return [number for number, day in enumerate(self.days) if day.weekday() == 0 and number <= last]
+        return [
+            number for number, day in enumerate(self.days) if day.weekday() == 0 and number <= last
+        ]
 
     def by_day(self) -> Array:
         """float64 [days, datasets]: accesses at all sites."""
@@ -90,17 +95,21 @@ def _positions(names: tuple[str, ...], among: tuple[str, ...]) -> Array:
 
 
 def read_reads(path: Path) -> Reads:
-    """Return the reads of a CSV or Parquet file with the columns day, dataset, site, accesses, and optionally remote
-    and bytes; rows of one day, dataset and site are added up.
+    """Return the reads of a CSV or Parquet file with the columns day, dataset, site,
+    accesses, and optionally remote and bytes; rows of one day, dataset and site are
+    added up.
 
-    Raises InputMissing (66), UsageError (2) for other files, DataError (65) for damaged ones, missing columns, nulls
-    and negative numbers.
+    Raises InputMissing (66), UsageError (2) for other files, DataError (65) for damaged
+    ones, missing columns, nulls and negative numbers.
     """
-    return make_reads(read_table(path, "reads", COLUMNS, _NEEDED, numbers=("accesses", "remote", "bytes")))
+    return make_reads(
+        read_table(path, "reads", COLUMNS, _NEEDED, numbers=("accesses", "remote", "bytes"))
+    )
 
 
 def make_reads(table: pl.DataFrame, stored: Iterable[date] = ()) -> Reads:
-    """Return the reads of rows with :data:`COLUMNS`, and of the days ``stored``, which may have no row.
+    """Return the reads of rows with :data:`COLUMNS`, and of the days ``stored``, which
+    may have no row.
 
     Raises InputMissing (66) where no row names a site.
     """
@@ -119,16 +128,32 @@ def make_reads(table: pl.DataFrame, stored: Iterable[date] = ()) -> Reads:
         .sort("day", "dataset", "site")
     )
     if counted.is_empty():
-        raise InputMissing("no access names a site", next_step="give days whose logs name the sites of jobs")
+        raise InputMissing(
+            "no access names a site", next_step="give days whose logs name the sites of jobs"
+        )
     all_days = {*table["day"].unique().to_list(), *stored}
     first, last = min(all_days), max(all_days)
     days = tuple(first + timedelta(days=number) for number in range((last - first).days + 1))
     datasets, dataset = np.unique(counted["dataset"].to_numpy().astype(str), return_inverse=True)
     sites, site = np.unique(counted["site"].to_numpy().astype(str), return_inverse=True)
     number = (counted["day"].to_numpy().astype("datetime64[D]") - np.datetime64(first)).astype(int)
-    accesses, can_say, remote, read = (counted[name].cast(pl.Float64).fill_null(0).to_numpy() for name in _MEASURES)
+    accesses, can_say, remote, read = (
+        counted[name].cast(pl.Float64).fill_null(0).to_numpy() for name in _MEASURES
+    )
     names, site_names = tuple(datasets.tolist()), tuple(sites.tolist())
-    return Reads(days, names, site_names, number, dataset, site, accesses, can_say, remote, read, int(nowhere))
+    return Reads(
+        days,
+        names,
+        site_names,
+        number,
+        dataset,
+        site,
+        accesses,
+        can_say,
+        remote,
+        read,
+        int(nowhere),
+    )
 
 
 def stored_reads(stored: StoredDays) -> Reads:
@@ -139,9 +164,13 @@ def stored_reads(stored: StoredDays) -> Reads:
     import polars as pl
 
     frames = []
-    for batch in stored.batches(["stream", "dataset_name", "site_name", "nacc", "remote_nacc", "read_bytes"]):
+    for batch in stored.batches(
+        ["stream", "dataset_name", "site_name", "nacc", "remote_nacc", "read_bytes"]
+    ):
         for day, rows in batch:
-            frame = pl.DataFrame(pl.from_arrow(rows)).filter(pl.col("stream").is_in(ACCESS_STREAMS))
+            frame = pl.DataFrame(pl.from_arrow(rows)).filter(
+                pl.col("stream").is_in(ACCESS_STREAMS)
+            )
             frame = frame.select(
                 day=pl.lit(day),
                 dataset=pl.col("dataset_name").cast(pl.String),

@@ -1,7 +1,9 @@
-"""Replays: plans for past weeks, each from what was known on its Monday, judged by the reads of the week.
+"""Replays: plans for past weeks, each from what was known on its Monday, judged by the
+reads of the week.
 
-Every rule begins with the same replicas, space and budgets, and carries its own copies from week to week. A read is
-remote where its site has no complete copy of the dataset on disk when the week begins.
+Every rule begins with the same replicas, space and budgets, and carries its own copies
+from week to week. A read is remote where its site has no complete copy of the dataset
+on disk when the week begins.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ FIRST_WEEKS: Final = 4
 
 @dataclass(frozen=True)
 class Week:
-    """What one week was like under a rule: its accesses and bytes read, those of them that were remote, bytes that were
-    copied and removed before it, and bytes on disk in it.
+    """What one week was like under a rule: its accesses and bytes read, those of them
+    that were remote, bytes that were copied and removed before it, and bytes on disk in
+    it.
     """
 
     week: date
@@ -62,8 +65,9 @@ class Week:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay needs. ``arrivals(day)``: the replicas as a snapshot from before that day has them, under the names
-    of ``reads``; datasets that first appear in one arrive with its copies.
+    """What a replay needs. ``arrivals(day)``: the replicas as a snapshot from before
+    that day has them, under the names of ``reads``; datasets that first appear in one
+    arrive with its copies.
     """
 
     reads: Reads
@@ -73,12 +77,14 @@ class Replay:
     limits: Limits = DEFAULT
 
     def run(self, rules: Sequence[str], *, weeks: int | None = None) -> list[Week]:
-        """Return a row for each week and rule. Raises InputMissing (66) where no week has enough days, and replicas,
-        before it.
+        """Return a row for each week and rule. Raises InputMissing (66) where no week
+        has enough days, and replicas, before it.
         """
         for rule in rules:
             if rule not in ABOUT:
-                raise UsageError(f"there is no rule {rule!r}", next_step=f"one of {', '.join(ABOUT)}")
+                raise UsageError(
+                    f"there is no rule {rule!r}", next_step=f"one of {', '.join(ABOUT)}"
+                )
         mondays = [day for day in self.reads.mondays() if day >= 7 * FIRST_WEEKS]
         chosen = self._since_replicas(mondays[-weeks:] if weeks else mondays)
         if not chosen:
@@ -102,7 +108,9 @@ class Replay:
         return rows
 
     def _since_replicas(self, mondays: list[int]) -> list[int]:
-        """Return the Mondays from the first one on before which replicas are known, at least the last one."""
+        """Return the Mondays from the first one on before which replicas are known, at
+        least the last one.
+        """
         for number, day in enumerate(mondays[:-1]):
             with suppress(InputMissing):
                 self.replicas_before(self.reads.days[day])
@@ -110,7 +118,13 @@ class Replay:
         return mondays[-1:]
 
     def _demand(
-        self, rule: str, past: Reads, groups: list[Array], outlook: Outlook | None, day: int, replicas: Replicas
+        self,
+        rule: str,
+        past: Reads,
+        groups: list[Array],
+        outlook: Outlook | None,
+        day: int,
+        replicas: Replicas,
     ) -> Demand | None:
         if rule == "as-is":
             return None
@@ -120,7 +134,9 @@ class Replay:
             return _of_week(self.reads.week(day))
         return demand.expected(past, groups, outlook if rule == "predicted" else None)
 
-    def _week(self, rule: str, day: int, state: Replicas, forecast: Demand | None) -> tuple[Week, Replicas]:
+    def _week(
+        self, rule: str, day: int, state: Replicas, forecast: Demand | None
+    ) -> tuple[Week, Replicas]:
         moved_bytes = removed_bytes = 0.0
         copied = removed = 0
         if forecast is not None:
@@ -131,16 +147,25 @@ class Replay:
         week = self.reads.week(day)
         is_remote = ~state.has_copy()[week.dataset, week.site]
         row = Week(
-            self.reads.days[day], rule, float(week.accesses.sum()), float(week.accesses[is_remote].sum()),
-            float(week.bytes.sum()), float(week.bytes[is_remote].sum()), moved_bytes, removed_bytes,
-            float(state.used().sum()), copied, removed,
-        )  # fmt: skip
+            self.reads.days[day],
+            rule,
+            float(week.accesses.sum()),
+            float(week.accesses[is_remote].sum()),
+            float(week.bytes.sum()),
+            float(week.bytes[is_remote].sum()),
+            moved_bytes,
+            removed_bytes,
+            float(state.used().sum()),
+            copied,
+            removed,
+        )
         return row, state
 
 
 def with_arrivals(state: Replicas, snapshot: Replicas) -> Replicas:
-    """Return ``state`` with the copies that ``snapshot`` has of datasets that are new: no plan removes the last copy
-    of a dataset, so one that a snapshot lacked in between is in ``state``.
+    """Return ``state`` with the copies that ``snapshot`` has of datasets that are new:
+    no plan removes the last copy of a dataset, so one that a snapshot lacked in between
+    is in ``state``.
     """
     had = np.zeros(len(snapshot.datasets), bool)
     had[state.dataset] = True
@@ -163,14 +188,19 @@ def _of_week(week: Reads) -> Demand:
 
 
 def sums(rows: Sequence[Week]) -> list[dict[str, Any]]:
-    """Return a row for each rule over all weeks: its sums, disk_bytes as the mean, remote reads and bytes against those
-    of the rule by data tier and of doing nothing (-0.1 is a tenth fewer; null where there is nothing to compare with).
+    """Return a row for each rule over all weeks: its sums, disk_bytes as the mean,
+    remote reads and bytes against those of the rule by data tier and of doing nothing
+    (-0.1 is a tenth fewer; null where there is nothing to compare with).
     """
     totals: dict[str, dict[str, Any]] = {}
     for rule in dict.fromkeys(row.rule for row in rows):
         weeks = [row.as_dict() for row in rows if row.rule == rule]
         names = [name for name, value in weeks[0].items() if isinstance(value, int | float)]
-        totals[rule] = {"rule": rule, "weeks": len(weeks), **{name: sum(row[name] for row in weeks) for name in names}}
+        totals[rule] = {
+            "rule": rule,
+            "weeks": len(weeks),
+            **{name: sum(row[name] for row in weeks) for name in names},
+        }
         totals[rule]["disk_bytes"] /= len(weeks)
     for name, baseline in (("tier", totals.get("tier")), ("as_is", totals.get("as-is"))):
         for row in totals.values():

@@ -1,4 +1,6 @@
-"""What ``cmsspark placement`` works on: reads, replicas and space of files, of stored days or simulated; forecasts."""
+"""What ``cmsspark placement`` works on: reads, replicas and space of files, of stored
+days or simulated; forecasts.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +34,23 @@ if TYPE_CHECKING:
 WEEKS: Final = 26
 #: Columns of the stored replicas, and their names here.
 _STORED: Final = {
-    "dataset_name": "dataset", "site_name": "site", "kind": "kind", "present_bytes": "bytes",
-    "dataset_bytes": "size", "is_complete": "complete",
-}  # fmt: skip
+    "dataset_name": "dataset",
+    "site_name": "site",
+    "kind": "kind",
+    "present_bytes": "bytes",
+    "dataset_bytes": "size",
+    "is_complete": "complete",
+}
 
 
 @dataclass(frozen=True)
 class PlacementInputs:
-    """Reads under the names of all datasets and sites, replicas as of before a day, and the space of each site.
+    """Reads under the names of all datasets and sites, replicas as of before a day, and
+    the space of each site.
 
-    ``about``: where they come from. ``given_space``: capacity and budget of sites where they are known; ``budget``: of
-    all others. ``locked``: patterns of datasets whose copies never go; ``locks``: of datasets at sites.
+    ``about``: where they come from. ``given_space``: capacity and budget of sites where
+    they are known; ``budget``: of all others. ``locked``: patterns of datasets whose
+    copies never go; ``locks``: of datasets at sites.
     """
 
     reads: Reads
@@ -59,7 +67,9 @@ class PlacementInputs:
         from cmsspark.apps.placement.replicas import make_replicas
 
         table = self.table_before(day)
-        replicas = make_replicas(table, datasets=self.reads.datasets, sites=self.reads.sites, until=day)
+        replicas = make_replicas(
+            table, datasets=self.reads.datasets, sites=self.reads.sites, until=day
+        )
         replicas = replicas.fixed_too(self.locked) if self.locked else replicas
         if not self.locks:
             return replicas
@@ -68,11 +78,15 @@ class PlacementInputs:
         return locked(replicas, self.locks)
 
     def idle_locks(self) -> list[str]:
-        """Return the patterns and locks that keep nothing: no read and no replica has their dataset, or their site."""
+        """Return the patterns and locks that keep nothing: no read and no replica has
+        their dataset, or their site.
+        """
         from cmsspark.counting.rollup import matches
 
         datasets, sites = set(self.reads.datasets), {None, *self.reads.sites}
-        patterns = [text for text in self.locked if not any(matches(name, [text]) for name in datasets)]
+        patterns = [
+            text for text in self.locked if not any(matches(name, [text]) for name in datasets)
+        ]
         idle = [lock for lock in self.locks if lock[0] not in datasets or lock[1] not in sites]
         return patterns + sorted(f"{dataset} at {site or 'all sites'}" for dataset, site in idle)
 
@@ -94,7 +108,9 @@ def file_inputs(accesses: Path, replicas: Path) -> PlacementInputs:
 
 
 def synthetic_inputs(seed: int, budget: float | None) -> PlacementInputs:
-    """Return a made-up world; each site has room for a tenth more than what its copies would take in the end."""
+    """Return a made-up world; each site has room for a tenth more than what its copies
+    would take in the end.
+    """
     from cmsspark.apps.placement import synthetic
     from cmsspark.apps.placement.replicas import make_replicas
 
@@ -150,7 +166,9 @@ def _stored_replicas(files: Files, current: CurrentTable, table: str) -> pl.Data
 
     frame = pl.from_arrow(table_rows(files, current, table, list(_STORED)))
     assert isinstance(frame, pl.DataFrame)
-    frame = frame.rename(_STORED).filter(pl.col("dataset").is_not_null() & pl.col("site").is_not_null())
+    frame = frame.rename(_STORED).filter(
+        pl.col("dataset").is_not_null() & pl.col("site").is_not_null()
+    )
     return frame.with_columns(pl.col("bytes", "size").cast(pl.Float64))
 
 
@@ -164,7 +182,9 @@ def _with_names(reads: Reads, tables: list[pl.DataFrame]) -> Reads:
 
 
 def forecast_with(model: str, label: Label, seed: int) -> Callable[[Reads], Outlook]:
-    """Return the forecast of the week after the last day of reads, by models that learn from these reads."""
+    """Return the forecast of the week after the last day of reads, by models that learn
+    from these reads.
+    """
     import numpy as np
 
     from cmsspark.apps.placement.demand import Outlook

@@ -1,8 +1,10 @@
-"""Synthetic reads and replicas: a made-up CMS of some sites, to try rules of placement where no real series has sites.
+"""Synthetic reads and replicas: a made-up CMS of some sites, to try rules of placement
+where no real series has sites.
 
-Lives of datasets follow public figures: most reads come in the first weeks, sizes are spread over four decades, a few
-datasets have most of the reads. Each primary dataset has groups that read it from a few sites of theirs, and comes back
-in campaigns. No number of it is a measurement of CMS.
+Lives of datasets follow public figures: most reads come in the first weeks, sizes are
+spread over four decades, a few datasets have most of the reads. Each primary dataset
+has groups that read it from a few sites of theirs, and comes back in campaigns. No
+number of it is a measurement of CMS.
 """
 
 from __future__ import annotations
@@ -19,23 +21,35 @@ if TYPE_CHECKING:
     import polars as pl
 
 _FIRST: Final = date(2026, 1, 5)
-#: Mean use by the week of life, relative to the first: what a year of user accesses of another experiment shows.
+#: Mean use by the week of life, relative to the first: what a year of user accesses of
+#: another experiment shows.
 _BY_AGE: Final = (7.5, 0.70, 0.41, 0.29)
 #: Tier → (how much it is read relative to others, its size relative to others).
-_TIERS: Final = {"MINIAODSIM": (3.0, 0.6), "AODSIM": (1.0, 3.0), "NANOAODSIM": (2.0, 0.05), "RECO": (0.2, 4.0)}
+_TIERS: Final = {
+    "MINIAODSIM": (3.0, 0.6),
+    "AODSIM": (1.0, 3.0),
+    "NANOAODSIM": (2.0, 0.05),
+    "RECO": (0.2, 4.0),
+}
 _COUNTRIES: Final = ("DE", "US", "UK", "FR", "IT", "ES", "CH")
 #: Days between two of the campaigns that make a primary dataset again.
 _CAMPAIGN_DAYS: Final = 56
 
 
-def make_world(seed: int = 0, *, primaries: int = 60, sites: int = 12, weeks: int = 20) -> tuple[Reads, pl.DataFrame]:
-    """Return the reads, and the replicas as a table with :data:`cmsspark.apps.placement.replicas.COLUMNS` whose
-    ``since`` says when each was made. The same seed gives the same world.
+def make_world(
+    seed: int = 0, *, primaries: int = 60, sites: int = 12, weeks: int = 20
+) -> tuple[Reads, pl.DataFrame]:
+    """Return the reads, and the replicas as a table with
+    :data:`cmsspark.apps.placement.replicas.COLUMNS` whose ``since`` says when each was
+    made. The same seed gives the same world.
     """
     import polars as pl
 
     generator = np.random.default_rng(seed)
-    names = [f"T{1 if number < 2 else 2}_{_COUNTRIES[number % 7]}_S{number:02}" for number in range(sites)]
+    names = [
+        f"T{1 if number < 2 else 2}_{_COUNTRIES[number % 7]}_S{number:02}"
+        for number in range(sites)
+    ]
     reads: list[pl.DataFrame] = []
     copies: list[dict[str, Any]] = []
     for primary in range(primaries):
@@ -50,28 +64,50 @@ def make_world(seed: int = 0, *, primaries: int = 60, sites: int = 12, weeks: in
                 name = f"/Primary{primary:03}/Run{campaign}-v1/{tier}"
                 scale = worth * use * generator.lognormal(0, 0.8)
                 copies += _copies(generator, name, day, size, names, homes)
-                reads += _reads(generator, name, day, 7 * weeks, scale, homes, copies[-1]["size"], names)
+                reads += _reads(
+                    generator, name, day, 7 * weeks, scale, homes, copies[-1]["size"], names
+                )
     return make_reads(pl.concat(reads)), pl.DataFrame(copies)
 
 
 def _copies(
-    generator: np.random.Generator, name: str, day: int, size: float, sites: list[str], homes: Array
+    generator: np.random.Generator,
+    name: str,
+    day: int,
+    size: float,
+    sites: list[str],
+    homes: Array,
 ) -> list[dict[str, Any]]:
-    """Return one or two copies on disk, half by who reads such data and half by room, and one on tape."""
+    """Return one or two copies on disk, half by who reads such data and half by room,
+    and one on tape.
+    """
     volume = float(round(3e11 * size * generator.lognormal(0, 1.3)))
     since = _FIRST + timedelta(days=day)
     count = int(generator.integers(1, 3))
-    chosen = generator.choice(len(sites), count, replace=False, p=(homes + 1 / len(sites)) / 2).tolist()
+    chosen = generator.choice(
+        len(sites), count, replace=False, p=(homes + 1 / len(sites)) / 2
+    ).tolist()
     row = {"dataset": name, "bytes": volume, "size": volume, "complete": True, "since": since}
-    disk = [{**row, "site": sites[number], "kind": "disk", "locked": generator.random() < 0.05} for number in chosen]
+    disk = [
+        {**row, "site": sites[number], "kind": "disk", "locked": generator.random() < 0.05}
+        for number in chosen
+    ]
     return [*disk, {**row, "site": sites[0], "kind": "tape", "locked": True}]
 
 
 def _reads(
-    generator: np.random.Generator, name: str, created: int, end: int, scale: float, homes: Array, size: float,
+    generator: np.random.Generator,
+    name: str,
+    created: int,
+    end: int,
+    scale: float,
+    homes: Array,
+    size: float,
     sites: list[str],
-) -> list[pl.DataFrame]:  # fmt: skip
-    """Return the reads of a dataset from its making on, with weeks of an analysis that runs over it, and without."""
+) -> list[pl.DataFrame]:
+    """Return the reads of a dataset from its making on, with weeks of an analysis that
+    runs over it, and without.
+    """
     import polars as pl
 
     days = np.arange(max(created, 0), end)

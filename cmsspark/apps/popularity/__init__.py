@@ -1,4 +1,5 @@
-"""Which datasets will be popular: features of the past, models, and an evaluation that never looks ahead.
+"""Which datasets will be popular: features of the past, models, and an evaluation that
+never looks ahead.
 
 Extra ``cmsspark[popularity]``.
 """

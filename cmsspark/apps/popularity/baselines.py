@@ -22,21 +22,26 @@ def select_measure(label: Label) -> str:
 
 
 def with_baselines(models: Sequence[str]) -> tuple[str, ...]:
-    """Return the models, each once, after all baselines; without a model that is none, as they are."""
+    """Return the models, each once, after all baselines; without a model that is none,
+    as they are.
+    """
     if all(name in BASELINES for name in models):
         return tuple(dict.fromkeys(models))
     return tuple(dict.fromkeys((*BASELINES, *models)))
 
 
 def warnings(rows: Sequence[Mapping[str, Any]], model: str) -> list[str]:
-    """Return a warning where a baseline was better than the model in the judged weeks, in the mean, to three decimals.
+    """Return a warning where a baseline was better than the model in the judged weeks,
+    in the mean, to three decimals.
 
-    ``rows``: of :func:`cmsspark.apps.popularity.evaluate.judged`, or of the stored quality, all datasets together.
+    ``rows``: of :func:`cmsspark.apps.popularity.evaluate.judged`, or of the stored
+    quality, all datasets together.
     """
     if model in BASELINES:
         return []
     means = {
-        name: mean(row["average_precision"] for row in rows if row["model"] == name) for name in (model, *BASELINES)
+        name: mean(row["average_precision"] for row in rows if row["model"] == name)
+        for name in (model, *BASELINES)
     }
     precision = means.pop(model)
     scores = {name: value for name, value in means.items() if value is not None}
@@ -52,8 +57,9 @@ def warnings(rows: Sequence[Mapping[str, Any]], model: str) -> list[str]:
 
 
 class Persistence:
-    """What was popular in the last weeks will be, by the same rule; weeks: the longest window of the features that the
-    horizon holds (1, 2, 4, 8 or 26 weeks; for bytes and users 1 or 4), the threshold in its share.
+    """What was popular in the last weeks will be, by the same rule; weeks: the longest
+    window of the features that the horizon holds (1, 2, 4, 8 or 26 weeks; for bytes and
+    users 1 or 4), the threshold in its share.
     """
 
     def __init__(self, label: Label) -> None:
@@ -66,10 +72,16 @@ class Persistence:
             self._saved: dict[str, Any] = {"column": columns.index(name), "top": label.top_bytes}
             return
         name, share = _window("accesses", label, columns)
-        self._saved = {"column": columns.index(name), "least": float(np.log1p(label.threshold * share))}
+        self._saved = {
+            "column": columns.index(name),
+            "least": float(np.log1p(label.threshold * share)),
+        }
         if label.users is not None:
             users, share = _window("users", label, columns)
-            self._saved |= {"users": columns.index(users), "least_users": float(np.log1p(label.users * share))}
+            self._saved |= {
+                "users": columns.index(users),
+                "least_users": float(np.log1p(label.users * share)),
+            }
 
     def predict(self, rows: Array) -> Array:
         saved = self._saved
@@ -93,5 +105,9 @@ class Persistence:
 
 def _window(measure: str, label: Label, columns: Sequence[str]) -> tuple[str, float]:
     """Return the column of the longest window within the horizon, and its share of it."""
-    days = max(days for days in (7, 14, 28, 56, 182) if days <= label.days and f"log_{measure}_{days}d" in columns)
+    days = max(
+        days
+        for days in (7, 14, 28, 56, 182)
+        if days <= label.days and f"log_{measure}_{days}d" in columns
+    )
     return f"log_{measure}_{days}d", days / label.days

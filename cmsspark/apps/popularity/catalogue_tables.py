@@ -1,4 +1,6 @@
-"""The catalogue of datasets from the stored tables ``dbs_events``, ``dbs_phedex`` and ``dbs_rucio``."""
+"""The catalogue of datasets from the stored tables ``dbs_events``, ``dbs_phedex`` and
+``dbs_rucio``.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,23 @@ from cmsspark.store.stored_columns import REPLICA_TABLES, stored_days, table_row
 
 #: The tables of each kind; of tables that are known since the same day the first one is taken.
 _TABLES: Final = {"dbs": ("dbs_events",), "replicas": REPLICA_TABLES}
-_DBS: Final = ("dataset_name", "dataset_bytes", "file_count", "events", "created_ms", "release_versions")
-_REPLICAS: Final = ("dataset_name", "site_name", "kind", "site_tier", "present_bytes", "dataset_bytes", "is_complete")
+_DBS: Final = (
+    "dataset_name",
+    "dataset_bytes",
+    "file_count",
+    "events",
+    "created_ms",
+    "release_versions",
+)
+_REPLICAS: Final = (
+    "dataset_name",
+    "site_name",
+    "kind",
+    "site_tier",
+    "present_bytes",
+    "dataset_bytes",
+    "is_complete",
+)
 #: Days before the series whose tables may be the newest ones on its first Monday.
 _EARLIER_DAYS: Final = 35
 _RELEASE: Final = r"CMSSW_(\d+)_(\d+)_"
@@ -30,7 +47,9 @@ _MS: Final = 86_400_000
 
 @dataclass(frozen=True)
 class _StoredTable:
-    """A stored table. ``day``: its own; ``known_since``: that of its newest input, maybe a later dump."""
+    """A stored table. ``day``: its own; ``known_since``: that of its newest input,
+    maybe a later dump.
+    """
 
     name: str
     day: date
@@ -40,7 +59,9 @@ class _StoredTable:
 
 @dataclass(frozen=True)
 class StoredTables:
-    """The stored tables of DBS and replicas that count in the weeks of ``days``: kind → (Monday, table)."""
+    """The stored tables of DBS and replicas that count in the weeks of ``days``: kind →
+    (Monday, table).
+    """
 
     files: Files
     fout: str
@@ -51,33 +72,44 @@ class StoredTables:
         """Return the datasets that DBS made on ``first`` or later, by any of the tables."""
         names: set[str] = set()
         for _, table in self.by_kind.get("dbs", ()):
-            columns = table_rows(self.files, table.current, table.name, ("dataset_name", "created_ms"))
+            columns = table_rows(
+                self.files, table.current, table.name, ("dataset_name", "created_ms")
+            )
             rows = pl.DataFrame(pl.from_arrow(columns))
-            names.update(rows.filter(pl.col("created_ms") >= start_ms(first))["dataset_name"].to_list())
+            names.update(
+                rows.filter(pl.col("created_ms") >= start_ms(first))["dataset_name"].to_list()
+            )
         return sorted(names)
 
     def catalogue(self, days: Sequence[date], datasets: Sequence[str]) -> Catalogue:
-        """Return the snapshots of these datasets; numbers of days count from the first of ``days``.
+        """Return the snapshots of these datasets; numbers of days count from the first
+        of ``days``.
 
         Raises DataError (65) where a table is damaged.
         """
-        return Catalogue({
-            kind: tuple(
-                Snapshot(
-                    (monday - days[0]).days, _values(self.files, table, days[0], datasets), table.name,
-                    table.day.isoformat(), table.current.manifest.rows_run,
+        return Catalogue(
+            {
+                kind: tuple(
+                    Snapshot(
+                        (monday - days[0]).days,
+                        _values(self.files, table, days[0], datasets),
+                        table.name,
+                        table.day.isoformat(),
+                        table.current.manifest.rows_run,
+                    )
+                    for monday, table in chosen
                 )
-                for monday, table in chosen
-            )
-            for kind, chosen in self.by_kind.items()
-        })  # fmt: skip
+                for kind, chosen in self.by_kind.items()
+            }
+        )
 
 
 def stored_tables(files: Files, fout: str, days: Sequence[date]) -> StoredTables | None:
     """Choose the tables that count on the ``days``; None where the store has none.
 
-    On a day the newest table counts that was known before its week's Monday: a dump that served a day may be of the day
-    after it. A table whose dump has no date is left out.
+    On a day the newest table counts that was known before its week's Monday: a dump
+    that served a day may be of the day after it. A table whose dump has no date is left
+    out.
     """
     by_kind = {}
     for kind, names in _TABLES.items():
@@ -106,8 +138,12 @@ def _newest_input(day: date, table: CurrentTable) -> date | None:
     return max([day, *dated]) if len(dated) == len(dumps) else None
 
 
-def _by_monday(tables: Sequence[_StoredTable], days: Sequence[date]) -> list[tuple[date, _StoredTable]]:
-    """(Monday, the newest table known before it) for the weeks of the days and the next, where tables change."""
+def _by_monday(
+    tables: Sequence[_StoredTable], days: Sequence[date]
+) -> list[tuple[date, _StoredTable]]:
+    """(Monday, the newest table known before it) for the weeks of the days and the
+    next, where tables change.
+    """
     monday = days[0] - timedelta(days=days[0].weekday())
     chosen: list[tuple[date, _StoredTable]] = []
     while monday <= days[-1] + timedelta(days=1):
@@ -141,19 +177,31 @@ def _select_dbs(rows: pl.DataFrame, first: date) -> pl.DataFrame:
     major, minor = (pl.element().str.extract(_RELEASE, group).cast(pl.Float64) for group in (1, 2))
     releases = pl.col("release_versions").str.extract_all(_RELEASE).list.eval(major + minor / 100)
     return rows.select(
-        "dataset_name", "events", release=releases.list.max(), bytes="dataset_bytes", files="file_count",
+        "dataset_name",
+        "events",
+        release=releases.list.max(),
+        bytes="dataset_bytes",
+        files="file_count",
         created_day=(pl.col("created_ms") - start_ms(first)).floordiv(_MS),
-    )  # fmt: skip
+    )
 
 
 def _copies(rows: pl.DataFrame) -> pl.DataFrame:
-    """dataset_name and the number of sites with a complete copy on disk, by tier, and with one on tape.
+    """dataset_name and the number of sites with a complete copy on disk, by tier, and
+    with one on tape.
 
-    What the table calls complete may lie on several kinds of storage of a site together: then the bytes decide.
+    What the table calls complete may lie on several kinds of storage of a site
+    together: then the bytes decide.
     """
     complete = rows.filter(
         pl.col("is_complete")
-        & ((pl.col("present_bytes") >= pl.col("dataset_bytes")) | (pl.len().over("dataset_name", "site_name") == 1))
+        & (
+            (pl.col("present_bytes") >= pl.col("dataset_bytes"))
+            | (pl.len().over("dataset_name", "site_name") == 1)
+        )
     )
-    disk = {f"disk_{tier}": ((pl.col("kind") == "disk") & (pl.col("site_tier") == tier)).sum() for tier in SITE_TIERS}
+    disk = {
+        f"disk_{tier}": ((pl.col("kind") == "disk") & (pl.col("site_tier") == tier)).sum()
+        for tier in SITE_TIERS
+    }
     return complete.group_by("dataset_name").agg(**disk, tape=(pl.col("kind") == "tape").sum())

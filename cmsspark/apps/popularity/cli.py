@@ -1,4 +1,6 @@
-"""``cmsspark popularity``: which datasets will be popular next week, and how good such predictions were."""
+"""``cmsspark popularity``: which datasets will be popular next week, and how good such
+predictions were.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.apps.popularity.cli_output import echo_forecast, forecast_rows
-from cmsspark.apps.popularity.label_options import EVALUATED, label_options, model_option, models_option, seed_option
+from cmsspark.apps.popularity.label_options import (
+    EVALUATED,
+    label_options,
+    model_option,
+    models_option,
+    seed_option,
+)
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
@@ -29,18 +37,25 @@ if TYPE_CHECKING:
 
 @click.group("popularity", cls=CommandGroup)
 def command() -> None:
-    """Predict which datasets will be popular, from stored days or from a file of daily accesses. Needs
-    cmsspark[popularity].
+    """Predict which datasets will be popular, from stored days or from a file of daily
+    accesses. Needs cmsspark[popularity].
 
-    A dataset is popular in a week with more than 10 accesses (--threshold, --users). Features of a week come from days
-    before its Monday only; each evaluation checks that.
+    A dataset is popular in a week with more than 10 accesses (--threshold, --users).
+    Features of a week come from days before its Monday only; each evaluation checks
+    that.
     """
 
 
 def _series_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a series and of a label; the command gets ``label``, and what :func:`_load_series` takes."""
+    """Add the options of a series and of a label; the command gets ``label``, and what
+    :func:`_load_series` takes.
+    """
     for decorate in (
-        click.option("--by-site", is_flag=True, help="Count each dataset at each site by itself; needs stored days."),
+        click.option(
+            "--by-site",
+            is_flag=True,
+            help="Count each dataset at each site by itself; needs stored days.",
+        ),
         label_options,
         click.option(
             "--accesses",
@@ -56,27 +71,43 @@ def _series_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _load_series(
-    file: Path | None, period: Period | None, fout: str | None, settings_file: str | None, by_site: bool
+    file: Path | None,
+    period: Period | None,
+    fout: str | None,
+    settings_file: str | None,
+    by_site: bool,
 ) -> Series:
     from cmsspark.apps.popularity.series import read_series, stored_series
 
     if file is not None:
         if period or fout:
-            raise UsageError("--accesses excludes a period and --fout", next_step="give only one of them")
+            raise UsageError(
+                "--accesses excludes a period and --fout", next_step="give only one of them"
+            )
         if by_site:
             raise UsageError(
-                "--by-site needs stored days", found="--accesses: a file has no sites",
+                "--by-site needs stored days",
+                found="--accesses: a file has no sites",
                 next_step="give --from and --to, and --fout where the settings name no store",
-            )  # fmt: skip
+            )
         series = read_series(file)
     else:
         chosen = needed(period, "--accesses FILE")
         store = require_store(fout, load_settings(settings_file))
         series = stored_series(load_days(store, chosen, "cmsspark popularity"), by_site=by_site)
-    click.echo(f"{pluralize(len(series.days), 'day')} from {series.days[0]} on, {series.size_text}", err=True)
+    click.echo(
+        f"{pluralize(len(series.days), 'day')} from {series.days[0]} on, {series.size_text}",
+        err=True,
+    )
     if series.missing:
-        counts = "have no rows and count as days" if len(series.missing) > 1 else "has no rows and counts as a day"
-        click.echo(f"warning: {pluralize(len(series.missing), 'day')} {counts} without use", err=True)
+        counts = (
+            "have no rows and count as days"
+            if len(series.missing) > 1
+            else "has no rows and counts as a day"
+        )
+        click.echo(
+            f"warning: {pluralize(len(series.missing), 'day')} {counts} without use", err=True
+        )
     return series
 
 
@@ -87,7 +118,12 @@ def _load_series(
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with strata and intervals.")
 def evaluate_command(
-    label: Label, models: tuple[str, ...], last: int | None, seed: int, as_json: bool, **source: Any
+    label: Label,
+    models: tuple[str, ...],
+    last: int | None,
+    seed: int,
+    as_json: bool,
+    **source: Any,
 ) -> None:
     """Predict each past week from what was known on its Monday, and compare with what happened."""
     from cmsspark.apps.popularity.baselines import with_baselines
@@ -96,19 +132,28 @@ def evaluate_command(
     from cmsspark.apps.popularity.training import Weeks
 
     compared = with_baselines(models or EVALUATED)
-    _, rows = forecast_and_judge(Weeks(_load_series(**source), label), compared, last=last, seed=seed)
+    _, rows = forecast_and_judge(
+        Weeks(_load_series(**source), label), compared, last=last, seed=seed
+    )
     for name in compared:
         _echo_warnings(rows, name)
     if as_json:
         click.echo(json.dumps([{**row, "week": str(row["week"])} for row in rows], indent=1))
         return
     shown = [
-        (str(row["week"]), row["model"], percent(row["positives"]), *(_number(row[name]) for name in _NUMBERS))
+        (
+            str(row["week"]),
+            row["model"],
+            percent(row["positives"]),
+            *(_number(row[name]) for name in _NUMBERS),
+        )
         for row in rows
     ]
     for name in dict.fromkeys(row["model"] for row in rows):
         rows_of_model = [row for row in rows if row["model"] == name]
-        positives, *means = (mean(row[number] for row in rows_of_model) for number in ("positives", *_NUMBERS))
+        positives, *means = (
+            mean(row[number] for row in rows_of_model) for number in ("positives", *_NUMBERS)
+        )
         shown.append(("mean", name, percent(positives or 0), *map(_number, means)))
     headings = ("week", "model", "popular", "average precision", "AUC", "Brier", "TPR", "TNR")
     echo_table(headings, shown, texts=(0, 1), optional=(6, 7))
@@ -131,19 +176,47 @@ def _number(value: float | None) -> str | None:
 @command.command("predict")
 @_series_options
 @click.option(
-    "--model", default="blend", show_default=True, help="Model, or the folder of saved ones: its newest version."
+    "--model",
+    default="blend",
+    show_default=True,
+    help="Model, or the folder of saved ones: its newest version.",
 )
 @seed_option
-@click.option("--date", "day", type=DayType(), help="Predict the weeks from this day on. [default: after the last day]")
-@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Maximum rows of the table.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write all rows to this CSV or Parquet file.")
+@click.option(
+    "--date",
+    "day",
+    type=DayType(),
+    help="Predict the weeks from this day on. [default: after the last day]",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Maximum rows of the table.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write all rows to this CSV or Parquet file.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
 def predict_command(
-    label: Label, model: str, seed: int, day: date | None, top: int, output: Path | None, as_json: bool, **source: Any
+    label: Label,
+    model: str,
+    seed: int,
+    day: date | None,
+    top: int,
+    output: Path | None,
+    as_json: bool,
+    **source: Any,
 ) -> None:
-    """Print each dataset's probability to be popular next week, the highest first; with --by-site at each site.
+    """Print each dataset's probability to be popular next week, the highest first; with
+    --by-site at each site.
 
-    A saved model (cmsspark popularity train) predicts what it was trained for, whatever --threshold, --users and
+    A saved model (cmsspark popularity train) predicts what it was trained for, whatever
+    --threshold, --users and
     --weeks are.
     """
     check_table_path(output)
@@ -164,8 +237,9 @@ def _number_day(series: Series, day: date | None) -> int:
     if not 0 < number <= len(series.days):
         raise UsageError(
             f"{day} has no days before it in the series, or is later than the day after it",
-            found=f"{series.days[0]} to {series.days[-1]}", next_step="choose another --date",
-        )  # fmt: skip
+            found=f"{series.days[0]} to {series.days[-1]}",
+            next_step="choose another --date",
+        )
     return number
 
 
@@ -173,13 +247,28 @@ def _number_day(series: Series, day: date | None) -> int:
 @_series_options
 @model_option
 @seed_option
-@click.option("--last", type=click.IntRange(1), default=4, show_default=True, help="Past weeks for the model card.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder of the model's versions.")
+@click.option(
+    "--last",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="Past weeks for the model card.",
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder of the model's versions.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the model card as JSON.")
-def train_command(label: Label, model: str, seed: int, last: int, output: Path, as_json: bool, **source: Any) -> None:
+def train_command(
+    label: Label, model: str, seed: int, last: int, output: Path, as_json: bool, **source: Any
+) -> None:
     """Train a model on all days and save it as a new version, with its model card.
 
-    The card says how good such a model was on the last weeks, each predicted from the days before it.
+    The card says how good such a model was on the last weeks, each predicted from the
+    days before it.
     """
     from cmsspark.apps.popularity import saved
     from cmsspark.apps.popularity.baselines import with_baselines
@@ -198,11 +287,28 @@ def train_command(label: Label, model: str, seed: int, last: int, output: Path, 
 
 @command.command("features")
 @_series_options
-@click.option("--date", "day", type=DayType(), help="Features on this day. [default: after the last day]")
-@click.option("--last", type=click.IntRange(0), default=0, show_default=True, help="Also so many weeks before it.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="CSV or Parquet file to write.")
-def features_command(label: Label, day: date | None, last: int, output: Path, **source: Any) -> None:
-    """Write one row for each dataset and week with its features, from the days before that week only.
+@click.option(
+    "--date", "day", type=DayType(), help="Features on this day. [default: after the last day]"
+)
+@click.option(
+    "--last",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Also so many weeks before it.",
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="CSV or Parquet file to write.",
+)
+def features_command(
+    label: Label, day: date | None, last: int, output: Path, **source: Any
+) -> None:
+    """Write one row for each dataset and week with its features, from the days before
+    that week only.
 
     Weeks that are over have their label in is_popular.
     """
@@ -219,8 +325,12 @@ def features_command(label: Label, day: date | None, last: int, output: Path, **
 @model_option
 @seed_option
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
-def report_command(label: Label, model: str, seed: int, last: int | None, output: Path, **source: Any) -> None:
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="HTML file to write."
+)
+def report_command(
+    label: Label, model: str, seed: int, last: int | None, output: Path, **source: Any
+) -> None:
     """Write a page with a model card, weekly numbers, reliability and gain."""
     from cmsspark.apps.popularity.baselines import with_baselines
     from cmsspark.apps.popularity.evaluate import forecast_and_judge
@@ -236,13 +346,32 @@ def report_command(label: Label, model: str, seed: int, last: int | None, output
 @command.command("tune")
 @_series_options
 @click.option("--model", default="forest", show_default=True, help="logistic, forest or boosting.")
-@click.option("--grid", multiple=True, metavar="NAME=VALUES", help="Values to try, max_depth=2,3; repeatable.")
-@click.option("--last", type=click.IntRange(1), default=4, show_default=True, help="Weeks to compare on.")
-@click.option("--spark", "on_spark", is_flag=True, help="Compare in parallel, one Spark task a configuration.")
+@click.option(
+    "--grid",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="Values to try, max_depth=2,3; repeatable.",
+)
+@click.option(
+    "--last", type=click.IntRange(1), default=4, show_default=True, help="Weeks to compare on."
+)
+@click.option(
+    "--spark",
+    "on_spark",
+    is_flag=True,
+    help="Compare in parallel, one Spark task a configuration.",
+)
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def tune_command(
-    label: Label, model: str, grid: tuple[str, ...], last: int, on_spark: bool, seed: int, as_json: bool, **source: Any
+    label: Label,
+    model: str,
+    grid: tuple[str, ...],
+    last: int,
+    on_spark: bool,
+    seed: int,
+    as_json: bool,
+    **source: Any,
 ) -> None:
     """Compare configurations of a model on past weeks, each predicted from the days before it.
 
@@ -264,10 +393,15 @@ def tune_command(
     names = list(chosen)
     numbers = ("average_precision", "brier", "held_average_precision", "held_brier")
     shown = [
-        (*(f"{row['options'][name]:g}" for name in names), *(_number(row[number]) for number in numbers))
+        (
+            *(f"{row['options'][name]:g}" for name in names),
+            *(_number(row[number]) for number in numbers),
+        )
         for row in rows
     ]
-    echo_table((*names, "average precision", "Brier", "held-back week", "its Brier"), shown, texts=())
+    echo_table(
+        (*names, "average precision", "Brier", "held-back week", "its Brier"), shown, texts=()
+    )
 
 
 @command.command("columns")
@@ -276,7 +410,9 @@ def columns_command() -> None:
     from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 
     texts = {column.name: column.about for column in stored_table("popularity_features").columns}
-    echo_list(("feature", "what it is"), {name: texts[name] for name in (*BASE_COLUMNS, *STORE_COLUMNS)})
+    echo_list(
+        ("feature", "what it is"), {name: texts[name] for name in (*BASE_COLUMNS, *STORE_COLUMNS)}
+    )
 
 
 @command.command("models")

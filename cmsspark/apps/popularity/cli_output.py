@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from cmsspark.apps.popularity.training import Label
 
 
-def forecast_rows(series: Series, number: int, model: str, label: Label, seed: int) -> pl.DataFrame:
+def forecast_rows(
+    series: Series, number: int, model: str, label: Label, seed: int
+) -> pl.DataFrame:
     """Return the forecast by a saved model, or one that learns from the days before."""
     from cmsspark.apps.popularity import saved
     from cmsspark.apps.popularity.forecast import predictions, tabulate_predictions
@@ -39,7 +41,16 @@ def forecast_rows(series: Series, number: int, model: str, label: Label, seed: i
 
 #: What a forecast has beside the probabilities.
 _FORECAST: Final = (
-    *("expected_nacc", "nacc_p10", "nacc_p50", "nacc_p90", "expected_bytes", "bytes_p10", "bytes_p50", "bytes_p90"),
+    *(
+        "expected_nacc",
+        "nacc_p10",
+        "nacc_p50",
+        "nacc_p90",
+        "expected_bytes",
+        "bytes_p10",
+        "bytes_p50",
+        "bytes_p90",
+    ),
     *("stratum", "basis", "reasons"),
 )
 
@@ -48,7 +59,13 @@ def echo_forecast(rows: pl.DataFrame, *, by_site: bool) -> None:
     """Print the rows, and how many share a probability as it is shown."""
     names = ("dataset", "site")[: 2 if by_site else 1]
     shown = [
-        (row["rank"], _probability(row), _range(row), row["reasons"], *(row[name] for name in names))
+        (
+            row["rank"],
+            _probability(row),
+            _range(row),
+            row["reasons"],
+            *(row[name] for name in names),
+        )
         for row in rows.to_dicts()
     ]
     headings = ("rank", "probability", "accesses: 10, 50, 90 %", "moved by", *names)
@@ -56,7 +73,9 @@ def echo_forecast(rows: pl.DataFrame, *, by_site: bool) -> None:
     tied = [row[1] for row in shown if [line[1] for line in shown].count(row[1]) > 1]
     if tied:
         text = f"{pluralize(len(tied), 'row')} share a probability as shown, such as {tied[0]}"
-        click.echo(f"{text}: their order is that of the unrounded and raw probability, then of the expected accesses")
+        click.echo(
+            f"{text}: their order is that of the unrounded and raw probability, then of the expected accesses"
+        )
 
 
 def _range(row: dict[str, Any]) -> str | None:

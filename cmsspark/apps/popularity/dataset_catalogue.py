@@ -1,4 +1,6 @@
-"""What DBS and the replicas say of datasets, as features: of stored tables that were known before a week's Monday."""
+"""What DBS and the replicas say of datasets, as features: of stored tables that were
+known before a week's Monday.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,19 @@ CATALOGUE_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         *("log_dbs_bytes", "log_dbs_files", "log_dbs_events", "log_dbs_age_days"),
         *("release", "is_in_dbs", "is_events_known"),
     ),
-    "replicas": (*(f"log_disk_copies_{tier.lower()}" for tier in SITE_TIERS), "log_tape_copies", "is_replicas_known"),
+    "replicas": (
+        *(f"log_disk_copies_{tier.lower()}" for tier in SITE_TIERS),
+        "log_tape_copies",
+        "is_replicas_known",
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A stored table. ``start``: the number of the Monday from which on it counts, all of its inputs are older.
-    ``values``: float64 [raw columns, datasets], NaN where unknown. ``table``, ``day``, ``run``: of the stored table.
+    """A stored table. ``start``: the number of the Monday from which on it counts, all
+    of its inputs are older. ``values``: float64 [raw columns, datasets], NaN where
+    unknown. ``table``, ``day``, ``run``: of the stored table.
     """
 
     start: int
@@ -47,22 +54,31 @@ class Catalogue:
     snapshots: Mapping[str, tuple[Snapshot, ...]]
 
     def until(self, count: int) -> Catalogue:
-        """Return the catalogue without the snapshots that count from a later day on than day number ``count``."""
-        return Catalogue({
-            kind: tuple(snapshot for snapshot in snapshots if snapshot.start <= count)
-            for kind, snapshots in self.snapshots.items()
-        })  # fmt: skip
+        """Return the catalogue without the snapshots that count from a later day on
+        than day number ``count``.
+        """
+        return Catalogue(
+            {
+                kind: tuple(snapshot for snapshot in snapshots if snapshot.start <= count)
+                for kind, snapshots in self.snapshots.items()
+            }
+        )
 
     def only(self, chosen: Array) -> Catalogue:
         """Return the catalogue of the datasets of these numbers."""
-        return Catalogue({
-            kind: tuple(replace(snapshot, values=snapshot.values[:, chosen]) for snapshot in every)
-            for kind, every in self.snapshots.items()
-        })  # fmt: skip
+        return Catalogue(
+            {
+                kind: tuple(
+                    replace(snapshot, values=snapshot.values[:, chosen]) for snapshot in every
+                )
+                for kind, every in self.snapshots.items()
+            }
+        )
 
     def created_days(self, day: int) -> Array | None:
-        """Return float64 [datasets]: the number of the day on which DBS made each dataset, NaN where unknown, by the
-        last table of DBS that counts on day number ``day``; None without one.
+        """Return float64 [datasets]: the number of the day on which DBS made each
+        dataset, NaN where unknown, by the last table of DBS that counts on day number
+        ``day``; None without one.
         """
         usable = [snapshot for snapshot in self.snapshots.get("dbs", ()) if snapshot.start <= day]
         return usable[-1].values[RAW["dbs"].index("created_day")] if usable else None
@@ -76,8 +92,9 @@ class Catalogue:
         return runs
 
     def columns(self, day: int, count: int) -> dict[str, Array]:
-        """Feature → float64 [datasets] on day number ``day``; ``count``: of datasets. Of each kind the last snapshot
-        that counts on that day; without one all its columns are 0, those that say what is known among them.
+        """Feature → float64 [datasets] on day number ``day``; ``count``: of datasets.
+        Of each kind the last snapshot that counts on that day; without one all its
+        columns are 0, those that say what is known among them.
         """
         columns: dict[str, Array] = {}
         for kind, names in CATALOGUE_COLUMNS.items():

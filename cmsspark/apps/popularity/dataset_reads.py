@@ -1,4 +1,6 @@
-"""Where, through which streams and by whom datasets were read, as features: sites, remote reads, streams, users."""
+"""Where, through which streams and by whom datasets were read, as features: sites,
+remote reads, streams, users.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +17,31 @@ from cmsspark.sources.registry import ACCESS_STREAMS
 
 _DAYS: Final = (7, 28)
 _NAMES: Final = (
-    "log_sites", "largest_site_share", "remote_share", "is_remote_known", "log_distinct_users",
+    "log_sites",
+    "largest_site_share",
+    "remote_share",
+    "is_remote_known",
+    "log_distinct_users",
     *(f"{stream.replace('-', '_')}_share" for stream in ACCESS_STREAMS),
-)  # fmt: skip
+)
 #: The features: each over the last 7 and 28 days.
 READS_COLUMNS: Final = tuple(f"{name}_{days}d" for days in _DAYS for name in _NAMES)
 #: Those that a series by site has not.
-OF_SITES: Final = tuple(f"{name}_{days}d" for days in _DAYS for name in ("log_sites", "largest_site_share"))
+OF_SITES: Final = tuple(
+    f"{name}_{days}d" for days in _DAYS for name in ("log_sites", "largest_site_share")
+)
 #: A site that the log does not name.
 _UNKNOWN_SITE: Final = "unknown"
 
 
 @dataclass(frozen=True)
 class DatasetReads:
-    """``reads``: accesses by day, dataset, site and stream, a row each, in order of days; ``users``: who read, a row
-    for each day, dataset and user.
+    """``reads``: accesses by day, dataset, site and stream, a row each, in order of
+    days; ``users``: who read, a row for each day, dataset and user.
 
-    ``day``, ``dataset_name``, ``site_name``, ``stream``, ``user``: int32 numbers, a site is -1 where it is unknown.
-    ``nacc``: int64. ``remote_nacc``: int64 accesses from another site, -1 where no record says.
+    ``day``, ``dataset_name``, ``site_name``, ``stream``, ``user``: int32 numbers, a
+    site is -1 where it is unknown. ``nacc``: int64. ``remote_nacc``: int64 accesses
+    from another site, -1 where no record says.
     """
 
     reads: pl.DataFrame
@@ -43,15 +52,25 @@ class DatasetReads:
         return self._between(0, count)
 
     def only(self, chosen: Array) -> DatasetReads:
-        """Return the reads of the datasets of these numbers, which ascend, under their new numbers."""
-        numbers = pl.DataFrame({"dataset_name": chosen}, {"dataset_name": pl.Int32}).with_row_index("number")
+        """Return the reads of the datasets of these numbers, which ascend, under their
+        new numbers.
+        """
+        numbers = pl.DataFrame(
+            {"dataset_name": chosen}, {"dataset_name": pl.Int32}
+        ).with_row_index("number")
         numbers = numbers.cast(pl.Int32)
-        fewer = (frame.join(numbers, "dataset_name", maintain_order="left") for frame in (self.reads, self.users))
-        return DatasetReads(*(frame.drop("dataset_name").rename({"number": "dataset_name"}) for frame in fewer))
+        fewer = (
+            frame.join(numbers, "dataset_name", maintain_order="left")
+            for frame in (self.reads, self.users)
+        )
+        return DatasetReads(
+            *(frame.drop("dataset_name").rename({"number": "dataset_name"}) for frame in fewer)
+        )
 
     def columns(self, day: int, count: int) -> dict[str, Array]:
-        """Feature → float64 [datasets] of the days before day number ``day``; ``count``: of datasets. Numbers are
-        log(1 + x), shares 0 to 1; without an access, or where no record says, they are 0.
+        """Feature → float64 [datasets] of the days before day number ``day``;
+        ``count``: of datasets. Numbers are log(1 + x), shares 0 to 1; without an
+        access, or where no record says, they are 0.
         """
         columns: dict[str, Array] = {}
         for days in _DAYS:
@@ -60,7 +79,10 @@ class DatasetReads:
         return columns
 
     def _between(self, first: int, end: int) -> DatasetReads:
-        edges = [np.searchsorted(frame["day"].to_numpy(), (first, end)).tolist() for frame in (self.reads, self.users)]
+        edges = [
+            np.searchsorted(frame["day"].to_numpy(), (first, end)).tolist()
+            for frame in (self.reads, self.users)
+        ]
         return DatasetReads(self.reads[slice(*edges[0])], self.users[slice(*edges[1])])
 
     def _features(self, count: int) -> dict[str, Array]:
@@ -74,7 +96,9 @@ class DatasetReads:
         user_dataset, user = (self.users[name].to_numpy() for name in ("dataset_name", "user"))
         people, _ = _by_pair(user_dataset, user, np.ones(len(user)))
         every = np.bincount(dataset, accesses, count)
-        by_stream = np.bincount(stream.astype(np.int64) * count + dataset, accesses, len(ACCESS_STREAMS) * count)
+        by_stream = np.bincount(
+            stream.astype(np.int64) * count + dataset, accesses, len(ACCESS_STREAMS) * count
+        )
         streams = zip(ACCESS_STREAMS, by_stream.reshape(-1, count), strict=True)
         return {
             "log_sites": np.log1p(np.bincount(at_sites, minlength=count)),
@@ -97,18 +121,23 @@ def _share(part: Array, total: Array) -> Array:
     return np.divide(part, total, out=np.zeros(len(total)), where=total > 0)
 
 
-#: Of a day: accesses by dataset, site and stream, and who read which dataset. Names are categories, which take four
-#: bytes each.
+#: Of a day: accesses by dataset, site and stream, and who read which dataset. Names are
+#: categories, which take four bytes each.
 DayReads = tuple[date, pl.DataFrame, pl.DataFrame]
 
 
 def day_reads(day: date, rows: pl.DataFrame) -> DayReads:
-    """Return a day's reads, from ``rows`` of streams of accesses: stream, dataset, site, user and counts."""
+    """Return a day's reads, from ``rows`` of streams of accesses: stream, dataset,
+    site, user and counts.
+    """
     is_site = pl.col("site_name") != _UNKNOWN_SITE
     coded = rows.select(
-        pl.col("dataset_name", "user").cast(pl.Categorical), pl.when(is_site).then("site_name").cast(pl.Categorical),
-        pl.col("stream").cast(pl.Enum(ACCESS_STREAMS)), "nacc", "remote_nacc",
-    )  # fmt: skip
+        pl.col("dataset_name", "user").cast(pl.Categorical),
+        pl.when(is_site).then("site_name").cast(pl.Categorical),
+        pl.col("stream").cast(pl.Enum(ACCESS_STREAMS)),
+        "nacc",
+        "remote_nacc",
+    )
     says = pl.col("remote_nacc").is_not_null()
     keys = ("dataset_name", "site_name", "stream", says.alias("says"))
     reads = coded.group_by(keys).agg(pl.col("nacc").sum(), pl.col("remote_nacc").sum())
@@ -116,17 +145,24 @@ def day_reads(day: date, rows: pl.DataFrame) -> DayReads:
 
 
 def join_reads(every: Sequence[DayReads], first: date, datasets: Sequence[str]) -> DatasetReads:
-    """Return the reads of days, with days counted from ``first``, and datasets under their numbers in ``datasets``."""
+    """Return the reads of days, with days counted from ``first``, and datasets under
+    their numbers in ``datasets``.
+    """
     names = pl.Enum(datasets)
 
     def numbered(day: date, rows: pl.DataFrame) -> pl.DataFrame:
-        codes = rows.select(pl.col(pl.Categorical, pl.Enum).exclude("dataset_name").to_physical().cast(pl.Int32))
+        codes = rows.select(
+            pl.col(pl.Categorical, pl.Enum).exclude("dataset_name").to_physical().cast(pl.Int32)
+        )
         dataset = rows["dataset_name"].cast(pl.String).cast(names).to_physical().cast(pl.Int32)
         return rows.with_columns(dataset, *codes, day=pl.lit((day - first).days, pl.Int32))
 
     days = sorted(every, key=lambda entry: entry[0])
     reads = pl.concat([numbered(day, rows) for day, rows, _ in days], rechunk=True).with_columns(
-        pl.col("site_name").fill_null(-1), pl.when("says").then("remote_nacc").otherwise(-1).cast(pl.Int64),
+        pl.col("site_name").fill_null(-1),
+        pl.when("says").then("remote_nacc").otherwise(-1).cast(pl.Int64),
         pl.col("nacc").cast(pl.Int64),
-    )  # fmt: skip
-    return DatasetReads(reads, pl.concat([numbered(day, rows) for day, _, rows in days], rechunk=True))
+    )
+    return DatasetReads(
+        reads, pl.concat([numbered(day, rows) for day, _, rows in days], rechunk=True)
+    )

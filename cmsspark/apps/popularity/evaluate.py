@@ -1,7 +1,8 @@
-"""Rolling-forward evaluation: for each week, models learn from what was known on its Monday, and predict it.
+"""Rolling-forward evaluation: for each week, models learn from what was known on its
+Monday, and predict it.
 
-A training row is a dataset on an earlier day, with features of the days before that day and the label of the weeks
-from that day on, which are over on the Monday.
+A training row is a dataset on an earlier day, with features of the days before that day
+and the label of the weeks from that day on, which are over on the Monday.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.apps.popularity.fitting import SHUFFLED, keep_raw_forecast, past_days, predict, raw_forecast
+from cmsspark.apps.popularity.fitting import (
+    SHUFFLED,
+    keep_raw_forecast,
+    past_days,
+    predict,
+    raw_forecast,
+)
 from cmsspark.apps.popularity.guards import check_guards, shuffles
 from cmsspark.apps.popularity.models import check_model
 from cmsspark.apps.popularity.scores import metrics
@@ -32,7 +39,9 @@ _OWN_JOBS: Final = "spark-"
 
 
 def strata(series: Series, day: int) -> Mapping[str, Array]:
-    """Return bool [datasets] each: active (used in the last week), dormant (used before), new (never used before)."""
+    """Return bool [datasets] each: active (used in the last week), dormant (used
+    before), new (never used before).
+    """
     used = series.accesses[:day] > 0
     active, ever = np.asarray(used[max(day - 7, 0) :].any(0)), np.asarray(used.any(0))
     return {"active": active, "dormant": ever & ~active, "new": ~ever}
@@ -40,8 +49,8 @@ def strata(series: Series, day: int) -> Mapping[str, Array]:
 
 @dataclass(frozen=True)
 class WeekForecast:
-    """What a model predicted for the weeks from day number ``day`` on: calibrated float64 [datasets], NaN for datasets
-    that had not entered before that day.
+    """What a model predicted for the weeks from day number ``day`` on: calibrated
+    float64 [datasets], NaN for datasets that had not entered before that day.
     """
 
     day: int
@@ -50,9 +59,11 @@ class WeekForecast:
 
 
 def evaluated_days(series: Series, label: Label, last: int | None = None) -> list[int]:
-    """Return numbers of the Mondays that can be predicted and judged; ``last``: the last so many only.
+    """Return numbers of the Mondays that can be predicted and judged; ``last``: the
+    last so many only.
 
-    Raises InputMissing (66) where there is none, DataError (65) where the series lacks what the label is made of.
+    Raises InputMissing (66) where there is none, DataError (65) where the series lacks
+    what the label is made of.
     """
     label.check(series)
     mondays = [day for day in series.mondays(label.weeks) if day - label.days >= FIRST_DAY + 7]
@@ -62,9 +73,12 @@ def evaluated_days(series: Series, label: Label, last: int | None = None) -> lis
     return chosen
 
 
-def too_short(series: Series, problem: str, earliest: int, label: Label, mondays: int = 1) -> InputMissing:
-    """Return the error where a series has not ``mondays`` weeks that begin on a Monday ``earliest`` days after its
-    first day or later, and are over: it says how many days are needed from that first day on.
+def too_short(
+    series: Series, problem: str, earliest: int, label: Label, mondays: int = 1
+) -> InputMissing:
+    """Return the error where a series has not ``mondays`` weeks that begin on a Monday
+    ``earliest`` days after its first day or later, and are over: it says how many days
+    are needed from that first day on.
     """
     start = series.days[0] + timedelta(days=earliest)
     monday = start + timedelta(days=-start.weekday() % 7 + 7 * (mondays - 1))
@@ -77,9 +91,15 @@ def too_short(series: Series, problem: str, earliest: int, label: Label, mondays
 
 
 def forecasts(
-    weeks: Weeks, days: Sequence[int], models: Sequence[str], *, seed: int = 0, spark: SparkSession | None = None
+    weeks: Weeks,
+    days: Sequence[int],
+    models: Sequence[str],
+    *,
+    seed: int = 0,
+    spark: SparkSession | None = None,
 ) -> list[WeekForecast]:
-    """Return each model's forecast of each day, in order of days, after the guards; with ``spark`` one task a forecast.
+    """Return each model's forecast of each day, in order of days, after the guards;
+    with ``spark`` one task a forecast.
 
     Raises DataError (65) where a guard fails, UsageError (2) for an unknown model.
     """
@@ -87,14 +107,22 @@ def forecasts(
     for name in names:
         check_model(name)
     if spark is not None:
-        past = sorted({*days, *(past_day for day in days for past_day in past_days(day, weeks.label))})
+        past = sorted(
+            {*days, *(past_day for day in days for past_day in past_days(day, weeks.label))}
+        )
         tasks = [(day, SHUFFLED, shuffle) for day, shuffle in shuffles(seed, days)]
-        tasks += [(day, name, seed) for day in past for name in names if not name.startswith(_OWN_JOBS)]
+        tasks += [
+            (day, name, seed) for day in past for name in names if not name.startswith(_OWN_JOBS)
+        ]
         rows = map_tasks(_forecast, (weeks.series, weeks.label), tasks, spark)
         for task, row in zip(tasks, rows, strict=True):
             keep_raw_forecast(weeks, *task, np.array(row["scores"], float))
     check_guards(weeks, days, seed=seed)
-    return [WeekForecast(day, name, predict(weeks, day, name, seed=seed)) for day in days for name in names]
+    return [
+        WeekForecast(day, name, predict(weeks, day, name, seed=seed))
+        for day in days
+        for name in names
+    ]
 
 
 def _forecast(shared: tuple[Series, Label], task: tuple[int, str, int]) -> dict[str, Any]:
@@ -108,7 +136,9 @@ def _forecast(shared: tuple[Series, Label], task: tuple[int, str, int]) -> dict[
 
 
 def judge(weeks: Weeks, forecast: WeekForecast) -> dict[str, Any]:
-    """Return a row: the week's first day, the model, :func:`metrics` of datasets that had entered, and strata."""
+    """Return a row: the week's first day, the model, :func:`metrics` of datasets that
+    had entered, and strata.
+    """
     series, entered = weeks.series, ~np.isnan(forecast.scores)
     labels, scores = weeks.label.mark(series, forecast.day)[entered], forecast.scores[entered]
     parts = {
@@ -116,17 +146,25 @@ def judge(weeks: Weeks, forecast: WeekForecast) -> dict[str, Any]:
         for part, where in strata(series, forecast.day).items()
     }
     return {
-        "week": series.days[forecast.day], "model": forecast.model, **metrics(labels, scores), "strata": parts,
-    }  # fmt: skip
+        "week": series.days[forecast.day],
+        "model": forecast.model,
+        **metrics(labels, scores),
+        "strata": parts,
+    }
 
 
 def forecast_and_judge(
-    weeks: Weeks, models: Sequence[str], *, last: int | None = None, seed: int = 0, spark: SparkSession | None = None
+    weeks: Weeks,
+    models: Sequence[str],
+    *,
+    last: int | None = None,
+    seed: int = 0,
+    spark: SparkSession | None = None,
 ) -> tuple[list[WeekForecast], list[dict[str, Any]]]:
     """Return the forecasts of each week and model, and a row for each: :func:`judge`.
 
-    ``last``: the last so many weeks only. Raises InputMissing (66) where no week can be predicted, DataError (65) where
-    a guard fails, UsageError (2) for an unknown model.
+    ``last``: the last so many weeks only. Raises InputMissing (66) where no week can be
+    predicted, DataError (65) where a guard fails, UsageError (2) for an unknown model.
     """
     days = evaluated_days(weeks.series, weeks.label, last)
     judged = forecasts(weeks, days, models, seed=seed, spark=spark)

@@ -21,11 +21,13 @@ SITE_TABLE: Final = "popularity_site_features"
 
 
 def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.DataFrame:
-    """Return all features of each dataset on day ``number``, and on the days 7, 14 … before it, ``last`` of them:
-    columns ``first_day``, ``dataset``, ``site`` (of a series by site), the features, and ``is_popular``, null where the
-    weeks from that day on are not over.
+    """Return all features of each dataset on day ``number``, and on the days 7, 14 …
+    before it, ``last`` of them: columns ``first_day``, ``dataset``, ``site`` (of a
+    series by site), the features, and ``is_popular``, null where the weeks from that
+    day on are not over.
 
-    Days without a day before them are left out. Raises DataError (65) where the series lacks what the label is made of.
+    Days without a day before them are left out. Raises DataError (65) where the series
+    lacks what the label is made of.
     """
     if last:
         label.check(series)
@@ -37,19 +39,25 @@ def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.Da
         columns, rows = features(series.until(start), names)
         first = series.days[0] + timedelta(days=start)
         entered = series.until(number).population(start)
-        frames.append(pl.DataFrame(
-            {
-                "first_day": [first] * len(rows), "dataset": series.datasets, **sites,
-                **{name: rows[:, index] for index, name in enumerate(columns)},
-                "is_popular": _labels(series, start, label),
-            },
-            schema_overrides={"dataset": pl.String, "is_popular": pl.Boolean},
-        ).filter(pl.Series(entered)))  # fmt: skip
+        frames.append(
+            pl.DataFrame(
+                {
+                    "first_day": [first] * len(rows),
+                    "dataset": series.datasets,
+                    **sites,
+                    **{name: rows[:, index] for index, name in enumerate(columns)},
+                    "is_popular": _labels(series, start, label),
+                },
+                schema_overrides={"dataset": pl.String, "is_popular": pl.Boolean},
+            ).filter(pl.Series(entered))
+        )
     return pl.concat(frames)
 
 
 def _labels(series: Series, start: int, label: Label) -> list[bool | None]:
-    """Return whether each dataset was popular in the weeks from that day on; nulls where they are not over."""
+    """Return whether each dataset was popular in the weeks from that day on; nulls
+    where they are not over.
+    """
     if start + label.days > len(series.days):
         return [None] * len(series.datasets)
     popular: list[bool | None] = (label.mark(series, start) > 0).tolist()
@@ -57,11 +65,13 @@ def _labels(series: Series, start: int, label: Label) -> list[bool | None]:
 
 
 def week_rows(series: Series, day: date, label: Label, last: int | None = None) -> pl.DataFrame:
-    """``schemas/tables/popularity_features.yaml``, of a series by site ``popularity_site_features.yaml``: the weeks
-    that begin on ``day`` and 7, 14 … days before it, each with at least a week of days before it; ``last``: that
-    of ``day`` and so many before it.
+    """``schemas/tables/popularity_features.yaml``, of a series by site
+    ``popularity_site_features.yaml``: the weeks that begin on ``day`` and 7, 14 … days
+    before it, each with at least a week of days before it; ``last``: that of ``day``
+    and so many before it.
 
-    Raises InputMissing (66) where there is none, DataError (65) where the series lacks what the label is made of.
+    Raises InputMissing (66) where there is none, DataError (65) where the series lacks
+    what the label is made of.
     """
     label.check(series)
     end = (day - series.days[0]).days
@@ -84,12 +94,19 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
         # Tables that the store has not are null.
         unknown = [None] * len(tiers)
         values = {
-            "day": [day] * len(tiers), "first_day": [first] * len(tiers),
-            "dataset_name": series.datasets, "site_name": series.sites, "data_tier": tiers, "campaign": campaigns,
-            **{name: features_of_week.get(name, unknown) for name in (*BASE_COLUMNS, *STORE_COLUMNS)},
+            "day": [day] * len(tiers),
+            "first_day": [first] * len(tiers),
+            "dataset_name": series.datasets,
+            "site_name": series.sites,
+            "data_tier": tiers,
+            "campaign": campaigns,
+            **{
+                name: features_of_week.get(name, unknown)
+                for name in (*BASE_COLUMNS, *STORE_COLUMNS)
+            },
             "is_popular": _labels(series, start, label),
             "timestamp": [start_ms(day)] * len(tiers),
-        }  # fmt: skip
+        }
         rows_of_week = pl.DataFrame({name: values[name] for name in schema}, schema=schema)
         frames.append(rows_of_week.filter(pl.Series(series.population(start))))
     return pl.concat(frames)

@@ -14,10 +14,14 @@ from cmsspark.base.names import DERIVED
 
 #: Windows, in days, that end on the day before: up to 26 weeks.
 _DAYS: Final = (1, 2, 3, 7, 14, 28, 56, 182)
-#: The columns that every series has, in order. Those of the store follow, then flags of common tiers and campaigns
-#: (``is_tier_…``, ``is_campaign_…``).
+#: The columns that every series has, in order. Those of the store follow, then flags of
+#: common tiers and campaigns (``is_tier_…``, ``is_campaign_…``).
 BASE_COLUMNS: Final = (
-    *(f"{name}_{days}d" for days in _DAYS for name in ("log_accesses", "active_share", "mean_log_accesses")),
+    *(
+        f"{name}_{days}d"
+        for days in _DAYS
+        for name in ("log_accesses", "active_share", "mean_log_accesses")
+    ),
     *(f"log_{measure}_{days}d" for measure in MEASURES[1:] for days in (7, 28)),
     *("log_accesses_decayed", "log_bytes_decayed"),
     *("log_recency_days", "log_age_days", "trend_week", "spread_week", "log_peak_week"),
@@ -26,22 +30,30 @@ BASE_COLUMNS: Final = (
     "all_datasets",
 )
 #: The columns that only a series of the store has, the last ones where the store has their tables.
-STORE_COLUMNS: Final = (*READS_COLUMNS, *(name for names in CATALOGUE_COLUMNS.values() for name in names))
+STORE_COLUMNS: Final = (
+    *READS_COLUMNS,
+    *(name for names in CATALOGUE_COLUMNS.values() for name in names),
+)
 #: Parts of the name that have columns of their own where at least so many datasets share them.
 _COMMON: Final = 5
-#: The most common tiers, and campaigns, that have a column: all columns of many datasets fit into memory.
+#: The most common tiers, and campaigns, that have a column: all columns of many
+#: datasets fit into memory.
 _MOST_FLAGS: Final = 19
 
 
 class Names:
-    """The parts of dataset names: which datasets are siblings, and columns of common tiers and campaigns.
+    """The parts of dataset names: which datasets are siblings, and columns of common
+    tiers and campaigns.
 
-    ``known``: bool [datasets], those among which tiers and campaigns are common; all without it. ``sites``: of a series
-    by site; siblings are datasets at the same site.
+    ``known``: bool [datasets], those among which tiers and campaigns are common; all
+    without it. ``sites``: of a series by site; siblings are datasets at the same site.
     """
 
     def __init__(
-        self, datasets: tuple[str, ...], is_known: Array | None = None, sites: tuple[str, ...] | None = None
+        self,
+        datasets: tuple[str, ...],
+        is_known: Array | None = None,
+        sites: tuple[str, ...] | None = None,
     ) -> None:
         parts = [(*name.split("/"), "", "", "")[1:4] for name in datasets]
         primary, processed, tier = (np.array(column, str) for column in zip(*parts, strict=True))
@@ -51,47 +63,60 @@ class Names:
         self.columns: list[str] = []
         flags = []
         for name in ("tier", "campaign"):
-            values, counts = np.unique(groups[name] if is_known is None else groups[name][is_known], return_counts=True)
+            values, counts = np.unique(
+                groups[name] if is_known is None else groups[name][is_known], return_counts=True
+            )
             common = np.sort(np.argsort(-counts, kind="stable")[:_MOST_FLAGS])
             for value in values[common[counts[common] >= _COMMON]].tolist():
                 self.columns.append(f"is_{name}_{value}")
                 flags.append(groups[name] == value)
-        self.flags = np.stack(flags, axis=1).astype(float) if flags else np.zeros((len(datasets), 0))
+        self.flags = (
+            np.stack(flags, axis=1).astype(float) if flags else np.zeros((len(datasets), 0))
+        )
 
 
 def _numbered(values: Array, sites: tuple[str, ...] | None) -> Array:
     """Return the number of each value; of a series by site, of each value at a site."""
     if sites is not None:
-        values = np.array([f"{value}\t{site}" for value, site in zip(values.tolist(), sites, strict=True)], str)
+        values = np.array(
+            [f"{value}\t{site}" for value, site in zip(values.tolist(), sites, strict=True)], str
+        )
     return np.unique(values, return_inverse=True)[1]
 
 
 def features(past: Series, names: Names) -> tuple[list[str], Array]:
-    """Return (names of columns, float64 [datasets, columns]) on the day after the last one of ``past``.
+    """Return (names of columns, float64 [datasets, columns]) on the day after the last
+    one of ``past``.
 
-    Windows that reach before the first day hold what there is, scaled to their length. Sums are log(1 + x); shares are
-    0 to 1; ages in days, log(1 + x). A dataset that was never used has the length of the series as its recency and 0 as
-    its age.
+    Windows that reach before the first day hold what there is, scaled to their length.
+    Sums are log(1 + x); shares are 0 to 1; ages in days, log(1 + x). A dataset that was
+    never used has the length of the series as its recency and 0 as its age.
     """
     columns: dict[str, Array] = {}
     used, is_known = past.accesses > 0, past.is_known
     length, count = used.shape
     for days in _DAYS:
         window = past.accesses[max(length - days, 0) :]
-        # A whole window is multiplied by exactly 1: persistence compares its sum with the threshold.
+        # A whole window is multiplied by exactly 1: persistence compares its sum with
+        # the threshold.
         columns[f"log_accesses_{days}d"] = np.log1p(window.sum(0) * (days / max(len(window), 1)))
         columns[f"active_share_{days}d"] = (window > 0).mean(0)
         columns[f"mean_log_accesses_{days}d"] = np.log1p(window).mean(0)
     for number, measure in enumerate(MEASURES[1:], 1):
         for days in (7, 28):
-            columns[f"log_{measure}_{days}d"] = np.log1p(past.values[number, max(length - days, 0) :].sum(0))
+            columns[f"log_{measure}_{days}d"] = np.log1p(
+                past.values[number, max(length - days, 0) :].sum(0)
+            )
     for measure in ("accesses", "bytes"):
         columns[f"log_{measure}_decayed"] = np.log1p(decayed(past.values[MEASURES.index(measure)]))
     ever = used.any(0)
     columns["log_recency_days"] = np.log1p(np.where(ever, np.argmax(used[::-1], 0), length))
     columns["log_age_days"] = np.log1p(np.where(ever, length - np.argmax(used, 0), 0))
     week = past.accesses[max(length - 7, 0) :]
-    last, before = np.log1p(week.sum(0)), np.log1p(past.accesses[max(length - 14, 0) : max(length - 7, 0)].sum(0))
+    last, before = (
+        np.log1p(week.sum(0)),
+        np.log1p(past.accesses[max(length - 14, 0) : max(length - 7, 0)].sum(0)),
+    )
     columns["trend_week"] = last - before
     columns["spread_week"] = week.std(0) / (1 + week.mean(0))
     columns["log_peak_week"] = np.log1p(week.max(0))
@@ -103,22 +128,29 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     if past.reads is not None:
         of_reads = past.reads.columns(length, count)
         # What is the same for all datasets at a site says nothing.
-        columns |= {name: of_reads[name] for name in of_reads if past.sites is None or name not in OF_SITES}
+        columns |= {
+            name: of_reads[name] for name in of_reads if past.sites is None or name not in OF_SITES
+        }
     if past.catalogue is not None:
         columns |= past.catalogue.columns(length, count)
-    return [*columns, *names.columns], np.concatenate([np.stack(list(columns.values()), axis=1), names.flags], axis=1)
+    return [*columns, *names.columns], np.concatenate(
+        [np.stack(list(columns.values()), axis=1), names.flags], axis=1
+    )
 
 
 def decayed(values: Array) -> Array:
-    """Return 7 × the mean of days of ``values`` [days, datasets]; a day weighs half of that two days later."""
+    """Return 7 × the mean of days of ``values`` [days, datasets]; a day weighs half of
+    that two days later.
+    """
     recent = values[-28:]
     weights = np.exp2(np.arange(1 - len(recent), 1) / 2)
     return np.asarray(7 * weights @ recent / weights.sum())
 
 
 def _rhythm(accesses: Array, used: Array) -> dict[str, Array]:
-    """Return how regularly and how much each dataset was used: gaps between days with an access, the days in a row up
-    to the last one, the busiest day and how long ago it was, and how far days of four weeks differ.
+    """Return how regularly and how much each dataset was used: gaps between days with
+    an access, the days in a row up to the last one, the busiest day and how long ago it
+    was, and how far days of four weeks differ.
     """
     length, count = used.shape
     active = used.sum(0)
@@ -129,17 +161,25 @@ def _rhythm(accesses: Array, used: Array) -> dict[str, Array]:
         "log_gap_days": np.log1p(np.where(active > 1, span / np.maximum(active - 1, 1), length)),
         "log_run_days": np.log1p(np.argmax(idle, 0)),
         "log_peak_day": np.log1p(accesses.max(0)),
-        "log_peak_age_days": np.log1p(np.where(active > 0, length - np.argmax(accesses, 0), length)),
+        "log_peak_age_days": np.log1p(
+            np.where(active > 0, length - np.argmax(accesses, 0), length)
+        ),
         "spread_28d": recent.std(0),
     }
 
 
 def _average_siblings(values: Array, group: Array, is_known: Array) -> Array:
-    """Return the mean of the others in the group that are ``known``: days before have a row of them.
+    """Return the mean of the others in the group that are ``known``: days before have a
+    row of them.
 
-    Names that only later days have count nowhere. Where the group has none, the mean of all known ones.
+    Names that only later days have count nowhere. Where the group has none, the mean of
+    all known ones.
     """
     totals, counts = np.bincount(group, values * is_known), np.bincount(group, is_known)
     sibling_counts = counts[group] - is_known
     of_all = values[is_known].mean() if is_known.any() else 0.0
-    return np.where(sibling_counts > 0, (totals[group] - values * is_known) / np.maximum(sibling_counts, 1), of_all)
+    return np.where(
+        sibling_counts > 0,
+        (totals[group] - values * is_known) / np.maximum(sibling_counts, 1),
+        of_all,
+    )

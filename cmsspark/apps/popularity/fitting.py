@@ -14,27 +14,32 @@ from cmsspark.base.arrays import Array
 
 #: The weight, for each row, of a calibration that changes nothing.
 _NEAR_ONE: Final = 0.5
-#: The least slope of a calibration: whatever the weeks were like, a higher probability stays the higher one.
+#: The least slope of a calibration: whatever the weeks were like, a higher probability
+#: stays the higher one.
 _LEAST_SLOPE: Final = 0.2
 #: Probabilities nearer to 0 and 1 are calibrated as these.
 _LEAST: Final = 1e-9
-#: The name of a quick model of all columns that learns from shuffled labels, and the rows that it learns from at most.
+#: The name of a quick model of all columns that learns from shuffled labels, and the
+#: rows that it learns from at most.
 SHUFFLED: Final = "shuffled"
 _SHUFFLED_ROWS: Final = 2_000
 #: Past weeks, predicted and over, that a calibration is fitted and judged on.
 CALIBRATION_WEEKS: Final = 3
-#: A calibration is used where it lowers the squared error of each week that it was not fitted on by this share.
+#: A calibration is used where it lowers the squared error of each week that it was not
+#: fitted on by this share.
 _LEAST_GAIN: Final = 0.01
 
 
-#: What a model, without a calibration, gave for weeks that are over, and their labels, both of the datasets that had
-#: entered before them.
+#: What a model, without a calibration, gave for weeks that are over, and their labels,
+#: both of the datasets that had entered before them.
 PastWeek = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model that has learned. ``calibration``: slope and shift on the logit scale; None where it has none."""
+    """A model that has learned. ``calibration``: slope and shift on the logit scale;
+    None where it has none.
+    """
 
     name: str
     model: Model
@@ -42,8 +47,16 @@ class Fitted:
     training: Training
 
 
-def fit(weeks: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None) -> Fitted:
-    """Fit the model for the weeks from that day on, on what was known before it, and calibrate it where that helps.
+def fit(
+    weeks: Weeks,
+    day: int,
+    model_name: str,
+    *,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> Fitted:
+    """Fit the model for the weeks from that day on, on what was known before it, and
+    calibrate it where that helps.
 
     Raises as :meth:`Weeks.training`.
     """
@@ -52,18 +65,24 @@ def fit(weeks: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapp
     return replace(fitted, calibration=_find_calibration(before, day, model_name, seed, options))
 
 
-def _fit_raw(before: Weeks, day: int, model_name: str, seed: int, options: Mapping[str, Any] | None) -> Fitted:
+def _fit_raw(
+    before: Weeks, day: int, model_name: str, seed: int, options: Mapping[str, Any] | None
+) -> Fitted:
     is_shuffled = model_name == SHUFFLED
     training = before.training(day, seed=seed, most=_SHUFFLED_ROWS if is_shuffled else None)
     if is_shuffled:
-        training = replace(training, labels=np.random.default_rng(seed).permutation(training.labels))
+        training = replace(
+            training, labels=np.random.default_rng(seed).permutation(training.labels)
+        )
     model = make_model("logistic" if is_shuffled else model_name, before.label, options)
     model.fit(training, seed)
     return Fitted(model_name, model, None, training)
 
 
 def past_days(day: int, label: Label) -> list[int]:
-    """Return the days, the latest first, whose weeks are over on ``day`` and which a calibration looks at."""
+    """Return the days, the latest first, whose weeks are over on ``day`` and which a
+    calibration looks at.
+    """
     days = (day - label.days - 7 * back for back in range(CALIBRATION_WEEKS))
     return [past_day for past_day in days if past_day >= FIRST_DAY + label.days]
 
@@ -71,8 +90,9 @@ def past_days(day: int, label: Label) -> list[int]:
 def _find_calibration(
     before: Weeks, day: int, model_name: str, seed: int, options: Mapping[str, Any] | None
 ) -> Array | None:
-    """Return the calibration by the forecasts of the last weeks that are over on ``day``, each from what was known
-    before it; None where none helps. What learned from shuffled labels is only ranked, which none changes.
+    """Return the calibration by the forecasts of the last weeks that are over on
+    ``day``, each from what was known before it; None where none helps. What learned
+    from shuffled labels is only ranked, which none changes.
     """
     if model_name in (SHUFFLED, "persistence"):
         return None
@@ -85,10 +105,15 @@ def _find_calibration(
 
 
 def raw_forecast(
-    weeks: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None
+    weeks: Weeks,
+    day: int,
+    model_name: str,
+    *,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
 ) -> Array:
-    """Return a model's own probabilities for the weeks from that day on, float64 [datasets]; NaN for datasets that had
-    not entered. Each is made once.
+    """Return a model's own probabilities for the weeks from that day on, float64
+    [datasets]; NaN for datasets that had not entered. Each is made once.
     """
     key = _key(day, model_name, seed, options)
     if key not in weeks.shared.raw:
@@ -103,12 +128,16 @@ def keep_raw_forecast(weeks: Weeks, day: int, model_name: str, seed: int, scores
     weeks.shared.raw[_key(day, model_name, seed, None)] = scores
 
 
-def _key(day: int, model_name: str, seed: int, options: Mapping[str, Any] | None) -> tuple[Any, ...]:
+def _key(
+    day: int, model_name: str, seed: int, options: Mapping[str, Any] | None
+) -> tuple[Any, ...]:
     return day, model_name, seed, repr(sorted((options or {}).items()))
 
 
 def of_population(weeks: Weeks, day: int, predict_rows: Callable[[Array], Array]) -> Array:
-    """Return what ``predict_rows`` gives for the rows of the population on that day; NaN for other datasets."""
+    """Return what ``predict_rows`` gives for the rows of the population on that day;
+    NaN for other datasets.
+    """
     entered = weeks.population(day)
     scores = np.full(len(entered), np.nan)
     if entered.any():
@@ -117,10 +146,15 @@ def of_population(weeks: Weeks, day: int, predict_rows: Callable[[Array], Array]
 
 
 def predict(
-    weeks: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None
+    weeks: Weeks,
+    day: int,
+    model_name: str,
+    *,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
 ) -> Array:
-    """Return calibrated probabilities, float64 [datasets], for the weeks from that day on, from what was known before
-    it; NaN for datasets that had not entered.
+    """Return calibrated probabilities, float64 [datasets], for the weeks from that day
+    on, from what was known before it; NaN for datasets that had not entered.
     """
     before = weeks.until(day)
     raw = raw_forecast(before, day, model_name, seed=seed, options=options)
@@ -133,7 +167,9 @@ def calibrated(raw: Array, weights: Array | None) -> Array:
 
 
 def helpful_calibration(past: Sequence[PastWeek]) -> Array | None:
-    """Return the calibration of past weeks; None unless that of the others lowers the error of each of them."""
+    """Return the calibration of past weeks; None unless that of the others lowers the
+    error of each of them.
+    """
     if len(past) < CALIBRATION_WEEKS:
         return None
     for number, (raw, labels) in enumerate(past):
@@ -153,8 +189,8 @@ def _pooled(past: Sequence[PastWeek]) -> Array:
 
 
 def calibration(raw: Array, labels: Array, counts: Array) -> Array:
-    """Return the slope and the shift, on the logit scale, that fit predictions of past weeks best; both are held near
-    one and zero, as few weeks say little about the next.
+    """Return the slope and the shift, on the logit scale, that fit predictions of past
+    weeks best; both are held near one and zero, as few weeks say little about the next.
     """
     penalty = np.full(2, _NEAR_ONE * counts.sum())
     weights = logistic_weights(_logit(raw), labels, penalty, np.array([1.0, 0.0]), counts)

@@ -1,4 +1,6 @@
-"""A forecast as tables: each dataset's probability for the coming week, and how good such forecasts were before."""
+"""A forecast as tables: each dataset's probability for the coming week, and how good
+such forecasts were before.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,19 @@ _BASELINE: Final = "persistence"
 #: What is null where nothing is known of a dataset.
 _OF_KNOWN: Final = (
     *("probability", "raw_probability", "reasons"),
-    *(column for name in QUANTITIES for column in (f"expected_{name}", *(f"{name}_p{q}" for q in (10, 50, 90)))),
+    *(
+        column
+        for name in QUANTITIES
+        for column in (f"expected_{name}", *(f"{name}_p{q}" for q in (10, 50, 90)))
+    ),
 )
 _METRICS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
 
 
 def predictions(weeks: Weeks, day: date, model_name: str, *, seed: int = 0) -> pl.DataFrame:
-    """Return ``schemas/tables/popularity_predictions.yaml``, of a series by site ``popularity_site_predictions.yaml``,
-    for the weeks from ``day`` on, the day after the series: a row for each dataset that has entered.
+    """Return ``schemas/tables/popularity_predictions.yaml``, of a series by site
+    ``popularity_site_predictions.yaml``, for the weeks from ``day`` on, the day after
+    the series: a row for each dataset that has entered.
 
     A new dataset of which neither siblings nor DBS say anything has no probability.
     """
@@ -49,10 +56,16 @@ def predictions(weeks: Weeks, day: date, model_name: str, *, seed: int = 0) -> p
 
 
 def tabulate_predictions(
-    weeks: Weeks, day: date, model_name: str, scores: tuple[Array, Array], moved: Array | None, *, seed: int = 0
+    weeks: Weeks,
+    day: date,
+    model_name: str,
+    scores: tuple[Array, Array],
+    moved: Array | None,
+    *,
+    seed: int = 0,
 ) -> pl.DataFrame:
-    """Return the same from (calibrated, raw) probabilities, NaN where a dataset has not entered, and the contributions
-    to those of the others.
+    """Return the same from (calibrated, raw) probabilities, NaN where a dataset has not
+    entered, and the contributions to those of the others.
     """
     probability, raw = scores
     entered = np.nonzero(~np.isnan(raw))[0]
@@ -68,7 +81,9 @@ def tabulate_predictions(
 
 
 def _quantities(weeks: Weeks, number: int, entered: Array, seed: int) -> dict[str, Any]:
-    """Return the expected accesses and bytes, and their quantiles, by column; null where nothing can tell them."""
+    """Return the expected accesses and bytes, and their quantiles, by column; null
+    where nothing can tell them.
+    """
     columns: dict[str, Any] = {}
     for name, measure in QUANTITIES.items():
         try:
@@ -84,7 +99,9 @@ def _quantities(weeks: Weeks, number: int, entered: Array, seed: int) -> dict[st
     return columns
 
 
-def _table(weeks: Weeks, series: Series, day: date, model_name: str, rows: dict[str, Any]) -> pl.DataFrame:
+def _table(
+    weeks: Weeks, series: Series, day: date, model_name: str, rows: dict[str, Any]
+) -> pl.DataFrame:
     names = np.empty(len(series.datasets), object)
     for stratum, where in strata(series, len(series.days)).items():
         names[where] = stratum
@@ -109,7 +126,9 @@ def _table(weeks: Weeks, series: Series, day: date, model_name: str, rows: dict[
     # Of equal probability the raw one decides, then what is expected, then the name.
     order = ("probability", "raw_probability", "expected_nacc")
     keys = [*(pl.col(name).fill_null(-1) for name in order), pl.col("dataset_name")]
-    frame = frame.sort(keys, descending=[True, True, True, False], maintain_order=True).with_row_index("rank", 1)
+    frame = frame.sort(
+        keys, descending=[True, True, True, False], maintain_order=True
+    ).with_row_index("rank", 1)
     return _with_day(frame.cast({"rank": pl.Int64}), day, table.name, **constants)
 
 
@@ -118,16 +137,21 @@ def table_name(name: str, series: Series) -> str:
     return f"{_SITE_TABLE if series.by_site else _TABLE}{name}"
 
 
-def quality(weeks: Weeks, day: date, model_name: str, count: int, *, seed: int = 0) -> pl.DataFrame:
-    """Return ``schemas/tables/popularity_quality.yaml``, of a series by site ``popularity_site_quality.yaml``: the last
-    ``count`` weeks of seven days that are over, for the model and the baseline; none where the series is too short.
-    Raises DataError (65) where a guard fails.
+def quality(
+    weeks: Weeks, day: date, model_name: str, count: int, *, seed: int = 0
+) -> pl.DataFrame:
+    """Return ``schemas/tables/popularity_quality.yaml``, of a series by site
+    ``popularity_site_quality.yaml``: the last ``count`` weeks of seven days that are
+    over, for the model and the baseline; none where the series is too short. Raises
+    DataError (65) where a guard fails.
     """
     series, label = weeks.series, weeks.label
     starts = [len(series.days) - label.days - 7 * back for back in range(count)]
     starts = sorted(start for start in starts if start >= FIRST_DAY + label.days)
     judged = forecasts(weeks, starts, with_baselines([model_name]), seed=seed) if starts else []
-    return quality_rows([judge(weeks, forecast) for forecast in judged], day, table_name("quality", series))
+    return quality_rows(
+        [judge(weeks, forecast) for forecast in judged], day, table_name("quality", series)
+    )
 
 
 def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl.DataFrame:
@@ -136,36 +160,52 @@ def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl
     for row in rows:
         for stratum, metrics in {"all": row, **row["strata"]}.items():
             low, high = metrics["average_precision_interval"] or (None, None)
-            stored.append({
-                "first_day": row["week"], "model": row["model"], "stratum": stratum,
-                "dataset_count": metrics["rows"], "popular_share": metrics["positives"],
-                "average_precision_low": low, "average_precision_high": high,
-                **{metric: metrics[metric] for metric in _METRICS},
-            })  # fmt: skip
+            stored.append(
+                {
+                    "first_day": row["week"],
+                    "model": row["model"],
+                    "stratum": stratum,
+                    "dataset_count": metrics["rows"],
+                    "popular_share": metrics["positives"],
+                    "average_precision_low": low,
+                    "average_precision_high": high,
+                    **{metric: metrics[metric] for metric in _METRICS},
+                }
+            )
     schema = pl.Schema(stored_table(table).arrow())
-    frame = pl.DataFrame(stored, schema={name: schema[name] for name in schema if name not in ("day", "timestamp")})
+    frame = pl.DataFrame(
+        stored, schema={name: schema[name] for name in schema if name not in ("day", "timestamp")}
+    )
     return _with_day(frame, day, table)
 
 
 def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
-    """``schemas/tables/popularity_models.yaml``, of a model of datasets at sites ``popularity_site_models.yaml``: one
-    row, of the model card of a saved version.
+    """``schemas/tables/popularity_models.yaml``, of a model of datasets at sites
+    ``popularity_site_models.yaml``: one row, of the model card of a saved version.
     """
     weeks = [week for week in card["weeks"] if week["model"] == card["model"]]
     baseline = [week for week in card["weeks"] if week["model"] == _BASELINE]
     label = Label(**card["label"]).describe(by_site=card["by_site"])
     row = {
-        "day": day, "version": version, "model": card["model"], "label": label,
+        "day": day,
+        "version": version,
+        "model": card["model"],
+        "label": label,
         "learned_from": date.fromisoformat(card["learned_from"]),
         "learned_until": date.fromisoformat(card["learned_until"]),
-        "dataset_count": card["datasets"], "row_count": card["rows"],
-        "row_count_before_sampling": card["rows_before_sampling"], "column_count": len(card["columns"]),
-        "seed": card["seed"], "judged_week_count": len(weeks),
+        "dataset_count": card["datasets"],
+        "row_count": card["rows"],
+        "row_count_before_sampling": card["rows_before_sampling"],
+        "column_count": len(card["columns"]),
+        "seed": card["seed"],
+        "judged_week_count": len(weeks),
         "average_precision": mean(week["average_precision"] for week in weeks),
         "brier": mean(week["brier"] for week in weeks),
         "persistence_average_precision": mean(week["average_precision"] for week in baseline),
-        "model_sha256": card["model_sha256"], "columns_sha256": card["columns_sha256"], "timestamp": start_ms(day),
-    }  # fmt: skip
+        "model_sha256": card["model_sha256"],
+        "columns_sha256": card["columns_sha256"],
+        "timestamp": start_ms(day),
+    }
     table = stored_table(f"{_SITE_TABLE if card['by_site'] else _TABLE}models")
     return pl.DataFrame([row], schema=pl.Schema(table.arrow())).select(table.names)
 

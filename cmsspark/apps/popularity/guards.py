@@ -15,9 +15,11 @@ from cmsspark.apps.popularity.training import FIRST_DAY, Weeks
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
 
-#: A leak tells the order of the week better than the best column of the past by this rank correlation, or has this one
-#: with what the columns of the past leave open; more where the rows are few. Honest columns had up to 0.04 and 0.36 in
-#: the weeks of synthetic worlds, 0.02 and 0.58 in those of the real series, leaks from 0.7 on in the second.
+#: A leak tells the order of the week better than the best column of the past by this
+#: rank correlation, or has this one with what the columns of the past leave open; more
+#: where the rows are few. Honest columns had up to 0.04 and 0.36 in the weeks of
+#: synthetic worlds, 0.02 and 0.58 in those of the real series, leaks from 0.7 on in the
+#: second.
 _ALONE: Final = 0.1
 _BESIDE: Final = 0.55
 #: Datasets of a day that columns are checked on at most.
@@ -30,7 +32,8 @@ _MORE_WEEKS: Final = 8
 _LEAST_GAIN: Final = 0.02
 #: Average precision of shuffled labels may lie this far above the share of positives.
 _SHUFFLED_ROOM: Final = 0.15
-#: Shuffles of each day at least, and of all days together: three alone may all find the same direction by chance.
+#: Shuffles of each day at least, and of all days together: three alone may all find the
+#: same direction by chance.
 _SHUFFLES: Final = 3
 _ALL_SHUFFLES: Final = 12
 
@@ -38,18 +41,22 @@ _ALL_SHUFFLES: Final = 12
 def check_guards(weeks: Weeks, days: Sequence[int], *, seed: int = 0) -> None:
     """Check in three ways that no feature knows the week that it predicts. Raises DataError (65).
 
-    Features and population of a day are the same when all later days are deleted; no column tells more of the predicted
-    week than the past can; a model of shuffled labels has the precision of guessing.
+    Features and population of a day are the same when all later days are deleted; no
+    column tells more of the predicted week than the past can; a model of shuffled
+    labels has the precision of guessing.
     """
     check_later_days(weeks, days)
     check_columns(weeks, days)
-    shuffled = [(day, predict(weeks, day, SHUFFLED, seed=shuffle)) for day, shuffle in shuffles(seed, days)]
+    shuffled = [
+        (day, predict(weeks, day, SHUFFLED, seed=shuffle)) for day, shuffle in shuffles(seed, days)
+    ]
     check_shuffled(weeks, shuffled)
 
 
 def check_later_days(weeks: Weeks, days: Sequence[int]) -> None:
-    """Check that features of a day are bit-identical when all later days are deleted, and with them the datasets that
-    had not entered, and that the population of a day has none of these. Raises DataError (65).
+    """Check that features of a day are bit-identical when all later days are deleted,
+    and with them the datasets that had not entered, and that the population of a day
+    has none of these. Raises DataError (65).
     """
     for day in days:
         _check_population(weeks, day)
@@ -58,21 +65,29 @@ def check_later_days(weeks: Weeks, days: Sequence[int]) -> None:
         # Other tiers and campaigns may be common among the datasets of fewer days.
         every, recomputed = _shared(weeks, Weeks(series, weeks.label), day)
         if not np.array_equal(every, recomputed):
-            raise DataError(f"features of {weeks.series.days[day]} change when later days are deleted")
+            raise DataError(
+                f"features of {weeks.series.days[day]} change when later days are deleted"
+            )
         every, fewer = _shared(weeks, Weeks(series.only(entered), weeks.label), day)
         # The order of a sum depends on the shape of what is summed.
         if not np.allclose(every[entered], fewer, rtol=1e-12, atol=1e-12):
             actual = "datasets that only later days have change features of others"
-            raise DataError(f"features of {weeks.series.days[day]} change when later days are deleted", found=actual)
+            raise DataError(
+                f"features of {weeks.series.days[day]} change when later days are deleted",
+                found=actual,
+            )
 
 
 def _check_population(weeks: Weeks, day: int) -> None:
-    """Check that each dataset of the population has a row, or a creation in DBS, before that day, and that none with a
-    row is left out. Raises DataError (65).
+    """Check that each dataset of the population has a row, or a creation in DBS, before
+    that day, and that none with a row is left out. Raises DataError (65).
     """
     before = weeks.until(day)
     population, may_enter = before.population(day), before.series.is_known
-    late, lost = population & ~(before.series.created_days(day) < day) & ~may_enter, may_enter & ~population
+    late, lost = (
+        population & ~(before.series.created_days(day) < day) & ~may_enter,
+        may_enter & ~population,
+    )
     if late.any() or lost.any():
         name = before.series.datasets[int(np.nonzero(late | lost)[0][0])]
         raise DataError(
@@ -86,13 +101,16 @@ def _shared(weeks: Weeks, recomputed: Weeks, day: int) -> tuple[Array, Array]:
     """Return the rows of both on a day, in the columns that both have: all but flags."""
     shared = [name for name in weeks.columns if name in recomputed.columns]
     rows, rows_of_others = (
-        part.rows(day)[:, [part.columns.index(name) for name in shared]] for part in (weeks, recomputed)
+        part.rows(day)[:, [part.columns.index(name) for name in shared]]
+        for part in (weeks, recomputed)
     )
     return rows, rows_of_others
 
 
 def shuffles(seed: int, days: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (day, seed) of each shuffle of the labels: three of each day, more where there are few days."""
+    """Return (day, seed) of each shuffle of the labels: three of each day, more where
+    there are few days.
+    """
     count = max(_SHUFFLES, -(-_ALL_SHUFFLES // max(len(days), 1)))
     return [(day, seed + _SHUFFLES * day + number) for day in days for number in range(count)]
 
@@ -101,8 +119,9 @@ def check_shuffled(weeks: Weeks, scores: Sequence[tuple[int, Array]]) -> None:
     """Check that a model of shuffled labels has the average precision of guessing. ``scores``:
     (day, what such a model predicted for it). Raises DataError (65).
 
-    Such a model ranks by some direction of the features. Where few datasets are popular, one direction is much better
-    than guessing by chance, and the next one worse; what knows the week is better each time.
+    Such a model ranks by some direction of the features. Where few datasets are
+    popular, one direction is much better than guessing by chance, and the next one
+    worse; what knows the week is better each time.
     """
     excess = []
     for day, predicted in scores:
@@ -123,9 +142,10 @@ def check_shuffled(weeks: Weeks, scores: Sequence[tuple[int, Array]]) -> None:
 def check_columns(weeks: Weeks, days: Sequence[int]) -> None:
     """Check by ablation that no column knows the predicted week. Raises DataError (65).
 
-    Alone, and beside columns that come from the past for certain, each column may tell the order of the datasets by
-    their accesses in the week only as well as such columns do: the same week's CPU, users, bytes, or a noisy copy of
-    its accesses tell much more. Few rows are checked once more together with those of the weeks before.
+    Alone, and beside columns that come from the past for certain, each column may tell
+    the order of the datasets by their accesses in the week only as well as such columns
+    do: the same week's CPU, users, bytes, or a noisy copy of its accesses tell much
+    more. Few rows are checked once more together with those of the weeks before.
     """
     rows = [_ranked(weeks, day) for day in days]
     count = sum(len(week) for week, _, _ in rows)
@@ -138,11 +158,14 @@ def check_columns(weeks: Weeks, days: Sequence[int]) -> None:
         _check_rows(weeks.columns, [*rows, *(_ranked(weeks, day) for day in earlier)], is_few=True)
 
 
-def _check_rows(names: Sequence[str], rows: Sequence[tuple[Array, Array, Array]], *, is_few: bool) -> None:
+def _check_rows(
+    names: Sequence[str], rows: Sequence[tuple[Array, Array, Array]], *, is_few: bool
+) -> None:
     """Check rows of some days (:func:`_ranked`) together. Raises DataError (65).
 
-    Of few rows the columns of the past leave so little open that an honest column may fit it by chance: a leak fits it
-    and also closes half of what the best column of the past lacks to the order of the week.
+    Of few rows the columns of the past leave so little open that an honest column may
+    fit it by chance: a leak fits it and also closes half of what the best column of the
+    past lacks to the order of the week.
     """
     week, past, suspects = (np.concatenate(parts) for parts in zip(*rows, strict=True))
     best = float(np.abs(past.T @ week).max()) / len(week)
@@ -155,7 +178,9 @@ def _check_rows(names: Sequence[str], rows: Sequence[tuple[Array, Array, Array]]
         alone = abs(float(suspects[:, number] @ week)) / len(week)
         added = suspects[:, number] - basis @ (basis.T @ suspects[:, number])
         correlation = abs(_correlation(added, residual))
-        if alone > best + _ALONE + spread or (correlation > _BESIDE + 1.5 * spread_beside and alone >= least):
+        if alone > best + _ALONE + spread or (
+            correlation > _BESIDE + 1.5 * spread_beside and alone >= least
+        ):
             raise DataError(
                 f"the feature {name} knows the week that is predicted",
                 found=f"rank correlation {alone:.3f} with its accesses, {best:.3f} by the best column of the past; "
@@ -165,7 +190,8 @@ def _check_rows(names: Sequence[str], rows: Sequence[tuple[Array, Array, Array]]
 
 
 def _ranked(weeks: Weeks, day: int) -> tuple[Array, Array, Array]:
-    """Return the ranks of the accesses of the week, of columns of the past and of all features on that day, of at most
+    """Return the ranks of the accesses of the week, of columns of the past and of all
+    features on that day, of at most
     :data:`_MOST_ROWS` datasets.
     """
     entered = np.nonzero(weeks.until(day).population(day))[0]
@@ -173,11 +199,17 @@ def _ranked(weeks: Weeks, day: int) -> tuple[Array, Array, Array]:
         entered = np.sort(np.random.default_rng(day).choice(entered, _MOST_ROWS, replace=False))
     past = np.apply_along_axis(_ranks, 0, _past_columns(weeks.series.until(day))[entered])
     features = np.apply_along_axis(_ranks, 0, weeks.rows(day)[entered])
-    return _ranks(weeks.series.accesses[day : day + weeks.label.days, entered].sum(0)), past, features
+    return (
+        _ranks(weeks.series.accesses[day : day + weeks.label.days, entered].sum(0)),
+        past,
+        features,
+    )
 
 
 def _past_columns(past: Series) -> Array:
-    """Return float64 [datasets, columns] that can know nothing of the week after ``past``, those of accesses first."""
+    """Return float64 [datasets, columns] that can know nothing of the week after
+    ``past``, those of accesses first.
+    """
     length, used = len(past.days), past.accesses > 0
     columns = [np.where(used.any(0), np.argmax(used[::-1], 0), length)]
     for values in past.values:
@@ -193,8 +225,9 @@ def _basis(past: Array) -> Array:
 
 
 def _basis_of_few(past: Array) -> Array:
-    """Return the same of few rows, without the last columns of the past and those that depend on others: in as many
-    dimensions as there are rows they would explain every week.
+    """Return the same of few rows, without the last columns of the past and those that
+    depend on others: in as many dimensions as there are rows they would explain every
+    week.
     """
     columns = np.append(np.ones((len(past), 1)), past[:, : len(past) // 3 - 1], axis=1)
     vectors, sizes, _ = np.linalg.svd(columns, full_matrices=False)
@@ -207,7 +240,9 @@ def _correlation(values: Array, other_values: Array) -> float:
 
 
 def _ranks(values: Array) -> Array:
-    """Return the ranks with mean 0 and variance 1, equal values with one rank; 0 where all are equal."""
+    """Return the ranks with mean 0 and variance 1, equal values with one rank; 0 where
+    all are equal.
+    """
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     return np.asarray((ranks - ranks.mean()) / (ranks.std() or 1.0))

@@ -1,4 +1,6 @@
-"""The jobs of popularity, each for datasets and for datasets at sites: features, models, evaluations, forecasts."""
+"""The jobs of popularity, each for datasets and for datasets at sites: features,
+models, evaluations, forecasts.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.apps.popularity.label_options import FOLDER, label_options, model_option, models_option, seed_option
+from cmsspark.apps.popularity.label_options import (
+    FOLDER,
+    label_options,
+    model_option,
+    models_option,
+    seed_option,
+)
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import date_option, require_store, store_options
 from cmsspark.settings.settings import load_settings
@@ -23,15 +31,23 @@ if TYPE_CHECKING:
 
 
 def run(
-    name: str, day: date, fout: str, settings: Settings, *, label: Label | None = None,
-    log: Callable[[str], None] | None = None, **options: Any,
-) -> CurrentTable:  # fmt: skip
-    """Run a job on the stored days before ``day``; on any failure the previous result stays. ``label``: what popular
-    means, by default more than 10 accesses in one week; ``options``: those of the job.
+    name: str,
+    day: date,
+    fout: str,
+    settings: Settings,
+    *,
+    label: Label | None = None,
+    log: Callable[[str], None] | None = None,
+    **options: Any,
+) -> CurrentTable:
+    """Run a job on the stored days before ``day``; on any failure the previous result
+    stays. ``label``: what popular means, by default more than 10 accesses in one week;
+    ``options``: those of the job.
 
-    Raises InputMissing (66) where the day before is not stored or there are too few days, DataError (65) where a day
-    is damaged, a feature knows its week, or the days lack what the label is made of, UsageError (2) for an unknown
-    model, NotReady (75), OutputError (73).
+    Raises InputMissing (66) where the day before is not stored or there are too few
+    days, DataError (65) where a day is damaged, a feature knows its week, or the days
+    lack what the label is made of, UsageError (2) for an unknown model, NotReady (75),
+    OutputError (73).
     """
     # Not at import: `--help` must answer at once.
     from cmsspark.apps.popularity import stored_run
@@ -47,19 +63,37 @@ def make_command(job: Job) -> click.Command:
     """Return the click command of a job."""
     kind = _KINDS[_kind(job.name)]
 
-    def command(day: date, fout: str | None, settings_file: str | None, as_json: bool, **options: Any) -> None:
+    def command(
+        day: date, fout: str | None, settings_file: str | None, as_json: bool, **options: Any
+    ) -> None:
         settings = load_settings(settings_file)
         store = require_store(fout, settings)
         if kind.is_on_spark:
             from cmsspark.engines.session import session
 
             options["spark"] = session(f"cmsspark {job.name}")
-        print_outcome(job.name, day, as_json, lambda: run(job.name, day, store, settings, **options), kind.folder)
+        print_outcome(
+            job.name,
+            day,
+            as_json,
+            lambda: run(job.name, day, store, settings, **options),
+            kind.folder,
+        )
 
-    decorators = (output_options, store_options, label_options, *reversed(kind.options), date_option)
-    decorated: Callable[..., Any] = reduce(lambda function, decorate: decorate(function), decorators, command)
+    decorators = (
+        output_options,
+        store_options,
+        label_options,
+        *reversed(kind.options),
+        date_option,
+    )
+    decorated: Callable[..., Any] = reduce(
+        lambda function, decorate: decorate(function), decorators, command
+    )
     about = f"{job.about}.{' Needs cmsspark[popularity].' if kind.needs_extra else ''}"
-    return click.command(job.name, help=f"{about} Exit codes: cmsspark help exit-codes.")(decorated)
+    return click.command(job.name, help=f"{about} Exit codes: cmsspark help exit-codes.")(
+        decorated
+    )
 
 
 @dataclass(frozen=True)
@@ -81,24 +115,39 @@ _CARD_HELP: Final = "Past weeks for the model card."
 #: The last part of a job's name → its kind.
 _KINDS: Final[Mapping[str, _Kind]] = {
     "features": _Kind(
-        (click.option("--last", type=click.IntRange(1), help=f"{_LAST_HELP}, and that from it on."),)
+        (
+            click.option(
+                "--last", type=click.IntRange(1), help=f"{_LAST_HELP}, and that from it on."
+            ),
+        )
     ),
     "forecast": _Kind(
         (
             model_option,
             click.option(
-                "--judged", "weeks", type=click.IntRange(0), default=4, show_default=True, help="Past weeks to judge."
+                "--judged",
+                "weeks",
+                type=click.IntRange(0),
+                default=4,
+                show_default=True,
+                help="Past weeks to judge.",
             ),
             click.option(
-                "--top", type=click.IntRange(1), default=2000, show_default=True, help="Ranks that can be published."
+                "--top",
+                type=click.IntRange(1),
+                default=2000,
+                show_default=True,
+                help="Ranks that can be published.",
             ),
             seed_option,
-        ),
+        )
     ),
     "train": _Kind(
         (
             model_option,
-            click.option("--judged", type=click.IntRange(1), default=4, show_default=True, help=_CARD_HELP),
+            click.option(
+                "--judged", type=click.IntRange(1), default=4, show_default=True, help=_CARD_HELP
+            ),
             seed_option,
         ),
         folder=FOLDER,

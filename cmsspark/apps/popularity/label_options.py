@@ -1,4 +1,6 @@
-"""The options that say what popular means, and other options and defaults that commands and jobs share."""
+"""The options that say what popular means, and other options and defaults that commands
+and jobs share.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,35 @@ EVALUATED: Final = ("average", "blend")
 FOLDER: Final = "models"
 _OPTIONS: Final = (
     click.option(
-        "--weeks", "horizon", type=click.IntRange(1, 52), default=1, show_default=True, help="Horizon in weeks."
+        "--weeks",
+        "horizon",
+        type=click.IntRange(1, 52),
+        default=1,
+        show_default=True,
+        help="Horizon in weeks.",
     ),
     click.option(
-        "--top-bytes", type=click.IntRange(1), metavar="K",
+        "--top-bytes",
+        type=click.IntRange(1),
+        metavar="K",
         help="Popular: among the K datasets with the most bytes read. Excludes --threshold and --users.",
     ),
-    click.option("--users", type=FiniteRange(0), help="Popular also needs more than this many users."),
     click.option(
-        "--threshold", type=FiniteRange(0), default=10, show_default=True, help="Popular: more accesses than this."
+        "--users", type=FiniteRange(0), help="Popular also needs more than this many users."
     ),
-)  # fmt: skip
+    click.option(
+        "--threshold",
+        type=FiniteRange(0),
+        default=10,
+        show_default=True,
+        help="Popular: more accesses than this.",
+    ),
+)
 model_option = click.option(
-    "--model", default="blend", show_default=True, help="Model; cmsspark popularity models lists them."
+    "--model",
+    default="blend",
+    show_default=True,
+    help="Model; cmsspark popularity models lists them.",
 )
 models_option = click.option(
     "--model",
@@ -37,18 +55,26 @@ models_option = click.option(
     multiple=True,
     help=f"Model to judge beside the baselines; repeatable. [default: {', '.join(EVALUATED)}]",
 )
-seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
+seed_option = click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of models and intervals."
+)
 
 
 def label_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--threshold``, ``--users``, ``--top-bytes`` and ``--weeks``; the command gets a ``label``.
+    """Add ``--threshold``, ``--users``, ``--top-bytes`` and ``--weeks``; the command
+    gets a ``label``.
 
     Raises UsageError (2) where they exclude each other.
     """
 
     @functools.wraps(command)
     def with_label(
-        *arguments: Any, threshold: float, users: float | None, top_bytes: int | None, horizon: int, **options: Any
+        *arguments: Any,
+        threshold: float,
+        users: float | None,
+        top_bytes: int | None,
+        horizon: int,
+        **options: Any,
     ) -> Any:
         # Not at import: numpy comes with it.
         from cmsspark.apps.popularity.training import Label

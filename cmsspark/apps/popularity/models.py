@@ -37,12 +37,14 @@ _FOREST: Final = {
 
 
 class Model(Protocol):
-    """``fit``, then ``predict(rows)``: float64 probabilities, one a row. ``save`` gives what ``load`` takes, as JSON.
+    """``fit``, then ``predict(rows)``: float64 probabilities, one a row. ``save`` gives
+    what ``load`` takes, as JSON.
 
-    ``contributions(rows)``: by how much each column moved the logarithm of the odds, [rows, columns]; None where the
-    model cannot say.
+    ``contributions(rows)``: by how much each column moved the logarithm of the odds,
+    [rows, columns]; None where the model cannot say.
 
-    ``fit`` gets ``training``: its columns' names, labels, how many datasets each row stands for, ages of rows in days.
+    ``fit`` gets ``training``: its columns' names, labels, how many datasets each row
+    stands for, ages of rows in days.
     """
 
     def fit(self, training: Training, seed: int) -> None: ...
@@ -57,18 +59,23 @@ def sigmoid(values: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-np.clip(values, -30, 30))))
 
 
-def logistic_weights(rows: Array, labels: Array, penalty: Array, start: Array, counts: Array | None = None) -> Array:
-    """Weights of a logistic regression, float64 as the columns: Newton's steps from ``start``, halved until they help.
+def logistic_weights(
+    rows: Array, labels: Array, penalty: Array, start: Array, counts: Array | None = None
+) -> Array:
+    """Weights of a logistic regression, float64 as the columns: Newton's steps from
+    ``start``, halved until they help.
 
-    ``penalty``: what the square of each weight's distance from ``start`` costs, times two. ``counts``: how often each
-    row counts.
+    ``penalty``: what the square of each weight's distance from ``start`` costs, times
+    two. ``counts``: how often each row counts.
     """
     counts = np.ones(len(rows)) if counts is None else counts
     weights, loss = start.copy(), _loss(rows, labels, penalty, start, start, counts)
     for _ in range(50):
         expected = sigmoid(rows @ weights)
         slope = rows.T @ (counts * (expected - labels)) + penalty * (weights - start)
-        curvature = (rows * (counts * expected * (1 - expected))[:, None]).T @ rows + np.diag(penalty)
+        curvature = (rows * (counts * expected * (1 - expected))[:, None]).T @ rows + np.diag(
+            penalty
+        )
         step = np.linalg.solve(curvature, slope)
         for _ in range(30):
             following = _loss(rows, labels, penalty, start, weights - step, counts)
@@ -83,10 +90,13 @@ def logistic_weights(rows: Array, labels: Array, penalty: Array, start: Array, c
     return weights
 
 
-def _loss(rows: Array, labels: Array, penalty: Array, start: Array, weights: Array, counts: Array) -> float:
+def _loss(
+    rows: Array, labels: Array, penalty: Array, start: Array, weights: Array, counts: Array
+) -> float:
     odds = rows @ weights
     return float(
-        (counts * (np.logaddexp(0, odds) - labels * odds)).sum() + (penalty * (weights - start) ** 2).sum() / 2
+        (counts * (np.logaddexp(0, odds) - labels * odds)).sum()
+        + (penalty * (weights - start) ** 2).sum() / 2
     )
 
 
@@ -105,7 +115,9 @@ class Logistic:
         # The last column is the constant, which is free.
         penalty = np.append(np.full(standard.shape[1] - 1, self._ridge), 1e-6)
         start = np.zeros(standard.shape[1])
-        self._weights = logistic_weights(standard, training.labels, penalty, start, training.weights)
+        self._weights = logistic_weights(
+            standard, training.labels, penalty, start, training.weights
+        )
 
     def predict(self, rows: Array) -> Array:
         return sigmoid(self._standard(rows) @ self._weights)
@@ -117,11 +129,16 @@ class Logistic:
 
     def save(self) -> dict[str, Any]:
         numbers = {"mean": self._mean, "spread": self._spread, "weights": self._weights}
-        return {"columns": self._chosen, **{name: values.tolist() for name, values in numbers.items()}}
+        return {
+            "columns": self._chosen,
+            **{name: values.tolist() for name, values in numbers.items()},
+        }
 
     def load(self, saved: Mapping[str, Any]) -> None:
         self._chosen = list(saved["columns"])
-        self._mean, self._spread, self._weights = (np.array(saved[name]) for name in ("mean", "spread", "weights"))
+        self._mean, self._spread, self._weights = (
+            np.array(saved[name]) for name in ("mean", "spread", "weights")
+        )
 
     def _standard(self, rows: Array) -> Array:
         standard = (rows[:, self._chosen] - self._mean) / self._spread
@@ -129,7 +146,9 @@ class Logistic:
 
 
 class Trees:
-    """Gradient boosting, or a random forest, by xgboost. ``half_life``: days after which a row counts half."""
+    """Gradient boosting, or a random forest, by xgboost. ``half_life``: days after
+    which a row counts half.
+    """
 
     def __init__(self, options: Mapping[str, Any], rounds: int, half_life: float = np.inf) -> None:
         self._options, self._rounds, self._half_life = options, rounds, half_life
@@ -146,21 +165,28 @@ class Trees:
             "base_score": float(np.clip(np.average(labels, weights=weights), 1e-3, 1 - 1e-3)),
             **self._options,
         }
-        self._trees = xgboost.train(options, xgboost.DMatrix(rows, labels, weight=weights), self._rounds)
+        self._trees = xgboost.train(
+            options, xgboost.DMatrix(rows, labels, weight=weights), self._rounds
+        )
 
     def predict(self, rows: Array) -> Array:
         return np.asarray(self._trees.predict(load_xgboost().DMatrix(rows)), float)
 
     def contributions(self, rows: Array) -> Array:
-        # The paths through the trees, without the average over orders of columns, which takes minutes for forests.
+        # The paths through the trees, without the average over orders of columns, which
+        # takes minutes for forests.
         matrix = load_xgboost().DMatrix(rows)
-        return np.asarray(self._trees.predict(matrix, pred_contribs=True, approx_contribs=True)[:, :-1], float)
+        return np.asarray(
+            self._trees.predict(matrix, pred_contribs=True, approx_contribs=True)[:, :-1], float
+        )
 
     def save(self) -> dict[str, Any]:
         return {"trees": json.loads(self._trees.save_raw("json"))}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        self._trees = load_xgboost().Booster(model_file=bytearray(json.dumps(saved["trees"]).encode()))
+        self._trees = load_xgboost().Booster(
+            model_file=bytearray(json.dumps(saved["trees"]).encode())
+        )
 
 
 class Blend:
@@ -192,14 +218,21 @@ _AVERAGE: Final = ("log_accesses_1d", "log_accesses_3d", "log_accesses_7d", "log
 #: Values that tuning tries by default, by model.
 GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
     "logistic": {"ridge": [3.0, 10.0, 30.0, 100.0]},
-    "forest": {"max_depth": [4, 5, 7], "min_child_weight": [5, 10, 20], "colsample_bynode": [0.15, 0.3]},
+    "forest": {
+        "max_depth": [4, 5, 7],
+        "min_child_weight": [5, 10, 20],
+        "colsample_bynode": [0.15, 0.3],
+    },
     "boosting": {"max_depth": [2, 3], "rounds": [80, 120, 200], "half_life": [7.0, 14.0, 28.0]},
 }
 
 
 def _boosting(options: Mapping[str, Any]) -> Model:
     tree_options = dict(options)
-    rounds, half_life = tree_options.pop("rounds", _BOOSTING_ROUNDS), tree_options.pop("half_life", _HALF_LIFE)
+    rounds, half_life = (
+        tree_options.pop("rounds", _BOOSTING_ROUNDS),
+        tree_options.pop("half_life", _HALF_LIFE),
+    )
     return Trees({**_BOOSTING, **tree_options}, rounds, half_life)
 
 
@@ -244,19 +277,25 @@ def check_model(name: str) -> None:
     """Raise UsageError (2) for a name of no model."""
     if name not in MODELS:
         names = ", ".join(MODELS)
-        next_step = f"one of {names}; cmsspark popularity predict also takes the folder of a saved model"
+        next_step = (
+            f"one of {names}; cmsspark popularity predict also takes the folder of a saved model"
+        )
         raise UsageError(f"there is no model {name!r}", next_step=next_step)
 
 
 def make_model(name: str, label: Label, options: Mapping[str, Any] | None = None) -> Model:
-    """Return a model by name, with ``options`` in place of its own. Raises UsageError (2) for another name."""
+    """Return a model by name, with ``options`` in place of its own. Raises UsageError
+    (2) for another name.
+    """
     check_model(name)
     return MODELS[name](label, options or {})
 
 
 def load_xgboost() -> Any:
     """Return the module. Raises UsageError (2) where it is missing."""
-    extras.require("trees need", "xgboost", extra="popularity", alternative=", or --model logistic")
+    extras.require(
+        "trees need", "xgboost", extra="popularity", alternative=", or --model logistic"
+    )
     import xgboost
 
     return xgboost

@@ -17,7 +17,8 @@ from cmsspark.base.arrays import Array
 QUANTILES: Final = (0.1, 0.5, 0.9)
 #: Measures of a series that are expected, by the names of stored columns.
 QUANTITIES: Final = {"nacc": "accesses", "bytes": "bytes"}
-#: The mean of what has these quantiles, by Swanson's rule: bursts count as far as one in ten weeks has them.
+#: The mean of what has these quantiles, by Swanson's rule: bursts count as far as one
+#: in ten weeks has them.
 _SWANSON: Final = np.array([0.3, 0.4, 0.3])
 _MOST_ROWS: Final = 15_000
 _OPTIONS: Final = {
@@ -36,8 +37,8 @@ _ROUNDS: Final = 50
 
 @dataclass(frozen=True)
 class Expected:
-    """``quantiles``: float64 [datasets, 3], the 10, 50 and 90 % quantiles of a measure in the coming weeks; NaN where a
-    dataset has not entered.
+    """``quantiles``: float64 [datasets, 3], the 10, 50 and 90 % quantiles of a measure
+    in the coming weeks; NaN where a dataset has not entered.
     """
 
     quantiles: Array
@@ -49,10 +50,12 @@ class Expected:
 
 
 def expected(weeks: Weeks, day: int, measure: str, *, seed: int = 0) -> Expected | None:
-    """Return what the datasets are expected to be used in the weeks from that day on, from what was known before it.
+    """Return what the datasets are expected to be used in the weeks from that day on,
+    from what was known before it.
 
-    The quantiles are widened, or narrowed, by what the same model would have needed in the last week that is over. None
-    where the series has nothing of the measure, or xgboost is not installed. Raises as :meth:`Weeks.training`.
+    The quantiles are widened, or narrowed, by what the same model would have needed in
+    the last week that is over. None where the series has nothing of the measure, or
+    xgboost is not installed. Raises as :meth:`Weeks.training`.
     """
     before = weeks.until(day)
     values = before.series.values[MEASURES.index(measure)]
@@ -74,14 +77,16 @@ def expected(weeks: Weeks, day: int, measure: str, *, seed: int = 0) -> Expected
 
 
 def _shift(excess: Array) -> float:
-    """Return by how much a quantile was passed by more than a tenth; half of it, and at most a factor of e, as one week
-    says little of the next.
+    """Return by how much a quantile was passed by more than a tenth; half of it, and at
+    most a factor of e, as one week says little of the next.
     """
     return float(np.clip(np.quantile(excess, QUANTILES[2]) / 2, -1, 1))
 
 
 def _log_quantiles(weeks: Weeks, day: int, measure: str, seed: int) -> Array:
-    """Return float64 [datasets, 3]: quantiles of log(1 + x) by a model of what was known before that day."""
+    """Return float64 [datasets, 3]: quantiles of log(1 + x) by a model of what was
+    known before that day.
+    """
     before = weeks.until(day)
     training = before.training(day, seed=seed, most=_MOST_ROWS)
     values = before.series.values[MEASURES.index(measure)]
@@ -98,9 +103,13 @@ def _log_quantiles(weeks: Weeks, day: int, measure: str, seed: int) -> Array:
 
     def quantiles(number: int) -> Array:
         return of_population(
-            before, day, lambda rows: trees.predict(xgboost.DMatrix(rows))[:, number] + rows[:, base]
-        )  # fmt: skip
+            before,
+            day,
+            lambda rows: trees.predict(xgboost.DMatrix(rows))[:, number] + rows[:, base],
+        )
 
-    logs = np.sort(np.stack([quantiles(number) for number in range(len(QUANTILES))], axis=1), axis=1)
+    logs = np.sort(
+        np.stack([quantiles(number) for number in range(len(QUANTILES))], axis=1), axis=1
+    )
     # Nothing is expected beyond what a dataset ever had.
     return np.asarray(np.minimum(logs, target.max()))

@@ -1,4 +1,6 @@
-"""The report of an evaluation: a model card, weekly numbers, a reliability curve and a gain curve, as one HTML page."""
+"""The report of an evaluation: a model card, weekly numbers, a reliability curve and a
+gain curve, as one HTML page.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,22 @@ _RELIABILITY: Final = (
     "Reliability: of the datasets with a predicted probability near x, the share that became popular. On the line, "
     "predictions are right."
 )
-_GAIN: Final = (
-    "Gain: the share of the popular datasets that are among the first x by probability. The line is guessing."
-)
+_GAIN: Final = "Gain: the share of the popular datasets that are among the first x by probability. The line is guessing."
 _LIKELY: Final = 0.5
 #: Rows of the lists of columns and of datasets.
 _COLUMNS, _DATASETS = 20, 50
 
 
 def evaluation_page(
-    weeks: Weeks, model: str, forecasts: Sequence[WeekForecast], rows: Sequence[Mapping[str, Any]], seed: int
+    weeks: Weeks,
+    model: str,
+    forecasts: Sequence[WeekForecast],
+    rows: Sequence[Mapping[str, Any]],
+    seed: int,
 ) -> str:
-    """Return the page of an evaluation of ``model`` beside the baselines, from its forecasts and their rows."""
+    """Return the page of an evaluation of ``model`` beside the baselines, from its
+    forecasts and their rows.
+    """
     series, label = weeks.series, weeks.label
     judged = [forecast for forecast in forecasts if forecast.model == model]
     scores = np.concatenate([forecast.scores for forecast in judged])
@@ -57,13 +63,19 @@ def evaluation_page(
     where = ", and at which sites" if series.by_site else ""
     warned = [f"{warning}." for warning in warnings(rows, model)]
     reliability = _plot(_reliability(labels, scores), "predicted probability", "became popular")
-    gain = _plot(gain_curve(labels, scores), "share of datasets, by probability", "share of the popular ones")
+    gain = _plot(
+        gain_curve(labels, scores),
+        "share of datasets, by probability",
+        "share of the popular ones",
+    )
     parts = [
         layout.table((), card.items(), (0, 1)),
         *([layout.section("Warnings", layout.items(warned), kind="warnings")] if warned else []),
         layout.section("Week by week", _table(rows)),
         Markup('<div class="pictures">{}{}</div>').format(
-            layout.picture("reliability", "Can the probabilities be believed?", _RELIABILITY, reliability),
+            layout.picture(
+                "reliability", "Can the probabilities be believed?", _RELIABILITY, reliability
+            ),
             layout.picture("gain", "How many of the popular ones come first?", _GAIN, gain),
         ),
         *_sections(weeks, model, judged[-1].day, judged[-1].scores, rows, seed),
@@ -72,14 +84,26 @@ def evaluation_page(
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Markup:
-    headings = ("week", "model", "popular", "average precision", "90 % interval", "AUC", "Brier", "TPR", "TNR")
+    headings = (
+        "week",
+        "model",
+        "popular",
+        "average precision",
+        "90 % interval",
+        "AUC",
+        "Brier",
+        "TPR",
+        "TNR",
+    )
     lines = []
     for row in rows:
         interval = row["average_precision_interval"]
         spread = f"{interval[0]:.2f}–{interval[1]:.2f}" if interval else "–"
         scores = [format_score(row[name]) for name in ("auc", "brier", "tpr", "tnr")]
         precision = format_score(row["average_precision"])
-        lines.append((row["week"], row["model"], _share(row["positives"]), precision, spread, *scores))
+        lines.append(
+            (row["week"], row["model"], _share(row["positives"]), precision, spread, *scores)
+        )
     return layout.table(headings, lines, (0, 1))
 
 
@@ -88,14 +112,21 @@ def _share(value: float | None) -> str:
 
 
 def _reliability(labels: Array, scores: Array) -> list[tuple[float, float]]:
-    """Tenths of the probability that hold at least five datasets: mean prediction, share of popular ones."""
+    """Tenths of the probability that hold at least five datasets: mean prediction,
+    share of popular ones.
+    """
     bins = np.minimum((scores * 10).astype(int), 9)
     filled = [number for number in range(10) if (bins == number).sum() >= 5]
-    return [(float(scores[bins == number].mean()), float(labels[bins == number].mean())) for number in filled]
+    return [
+        (float(scores[bins == number].mean()), float(labels[bins == number].mean()))
+        for number in filled
+    ]
 
 
 def gain_curve(labels: Array, scores: Array) -> list[tuple[float, float]]:
-    """Return up to 60 points of the gain; equal probabilities are taken together, as they have no order."""
+    """Return up to 60 points of the gain; equal probabilities are taken together, as
+    they have no order.
+    """
     if not labels.any():
         return []
     order = np.argsort(-scores, kind="stable")
@@ -115,23 +146,32 @@ def _plot(points: Sequence[tuple[float, float]], across: str, up: str) -> Chart:
 def _sections(
     weeks: Weeks, model: str, day: int, scores: Array, rows: Sequence[Mapping[str, Any]], seed: int
 ) -> Iterator[Markup]:
-    """Yield the sections. ``day``: of the last judged week; ``scores``: what the model predicted for it; ``rows``: of
+    """Yield the sections. ``day``: of the last judged week; ``scores``: what the model
+    predicted for it; ``rows``: of
     :func:`cmsspark.apps.popularity.evaluate.judged`, of all weeks and models.
     """
     fitted = fit(weeks, day, model, seed=seed)
     before, entered = weeks.until(day), np.nonzero(~np.isnan(scores))[0]
     moved = fitted.model.contributions(before.rows(day)[entered])
     about = "Means of the weeks: active datasets were used in the week before, dormant ones before that."
-    yield layout.section("By stratum", _strata([row for row in rows if row["model"] == model]), about=about)
+    yield layout.section(
+        "By stratum", _strata([row for row in rows if row["model"] == model]), about=about
+    )
     funnel = _funnel(weeks, day, scores, len(fitted.training.rows), fitted.training.total)
     about = f"The last judged week, from {weeks.series.days[day]} on."
     yield layout.section("From accesses to forecasts", funnel, about=about)
     if moved is not None:
-        lines = [(name, f"{value:.3f}") for name, value in importance(before.columns, moved)[:_COLUMNS]]
+        lines = [
+            (name, f"{value:.3f}") for name, value in importance(before.columns, moved)[:_COLUMNS]
+        ]
         about = "The mean change of the logarithm of the odds by each column, in that week."
-        yield layout.section("Columns that matter", layout.table(("column", "mean change"), lines), about=about)
+        yield layout.section(
+            "Columns that matter", layout.table(("column", "mean change"), lines), about=about
+        )
     about = "The most probable datasets of that week, and what happened."
-    yield layout.section("Datasets", _datasets(weeks, day, scores, entered, moved, seed), about=about)
+    yield layout.section(
+        "Datasets", _datasets(weeks, day, scores, entered, moved, seed), about=about
+    )
 
 
 def _strata(rows: Sequence[Mapping[str, Any]]) -> Markup:
@@ -140,8 +180,17 @@ def _strata(rows: Sequence[Mapping[str, Any]]) -> Markup:
         parts = [row["strata"][stratum] for row in rows]
         names = ("positives", "average_precision", "brier", "tpr", "tnr")
         means = [mean(part[name] for part in parts) for name in names]
-        lines.append((stratum, f"{np.mean([part['rows'] for part in parts]):,.0f}", *map(format_score, means)))
-    return layout.table(("stratum", "datasets a week", "popular", "average precision", "Brier", "TPR", "TNR"), lines)
+        lines.append(
+            (
+                stratum,
+                f"{np.mean([part['rows'] for part in parts]):,.0f}",
+                *map(format_score, means),
+            )
+        )
+    return layout.table(
+        ("stratum", "datasets a week", "popular", "average precision", "Brier", "TPR", "TNR"),
+        lines,
+    )
 
 
 def _funnel(weeks: Weeks, day: int, scores: Array, learned: int, total: int) -> Markup:
@@ -166,18 +215,28 @@ def _funnel(weeks: Weeks, day: int, scores: Array, learned: int, total: int) -> 
     return layout.table(("step", "number"), [(name, f"{count:,}") for name, count in steps])
 
 
-def _datasets(weeks: Weeks, day: int, scores: Array, entered: Array, moved: Array | None, seed: int) -> Markup:
+def _datasets(
+    weeks: Weeks, day: int, scores: Array, entered: Array, moved: Array | None, seed: int
+) -> Markup:
     series = weeks.series
     first = np.argsort(-scores[entered], kind="stable")[:_DATASETS]
-    explanations = reasons(weeks.until(day).columns, None if moved is None else moved[first]) or [None] * len(first)
+    explanations = reasons(weeks.until(day).columns, None if moved is None else moved[first]) or [
+        None
+    ] * len(first)
     amounts = expected(weeks, day, "accesses", seed=seed)
     happened = series.accesses[day : day + weeks.label.days].sum(0)
     lines = []
     for number, reason in zip(entered[first].tolist(), explanations, strict=True):
         site = () if series.sites is None else (series.sites[number],)
-        quantiles = "–" if amounts is None else ", ".join(f"{value:,.0f}" for value in amounts.quantiles[number])
+        quantiles = (
+            "–"
+            if amounts is None
+            else ", ".join(f"{value:,.0f}" for value in amounts.quantiles[number])
+        )
         name = series.datasets[number]
-        lines.append((name, *site, f"{scores[number]:.3f}", quantiles, f"{happened[number]:,.0f}", reason))
+        lines.append(
+            (name, *site, f"{scores[number]:.3f}", quantiles, f"{happened[number]:,.0f}", reason)
+        )
     end = series.days[day] + timedelta(days=weeks.label.days - 1)
     headings = ("probability", "accesses: 10, 50, 90 %", f"accesses to {end}", "moved by")
     names = ("dataset",) if series.sites is None else ("dataset", "site")

@@ -1,9 +1,11 @@
-"""Saved models: a folder of versions, each with the model, its model card, and the digest of its features.
+"""Saved models: a folder of versions, each with the model, its model card, and the
+digest of its features.
 
-``FOLDER/<version>/model.json`` holds the numbers and trees, ``card.json`` what the model is: label, what it learned
-from (the run of each stored day and table) and until when, its columns with their digest, how good it was on the last
-weeks. ``FOLDER/LATEST`` names the newest version. A version is the day that it learned up to, and the first digits of
-the digest of model and card.
+``FOLDER/<version>/model.json`` holds the numbers and trees, ``card.json`` what the
+model is: label, what it learned from (the run of each stored day and table) and until
+when, its columns with their digest, how good it was on the last weeks.
+``FOLDER/LATEST`` names the newest version. A version is the day that it learned up to,
+and the first digits of the digest of model and card.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _FLAGS: Final = ("is_tier_", "is_campaign_")
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved model: its card, and the model with its calibration. ``folder``: of its version, a path or URI."""
+    """A saved model: its card, and the model with its calibration. ``folder``: of its
+    version, a path or URI.
+    """
 
     folder: str
     card: dict[str, Any]
@@ -58,11 +62,12 @@ class Saved:
         return Label(**self.card["label"])
 
     def predict(self, weeks: Weeks, day: int) -> tuple[Array, Array]:
-        """Return (calibrated, raw) probabilities of the datasets of ``weeks`` on that day, float64 [datasets]; NaN for
-        datasets that have not entered.
+        """Return (calibrated, raw) probabilities of the datasets of ``weeks`` on that
+        day, float64 [datasets]; NaN for datasets that have not entered.
 
-        Raises DataError (65) where the model has learned from that day or a later one, or from other features,
-        UsageError (2) where it is of datasets and the series of datasets at sites, or the other way round.
+        Raises DataError (65) where the model has learned from that day or a later one,
+        or from other features, UsageError (2) where it is of datasets and the series of
+        datasets at sites, or the other way round.
         """
         if self.by_site != weeks.series.by_site:
             kinds = ("datasets", "datasets at sites")
@@ -70,8 +75,9 @@ class Saved:
                 f"the model is of {kinds[self.by_site]}, the series of {kinds[not self.by_site]}",
                 found=self.folder,
                 next_step="leave out --by-site, or choose a model that was trained with it"
-                if not self.by_site else "give --by-site, or choose a model that was trained without it",
-            )  # fmt: skip
+                if not self.by_site
+                else "give --by-site, or choose a model that was trained without it",
+            )
         learned = date.fromisoformat(self.card["learned_until"])
         first = weeks.series.days[0]
         if (learned - first).days >= day:
@@ -81,12 +87,14 @@ class Saved:
                 next_step="choose a later --date, or an older version of the model",
             )
         columns = self.card["columns"]
-        raw = of_population(weeks, day, lambda rows: self.model.predict(aligned(rows, weeks.columns, columns)))
+        raw = of_population(
+            weeks, day, lambda rows: self.model.predict(aligned(rows, weeks.columns, columns))
+        )
         return calibrated(raw, self.calibration), raw
 
     def contributions(self, weeks: Weeks, day: int) -> Array | None:
-        """Return by how much the columns of ``weeks`` moved the forecasts of the population on that day; None where the
-        model cannot say.
+        """Return by how much the columns of ``weeks`` moved the forecasts of the
+        population on that day; None where the model cannot say.
         """
         entered, columns = weeks.population(day), self.card["columns"]
         moved = self.model.contributions(aligned(weeks.rows(day)[entered], weeks.columns, columns))
@@ -105,12 +113,15 @@ def columns_digest(columns: Sequence[str]) -> str:
 
 
 def aligned(rows: Array, columns: Sequence[str], model_columns: Sequence[str]) -> Array:
-    """Return the rows with the columns of a model: flags of tiers and campaigns that the series has not are 0, its own
-    others are left out. Raises DataError (65) where another column is missing: features have changed, or the model
-    learned from tables of a store that the series has not.
+    """Return the rows with the columns of a model: flags of tiers and campaigns that
+    the series has not are 0, its own others are left out. Raises DataError (65) where
+    another column is missing: features have changed, or the model learned from tables
+    of a store that the series has not.
     """
     numbers = {name: number for number, name in enumerate(columns)}
-    lacking = [name for name in model_columns if name not in numbers and not name.startswith(_FLAGS)]
+    lacking = [
+        name for name in model_columns if name not in numbers and not name.startswith(_FLAGS)
+    ]
     if lacking and set(lacking) <= set(STORE_COLUMNS):
         raise DataError(
             "the model learned from columns of a store that this series has not",
@@ -130,12 +141,14 @@ def aligned(rows: Array, columns: Sequence[str], model_columns: Sequence[str]) -
     return result
 
 
-def train(folder: Path, weeks: Weeks, model_name: str, metrics: Sequence[Mapping[str, Any]], seed: int) -> Path:
-    """Train the model on all days of the series, write it as a new version, and return its folder. ``metrics``: of past
-    weeks, as ``evaluate.judge`` returns them.
+def train(
+    folder: Path, weeks: Weeks, model_name: str, metrics: Sequence[Mapping[str, Any]], seed: int
+) -> Path:
+    """Train the model on all days of the series, write it as a new version, and return
+    its folder. ``metrics``: of past weeks, as ``evaluate.judge`` returns them.
 
-    Raises OutputError (73) where it cannot be written. The same series, seed and version of cmsspark give the same
-    version.
+    Raises OutputError (73) where it cannot be written. The same series, seed and
+    version of cmsspark give the same version.
     """
     series, label = weeks.series, weeks.label
     fitted = fit(weeks, len(series.days), model_name, seed=seed)
@@ -165,7 +178,8 @@ def train(folder: Path, weeks: Weeks, model_name: str, metrics: Sequence[Mapping
         "seed": seed,
         "weeks": [{**row, "week": str(row["week"])} for row in metrics],
     }
-    # Inputs are not part of the version: a day that is counted again has another run and the same rows.
+    # Inputs are not part of the version: a day that is counted again has another run
+    # and the same rows.
     digest = hashlib.sha256((model + json.dumps(card, indent=1)).encode()).hexdigest()
     version = f"{series.days[-1]}-{digest[:8]}"
     text = json.dumps({**card, "inputs": series.inputs}, indent=1)
@@ -178,21 +192,30 @@ def train(folder: Path, weeks: Weeks, model_name: str, metrics: Sequence[Mapping
         aside.write_text(version + "\n", encoding="utf-8")
         aside.replace(folder / "LATEST")
     except OSError as error:
-        raise OutputError("the model cannot be written", where=folder, found=error.strerror) from None
+        raise OutputError(
+            "the model cannot be written", where=folder, found=error.strerror
+        ) from None
     return version_folder
 
 
 def load(location: str) -> Saved:
-    """Return the model of a version's folder, or the newest of a folder of versions, on any file system.
+    """Return the model of a version's folder, or the newest of a folder of versions, on
+    any file system.
 
-    Raises InputMissing (66) where there is none, DataError (65) where it is damaged or of another version of cmsspark.
+    Raises InputMissing (66) where there is none, DataError (65) where it is damaged or
+    of another version of cmsspark.
     """
-    files, folder = stored_columns.open_store(location, "cmsspark popularity"), location.rstrip("/")
+    files, folder = (
+        stored_columns.open_store(location, "cmsspark popularity"),
+        location.rstrip("/"),
+    )
     if files.stat(join(folder, "card.json")) is None:
         newest = join(folder, "LATEST")
         if files.stat(newest) is None:
             raise InputMissing(
-                "there is no saved model", where=folder, next_step="cmsspark popularity train -o FOLDER makes one"
+                "there is no saved model",
+                where=folder,
+                next_step="cmsspark popularity train -o FOLDER makes one",
             )
         folder = join(folder, files.read_bytes(newest).decode().strip())
     try:
@@ -205,12 +228,17 @@ def load(location: str) -> Saved:
         return Saved(folder, card, *_load_model(json.loads(text), card))
     except (InputMissing, OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            "the saved model cannot be read", where=folder, found=str(error), next_step="train it again"
+            "the saved model cannot be read",
+            where=folder,
+            found=str(error),
+            next_step="train it again",
         ) from None
 
 
 def find(location: str) -> Saved | None:
-    """Return the saved model in a path or URI; None where a path is no folder. Raises as :func:`load`."""
+    """Return the saved model in a path or URI; None where a path is no folder. Raises
+    as :func:`load`.
+    """
     if is_local(location) and not location.startswith("file:") and not Path(location).is_dir():
         return None
     return load(location)

@@ -27,7 +27,9 @@ def format_score(value: float | None) -> str:
 
 
 def average_precision(labels: Array, scores: Array) -> float | None:
-    """Return the mean precision over the positives, equal scores taken together; None without a positive."""
+    """Return the mean precision over the positives, equal scores taken together; None
+    without a positive.
+    """
     if not labels.any():
         return None
     order = np.argsort(-scores, kind="stable")
@@ -39,7 +41,9 @@ def average_precision(labels: Array, scores: Array) -> float | None:
 
 
 def area_under_curve(labels: Array, scores: Array) -> float | None:
-    """Return the probability that a positive has the higher score, ties half; None without both kinds."""
+    """Return the probability that a positive has the higher score, ties half; None
+    without both kinds.
+    """
     positives = int(labels.sum())
     negatives = len(labels) - positives
     if not positives or not negatives:
@@ -47,11 +51,16 @@ def area_under_curve(labels: Array, scores: Array) -> float | None:
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     ranks = (last - (counts - 1) / 2)[inverse]
-    return float((ranks[labels > 0].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    return float(
+        (ranks[labels > 0].sum() - positives * (positives + 1) / 2) / (positives * negatives)
+    )
 
 
-def _resampled_precisions(labels: Array, scores: Array, generator: np.random.Generator) -> list[float]:
-    """Return the average precision of 200 resamplings of the rows, those without a positive left out.
+def _resampled_precisions(
+    labels: Array, scores: Array, generator: np.random.Generator
+) -> list[float]:
+    """Return the average precision of 200 resamplings of the rows, those without a
+    positive left out.
 
     The rows are sorted once; a resampling says how often each counts.
     """
@@ -66,16 +75,21 @@ def _resampled_precisions(labels: Array, scores: Array, generator: np.random.Gen
         times = np.bincount(generator.integers(0, count, count), minlength=count)
         hits, rows = np.cumsum(ranked * times)[is_last], np.cumsum(times)[is_last]
         if hits[-1]:
-            resampled.append(float((np.diff(hits, prepend=0) * hits / np.maximum(rows, 1)).sum() / hits[-1]))
+            resampled.append(
+                float((np.diff(hits, prepend=0) * hits / np.maximum(rows, 1)).sum() / hits[-1])
+            )
     return resampled
 
 
 def metrics(labels: Array, scores: Array) -> dict[str, Any]:
-    """Numbers of one week: rows, positives (share), average_precision with a 90 % interval from 200 resamplings of the
-    datasets, auc, brier, and tpr and tnr at 0.5. Null where a rate has no rows.
+    """Numbers of one week: rows, positives (share), average_precision with a 90 %
+    interval from 200 resamplings of the datasets, auc, brier, and tpr and tnr at 0.5.
+    Null where a rate has no rows.
     """
     resampled = _resampled_precisions(labels, scores, np.random.default_rng(0))
-    interval = [float(edge) for edge in np.quantile(resampled, (0.05, 0.95))] if resampled else None
+    interval = (
+        [float(edge) for edge in np.quantile(resampled, (0.05, 0.95))] if resampled else None
+    )
     is_positive, is_predicted = labels > 0, scores >= 0.5
     return {
         "rows": len(labels),

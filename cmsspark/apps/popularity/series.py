@@ -35,7 +35,8 @@ COLUMNS: Final = {
 }
 #: Between a dataset and a site while rows are added up; no name of a dataset has it.
 _AT: Final = "\t"
-#: Days for which the creation in DBS alone keeps a dataset in the population: those of the longest stored series.
+#: Days for which the creation in DBS alone keeps a dataset in the population: those of
+#: the longest stored series.
 ENTRY_DAYS: Final = 182
 #: Days times datasets of a series: four measures of so many take 6 GB.
 _MOST_CELLS: Final = 200_000_000
@@ -43,13 +44,16 @@ _MOST_CELLS: Final = 200_000_000
 
 @dataclass(frozen=True)
 class Series:
-    """``values``: float64 [measures, days, datasets], 0 where nothing was used. ``days`` are consecutive.
+    """``values``: float64 [measures, days, datasets], 0 where nothing was used.
+    ``days`` are consecutive.
 
-    ``missing``: days without any row; they count as days without use, and reports name them. ``first_rows``: the number
-    of the day of each dataset's first row, which may be one without use; without it that of its first use.
-    ``catalogue``: what stored tables say of the datasets; ``reads``: from where and by whom they were read. A series of
-    a file has neither. ``sites``: the site of each element of a series by site, a dataset at a site; else None.
-    ``inputs``: what it was read from: the run of each stored day and table, or the name and digest of a file.
+    ``missing``: days without any row; they count as days without use, and reports name
+    them. ``first_rows``: the number of the day of each dataset's first row, which may
+    be one without use; without it that of its first use. ``catalogue``: what stored
+    tables say of the datasets; ``reads``: from where and by whom they were read. A
+    series of a file has neither. ``sites``: the site of each element of a series by
+    site, a dataset at a site; else None. ``inputs``: what it was read from: the run of
+    each stored day and table, or the name and digest of a file.
     """
 
     days: tuple[date, ...]
@@ -78,20 +82,25 @@ class Series:
         return np.asarray(self._first_rows < len(self.days))
 
     def population(self, day: int) -> Array:
-        """Return bool [datasets]: which had entered before day number ``day``, by what was known on the series' end.
+        """Return bool [datasets]: which had entered before day number ``day``, by what
+        was known on the series' end.
 
-        A dataset enters with its first row, which may be one without use, or, for :data:`ENTRY_DAYS` days, with its
-        creation in DBS. A pair of dataset and site enters with its first row.
+        A dataset enters with its first row, which may be one without use, or, for
+        :data:`ENTRY_DAYS` days, with its creation in DBS. A pair of dataset and site
+        enters with its first row.
         """
         created = self.created_days(len(self.days))
         is_created = (created < day) & (created >= day - ENTRY_DAYS)
         return np.asarray((self._first_rows < day) | is_created)
 
     def created_days(self, day: int) -> Array:
-        """Return float64 [datasets]: the number of the day on which DBS made each dataset, by what is known on day
-        ``day``; NaN where unknown, and for datasets at sites.
+        """Return float64 [datasets]: the number of the day on which DBS made each
+        dataset, by what is known on day ``day``; NaN where unknown, and for datasets at
+        sites.
         """
-        created = None if self.by_site or self.catalogue is None else self.catalogue.created_days(day)
+        created = (
+            None if self.by_site or self.catalogue is None else self.catalogue.created_days(day)
+        )
         return np.full(len(self.datasets), np.nan) if created is None else created
 
     @property
@@ -109,30 +118,40 @@ class Series:
     def until(self, count: int) -> Series:
         """Return the series that ends before day number ``count``."""
         return replace(
-            self, days=self.days[:count], values=self.values[:, :count], missing=(), inputs={},
-            catalogue=self.catalogue and self.catalogue.until(count), reads=self.reads and self.reads.until(count),
-        )  # fmt: skip
+            self,
+            days=self.days[:count],
+            values=self.values[:, :count],
+            missing=(),
+            inputs={},
+            catalogue=self.catalogue and self.catalogue.until(count),
+            reads=self.reads and self.reads.until(count),
+        )
 
     def only(self, chosen: Array) -> Series:
         """Return the series of the datasets of these numbers, which ascend."""
         numbers = chosen.tolist()
         return replace(
-            self, datasets=tuple(self.datasets[number] for number in numbers), inputs={},
+            self,
+            datasets=tuple(self.datasets[number] for number in numbers),
+            inputs={},
             values=np.ascontiguousarray(self.values[:, :, chosen]),
             first_rows=None if self.first_rows is None else self.first_rows[chosen],
-            catalogue=self.catalogue and self.catalogue.only(chosen), reads=self.reads and self.reads.only(chosen),
+            catalogue=self.catalogue and self.catalogue.only(chosen),
+            reads=self.reads and self.reads.only(chosen),
             sites=self.sites and tuple(self.sites[number] for number in numbers),
-        )  # fmt: skip
+        )
 
     def mondays(self, weeks: int = 1) -> list[int]:
         """Return numbers of the days on which a week starts whose ``weeks`` weeks are all there."""
         last = len(self.days) - 7 * weeks
-        return [number for number, day in enumerate(self.days) if day.weekday() == 0 and number <= last]
+        return [
+            number for number, day in enumerate(self.days) if day.weekday() == 0 and number <= last
+        ]
 
 
 def read_series(path: Path) -> Series:
-    """Return the series of a CSV or Parquet file with the columns day, dataset, accesses, and optionally users, bytes,
-    cpus.
+    """Return the series of a CSV or Parquet file with the columns day, dataset,
+    accesses, and optionally users, bytes, cpus.
 
     Rows of one day and dataset are added up; users, bytes and cpus may be null. Raises as
     :func:`cmsspark.store.table_files.read_table`, DataError (65) for more than fits into memory.
@@ -153,21 +172,27 @@ def _check_cells(days: int, count: int, actual: str, path: Path | None = None) -
     if days * count > _MOST_CELLS:
         raise DataError(
             "the accesses are too many days of too many datasets for the memory of one process",
-            where=path, found=actual,
+            where=path,
+            found=actual,
             next_step="leave out early days, or days that are mistakes",
-        )  # fmt: skip
+        )
 
 
-def make_series(table: pl.DataFrame, names: Sequence[str] = (), stored: Iterable[date] = ()) -> Series:
-    """Build a series of rows (day, dataset, measures), of the datasets ``names`` and of the days ``stored``, which may
-    have no row.
+def make_series(
+    table: pl.DataFrame, names: Sequence[str] = (), stored: Iterable[date] = ()
+) -> Series:
+    """Build a series of rows (day, dataset, measures), of the datasets ``names`` and of
+    the days ``stored``, which may have no row.
 
-    Rows of one day and dataset are added up in their order: the sum of fractions does not depend on other rows.
+    Rows of one day and dataset are added up in their order: the sum of fractions does
+    not depend on other rows.
     """
     all_days = {*table["day"].unique().to_list(), *stored}
     first, last = min(all_days), max(all_days)
     days = tuple(first + timedelta(days=number) for number in range((last - first).days + 1))
-    datasets = pl.concat([table["dataset"], pl.Series("dataset", names, pl.String)]).unique().sort()
+    datasets = (
+        pl.concat([table["dataset"], pl.Series("dataset", names, pl.String)]).unique().sort()
+    )
     column = table["dataset"].cast(pl.Enum(datasets)).to_physical().to_numpy()
     row = (table["day"].to_numpy().astype("datetime64[D]") - np.datetime64(first)).astype(int)
     values = np.zeros((len(MEASURES), len(days), len(datasets)))
@@ -182,12 +207,14 @@ def make_series(table: pl.DataFrame, names: Sequence[str] = (), stored: Iterable
 
 
 def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
-    """Return the series of stored days: accesses, distinct users, bytes and CPU seconds of each dataset over all
-    streams of accesses. Jobs are another measure, and are not among them. Its catalogue comes from stored tables of DBS
-    and replicas, where there are some. With ``by_site`` each element is a dataset at a site, as the logs name sites.
+    """Return the series of stored days: accesses, distinct users, bytes and CPU seconds
+    of each dataset over all streams of accesses. Jobs are another measure, and are not
+    among them. Its catalogue comes from stored tables of DBS and replicas, where there
+    are some. With ``by_site`` each element is a dataset at a site, as the logs name
+    sites.
 
-    Raises DataError (65) where a day's partials are damaged, two keys of pseudonyms are mixed, or the datasets at sites
-    are more than fit into memory.
+    Raises DataError (65) where a day's partials are damaged, two keys of pseudonyms are
+    mixed, or the datasets at sites are more than fit into memory.
     """
     from cmsspark.apps.popularity.catalogue_tables import stored_tables
 
@@ -211,7 +238,9 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
         raise InputMissing("the stored days have no accesses", next_step="choose other days")
     if by_site:
         count = table["dataset"].n_unique()
-        _check_cells(len(stored.period.days), count, f"{stored.period}, {count:,} datasets at sites")
+        _check_cells(
+            len(stored.period.days), count, f"{stored.period}, {count:,} datasets at sites"
+        )
     names: Sequence[str] = ()
     tables = stored_tables(stored.files, stored.fout, stored.period.days)
     if tables is not None and not by_site:
@@ -223,13 +252,17 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
         datasets, sites = zip(*(name.split(_AT, 1) for name in series.datasets), strict=True)
         series = replace(series, datasets=datasets, sites=sites)
     catalogue = None if tables is None else tables.catalogue(series.days, series.datasets)
-    days = {day.isoformat(): table.manifest.rows_run for day, table in sorted(stored.partials.items())}
+    days = {
+        day.isoformat(): table.manifest.rows_run for day, table in sorted(stored.partials.items())
+    }
     inputs = {} if catalogue is None else catalogue.inputs()
     return replace(series, catalogue=catalogue, inputs={"days": days, "tables": inputs})
 
 
 def _access_rows(stored: StoredDays) -> Iterator[tuple[date, pl.DataFrame]]:
-    """Yield each day's partials of streams of accesses; rows of one dataset may be in several part files."""
+    """Yield each day's partials of streams of accesses; rows of one dataset may be in
+    several part files.
+    """
     texts = ("stream", "dataset_name", "site_name", "user")
     for batch in stored.batches([*texts, "nacc", "remote_nacc", "read_bytes", "cpu_time"]):
         by_day: dict[date, list[pl.DataFrame]] = {}

@@ -1,4 +1,6 @@
-"""Models of pyspark.ml behind the same interface: logistic regression, random forest, gradient boosting."""
+"""Models of pyspark.ml behind the same interface: logistic regression, random forest,
+gradient boosting.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,20 @@ if TYPE_CHECKING:
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "logistic": {"regParam": 0.01, "standardization": True, "maxIter": 50},
     "forest": {"numTrees": 100, "maxDepth": 5, "minInstancesPerNode": 10, "subsamplingRate": 0.6},
-    "boosting": {"maxIter": 60, "maxDepth": 2, "stepSize": 0.1, "minInstancesPerNode": 8, "subsamplingRate": 0.7},
+    "boosting": {
+        "maxIter": 60,
+        "maxDepth": 2,
+        "stepSize": 0.1,
+        "minInstancesPerNode": 8,
+        "subsamplingRate": 0.7,
+    },
 }
 
 
 class SparkModel:
-    """A model of pyspark.ml. Rows go to Spark as Arrow, and probabilities come back in their order."""
+    """A model of pyspark.ml. Rows go to Spark as Arrow, and probabilities come back in
+    their order.
+    """
 
     def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
         self._kind, self._options = kind, {**OPTIONS[kind], **options}
@@ -41,7 +51,9 @@ class SparkModel:
         from pyspark.sql import functions as F
 
         scored = self._model.transform(_frame(rows))
-        table = scored.select("number", vector_to_array(F.col("probability"))[1].alias("p")).toPandas()
+        table = scored.select(
+            "number", vector_to_array(F.col("probability"))[1].alias("p")
+        ).toPandas()
         result = np.empty(len(rows))
         result[table["number"].to_numpy()] = table["p"].to_numpy()
         return result
@@ -61,9 +73,10 @@ class SparkModel:
         from pyspark.ml import classification
 
         kinds = {
-            "logistic": "LogisticRegressionModel", "forest": "RandomForestClassificationModel",
+            "logistic": "LogisticRegressionModel",
+            "forest": "RandomForestClassificationModel",
             "boosting": "GBTClassificationModel",
-        }  # fmt: skip
+        }
         _session()
         packed = io.BytesIO(base64.b64decode(saved["pyspark_ml"]))
         with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
@@ -107,5 +120,7 @@ def _frame(rows: Array, labels: Array | None = None, weights: Array | None = Non
     )
     spark = _session()
     spark.conf.set("spark.sql.execution.arrow.pyspark.enabled", "true")
-    frame = spark.createDataFrame(table, "number long, values array<double>, label double, weight double")
+    frame = spark.createDataFrame(
+        table, "number long, values array<double>, label double, weight double"
+    )
     return frame.withColumn("features", array_to_vector(F.col("values"))).drop("values")

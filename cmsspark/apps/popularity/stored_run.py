@@ -16,7 +16,13 @@ from cmsspark.apps.popularity import saved
 from cmsspark.apps.popularity.baselines import warnings, with_baselines
 from cmsspark.apps.popularity.evaluate import forecast_and_judge
 from cmsspark.apps.popularity.feature_tables import week_rows
-from cmsspark.apps.popularity.forecast import model_row, predictions, quality, quality_rows, table_name
+from cmsspark.apps.popularity.forecast import (
+    model_row,
+    predictions,
+    quality,
+    quality_rows,
+    table_name,
+)
 from cmsspark.apps.popularity.label_options import EVALUATED, FOLDER
 from cmsspark.apps.popularity.report import evaluation_page
 from cmsspark.apps.popularity.series import Series
@@ -58,12 +64,19 @@ class StoredRun:
         return self.run_context.job
 
     def store(
-        self, tables: Mapping[str, pl.DataFrame], series: Series, label: Label, options: Mapping[str, Any],
-        summary: str, write: Callable[[StagedRun], Mapping[str, Any]] = lambda staged: {}, *,
+        self,
+        tables: Mapping[str, pl.DataFrame],
+        series: Series,
+        label: Label,
+        options: Mapping[str, Any],
+        summary: str,
+        write: Callable[[StagedRun], Mapping[str, Any]] = lambda staged: {},
+        *,
         warnings: Sequence[str] = (),
-    ) -> CurrentTable:  # fmt: skip
-        """Store the tables, the first one as the job's own, with what ``write`` adds to the folder of the run; what it
-        returns goes into the manifest. ``warnings``: beside those of the days. Raises OutputError (73).
+    ) -> CurrentTable:
+        """Store the tables, the first one as the job's own, with what ``write`` adds to
+        the folder of the run; what it returns goes into the manifest. ``warnings``:
+        beside those of the days. Raises OutputError (73).
         """
         days = describe_days(self.days)
         manifest = {
@@ -79,16 +92,19 @@ class StoredRun:
 def stored_run(
     name: str, day: date, fout: str, settings: Settings, log: Callable[[str], None] | None = None
 ) -> Iterator[StoredRun]:
-    """Yield a run of the job ``name`` on the stored days before ``day``, at most :data:`DAYS`; on any failure the
-    previous result stays.
+    """Yield a run of the job ``name`` on the stored days before ``day``, at most
+    :data:`DAYS`; on any failure the previous result stays.
 
-    Raises InputMissing (66) where no day or not the day before is stored, DataError (65), NotReady (75).
+    Raises InputMissing (66) where no day or not the day before is stored, DataError
+    (65), NotReady (75).
     """
     with running(settings, fout, name, day, log) as run_context:
         files = open_store(fout, f"cmsspark {name}")
         run_context.lock(files)
         last = day - timedelta(days=1)
-        days = _without_first_gap(stored_days.find_days(files, fout, between(day - timedelta(days=DAYS), last)))
+        days = _without_first_gap(
+            stored_days.find_days(files, fout, between(day - timedelta(days=DAYS), last))
+        )
         days.check(allow_missing=True)
         if last not in days.partials:
             raise InputMissing(
@@ -108,16 +124,28 @@ def _without_first_gap(days: StoredDays) -> StoredDays:
     return replace(days, period=between(first, days.period.last), missing=missing)
 
 
-def store_features(stored: StoredRun, series: Series, label: Label, *, last: int | None = None) -> CurrentTable:
-    """Store the features of the weeks that begin on the day, or 7, 14 … days before it, with the labels so far."""
+def store_features(
+    stored: StoredRun, series: Series, label: Label, *, last: int | None = None
+) -> CurrentTable:
+    """Store the features of the weeks that begin on the day, or 7, 14 … days before it,
+    with the labels so far.
+    """
     rows = week_rows(series, stored.day, label, last)
-    return stored.store({stored.name: rows}, series, label, {"last": last}, pluralize(rows.height, "row"))
+    return stored.store(
+        {stored.name: rows}, series, label, {"last": last}, pluralize(rows.height, "row")
+    )
 
 
 def store_forecast(
-    stored: StoredRun, series: Series, label: Label, *, model: str = "blend", weeks: int = 4, top: int = 2000,
+    stored: StoredRun,
+    series: Series,
+    label: Label,
+    *,
+    model: str = "blend",
+    weeks: int = 4,
+    top: int = 2000,
     seed: int = 0,
-) -> CurrentTable:  # fmt: skip
+) -> CurrentTable:
     """Store the forecast for the weeks from the day on; ``top``: the ranks that can be published."""
     label.check(series)
     known_weeks = Weeks(series, label)
@@ -132,14 +160,24 @@ def store_forecast(
 
 
 def store_model(
-    stored: StoredRun, series: Series, label: Label, *, model: str = "blend", judged: int = 4, seed: int = 0
+    stored: StoredRun,
+    series: Series,
+    label: Label,
+    *,
+    model: str = "blend",
+    judged: int = 4,
+    seed: int = 0,
 ) -> CurrentTable:
     """Train the model and store it as a version in the folder ``models`` of the run."""
     with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
         weeks = Weeks(series, label)
         _, metrics = forecast_and_judge(weeks, with_baselines([model]), last=judged, seed=seed)
         version = saved.train(Path(aside), weeks, model, metrics, seed)
-        tables = {table_name("models", series): model_row(stored.day, version.name, saved.load(str(version)).card)}
+        tables = {
+            table_name("models", series): model_row(
+                stored.day, version.name, saved.load(str(version)).card
+            )
+        }
 
         def write(staged: StagedRun) -> dict[str, Any]:
             folder = join(staged.folder, FOLDER)
@@ -150,15 +188,24 @@ def store_model(
             return {"folders": {FOLDER: {}}}
 
         options, texts = {"model": model, "judged": judged, "seed": seed}, warnings(metrics, model)
-        return stored.store(tables, series, label, options, f"model {version.name}", write, warnings=texts)
+        return stored.store(
+            tables, series, label, options, f"model {version.name}", write, warnings=texts
+        )
 
 
 def store_evaluation(
-    stored: StoredRun, series: Series, label: Label, *, models: tuple[str, ...] = (), last: int | None = None,
-    seed: int = 0, spark: SparkSession | None = None,
-) -> CurrentTable:  # fmt: skip
-    """Judge the models on the weeks before the day, and store the table and the page of the last model. Each forecast
-    is a Spark task; without ``spark`` they are made in this process.
+    stored: StoredRun,
+    series: Series,
+    label: Label,
+    *,
+    models: tuple[str, ...] = (),
+    last: int | None = None,
+    seed: int = 0,
+    spark: SparkSession | None = None,
+) -> CurrentTable:
+    """Judge the models on the weeks before the day, and store the table and the page of
+    the last model. Each forecast is a Spark task; without ``spark`` they are made in
+    this process.
     """
     models = models or EVALUATED
     weeks, compared = Weeks(series, label), with_baselines(models)

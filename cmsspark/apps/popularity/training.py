@@ -1,4 +1,6 @@
-"""What models learn from: rows of features with labels, from days whose label is over before the predicted week."""
+"""What models learn from: rows of features with labels, from days whose label is over
+before the predicted week.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from cmsspark.base.text.terminal import pluralize
 
 #: Days of history before the first row that is learned from.
 FIRST_DAY: Final = 7
-#: Rows that are learned from at most: above, days are left out, then inactive datasets are sampled.
+#: Rows that are learned from at most: above, days are left out, then inactive datasets
+#: are sampled.
 MOST_ROWS: Final = 40_000
 #: Rows of features that are kept for later weeks at most: of 130 columns, 0.4 GB.
 _MOST_SHARED: Final = 400_000
@@ -25,9 +28,9 @@ _INACTIVE_DAYS: Final = 28
 
 @dataclass(frozen=True)
 class Label:
-    """What popular means: above ``threshold`` accesses, and above ``users`` users where given, in ``weeks`` weeks; or,
-    with ``top_bytes``, among that many datasets with the most bytes read in these weeks (of equal bytes the first
-    name).
+    """What popular means: above ``threshold`` accesses, and above ``users`` users where
+    given, in ``weeks`` weeks; or, with ``top_bytes``, among that many datasets with the
+    most bytes read in these weeks (of equal bytes the first name).
 
     Users of a file are summed over days: who comes back on another day counts again.
     """
@@ -60,9 +63,13 @@ class Label:
     def check(self, series: Series) -> None:
         """Raise DataError (65) where the series lacks what the label is made of."""
         lacking = [
-            name for name, is_needed in (("users", self.users is not None), ("bytes", self.top_bytes is not None))
+            name
+            for name, is_needed in (
+                ("users", self.users is not None),
+                ("bytes", self.top_bytes is not None),
+            )
             if is_needed and not series.values[MEASURES.index(name)].any()
-        ]  # fmt: skip
+        ]
         if lacking:
             name = lacking[0]
             raise DataError(
@@ -75,7 +82,9 @@ class Label:
         """Return float64 [datasets], 1 where popular in the weeks from that day on."""
         after = slice(day, day + self.days)
         if self.top_bytes is not None:
-            return first_by_bytes(series.values[MEASURES.index("bytes"), after].sum(0), self.top_bytes)
+            return first_by_bytes(
+                series.values[MEASURES.index("bytes"), after].sum(0), self.top_bytes
+            )
         is_popular = series.accesses[after].sum(0) > self.threshold
         if self.users is not None:
             is_popular &= series.values[MEASURES.index("users"), after].sum(0) > self.users
@@ -83,7 +92,9 @@ class Label:
 
 
 def first_by_bytes(values: Array, count: int) -> Array:
-    """Return float64 [datasets], 1 for the ``count`` largest values above 0; of equal values the first ones."""
+    """Return float64 [datasets], 1 for the ``count`` largest values above 0; of equal
+    values the first ones.
+    """
     largest = np.argsort(-values, kind="stable")[:count]
     result = np.zeros(len(values))
     result[largest[values[largest] > 0]] = 1
@@ -92,9 +103,10 @@ def first_by_bytes(values: Array, count: int) -> Array:
 
 @dataclass(frozen=True)
 class Training:
-    """Rows that are learned from: float32 [rows, columns], labels, the number of each row's day, and how many datasets
-    each row stands for (1, more for sampled inactive ones). ``total``: the rows that there were. ``datasets``: the
-    number of each row's dataset.
+    """Rows that are learned from: float32 [rows, columns], labels, the number of each
+    row's day, and how many datasets each row stands for (1, more for sampled inactive
+    ones). ``total``: the rows that there were. ``datasets``: the number of each row's
+    dataset.
     """
 
     rows: Array
@@ -112,7 +124,9 @@ class Training:
 
 @dataclass
 class Shared:
-    """What the weeks of one series share: the weeks as known on days, features of days, and raw forecasts."""
+    """What the weeks of one series share: the weeks as known on days, features of days,
+    and raw forecasts.
+    """
 
     until: dict[int, Weeks] = field(default_factory=dict)
     rows: dict[tuple[int, tuple[str, ...]], tuple[list[str], Array]] = field(default_factory=dict)
@@ -121,7 +135,8 @@ class Shared:
 
 @dataclass
 class Weeks:
-    """Features and labels of each day, made once. A day's features come from a series that ends before it.
+    """Features and labels of each day, made once. A day's features come from a series
+    that ends before it.
 
     All is as known at the end of the series: :meth:`until` gives what was known on an earlier day.
     """
@@ -136,7 +151,9 @@ class Weeks:
         self.columns, _ = features(self.series.until(FIRST_DAY), self._names)
 
     def until(self, day: int) -> Weeks:
-        """Return the weeks as known on that day: no row, no dataset and no table of it or of later days."""
+        """Return the weeks as known on that day: no row, no dataset and no table of it
+        or of later days.
+        """
         if day >= len(self.series.days):
             return self
         if day not in self.shared.until:
@@ -158,9 +175,10 @@ class Weeks:
         return self.shared.rows[key][1]
 
     def training(self, day: int, *, seed: int = 0, most: int | None = None) -> Training:
-        """Return the rows of earlier days whose horizon is over on that day: the population of each day, as far as
-        ``most`` (:data:`MOST_ROWS`) allows, else of every second to seventh day, then fewer of the inactive datasets,
-        at last fewer of all.
+        """Return the rows of earlier days whose horizon is over on that day: the
+        population of each day, as far as ``most`` (:data:`MOST_ROWS`) allows, else of
+        every second to seventh day, then fewer of the inactive datasets, at last fewer
+        of all.
 
         Raises InputMissing (66) where there is none.
         """
@@ -189,16 +207,21 @@ class Weeks:
         parts = [np.concatenate(column) for column in (rows, labels, numbers, weights, datasets)]
         return Training(parts[0], parts[1], parts[2], parts[3], self.columns, total, parts[4])
 
-    def _sample(self, day: int, entered: Array, share: float, generator: np.random.Generator) -> tuple[Array, Array]:
-        """Return (numbers of datasets, how many each stands for): all active ones, and a share of the others; fewer of
-        the active ones, too, where they alone are more than twice the share.
+    def _sample(
+        self, day: int, entered: Array, share: float, generator: np.random.Generator
+    ) -> tuple[Array, Array]:
+        """Return (numbers of datasets, how many each stands for): all active ones, and
+        a share of the others; fewer of the active ones, too, where they alone are more
+        than twice the share.
         """
         if share >= 1:
             return entered, np.ones(len(entered))
         is_active = (self.series.accesses[max(day - _INACTIVE_DAYS, 0) : day, entered] > 0).any(0)
         allowed = int(share * len(entered))
         active, of_active = _thinned(entered[is_active], max(allowed * 3 // 4, 1), generator)
-        inactive, of_inactive = _thinned(entered[~is_active], max(allowed - len(active), 1), generator)
+        inactive, of_inactive = _thinned(
+            entered[~is_active], max(allowed - len(active), 1), generator
+        )
         return np.concatenate([active, inactive]), np.concatenate([of_active, of_inactive])
 
 

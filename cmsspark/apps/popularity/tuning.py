@@ -1,7 +1,8 @@
 """Tuning: configurations of a model, each judged on past weeks, one task a configuration.
 
-The configurations are compared on the earlier weeks only; the last ones are held back and say what the chosen one is
-worth. Folds follow time: each week is predicted from the days before it.
+The configurations are compared on the earlier weeks only; the last ones are held back
+and say what the chosen one is worth. Folds follow time: each week is predicted from the
+days before it.
 """
 
 from __future__ import annotations
@@ -37,21 +38,31 @@ def configurations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def parse_grid(model_name: str, texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the grid of ``NAME=VALUE,VALUE`` texts, or the model's own without any. Raises UsageError (2)."""
+    """Return the grid of ``NAME=VALUE,VALUE`` texts, or the model's own without any.
+    Raises UsageError (2).
+    """
     if model_name not in GRIDS:
-        raise UsageError(f"{model_name} has nothing to tune", next_step=f"one of {', '.join(GRIDS)}")
+        raise UsageError(
+            f"{model_name} has nothing to tune", next_step=f"one of {', '.join(GRIDS)}"
+        )
     grid: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals or name not in GRIDS[model_name]:
             names = ", ".join(GRIDS[model_name])
-            raise UsageError(f"{text!r} is not NAME=VALUE,VALUE", next_step=f"{model_name} has {names}")
-        grid[name] = [_parse_value(text, value, GRIDS[model_name][name]) for value in values.split(",")]
+            raise UsageError(
+                f"{text!r} is not NAME=VALUE,VALUE", next_step=f"{model_name} has {names}"
+            )
+        grid[name] = [
+            _parse_value(text, value, GRIDS[model_name][name]) for value in values.split(",")
+        ]
     return grid or {name: list(values) for name, values in GRIDS[model_name].items()}
 
 
 def _parse_value(text: str, value: str, defaults: Sequence[Any]) -> Any:
-    """Return a value of ``text``, a number above 0 of the kind that the default values have: whole ones, or shares."""
+    """Return a value of ``text``, a number above 0 of the kind that the default values
+    have: whole ones, or shares.
+    """
     kind, most = type(defaults[0]), 1.0 if max(defaults) < 1 else _MOST
     try:
         number = json.loads(value)
@@ -61,18 +72,26 @@ def _parse_value(text: str, value: str, defaults: Sequence[Any]) -> Any:
         words = "a whole number" if kind is int else "a number"
         also = "" if most == _MOST else ", at most 1"
         raise UsageError(
-            f"{text!r} has a value that is not {words} above 0{also}", found=value or "nothing",
+            f"{text!r} has a value that is not {words} above 0{also}",
+            found=value or "nothing",
             next_step=f"write them as {', '.join(map(str, defaults))}",
-        )  # fmt: skip
+        )
     return number
 
 
 def tune(
-    series: Series, label: Label, model_name: str, grid: Mapping[str, Sequence[Any]], *, weeks: int = 4, seed: int = 0,
+    series: Series,
+    label: Label,
+    model_name: str,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    weeks: int = 4,
+    seed: int = 0,
     spark: SparkSession | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Return a row for each configuration, the best first: ``options``, ``average_precision`` and ``brier`` as means of
-    the ``weeks`` before the held-back one, and ``held_average_precision`` and ``held_brier`` of that one.
+) -> list[dict[str, Any]]:
+    """Return a row for each configuration, the best first: ``options``,
+    ``average_precision`` and ``brier`` as means of the ``weeks`` before the held-back
+    one, and ``held_average_precision`` and ``held_brier`` of that one.
 
     Raises InputMissing (66) where the series has too few weeks.
     """
@@ -80,10 +99,22 @@ def tune(
     chosen = mondays[-weeks - HELD_WEEKS :]
     if len(chosen) <= HELD_WEEKS:
         earliest = FIRST_DAY + 7 + label.days
-        raise too_short(series, "too few weeks to tune on", earliest, label, mondays=HELD_WEEKS + 1)
-    pieces = [{"model": model_name, "options": options, "days": chosen} for options in configurations(grid)]
+        raise too_short(
+            series, "too few weeks to tune on", earliest, label, mondays=HELD_WEEKS + 1
+        )
+    pieces = [
+        {"model": model_name, "options": options, "days": chosen}
+        for options in configurations(grid)
+    ]
     rows = map_tasks(_judge, (series, label, seed), pieces, spark)
-    return sorted(rows, key=lambda row: (-(row["average_precision"] or 0), row["brier"], json.dumps(row["options"])))
+    return sorted(
+        rows,
+        key=lambda row: (
+            -(row["average_precision"] or 0),
+            row["brier"],
+            json.dumps(row["options"]),
+        ),
+    )
 
 
 def _judge(shared: tuple[Series, Label, int], piece: Mapping[str, Any]) -> dict[str, Any]:

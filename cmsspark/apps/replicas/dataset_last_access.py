@@ -1,4 +1,6 @@
-"""``dataset_last_access``: when each dataset with replicas was last used, by Rucio and by the logs (rule 35)."""
+"""``dataset_last_access``: when each dataset with replicas was last used, by Rucio and
+by the logs (rule 35).
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ MONTHS: Final = 12
 
 
 def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
-    """``schemas/tables/dataset_last_access.yaml``. A dataset is a candidate for deletion where nobody read it since
-    ``months`` before the day, and no replica is newer.
+    """``schemas/tables/dataset_last_access.yaml``. A dataset is a candidate for
+    deletion where nobody read it since ``months`` before the day, and no replica is
+    newer.
     """
     import polars as pl
 
@@ -44,17 +47,22 @@ def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
     of_rucio = dump_frames.date_of_ms("rucio_last_access_ms")
     dated = rows.with_columns(last_access_day=pl.max_horizontal(of_rucio, "log_last_access_day"))
     last, newest = pl.col("last_access_day"), pl.col("newest_replica_ms")
-    state = pl.when(last.is_null()).then(pl.lit("never")).when(last < cutoff).then(pl.lit("unread"))
-    named = dump_frames.with_derived(dated.with_columns(state=state.otherwise(pl.lit("read"))), ("data_tier",))
+    state = (
+        pl.when(last.is_null()).then(pl.lit("never")).when(last < cutoff).then(pl.lit("unread"))
+    )
+    named = dump_frames.with_derived(
+        dated.with_columns(state=state.otherwise(pl.lit("read"))), ("data_tier",)
+    )
     is_old = newest.is_null() | (newest < dates.start_ms(cutoff))
     return named.with_columns(
-        pl.col("data_tier").fill_null(""),
-        is_candidate=(pl.col("state") != "read") & is_old,
+        pl.col("data_tier").fill_null(""), is_candidate=(pl.col("state") != "read") & is_old
     )
 
 
 def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:
-    """Return the last stored day, up to the request's, on which a log of any stream has an access to each dataset."""
+    """Return the last stored day, up to the request's, on which a log of any stream has
+    an access to each dataset.
+    """
     import polars as pl
 
     from cmsspark.store import results
@@ -62,7 +70,9 @@ def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame
 
     last_access = pl.DataFrame(schema={"dataset_name": pl.String, "log_last_access_day": pl.Date})
     tables = [job.tables[0] for job in JOBS.values() if job.streams]
-    tables = [table for table in tables if {"dataset_name", "nacc"} <= set(stored_table(table).names)]
+    tables = [
+        table for table in tables if {"dataset_name", "nacc"} <= set(stored_table(table).names)
+    ]
     stored = [(day, table) for table in tables for day in stored_days(files, request.fout, table)]
     for day, table in stored:
         if day > request.day:
@@ -70,9 +80,17 @@ def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame
         current = results.current(files, request.fout, table, table, day)
         read = pl.from_arrow(table_rows(files, current, table, ["dataset_name", "nacc"]))
         assert isinstance(read, pl.DataFrame)
-        names = read.filter((pl.col("nacc") > 0) & pl.col("dataset_name").is_not_null()).select("dataset_name").unique()
+        names = (
+            read.filter((pl.col("nacc") > 0) & pl.col("dataset_name").is_not_null())
+            .select("dataset_name")
+            .unique()
+        )
         of_day = names.with_columns(log_last_access_day=pl.lit(day))
-        last_access = pl.concat([last_access, of_day]).group_by("dataset_name").agg(pl.col("log_last_access_day").max())
+        last_access = (
+            pl.concat([last_access, of_day])
+            .group_by("dataset_name")
+            .agg(pl.col("log_last_access_day").max())
+        )
     return {"log_last_access": last_access}
 
 
@@ -92,10 +110,13 @@ JOB: Final = DumpJob(
     more=log_last_access,
     options=(
         click.option(
-            "--months", type=click.IntRange(1, 1200), default=MONTHS, show_default=True,
+            "--months",
+            type=click.IntRange(1, 1200),
+            default=MONTHS,
+            show_default=True,
             help="Datasets that nobody read for so many months are candidates for deletion.",
         ),
     ),
     configured=configured,
-)  # fmt: skip
+)
 command = JOB.command()

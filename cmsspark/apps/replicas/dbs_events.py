@@ -23,7 +23,14 @@ DBS: Final = {
         "physics_group_id",
         "creation_date",
     ),
-    "FILES": ("logical_file_name", "file_id", "dataset_id", "is_file_valid", "event_count", "file_size"),
+    "FILES": (
+        "logical_file_name",
+        "file_id",
+        "dataset_id",
+        "is_file_valid",
+        "event_count",
+        "file_size",
+    ),
     "DATASET_ACCESS_TYPES": ("dataset_access_type_id", "dataset_access_type"),
     "ACQUISITION_ERAS": ("acquisition_era_id", "acquisition_era_name"),
     "PROCESSING_ERAS": ("processing_era_id", "processing_version"),
@@ -35,7 +42,9 @@ DBS: Final = {
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
-    """``schemas/tables/dbs_events.yaml``: one row for each dataset name; datasets without files have counts of 0."""
+    """``schemas/tables/dbs_events.yaml``: one row for each dataset name; datasets
+    without files have counts of 0.
+    """
     from cmsspark.dumps import dump_frames
 
     return (

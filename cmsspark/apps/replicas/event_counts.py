@@ -1,4 +1,6 @@
-"""``event_counts``: blocks, files, events and bytes by month of the block, tier and campaign (rule 39)."""
+"""``event_counts``: blocks, files, events and bytes by month of the block, tier and
+campaign (rule 39).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,13 @@ def build(frames: Frames, day: date, without: Sequence[str], skims: Sequence[str
 def _manifest(frames: Frames, without: Sequence[str], skims: Sequence[str]) -> dict[str, Any]:
     """Return how many blocks the words leave out."""
     left_out = int(month_sums(frames, without).filter("is_left_out")["block_count"].sum())
-    return {"event_counts": {"without": list(without), "skims": list(skims), "blocks_left_out": left_out}}
+    return {
+        "event_counts": {
+            "without": list(without),
+            "skims": list(skims),
+            "blocks_left_out": left_out,
+        }
+    }
 
 
 def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:
@@ -56,7 +64,11 @@ JOB: Final = DumpJob(
     manifest=partial(_manifest, without=EVENT_COUNTS_WITHOUT, skims=()),
     options=(
         click.option("--valid-files", is_flag=True, help="Count only files that are valid."),
-        click.option("--skims", metavar="LIST", help="Count datasets whose processed name has -SKIM- as TIER/SKIM."),
+        click.option(
+            "--skims",
+            metavar="LIST",
+            help="Count datasets whose processed name has -SKIM- as TIER/SKIM.",
+        ),
     ),
     configured=configured,
 )

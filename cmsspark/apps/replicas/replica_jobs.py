@@ -1,4 +1,6 @@
-"""Jobs on replicas without options of their own: the tables of DBS that each reads, and how its rows are made."""
+"""Jobs on replicas without options of their own: the tables of DBS that each reads, and
+how its rows are made.
+"""
 
 from __future__ import annotations
 
@@ -16,42 +18,64 @@ if TYPE_CHECKING:
 
     from cmsspark.dumps.dump_frames import Frames
 
-_FILES: Final = ("logical_file_name", "file_id", "dataset_id", "is_file_valid", "event_count", "file_size")
+_FILES: Final = (
+    "logical_file_name",
+    "file_id",
+    "dataset_id",
+    "is_file_valid",
+    "event_count",
+    "file_size",
+)
 #: Access types of datasets that are not valid.
 _NOT_VALID: Final = ("INVALID", "DEPRECATED", "DELETED")
 
 
 def _with_facts(frames: Frames, day: date) -> pl.DataFrame:
-    """Return each replica with the facts of DBS. Joins go to tables with each dataset once and keep every row."""
+    """Return each replica with the facts of DBS. Joins go to tables with each dataset
+    once and keep every row.
+    """
     from cmsspark.dumps import dump_frames
 
     return (
         frames["dataset_replicas"]
         .join(dump_frames.attributes(frames), "dataset_name", "left")
-        .join(frames["contents"].rename({"file_count": "dataset_file_count"}), "dataset_name", "left")
+        .join(
+            frames["contents"].rename({"file_count": "dataset_file_count"}), "dataset_name", "left"
+        )
         .join(dump_frames.releases(frames), "dataset_name", "left")
         .sort("dataset_name", "site_name", "kind")
     )
 
 
 def _leftovers(frames: Frames, day: date) -> pl.DataFrame:
-    """Return datasets with replicas that DBS does not want, and valid ones without any replica (rule 40)."""
+    """Return datasets with replicas that DBS does not want, and valid ones without any
+    replica (rule 40).
+    """
     import polars as pl
 
     from cmsspark.dumps import dump_frames
 
     replicas = dump_frames.by_dataset(frames["dataset_replicas"])
     of_dbs = dump_frames.attributes(frames).with_columns(in_dbs=pl.lit(value=True))
-    rows = replicas.join(of_dbs, "dataset_name", "full", coalesce=True).join(frames["contents"], "dataset_name", "left")
+    rows = replicas.join(of_dbs, "dataset_name", "full", coalesce=True).join(
+        frames["contents"], "dataset_name", "left"
+    )
     is_there, access_type = pl.col("site_count").is_not_null(), pl.col("access_type")
     not_valid = access_type.is_in(_NOT_VALID) | (access_type.is_null() & ~pl.col("is_valid"))
     has_valid_file = pl.col("file_count") > pl.col("invalid_file_count")
     state = (
-        pl.when(is_there & pl.col("in_dbs").is_null()).then(pl.lit("orphan"))
-        .when(is_there & not_valid).then(pl.lit("not_valid"))
-        .when(~is_there & (access_type == "VALID") & pl.col("is_valid") & has_valid_file).then(pl.lit("missing"))
-    )  # fmt: skip
-    chosen = rows.with_columns(state=state).filter(pl.col("state").is_not_null()).sort("state", "dataset_name")
+        pl.when(is_there & pl.col("in_dbs").is_null())
+        .then(pl.lit("orphan"))
+        .when(is_there & not_valid)
+        .then(pl.lit("not_valid"))
+        .when(~is_there & (access_type == "VALID") & pl.col("is_valid") & has_valid_file)
+        .then(pl.lit("missing"))
+    )
+    chosen = (
+        rows.with_columns(state=state)
+        .filter(pl.col("state").is_not_null())
+        .sort("state", "dataset_name")
+    )
     named = dump_frames.with_derived(chosen, ("data_tier", "campaign"))
     return named.with_columns(
         pl.col("data_tier", "campaign").fill_null(""),
@@ -64,14 +88,23 @@ def _leftovers(frames: Frames, day: date) -> pl.DataFrame:
 
 #: The replica snapshot of a day per site, kind of storage and dataset; the days make the history.
 PHEDEX: Final = DumpJob(
-    "phedex", {}, replicas=True, by_dataset=True,
+    "phedex",
+    {},
+    replicas=True,
+    by_dataset=True,
     build=lambda frames, day: frames["dataset_replicas"].sort("dataset_name", "site_name", "kind"),
-)  # fmt: skip
+)
 #: Replicas by dataset, site and kind of storage, with the facts of DBS about the dataset.
 DBS_PHEDEX: Final = DumpJob(
     "dbs_phedex",
     {
-        "DATASETS": ("dataset_id", "dataset", "is_dataset_valid", "dataset_access_type_id", "acquisition_era_id"),
+        "DATASETS": (
+            "dataset_id",
+            "dataset",
+            "is_dataset_valid",
+            "dataset_access_type_id",
+            "acquisition_era_id",
+        ),
         "FILES": _FILES,
         "BLOCKS": ("block_name", "dataset_id"),
         "DATASET_ACCESS_TYPES": ("dataset_access_type_id", "dataset_access_type"),
@@ -84,7 +117,8 @@ DBS_PHEDEX: Final = DumpJob(
     build=_with_facts,
     by_dataset=True,
 )
-#: The same of Rucio's replicas only. ``dbs_phedex`` reads Rucio, too, on the days that Rucio serves.
+#: The same of Rucio's replicas only. ``dbs_phedex`` reads Rucio, too, on the days that
+#: Rucio serves.
 DBS_RUCIO: Final = replace(DBS_PHEDEX, name="dbs_rucio", is_of_rucio=True)
 LEFTOVERS: Final = DumpJob(
     "leftovers",
@@ -98,16 +132,26 @@ LEFTOVERS: Final = DumpJob(
 )
 #: Files and bytes at each RSE by dataset: what is there, new, accessed (rule 34).
 RUCIO_DAILY: Final = DumpJob(
-    "rucio_daily", {}, replicas=True, rucio_frames=("rse_sums",),
+    "rucio_daily",
+    {},
+    replicas=True,
+    rucio_frames=("rse_sums",),
     build=lambda frames, day: frames["rse_sums"].sort("rse", "dataset_name"),
-)  # fmt: skip
+)
 #: Rucio's files, blocks and sizes beside those of DBS (rule 27).
 CATALOGUE_CHECK: Final = DumpJob(
     "catalogue_check",
     {
         "DATASETS": ("dataset_id", "dataset"),
         "BLOCKS": ("block_id", "block_name"),
-        "FILES": ("logical_file_name", "file_id", "dataset_id", "block_id", "is_file_valid", "file_size"),
+        "FILES": (
+            "logical_file_name",
+            "file_id",
+            "dataset_id",
+            "block_id",
+            "is_file_valid",
+            "file_size",
+        ),
     },
     replicas=True,
     build=lambda frames, day: frames["differences"].sort("difference", "dataset_name"),

@@ -1,4 +1,6 @@
-"""``site_tier_usage``: how much data sit at all T2 sites (and T1, T3 …), by data tier, with events and bytes."""
+"""``site_tier_usage``: how much data sit at all T2 sites (and T1, T3 …), by data tier,
+with events and bytes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ if TYPE_CHECKING:
 
 DBS: Final = {
     "DATASETS": ("dataset_id", "dataset"),
-    "FILES": ("logical_file_name", "file_id", "dataset_id", "is_file_valid", "event_count", "file_size"),
+    "FILES": (
+        "logical_file_name",
+        "file_id",
+        "dataset_id",
+        "is_file_valid",
+        "event_count",
+        "file_size",
+    ),
 }
 #: What a row stands for.
 KEYS: Final = ("site_tier", "kind", "data_tier")
@@ -23,14 +32,17 @@ KEYS: Final = ("site_tier", "kind", "data_tier")
 def build(frames: Frames, day: date) -> pl.DataFrame:
     """Return ``schemas/tables/site_tier_usage.yaml``. Replicas with nothing there count nowhere.
 
-    ``events`` counts each dataset once and whole in its row; ``replica_events`` weighs each replica by the share of
-    the dataset's bytes that it holds. Neither adds up over rows of different kinds or site tiers.
+    ``events`` counts each dataset once and whole in its row; ``replica_events`` weighs
+    each replica by the share of the dataset's bytes that it holds. Neither adds up over
+    rows of different kinds or site tiers.
     """
     import polars as pl
 
     from cmsspark.dumps import dump_frames
 
-    present = frames["dataset_replicas"].filter((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
+    present = frames["dataset_replicas"].filter(
+        (pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0)
+    )
     rows = dump_frames.with_derived(present, KEYS).join(frames["contents"], "dataset_name", "left")
     rows = _with_replica_events(rows)
     replicas = rows.group_by(KEYS).agg(
@@ -52,7 +64,9 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
 
 
 def _with_replica_events(rows: pl.DataFrame) -> pl.DataFrame:
-    """``rows`` with events by the share of a dataset's bytes that is there; null where DBS knows neither."""
+    """``rows`` with events by the share of a dataset's bytes that is there; null where
+    DBS knows neither.
+    """
     import polars as pl
 
     from cmsspark.dumps import dump_frames

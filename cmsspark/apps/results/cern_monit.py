@@ -1,4 +1,6 @@
-"""``run_spark cern_monit``: publish a stored result, also from a store on HDFS. ``cmsspark publish`` does the same."""
+"""``run_spark cern_monit``: publish a stored result, also from a store on HDFS.
+``cmsspark publish`` does the same.
+"""
 
 from __future__ import annotations
 

@@ -36,8 +36,9 @@ def command(
 ) -> None:
     """Compact days and periods whose tables have more files than they need (one for each 128 MB).
 
-    A compacted result is a new run with the same rows. Nothing is published again, and no period becomes out of date.
-    The old runs stay until cmsspark prune removes them. Without --date and a period all results are checked.
+    A compacted result is a new run with the same rows. Nothing is published again, and
+    no period becomes out of date. The old runs stay until cmsspark prune removes them.
+    Without --date and a period all results are checked.
     """
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
@@ -47,11 +48,18 @@ def command(
 
 
 def compact(
-    files: Files, fout: str, jobs: tuple[str, ...] = (), selected: Interval | None = None, *, dry_run: bool = False
+    files: Files,
+    fout: str,
+    jobs: tuple[str, ...] = (),
+    selected: Interval | None = None,
+    *,
+    dry_run: bool = False,
 ) -> int:
-    """Compact, or list, what ``selected`` covers of ``jobs`` (default: everything). Returns the number of results.
+    """Compact, or list, what ``selected`` covers of ``jobs`` (default: everything).
+    Returns the number of results.
 
-    A result that another process works on is left out. Raises the first other error after the rest is done.
+    A result that another process works on is left out. Raises the first other error
+    after the rest is done.
     """
     from cmsspark.store import compacted_runs
 
@@ -72,7 +80,9 @@ def compact(
             first_error = first_error or error
             continue
         now, then = many.counts
-        click.echo(f"{'would compact' if dry_run else 'compacted'}: {many.what}: {pluralize(now, 'file')} as {then:,}")
+        click.echo(
+            f"{'would compact' if dry_run else 'compacted'}: {many.what}: {pluralize(now, 'file')} as {then:,}"
+        )
         count, before, after = count + 1, before + now, after + then
     if count:
         done = "would be" if dry_run else "are"
@@ -86,4 +96,6 @@ def compact(
 
 def _covers(span: Interval, interval: Interval) -> bool:
     """Return whether ``when`` is the interval, or a period with that day."""
-    return interval == span or (isinstance(span, Period) and not isinstance(interval, Period) and interval in span.days)
+    return interval == span or (
+        isinstance(span, Period) and not isinstance(interval, Period) and interval in span.days
+    )

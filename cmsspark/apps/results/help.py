@@ -10,7 +10,9 @@ from cmsspark.base.text.terminal import hanging, terminal_width
 
 
 def exit_codes() -> str:
-    """Return the text of ``cmsspark help exit-codes``: the meaning and the next step of every exit code."""
+    """Return the text of ``cmsspark help exit-codes``: the meaning and the next step of
+    every exit code.
+    """
     lines = ["Exit codes of run_spark and cmsspark:", ""]
     width = terminal_width()
     for code in Exit:
@@ -27,7 +29,9 @@ TOPIC, ABOUT = "exit-codes", "What each exit code means, and what to do next."
 @click.argument("names", metavar="[TOPIC | COMMAND [SUBCOMMAND]]", nargs=-1)
 @click.pass_context
 def command(ctx: click.Context, names: tuple[str, ...]) -> None:
-    """Show help on a topic (exit-codes) or on a command; without a name, list all topics and commands."""
+    """Show help on a topic (exit-codes) or on a command; without a name, list all
+    topics and commands.
+    """
     group = ctx.find_root()
     if not names:
         click.echo(group.get_help())
@@ -42,7 +46,9 @@ def command(ctx: click.Context, names: tuple[str, ...]) -> None:
 
 
 def _command_context(context: click.Context, names: tuple[str, ...]) -> click.Context:
-    """Return the context of the command with these ``names``. Raises UsageError (2) for a name that does not exist."""
+    """Return the context of the command with these ``names``. Raises UsageError (2) for
+    a name that does not exist.
+    """
     for name in names:
         group = context.command
         subcommand = group.get_command(context, name) if isinstance(group, click.Group) else None
@@ -51,8 +57,10 @@ def _command_context(context: click.Context, names: tuple[str, ...]) -> click.Co
             topics = [] if context.parent else [TOPIC]
             raise UsageError(
                 f"there is no help on {' '.join(names)!r}",
-                found=", ".join([*topics, *commands]) or f"{context.command_path} has no subcommands",
-                next_step=suggestion(name, [*topics, *commands]) or "cmsspark help lists the topics and commands",
+                found=", ".join([*topics, *commands])
+                or f"{context.command_path} has no subcommands",
+                next_step=suggestion(name, [*topics, *commands])
+                or "cmsspark help lists the topics and commands",
             )
         context = click.Context(subcommand, info_name=name, parent=context)
     return context

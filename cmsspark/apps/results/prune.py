@@ -1,4 +1,6 @@
-"""``cmsspark prune``: remove runs that are no longer current from the store. Removes only with ``--yes``."""
+"""``cmsspark prune``: remove runs that are no longer current from the store. Removes
+only with ``--yes``.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +20,50 @@ from cmsspark.store.stored_columns import existing_store, open_store
 
 
 @click.command("prune")
-@click.option("--older-than", "age", type=click.IntRange(1), default=30, show_default=True, metavar="DAYS", help="Age.")
+@click.option(
+    "--older-than",
+    "age",
+    type=click.IntRange(1),
+    default=30,
+    show_default=True,
+    metavar="DAYS",
+    help="Age.",
+)
 @click.option("--yes", is_flag=True, help="Remove; without this option only list.")
 @click.option("--dry-run", is_flag=True, help="Only list. This is the default.")
 @quiet_option
 @store_options
-def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file: str | None) -> None:
+def command(
+    age: int, yes: bool, dry_run: bool, fout: str | None, settings_file: str | None
+) -> None:
     """Remove replaced runs, leftovers of killed runs, old leases and damaged run histories.
 
-    The current result of a day is always kept. If it is damaged, all runs of the day are kept. The outbox and the
-    quarantine remove their own old files.
+    The current result of a day is always kept. If it is damaged, all runs of the day
+    are kept. The outbox and the quarantine remove their own old files.
     """
     if yes and dry_run:
-        raise UsageError("--yes and --dry-run exclude each other", next_step="give only one of them")
+        raise UsageError(
+            "--yes and --dry-run exclude each other", next_step="give only one of them"
+        )
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
     files = existing_store(open_store(store, "cmsspark prune", settings), store)
     before_ms = clock.now_ms() - age * DAY_MS
-    count = prune(files, store, before_ms, remove=yes) + _prune_rest(files, store, settings, before_ms, remove=yes)
+    count = prune(files, store, before_ms, remove=yes) + _prune_rest(
+        files, store, settings, before_ms, remove=yes
+    )
     if not count:
         click.echo("nothing to remove")
     elif not yes:
         click.echo("--yes removes them")
 
 
-def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, remove: bool) -> int:
-    """Return the same for leases, of which only the number is printed, and for damaged run histories."""
+def _prune_rest(
+    files: Files, fout: str, settings: Settings, before_ms: int, *, remove: bool
+) -> int:
+    """Return the same for leases, of which only the number is printed, and for damaged
+    run histories.
+    """
     leases = list(retention.old_leases(files, fout, before_ms))
     held_count = 0
     for old_lease in leases if remove else ():
@@ -65,10 +85,16 @@ def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, 
 
 
 def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
-    """List, and with ``remove`` delete, runs last written before ``before_ms``. Returns the number of these runs."""
+    """List, and with ``remove`` delete, runs last written before ``before_ms``. Returns
+    the number of these runs.
+    """
     total = 0
-    runs = list(counted(retention.old_runs(files, fout, before_ms), "looking for old runs", None, "found"))
-    for run in counted(runs, "removing old runs" if remove else "listing old runs", len(runs), "runs"):
+    runs = list(
+        counted(retention.old_runs(files, fout, before_ms), "looking for old runs", None, "found")
+    )
+    for run in counted(
+        runs, "removing old runs" if remove else "listing old runs", len(runs), "runs"
+    ):
         text = f"{run.job} of {run.interval}: {run.path} ({run.size:,} bytes, {run.why})"
         if not remove:
             click.echo(f"would remove: {text}")
@@ -79,7 +105,9 @@ def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
             click.echo(f"removed: {text}")
         total += run.size
     if runs:
-        click.echo(f"{pluralize(len(runs), 'run')}, {total:,} bytes {'removed' if remove else 'would remove'}")
+        click.echo(
+            f"{pluralize(len(runs), 'run')}, {total:,} bytes {'removed' if remove else 'would remove'}"
+        )
     return len(runs)
 
 
@@ -88,7 +116,8 @@ def _remove(files: Files, fout: str, run: OldRun) -> str | None:
     folder = lease.lease_folder(fout, run.job, run.interval)
     try:
         with lease.hold(files, folder, f"{run.job} of {run.interval}"):
-            # Check again under the lease: a run may have become current, or the current one may be lost.
+            # Check again under the lease: a run may have become current, or the current
+            # one may be lost.
             current = retention.current_run(files, fout, run.job, run.interval)
             if current is None or run.path.endswith("/" + current):
                 return "it may be the only copy"

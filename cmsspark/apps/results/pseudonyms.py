@@ -26,7 +26,9 @@ _FROM = "First day of logs that the new key is for. [default: the first of the n
 class _AnyDay(DayType):
     """A day that may be in the future."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> date:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> date:
         try:
             return dates.parse_day(str(value))
         except UsageError:
@@ -53,7 +55,9 @@ def list_command(settings_file: str | None) -> None:
     rows = []
     starts = [*(end for end, _ in keys.older), None]
     ends = [None, *(end for end, _ in keys.older)]
-    for key, first, end in zip((keys.current, *(key for _, key in keys.older)), starts, ends, strict=True):
+    for key, first, end in zip(
+        (keys.current, *(key for _, key in keys.older)), starts, ends, strict=True
+    ):
         rows.append((key.key_id, first or "–", "–" if end is None else end - timedelta(days=1)))
     echo_table(("key", "first day", "last day"), rows, texts=(0, 1, 2))
 
@@ -62,11 +66,14 @@ def list_command(settings_file: str | None) -> None:
 @click.option("--from", "first", type=_AnyDay(), help=_FROM)
 @click.option("--yes", is_flag=True, help="Also where keys of later days are dropped.")
 @store_options
-def rotate_command(first: date | None, yes: bool, fout: str | None, settings_file: str | None) -> None:
-    """Make a new key for the logs from a day on. Days before keep their key, also when they are counted again.
+def rotate_command(
+    first: date | None, yes: bool, fout: str | None, settings_file: str | None
+) -> None:
+    """Make a new key for the logs from a day on. Days before keep their key, also when
+    they are counted again.
 
-    A person has another pseudonym under each key. A period with days of two keys is refused, so rotate at the first
-    of a month, or of a year.
+    A person has another pseudonym under each key. A period with days of two keys is
+    refused, so rotate at the first of a month, or of a year.
     """
     settings = load_settings(settings_file)
     path = _path(settings)
@@ -90,11 +97,17 @@ def rotate_command(first: date | None, yes: bool, fout: str | None, settings_fil
 
 
 @command.command("forget")
-@click.option("--before", type=_AnyDay(), required=True, help="Forget the keys that are only for logs before this day.")
+@click.option(
+    "--before",
+    type=_AnyDay(),
+    required=True,
+    help="Forget the keys that are only for logs before this day.",
+)
 @click.option("--yes", is_flag=True, help="Forget them; without this option only list.")
 @click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP)
 def forget_command(before: date, yes: bool, settings_file: str | None) -> None:
-    """Remove old keys. Stored results stay readable; nobody can find out any more whose pseudonyms they hold.
+    """Remove old keys. Stored results stay readable; nobody can find out any more whose
+    pseudonyms they hold.
 
     A day of a forgotten key that is counted again gets pseudonyms of the next key.
     """
@@ -124,7 +137,9 @@ def _next_month(day: date) -> date:
 
 
 def _name_stored_days(settings: Settings, fout: str | None, first: date, keys: KeyFile) -> None:
-    """Name the stored days that have another key than their day has now: they do not go with new ones."""
+    """Name the stored days that have another key than their day has now: they do not go
+    with new ones.
+    """
     store = fout or settings.store
     if store is None or first > dates.today():
         return

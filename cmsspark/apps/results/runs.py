@@ -23,12 +23,20 @@ from cmsspark.store.run_history import Run, RunHistory, State
 from cmsspark.store.stored_columns import open_store
 
 #: Colours of the states.
-COLOURS: Final = {State.DONE: "green", State.RUNNING: "blue", State.FAILED: "red", State.INTERRUPTED: "yellow"}
+COLOURS: Final = {
+    State.DONE: "green",
+    State.RUNNING: "blue",
+    State.FAILED: "red",
+    State.INTERRUPTED: "yellow",
+}
 
 
 @contextmanager
-def load_history(settings: Settings, fout: str | None, *, rebuild: bool = False) -> Iterator[RunHistory]:
-    """Open the run history. One that does not know the store yet is filled from the manifests of the store.
+def load_history(
+    settings: Settings, fout: str | None, *, rebuild: bool = False
+) -> Iterator[RunHistory]:
+    """Open the run history. One that does not know the store yet is filled from the
+    manifests of the store.
 
     Stores that are not local are read only with ``rebuild``, as that takes a JVM.
     """
@@ -41,7 +49,9 @@ def load_history(settings: Settings, fout: str | None, *, rebuild: bool = False)
         if store and (rebuild or (is_local(store) and not history.knows_store(store))):
             added = history.rebuild(store, stored_runs(store, settings))
             if rebuild or added:
-                notes.append(f"{pluralize(added, 'run was', 'runs were')} added from the manifests in {store}")
+                notes.append(
+                    f"{pluralize(added, 'run was', 'runs were')} added from the manifests in {store}"
+                )
         for note in notes:
             click.echo(note, err=True)
         yield history
@@ -54,7 +64,9 @@ def stored_runs(store: str, settings: Settings | None = None) -> Iterator[Run]:
         try:
             yield from_manifest(Manifest.from_dict(manifest), store)
         except ValueError:
-            click.echo(f"skipped a manifest of an unknown format: run {manifest.get('run')}", err=True)
+            click.echo(
+                f"skipped a manifest of an unknown format: run {manifest.get('run')}", err=True
+            )
 
 
 @click.command("runs")
@@ -65,14 +77,26 @@ def stored_runs(store: str, settings: Settings | None = None) -> Iterator[Run]:
     type=click.Choice([state.value for state in State], case_sensitive=False),
     help="Only this state.",
 )
-@click.option("--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Maximum number of runs.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=30,
+    show_default=True,
+    help="Maximum number of runs.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one run a line.")
 @click.option("--rebuild", is_flag=True, help="First add the runs in the manifests of the store.")
 @store_options
 def command(
-    job_name: str | None, day: date | None, state: str | None, limit: int, as_json: bool, rebuild: bool,
-    fout: str | None, settings_file: str | None,
-) -> None:  # fmt: skip
+    job_name: str | None,
+    day: date | None,
+    state: str | None,
+    limit: int,
+    as_json: bool,
+    rebuild: bool,
+    fout: str | None,
+    settings_file: str | None,
+) -> None:
     """List runs of jobs, the latest first, with their state, start, duration and rows.
 
     Runs of all stores; with --fout those of this store.
@@ -81,7 +105,9 @@ def command(
     job = find_job(job_name).name if job_name else None
     with load_history(settings, fout, rebuild=rebuild) as history:
         only_state = State(state.upper()) if state else None
-        runs = history.runs(job=job, first=day, last=day, state=only_state, store=fout, limit=limit)
+        runs = history.runs(
+            job=job, first=day, last=day, state=only_state, store=fout, limit=limit
+        )
     if as_json:
         for run in runs:
             click.echo(json_text(run.as_dict()))
@@ -90,16 +116,37 @@ def command(
         click.echo(f"no such run is recorded{f' of the store {fout}' if fout else ''}", err=True)
         return
     headings = ("run", "job", "day", "state", "started (UTC)", "seconds", "rows", "")
-    echo_table(headings, [_row(run) for run in runs], texts=(0, 1, 2, 3, 4, 7), full=(0, 2, 3, 4), optional=(5, 4))
+    echo_table(
+        headings,
+        [_row(run) for run in runs],
+        texts=(0, 1, 2, 3, 4, 7),
+        full=(0, 2, 3, 4),
+        optional=(5, 4),
+    )
 
 
 def _row(run: Run) -> tuple[object, ...]:
     lines = (run.error or "").splitlines()[:1]
-    note = f"{run.exit_code}: {lines[0][:80]}" if run.exit_code and lines else "partial" if run.is_partial else ""
+    note = (
+        f"{run.exit_code}: {lines[0][:80]}"
+        if run.exit_code and lines
+        else "partial"
+        if run.is_partial
+        else ""
+    )
     state = Coloured(run.state.value, COLOURS[run.state])
     started = clock.to_second(run.began_ms)
     seconds = "" if run.seconds is None else run.seconds
-    return (run.run, run.job, interval_text(run), state, started, seconds, "" if run.rows is None else run.rows, note)
+    return (
+        run.run,
+        run.job,
+        interval_text(run),
+        state,
+        started,
+        seconds,
+        "" if run.rows is None else run.rows,
+        note,
+    )
 
 
 def interval_text(run: Run) -> str:

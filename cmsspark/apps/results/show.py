@@ -1,4 +1,6 @@
-"""``cmsspark show``: a stored table or a run: its details, its path, its manifest. Local stores need no JVM."""
+"""``cmsspark show``: a stored table or a run: its details, its path, its manifest.
+Local stores need no JVM.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,12 @@ from cmsspark.store.stored_columns import open_store
 _DAY_STEP = "give --date, or one of --week, --month, --from … --to"
 
 
-def find(table: str, day: Interval, fout: str | None, settings_file: str | None) -> tuple[Files, CurrentTable]:
-    """Return the file system and the current result of ``table``. Local stores need no JVM; others start one."""
+def find(
+    table: str, day: Interval, fout: str | None, settings_file: str | None
+) -> tuple[Files, CurrentTable]:
+    """Return the file system and the current result of ``table``. Local stores need no
+    JVM; others start one.
+    """
     job = job_of_table(table)
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
@@ -45,22 +51,40 @@ def find(table: str, day: Interval, fout: str | None, settings_file: str | None)
 @click.command("show")
 @click.argument("name", metavar="TABLE|RUN")
 @optional_when_options
-@click.option("--path", "form", flag_value="path", help="Print only the URI of the table, for pandas, DuckDB or Spark.")
+@click.option(
+    "--path",
+    "form",
+    flag_value="path",
+    help="Print only the URI of the table, for pandas, DuckDB or Spark.",
+)
 @click.option("--glob", "form", flag_value="glob", help="Print only a pattern of its part files.")
-@click.option("--manifest", "form", flag_value="manifest", help="Print only its manifest, as JSON.")
+@click.option(
+    "--manifest", "form", flag_value="manifest", help="Print only its manifest, as JSON."
+)
 @click.option("--json", "form", flag_value="json", help="Print the details as JSON.")
-@click.option("--trace", "form", flag_value="trace", help="Print only the exception that ended the run, as a whole.")
+@click.option(
+    "--trace",
+    "form",
+    flag_value="trace",
+    help="Print only the exception that ended the run, as a whole.",
+)
 @store_options
-def command(name: str, when: Interval | None, form: str | None, fout: str | None, settings_file: str | None) -> None:
-    """Show the current result of TABLE for a day or period, or RUN: its exception, inputs, counts, use and findings.
+def command(
+    name: str, when: Interval | None, form: str | None, fout: str | None, settings_file: str | None
+) -> None:
+    """Show the current result of TABLE for a day or period, or RUN: its exception,
+    inputs, counts, use and findings.
 
-    RUN is the beginning of an id that run_spark or cmsspark runs prints, the file name of a script or the name of a
-    job (its latest run), or latest.
+    RUN is the beginning of an id that run_spark or cmsspark runs prints, the file name
+    of a script or the name of a job (its latest run), or latest.
     """
     if when is None and form in ("path", "glob", "manifest"):
         raise UsageError(f"--{form} needs a day or a period", next_step=_DAY_STEP)
     if when is not None and form == "trace":
-        raise UsageError("--trace is of a run, not of a day", next_step="leave out the day: cmsspark show RUN --trace")
+        raise UsageError(
+            "--trace is of a run, not of a day",
+            next_step="leave out the day: cmsspark show RUN --trace",
+        )
     settings = load_settings(settings_file)
     if when is None:
         _show_run(name, form, fout, settings)
@@ -89,8 +113,12 @@ def _pattern(files: Files, stored: CurrentTable) -> str:
     return f"{folder}/part-*.{fmt}"
 
 
-def _show_stored(files: Files, stored: CurrentTable, as_json: bool, fout: str | None, settings: Settings) -> None:
-    """Print the run of a stored table; where the run history lacks it, as its manifest describes it."""
+def _show_stored(
+    files: Files, stored: CurrentTable, as_json: bool, fout: str | None, settings: Settings
+) -> None:
+    """Print the run of a stored table; where the run history lacks it, as its manifest
+    describes it.
+    """
     with load_history(settings, fout) as history:
         try:
             record = history.find(stored.manifest.run)
@@ -100,12 +128,16 @@ def _show_stored(files: Files, stored: CurrentTable, as_json: bool, fout: str | 
 
 
 def _show_run(name: str, form: str | None, fout: str | None, settings: Settings) -> None:
-    """Print the run that ``name`` means: one of the run history, else a measured one. Raises UsageError (2)."""
+    """Print the run that ``name`` means: one of the run history, else a measured one.
+    Raises UsageError (2).
+    """
     with load_history(settings, fout) as history:
         try:
             record = _find_run(history, name, fout, settings)
         except UsageError:
-            if only_measured(settings.state_dir, name, as_json=form == "json", trace=form == "trace"):
+            if only_measured(
+                settings.state_dir, name, as_json=form == "json", trace=form == "trace"
+            ):
                 return
             if _is_table(name):
                 step = f"{_DAY_STEP}; cmsspark status lists the days"
@@ -118,8 +150,8 @@ def _show_run(name: str, form: str | None, fout: str | None, settings: Settings)
 
 
 def _find_run(history: RunHistory, name: str, fout: str | None, settings: Settings) -> Run:
-    """Return the run of the run history that a name means; with ``fout`` the latest of this store. Raises
-    UsageError (2) where it means none, or a script's.
+    """Return the run of the run history that a name means; with ``fout`` the latest of
+    this store. Raises UsageError (2) where it means none, or a script's.
     """
     if name == "latest":
         record = history.find(name, fout)
@@ -135,16 +167,24 @@ def _find_run(history: RunHistory, name: str, fout: str | None, settings: Settin
     return history.find(name)
 
 
-def _print_run(record: Run, history: RunHistory, as_json: bool, settings: Settings, path: str = "") -> None:
+def _print_run(
+    record: Run, history: RunHistory, as_json: bool, settings: Settings, path: str = ""
+) -> None:
     """Print the details of a run; ``path``: of the table that was asked for."""
-    published = [entry for entry in history.published(record.day, record.day) if entry.stored_run == record.stored_run]
+    published = [
+        entry
+        for entry in history.published(record.day, record.day)
+        if entry.stored_run == record.stored_run
+    ]
     if as_json:
         documents = [{**entry.__dict__, "day": entry.day.isoformat()} for entry in published]
         details = {**record.as_dict(), "published": documents}
         click.echo(json_text({**details, "path": path} if path else details, indent=1))
         return
     state = click.style(record.state.value, fg=COLOURS[record.state])
-    click.echo(f"{record.job} of {interval_text(record)}: {state}{', partial' if record.is_partial else ''}")
+    click.echo(
+        f"{record.job} of {interval_text(record)}: {state}{', partial' if record.is_partial else ''}"
+    )
     if path:
         click.echo(f"  {'path':<12}{path}")
     for label, value in _facts(record):
@@ -152,10 +192,16 @@ def _print_run(record: Run, history: RunHistory, as_json: bool, settings: Settin
     if (failed := failure_report.page_path(settings.state_dir, record)).is_file():
         click.echo(f"  {'page':<12}{failed}")
     if record.error:
-        click.echo(f"  {'error':<12}{record.exit_code}: " + record.error.replace("\n", "\n" + " " * 14))
+        click.echo(
+            f"  {'error':<12}{record.exit_code}: " + record.error.replace("\n", "\n" + " " * 14)
+        )
     for entry in published:
-        counts = f"{entry.confirmed:,} confirmed, {entry.waiting:,} waiting, {entry.refused:,} refused"
-        click.echo(f"  {'published':<12}{entry.table}: {counts}, {entry.destination}, {clock.to_second(entry.at_ms)}")
+        counts = (
+            f"{entry.confirmed:,} confirmed, {entry.waiting:,} waiting, {entry.refused:,} refused"
+        )
+        click.echo(
+            f"  {'published':<12}{entry.table}: {counts}, {entry.destination}, {clock.to_second(entry.at_ms)}"
+        )
     if bins := record.details.reconciliation:
         click.echo("\n" + bins_table(bins))
     echo_measured(settings.state_dir, record)

@@ -29,13 +29,37 @@ _SHOWN = 100
 @click.command("sql")
 @click.argument("query", required=False)
 @click.option("--csv", "fmt", flag_value="csv", help="Print all rows as CSV.")
-@click.option("--json", "fmt", flag_value="json", help="Print all rows as JSON: a list of objects.")
-@click.option("--markdown", "fmt", flag_value="markdown", help="Print all rows as a Markdown table.")
-@click.option("-o", "--out", metavar="FILE", help="Write all rows to FILE: .parquet, .csv, .json, .jsonl or .md.")
+@click.option(
+    "--json", "fmt", flag_value="json", help="Print all rows as JSON: a list of objects."
+)
+@click.option(
+    "--markdown", "fmt", flag_value="markdown", help="Print all rows as a Markdown table."
+)
+@click.option(
+    "-o",
+    "--out",
+    metavar="FILE",
+    help="Write all rows to FILE: .parquet, .csv, .json, .jsonl or .md.",
+)
 @click.option("-f", "--file", "file", metavar="FILE", help="Read the query from FILE; - is stdin.")
-@click.option("--rows", type=click.IntRange(1), default=_SHOWN, show_default=True, help="Maximum rows of a table.")
-@click.option("--time-limit", type=click.FloatRange(0.1), metavar="SECONDS", help="Stop a query after SECONDS.")
-@click.option("--memory", metavar="SIZE", help="Memory of a query, such as 2GB. [default: 80 % of this host's]")
+@click.option(
+    "--rows",
+    type=click.IntRange(1),
+    default=_SHOWN,
+    show_default=True,
+    help="Maximum rows of a table.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0.1),
+    metavar="SECONDS",
+    help="Stop a query after SECONDS.",
+)
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    help="Memory of a query, such as 2GB. [default: 80 % of this host's]",
+)
 @click.option(
     "--dumps",
     is_flag=False,
@@ -46,19 +70,33 @@ _SHOWN = 100
 @click.option("--root", metavar="URI", help="Root of the dumps' folders. [default: CMSSPARK_ROOT]")
 @store_options
 def command(
-    query: str | None, fmt: str | None, out: str | None, file: str | None, rows: int, time_limit: float | None,
-    memory: str | None, dumps: str | None, root: str | None, fout: str | None, settings_file: str | None,
-) -> None:  # fmt: skip
+    query: str | None,
+    fmt: str | None,
+    out: str | None,
+    file: str | None,
+    rows: int,
+    time_limit: float | None,
+    memory: str | None,
+    dumps: str | None,
+    root: str | None,
+    fout: str | None,
+    settings_file: str | None,
+) -> None:
     """Run the SQL statement QUERY over the stored tables, or open a prompt without QUERY.
 
-    Each stored table is a view with the current result of all its days; `show tables` lists the views, `describe TABLE`
-    its columns. Queries only read. With --dumps the tables of dumps are views, too, and no store is needed.
+    Each stored table is a view with the current result of all its days; `show tables`
+    lists the views, `describe TABLE` its columns. Queries only read. With --dumps the
+    tables of dumps are views, too, and no store is needed.
     """
     settings = load_settings(settings_file)
     if dumps and query is None and not _is_day(dumps):
         # `--dumps QUERY`: the query took the place of the date.
         dumps, query = "", dumps
-    store = str(settings.cache_dir / "no-store") if dumps is not None and not (fout or settings.store) else None
+    store = (
+        str(settings.cache_dir / "no-store")
+        if dumps is not None and not (fout or settings.store)
+        else None
+    )
     store = store or require_store(fout, settings)
     text = _query_text(query, file)
     if out:
@@ -70,10 +108,15 @@ def command(
 
             Prompt(database, settings.state_dir / "sql_history", rows, time_limit).run()
             return
-        result = database.query(text, max_seconds=time_limit, max_rows=None if fmt or out else rows)
+        result = database.query(
+            text, max_seconds=time_limit, max_rows=None if fmt or out else rows
+        )
         if out:
             output.write(result, out)
-            click.echo(f"{pluralize(result.table.num_rows, 'row')} in {result.seconds:.2f} s: {out}", err=True)
+            click.echo(
+                f"{pluralize(result.table.num_rows, 'row')} in {result.seconds:.2f} s: {out}",
+                err=True,
+            )
         elif fmt:
             output.echo(result, fmt)
         else:
@@ -81,12 +124,16 @@ def command(
             click.echo(output.summary(result), err=True)
 
 
-def _open(store: str, memory: str | None, settings: Settings, tables: Sequence[DumpView]) -> Database:
+def _open(
+    store: str, memory: str | None, settings: Settings, tables: Sequence[DumpView]
+) -> Database:
     from cmsspark.store.query.database import Database
     from cmsspark.store.stored_columns import existing_store, open_store
 
     files = open_store(store, "cmsspark sql", settings)
-    return Database(store, files=files if tables else existing_store(files, store), memory=memory, dumps=tables)
+    return Database(
+        store, files=files if tables else existing_store(files, store), memory=memory, dumps=tables
+    )
 
 
 def _is_day(text: str) -> bool:
@@ -101,20 +148,26 @@ def _dump_tables(text: str, root: str | None, settings: Settings) -> list[DumpVi
 
     day = DayType().convert(text or "today", None, None)
     layout = Layout.from_settings(settings, root)
-    tables, notes = find_tables(open_store(layout.locations["dbs"][0].folder, "cmsspark sql", settings), layout, day)
+    tables, notes = find_tables(
+        open_store(layout.locations["dbs"][0].folder, "cmsspark sql", settings), layout, day
+    )
     for note in notes:
         progress_line.log(note)
     return tables
 
 
 def _query_text(query: str | None, file: str | None) -> str | None:
-    """Return the query of the command line, a file or a pipe; None for the prompt. Raises UsageError (2)."""
+    """Return the query of the command line, a file or a pipe; None for the prompt.
+    Raises UsageError (2).
+    """
     if query is not None and file is not None:
         raise UsageError("QUERY and --file exclude each other", next_step="give only one of them")
     if file == "-" or (query is None and file is None and not sys.stdin.isatty()):
         text = sys.stdin.read()
         if not text.strip():
-            raise UsageError("no query", found="nothing on stdin", next_step='cmsspark sql "show tables"')
+            raise UsageError(
+                "no query", found="nothing on stdin", next_step='cmsspark sql "show tables"'
+            )
         return text
     if file is None:
         return query

@@ -24,7 +24,14 @@ from cmsspark.store.run_history import Run, State
 
 
 @click.command("status")
-@click.option("--days", "count", type=click.IntRange(1, 4000), default=14, show_default=True, help="Number of days.")
+@click.option(
+    "--days",
+    "count",
+    type=click.IntRange(1, 4000),
+    default=14,
+    show_default=True,
+    help="Number of days.",
+)
 @click.option(
     "--to",
     "last",
@@ -33,40 +40,61 @@ from cmsspark.store.run_history import Run, State
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the state by day and job.")
 @store_options
-def command(count: int, last: date | None, as_json: bool, fout: str | None, settings_file: str | None) -> None:
+def command(
+    count: int, last: date | None, as_json: bool, fout: str | None, settings_file: str | None
+) -> None:
     """Show which days of which jobs are stored, published, failed or missing."""
     settings = load_settings(settings_file)
     store = fout or settings.store
-    # A run into another store says nothing about this one. Where there is no store, all that is known is shown.
-    own_store = store if store and not (is_local(store) and not Path(local_path(store)).is_dir()) else None
+    # A run into another store says nothing about this one. Where there is no store, all
+    # that is known is shown.
+    own_store = (
+        store if store and not (is_local(store) and not Path(local_path(store)).is_dir()) else None
+    )
     with load_history(settings, fout) as history:
         stored = history.stored_days(own_store)
         until = last or _last_day(stored, count)
         span = [until - timedelta(days=back) for back in range(count - 1, -1, -1)]
         # Runs of periods have no single day: cmsspark period --list lists them.
-        runs = [run for run in history.runs(first=span[0], last=until, store=own_store) if not run.details.period]
+        runs = [
+            run
+            for run in history.runs(first=span[0], last=until, store=own_store)
+            if not run.details.period
+        ]
         published = history.published(span[0], until)
     if (note := _store_note(store, has_runs=bool(runs))) is not None:
         click.echo(note, err=True)
     jobs = [name for name in JOBS if any(run.job == name for run in runs)] or ["data_aggregation"]
     records = DailyState(settings.state_dir, store).read().days
-    jobs += [job for job in JOBS if job not in jobs and any(split_key(key)[1] == job for key in records)]
+    jobs += [
+        job for job in JOBS if job not in jobs and any(split_key(key)[1] == job for key in records)
+    ]
     cells = table(span, jobs, runs, published)
     for key, record in records.items():
-        if record.skipped is not None and (at := split_key(key)) in cells and cells[at].word in NO_RESULT:
+        if (
+            record.skipped is not None
+            and (at := split_key(key)) in cells
+            and cells[at].word in NO_RESULT
+        ):
             cells[at] = Cell("skipped")
     if as_json:
         states = {day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span}
         click.echo(json.dumps(states, indent=1))
         return
     _print(span, jobs, cells)
-    for lines in (failures(runs, cells, settings.state_dir), outside(stored, span), remarks(records, span)):
+    for lines in (
+        failures(runs, cells, settings.state_dir),
+        outside(stored, span),
+        remarks(records, span),
+    ):
         if lines:
             click.echo("\n" + "\n".join(lines))
 
 
 def _last_day(stored: Mapping[str, Sequence[date]], count: int) -> date:
-    """Return yesterday, or the last stored day where no stored day is among the ``count`` days up to yesterday."""
+    """Return yesterday, or the last stored day where no stored day is among the
+    ``count`` days up to yesterday.
+    """
     yesterday = dates.today() - timedelta(days=1)
     of_days = [days for job, days in stored.items() if job in JOBS and not JOBS[job].of_periods]
     newest = max((day for days in of_days for day in days), default=yesterday)
@@ -76,24 +104,42 @@ def _last_day(stored: Mapping[str, Sequence[date]], count: int) -> date:
 def _store_note(store: str | None, *, has_runs: bool) -> str | None:
     """Return what there is to say where no store is named, or where none is at that place."""
     if not store:
-        return None if has_runs else "no store is named: give --fout URI, or `store: URI` in cmsspark.yaml"
+        return (
+            None
+            if has_runs
+            else "no store is named: give --fout URI, or `store: URI` in cmsspark.yaml"
+        )
     if is_local(store) and not Path(local_path(store)).is_dir():
-        return f"there is no store in {store}; what follows is this host's run history, of all stores"
+        return (
+            f"there is no store in {store}; what follows is this host's run history, of all stores"
+        )
     return None
 
 
 def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[str]:
-    """Return a line for each job with stored days outside the window, with the option that shows the last of them."""
+    """Return a line for each job with stored days outside the window, with the option
+    that shows the last of them.
+    """
     lines = []
     for job, stored_days in stored.items():
-        if job in JOBS and not JOBS[job].of_periods and (outer := [day for day in stored_days if day not in span]):
+        if (
+            job in JOBS
+            and not JOBS[job].of_periods
+            and (outer := [day for day in stored_days if day not in span])
+        ):
             count = pluralize(len(outer), "day")
-            lines.append(f"{job}: also stored: {count}, {spans(outer)}; --to {outer[-1]} shows the last")
+            lines.append(
+                f"{job}: also stored: {count}, {spans(outer)}; --to {outer[-1]} shows the last"
+            )
     return lines
 
 
-def failures(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell], state_dir: Path) -> list[str]:
-    """Return a line for each day whose last run failed: the code, the reason, and the page that says more."""
+def failures(
+    runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell], state_dir: Path
+) -> list[str]:
+    """Return a line for each day whose last run failed: the code, the reason, and the
+    page that says more.
+    """
     lines, seen = [], set()
     for run in runs:  # the latest start first
         key = run.day, run.job
@@ -108,14 +154,22 @@ def failures(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell], state_
 
 
 def remarks(records: Mapping[str, DayRecord], span: Sequence[date]) -> list[str]:
-    """Return a line for each day that was skipped or acknowledged, and for each before the window that is not done."""
+    """Return a line for each day that was skipped or acknowledged, and for each before
+    the window that is not done.
+    """
     lines = []
     for key, record in sorted(records.items()):
         day, _ = split_key(key)
-        note, word = (record.skipped, "skipped") if record.skipped else (record.acknowledged, "acknowledged")
+        note, word = (
+            (record.skipped, "skipped")
+            if record.skipped
+            else (record.acknowledged, "acknowledged")
+        )
         is_noted = record.skipped is not None or record.is_acknowledged
         if note is not None and is_noted and day <= span[-1]:
-            lines.append(f"{key}: {word}: {note.reason} ({note.user}, {clock.to_minute(note.at_ms)})")
+            lines.append(
+                f"{key}: {word}: {note.reason} ({note.user}, {clock.to_minute(note.at_ms)})"
+            )
         elif day < span[0]:
             lines.append(f"{key}: not done: {record.word}: {record.text}")
     return lines

@@ -18,14 +18,18 @@ from cmsspark.store.verification import RunCheck, check_runs
 
 
 @click.command("verify")
-@click.option("--all", "all_runs", is_flag=True, help="Also check runs that are no longer current.")
+@click.option(
+    "--all", "all_runs", is_flag=True, help="Also check runs that are no longer current."
+)
 @quiet_option
 @store_options
 def command(all_runs: bool, fout: str | None, settings_file: str | None) -> None:
-    """Read the current result of every day and period, and compare each part file with the SHA-256 in its manifest.
+    """Read the current result of every day and period, and compare each part file with
+    the SHA-256 in its manifest.
 
-    Prints each damaged part with the command that makes its result again, and ends with 65 where there is one. Results
-    of versions that wrote no checksums are listed; they cannot be checked.
+    Prints each damaged part with the command that makes its result again, and ends with
+    65 where there is one. Results of versions that wrote no checksums are listed; they
+    cannot be checked.
     """
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
@@ -43,10 +47,14 @@ def verify(checks: Iterable[RunCheck], store: str) -> None:
         for error in check.errors:
             click.echo(f"damaged: {check.job} of {check.interval}: {error.text()}")
         for table in check.unchecked:
-            unchecked.setdefault(table if table == check.job else f"{check.job}: {table}", set()).add(check.interval)
+            unchecked.setdefault(
+                table if table == check.job else f"{check.job}: {table}", set()
+            ).add(check.interval)
     for table, intervals in unchecked.items():
         click.echo(f"not checked, stored without checksums: {table} of {_when(intervals)}")
-    click.echo(f"checked {pluralize(parts, 'part file')} of {pluralize(runs, 'run')}, {size:,} bytes")
+    click.echo(
+        f"checked {pluralize(parts, 'part file')} of {pluralize(runs, 'run')}, {size:,} bytes"
+    )
     if error_count:
         raise DataError(
             f"{pluralize(error_count, 'error')} in the stored results",

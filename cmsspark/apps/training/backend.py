@@ -1,4 +1,6 @@
-"""What every back end of the launcher does: run one attempt of a training, and report what happens."""
+"""What every back end of the launcher does: run one attempt of a training, and report
+what happens.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ class WorkerFailure:
 
 @dataclass
 class Attempt:
-    """One attempt of a run: its number, the folder that workers' output comes into, and the listeners.
+    """One attempt of a run: its number, the folder that workers' output comes into, and
+    the listeners.
 
-    ``output`` has a folder ``worker-N`` for each worker; what an earlier attempt left there is given to the worker.
+    ``output`` has a folder ``worker-N`` for each worker; what an earlier attempt left
+    there is given to the worker.
     """
 
     run: TrainingRun
@@ -35,7 +39,8 @@ class Attempt:
     output: Path
     #: Takes a worker's number and a line of it.
     on_line: Callable[[int, str], None]
-    #: Takes a worker's number and its state: ``pending``, ``running``, ``done``, ``failed``, ``stopped``.
+    #: Takes a worker's number and its state: ``pending``, ``running``, ``done``,
+    #: ``failed``, ``stopped``.
     on_state: Callable[[int, str], None]
     #: Takes a line of the launcher itself.
     log: Callable[[str], None] = lambda text: None
@@ -67,7 +72,8 @@ class Backend(Protocol):
         """Raises a CmssparkError where this run cannot be started here; starts nothing."""
 
     def attempt(self, attempt: Attempt) -> WorkerFailure | None:
-        """Run all workers to their end. The first failure stops the others and is returned; None: all ended well.
+        """Run all workers to their end. The first failure stops the others and is
+        returned; None: all ended well.
 
         Everything that it made is gone when it returns or raises, KeyboardInterrupt included.
         """

@@ -1,8 +1,9 @@
 """A worker in a barrier task of Spark: what runs on executors, which need not have this package.
 
-It imports the standard library and pyspark only, and is pickled by value. It chooses a port that any framework can
-bind, sends it to all workers by the barrier, and runs the worker program, whose frames it sends to the driver over a
-connection. When that connection ends, because the driver stopped the run or is gone, the worker ends, too.
+It imports the standard library and pyspark only, and is pickled by value. It chooses a
+port that any framework can bind, sends it to all workers by the barrier, and runs the
+worker program, whose frames it sends to the driver over a connection. When that
+connection ends, because the driver stopped the run or is gone, the worker ends, too.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ _TRIES = 200
 def run_worker(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run the worker of this barrier task; gives one row with its rank and exit code.
 
-    ``plan``: ``job`` without rank and addresses, ``worker`` (the program's text), ``script_text``, ``driver`` (host,
-    port), ``token``, ``outputs`` (rank → folder of the run, on the driver's host), ``restore`` (elsewhere: rank →
-    archive of the output of an attempt before), ``files`` (an archive).
+    ``plan``: ``job`` without rank and addresses, ``worker`` (the program's text),
+    ``script_text``, ``driver`` (host, port), ``token``, ``outputs`` (rank → folder of
+    the run, on the driver's host), ``restore`` (elsewhere: rank → archive of the output
+    of an attempt before), ``files`` (an archive).
     """
     from pyspark import BarrierTaskContext
 
@@ -48,7 +50,10 @@ def run_worker(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     link = socket.create_connection(tuple(plan["driver"]), 30)
     try:
         link.settimeout(None)
-        host = context.getTaskInfos()[rank].address.rpartition(":")[0] or context.getTaskInfos()[rank].address
+        host = (
+            context.getTaskInfos()[rank].address.rpartition(":")[0]
+            or context.getTaskInfos()[rank].address
+        )
         with suppress(OSError):
             host = socket.gethostbyname(host)
         port = free_addresses(1, "")[0].rpartition(":")[2]
@@ -65,8 +70,12 @@ def run_worker(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(plan: dict[str, Any], rank: int, addresses: list[str], folder: str, link: socket.socket) -> int:
-    """Start the worker program and pass its frames on; its output follows them. The script's exit code."""
+def _run(
+    plan: dict[str, Any], rank: int, addresses: list[str], folder: str, link: socket.socket
+) -> int:
+    """Start the worker program and pass its frames on; its output follows them. The
+    script's exit code.
+    """
     output = plan["outputs"].get(rank) or os.path.join(folder, "output")
     os.makedirs(output, exist_ok=True)
     if rank in plan["restore"]:
@@ -76,13 +85,22 @@ def _run(plan: dict[str, Any], rank: int, addresses: list[str], folder: str, lin
         with open(os.path.join(folder, name), "w", encoding="utf-8") as stream:
             stream.write(text)
     script = os.path.join(folder, plan["script_name"])
-    job = {**plan["job"], "rank": rank, "addresses": addresses, "output": output, "script": script, "files": None}
+    job = {
+        **plan["job"],
+        "rank": rank,
+        "addresses": addresses,
+        "output": output,
+        "script": script,
+        "files": None,
+    }
     if plan["files"]:
         job["files"] = os.path.join(folder, "files")
         os.mkdir(job["files"])
         unpack(plan["files"], job["files"])
     program = [sys.executable, os.path.join(folder, "worker.py"), str(os.getpid())]
-    process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(json.dumps(job).encode() + b"\n")
     process.stdin.flush()
@@ -141,8 +159,9 @@ def unpack(content: bytes, folder: str) -> None:
 def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:
     """Return ``host:port`` of ports that are free now.
 
-    The kernel gives none of them to a connection, or to a server that asks for any port, so they stay free until the
-    framework binds them. Nothing holds them, as a server without SO_REUSEADDR could not bind them then.
+    The kernel gives none of them to a connection, or to a server that asks for any
+    port, so they stay free until the framework binds them. Nothing holds them, as a
+    server without SO_REUSEADDR could not bind them then.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(_bound(host)) for _ in range(count)]

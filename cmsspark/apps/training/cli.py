@@ -1,4 +1,6 @@
-"""``cmsspark lab train``: start a training script on several workers, look at its runs, and bring back what it made."""
+"""``cmsspark lab train``: start a training script on several workers, look at its runs,
+and bring back what it made.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,9 @@ _STOP_SECONDS: Final = 60
 def command() -> None:
     """Start a training script on several workers of this host, of Spark or of Kubernetes.
 
-    Each worker gets its rank and the addresses of all: TF_CONFIG for TensorFlow, JAX_COORDINATOR_ADDRESS … for JAX,
-    MASTER_ADDR, RANK … for PyTorch. What it leaves in CMSSPARK_TRAIN_OUTPUT is brought back.
+    Each worker gets its rank and the addresses of all: TF_CONFIG for TensorFlow,
+    JAX_COORDINATOR_ADDRESS … for JAX, MASTER_ADDR, RANK … for PyTorch. What it leaves
+    in CMSSPARK_TRAIN_OUTPUT is brought back.
     """
 
 
@@ -57,7 +60,17 @@ def status_command(name: str | None, settings_file: str | None) -> None:
         for folder in runs(load_settings(settings_file).state_dir / "training"):
             record, state = folder.record, folder.state()
             began = clock.to_second(record.began_ms)
-            rows.append((record.name, state.state, record.backend, record.workers, state.attempt, began, state.reason))
+            rows.append(
+                (
+                    record.name,
+                    state.state,
+                    record.backend,
+                    record.workers,
+                    state.attempt,
+                    began,
+                    state.reason,
+                )
+            )
         echo_table(
             ("run", "state", "on", "workers", "attempt", "began (UTC)", "reason"),
             rows,
@@ -68,9 +81,14 @@ def status_command(name: str | None, settings_file: str | None) -> None:
     folder = _find(name, settings_file)
     record, state = folder.record, folder.state()
     click.echo(f"{name}: {state.state}" + (f": {state.reason}" if state.reason else ""))
-    click.echo(f"  script: {record.script}\n  on: {record.backend}, attempt {state.attempt}\n  folder: {folder.path}")
+    click.echo(
+        f"  script: {record.script}\n  on: {record.backend}, attempt {state.attempt}\n  folder: {folder.path}"
+    )
     echo_table(
-        ("worker", "state"), [(f"worker {i}", now) for i, now in enumerate(state.workers)], texts=(0, 1), indent="  "
+        ("worker", "state"),
+        [(f"worker {i}", now) for i, now in enumerate(state.workers)],
+        texts=(0, 1),
+        indent="  ",
     )
 
 
@@ -85,7 +103,9 @@ def logs_command(name: str, worker: int | None, follow: bool, settings_file: str
 
     folder = _find(name, settings_file)
     if worker is not None and worker >= folder.record.workers:
-        raise UsageError(f"workers of {name} are 0 to {folder.record.workers - 1}", found=str(worker))
+        raise UsageError(
+            f"workers of {name} are 0 to {folder.record.workers - 1}", found=str(worker)
+        )
     path = folder.merged_log if worker is None else folder.worker_log(worker)
     position = 0
     while True:
@@ -118,7 +138,10 @@ def stop_command(name: str, settings_file: str | None) -> None:
     deadline = time.monotonic() + _STOP_SECONDS
     while folder.is_launcher_alive():
         if time.monotonic() > deadline:
-            raise NotReady(f"the launcher of {name} has not ended yet", next_step=f"cmsspark lab train status {name}")
+            raise NotReady(
+                f"the launcher of {name} has not ended yet",
+                next_step=f"cmsspark lab train status {name}",
+            )
         time.sleep(0.1)
     click.echo(f"{name}: {folder.state().state}")
 
@@ -137,22 +160,37 @@ def _remove_lost(folder: RunFolder) -> None:
 
 @command.command("fetch")
 @click.argument("name")
-@click.option("--to", "target", type=click.Path(path_type=Path), required=True, help="Folder to copy into; it is made.")
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder to copy into; it is made.",
+)
 @settings_option
 def fetch_command(name: str, target: Path, settings_file: str | None) -> None:
-    """Copy what the workers left: worker 0's files into the folder, those of others into worker-N below it."""
+    """Copy what the workers left: worker 0's files into the folder, those of others
+    into worker-N below it.
+    """
     from cmsspark.apps.training.launch import brought_back
 
     folder = _find(name, settings_file)
     files = brought_back(folder)
     if not files:
         raise InputMissing(
-            f"{name} left no files", where=folder.output, found=f"it is {folder.state().state}",
+            f"{name} left no files",
+            where=folder.output,
+            found=f"it is {folder.state().state}",
             next_step="a script writes into the folder CMSSPARK_TRAIN_OUTPUT",
-        )  # fmt: skip
-    copies = {file: target / (Path(*file.parts[1:]) if file.parts[0] == "worker-0" else file) for file in files}
+        )
+    copies = {
+        file: target / (Path(*file.parts[1:]) if file.parts[0] == "worker-0" else file)
+        for file in files
+    }
     if existing := [to for to in copies.values() if to.exists()]:
-        raise OutputError("a file is there already", where=existing[0], next_step="give --to another folder")
+        raise OutputError(
+            "a file is there already", where=existing[0], next_step="give --to another folder"
+        )
     for file, to in copies.items():
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(folder.output / file, to)

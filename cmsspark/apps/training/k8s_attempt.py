@@ -1,4 +1,6 @@
-"""One attempt of a training on Kubernetes: its objects are made, watched until all scripts ended, and removed."""
+"""One attempt of a training on Kubernetes: its objects are made, watched until all
+scripts ended, and removed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from cmsspark.apps.training import k8s_manifests as manifests
 from cmsspark.apps.training.backend import Attempt, WorkerFailure, describe_exit
 from cmsspark.apps.training.k8s_errors import ApiAway, api_errors, read_message, translated
 from cmsspark.apps.training.k8s_output import PodOutput
-from cmsspark.apps.training.k8s_pods import find_failure, is_ready, read_rank, waits_for_config, why_pending
+from cmsspark.apps.training.k8s_pods import (
+    find_failure,
+    is_ready,
+    read_rank,
+    waits_for_config,
+    why_pending,
+)
 from cmsspark.base.errors import CmssparkError, NotReady
 
 #: Seconds that the API server may be away while workers run, and that a pod may lack a Secret.
@@ -60,14 +68,17 @@ class JobAttempt:
         source = run.script.read_text(encoding="utf-8-sig")
         if dry_run:
             self._check_admission()
-        # The Job comes first, so that it owns all others: its pods wait for them, or end at its deadline.
+        # The Job comes first, so that it owns all others: its pods wait for them, or
+        # end at its deadline.
         job = self._put(manifests.job(run, cluster, number), dry_run=dry_run)
         owners = [] if dry_run else [manifests.owner(self._name, job.metadata.uid)]
         for manifest in manifests.owned(run, cluster, number, source, self._token, owners):
             self._put(manifest, dry_run=dry_run)
 
     def _check_admission(self) -> None:
-        """Have the API server admit a pod: a Job is taken whose pods are refused, which only events tell later."""
+        """Have the API server admit a pod: a Job is taken whose pods are refused, which
+        only events tell later.
+        """
         from kubernetes.client.exceptions import ApiException
 
         template = manifests.pod_template(self._run, self._cluster, self._attempt.number)
@@ -75,7 +86,9 @@ class JobAttempt:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         with api_errors(f"admitting the pods of {self._name} in {self._namespace}", self._where):
             try:
-                self._core.create_namespaced_pod(self._namespace, pod, dry_run="All", _request_timeout=_TIMEOUT)
+                self._core.create_namespaced_pod(
+                    self._namespace, pod, dry_run="All", _request_timeout=_TIMEOUT
+                )
             except ApiException as error:
                 # A role of an earlier version: the Job's own events tell what admission says.
                 if error.status != 403 or "cannot create resource" not in read_message(error):
@@ -157,19 +170,24 @@ class JobAttempt:
             self._attempt.on_state(rank, "running")
             return None
         late = time.monotonic() - self._began
-        if (missing := waits_for_config(pod)) is not None and late > min(_CONFIG_SECONDS, self._cluster.start_seconds):
+        if (missing := waits_for_config(pod)) is not None and late > min(
+            _CONFIG_SECONDS, self._cluster.start_seconds
+        ):
             return self._failed(rank, missing)
         if (pending := why_pending(pod)) is not None:
             self._report_once(f"worker {rank} waits for a node: {pending}")
         if late > self._cluster.start_seconds:
             raise NotReady(
                 f"the pods of {self._run.name} did not start in {self._cluster.start_seconds:.0f} s",
-                where=self._namespace, found=pending or pod.status.phase,
+                where=self._namespace,
+                found=pending or pod.status.phase,
                 next_step="take fewer or smaller workers, or wait until the cluster has room",
-            )  # fmt: skip
+            )
         return None
 
-    def _finished(self, rank: int, code: int, pod: Any, *, has_output: bool) -> WorkerFailure | None:
+    def _finished(
+        self, rank: int, code: int, pod: Any, *, has_output: bool
+    ) -> WorkerFailure | None:
         if has_output:
             try:
                 self._output.fetch(pod.metadata.name, self._attempt.folder(rank))
@@ -191,11 +209,15 @@ class JobAttempt:
         return self._attempt.failure(rank, reason)
 
     def _job_failure(self, pods: int) -> WorkerFailure | None:
-        """Return what is wrong with the Job itself: its deadline, or pods that its controller may not make."""
+        """Return what is wrong with the Job itself: its deadline, or pods that its
+        controller may not make.
+        """
         if pods == self._run.workers:
             return None
         with api_errors(f"reading the Job {self._name}", self._where):
-            job = self._batch.read_namespaced_job(self._name, self._namespace, _request_timeout=_TIMEOUT)
+            job = self._batch.read_namespaced_job(
+                self._name, self._namespace, _request_timeout=_TIMEOUT
+            )
         for condition in job.status.conditions or []:
             if condition.type == "Failed" and condition.status == "True":
                 return self._attempt.failure(
@@ -205,11 +227,15 @@ class JobAttempt:
         refusals = self._refusals()
         if refusals:
             status = 403 if "forbidden" in refusals[-1] else 422
-            raise translated(status, refusals[-1][:600], f"creating the pods of {self._name}", self._where) from None
+            raise translated(
+                status, refusals[-1][:600], f"creating the pods of {self._name}", self._where
+            ) from None
         return None
 
     def _refusals(self) -> list[str]:
-        """Return why the Job's controller could not make pods, by its events; nothing where they are not readable."""
+        """Return why the Job's controller could not make pods, by its events; nothing
+        where they are not readable.
+        """
         chosen = f"involvedObject.name={self._name},involvedObject.kind=Job,reason=FailedCreate"
         with suppress(CmssparkError), api_errors("reading events", self._where):
             events = self._core.list_namespaced_event(
@@ -250,7 +276,9 @@ class JobAttempt:
             self._attempt.log(text)
 
     def _remove(self) -> None:
-        """Delete all that was made. What cannot be deleted now goes with the Job, by its owner references."""
+        """Delete all that was made. What cannot be deleted now goes with the Job, by
+        its owner references.
+        """
         from kubernetes.client import V1DeleteOptions
         from kubernetes.client.exceptions import ApiException
 

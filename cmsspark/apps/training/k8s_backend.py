@@ -25,20 +25,27 @@ _TIMEOUT: Final = (10, 60)
 
 @dataclass
 class K8sBackend(manifests.Cluster):
-    """A namespace of a cluster. ``api``: a client of it; without it that of the kubeconfig, or of this pod."""
+    """A namespace of a cluster. ``api``: a client of it; without it that of the
+    kubeconfig, or of this pod.
+    """
 
     context: str | None = None
     api: Any = None
     has_this_python: bool = False
 
     def check(self, run: TrainingRun) -> None:
-        """Raises UsageError (2) without an image or the client, DataError (65) for too large files.
+        """Raises UsageError (2) without an image or the client, DataError (65) for too
+        large files.
 
         The cluster is not asked.
         """
         extras.require("--on k8s needs", "kubernetes", extra="k8s")
         if not self.image or any(letter.isspace() for letter in self.image):
-            raise UsageError("--on k8s needs --image", found=repr(self.image), next_step="--image registry/image:tag")
+            raise UsageError(
+                "--on k8s needs --image",
+                found=repr(self.image),
+                next_step="--image registry/image:tag",
+            )
         if run.files is not None:
             pack_files(run.files, K8S_BYTES)
 
@@ -46,7 +53,10 @@ class K8sBackend(manifests.Cluster):
         """Return the manifests of a run as YAML; values of secrets are ``***``."""
         self.namespace = self.namespace or "default"
         owners = [manifests.owner(run.name, "UID-OF-THE-JOB")]
-        objects = [manifests.job(run, self, 1), *manifests.owned(run, self, 1, source, "***", owners)]
+        objects = [
+            manifests.job(run, self, 1),
+            *manifests.owned(run, self, 1, source, "***", owners),
+        ]
         for document in objects:
             if document["kind"] == "Secret":
                 document["stringData"] = dict.fromkeys(document["stringData"], "***")
@@ -63,12 +73,17 @@ class K8sBackend(manifests.Cluster):
         self.api = self._connected()
 
     def remove(self, names: list[str]) -> None:
-        """Delete the Jobs of these names, with all that they own; those that are gone already are no error."""
+        """Delete the Jobs of these names, with all that they own; those that are gone
+        already are no error.
+        """
         from kubernetes import client
 
         self.connect()
         for name in names:
-            with suppress(InputMissing), api_errors(f"deleting the Job {name}", str(self.api.configuration.host)):
+            with (
+                suppress(InputMissing),
+                api_errors(f"deleting the Job {name}", str(self.api.configuration.host)),
+            ):
                 options = client.V1DeleteOptions(propagation_policy="Background")
                 client.BatchV1Api(self.api).delete_namespaced_job(
                     name, str(self.namespace), body=options, _request_timeout=_TIMEOUT
@@ -95,7 +110,9 @@ class K8sBackend(manifests.Cluster):
             if self.context is not None and chosen["name"] != self.context:
                 names = ", ".join(entry["name"] for entry in contexts)
                 raise UsageError(
-                    "--context is one of the kubeconfig", found=self.context, next_step=f"use one of: {names}"
+                    "--context is one of the kubeconfig",
+                    found=self.context,
+                    next_step=f"use one of: {names}",
                 )
             self.namespace = self.namespace or chosen["context"].get("namespace") or "default"
             return config.new_client_from_config(file, chosen["name"])
@@ -111,31 +128,57 @@ def parse_volume(text: str) -> manifests.Volume:
     """Return the volume ``CLAIM:/folder`` or ``CLAIM:/folder:ro``. Raises UsageError (2)."""
     claim, _, options = text.partition(":")
     path, _, mode = options.partition(":")
-    if not is_object_name(claim) or not path.startswith("/") or path == "/" or mode not in ("", "ro"):
-        raise UsageError("--volume has the form CLAIM:/FOLDER or CLAIM:/FOLDER:ro", found=repr(text))
+    if (
+        not is_object_name(claim)
+        or not path.startswith("/")
+        or path == "/"
+        or mode not in ("", "ro")
+    ):
+        raise UsageError(
+            "--volume has the form CLAIM:/FOLDER or CLAIM:/FOLDER:ro", found=repr(text)
+        )
     if path.rstrip("/") == str(pod_worker.FOLDER) or path.startswith(f"{pod_worker.FOLDER}/"):
-        raise UsageError(f"--volume: {pod_worker.FOLDER} is the launcher's folder", found=repr(text))
+        raise UsageError(
+            f"--volume: {pod_worker.FOLDER} is the launcher's folder", found=repr(text)
+        )
     return manifests.Volume(claim, path, mode == "ro")
 
 
 def read_template(path: Path) -> dict[str, Any]:
-    """Return a Pod from a YAML file. Raises InputMissing (66), SettingsError (78) for what is no Pod."""
+    """Return a Pod from a YAML file. Raises InputMissing (66), SettingsError (78) for
+    what is no Pod.
+    """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputMissing("the pod template cannot be read", where=path, found=error.strerror) from None
+        raise InputMissing(
+            "the pod template cannot be read", where=path, found=error.strerror
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError("the pod template is not YAML", where=path, found=str(error)[:300]) from None
-    is_pod = isinstance(document, dict) and document.get("kind") == "Pod" and isinstance(document.get("spec"), dict)
+        raise SettingsError(
+            "the pod template is not YAML", where=path, found=str(error)[:300]
+        ) from None
+    is_pod = (
+        isinstance(document, dict)
+        and document.get("kind") == "Pod"
+        and isinstance(document.get("spec"), dict)
+    )
     if not is_pod or not isinstance(document.get("metadata", {}), dict):
         raise SettingsError(
-            "a pod template has `kind: Pod` and a spec", where=path, found=str(document)[:100],
+            "a pod template has `kind: Pod` and a spec",
+            where=path,
+            found=str(document)[:100],
             next_step="its container `worker` is merged with that of the launcher",
-        )  # fmt: skip
+        )
     return {"metadata": document.get("metadata") or {}, "spec": document["spec"]}
 
 
 def _own_namespace() -> str:
-    with suppress(OSError), open("/var/run/secrets/kubernetes.io/serviceaccount/namespace", encoding="utf-8") as stream:
+    with (
+        suppress(OSError),
+        open(
+            "/var/run/secrets/kubernetes.io/serviceaccount/namespace", encoding="utf-8"
+        ) as stream,
+    ):
         return stream.read().strip()
     return "default"

@@ -6,14 +6,27 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cmsspark.base.errors import CmssparkError, InputMissing, NotAllowed, NotReady, SettingsError, UsageError
+from cmsspark.base.errors import (
+    CmssparkError,
+    InputMissing,
+    NotAllowed,
+    NotReady,
+    SettingsError,
+    UsageError,
+)
 from cmsspark.settings.secrets import safe_text
 
 #: What is in refusals by admission, which have the status of a missing right.
 _ADMISSION = (
-    "violates PodSecurity", "admission webhook", "denied the request", "usage per Container", "usage per Pod",
-    "ValidatingAdmissionPolicy", "must specify", "PriorityClass",
-)  # fmt: skip
+    "violates PodSecurity",
+    "admission webhook",
+    "denied the request",
+    "usage per Container",
+    "usage per Pod",
+    "ValidatingAdmissionPolicy",
+    "must specify",
+    "PriorityClass",
+)
 
 
 class ApiAway(NotReady):
@@ -22,7 +35,9 @@ class ApiAway(NotReady):
 
 @contextmanager
 def api_errors(action: str, where: str) -> Iterator[None]:
-    """Errors of the client inside become errors of ours; ``what`` was wanted of the API server ``where``."""
+    """Errors of the client inside become errors of ours; ``what`` was wanted of the API
+    server ``where``.
+    """
     import urllib3
     from kubernetes.client.exceptions import ApiException
 
@@ -32,9 +47,11 @@ def api_errors(action: str, where: str) -> Iterator[None]:
         raise translated(error.status or 0, read_message(error), action, where) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise ApiAway(
-            "the API server does not answer", where=where, found=safe_text(str(error)),
+            "the API server does not answer",
+            where=where,
+            found=safe_text(str(error)),
             next_step="check the address in the kubeconfig and the network, then run it again",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def read_message(error: Exception) -> str:
@@ -57,22 +74,33 @@ def translated(status: int, message: str, action: str, where: str) -> CmssparkEr
         )
     if status == 403 and ("exceeded quota" in message or "status unknown for quota" in message):
         return NotReady(
-            f"{action}: the quota of the namespace is used up", where=where, found=message,
+            f"{action}: the quota of the namespace is used up",
+            where=where,
+            found=message,
             next_step="take fewer or smaller workers, or wait until others end",
-        )  # fmt: skip
+        )
     if status == 403 and any(sign in message for sign in _ADMISSION):
         # Said of a limit, of pod security, or by a webhook: no role would help.
         return SettingsError(
-            f"{action}: admission refuses it", where=where, found=message,
+            f"{action}: admission refuses it",
+            where=where,
+            found=message,
             next_step="change --cpus, --memory or --pod-template as the message says, or ask the administrators",
-        )  # fmt: skip
+        )
     if status == 403:
         return NotAllowed(
-            f"{action} is forbidden", where=where, found=message,
+            f"{action} is forbidden",
+            where=where,
+            found=message,
             next_step="ask for the role in etc/k8s/train-role.yaml: kubectl apply -f etc/k8s/train-role.yaml",
-        )  # fmt: skip
+        )
     if status == 409:
-        return UsageError(f"{action}: the name is taken", where=where, found=message, next_step="choose another --name")
+        return UsageError(
+            f"{action}: the name is taken",
+            where=where,
+            found=message,
+            next_step="choose another --name",
+        )
     if status == 404:
         return InputMissing(f"{action}: it does not exist", where=where, found=message)
     if status in (400, 413, 422):

@@ -1,8 +1,9 @@
 """The Kubernetes objects of one attempt.
 
-An indexed Job owns all of it: a pod for each worker, a headless Service by which pods find each other, a ConfigMap with
-the programs, and a Secret with the credentials. What a Job owns goes with it, and a Job that ended goes after an hour:
-so nothing stays where the launcher is lost.
+An indexed Job owns all of it: a pod for each worker, a headless Service by which pods
+find each other, a ConfigMap with the programs, and a Secret with the credentials. What
+a Job owns goes with it, and a Job that ended goes after an hour: so nothing stays where
+the launcher is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from cmsspark.apps.training import pod_worker, script_check, worker
 from cmsspark.apps.training.shipped_files import K8S_BYTES, pack_files
 from cmsspark.apps.training.spec import TrainingRun
 
-#: The port of each worker's framework, and of the program that serves its output. A pod has an address of its own.
+#: The port of each worker's framework, and of the program that serves its output. A pod
+#: has an address of its own.
 WORKER_PORT: Final = 2222
 SERVE_PORT: Final = 2223
 #: Seconds after which a Job that ended is removed where the launcher did not.
@@ -30,7 +32,10 @@ GPU: Final = "nvidia.com/gpu"
 #: The user of pods where a template names none.
 USER: Final = {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}
 RUN_LABEL: Final = "cmsspark.cern.ch/run"
-_LABELS: Final = {"app.kubernetes.io/name": "cmsspark", "app.kubernetes.io/managed-by": "cmsspark-train"}
+_LABELS: Final = {
+    "app.kubernetes.io/name": "cmsspark",
+    "app.kubernetes.io/managed-by": "cmsspark-train",
+}
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,12 @@ class Volume:
 
 @dataclass
 class Cluster:
-    """What a site sets: the image of the workers, the namespace, a claim for the output, and a limit of time.
+    """What a site sets: the image of the workers, the namespace, a claim for the
+    output, and a limit of time.
 
-    ``volumes``: claims with the folder of each in pods; ``template``: a Pod to which ours is added. ``start_seconds``:
-    until all pods have to run; ``poll_seconds``: between two looks at them.
+    ``volumes``: claims with the folder of each in pods; ``template``: a Pod to which
+    ours is added. ``start_seconds``: until all pods have to run; ``poll_seconds``:
+    between two looks at them.
     """
 
     image: str
@@ -74,10 +81,18 @@ def object_name(run: TrainingRun, attempt: int) -> str:
 
 def owner(name: str, uid: str) -> dict[str, Any]:
     """Return a reference to the Job, which makes it the owner."""
-    return {"apiVersion": "batch/v1", "blockOwnerDeletion": False, "kind": "Job", "name": name, "uid": uid}
+    return {
+        "apiVersion": "batch/v1",
+        "blockOwnerDeletion": False,
+        "kind": "Job",
+        "name": name,
+        "uid": uid,
+    }
 
 
-def owned(run: TrainingRun, cluster: Cluster, attempt: int, source: str, token: str, owners: list[Any]) -> list[Any]:
+def owned(
+    run: TrainingRun, cluster: Cluster, attempt: int, source: str, token: str, owners: list[Any]
+) -> list[Any]:
     """Return the objects of an attempt beside its Job."""
     return [
         *secrets(run, cluster, attempt, token, owners),
@@ -87,19 +102,34 @@ def owned(run: TrainingRun, cluster: Cluster, attempt: int, source: str, token: 
 
 
 def _object(
-    kind: str, run: TrainingRun, cluster: Cluster, name: str, owners: list[Any] | None = None, **fields: Any
+    kind: str,
+    run: TrainingRun,
+    cluster: Cluster,
+    name: str,
+    owners: list[Any] | None = None,
+    **fields: Any,
 ) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"labels": labels(run), "name": name, "namespace": cluster.namespace}
+    metadata: dict[str, Any] = {
+        "labels": labels(run),
+        "name": name,
+        "namespace": cluster.namespace,
+    }
     if owners is not None:
         metadata["ownerReferences"] = owners
-    return {"apiVersion": "batch/v1" if kind == "Job" else "v1", "kind": kind, "metadata": metadata, **fields}
+    return {
+        "apiVersion": "batch/v1" if kind == "Job" else "v1",
+        "kind": kind,
+        "metadata": metadata,
+        **fields,
+    }
 
 
 def job(run: TrainingRun, cluster: Cluster, attempt: int) -> dict[str, Any]:
     """Return the Job: all workers at once, none started again, removed some time after its end."""
     spec = {
         "activeDeadlineSeconds": cluster.max_seconds,
-        # Whether a failed training is tried again is the launcher's: all workers have to start anew.
+        # Whether a failed training is tried again is the launcher's: all workers have
+        # to start anew.
         "backoffLimit": 0,
         "completionMode": "Indexed",
         "completions": run.workers,
@@ -114,20 +144,29 @@ def pod_template(run: TrainingRun, cluster: Cluster, attempt: int) -> dict[str, 
     """Return metadata and spec of the pods: ours, added to those of the site's template."""
     pod_spec = _pod(run, cluster, object_name(run, attempt))
     security = cluster.template.get("spec", {}).get("securityContext") or {}
-    # An image's own user is often root, which restricted namespaces refuse; a template may have another user.
+    # An image's own user is often root, which restricted namespaces refuse; a template
+    # may have another user.
     pod_spec["securityContext"] = {**USER, **security, **pod_spec["securityContext"]}
-    pod: dict[str, Any] = merged(cluster.template, {"metadata": {"labels": labels(run)}, "spec": pod_spec})
+    pod: dict[str, Any] = merged(
+        cluster.template, {"metadata": {"labels": labels(run)}, "spec": pod_spec}
+    )
     return {"metadata": pod["metadata"], "spec": pod["spec"]}
 
 
 def merged(template: Any, overrides: Any) -> Any:
-    """Return ``overrides`` added to a template: mappings by key, lists of named things by name; else ours stands."""
+    """Return ``overrides`` added to a template: mappings by key, lists of named things
+    by name; else ours stands.
+    """
     if isinstance(template, Mapping) and isinstance(overrides, Mapping):
-        both = {name: merged(template[name], overrides[name]) for name in overrides if name in template}
+        both = {
+            name: merged(template[name], overrides[name]) for name in overrides if name in template
+        }
         return {**template, **overrides, **both}
     if not (isinstance(template, list) and isinstance(overrides, list)):
         return overrides
-    if not all(isinstance(entry, Mapping) and "name" in entry for entry in (*template, *overrides)):
+    if not all(
+        isinstance(entry, Mapping) and "name" in entry for entry in (*template, *overrides)
+    ):
         return [*template, *(entry for entry in overrides if entry not in template)]
     by_name = {entry["name"]: entry for entry in template}
     changed = {
@@ -139,7 +178,11 @@ def merged(template: Any, overrides: Any) -> Any:
 
 def _pod(run: TrainingRun, cluster: Cluster, name: str) -> dict[str, Any]:
     folder = str(pod_worker.FOLDER)
-    output = {"emptyDir": {}} if cluster.claim is None else {"persistentVolumeClaim": {"claimName": cluster.claim}}
+    output = (
+        {"emptyDir": {}}
+        if cluster.claim is None
+        else {"persistentVolumeClaim": {"claimName": cluster.claim}}
+    )
     volumes: list[dict[str, Any]] = [
         {"configMap": {"name": name}, "name": "job"},
         _secret_volume("token", name),
@@ -189,7 +232,12 @@ def _container(run: TrainingRun, cluster: Cluster, mounts: list[dict[str, Any]])
     if run.gpus:
         resources[GPU] = str(run.gpus)
     # Users without an entry in the image's /etc/passwd have neither a name nor a home.
-    variables = {"PYTHONDONTWRITEBYTECODE": "1", "TZ": "UTC", "HOME": f"{pod_worker.FOLDER}/files", "USER": "cmsspark"}
+    variables = {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TZ": "UTC",
+        "HOME": f"{pod_worker.FOLDER}/files",
+        "USER": "cmsspark",
+    }
     return {
         "command": ["python3", f"{pod_worker.FOLDER}/job/pod_worker.py"],
         "env": [{"name": name, "value": value} for name, value in variables.items()],
@@ -198,7 +246,9 @@ def _container(run: TrainingRun, cluster: Cluster, mounts: list[dict[str, Any]])
         "ports": [{"containerPort": port} for port in (WORKER_PORT, SERVE_PORT)],
         # Ready means: the script ended, and its output can be fetched.
         "readinessProbe": {
-            "failureThreshold": 1, "httpGet": {"path": "/ready", "port": SERVE_PORT}, "periodSeconds": 2,
+            "failureThreshold": 1,
+            "httpGet": {"path": "/ready", "port": SERVE_PORT},
+            "periodSeconds": 2,
         },
         # Requests equal to limits: such pods are evicted last.
         "resources": {"limits": dict(resources), "requests": resources},
@@ -208,7 +258,7 @@ def _container(run: TrainingRun, cluster: Cluster, mounts: list[dict[str, Any]])
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "volumeMounts": mounts,
-    }  # fmt: skip
+    }
 
 
 def secret_name(name: str, number: int) -> str:
@@ -216,12 +266,25 @@ def secret_name(name: str, number: int) -> str:
     return f"{name}-secret-{number}"
 
 
-def secrets(run: TrainingRun, cluster: Cluster, attempt: int, token: str, owners: list[Any]) -> list[Any]:
-    """Return the Secrets of an attempt: the token by which output is fetched, and credentials of this host."""
+def secrets(
+    run: TrainingRun, cluster: Cluster, attempt: int, token: str, owners: list[Any]
+) -> list[Any]:
+    """Return the Secrets of an attempt: the token by which output is fetched, and
+    credentials of this host.
+    """
     name = object_name(run, attempt)
 
     def make_secret(secret: str, values: dict[str, str]) -> dict[str, Any]:
-        return _object("Secret", run, cluster, secret, owners, immutable=True, stringData=values, type="Opaque")
+        return _object(
+            "Secret",
+            run,
+            cluster,
+            secret,
+            owners,
+            immutable=True,
+            stringData=values,
+            type="Opaque",
+        )
 
     manifests = [
         make_secret(secret_name(name, number), dict(secret.values))
@@ -231,15 +294,31 @@ def secrets(run: TrainingRun, cluster: Cluster, attempt: int, token: str, owners
     return [make_secret(name, {"token": token}), *manifests]
 
 
-def config_map(run: TrainingRun, cluster: Cluster, attempt: int, source: str, owners: list[Any]) -> dict[str, Any]:
-    """Return the ConfigMap with the script, the programs beside it, and the job without anything secret."""
+def config_map(
+    run: TrainingRun, cluster: Cluster, attempt: int, source: str, owners: list[Any]
+) -> dict[str, Any]:
+    """Return the ConfigMap with the script, the programs beside it, and the job without
+    anything secret.
+    """
     name = object_name(run, attempt)
-    addresses = [f"{name}-{rank}.{name}.{cluster.namespace}.svc:{WORKER_PORT}" for rank in range(run.workers)]
+    addresses = [
+        f"{name}-{rank}.{name}.{cluster.namespace}.svc:{WORKER_PORT}"
+        for rank in range(run.workers)
+    ]
     document = run.job(0, addresses, "", attempt) | {
-        "script": SCRIPT, "files": None, "secrets": {}, "port": SERVE_PORT, "serve_seconds": SERVE_SECONDS,
-    }  # fmt: skip
-    programs = {Path(str(module.__file__)).name: module for module in (pod_worker, worker, script_check)}
-    data = {file: Path(str(module.__file__)).read_text(encoding="utf-8") for file, module in programs.items()}
+        "script": SCRIPT,
+        "files": None,
+        "secrets": {},
+        "port": SERVE_PORT,
+        "serve_seconds": SERVE_SECONDS,
+    }
+    programs = {
+        Path(str(module.__file__)).name: module for module in (pod_worker, worker, script_check)
+    }
+    data = {
+        file: Path(str(module.__file__)).read_text(encoding="utf-8")
+        for file, module in programs.items()
+    }
     data |= {SCRIPT: source, "job.json": json.dumps(document)}
     # In pods the files are where the archive is unpacked.
     binary = {}
@@ -250,7 +329,9 @@ def config_map(run: TrainingRun, cluster: Cluster, attempt: int, source: str, ow
 
 
 def service(run: TrainingRun, cluster: Cluster, attempt: int, owners: list[Any]) -> dict[str, Any]:
-    """Return the headless Service that gives pods names, also before their end, when they are ready."""
+    """Return the headless Service that gives pods names, also before their end, when
+    they are ready.
+    """
     name = object_name(run, attempt)
     spec = {
         "clusterIP": "None",

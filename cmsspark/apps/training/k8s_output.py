@@ -39,17 +39,27 @@ class PodOutput:
             with tarfile.open(fileobj=answer, mode="r|gz") as archive:
                 archive.extractall(folder, filter="data")
         except Exception as error:
-            raise NotReady("the output of a worker cannot be fetched", where=pod, found=str(error)[:300]) from None
+            raise NotReady(
+                "the output of a worker cannot be fetched", where=pod, found=str(error)[:300]
+            ) from None
 
     def release(self, pod: str) -> None:
         """Let a pod end: its output is here."""
         with suppress(Exception):  # it ends by itself after a time
             self._core.connect_post_namespaced_pod_proxy_with_path(
-                f"{pod}:{SERVE_PORT}", self._namespace, "done", _headers=self._headers, _request_timeout=_TIMEOUT
+                f"{pod}:{SERVE_PORT}",
+                self._namespace,
+                "done",
+                _headers=self._headers,
+                _request_timeout=_TIMEOUT,
             )
 
     def _get(self, pod: str, path: str) -> Any:
         return self._core.connect_get_namespaced_pod_proxy_with_path(
-            f"{pod}:{SERVE_PORT}", self._namespace, path, _headers=self._headers, _preload_content=False,
+            f"{pod}:{SERVE_PORT}",
+            self._namespace,
+            path,
+            _headers=self._headers,
+            _preload_content=False,
             _request_timeout=_TIMEOUT,
-        )  # fmt: skip
+        )

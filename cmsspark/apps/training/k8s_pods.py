@@ -1,4 +1,6 @@
-"""What the states of pods mean for a training: which worker a pod is, and whether it failed, and why."""
+"""What the states of pods mean for a training: which worker a pod is, and whether it
+failed, and why.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ from typing import Any, Final
 
 _INDEX: Final = "batch.kubernetes.io/job-completion-index"
 #: Reasons for which a container waits that do not pass by themselves.
-_HOPELESS: Final = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerError"})
+_HOPELESS: Final = frozenset(
+    {"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerError"}
+)
 #: Reasons that pass once ConfigMap and Secrets are there.
 CONFIG_ERROR: Final = "CreateContainerConfigError"
 
@@ -20,7 +24,9 @@ def read_rank(pod: Any) -> int:
 def is_ready(pod: Any) -> bool:
     """Return whether its script ended, and its output can be fetched."""
     conditions = pod.status.conditions or []
-    return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
+    return any(
+        condition.type == "Ready" and condition.status == "True" for condition in conditions
+    )
 
 
 def find_failure(pod: Any) -> str | None:
@@ -30,7 +36,9 @@ def find_failure(pod: Any) -> str | None:
         if pod.status.reason:
             # Evicted, DeadlineExceeded, Preempting …: what the cluster did to it.
             message = " ".join((pod.status.message or "").split())[:300]
-            return f"was ended by the cluster: {pod.status.reason}" + (f": {message}" if message else "")
+            return f"was ended by the cluster: {pod.status.reason}" + (
+                f": {message}" if message else ""
+            )
         if state is not None and state.terminated is not None:
             return _terminated(state.terminated)
         return "failed without a reason"
@@ -43,7 +51,9 @@ def find_failure(pod: Any) -> str | None:
 
 
 def waits_for_config(pod: Any) -> str | None:
-    """Return what a pod lacks that should be there soon, such as a Secret; None where it lacks nothing."""
+    """Return what a pod lacks that should be there soon, such as a Secret; None where
+    it lacks nothing.
+    """
     state = _container_state(pod)
     if state is not None and state.waiting is not None and state.waiting.reason == CONFIG_ERROR:
         return f"cannot start: {' '.join((state.waiting.message or CONFIG_ERROR).split())[:300]}"

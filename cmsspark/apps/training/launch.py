@@ -1,4 +1,6 @@
-"""One run from its checks to its end: attempts, logs of all workers, state, and what they brought back."""
+"""One run from its checks to its end: attempts, logs of all workers, state, and what
+they brought back.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,21 @@ def check(run: TrainingRun, backend: Backend) -> str:
     checks_imports = backend.has_this_python
     if run.files is not None:
         check_files(run.files, checks_imports=checks_imports)
-    source = check_script(run.script, run.arguments, checks_imports=checks_imports, files=run.files)
+    source = check_script(
+        run.script, run.arguments, checks_imports=checks_imports, files=run.files
+    )
     backend.check(run)
     return source
 
 
-def launch(run: TrainingRun, backend: Backend, folder: RunFolder, echo: Callable[[str], None]) -> None:
-    """Run all workers to their end, with retries where the run has them. ``echo`` takes merged lines.
+def launch(
+    run: TrainingRun, backend: Backend, folder: RunFolder, echo: Callable[[str], None]
+) -> None:
+    """Run all workers to their end, with retries where the run has them. ``echo`` takes
+    merged lines.
 
-    Raises WorkerFailed (65) with a worker's last lines; KeyboardInterrupt after everything was stopped. The state of
-    the folder says how it ended.
+    Raises WorkerFailed (65) with a worker's last lines; KeyboardInterrupt after
+    everything was stopped. The state of the folder says how it ended.
     """
     try:
         with signals.interruptible(), _Lines(folder, run.workers, echo) as lines:
@@ -48,18 +55,26 @@ def launch(run: TrainingRun, backend: Backend, folder: RunFolder, echo: Callable
                     break
                 if number > run.retries:
                     raise _failed(run, failure, folder)
-                lines.add_own(f"worker {failure.rank} {failure.reason}; attempt {number + 1} of {run.retries + 1}")
+                lines.add_own(
+                    f"worker {failure.rank} {failure.reason}; attempt {number + 1} of {run.retries + 1}"
+                )
             _finish(folder, "done")
     except KeyboardInterrupt:
         _finish(folder, "stopped", "it was interrupted")
         raise
     except BaseException as error:
-        problem = error.problem if isinstance(error, CmssparkError) else f"{type(error).__name__}: {error}"
+        problem = (
+            error.problem
+            if isinstance(error, CmssparkError)
+            else f"{type(error).__name__}: {error}"
+        )
         _finish(folder, "failed", problem)
         raise
 
 
-def _attempt(run: TrainingRun, backend: Backend, folder: RunFolder, number: int, lines: _Lines) -> WorkerFailure | None:
+def _attempt(
+    run: TrainingRun, backend: Backend, folder: RunFolder, number: int, lines: _Lines
+) -> WorkerFailure | None:
     state = RunState(attempt=number, workers=["pending"] * run.workers)
     folder.write_state(state)
 
@@ -91,7 +106,9 @@ def _finish(folder: RunFolder, word: str, reason: str | None = None) -> None:
 
 def brought_back(folder: RunFolder) -> list[Path]:
     """Return the files that workers left, below :attr:`RunFolder.output`."""
-    return sorted(path.relative_to(folder.output) for path in folder.output.rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(folder.output) for path in folder.output.rglob("*") if path.is_file()
+    )
 
 
 def described_files(folder: RunFolder) -> str:
@@ -129,7 +146,9 @@ class _Lines:
             if self._is_closed:
                 return
             if rank not in self._files:
-                self._files[rank] = self._stack.enter_context(self._open(self._folder.worker_log(rank)))
+                self._files[rank] = self._stack.enter_context(
+                    self._open(self._folder.worker_log(rank))
+                )
             print(text, file=self._files[rank], flush=True)
             self._write(f"worker {rank:>{len(str(self._workers - 1))}} | {text}")
 

@@ -26,7 +26,8 @@ _CHUNK: Final = 65_536
 class LocalBackend:
     """Workers as processes of this host, in process groups of their own.
 
-    The kernel ends them when the launcher is gone: each worker asks for a signal at its parent's death.
+    The kernel ends them when the launcher is gone: each worker asks for a signal at its
+    parent's death.
     """
 
     has_this_python = True
@@ -43,12 +44,15 @@ class LocalBackend:
             try:
                 for rank in range(run.workers):
                     attempt.on_state(rank, "pending")
-                    job = run.job(rank, addresses, str(attempt.folder(rank).absolute()), attempt.number)
+                    job = run.job(
+                        rank, addresses, str(attempt.folder(rank).absolute()), attempt.number
+                    )
                     if run.gpus:
                         devices = range(rank * run.gpus, (rank + 1) * run.gpus)
                         job["environment"] = {
-                            "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)), **job["environment"],
-                        }  # fmt: skip
+                            "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)),
+                            **job["environment"],
+                        }
                     process = _Process(rank, job)
                     processes.append(process)
                     selector.register(process.stdout, selectors.EVENT_READ, process)
@@ -69,10 +73,14 @@ class LocalBackend:
                 if process.code not in (None, 0):
                     return attempt.failure(process.rank, describe_exit(process.code or 0))
                 if not is_open and process.code is None:
-                    return attempt.failure(process.rank, f"is gone: its process {describe_exit(process.wait())}")
+                    return attempt.failure(
+                        process.rank, f"is gone: its process {describe_exit(process.wait())}"
+                    )
         return None
 
-    def _end(self, attempt: Attempt, processes: list[_Process], selector: selectors.BaseSelector) -> None:
+    def _end(
+        self, attempt: Attempt, processes: list[_Process], selector: selectors.BaseSelector
+    ) -> None:
         """Stop what still runs: all at once, then what is left after the time of grace."""
         for process in processes:
             process.stop()
@@ -100,8 +108,10 @@ class _Process:
         # The job comes by a pipe: arguments and environment of processes can be seen by others.
         self._process = subprocess.Popen(
             [sys.executable, worker.__file__, str(os.getpid())],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(job).encode() + b"\n")

@@ -1,8 +1,11 @@
-"""The program of a worker's pod: it starts the script, and serves what the script left until the launcher has it.
+"""The program of a worker's pod: it starts the script, and serves what the script left
+until the launcher has it.
 
-It comes with ``worker.py`` and ``script_check.py`` in a ConfigMap, so it imports the standard library and these two
-only. The pod becomes *ready* when its script has ended: then ``/result`` tells the exit code and ``/output`` is an
-archive of the output, to whoever has the run's token. ``/done`` lets the pod end, as does the time ``serve_seconds``.
+It comes with ``worker.py`` and ``script_check.py`` in a ConfigMap, so it imports the
+standard library and these two only. The pod becomes *ready* when its script has ended:
+then ``/result`` tells the exit code and ``/output`` is an archive of the output, to
+whoever has the run's token. ``/done`` lets the pod end, as does the time
+``serve_seconds``.
 """
 
 from __future__ import annotations
@@ -67,7 +70,9 @@ def serve(result: Result, port: int) -> http.server.ThreadingHTTPServer:
             result.fetched.set()
 
         def _is_allowed(self) -> bool:
-            return hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), result.token.encode())
+            return hmac.compare_digest(
+                self.headers.get(TOKEN_HEADER, "").encode(), result.token.encode()
+            )
 
         def _answer(self, code: int, body: bytes) -> None:
             self.send_response(code)
@@ -98,7 +103,9 @@ def secrets_in(folder: Path) -> dict[str, dict[str, str]]:
         for secret in sorted(folder.iterdir()):
             # Kubernetes keeps its own links there, which begin with a dot.
             keys = [file for file in sorted(secret.iterdir()) if not file.name.startswith(".")]
-            secrets[secret.name] = {file.name: file.read_bytes().decode("utf-8", "replace") for file in keys}
+            secrets[secret.name] = {
+                file.name: file.read_bytes().decode("utf-8", "replace") for file in keys
+            }
     return secrets
 
 
@@ -129,7 +136,9 @@ def main(folder: Path = FOLDER, environ: Mapping[str, str] = os.environ) -> int:
             sys.stdout.flush()
 
     folders = [str(folder / "job"), *([job["files"]] if job.get("files") else [])]
-    missing = script_check.missing_imports(Path(job["script"]).read_text(encoding="utf-8"), *folders)
+    missing = script_check.missing_imports(
+        Path(job["script"]).read_text(encoding="utf-8"), *folders
+    )
     if missing:
         names = ", ".join(f"{name} (line {line})" for name, line in missing)
         emit({"line": f"cmsspark: the image lacks modules that the script imports: {names}"})

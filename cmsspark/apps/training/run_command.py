@@ -21,19 +21,53 @@ _BACKENDS: Final = ("local", "spark", "k8s")
 #: Options that only one back end has.
 _OF_BACKENDS: Final = {
     "spark": ("master", "confs"),
-    "k8s": ("image", "namespace", "kube_context", "claim", "volumes", "selectors", "pull_secrets", "pod_template"),
+    "k8s": (
+        "image",
+        "namespace",
+        "kube_context",
+        "claim",
+        "volumes",
+        "selectors",
+        "pull_secrets",
+        "pod_template",
+    ),
 }
-settings_option = click.option("--settings", "settings_file", metavar="FILE", help="Settings file.")
+settings_option = click.option(
+    "--settings", "settings_file", metavar="FILE", help="Settings file."
+)
 
 
 @click.command("run")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS...]")
-@click.option("--workers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of workers.")
-@click.option("--on", "backend", type=click.Choice(_BACKENDS), default="local", show_default=True, help="Back end.")
-@click.option("--secret", "secrets", multiple=True, metavar="NAME[=FOLDER]", help="Credentials; repeatable.")
-@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Variable of the workers; repeatable.")
-@click.option("--cpus", type=click.IntRange(1, 512), default=1, show_default=True, help="Cores of a worker.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Number of workers.",
+)
+@click.option(
+    "--on",
+    "backend",
+    type=click.Choice(_BACKENDS),
+    default="local",
+    show_default=True,
+    help="Back end.",
+)
+@click.option(
+    "--secret", "secrets", multiple=True, metavar="NAME[=FOLDER]", help="Credentials; repeatable."
+)
+@click.option(
+    "--env",
+    "variables",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Variable of the workers; repeatable.",
+)
+@click.option(
+    "--cpus", type=click.IntRange(1, 512), default=1, show_default=True, help="Cores of a worker."
+)
 @click.option(
     "--memory",
     default="2Gi",
@@ -41,40 +75,90 @@ settings_option = click.option("--settings", "settings_file", metavar="FILE", he
     help="Memory of a worker (Spark, Kubernetes; not enforced on this host).",
 )
 @click.option(
-    "--retries", type=click.IntRange(0, 20), default=0, show_default=True, help="Attempts after a failed one."
+    "--retries",
+    type=click.IntRange(0, 20),
+    default=0,
+    show_default=True,
+    help="Attempts after a failed one.",
 )
 @click.option("--name", help="Name of the run. [default: the script's, with a random end]")
-@click.option("--master", help="Spark: master. [default: local, with as many cores as the workers need]")
-@click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Spark: option; repeatable.")
-@click.option("--image", help="Kubernetes: image of the workers, with Python and what the script imports.")
+@click.option(
+    "--master", help="Spark: master. [default: local, with as many cores as the workers need]"
+)
+@click.option(
+    "--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Spark: option; repeatable."
+)
+@click.option(
+    "--image", help="Kubernetes: image of the workers, with Python and what the script imports."
+)
 @click.option("--namespace", help="Kubernetes: namespace. [default: that of the context]")
-@click.option("--context", "kube_context", help="Kubernetes: context of the kubeconfig. [default: the current one]")
-@click.option("--claim", help="Kubernetes: PersistentVolumeClaim for the output, so that retries go on.")
 @click.option(
-    "--files", type=click.Path(path_type=Path), help="Folder that travels with the script: modules and small files."
-)
-@click.option("--gpus", type=click.IntRange(0, 64), default=0, show_default=True, help="GPUs of a worker.")
-@click.option("--volume", "volumes", multiple=True, metavar="CLAIM:/FOLDER[:ro]", help="Kubernetes: a claim to mount.")
-@click.option("--node-selector", "selectors", multiple=True, metavar="KEY=VALUE", help="Kubernetes: nodes to run on.")
-@click.option(
-    "--pull-secret", "pull_secrets", multiple=True, metavar="NAME", help="Kubernetes: Secret of the registry."
+    "--context",
+    "kube_context",
+    help="Kubernetes: context of the kubeconfig. [default: the current one]",
 )
 @click.option(
-    "--pod-template", type=click.Path(path_type=Path), help="Kubernetes: a Pod that workers' pods begin with."
+    "--claim", help="Kubernetes: PersistentVolumeClaim for the output, so that retries go on."
 )
 @click.option(
-    "--max-hours", type=click.FloatRange(0.01, 720), default=24.0, show_default=True, help="Kubernetes: limit."
+    "--files",
+    type=click.Path(path_type=Path),
+    help="Folder that travels with the script: modules and small files.",
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Check the script, print what would start (Kubernetes: YAML), start nothing."
+    "--gpus", type=click.IntRange(0, 64), default=0, show_default=True, help="GPUs of a worker."
+)
+@click.option(
+    "--volume",
+    "volumes",
+    multiple=True,
+    metavar="CLAIM:/FOLDER[:ro]",
+    help="Kubernetes: a claim to mount.",
+)
+@click.option(
+    "--node-selector",
+    "selectors",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Kubernetes: nodes to run on.",
+)
+@click.option(
+    "--pull-secret",
+    "pull_secrets",
+    multiple=True,
+    metavar="NAME",
+    help="Kubernetes: Secret of the registry.",
+)
+@click.option(
+    "--pod-template",
+    type=click.Path(path_type=Path),
+    help="Kubernetes: a Pod that workers' pods begin with.",
+)
+@click.option(
+    "--max-hours",
+    type=click.FloatRange(0.01, 720),
+    default=24.0,
+    show_default=True,
+    help="Kubernetes: limit.",
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check the script, print what would start (Kubernetes: YAML), start nothing.",
 )
 @settings_option
 def run_command(
-    script: Path, arguments: tuple[str, ...], dry_run: bool, settings_file: str | None, **options: Any
+    script: Path,
+    arguments: tuple[str, ...],
+    dry_run: bool,
+    settings_file: str | None,
+    **options: Any,
 ) -> None:
-    """Run SCRIPT on workers. Its own arguments stand behind --: cmsspark lab train run fit.py --workers 4 -- --epochs 3
+    """Run SCRIPT on workers. Its own arguments stand behind --: cmsspark lab train run
+    fit.py --workers 4 -- --epochs 3
 
-    Ctrl-C stops all workers and removes what was made. Ends with 65 and the last lines of a worker that failed.
+    Ctrl-C stops all workers and removes what was made. Ends with 65 and the last lines
+    of a worker that failed.
     """
     from cmsspark.apps.training.k8s_backend import K8sBackend
     from cmsspark.apps.training.launch import brought_back, check, described_files, launch
@@ -93,7 +177,8 @@ def run_command(
         location = (backend.namespace, backend.context)
     folder = RunFolder.create(state_dir / "training", run, *location)
     click.echo(
-        f"{run.name}: {pluralize(run.workers, 'worker')} on {run.backend}; logs in {folder.path / 'logs'}", err=True
+        f"{run.name}: {pluralize(run.workers, 'worker')} on {run.backend}; logs in {folder.path / 'logs'}",
+        err=True,
     )
     _note_memory(run)
     launch(run, backend, folder, click.echo)
@@ -106,11 +191,14 @@ def _note_memory(run: TrainingRun) -> None:
     """Say that --memory limits nothing here, to those who typed it."""
     source = click.get_current_context().get_parameter_source("memory")
     if run.backend == "local" and source is not ParameterSource.DEFAULT:
-        # Frameworks reserve far more addresses than memory, so limits of a process would stop them at once.
+        # Frameworks reserve far more addresses than memory, so limits of a process
+        # would stop them at once.
         click.echo(f"{run.name}: --memory is not enforced on this host (--on local)", err=True)
 
 
-def _make_run(script: Path, arguments: tuple[str, ...], state_dir: Path, options: dict[str, Any]) -> TrainingRun:
+def _make_run(
+    script: Path, arguments: tuple[str, ...], state_dir: Path, options: dict[str, Any]
+) -> TrainingRun:
     from cmsspark.apps.training.spec import TrainingRun, parse_memory, parse_secret, run_name
     from cmsspark.settings.redaction import redacted_words
 
@@ -121,9 +209,13 @@ def _make_run(script: Path, arguments: tuple[str, ...], state_dir: Path, options
             parameters = click.get_current_context().command.params
             flag = next(parameter.opts[0] for parameter in parameters if parameter.name == used[0])
             raise UsageError(f"{flag} is for --on {owner}", found=f"--on {backend}")
-    secrets = tuple(parse_secret(text, state_dir / "secrets", backend) for text in options["secrets"])
+    secrets = tuple(
+        parse_secret(text, state_dir / "secrets", backend) for text in options["secrets"]
+    )
     if len({secret.name for secret in secrets}) < len(secrets):
-        raise UsageError("each secret must be named once", found=", ".join(secret.name for secret in secrets))
+        raise UsageError(
+            "each secret must be named once", found=", ".join(secret.name for secret in secrets)
+        )
     return TrainingRun(
         name=run_name(script, options["name"]),
         script=script,
@@ -148,7 +240,10 @@ def _pairs(texts: Iterable[str], option: str) -> dict[str, str]:
         if not separator or not name or "\0" in text:
             raise UsageError(f"{option} has the form NAME=VALUE", found=repr(text))
         if name.startswith("CMSSPARK_TRAIN_"):
-            raise UsageError(f"{option}: names that begin with CMSSPARK_TRAIN_ are the launcher's", found=repr(name))
+            raise UsageError(
+                f"{option}: names that begin with CMSSPARK_TRAIN_ are the launcher's",
+                found=repr(name),
+            )
         pairs[name] = value
     return pairs
 
@@ -178,7 +273,9 @@ def _build_backend(run: TrainingRun, options: dict[str, Any]) -> Backend:
 
 
 def _show_plan(run: TrainingRun, backend: Backend, source: str) -> None:
-    """Print what would start: for Kubernetes the manifests, else a worker's command and variables without secrets."""
+    """Print what would start: for Kubernetes the manifests, else a worker's command and
+    variables without secrets.
+    """
     if hasattr(backend, "yaml"):
         click.echo(backend.yaml(run, source), nl=False)
         return

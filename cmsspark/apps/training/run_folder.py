@@ -1,7 +1,9 @@
-"""The folder of a run below ``<state>/training``: what it is, how it stands, its logs and what workers brought back.
+"""The folder of a run below ``<state>/training``: what it is, how it stands, its logs
+and what workers brought back.
 
-``run.json`` describes the run, ``state.json`` how it stands; both hold no secret. ``logs/worker-N.log`` has each
-worker's lines, ``logs/merged.log`` those of all. ``output/worker-N`` is what a worker left in its output folder.
+``run.json`` describes the run, ``state.json`` how it stands; both hold no secret.
+``logs/worker-N.log`` has each worker's lines, ``logs/merged.log`` those of all.
+``output/worker-N`` is what a worker left in its output folder.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 
 class RunState(msgspec.Struct):
-    """How a run and its workers stand: ``running``, ``done``, ``failed``, ``stopped``; ``lost`` without a launcher."""
+    """How a run and its workers stand: ``running``, ``done``, ``failed``, ``stopped``;
+    ``lost`` without a launcher.
+    """
 
     state: str = "running"
     attempt: int = 1
@@ -70,23 +74,34 @@ class RunFolder:
             folder.path.mkdir(mode=0o700)
         except FileExistsError:
             raise UsageError(
-                f"there is a run {run.name} already", where=folder.path,
+                f"there is a run {run.name} already",
+                where=folder.path,
                 next_step=f"choose another --name, or remove it: cmsspark lab train forget {run.name}",
-            ) from None  # fmt: skip
+            ) from None
         for name in ("logs", "output"):
             (folder.path / name).mkdir()
         record = RunRecord(
-            run.name, str(run.script.absolute()), run.shown_arguments, run.workers, run.backend, clock.now_ms(),
-            os.getpid(), start_ticks(os.getpid()) or 0, tuple(secret.name for secret in run.secrets), namespace,
+            run.name,
+            str(run.script.absolute()),
+            run.shown_arguments,
+            run.workers,
+            run.backend,
+            clock.now_ms(),
+            os.getpid(),
+            start_ticks(os.getpid()) or 0,
+            tuple(secret.name for secret in run.secrets),
+            namespace,
             context,
-        )  # fmt: skip
+        )
         folder._write("run.json", record)
         folder.write_state(RunState(workers=["pending"] * run.workers))
         return folder
 
     @classmethod
     def find(cls, base: Path, name: str) -> RunFolder:
-        """Return the folder of a run. Raises InputMissing (66) where there is none of that name, UsageError (2)."""
+        """Return the folder of a run. Raises InputMissing (66) where there is none of
+        that name, UsageError (2).
+        """
         folder = cls(base / run_name(Path(), name))
         if not (folder.path / "run.json").is_file():
             names = ", ".join(run.record.name for run in runs(base)) or "none"
@@ -118,14 +133,18 @@ class RunFolder:
         return self.path / "logs" / f"worker-{rank}.log"
 
     def state(self) -> RunState:
-        """Return how the run stands; ``lost`` where its launcher is gone and did not say how it ended."""
+        """Return how the run stands; ``lost`` where its launcher is gone and did not
+        say how it ended.
+        """
         state = self._read("state.json", RunState)
         if state.state == "running" and not self.is_launcher_alive():
             # It may have ended since the first look.
             state = self._read("state.json", RunState)
         if state.state == "running" and not self.is_launcher_alive():
             state.state, state.reason = "lost", "its launcher is gone"
-            state.workers = [now if now not in ("pending", "running") else "lost" for now in state.workers]
+            state.workers = [
+                now if now not in ("pending", "running") else "lost" for now in state.workers
+            ]
         return state
 
     def write_state(self, state: RunState) -> None:
@@ -151,7 +170,9 @@ class RunFolder:
         try:
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except (OSError, msgspec.DecodeError) as error:
-            raise DataError("the record of a run cannot be read", where=path, found=str(error)) from None
+            raise DataError(
+                "the record of a run cannot be read", where=path, found=str(error)
+            ) from None
 
 
 def runs(base: Path) -> Iterator[RunFolder]:

@@ -1,7 +1,8 @@
-"""Looks at a training script before anything starts: it compiles, its imports exist, its arguments parse.
+"""Looks at a training script before anything starts: it compiles, its imports exist,
+its arguments parse.
 
-Only ``--dry-run`` of the script itself runs code of it. This file is sent to pods, where it checks the imports against
-the image: it imports the standard library only.
+Only ``--dry-run`` of the script itself runs code of it. This file is sent to pods,
+where it checks the imports against the image: it imports the standard library only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _OPTIONAL = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
 def find_imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield the modules that a script needs, with the line; not those in ``except ImportError`` or for types."""
+    """Yield the modules that a script needs, with the line; not those in ``except
+    ImportError`` or for types.
+    """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -67,7 +70,9 @@ def _is_found(name: str, path: list[str]) -> bool:
         inside = None
         if spec.submodule_search_locations is not None:
             full = ".".join((first, *parts[: i + 1]))
-            inside = importlib.machinery.PathFinder.find_spec(full, list(spec.submodule_search_locations))
+            inside = importlib.machinery.PathFinder.find_spec(
+                full, list(spec.submodule_search_locations)
+            )
         if inside is None:
             return _can_import(name)
         spec = inside
@@ -75,7 +80,9 @@ def _is_found(name: str, path: list[str]) -> bool:
 
 
 def _is_by_hook(name: str) -> bool:
-    """Return whether an import hook, as editable installations have, finds a module that is on no path."""
+    """Return whether an import hook, as editable installations have, finds a module
+    that is on no path.
+    """
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):

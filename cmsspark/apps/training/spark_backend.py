@@ -1,4 +1,6 @@
-"""``--on spark``: workers in the barrier tasks of one Spark stage, which all run at once or not at all."""
+"""``--on spark``: workers in the barrier tasks of one Spark stage, which all run at
+once or not at all.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ Frame = dict[str, Any]
 
 @dataclass
 class SparkBackend:
-    """Barrier tasks of a session. ``session``: a running one, which stays; else one is made, and stopped."""
+    """Barrier tasks of a session. ``session``: a running one, which stays; else one is
+    made, and stopped.
+    """
 
     master: str | None = None
     confs: Mapping[str, str] = field(default_factory=dict)
@@ -48,30 +52,41 @@ class SparkBackend:
         return self.session is not None or (self.master or "local").startswith("local")
 
     def check(self, run: TrainingRun) -> None:
-        """Raises UsageError (2) where the master has too few cores, DataError (65) for too large files."""
+        """Raises UsageError (2) where the master has too few cores, DataError (65) for
+        too large files.
+        """
         if run.files is not None:
             pack_files(run.files, SPARK_BYTES)
-        if self.master and self.master.startswith("local[") and self.master[6:-1].split(",")[0].isdigit():
+        if (
+            self.master
+            and self.master.startswith("local[")
+            and self.master[6:-1].split(",")[0].isdigit()
+        ):
             cores = int(self.master[6:-1].split(",")[0])
             if cores < run.workers * run.cpus:
                 raise UsageError(
-                    f"{run.workers} workers of {run.cpus} cores must run at once", found=f"--master {self.master}",
+                    f"{run.workers} workers of {run.cpus} cores must run at once",
+                    found=f"--master {self.master}",
                     next_step=f"--master local[{run.workers * run.cpus}], or fewer workers",
-                )  # fmt: skip
+                )
 
     def attempt(self, attempt: Attempt) -> WorkerFailure | None:
         """As :meth:`Backend.attempt`."""
         spark = self.session or self._started(attempt.run)
         try:
             self._check_cores(spark, attempt.run)
-            with _Drive(spark, attempt, self.start_seconds, shares_disk=self.shares_disk(spark)) as drive:
+            with _Drive(
+                spark, attempt, self.start_seconds, shares_disk=self.shares_disk(spark)
+            ) as drive:
                 return drive.wait()
         finally:
             if self.session is None:
                 spark.stop()
 
     def shares_disk(self, spark: SparkSession) -> bool:
-        """Return whether workers write into the folder of the run, where their output outlives a killed driver."""
+        """Return whether workers write into the folder of the run, where their output
+        outlives a killed driver.
+        """
         return str(spark.sparkContext.master).startswith("local")
 
     @staticmethod
@@ -80,9 +95,11 @@ class SparkBackend:
         cores = spark.sparkContext.defaultParallelism
         if spark.sparkContext.master.startswith("local") and cores < run.workers:
             raise UsageError(
-                f"{run.workers} workers must run at once", where=spark.sparkContext.master, found=f"{cores} cores",
+                f"{run.workers} workers must run at once",
+                where=spark.sparkContext.master,
+                found=f"{cores} cores",
                 next_step="take fewer workers, or a --master with more cores",
-            )  # fmt: skip
+            )
 
     def _started(self, run: TrainingRun) -> SparkSession:
         from cmsspark.engines.session import session
@@ -116,8 +133,14 @@ class SparkBackend:
 class _Drive:
     """One barrier stage: a server for its workers' connections, and the Spark job in a thread."""
 
-    def __init__(self, spark: SparkSession, attempt: Attempt, start_seconds: float, *, shares_disk: bool) -> None:
-        self._context, self._attempt, self._start_seconds = spark.sparkContext, attempt, start_seconds
+    def __init__(
+        self, spark: SparkSession, attempt: Attempt, start_seconds: float, *, shares_disk: bool
+    ) -> None:
+        self._context, self._attempt, self._start_seconds = (
+            spark.sparkContext,
+            attempt,
+            start_seconds,
+        )
         self._events: queue.Queue[tuple[int, Frame]] = queue.Queue()
         self._shares_disk = shares_disk
         self._links: dict[int, socket.socket] = {}
@@ -125,8 +148,12 @@ class _Drive:
         self._group = f"cmsspark-train-{uuid.uuid4().hex}"
         self._token = secrets.token_hex(32)
         local = self._context.master.startswith("local")
-        self._server = socket.create_server(("127.0.0.1" if local else "", 0), backlog=attempt.run.workers)
-        host = "127.0.0.1" if local else self._context.getConf().get("spark.driver.host") or _host()
+        self._server = socket.create_server(
+            ("127.0.0.1" if local else "", 0), backlog=attempt.run.workers
+        )
+        host = (
+            "127.0.0.1" if local else self._context.getConf().get("spark.driver.host") or _host()
+        )
         self._address = (host, self._server.getsockname()[1])
         self._job = threading.Thread(target=self._run_job, daemon=True)
         self._error: Exception | None = None
@@ -137,7 +164,9 @@ class _Drive:
         return self
 
     def __exit__(self, *ignored: object) -> None:
-        """Stop what still runs. Workers stop their scripts when their connection ends; then the job is cancelled."""
+        """Stop what still runs. Workers stop their scripts when their connection ends;
+        then the job is cancelled.
+        """
         self._server.close()
         for link in list(self._links.values()):
             with suppress(OSError):
@@ -186,7 +215,11 @@ class _Drive:
                 if rank not in remaining:
                     continue
                 if frame.get("code") != 0:
-                    reason = describe_exit(frame["code"]) if "code" in frame else "is gone: its executor or task ended"
+                    reason = (
+                        describe_exit(frame["code"])
+                        if "code" in frame
+                        else "is gone: its executor or task ended"
+                    )
                     return attempt.failure(rank, reason)
                 attempt.on_state(rank, "done")
                 remaining.discard(rank)
@@ -197,22 +230,27 @@ class _Drive:
     def _check_started(self, deadline: float) -> None:
         if time.monotonic() > deadline and len(self._links) < self._attempt.run.workers:
             raise NotReady(
-                f"{self._attempt.run.workers} workers must run at once", where=self._context.master,
+                f"{self._attempt.run.workers} workers must run at once",
+                where=self._context.master,
                 found=f"{len(self._links)} started within {self._start_seconds:.0f} s",
                 next_step="take fewer workers or smaller ones, or wait until the cluster has room",
-            )  # fmt: skip
+            )
 
     def _job_failed(self, rank: int) -> WorkerFailure:
-        """Return the failure of a worker; raise an error where the Spark job failed before the workers began."""
+        """Return the failure of a worker; raise an error where the Spark job failed
+        before the workers began.
+        """
         from cmsspark.engines.session import unwrap_cause
 
         assert self._error is not None
         text = str(self._error)
         if "SPARK-24819" in text or ("barrier" in text.lower() and "slots" in text):
             raise UsageError(
-                f"{self._attempt.run.workers} workers must run at once", where=self._context.master,
-                found="fewer cores", next_step="take fewer workers, or a --master with more cores",
-            ) from None  # fmt: skip
+                f"{self._attempt.run.workers} workers must run at once",
+                where=self._context.master,
+                found="fewer cores",
+                next_step="take fewer workers, or a --master with more cores",
+            ) from None
         cause = unwrap_cause(self._error)
         if not self._links and isinstance(cause, CmssparkError):
             raise cause
@@ -235,12 +273,16 @@ class _Drive:
             "script_name": f"script_{stem[:60]}.py",
             "driver": self._address,
             "token": self._token,
-            "outputs": {rank: str(folder.absolute()) for rank, folder in folders.items()} if self._shares_disk else {},
+            "outputs": {rank: str(folder.absolute()) for rank, folder in folders.items()}
+            if self._shares_disk
+            else {},
             "restore": {} if self._shares_disk else _packed(folders),
             "files": b"" if run.files is None else pack_files(run.files, SPARK_BYTES),
         }
         try:
-            self._context.setJobGroup(self._group, f"cmsspark lab train {run.name}", interruptOnCancel=True)
+            self._context.setJobGroup(
+                self._group, f"cmsspark lab train {run.name}", interruptOnCancel=True
+            )
             ranks = self._context.parallelize(range(run.workers), run.workers).barrier()
             task = barrier_task.run_worker
             ranks.mapPartitions(lambda ignored: task(plan)).collect()
@@ -282,7 +324,9 @@ class _Drive:
 
 def _packed(folders: Mapping[int, Path]) -> dict[int, bytes]:
     """Return what workers left in an attempt before, so that they go on from their checkpoints."""
-    return {rank: barrier_task.pack(str(folder)) for rank, folder in folders.items() if folder.is_dir()}
+    return {
+        rank: barrier_task.pack(str(folder)) for rank, folder in folders.items() if folder.is_dir()
+    }
 
 
 def _host() -> str:

@@ -1,12 +1,15 @@
-"""The program beside each training script: it starts the script, passes its lines on, and leaves nothing running.
+"""The program beside each training script: it starts the script, passes its lines on,
+and leaves nothing running.
 
-It runs in a process of this host, in a barrier task of Spark and in a pod of Kubernetes. Hosts of tasks and images of
-pods need not have this package: this file is sent to them, so it imports the standard library only.
+It runs in a process of this host, in a barrier task of Spark and in a pod of
+Kubernetes. Hosts of tasks and images of pods need not have this package: this file is
+sent to them, so it imports the standard library only.
 
-A *job* describes one worker (JSON): ``rank``, ``addresses`` (``host:port`` of all workers), ``script``, ``arguments``,
-``output`` (a folder), ``run``, ``attempt``, ``cpus``, ``environment`` (of the user), ``secrets`` (name → key → value),
-``secrets_folder`` (where they are files, too, or null), ``files`` (the folder of --files, or null), ``grace`` (seconds
-between SIGTERM and SIGKILL).
+A *job* describes one worker (JSON): ``rank``, ``addresses`` (``host:port`` of all
+workers), ``script``, ``arguments``, ``output`` (a folder), ``run``, ``attempt``,
+``cpus``, ``environment`` (of the user), ``secrets`` (name → key → value),
+``secrets_folder`` (where they are files, too, or null), ``files`` (the folder of
+--files, or null), ``grace`` (seconds between SIGTERM and SIGKILL).
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ Frame = dict[str, Any]
 
 
 def worker_environment(job: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables by which a script finds the other workers: of TensorFlow, of JAX, of PyTorch, and ours.
+    """Return the variables by which a script finds the other workers: of TensorFlow, of
+    JAX, of PyTorch, and ours.
 
     Each worker has one port, which its framework may use; the coordinator is worker 0.
     """
@@ -56,7 +60,8 @@ def worker_environment(job: Mapping[str, Any]) -> dict[str, str]:
         "WORLD_SIZE": str(len(addresses)),
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
-        # Threads of OpenMP, BLAS and JAX: several workers on one host would get in each other's way.
+        # Threads of OpenMP, BLAS and JAX: several workers on one host would get in each
+        # other's way.
         "OMP_NUM_THREADS": cpus,
         "OPENBLAS_NUM_THREADS": cpus,
         "NPROC": cpus,
@@ -70,7 +75,9 @@ def worker_environment(job: Mapping[str, Any]) -> dict[str, str]:
 
 
 def files_environment(folder: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which a script finds the files that travel with it: they can be imported, too."""
+    """Return the variables by which a script finds the files that travel with it: they
+    can be imported, too.
+    """
     path = [folder, *([environ["PYTHONPATH"]] if environ.get("PYTHONPATH") else [])]
     return {"CMSSPARK_TRAIN_FILES": folder, "PYTHONPATH": os.pathsep.join(path)}
 
@@ -79,7 +86,9 @@ def secret_values(secrets: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Return the texts that no log may contain: the values and their lines, the longest first."""
     values = {value.strip() for keys in secrets.values() for value in keys.values()}
     lines = {line.strip() for value in values for line in value.splitlines()}
-    return sorted((text for text in values | lines if len(text) >= SECRET_LENGTH), key=len, reverse=True)
+    return sorted(
+        (text for text in values | lines if len(text) >= SECRET_LENGTH), key=len, reverse=True
+    )
 
 
 def blanked(text: str, values: Iterable[str]) -> str:
@@ -90,7 +99,9 @@ def blanked(text: str, values: Iterable[str]) -> str:
 
 
 def die_with_parent(number: int, parent: int) -> None:
-    """Have the kernel send this process a signal when its parent is gone; send it now if that already happened."""
+    """Have the kernel send this process a signal when its parent is gone; send it now
+    if that already happened.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
@@ -101,7 +112,10 @@ def list_children(pid: int) -> list[int]:
     children = []
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat", encoding="latin-1") as stream:
+            with (
+                suppress(OSError, IndexError, ValueError),
+                open(f"/proc/{name}/stat", encoding="latin-1") as stream,
+            ):
                 if int(stream.read().rpartition(")")[2].split()[1]) == pid:
                     children.append(int(name))
     return children
@@ -116,8 +130,14 @@ class Script:
         self._stopping = threading.Event()
         environment = {**os.environ, **job["environment"], **worker_environment(job)}
         for keys in job["secrets"].values():
-            usable = {name: value for name, value in keys.items() if _ENVIRONMENT_NAME.fullmatch(name)}
-            environment |= {name: value.removesuffix("\n") for name, value in usable.items() if "\0" not in value}
+            usable = {
+                name: value for name, value in keys.items() if _ENVIRONMENT_NAME.fullmatch(name)
+            }
+            environment |= {
+                name: value.removesuffix("\n")
+                for name, value in usable.items()
+                if "\0" not in value
+            }
         if job.get("secrets_folder"):
             environment["CMSSPARK_TRAIN_SECRETS"] = str(job["secrets_folder"])
         if job.get("files"):
@@ -129,12 +149,18 @@ class Script:
         # An absolute path: a name that begins with a dash would be an option.
         self.process = subprocess.Popen(
             [python, os.path.abspath(job["script"]), *job["arguments"]],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
-            start_new_session=True, preexec_fn=lambda: die_with_parent(signal.SIGKILL, parent),
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL, parent),
+        )
 
     def frames(self) -> Iterator[Frame]:
-        """``started`` with the process's id, ``line`` for each line of the script, ``code`` at its end."""
+        """``started`` with the process's id, ``line`` for each line of the script,
+        ``code`` at its end.
+        """
         yield {"started": self.process.pid}
         for line in self._lines():
             yield {"line": blanked(line, self._values)}
@@ -157,7 +183,9 @@ class Script:
             os.killpg(self.process.pid, number)
 
     def _lines(self) -> Iterator[str]:
-        """Lines until the script ends, and what is then in the pipe: a process that it left behind may hold it open."""
+        """Lines until the script ends, and what is then in the pipe: a process that it
+        left behind may hold it open.
+        """
         assert self.process.stdout is not None
         descriptor, partial_line = self.process.stdout.fileno(), b""
         ended = threading.Thread(target=self._close_after_end, daemon=True)
@@ -192,10 +220,15 @@ class Script:
                 return
 
 
-def run(job: Mapping[str, Any], emit: Callable[[Frame], None], stop_when: Callable[[], object] | None = None) -> int:
+def run(
+    job: Mapping[str, Any],
+    emit: Callable[[Frame], None],
+    stop_when: Callable[[], object] | None = None,
+) -> int:
     """Run a worker's script to its end; its exit code, negative for a signal.
 
-    ``stop_when`` runs in a thread; the script is stopped when it returns. So do SIGTERM and SIGINT.
+    ``stop_when`` runs in a thread; the script is stopped when it returns. So do SIGTERM
+    and SIGINT.
     """
     script = Script(job)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -219,7 +252,9 @@ def run(job: Mapping[str, Any], emit: Callable[[Frame], None], stop_when: Callab
 
 
 def main() -> None:
-    """Read a job from stdin and write frames to stdout, a line of JSON each; stop the script when stdin ends."""
+    """Read a job from stdin and write frames to stdout, a line of JSON each; stop the
+    script when stdin ends.
+    """
     die_with_parent(signal.SIGTERM, int(sys.argv[1]))
     job = json.loads(sys.stdin.readline())
 

@@ -1,4 +1,6 @@
-"""``cmsspark diff A B``: what appeared, vanished or changed most between two days or periods, or two runs of one."""
+"""``cmsspark diff A B``: what appeared, vanished or changed most between two days or
+periods, or two runs of one.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Side:
         """Return a day, a period by its name, each also with ``@RUN``. Raises UsageError (2)."""
         name, at, run = text.partition("@")
         if at and not run:
-            raise UsageError(f"a run is needed after the @ of {text!r}", next_step="cmsspark runs lists them")
+            raise UsageError(
+                f"a run is needed after the @ of {text!r}", next_step="cmsspark runs lists them"
+            )
         try:
             return cls(named(name), run or None)
         except ValueError:
@@ -57,9 +61,10 @@ class Side:
             return cls(dates.parse_day(name), run or None)
         except UsageError as error:
             raise UsageError(
-                error.problem, next_step="give a day (20260115), a week (2026-W46), a month (2026-11) or a range "
+                error.problem,
+                next_step="give a day (20260115), a week (2026-W46), a month (2026-11) or a range "
                 "(2026-11-01--2026-11-10)",
-            ) from None  # fmt: skip
+            ) from None
 
     @property
     def is_period(self) -> bool:
@@ -73,22 +78,50 @@ _BY: Final = "Group by this column. Can be given several times. [default: datase
 @click.command("diff")
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@click.option("--job", "job_name", help="Compare results of this job. [default: data_aggregation; of periods: period]")
+@click.option(
+    "--job",
+    "job_name",
+    help="Compare results of this job. [default: data_aggregation; of periods: period]",
+)
 @click.option("--by", type=click.Choice(list(COLUMNS)), multiple=True, help=_BY)
-@click.option("--measure", type=click.Choice(MEASURES), help="Measure to compare. [default: nacc; of jobs: job_count]")
-@click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="Number of largest changes.")
-@click.option("--publish-impact", is_flag=True, help="Also count changed documents (two runs of one day or period).")
+@click.option(
+    "--measure",
+    type=click.Choice(MEASURES),
+    help="Measure to compare. [default: nacc; of jobs: job_count]",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="Number of largest changes.",
+)
+@click.option(
+    "--publish-impact",
+    is_flag=True,
+    help="Also count changed documents (two runs of one day or period).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @store_options
 def command(
-    before: str, after: str, job_name: str | None, by: tuple[str, ...], measure: str | None, top: int,
-    publish_impact: bool, as_json: bool, fout: str | None, settings_file: str | None,
-) -> None:  # fmt: skip
-    """Compare results A and B: two days (20260115), or two periods (2026-W46, 2026-11, 2026-11-01--2026-11-10).
+    before: str,
+    after: str,
+    job_name: str | None,
+    by: tuple[str, ...],
+    measure: str | None,
+    top: int,
+    publish_impact: bool,
+    as_json: bool,
+    fout: str | None,
+    settings_file: str | None,
+) -> None:
+    """Compare results A and B: two days (20260115), or two periods (2026-W46, 2026-11,
+    2026-11-01--2026-11-10).
 
     @RUN after one of them names a run of it (20260115@RUN; RUN can be abbreviated).
 
-    Prints the sums of all measures and, by dataset, site and stream, groups that appeared, vanished or changed most.
+    Prints the sums of all measures and, by dataset, site and stream, groups that
+    appeared, vanished or changed most.
     """
     from cmsspark.apps.usage import differences
     from cmsspark.base.schemas import stored_table
@@ -97,13 +130,21 @@ def command(
     sides = Side.from_text(before), Side.from_text(after)
     job = _find_job(job_name, sides)
     if publish_impact and sides[0].interval != sides[1].interval:
-        raise UsageError("documents of two days cannot be compared", next_step="give two runs of one day: DAY@RUN")
+        raise UsageError(
+            "documents of two days cannot be compared",
+            next_step="give two runs of one day: DAY@RUN",
+        )
     schema = stored_table(job.tables[0])
     store = require_store(fout, load_settings(settings_file))
     stored = [_rows(store, job.name, schema, side) for side in sides]
-    names = [f"{side.interval.isoformat()}@{manifest.run}" for side, (manifest, _) in zip(sides, stored, strict=True)]
+    names = [
+        f"{side.interval.isoformat()}@{manifest.run}"
+        for side, (manifest, _) in zip(sides, stored, strict=True)
+    ]
     rows = [frame for _, frame in stored]
-    for warning in _warnings(dict(zip(names, (manifest for manifest, _ in stored), strict=True)), job):
+    for warning in _warnings(
+        dict(zip(names, (manifest for manifest, _ in stored), strict=True)), job
+    ):
         click.echo(f"warning: {warning}", err=True)
     apart = _jobs_apart(rows)
     sums = differences.totals(*apart, MEASURES)
@@ -118,18 +159,26 @@ def command(
         published = [frame.drop("day", strict=False) for frame in rows]
         impact = differences.impact(published[0], published[1], key_columns(schema))
     if as_json:
-        click.echo(json.dumps(_as_dict(names, sums, groups, measure, impact), indent=1, ensure_ascii=False))
+        click.echo(
+            json.dumps(
+                _as_dict(names, sums, groups, measure, impact), indent=1, ensure_ascii=False
+            )
+        )
     else:
         _print(names, sums, groups, measure, impact)
 
 
 def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
-    """Return the job whose results are compared. Raises UsageError (2) for a day and a period, or no job on logs."""
+    """Return the job whose results are compared. Raises UsageError (2) for a day and a
+    period, or no job on logs.
+    """
     from cmsspark.base.schemas import stored_table
 
     is_period = sides[0].is_period
     if is_period != sides[1].is_period:
-        raise UsageError("a day and a period cannot be compared", next_step="give two days, or two periods")
+        raise UsageError(
+            "a day and a period cannot be compared", next_step="give two days, or two periods"
+        )
     job = find_job(name or ("period" if is_period else "data_aggregation"))
     if job.of_periods != is_period:
         kind = "periods" if job.of_periods else "days"
@@ -140,11 +189,15 @@ def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
 
 
 def _warnings(manifests: Mapping[str, Manifest], job: Job) -> list[str]:
-    """Return which results are partial, and why: what they lack appears or vanishes in the comparison."""
+    """Return which results are partial, and why: what they lack appears or vanishes in
+    the comparison.
+    """
     from cmsspark.store.stored_days import partial_reasons
 
     if job.of_periods:
-        return [f"{name}: {text}" for name, manifest in manifests.items() for text in manifest.warnings]
+        return [
+            f"{name}: {text}" for name, manifest in manifests.items() for text in manifest.warnings
+        ]
     return [f"{name} is partial ({reason})" for name, reason in partial_reasons(manifests).items()]
 
 
@@ -169,11 +222,15 @@ def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[Manifest, pl
 
 
 def _measure(name: str | None, rows: list[pl.DataFrame], job: Job) -> str:
-    """Return the measure to compare. Raises UsageError (2) for one of accesses or jobs of which there are none."""
+    """Return the measure to compare. Raises UsageError (2) for one of accesses or jobs
+    of which there are none.
+    """
     is_job = [stream in STREAMS_OF_JOBS for frame in rows for stream in frame["stream"].unique()]
     has_jobs, has_accesses = any(is_job), not all(is_job) or not is_job
     if name in _OF_JOBS and not has_accesses:
-        raise UsageError(f"{job.name} has jobs and no accesses here", next_step="give --measure job_count")
+        raise UsageError(
+            f"{job.name} has jobs and no accesses here", next_step="give --measure job_count"
+        )
     if name in MEASURES_OF_JOBS and not has_jobs:
         raise UsageError(f"{job.name} has no jobs here", next_step="give --measure nacc")
     return name or ("nacc" if has_accesses else "job_count")
@@ -184,7 +241,11 @@ def _jobs_apart(rows: list[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame]:
     import polars as pl
 
     is_job = pl.col("stream").is_in(STREAMS_OF_JOBS).fill_null(False)
-    of_jobs = [pl.when(is_job).then(pl.col(name)).alias(column) for name, column in _OF_JOBS.items() if column]
+    of_jobs = [
+        pl.when(is_job).then(pl.col(name)).alias(column)
+        for name, column in _OF_JOBS.items()
+        if column
+    ]
     of_accesses = [pl.when(~is_job).then(pl.col(name)).alias(name) for name in _OF_JOBS]
     before, after = (frame.with_columns(*of_jobs, *of_accesses) for frame in rows)
     return before, after
@@ -201,7 +262,11 @@ def _with_measure(rows: pl.DataFrame, measure: str) -> pl.DataFrame:
 
 
 def _as_dict(
-    names: list[str], sums: list[Change], groups: list[Grouped], measure: str, impact: Impact | None
+    names: list[str],
+    sums: list[Change],
+    groups: list[Grouped],
+    measure: str,
+    impact: Impact | None,
 ) -> dict[str, Any]:
     return {
         "a": names[0],
@@ -213,9 +278,17 @@ def _as_dict(
     }
 
 
-def _print(names: list[str], sums: list[Change], groups: list[Grouped], measure: str, impact: Impact | None) -> None:
+def _print(
+    names: list[str],
+    sums: list[Change],
+    groups: list[Grouped],
+    measure: str,
+    impact: Impact | None,
+) -> None:
     click.echo(f"A {names[0]}\nB {names[1]}\n")
-    has_values = [change for change in sums if change.before is not None or change.after is not None]
+    has_values = [
+        change for change in sums if change.before is not None or change.after is not None
+    ]
     _table([_line(change, change.key) for change in has_values], ("", "A", "B", "B - A", ""))
     for group in groups:
         click.echo(
@@ -232,15 +305,29 @@ def _print(names: list[str], sums: list[Change], groups: list[Grouped], measure:
 def _line(change: Change, measure: str) -> tuple[str, ...]:
     if change.before is None and change.after is None:
         return (change.key, NOTHING, NOTHING, "", "")
-    share = f"{100 * change.delta / change.before:+.1f} %" if change.before and change.delta is not None else ""
+    share = (
+        f"{100 * change.delta / change.before:+.1f} %"
+        if change.before and change.delta is not None
+        else ""
+    )
     change_text = "new" if change.before is None else "gone" if change.after is None else share
     change_text = "not known" if change.delta is None else change_text
-    before, after, delta = (_with_unit(value, measure) for value in (change.before, change.after, change.delta))
-    return (change.key, before, after, delta if delta.startswith(("-", NOTHING)) else f"+{delta}", change_text)
+    before, after, delta = (
+        _with_unit(value, measure) for value in (change.before, change.after, change.delta)
+    )
+    return (
+        change.key,
+        before,
+        after,
+        delta if delta.startswith(("-", NOTHING)) else f"+{delta}",
+        change_text,
+    )
 
 
 def _with_unit(value: float | None, measure: str) -> str:
-    """Return a sum of a measure with its unit: bytes in powers of 1000; seconds, from an hour on as hours."""
+    """Return a sum of a measure with its unit: bytes in powers of 1000; seconds, from
+    an hour on as hours.
+    """
     if value is None or measure not in (*_BYTES, *_SECONDS):
         return number(value)
     if measure in _SECONDS:

@@ -1,6 +1,8 @@
-"""The commands of the jobs on log streams: ``data_aggregation`` and the report of each single stream.
+"""The commands of the jobs on log streams: ``data_aggregation`` and the report of each
+single stream.
 
-They differ in their streams and tables only, which the index of jobs takes from the registry of streams.
+They differ in their streams and tables only, which the index of jobs takes from the
+registry of streams.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from cmsspark.cli.options import (
 )
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.epochs import Epochs
-from cmsspark.sources.registry import JOB_TABLES, SITE_PAIRS, STREAMS, STREAMS_NAMING_READERS, STREAMS_OF_JOBS
+from cmsspark.sources.registry import (
+    JOB_TABLES,
+    SITE_PAIRS,
+    STREAMS,
+    STREAMS_NAMING_READERS,
+    STREAMS_OF_JOBS,
+)
 from cmsspark.store.job_index import Job
 
 if TYPE_CHECKING:
@@ -35,10 +43,12 @@ _NOT_OF_A_REQUEST = ("day", "fout", "settings_file", "source", "as_json")
 
 
 def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> DayRequest:
-    """Return the request that the parsed ``options`` of a job on log streams make (click's names and values).
+    """Return the request that the parsed ``options`` of a job on log streams make
+    (click's names and values).
 
-    Without ``streams`` these are the job's streams that are expected to have logs of the day; a job whose streams all
-    lie outside of it keeps them, so that the error names what is not there.
+    Without ``streams`` these are the job's streams that are expected to have logs of
+    the day; a job whose streams all lie outside of it keeps them, so that the error
+    names what is not there.
     """
     from cmsspark.run.request import DayRequest
 
@@ -46,9 +56,15 @@ def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: 
     arguments = {name: value for name, value in options.items() if name not in _NOT_OF_A_REQUEST}
     settings = with_sources(settings, options.get("source", ()))
     epochs = Epochs.load(settings.sources, settings.where)
-    arguments["streams"] = options.get("streams") or epochs.streams_of_day(day, job.streams) or job.streams
+    arguments["streams"] = (
+        options.get("streams") or epochs.streams_of_day(day, job.streams) or job.streams
+    )
     needs = dict.fromkeys(JOB_TABLES, STREAMS_OF_JOBS) | {SITE_PAIRS: STREAMS_NAMING_READERS}
-    tables = tuple(table for table in job.tables if table not in needs or {*arguments["streams"]} & {*needs[table]})
+    tables = tuple(
+        table
+        for table in job.tables
+        if table not in needs or {*arguments["streams"]} & {*needs[table]}
+    )
     return DayRequest(job.name, day, fout, settings, tables=tables, **arguments)
 
 
@@ -60,10 +76,14 @@ def make_command(job: Job) -> click.Command:
     @output_options
     @reading_options
     @click.option(
-        "--allow-missing", is_flag=True, help="Leave out streams that are not there; marks the result partial."
+        "--allow-missing",
+        is_flag=True,
+        help="Leave out streams that are not there; marks the result partial.",
     )
     @click.option(
-        "--refresh-dumps", is_flag=True, help="Choose the dumps again; without it the day keeps those of its last run."
+        "--refresh-dumps",
+        is_flag=True,
+        help="Choose the dumps again; without it the day keeps those of its last run.",
     )
     @click.option(
         "--join",
@@ -72,9 +92,13 @@ def make_command(job: Job) -> click.Command:
         show_default=True,
         help="How files find their dataset.",
     )
-    @click.option("--feed", type=click.Choice(["auto", "direct", "spark"]), default="auto", hidden=True)
+    @click.option(
+        "--feed", type=click.Choice(["auto", "direct", "spark"]), default="auto", hidden=True
+    )
     @engine_option
-    def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
+    def command(
+        settings_file: str | None, fout: str | None, as_json: bool, **options: Any
+    ) -> None:
         # Not at import: `--help` must answer at once.
         from cmsspark.run import run_report
         from cmsspark.run.log_day import run
@@ -91,9 +115,15 @@ def make_command(job: Job) -> click.Command:
 
     if "partials" not in job.tables:
         command = click.option(
-            "--recount", is_flag=True, help="Read the logs, also where data_aggregation has counted the same files."
+            "--recount",
+            is_flag=True,
+            help="Read the logs, also where data_aggregation has counted the same files.",
         )(command)
     if len(job.streams) > 1:
-        choose = click.option("--streams", type=StreamsType(), help=f"Streams to read (default: {','.join(STREAMS)}).")
+        choose = click.option(
+            "--streams",
+            type=StreamsType(),
+            help=f"Streams to read (default: {','.join(STREAMS)}).",
+        )
         command = choose(command)
     return command

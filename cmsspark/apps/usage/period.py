@@ -1,6 +1,8 @@
-"""``period``: a week, a month or any other range of days, made from the partials of its stored days.
+"""``period``: a week, a month or any other range of days, made from the partials of its
+stored days.
 
-Sums are those of the days; distinct users are counted again over the whole period, as they do not add up.
+Sums are those of the days; distinct users are counted again over the whole period, as
+they do not add up.
 """
 
 from __future__ import annotations
@@ -30,15 +32,29 @@ NAME: Final = "period"
 TABLE: Final = "period_aggregation"
 PAIRS_TABLE: Final = f"period_{SITE_PAIRS}"
 KEYS: Final = ("stream", "dataset_name", "site_name", "app")
-_MEASURES: Final = ("day_count", "nacc", "distinct_users", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
+_MEASURES: Final = (
+    "day_count",
+    "nacc",
+    "distinct_users",
+    "remote_nacc",
+    "read_bytes",
+    "cpu_time",
+    "wc_time",
+)
 
 
 def run(
-    period: Period, fout: str, settings: Settings, *, allow_missing: bool = False,
+    period: Period,
+    fout: str,
+    settings: Settings,
+    *,
+    allow_missing: bool = False,
     log: Callable[[str], None] | None = None,
-) -> results.CurrentTable:  # fmt: skip
+) -> results.CurrentTable:
     """Make the period's table and store it. Raises as :func:`cmsspark.run.period_run.run_on_days`."""
-    begun = run_on_days(settings, fout, NAME, period, log, stored_days.find_days, allow_missing=allow_missing)
+    begun = run_on_days(
+        settings, fout, NAME, period, log, stored_days.find_days, allow_missing=allow_missing
+    )
     with begun as (run_context, days):
         tables = {TABLE: build(days)}
         pairs, warnings = build_site_pairs(days)
@@ -51,7 +67,9 @@ def run(
 
 
 def build(days: StoredDays) -> pl.DataFrame:
-    """Return the period's rows, sorted by their keys. Raises DataError (65) for two keys, or damaged days."""
+    """Return the period's rows, sorted by their keys. Raises DataError (65) for two
+    keys, or damaged days.
+    """
     from cmsspark.base.names import DERIVED
     from cmsspark.counting.rollup import Rollup, roll_up
 
@@ -64,7 +82,9 @@ def build(days: StoredDays) -> pl.DataFrame:
 
 
 def build_site_pairs(days: StoredDays) -> tuple[pl.DataFrame | None, list[str]]:
-    """Return the period's pairs of sites (rule 63), None where no day has any, and warnings about days without them."""
+    """Return the period's pairs of sites (rule 63), None where no day has any, and
+    warnings about days without them.
+    """
     import polars as pl
 
     schema = stored_table(PAIRS_TABLE)
@@ -77,15 +97,24 @@ def build_site_pairs(days: StoredDays) -> tuple[pl.DataFrame | None, list[str]]:
     if not stored:
         return None, []
     names = ("day", *schema.keys, *measures)
-    parts = [pl.from_arrow(table_rows(days.files, table, SITE_PAIRS, names)) for table in stored.values()]
+    parts = [
+        pl.from_arrow(table_rows(days.files, table, SITE_PAIRS, names))
+        for table in stored.values()
+    ]
     # Of 128 bits: a day's sum is capped at 64 bits, and so is the period's.
-    wide = {name: pl.col(name).cast(pl.Int128).sum().clip(upper_bound=2**63 - 1).cast(pl.Int64) for name in measures}
+    wide = {
+        name: pl.col(name).cast(pl.Int128).sum().clip(upper_bound=2**63 - 1).cast(pl.Int64)
+        for name in measures
+    }
     rows = (
         pl.concat([part for part in parts if isinstance(part, pl.DataFrame)])
         .group_by(schema.keys)
         .agg(
             pl.col("day").n_unique().cast(pl.Int64).alias("day_count"),
-            *(pl.when(pl.col(name).count() > 0).then(total).alias(name) for name, total in wide.items()),
+            *(
+                pl.when(pl.col(name).count() > 0).then(total).alias(name)
+                for name, total in wide.items()
+            ),
         )
         .sort(schema.keys)
     )

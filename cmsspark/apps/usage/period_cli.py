@@ -28,53 +28,105 @@ _KEYS: Final = {"out": "out", "views": "views_file", "run-missing": "run_missing
 
 @click.command("period")
 @period_options
-@click.option("--list", "is_list", is_flag=True, help="List the stored periods, and which are out of date.")
 @click.option(
-    "--view", "name", is_flag=False, flag_value="", metavar="[NAME]", help="Print the view NAME; without NAME list all."
+    "--list", "is_list", is_flag=True, help="List the stored periods, and which are out of date."
+)
+@click.option(
+    "--view",
+    "name",
+    is_flag=False,
+    flag_value="",
+    metavar="[NAME]",
+    help="Print the view NAME; without NAME list all.",
 )
 @click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored.")
-@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Of a view: rows to print.")
-@click.option("--out", metavar="FILE", help="Of a view: write all rows to FILE: .parquet, .csv or .jsonl.")
-@click.option("--views", "views_file", metavar="FILE", help="File with your views. [default: `views` in the settings]")
-@click.option("--run-missing", is_flag=True, help="Of a view: first run the job for days that are not stored.")
-@click.option("--root", metavar="URI", help="With --run-missing: root of the default input folders.")
+@click.option(
+    "--top",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Of a view: rows to print.",
+)
+@click.option(
+    "--out", metavar="FILE", help="Of a view: write all rows to FILE: .parquet, .csv or .jsonl."
+)
+@click.option(
+    "--views",
+    "views_file",
+    metavar="FILE",
+    help="File with your views. [default: `views` in the settings]",
+)
+@click.option(
+    "--run-missing",
+    is_flag=True,
+    help="Of a view: first run the job for days that are not stored.",
+)
+@click.option(
+    "--root", metavar="URI", help="With --run-missing: root of the default input folders."
+)
 @store_options
 @output_options
 def command(
-    is_list: bool, name: str | None, period: Period | None, fout: str | None, settings_file: str | None,
-    as_json: bool, allow_missing: bool, **view_options: Any,
-) -> None:  # fmt: skip
-    """Make the table of a week, a month or a range of stored days; or list the stored ones; or print a view.
+    is_list: bool,
+    name: str | None,
+    period: Period | None,
+    fout: str | None,
+    settings_file: str | None,
+    as_json: bool,
+    allow_missing: bool,
+    **view_options: Any,
+) -> None:
+    """Make the table of a week, a month or a range of stored days; or list the stored
+    ones; or print a view.
 
-    Distinct users are counted anew over the period. A view without a period is of the last whole week or month.
+    Distinct users are counted anew over the period. A view without a period is of the
+    last whole week or month.
     """
-    of_a_view = [f"--{option}" for option in ("out", "views", "run-missing", "root") if view_options[_KEYS[option]]]
+    of_a_view = [
+        f"--{option}"
+        for option in ("out", "views", "run-missing", "root")
+        if view_options[_KEYS[option]]
+    ]
     if name is None and of_a_view:
-        raise UsageError(f"{', '.join(of_a_view)}: only of a view", next_step="cmsspark period --view NAME …")
+        raise UsageError(
+            f"{', '.join(of_a_view)}: only of a view", next_step="cmsspark period --view NAME …"
+        )
     if is_list and (name is not None or period is not None):
         raise UsageError("--list takes no period and no view", next_step="cmsspark period --list")
     if is_list:
         _echo_periods(load_settings(settings_file), fout, as_json)
     elif name is not None:
         make_view(
-            name, period, allow_missing=allow_missing, as_json=as_json, fout=fout, settings_file=settings_file,
+            name,
+            period,
+            allow_missing=allow_missing,
+            as_json=as_json,
+            fout=fout,
+            settings_file=settings_file,
             **view_options,
-        )  # fmt: skip
+        )
     else:
         settings, chosen = load_settings(settings_file), needed(period)
         store = require_store(fout, settings)
         print_outcome(
-            period_job.NAME, chosen, as_json,
+            period_job.NAME,
+            chosen,
+            as_json,
             lambda: period_job.run(chosen, store, settings, allow_missing=allow_missing),
-        )  # fmt: skip
+        )
 
 
 def _echo_periods(settings: Settings, fout: str | None, as_json: bool) -> None:
-    """List the stored weeks, months and ranges: their days and rows, and whether days were run again since."""
+    """List the stored weeks, months and ranges: their days and rows, and whether days
+    were run again since.
+    """
     store = require_store(fout, settings)
     files = open_store(store, "cmsspark period --list", settings)
     runs = CurrentRuns(files, store)
-    periods = [_period_dict(files, store, period, runs) for period in stored_periods(files, store, "period")]
+    periods = [
+        _period_dict(files, store, period, runs)
+        for period in stored_periods(files, store, "period")
+    ]
     if as_json:
         click.echo(json.dumps(periods, indent=1))
         return
@@ -84,8 +136,22 @@ def _echo_periods(settings: Settings, fout: str | None, as_json: bool) -> None:
     rows = []
     for row in periods:
         state = "partial" if row["partial"] else ""
-        rows.append((row["period"], row["days"], row["rows"], state, "; ".join(row["stale"]) or "up to date"))
-    echo_table(("period", "days", "rows", "", "changes since then"), rows, texts=(0, 3, 4), full=(0, 3), indent="  ")
+        rows.append(
+            (
+                row["period"],
+                row["days"],
+                row["rows"],
+                state,
+                "; ".join(row["stale"]) or "up to date",
+            )
+        )
+    echo_table(
+        ("period", "days", "rows", "", "changes since then"),
+        rows,
+        texts=(0, 3, 4),
+        full=(0, 3),
+        indent="  ",
+    )
 
 
 def _period_dict(files: Files, fout: str, period: Period, runs: CurrentRuns) -> dict[str, Any]:

@@ -41,10 +41,22 @@ def echo_views(views_file: str | None) -> None:
 
 
 def make_view(
-    name: str, period: Period | None, *, views_file: str | None, allow_missing: bool, run_missing: bool,
-    root: str | None, top: int, out: str | None, as_json: bool, fout: str | None, settings_file: str | None,
-) -> None:  # fmt: skip
-    """Print the view of a period, by default of the last whole week or month; without a name list the views."""
+    name: str,
+    period: Period | None,
+    *,
+    views_file: str | None,
+    allow_missing: bool,
+    run_missing: bool,
+    root: str | None,
+    top: int,
+    out: str | None,
+    as_json: bool,
+    fout: str | None,
+    settings_file: str | None,
+) -> None:
+    """Print the view of a period, by default of the last whole week or month; without a
+    name list the views.
+    """
     began = time.monotonic()
     settings = load_settings(settings_file)
     if not name:
@@ -53,7 +65,9 @@ def make_view(
     view = find_view(load_views(views_file or settings.views), name)
     if out and Path(out).suffix not in _WRITERS:
         raise UsageError(
-            f"--out must end in {', '.join(_WRITERS)}", found=out, next_step="the ending chooses the format"
+            f"--out must end in {', '.join(_WRITERS)}",
+            found=out,
+            next_step="the ending chooses the format",
         )
     store = require_store(fout, settings)
     files = open_store(store, "cmsspark period --view", settings)
@@ -69,7 +83,9 @@ def make_view(
     if out:
         write_file(Path(out), getattr(rows, _WRITERS[Path(out).suffix]), "the view")
     if as_json:
-        click.echo(json.dumps(_as_dict(view, stored, rows), indent=1, ensure_ascii=False, default=str))
+        click.echo(
+            json.dumps(_as_dict(view, stored, rows), indent=1, ensure_ascii=False, default=str)
+        )
     elif not out:
         _print(rows, view, top)
     seconds = time.monotonic() - began
@@ -78,7 +94,9 @@ def make_view(
 
 
 def count_days(missing: tuple[date, ...], count: Counter) -> None:
-    """Run the job of the missing days, oldest first. Raises NotReady (75) or InputMissing (66) where a run fails."""
+    """Run the job of the missing days, oldest first. Raises NotReady (75) or
+    InputMissing (66) where a run fails.
+    """
     for day in missing:
         code = count(day)
         if code:
@@ -94,7 +112,13 @@ def _count(day: date, fout: str, settings_file: str | None, root: str | None) ->
     options = ["--date", dates.compact(day), "--fout", fout]
     options += ["--settings", str(Path(settings_file).absolute())] if settings_file else []
     options += ["--root", root] if root else []
-    argv = [sys.executable, "-c", "from cmsspark.submit import main; main()", stored_days.JOB, *options]
+    argv = [
+        sys.executable,
+        "-c",
+        "from cmsspark.submit import main; main()",
+        stored_days.JOB,
+        *options,
+    ]
     return subprocess.run(argv, stdout=2, check=False).returncode
 
 

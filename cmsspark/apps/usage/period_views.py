@@ -1,4 +1,6 @@
-"""``period_views``: named views of a week, a month or any other range, stored so that they can be published."""
+"""``period_views``: named views of a week, a month or any other range, stored so that
+they can be published.
+"""
 
 from __future__ import annotations
 
@@ -29,28 +31,58 @@ NAME: Final = "period_views"
 
 @click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
 @period_options
-@click.option("--view", "names", metavar="NAME", multiple=True, help="A view; may be repeated. [default: all views]")
-@click.option("--views", "views_file", metavar="FILE", help="File with own views. [default: `views` in the settings]")
+@click.option(
+    "--view",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help="A view; may be repeated. [default: all views]",
+)
+@click.option(
+    "--views",
+    "views_file",
+    metavar="FILE",
+    help="File with own views. [default: `views` in the settings]",
+)
 @allow_missing_option
 @store_options
 @output_options
 def command(
-    period: Period | None, names: tuple[str, ...], views_file: str | None, allow_missing: bool, fout: str | None,
-    settings_file: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    period: Period | None,
+    names: tuple[str, ...],
+    views_file: str | None,
+    allow_missing: bool,
+    fout: str | None,
+    settings_file: str | None,
+    as_json: bool,
+) -> None:
     settings, interval = load_settings(settings_file), needed(period)
     store = require_store(fout, settings)
     loaded = load_views(views_file or settings.views)
     views = [find_view(loaded, name) for name in dict.fromkeys(names or loaded)]
-    print_outcome(NAME, interval, as_json, lambda: run(interval, store, settings, views, allow_missing=allow_missing))
+    print_outcome(
+        NAME,
+        interval,
+        as_json,
+        lambda: run(interval, store, settings, views, allow_missing=allow_missing),
+    )
 
 
 def run(
-    period: Period, fout: str, settings: Settings, views: Sequence[View], *, allow_missing: bool = False,
+    period: Period,
+    fout: str,
+    settings: Settings,
+    views: Sequence[View],
+    *,
+    allow_missing: bool = False,
     log: Callable[[str], None] | None = None,
-) -> results.CurrentTable:  # fmt: skip
-    """Make the table of a period and store it. Raises as :func:`cmsspark.run.period_run.run_on_days`."""
-    begun = run_on_days(settings, fout, NAME, period, log, stored_days.find_days, allow_missing=allow_missing)
+) -> results.CurrentTable:
+    """Make the table of a period and store it. Raises as
+    :func:`cmsspark.run.period_run.run_on_days`.
+    """
+    begun = run_on_days(
+        settings, fout, NAME, period, log, stored_days.find_days, allow_missing=allow_missing
+    )
     with begun as (run_context, days):
         rows, views_entry = build(days, views), {view.name: _definition(view) for view in views}
         entries = {"pseudonym_key_id": days.key_id(), "views": views_entry}

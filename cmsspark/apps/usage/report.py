@@ -29,36 +29,84 @@ if TYPE_CHECKING:
 @click.command("report")
 @click.argument("table", required=False)
 @optional_when_options
-@click.option("--html", "html", metavar="FILE", type=click.Path(dir_okay=False), help="Write an HTML page to FILE.")
-@click.option("--pictures", metavar="DIR", help="Write the pictures to DIR as PNG and SVG, and print their paths.")
-@click.option("--picture", "names", multiple=True, metavar="NAME", help="With --pictures: only this. May be repeated.")
-@click.option("--format", "fmt", type=click.Choice([*FORMATS]), default="both", help="With --pictures; both: SVG, PNG.")
-@click.option("--since", metavar="MONTH", help="First month of the picture event_counts, such as 2025-11.")
-@click.option("--site", metavar="DIR", help="Write a web site of all stored days, weeks and months to DIR.")
+@click.option(
+    "--html",
+    "html",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write an HTML page to FILE.",
+)
+@click.option(
+    "--pictures",
+    metavar="DIR",
+    help="Write the pictures to DIR as PNG and SVG, and print their paths.",
+)
+@click.option(
+    "--picture",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="With --pictures: only this. May be repeated.",
+)
+@click.option(
+    "--format",
+    "fmt",
+    type=click.Choice([*FORMATS]),
+    default="both",
+    help="With --pictures; both: SVG, PNG.",
+)
+@click.option(
+    "--since", metavar="MONTH", help="First month of the picture event_counts, such as 2025-11."
+)
+@click.option(
+    "--site", metavar="DIR", help="Write a web site of all stored days, weeks and months to DIR."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--run", "run", metavar="RUN", help="A run of the day that is not current; RUN can be abbreviated.")
+@click.option(
+    "--run",
+    "run",
+    metavar="RUN",
+    help="A run of the day that is not current; RUN can be abbreviated.",
+)
 @store_options
 def command(
-    table: str | None, when: Interval | None, html: str | None, pictures: str | None, names: tuple[str, ...], fmt: str,
-    since: str | None, site: str | None, as_json: bool, run: str | None, fout: str | None, settings_file: str | None,
-) -> int:  # fmt: skip
-    """Account for every record of a day of TABLE: counts, joins, inputs, differences from the days before.
+    table: str | None,
+    when: Interval | None,
+    html: str | None,
+    pictures: str | None,
+    names: tuple[str, ...],
+    fmt: str,
+    since: str | None,
+    site: str | None,
+    as_json: bool,
+    run: str | None,
+    fout: str | None,
+    settings_file: str | None,
+) -> int:
+    """Account for every record of a day of TABLE: counts, joins, inputs, differences
+    from the days before.
 
-    The HTML page begins with what was read: datasets, sites, trend, CPU time. A week, month or range has one, too.
-    TABLE is data_aggregation by default, for a period period_aggregation. Pictures are datasets, sites, trend, heat,
-    remote and cpu; event_counts, drawn alone, has the events of the C-RSG report. A site needs no server program: any
-    web folder does. Exits with 65 if a join lost or duplicated rows.
+    The HTML page begins with what was read: datasets, sites, trend, CPU time. A week,
+    month or range has one, too. TABLE is data_aggregation by default, for a period
+    period_aggregation. Pictures are datasets, sites, trend, heat, remote and cpu;
+    event_counts, drawn alone, has the events of the C-RSG report. A site needs no
+    server program: any web folder does. Exits with 65 if a join lost or duplicated
+    rows.
     """
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
     if site is not None:
         if when is not None or table or html or pictures:
-            raise UsageError("--site is of all stored days", next_step="cmsspark report --site DIR")
+            raise UsageError(
+                "--site is of all stored days", next_step="cmsspark report --site DIR"
+            )
         write_site(settings, store, Path(site))
         return 0
     when = needed_when(when)
     if pictures is not None:
-        for path in write_pictures(settings, store, table, when, Path(pictures), names, fmt, since):
+        for path in write_pictures(
+            settings, store, table, when, Path(pictures), names, fmt, since
+        ):
             click.echo(path)
         if html is None and not as_json:
             return 0
@@ -74,7 +122,9 @@ def _report(
     html: Path | None,
     as_json: bool,
 ) -> int:
-    """Write or print the report of a day or period; the exit code is 65 if a join lost or duplicated rows."""
+    """Write or print the report of a day or period; the exit code is 65 if a join lost
+    or duplicated rows.
+    """
     table = table or ("period_aggregation" if isinstance(interval, Period) else "data_aggregation")
     job = job_of_table(table)
     files = open_store(store, "cmsspark report", settings)
@@ -85,7 +135,9 @@ def _report(
         else:
             stored = results.current(files, store, job.name, name, interval)
     except InputMissing as error:
-        skipped = DailyState(settings.state_dir, store).record(first_day(interval), job.name).skipped
+        skipped = (
+            DailyState(settings.state_dir, store).record(first_day(interval), job.name).skipped
+        )
         if skipped is None:
             raise
         raise InputMissing(
@@ -101,7 +153,9 @@ def _report(
         try:
             html.write_text(encodable(page), encoding="utf-8")
         except OSError as error:
-            raise OutputError("the page cannot be written", where=html, found=error.strerror) from None
+            raise OutputError(
+                "the page cannot be written", where=html, found=error.strerror
+            ) from None
     if as_json:
         click.echo(json_text(contents, indent=1))
     elif html is None:

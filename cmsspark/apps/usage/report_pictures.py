@@ -1,4 +1,6 @@
-"""``cmsspark report --pictures``: the pictures of a day or period as SVG, PNG and PDF files, for slides."""
+"""``cmsspark report --pictures``: the pictures of a day or period as SVG, PNG and PDF
+files, for slides.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +35,35 @@ _NEEDS_EXTRA: Final = "pip install 'cmsspark[plot]', or --format svg"
 
 
 def write_pictures(
-    settings: Settings, store: str, table: str | None, interval: Interval, folder: Path, names: tuple[str, ...],
+    settings: Settings,
+    store: str,
+    table: str | None,
+    interval: Interval,
+    folder: Path,
+    names: tuple[str, ...],
     fmt: str,
     since: str | None = None,
-) -> Iterator[Path]:  # fmt: skip
-    """Write the pictures of a stored day or period, and yield their paths. Raises UsageError (2), OutputError (73)."""
+) -> Iterator[Path]:
+    """Write the pictures of a stored day or period, and yield their paths. Raises
+    UsageError (2), OutputError (73).
+    """
     files = open_store(store, "cmsspark report", settings)
     if EVENT_COUNTS in names:
         for picture in _event_counts(files, store, names, interval, since):
             yield from _written(picture, interval, folder, fmt)
         return
     if since is not None:
-        raise UsageError("--since is an option of the picture event_counts", next_step="leave out --since")
-    job = job_of_table(table or ("period_aggregation" if isinstance(interval, Period) else "data_aggregation"))
+        raise UsageError(
+            "--since is an option of the picture event_counts", next_step="leave out --since"
+        )
+    job = job_of_table(
+        table or ("period_aggregation" if isinstance(interval, Period) else "data_aggregation")
+    )
     if not use_pictures.has_use(job):
-        raise UsageError(f"{job.name} counts no accesses", next_step="give a table such as data_aggregation or dbs_aaa")
+        raise UsageError(
+            f"{job.name} counts no accesses",
+            next_step="give a table such as data_aggregation or dbs_aaa",
+        )
     current = results.current(files, store, job.name, job.tables[0], interval)
     use = use_pictures.load_use(files, store, job, current, interval)
     for picture in _chosen(pictures(use, use_pictures.format_when(interval)), names):
@@ -66,7 +82,9 @@ def _event_counts(
     if since is not None and re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", since) is None:
         raise UsageError("--since is a month such as 2025-11", found=repr(since))
     current = results.current(files, store, crsg_pictures.TABLE, crsg_pictures.TABLE, interval)
-    rows = table_rows(files, current, crsg_pictures.TABLE, ("selection", "month", "data_tier", "events"))
+    rows = table_rows(
+        files, current, crsg_pictures.TABLE, ("selection", "month", "data_tier", "events")
+    )
     return crsg_pictures.pictures(rows.to_pylist(), since)
 
 
@@ -99,5 +117,7 @@ def _written(picture: Picture, interval: Interval, folder: Path, fmt: str) -> li
             write_file(path, partial(Path.write_bytes, data=content), "the picture")
             paths.append(path)
     except OSError as error:
-        raise OutputError("the picture cannot be written", where=folder, found=error.strerror) from None
+        raise OutputError(
+            "the picture cannot be written", where=folder, found=error.strerror
+        ) from None
     return paths

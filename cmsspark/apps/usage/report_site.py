@@ -35,7 +35,9 @@ _MARKER: Final = "<!-- cmsspark run {run} -->"
 
 @dataclass(frozen=True)
 class SitePage:
-    """One page of the site: its day or period, its entry on the first page, and the error where it cannot be made."""
+    """One page of the site: its day or period, its entry on the first page, and the
+    error where it cannot be made.
+    """
 
     interval: Interval
     entry: SiteEntry
@@ -43,7 +45,8 @@ class SitePage:
 
 
 def write_site(settings: Settings, store: str, out: Path) -> None:
-    """Write a calendar with verdicts and a page for each stored day, week, month and range; print the calendar's path.
+    """Write a calendar with verdicts and a page for each stored day, week, month and
+    range; print the calendar's path.
 
     A page is written again only where its run is another one; pages of before stay.
     """
@@ -89,7 +92,9 @@ def _groups(pages: Sequence[SitePage]) -> list[tuple[str, list[SiteEntry]]]:
     for page in pages:
         interval = page.interval
         if isinstance(interval, Period):
-            kinds["Weeks" if interval.is_week else "Months" if interval.is_month else "Other ranges"].append(page.entry)
+            kinds[
+                "Weeks" if interval.is_week else "Months" if interval.is_month else "Other ranges"
+            ].append(page.entry)
     return list(kinds.items())
 
 

@@ -1,4 +1,6 @@
-"""Named views of the accesses, from ``etc/views.yaml`` and a file of one's own: what is counted, by what."""
+"""Named views of the accesses, from ``etc/views.yaml`` and a file of one's own: what is
+counted, by what.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ BUILT_IN: Final = "etc/views.yaml"
 
 @dataclass(frozen=True)
 class View:
-    """A view. ``period``: by default the last whole week or month; ``sort``: a key, or a measure downwards."""
+    """A view. ``period``: by default the last whole week or month; ``sort``: a key, or
+    a measure downwards.
+    """
 
     name: str
     about: str
@@ -39,7 +43,9 @@ class View:
 
     def last(self, today: date) -> Period:
         """Return the period that it is of where none is given."""
-        return periods.week("last", today) if self.period == "week" else periods.month("last", today)
+        return (
+            periods.week("last", today) if self.period == "week" else periods.month("last", today)
+        )
 
     def rows(self, stored: StoredDays) -> pl.DataFrame:
         """Return its sorted rows, keys and measures, from the partials of stored days.
@@ -59,7 +65,8 @@ class View:
 
 
 def load_views(path: str | None) -> dict[str, View]:
-    """Return the built-in views, and those of the file ``own``, which come before built-in ones of the same name.
+    """Return the built-in views, and those of the file ``own``, which come before
+    built-in ones of the same name.
 
     Raises SettingsError (78) with file and line for what is unknown or of another form.
     """
@@ -69,14 +76,19 @@ def load_views(path: str | None) -> dict[str, View]:
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        raise SettingsError("the file of views cannot be read", where=path, found=error.strerror) from None
+        raise SettingsError(
+            "the file of views cannot be read", where=path, found=error.strerror
+        ) from None
     return views | parse_views(content, path)
 
 
 def find_view(views: Mapping[str, View], name: str) -> View:
     """Return the view of a name. Raises UsageError (2) with the nearest name where there is none."""
     if name not in views:
-        hint = suggestion(name, views) or "cmsspark period --view lists the views; docs/periods.md says how to add one"
+        hint = (
+            suggestion(name, views)
+            or "cmsspark period --view lists the views; docs/periods.md says how to add one"
+        )
         raise UsageError(f"there is no view {name!r}", found=", ".join(views), next_step=hint)
     return views[name]
 
@@ -88,8 +100,9 @@ def parse_views(content: bytes, name: str) -> dict[str, View]:
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A view as it is written. ``filter``: column → a pattern, or a list of them. A view that neither filters by
-    ``stream`` nor has it as a key counts accesses, without jobs.
+    """A view as it is written. ``filter``: column → a pattern, or a list of them. A
+    view that neither filters by ``stream`` nor has it as a key counts accesses, without
+    jobs.
     """
 
     keys: Annotated[list[str], msgspec.Meta(min_length=1)]
@@ -109,7 +122,13 @@ def _view(file: ConfigFile, name: str) -> View:
     sort = measures[0] if entry.sort is None else entry.sort
     if sort not in (*keys, *measures):
         near = nearest(sort, (*keys, *measures))
-        raise file.error("a view is sorted by one of its keys or measures", name, "sort", found=sort, next_step=near)
+        raise file.error(
+            "a view is sorted by one of its keys or measures",
+            name,
+            "sort",
+            found=sort,
+            next_step=near,
+        )
     filters = _filters(file, entry.filter or {}, name)
     # Rows that name their stream cannot add jobs to accesses.
     if "stream" not in keys:
@@ -117,10 +136,14 @@ def _view(file: ConfigFile, name: str) -> View:
     return View(name, entry.about, Rollup(keys, measures, filters), entry.period, sort)
 
 
-def _columns(file: ConfigFile, names: list[str], allowed: tuple[str, ...], *key: str) -> tuple[str, ...]:
+def _columns(
+    file: ConfigFile, names: list[str], allowed: tuple[str, ...], *key: str
+) -> tuple[str, ...]:
     for name in names:
         if name == "user":
-            raise file.error("a view cannot show single people", *key, next_step="count them: distinct_users")
+            raise file.error(
+                "a view cannot show single people", *key, next_step="count them: distinct_users"
+            )
         if name not in allowed:
             problem = f"there is no {name!r} among the {key[-1]}"
             raise file.error(problem, *key, next_step=nearest(name, allowed))
@@ -129,7 +152,9 @@ def _columns(file: ConfigFile, names: list[str], allowed: tuple[str, ...], *key:
     return tuple(names)
 
 
-def _filters(file: ConfigFile, columns: Mapping[str, Any], name: str) -> dict[str, tuple[str, ...]]:
+def _filters(
+    file: ConfigFile, columns: Mapping[str, Any], name: str
+) -> dict[str, tuple[str, ...]]:
     """Column → patterns; one text stands for a list of one."""
     from cmsspark.counting.rollup import KEYS
 
@@ -137,9 +162,16 @@ def _filters(file: ConfigFile, columns: Mapping[str, Any], name: str) -> dict[st
     for column, patterns in columns.items():
         key = (name, "filter", column)
         if column not in KEYS[1:]:
-            raise file.error(f"a view cannot filter by {column!r}", *key, next_step=nearest(column, KEYS[1:]))
+            raise file.error(
+                f"a view cannot filter by {column!r}", *key, next_step=nearest(column, KEYS[1:])
+            )
         texts = patterns if isinstance(patterns, list) else [patterns]
         if not texts or not all(isinstance(text, str) and text for text in texts):
-            raise file.error("patterns are texts, with * and ?", *key, found=patterns, next_step="put them in quotes")
+            raise file.error(
+                "patterns are texts, with * and ?",
+                *key,
+                found=patterns,
+                next_step="put them in quotes",
+            )
         filters[column] = tuple(texts)
     return filters

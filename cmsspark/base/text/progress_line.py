@@ -1,8 +1,9 @@
 """Progress of long work on stderr: one line that changes on a terminal, a line a minute elsewhere.
 
-Nothing is written with ``--quiet`` (or ``CMSSPARK_QUIET=1``). A parent that shows the progress of a child sets
-``CMSSPARK_PROGRESS=stream``: the child then writes a line a second that begins with :data:`MARK`. Work that ends within
-a second shows nothing. Callers report what they know already; no thread and no timer runs for it.
+Nothing is written with ``--quiet`` (or ``CMSSPARK_QUIET=1``). A parent that shows the
+progress of a child sets ``CMSSPARK_PROGRESS=stream``: the child then writes a line a
+second that begins with :data:`MARK`. Work that ends within a second shows nothing.
+Callers report what they know already; no thread and no timer runs for it.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ def is_quiet() -> bool:
 def log(text: str) -> None:
     """Write a line of a running job to stderr. With ``--quiet`` only warnings are written.
 
-    Raises OSError where stderr takes no more: a run whose log is full ends before its result is current. Raises
-    OutputError (73) where the reader of a pipe has gone, for which click would end the process with 1.
+    Raises OSError where stderr takes no more: a run whose log is full ends before its
+    result is current. Raises OutputError (73) where the reader of a pipe has gone, for
+    which click would end the process with 1.
     """
     if is_quiet() and not text.startswith("warning"):
         return
@@ -49,7 +51,9 @@ def log(text: str) -> None:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
     except BrokenPipeError as error:
-        raise OutputError("the log cannot be written", where="stderr", found=error.strerror) from None
+        raise OutputError(
+            "the log cannot be written", where="stderr", found=error.strerror
+        ) from None
 
 
 class _Open:
@@ -61,8 +65,9 @@ class _Open:
 class ProgressLine:
     """The progress of one piece of work, as a context manager.
 
-    ``total`` is in ``unit``: ``bytes``, or a plural such as ``parts``; None where it is not known. The line tells what
-    is done, its share of the total, the rate of bytes and the time that is left at the rate so far.
+    ``total`` is in ``unit``: ``bytes``, or a plural such as ``parts``; None where it is
+    not known. The line tells what is done, its share of the total, the rate of bytes
+    and the time that is left at the rate so far.
     """
 
     def __init__(
@@ -87,7 +92,10 @@ class ProgressLine:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.clear()
 
@@ -106,7 +114,9 @@ class ProgressLine:
             self._write(self.text())
 
     def text(self) -> str:
-        """Return the line: ``reading logs: 3,214,000 records, 45 % of 14.2 GB, 1.02 GB/s, 0:12 left``."""
+        """Return the line: ``reading logs: 3,214,000 records, 45 % of 14.2 GB, 1.02
+        GB/s, 0:12 left``.
+        """
         seconds = self._clock() - self._began
         parts = [f"{self.records:,} records"] if self.records else []
         share = None if not self.total else min(1.0, self.done / self.total)
@@ -162,7 +172,11 @@ def duration(seconds: float) -> str:
     """
     rounded = max(0, round(seconds))
     hours, minutes = rounded // 3600, rounded // 60
-    return f"{hours}:{minutes % 60:02d}:{rounded % 60:02d}" if hours else f"{minutes}:{rounded % 60:02d}"
+    return (
+        f"{hours}:{minutes % 60:02d}:{rounded % 60:02d}"
+        if hours
+        else f"{minutes}:{rounded % 60:02d}"
+    )
 
 
 def _mode(stream: TextIO) -> str:

@@ -1,4 +1,6 @@
-"""Texts made safe for terminals and JSON: a file name may contain any bytes except a slash and a zero byte."""
+"""Texts made safe for terminals and JSON: a file name may contain any bytes except a
+slash and a zero byte.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ _UNPRINTABLE: Final = re.compile(r"[^\n\t -~]")
 
 
 def readable(text: str, *, lines: bool = True) -> str:
-    """Return the text with unprintable characters, such as terminal control codes, escaped as ``\\xff`` or ``\\ud800``.
+    """Return the text with unprintable characters, such as terminal control codes,
+    escaped as ``\\xff`` or ``\\ud800``.
 
     With ``lines``, newlines and tabs are kept.
 
@@ -22,7 +25,9 @@ def readable(text: str, *, lines: bool = True) -> str:
     """
     if not lines:
         return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
-    return _UNPRINTABLE.sub(lambda match: match[0] if match[0].isprintable() else _escaped(match[0]), text)
+    return _UNPRINTABLE.sub(
+        lambda match: match[0] if match[0].isprintable() else _escaped(match[0]), text
+    )
 
 
 def encodable(text: str) -> str:
@@ -31,7 +36,8 @@ def encodable(text: str) -> str:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """Return JSON that UTF-8 can encode. Non-ASCII characters are escaped only where a text contains a lone surrogate.
+    """Return JSON that UTF-8 can encode. Non-ASCII characters are escaped only where a
+    text contains a lone surrogate.
 
     ``json.loads`` restores the value, including file names that are not UTF-8.
     """
@@ -43,4 +49,10 @@ def _escaped(letter: str) -> str:
     number = ord(letter)
     if 0xDC80 <= number <= 0xDCFF:
         number -= 0xDC00
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
+    return (
+        f"\\x{number:02x}"
+        if number < 256
+        else f"\\u{number:04x}"
+        if number < 65536
+        else f"\\U{number:08x}"
+    )

@@ -8,7 +8,9 @@ from typing import Final
 from cmsspark.base.errors import UsageError
 
 _UNITS: Final = "KMGTP"
-_SIZE: Final = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[KMGTP]?)(?P<binary>i?)B?", re.IGNORECASE)
+_SIZE: Final = re.compile(
+    r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[KMGTP]?)(?P<binary>i?)B?", re.IGNORECASE
+)
 
 
 def parse_bytes(text: str, next_step: str = "write it as 500GB, 1.5TB or 3PB") -> int:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 
 def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the existing name that is most like ``name``; None where none is close. The dashes of options do not
-    count.
+    """Return the existing name that is most like ``name``; None where none is close.
+    The dashes of options do not count.
 
     ``cutoff`` is the least likeness, between 0 and 1.
 

@@ -1,8 +1,9 @@
-"""Text for terminals: tables that fit the width, and readable numbers, shares and volumes, also in messages.
+"""Text for terminals: tables that fit the width, and readable numbers, shares and
+volumes, also in messages.
 
-On a terminal a table never wraps: its longest texts are shortened in the middle, as both ends of a name matter most.
-In a pipe or a file nothing is shortened, so the next program gets full names. Only what prints imports click: tasks
-name numbers, too.
+On a terminal a table never wraps: its longest texts are shortened in the middle, as
+both ends of a name matter most. In a pipe or a file nothing is shortened, so the next
+program gets full names. Only what prints imports click: tasks name numbers, too.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def terminal_width() -> int | None:
 
 
 def drop_stdout() -> None:
-    """Drop what is still to be printed: the reader of stdout has gone, and at exit nothing may be flushed into it."""
+    """Drop what is still to be printed: the reader of stdout has gone, and at exit
+    nothing may be flushed into it.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -61,9 +64,10 @@ def table(
 ) -> list[str]:
     """Return ``rows`` under ``headings``, a line each.
 
-    Columns in ``texts`` hold text and begin at the left; all others hold numbers and end at the right. A table wider
-    than ``width`` has the texts of its widest ``texts`` columns shortened, except of those in ``full``. None in a row
-    is shown as a dash, whole numbers with separators.
+    Columns in ``texts`` hold text and begin at the left; all others hold numbers and
+    end at the right. A table wider than ``width`` has the texts of its widest ``texts``
+    columns shortened, except of those in ``full``. None in a row is shown as a dash,
+    whole numbers with separators.
     """
     import click
 
@@ -83,8 +87,13 @@ def table(
         return (indent + _GAP.join(shown)).rstrip()
 
     plain = [None] * len(widths)
-    colours = [[value.colour if isinstance(value, Coloured) else None for value in row] for row in rows]
-    return [line(headings, plain), *(line(values, of) for values, of in zip(cells, colours, strict=True))]
+    colours = [
+        [value.colour if isinstance(value, Coloured) else None for value in row] for row in rows
+    ]
+    return [
+        line(headings, plain),
+        *(line(values, of) for values, of in zip(cells, colours, strict=True)),
+    ]
 
 
 def echo_table(
@@ -98,8 +107,8 @@ def echo_table(
 ) -> None:
     """Print :func:`table` on stdout, in the terminal's width where stdout is one.
 
-    ``optional`` columns are left out, the last of them first, where a terminal has no room for readable names beside
-    them; a line below the table names them.
+    ``optional`` columns are left out, the last of them first, where a terminal has no
+    room for readable names beside them; a line below the table names them.
     """
     width = terminal_width()
     columns = list(range(len(headings)))
@@ -120,11 +129,20 @@ def echo_table(
     for line in lines:
         click.echo(line)
     if left_out := [name for i, name in enumerate(headings) if i not in columns]:
-        click.echo(hanging(f"{indent}columns hidden in this width: ", ", ".join(left_out), len(indent) + 2, width))
+        click.echo(
+            hanging(
+                f"{indent}columns hidden in this width: ",
+                ", ".join(left_out),
+                len(indent) + 2,
+                width,
+            )
+        )
 
 
 def echo_list(headings: tuple[str, str], items: Mapping[str, str]) -> None:
-    """Print names with a text beside each, which continues below itself where the terminal is too narrow for it."""
+    """Print names with a text beside each, which continues below itself where the
+    terminal is too narrow for it.
+    """
     import click
 
     rows, width = [headings, *items.items()], terminal_width()
@@ -134,7 +152,8 @@ def echo_list(headings: tuple[str, str], items: Mapping[str, str]) -> None:
 
 
 def hanging(lead: str, text: str, indent: int, width: int | None) -> str:
-    """Return ``lead`` and ``text`` in lines that fit ``width``, those after the first indented by ``indent`` blanks.
+    """Return ``lead`` and ``text`` in lines that fit ``width``, those after the first
+    indented by ``indent`` blanks.
 
     In a pipe (``width`` None), and where little room is left beside the indent, it is one line.
     """
@@ -155,15 +174,20 @@ def _least_width(
     indent: str,
 ) -> int:
     """Return the width of a table of these columns whose texts are as short as they can be read."""
-    sizes = [max(len(text) for text in (headings[i], *(_cell(row[i]) for row in rows))) for i in columns]
+    sizes = [
+        max(len(text) for text in (headings[i], *(_cell(row[i]) for row in rows))) for i in columns
+    ]
     least = [
-        min(size, _READABLE) if i in texts and i not in full else size for i, size in zip(columns, sizes, strict=True)
+        min(size, _READABLE) if i in texts and i not in full else size
+        for i, size in zip(columns, sizes, strict=True)
     ]
     return len(indent) + sum(least) + len(_GAP) * (len(least) - 1)
 
 
 def _narrowed(widths: list[int], room: int, columns: list[int]) -> list[int]:
-    """Return widths that fit into ``room``, as far as ``columns`` can give way: the widest of them first."""
+    """Return widths that fit into ``room``, as far as ``columns`` can give way: the
+    widest of them first.
+    """
     widths = list(widths)
     for least in (_READABLE, _SHORTEST):
         while sum(widths) > room and (wide := [i for i in columns if widths[i] > least]):
@@ -172,7 +196,9 @@ def _narrowed(widths: list[int], room: int, columns: list[int]) -> list[int]:
 
 
 def middle(text: str, width: int) -> str:
-    """Return ``text`` shortened in its middle to ``width`` characters; both ends of a dataset name matter most."""
+    """Return ``text`` shortened in its middle to ``width`` characters; both ends of a
+    dataset name matter most.
+    """
     if len(text) <= width:
         return text
     head = (width - 1) // 2
@@ -202,7 +228,8 @@ def volume(count: float | None) -> str | None:
 
 
 def number(value: float | None, sign: str = "") -> str:
-    """Return a whole number with separators, and with its sign where ``sign`` is ``+``; a dash for None.
+    """Return a whole number with separators, and with its sign where ``sign`` is ``+``;
+    a dash for None.
 
     Integers are written exactly, however large.
     """
@@ -212,7 +239,9 @@ def number(value: float | None, sign: str = "") -> str:
 
 
 def percent(share: float | None) -> str:
-    """Return a share between 0 and 1 in percent; a small share other than 0 is ``<0.01%``. A dash for None."""
+    """Return a share between 0 and 1 in percent; a small share other than 0 is
+    ``<0.01%``. A dash for None.
+    """
     if share is None:
         return NOTHING
     return f"{share:.2%}" if share >= 0.0001 or not share else "<0.01%"

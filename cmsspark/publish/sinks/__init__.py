@@ -1,7 +1,8 @@
 """The sinks by name. A new sink is one module of this package and its line in :data:`SINKS`.
 
-The module has two functions: ``read_credentials(path)`` returns what the sink needs to log in (with ``producer`` and
-``type``, each a text or None), or None where there is nothing to read; ``build(credentials, options)`` returns the
+The module has two functions: ``read_credentials(path)`` returns what the sink needs to
+log in (with ``producer`` and ``type``, each a text or None), or None where there is
+nothing to read; ``build(credentials, options)`` returns the
 :class:`cmsspark.publish.sink.Sink`.
 """
 
@@ -25,7 +26,9 @@ class SinkModule(Protocol):
 
 @dataclass(frozen=True)
 class SinkEntry:
-    """One sink. ``example``: the example of its credentials file in ``etc/``, or None where it needs no credentials."""
+    """One sink. ``example``: the example of its credentials file in ``etc/``, or None
+    where it needs no credentials.
+    """
 
     module: str
     example: str | None = None

@@ -1,4 +1,5 @@
-"""The file sink: confirmed documents as JSON Lines, one file per batch, each written completely or not at all.
+"""The file sink: confirmed documents as JSON Lines, one file per batch, each written
+completely or not at all.
 
 A batch that is sent again replaces its file, so nothing doubles here.
 """
@@ -46,7 +47,9 @@ class FileSink(Sink):
         except PermissionError as error:
             raise _not_allowed(self._root, error) from None
         except OSError as error:
-            raise OutputError("the file spool cannot be written", where=self._root, found=error.strerror) from None
+            raise OutputError(
+                "the file spool cannot be written", where=self._root, found=error.strerror
+            ) from None
 
     def open(self) -> None:
         """Create the folder."""
@@ -57,7 +60,12 @@ class FileSink(Sink):
         except OSError as error:
             raise RetryableError(f"{self.folder}: {error.strerror}") from None
 
-    def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None) -> None:
+    def send(
+        self,
+        batch: Batch,
+        documents: Sequence[bytes],
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         """Write the batch's file durably: it is on the disk when this returns."""
         target = self.folder / f"g{batch.snapshot_no:04d}-{batch.number:06d}.jsonl"
         aside = target.with_suffix(".part")

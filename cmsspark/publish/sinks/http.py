@@ -1,4 +1,6 @@
-"""The HTTP sink: a batch is one POST of a JSON array, confirmed by a complete answer with status 2xx."""
+"""The HTTP sink: a batch is one POST of a JSON array, confirmed by a complete answer
+with status 2xx.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,17 @@ from cmsspark.publish.credentials import Endpoint, read_endpoint
 from cmsspark.publish.destinations import Destination, outbox_folder
 from cmsspark.publish.documents import canonical
 from cmsspark.publish.sink import ForbiddenError, RejectedError, RetryableError, Sink, SinkOptions
-from cmsspark.settings.http_client import HttpAnswer, HttpClient, HttpLost, HttpTimeouts, retry_after
+from cmsspark.settings.http_client import (
+    HttpAnswer,
+    HttpClient,
+    HttpLost,
+    HttpTimeouts,
+    retry_after,
+)
 
 _NOT_ALLOWED: Final = (401, 403, 407)
-#: RejectedError for what is in the request. Other 4xx mean the address or the moment, and no document's fault.
+#: RejectedError for what is in the request. Other 4xx mean the address or the moment,
+#: and no document's fault.
 _CONTENT: Final = (400, 409, 413, 422)
 #: Answered before anything was accepted.
 _NOT_TAKEN: Final = (429, 503)
@@ -39,19 +48,32 @@ def build(credentials: Endpoint, options: SinkOptions) -> HttpSink:
     """Return the sink that posts to ``credentials``."""
     defaults, settings = HttpTimeouts(), options.settings
     timeouts = replace(defaults, whole=min(defaults.whole, settings.patience))
-    return HttpSink(credentials, timeouts, has_metadata=settings.http_metadata, has_top_level=settings.http_top_level)
+    return HttpSink(
+        credentials,
+        timeouts,
+        has_metadata=settings.http_metadata,
+        has_top_level=settings.http_top_level,
+    )
 
 
 class HttpSink(Sink):
     """Posts to ``endpoint``. Raises as :class:`cmsspark.publish.sink.Sink` documents."""
 
     def __init__(
-        self, endpoint: Endpoint, timeouts: HttpTimeouts | None = None, clock: Clock | None = None,
-        now: Callable[[], float] = time.time, *, has_metadata: bool = True, has_top_level: bool = True,
-    ) -> None:  # fmt: skip
-        """``now``: the wall clock, in seconds since 1970: servers may give a date for the next attempt.
+        self,
+        endpoint: Endpoint,
+        timeouts: HttpTimeouts | None = None,
+        clock: Clock | None = None,
+        now: Callable[[], float] = time.time,
+        *,
+        has_metadata: bool = True,
+        has_top_level: bool = True,
+    ) -> None:
+        """``now``: the wall clock, in seconds since 1970: servers may give a date for
+        the next attempt.
 
-        ``has_metadata``, ``has_top_level``: whether a document has its metadata under that key, and at its top level.
+        ``has_metadata``, ``has_top_level``: whether a document has its metadata under
+        that key, and at its top level.
         """
         self._has_metadata, self._has_top_level = has_metadata, has_top_level
         self._endpoint = endpoint
@@ -62,8 +84,12 @@ class HttpSink(Sink):
     def outbox_name(self, state_dir: Path) -> str:
         """Return the folder of this path, producer and host, or of the endpoint's ``name``."""
         endpoint = self._endpoint
-        destination = Destination("http", endpoint.path, endpoint.producer, (endpoint.host,), endpoint.name)
-        return outbox_folder(state_dir, destination, f"{endpoint.host}{endpoint.path}", endpoint.where)
+        destination = Destination(
+            "http", endpoint.path, endpoint.producer, (endpoint.host,), endpoint.name
+        )
+        return outbox_folder(
+            state_dir, destination, f"{endpoint.host}{endpoint.path}", endpoint.where
+        )
 
     def open(self) -> None:
         """Connect to the first address that answers; those that failed recently are tried last."""
@@ -81,12 +107,19 @@ class HttpSink(Sink):
         """Close at once: everything sent was confirmed before."""
         self._client.close()
 
-    def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None) -> None:
+    def send(
+        self,
+        batch: Batch,
+        documents: Sequence[bytes],
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         """Post a batch as one JSON array, and wait for the complete answer."""
         self._connect(self._client.connected)
         content = b"[" + b",".join(map(self._body, documents)) + b"]"
         try:
-            answer = self._client.exchange("POST", self._endpoint.path, _HEADERS, content, _KEPT, meanwhile)
+            answer = self._client.exchange(
+                "POST", self._endpoint.path, _HEADERS, content, _KEPT, meanwhile
+            )
         except HttpLost as error:
             if error.forbidden:
                 raise self._not_allowed(error.reason, in_doubt=error.is_sent) from None
@@ -96,7 +129,8 @@ class HttpSink(Sink):
     def _body(self, document: bytes) -> bytes:
         """Return a document of the spool as the server expects it.
 
-        MONIT's page on HTTP asks for producer and type at the top level; its older form has them under ``metadata``.
+        MONIT's page on HTTP asks for producer and type at the top level; its older form
+        has them under ``metadata``.
         """
         if not self._has_top_level:
             return document
@@ -117,8 +151,12 @@ class HttpSink(Sink):
         if status in _CONTENT:
             raise RejectedError(reason)
         if 300 <= status < 400:
-            host = self._endpoint.safe_text(urlsplit(answer.headers.get("Location") or "").hostname or "")
-            raise RetryableError(f"{reason}: it redirects to {host or 'another path'}, which is not followed")
+            host = self._endpoint.safe_text(
+                urlsplit(answer.headers.get("Location") or "").hostname or ""
+            )
+            raise RetryableError(
+                f"{reason}: it redirects to {host or 'another path'}, which is not followed"
+            )
         raise RetryableError(
             reason,
             in_doubt=status >= 500 and status not in _NOT_TAKEN,
@@ -127,7 +165,8 @@ class HttpSink(Sink):
 
     def _summary(self, answer: HttpAnswer) -> str:
         body = " ".join(answer.body.decode("utf-8", errors="replace").split())
-        # An error page explains nothing; and an answer may repeat our documents, which must not be logged.
+        # An error page explains nothing; and an answer may repeat our documents, which
+        # must not be logged.
         short = body if body and len(body) <= 200 and not body.startswith("<") else ""
         return self._endpoint.safe_text(f"{answer.reason} {short}")
 

@@ -1,10 +1,12 @@
-"""The STOMP sink: a batch is one transaction of persistent messages, confirmed by the receipt of its COMMIT.
+"""The STOMP sink: a batch is one transaction of persistent messages, confirmed by the
+receipt of its COMMIT.
 
-Nothing else confirms: a message that was written, a connection that stayed up and a receipt of a message that is not
-persistent have all been seen to lose documents.
+Nothing else confirms: a message that was written, a connection that stayed up and a
+receipt of a message that is not persistent have all been seen to lose documents.
 
-A broker processes one connection's frames in order, so a second connection sends the next batch's messages while the
-broker works on the first one's COMMIT. Only one COMMIT is ever on its way.
+A broker processes one connection's frames in order, so a second connection sends the
+next batch's messages while the broker works on the first one's COMMIT. Only one COMMIT
+is ever on its way.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from cmsspark.publish.credentials import Broker, read_broker
 from cmsspark.publish.destinations import Destination, outbox_folder
 from cmsspark.publish.sink import RejectedError, RetryableError, SendError, SinkOptions
 from cmsspark.publish.stomp_connection import StallTimer, StompConnection
-from cmsspark.publish.stomp_login import NOT_ALLOWED, StompConnector, StompTimeouts, error_text, not_allowed
+from cmsspark.publish.stomp_login import (
+    NOT_ALLOWED,
+    StompConnector,
+    StompTimeouts,
+    error_text,
+    not_allowed,
+)
 
 #: Frames are written out from this size on: the broker works while the next frames are made.
 _FLUSH_BYTES: Final = 262_144
@@ -42,8 +50,8 @@ def read_credentials(path: Path | None) -> Broker:
 def build(credentials: Broker, options: SinkOptions) -> StompSink:
     """Return the sink that sends to ``credentials``.
 
-    A password on its way to another host without TLS is announced, or refused with NotAllowed (77) where the options
-    require TLS.
+    A password on its way to another host without TLS is announced, or refused with
+    NotAllowed (77) where the options require TLS.
     """
     exposed = credentials.exposed_host
     if exposed is not None and options.settings.require_tls:
@@ -77,12 +85,19 @@ class StompSink:
         clock: Clock | None = None,
         log: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """``kind``: the documents' type, for the headers; ``log`` receives a line for each problem waited out."""
+        """``kind``: the documents' type, for the headers; ``log`` receives a line for
+        each problem waited out.
+        """
         self._broker = broker
         self._timeouts = timeouts or StompTimeouts()
         self._clock = clock or SystemClock()
         self._log = log
-        self._headers = {"persistent": "true", "version": broker.version, "producer": producer, "type": kind}
+        self._headers = {
+            "persistent": "true",
+            "version": broker.version,
+            "producer": producer,
+            "type": kind,
+        }
         self._connection: StompConnection | None = None
         self._connector = StompConnector(broker, self._timeouts, self._clock, log)
         self._may_have_standby = True
@@ -96,27 +111,38 @@ class StompSink:
         """Return the folder of this topic, producer and brokers, or of the broker's ``name``."""
         broker = self._broker
         hosts = tuple(sorted({host for host, _ in broker.addresses}))
-        destination = Destination("stomp", broker.destination, self._headers["producer"], hosts, broker.name)
+        destination = Destination(
+            "stomp", broker.destination, self._headers["producer"], hosts, broker.name
+        )
         label = broker.destination.split("/", 2)[2]
-        return outbox_folder(state_dir, destination, label, f"{broker.destination} {sorted(broker.addresses)}")
+        return outbox_folder(
+            state_dir, destination, label, f"{broker.destination} {sorted(broker.addresses)}"
+        )
 
     def open(self) -> None:
-        """Connect and log in at the first address that answers; those that failed recently are tried last."""
+        """Connect and log in at the first address that answers; those that failed
+        recently are tried last.
+        """
         self._connection, self._may_have_standby = self._connector.open(), True
         self._sending, self._staged, self._staging_error = False, None, None
 
     def close(self) -> None:
-        """Disconnect. Everything that counts was confirmed before, so a broker that does not answer is not awaited."""
+        """Disconnect. Everything that counts was confirmed before, so a broker that
+        does not answer is not awaited.
+        """
         if self._connection is None:
             return
         try:
-            # In the middle of a batch the broker may be in the middle of a frame: then only closing is unambiguous.
+            # In the middle of a batch the broker may be in the middle of a frame: then
+            # only closing is unambiguous.
             if not self._sending:
                 for connection in filter(None, (self._connection.standby, self._connection)):
                     connection.protocol.send_frame("DISCONNECT", {})
                     connection.flush(1.0)
         except ConnectionLost:
-            self._log("the broker disconnected before the end; everything was confirmed before that")
+            self._log(
+                "the broker disconnected before the end; everything was confirmed before that"
+            )
         finally:
             self.drop()
 
@@ -127,12 +153,19 @@ class StompSink:
             _drop_standby(connection)
             connection.close()
 
-    # -- sending ---------------------------------------------------------------------------------------------
+    # -- sending
+    # ---------------------------------------------------------------------------------------------
 
-    def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None) -> None:
+    def send(
+        self,
+        batch: Batch,
+        documents: Sequence[bytes],
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         """Send a batch as one transaction and wait for the receipt of its COMMIT.
 
-        If the batch was staged, the broker has its messages already and only the COMMIT is missing.
+        If the batch was staged, the broker has its messages already and only the COMMIT
+        is missing.
         """
         assert self._connection is not None
         staged, self._staged = self._staged, None
@@ -165,13 +198,17 @@ class StompSink:
         self._sending = self._is_staging()
 
     def _is_staging(self) -> bool:
-        """Return whether a part of the next batch was written, so that the connection cannot end with DISCONNECT."""
+        """Return whether a part of the next batch was written, so that the connection
+        cannot end with DISCONNECT.
+        """
         return self._staged is not None or self._staging_error is not None
 
     def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
-        """Write a batch's messages in a transaction of its own, uncommitted: without a COMMIT they never count.
+        """Write a batch's messages in a transaction of its own, uncommitted: without a
+        COMMIT they never count.
 
-        A connection that breaks here is reported when the batch is sent: the one before it may still be receipted.
+        A connection that breaks here is reported when the batch is sent: the one before
+        it may still be receipted.
         """
         assert self._connection is not None
         if self._connection.standby is None and self._may_have_standby:
@@ -209,11 +246,17 @@ class StompSink:
         protocol.begin(transaction=transaction)
         headers = {**self._headers, "transaction": transaction}
         for document in documents:
-            protocol.send(self._broker.destination, document, content_type="application/json", headers=dict(headers))
+            protocol.send(
+                self._broker.destination,
+                document,
+                content_type="application/json",
+                headers=dict(headers),
+            )
             if connection.pending > _FLUSH_BYTES:
                 connection.flush(stall)
-        # No message asks for a receipt itself: a full queue sets such a message aside, loses it, and processes what
-        # follows, including the COMMIT. Without one, the broker waits for room and answers this after all messages.
+        # No message asks for a receipt itself: a full queue sets such a message aside,
+        # loses it, and processes what follows, including the COMMIT. Without one, the
+        # broker waits for room and answers this after all messages.
         marker = _taken(transaction)
         protocol.begin(transaction=marker, receipt=marker)
         protocol.abort(transaction=marker)
@@ -221,14 +264,17 @@ class StompSink:
         return transaction
 
     def _await_taken(self, transaction: str) -> None:
-        """Wait until the broker has all messages of a transaction: a COMMIT that it never saw leaves no doubt.
+        """Wait until the broker has all messages of a transaction: a COMMIT that it
+        never saw leaves no doubt.
 
-        The next batch is not written before that either: two incomplete batches in a queue with room for one would
-        wait for each other.
+        The next batch is not written before that either: two incomplete batches in a
+        queue with room for one would wait for each other.
         """
         connection = self._connection
         assert connection is not None
-        stall = StallTimer(self._clock, self._timeouts.stall, self._log, "no receipt of a batch's messages")
+        stall = StallTimer(
+            self._clock, self._timeouts.stall, self._log, "no receipt of a batch's messages"
+        )
         while True:
             frame = connection.receive(stall.remaining())
             if frame is None:
@@ -252,7 +298,8 @@ class StompSink:
             frame = connection.receive(min(stall.remaining(), self._timeouts.probe))
             if frame is None:
                 if not is_probed and self._clock.monotonic() >= probe_at:
-                    # Frames are answered in order: a probe answered before the commit means that its receipt was lost.
+                    # Frames are answered in order: a probe answered before the commit
+                    # means that its receipt was lost.
                     connection.protocol.begin(transaction=probe, receipt=probe)
                     connection.flush(self._timeouts.stall)
                     is_probed = True
@@ -264,11 +311,13 @@ class StompSink:
                 is_ours = frame.headers.get("receipt-id") == receipt
                 if "rollback only" in error_text(frame, self._broker):
                     frame = _following_error(connection) or frame
-                # A refused COMMIT leaves no doubt; but a broker that shuts down may have made it all the same.
+                # A refused COMMIT leaves no doubt; but a broker that shuts down may
+                # have made it all the same.
                 is_refused = is_ours and not _TEMPORARY.search(error_text(frame, self._broker))
                 raise self._make_error(frame, in_doubt=not is_refused)
 
-    # -- errors ----------------------------------------------------------------------------------------------
+    # -- errors
+    # ----------------------------------------------------------------------------------------------
 
     def _make_error(self, frame: Any, *, in_doubt: bool) -> Exception:
         """Return the exception for an ERROR frame about a batch."""
@@ -287,7 +336,9 @@ def _drop_standby(connection: StompConnection) -> None:
 
 
 def _following_error(connection: StompConnection) -> Any | None:
-    """Return the ERROR that follows another: ActiveMQ may say why it took no message after it refused their COMMIT."""
+    """Return the ERROR that follows another: ActiveMQ may say why it took no message
+    after it refused their COMMIT.
+    """
     try:
         frame = connection.receive(1.0)
     except ConnectionLost:
@@ -296,5 +347,7 @@ def _following_error(connection: StompConnection) -> Any | None:
 
 
 def _taken(transaction: str) -> str:
-    """Return the empty transaction whose receipt says that the broker has all messages of ``transaction``."""
+    """Return the empty transaction whose receipt says that the broker has all messages
+    of ``transaction``.
+    """
     return f"taken-{transaction}"

@@ -1,8 +1,10 @@
-"""Avro log files, read without a JVM: only the required fields, with every record counted and damage reported.
+"""Avro log files, read without a JVM: only the required fields, with every record
+counted and damage reported.
 
-Compiled code reads plain files. polars, which is fast and rejects most damage, reads the others, and all files where
-compiled code is unavailable. A file that both reject (unsupported codec or type, bad text, a truncated file) is read
-again by fastavro, which decides.
+Compiled code reads plain files. polars, which is fast and rejects most damage, reads
+the others, and all files where compiled code is unavailable. A file that both reject
+(unsupported codec or type, bad text, a truncated file) is read again by fastavro, which
+decides.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ BATCH = 8192
 
 
 class _Fork:
-    """polars uses threads and deadlocks in a process forked from one that has used it. fastavro reads there instead."""
+    """polars uses threads and deadlocks in a process forked from one that has used it.
+    fastavro reads there instead.
+    """
 
     had_polars = False
 
@@ -45,12 +49,14 @@ def decode(
     on_schema: Callable[[Mapping[str, Any], int], None] = lambda fields, records: None,
     damaged: Callable[[str], None] | None = None,
 ) -> Iterator[AccessBatch]:
-    """Batches of the accesses in an Avro file; ``decoder`` has ``avro_fields``, ``avro_required``, ``avro_record``
-    and ``take``, and may have ``take_columns``. ``on_schema`` is called with the file's fields and their types,
-    and its number of records.
+    """Batches of the accesses in an Avro file; ``decoder`` has ``avro_fields``,
+    ``avro_required``, ``avro_record`` and ``take``, and may have ``take_columns``.
+    ``on_schema`` is called with the file's fields and their types, and its number of
+    records.
 
-    An empty file has no records. Raises DataError (65) for a file of another schema, and for a damaged file unless
-    ``damaged`` is given: it is called with the reason, and the blocks before the damage are read.
+    An empty file has no records. Raises DataError (65) for a file of another schema,
+    and for a damaged file unless ``damaged`` is given: it is called with the reason,
+    and the blocks before the damage are read.
     """
     if not content:
         return
@@ -76,10 +82,16 @@ def decode(
             return
         if blocks is not None and not _Fork.had_polars:
             table = _with_polars(content, needed, sum(block.records for block in blocks))
-            if table is not None and _hold_more(content, codec, schema, blocks, decoder.avro_required):
+            if table is not None and _hold_more(
+                content, codec, schema, blocks, decoder.avro_required
+            ):
                 table = None
     position = 0
-    for part in table.iter_slices(BATCH) if table is not None else _slow_parts(content, codec, decoder, file, damaged):
+    for part in (
+        table.iter_slices(BATCH)
+        if table is not None
+        else _slow_parts(content, codec, decoder, file, damaged)
+    ):
         batch = AccessBatch()
         if isinstance(part, list):
             _take_each(decoder, part, batch, range(position, position + len(part)), file)
@@ -93,9 +105,13 @@ def decode(
 def _compiled(
     decoder: Any, content: bytes, codec: str, schema: Any, blocks: list[Block], file: str
 ) -> AccessBatch | None:
-    """Read a plain file by compiled code; Python reads records that it skips. None where the file is not plain."""
+    """Read a plain file by compiled code; Python reads records that it skips. None
+    where the file is not plain.
+    """
     fields = {field["name"]: field["type"] for field in schema["fields"]}
-    result: tuple[AccessBatch, fast_avro.Left] | None = decoder.fast_avro.read(content, codec, fields, blocks)
+    result: tuple[AccessBatch, fast_avro.Left] | None = decoder.fast_avro.read(
+        content, codec, fields, blocks
+    )
     if result is None:
         return None
     batch, remaining = result
@@ -123,23 +139,31 @@ def _slow_parts(
 
 
 def _take_columns(decoder: Any, frame: Any, batch: AccessBatch, position: int, file: str) -> None:
-    """Take the records of a frame at once where all fields are text or null and the decoder supports it."""
+    """Take the records of a frame at once where all fields are text or null and the
+    decoder supports it.
+    """
     import polars
 
     # The decoder works with lists, so no polars expressions are used from here on.
     present = {name: frame[name].to_list() for name in frame.columns}
     columns = {name: present.get(name) or [None] * frame.height for name in decoder.avro_fields}
-    if hasattr(decoder, "take_columns") and all(kind in (polars.String, polars.Null) for kind in frame.dtypes):
+    if hasattr(decoder, "take_columns") and all(
+        kind in (polars.String, polars.Null) for kind in frame.dtypes
+    ):
         batch.read += frame.height
         for row, reason in decoder.take_columns(columns, batch).items():
             values = {name: column[row] for name, column in columns.items()}
             batch.malformed.append(_quarantined(values, reason, position + row, file))
         return
-    rows: Rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    rows: Rows = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
     _take_each(decoder, rows, batch, range(position, position + frame.height), file)
 
 
-def _take_each(decoder: Any, rows: Rows, batch: AccessBatch, numbers: Sequence[int], file: str) -> None:
+def _take_each(
+    decoder: Any, rows: Rows, batch: AccessBatch, numbers: Sequence[int], file: str
+) -> None:
     batch.read += len(rows)
     records = []
     for number, row in zip(numbers, rows, strict=True):
@@ -160,14 +184,18 @@ _PLAIN = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes"
 
 
 def _are_plain(kinds: Collection[Any]) -> bool:
-    """Return whether all types are plain and records take bytes: otherwise a damaged count loops very long."""
+    """Return whether all types are plain and records take bytes: otherwise a damaged
+    count loops very long.
+    """
     return all(map(_is_plain, kinds)) and any(kind != "null" for kind in kinds)
 
 
 def _is_plain(kind: Any) -> bool:
     """Return whether a field's type is plain, or a union of a plain type and null."""
     branches = kind if isinstance(kind, list) else [kind]
-    return len(branches) <= 2 and all(isinstance(branch, str) and branch in _PLAIN for branch in branches)
+    return len(branches) <= 2 and all(
+        isinstance(branch, str) and branch in _PLAIN for branch in branches
+    )
 
 
 def _header(content: bytes) -> tuple[Any, str]:
@@ -183,13 +211,19 @@ def _fields(schema: Any, required: str, file: str) -> dict[str, Any]:
 
     Raises DataError (65) where the required one is not among them.
     """
-    fields = {field["name"]: field["type"] for field in schema.get("fields", ())} if isinstance(schema, dict) else {}
+    fields = (
+        {field["name"]: field["type"] for field in schema.get("fields", ())}
+        if isinstance(schema, dict)
+        else {}
+    )
     if required not in fields:
         raise _other_schema(required, list(fields), file)
     return fields
 
 
-def _blocks(content: bytes, codec: str, file: str, damaged: Callable[[str], None] | None) -> list[Block] | None:
+def _blocks(
+    content: bytes, codec: str, file: str, damaged: Callable[[str], None] | None
+) -> list[Block] | None:
     """Return the file's blocks.
 
     Where they are damaged, calls ``damaged`` and returns None, or raises DataError (65).
@@ -204,7 +238,9 @@ def _blocks(content: bytes, codec: str, file: str, damaged: Callable[[str], None
 
 
 def _with_polars(content: bytes, columns: Sequence[str], records: int) -> Any:
-    """Return the columns as a polars frame; None where polars fails or returns another number of records."""
+    """Return the columns as a polars frame; None where polars fails or returns another
+    number of records.
+    """
     import polars
     from polars.exceptions import PanicException, PolarsError
 
@@ -212,13 +248,15 @@ def _with_polars(content: bytes, columns: Sequence[str], records: int) -> Any:
         with _quiet():
             frame = polars.read_avro(io.BytesIO(content), columns=list(columns))
     except (PolarsError, PanicException, OSError, ValueError, TypeError, NotImplementedError):
-        # PanicException, raised for flipped bytes, is not an Exception. fastavro decides about the file.
+        # PanicException, raised for flipped bytes, is not an Exception. fastavro
+        # decides about the file.
         return None
     return frame if frame.height == records else None
 
 
 def _hold_more(content: bytes, codec: str, schema: Any, blocks: list[Block], column: str) -> bool:
-    """Return whether the blocks of a file hold more records than their headers name, of which polars drops the rest.
+    """Return whether the blocks of a file hold more records than their headers name, of
+    which polars drops the rest.
 
     All blocks become one, of one record more: nothing but a file that has it can be read.
     """
@@ -268,11 +306,15 @@ def _intact_rows(
 
 
 def _rows(content: bytes, codec: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of each block that is intact, block by block. Raises DamagedBlock, which names the block."""
+    """Yield the rows of each block that is intact, block by block. Raises DamagedBlock,
+    which names the block.
+    """
     import fastavro
 
     begin = avro_blocks.first_block(content)
-    blocks: Any = fastavro.block_reader(io.BytesIO(content), handle_unicode_errors="surrogateescape")
+    blocks: Any = fastavro.block_reader(
+        io.BytesIO(content), handle_unicode_errors="surrogateescape"
+    )
     while True:
         try:
             block = next(blocks, None)
@@ -285,19 +327,27 @@ def _rows(content: bytes, codec: str) -> Iterator[Mapping[str, Any]]:
                 avro_blocks.check_snappy(block.bytes_.getbuffer(), check)
             rows = _rows_of_block(block)
         except Exception as error:  # fastavro raises many kinds for damage
-            raise avro_blocks.DamagedBlock(f"the block at byte {begin}: {avro_blocks.describe(error)}") from None
+            raise avro_blocks.DamagedBlock(
+                f"the block at byte {begin}: {avro_blocks.describe(error)}"
+            ) from None
         yield from rows
         begin = end
 
 
 def _rows_of_block(block: Any) -> list[Any]:
-    """Return the rows of a block that holds as many as its header names. Raises DamagedBlock, and fastavro's errors."""
+    """Return the rows of a block that holds as many as its header names. Raises
+    DamagedBlock, and fastavro's errors.
+    """
     size = len(block.bytes_.getbuffer())
     if block.num_records > size:
-        raise avro_blocks.DamagedBlock(f"its header names {block.num_records} records in {size} bytes")
+        raise avro_blocks.DamagedBlock(
+            f"its header names {block.num_records} records in {size} bytes"
+        )
     rows: list[Any] = list(block)
     if block.num_records < 0 or block.bytes_.read(1):
-        raise avro_blocks.DamagedBlock(f"it holds more than the {block.num_records} records that its header names")
+        raise avro_blocks.DamagedBlock(
+            f"it holds more than the {block.num_records} records that its header names"
+        )
     return rows
 
 

@@ -1,10 +1,12 @@
-"""The blocks of an Avro container by their own headers: whether they follow each other, and how many records they name.
+"""The blocks of an Avro container by their own headers: whether they follow each other,
+and how many records they name.
 
-Readers of Avro stop quietly at some damage: a count below zero is no record to them, half a header is the end of the
-file. What they read must come to the sum of the headers.
+Readers of Avro stop quietly at some damage: a count below zero is no record to them,
+half a header is the end of the file. What they read must come to the sum of the
+headers.
 
-Content that does not fit its codec is damage. Snappy, bzip2 and xz have a checksum, zstandard may have one; ``null``
-and ``deflate`` have none.
+Content that does not fit its codec is damage. Snappy, bzip2 and xz have a checksum,
+zstandard may have one; ``null`` and ``deflate`` have none.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from typing import Any, Final, NamedTuple
 _MAGIC: Final = b"Obj\x01"
 #: Length of the marker behind the header and behind each block.
 SYNC: Final = 16
-#: Behind what snappy packed stands the CRC-32 of the plain content, which neither fastavro nor snappy looks at.
+#: Behind what snappy packed stands the CRC-32 of the plain content, which neither
+#: fastavro nor snappy looks at.
 SNAPPY_CHECK: Final = 4
 #: A block of no records holds what its codec makes of nothing.
 _NOTHING: Final = 64
-#: Bytes that a byte of a block becomes at most, by its codec; each record takes one of them. With a larger count polars
-#: asks for memory and ends the process where there is none. The other codecs it does not read.
+#: Bytes that a byte of a block becomes at most, by its codec; each record takes one of
+#: them. With a larger count polars asks for memory and ends the process where there is
+#: none. The other codecs it does not read.
 MOST: Final[Mapping[str, float]] = {"null": 1, "snappy": 22, "deflate": 1033}
 
 
@@ -40,7 +44,9 @@ class DamagedBlock(ValueError):
 
 
 def describe(error: Exception) -> str:
-    """Return what is wrong with a container, in one line; fastavro raises many kinds of errors for damage."""
+    """Return what is wrong with a container, in one line; fastavro raises many kinds of
+    errors for damage.
+    """
     kind = "" if isinstance(error, DamagedBlock) else f"{type(error).__name__}: "
     return " ".join(f"{kind}{error}".split())[:300].removesuffix(":")
 
@@ -55,7 +61,9 @@ def blocks(content: bytes, codec: str) -> list[Block]:
         block = _block(content, at, begin, codec)
         at = block.end
         if content[at : at + SYNC] != sync:
-            raise DamagedBlock(f"the block at byte {begin} is not followed by the file's sync marker")
+            raise DamagedBlock(
+                f"the block at byte {begin} is not followed by the file's sync marker"
+            )
         at += SYNC
         blocks.append(block)
     return blocks
@@ -74,19 +82,27 @@ def _block(content: bytes, at: int, begin: int, codec: str) -> Block:
     """Return the block whose numbers stand at ``at``; ``begin`` is for messages."""
     count, at = _long(content, at)
     size, at = _long(content, at)
-    if size < 0 or not 0 <= count <= size * MOST.get(codec, math.inf) or (not count and size > _NOTHING):
+    if (
+        size < 0
+        or not 0 <= count <= size * MOST.get(codec, math.inf)
+        or (not count and size > _NOTHING)
+    ):
         raise DamagedBlock(f"a block at byte {begin} names {count} records in {size} bytes")
     return Block(count, at, at + size)
 
 
 def check_snappy(plain: bytes | memoryview, check: bytes | memoryview) -> None:
-    """Raise :class:`DamagedBlock` unless ``check``, the CRC-32 stored with the block, is that of ``plain``."""
+    """Raise :class:`DamagedBlock` unless ``check``, the CRC-32 stored with the block,
+    is that of ``plain``.
+    """
     if zlib.crc32(plain) != int.from_bytes(check, "big"):
         raise DamagedBlock("its CRC-32 differs from that of its content")
 
 
 def first_block(content: bytes) -> int:
-    """Return the byte behind a container's header, where its first block begins. Raises :class:`DamagedBlock`."""
+    """Return the byte behind a container's header, where its first block begins. Raises
+    :class:`DamagedBlock`.
+    """
     if not content.startswith(_MAGIC):
         raise DamagedBlock("this is no Avro file: its first bytes differ")
     at = len(_MAGIC)
@@ -123,7 +139,9 @@ def _long(content: bytes, at: int) -> tuple[int, int]:
 
 
 def read_records(content: bytes, count: int, schema: Any) -> list[Mapping[str, Any]]:
-    """Return the records in ``content`` by name. Raises DamagedBlock where it does not hold exactly so many."""
+    """Return the records in ``content`` by name. Raises DamagedBlock where it does not
+    hold exactly so many.
+    """
     import fastavro
 
     if not count:
@@ -139,7 +157,9 @@ def read_records(content: bytes, count: int, schema: Any) -> list[Mapping[str, A
     array.seek(0)
     kind = {"type": "array", "items": schema}
     try:
-        rows: Any = fastavro.schemaless_reader(array, kind, None, handle_unicode_errors="surrogateescape")
+        rows: Any = fastavro.schemaless_reader(
+            array, kind, None, handle_unicode_errors="surrogateescape"
+        )
     except Exception as error:  # fastavro raises many kinds for damage
         raise DamagedBlock(f"{type(error).__name__}: {error}") from None
     if len(rows) != count or array.tell() != size:
@@ -152,7 +172,8 @@ def _snappy(block: memoryview) -> Any:
 
     packed = block[:-SNAPPY_CHECK]
     try:
-        # The size that the content names is reserved at once: a wrong one ends the process where memory is limited.
+        # The size that the content names is reserved at once: a wrong one ends the
+        # process where memory is limited.
         if cramjam.snappy.decompress_raw_len(packed) > len(packed) * MOST["snappy"]:
             return None
         content = bytes(cramjam.snappy.decompress_raw(packed))
@@ -195,7 +216,9 @@ def _zstandard(block: memoryview) -> Any:
 
 
 def _one_stream(decompressor: Any, block: memoryview, damage: type[Exception]) -> Any:
-    """Return the content of a block's only stream; None where it is damaged, cut short or followed by more."""
+    """Return the content of a block's only stream; None where it is damaged, cut short
+    or followed by more.
+    """
     try:
         content = decompressor.decompress(block)
     except (damage, EOFError):

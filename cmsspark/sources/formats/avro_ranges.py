@@ -1,8 +1,9 @@
-"""Avro containers read by byte ranges, block by block: a file of any size is shared between tasks, and memory stays
-flat.
+"""Avro containers read by byte ranges, block by block: a file of any size is shared
+between tasks, and memory stays flat.
 
-A block belongs to the range in which the sync marker before it begins, so that ranges that cover a file read each block
-once. Every block is checked: its size, the marker behind it, and the checksum of its codec.
+A block belongs to the range in which the sync marker before it begins, so that ranges
+that cover a file read each block once. Every block is checked: its size, the marker
+behind it, and the checksum of its codec.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _NUMBERS: Final = 20
 
 @dataclass(frozen=True)
 class Container:
-    """A file's header: schema without logical types, codec, sync marker, and where the first block begins."""
+    """A file's header: schema without logical types, codec, sync marker, and where the
+    first block begins.
+    """
 
     schema: Any
     codec: str
@@ -41,7 +44,9 @@ class PlainBlock:
 
 
 def open_container(stream: IO[bytes], file: str) -> Container | None:
-    """Read a header; None for an empty file. Raises DataError (65) where it is damaged or names another codec."""
+    """Read a header; None for an empty file. Raises DataError (65) where it is damaged
+    or names another codec.
+    """
     import fastavro
 
     head = stream.read(_STEP)
@@ -53,7 +58,8 @@ def open_container(stream: IO[bytes], file: str) -> Container | None:
                 begin = avro_blocks.first_block(head)
                 break
             except DamagedBlock:
-                # A header of more than a step is read whole; one that is damaged ends with the file.
+                # A header of more than a step is read whole; one that is damaged ends
+                # with the file.
                 more = stream.read(_STEP)
                 if not more or len(head) > 64 * _STEP:
                     raise
@@ -75,10 +81,18 @@ def open_container(stream: IO[bytes], file: str) -> Container | None:
 def without_logical_types(schema: Any) -> Any:
     """Return a schema whose values come as they are stored: times as numbers."""
     if isinstance(schema, dict):
-        plain = {name: without_logical_types(value) for name, value in schema.items() if name != "logicalType"}
+        plain = {
+            name: without_logical_types(value)
+            for name, value in schema.items()
+            if name != "logicalType"
+        }
         # A decimal stays one: its bytes are no text.
         return schema if schema.get("logicalType") == "decimal" else plain
-    return [without_logical_types(branch) for branch in schema] if isinstance(schema, list) else schema
+    return (
+        [without_logical_types(branch) for branch in schema]
+        if isinstance(schema, list)
+        else schema
+    )
 
 
 def blocks_of_range(
@@ -89,7 +103,11 @@ def blocks_of_range(
     Raises DataError (65) that names file and block for damage.
     """
     window = _Window(stream)
-    begin = container.begin if first <= container.begin - SYNC else _next_block(window, container.sync, first)
+    begin = (
+        container.begin
+        if first <= container.begin - SYNC
+        else _next_block(window, container.sync, first)
+    )
     unpack = CODECS[container.codec]
     while begin is not None and (last is None or begin - SYNC < last):
         try:

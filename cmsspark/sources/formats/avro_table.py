@@ -1,8 +1,10 @@
-"""Tables of dumps in Avro as columns of numbers: texts and ids by number, names by their hashes (rule 22).
+"""Tables of dumps in Avro as columns of numbers: texts and ids by number, names by
+their hashes (rule 22).
 
-Only required fields are read, found by name, case aside. Compiled code reads records of plain values; Python reads all
-others, and all records where compiled code is unavailable, with the same result. A row with an ill-typed value is
-damaged: it is counted, and left out.
+Only required fields are read, found by name, case aside. Compiled code reads records of
+plain values; Python reads all others, and all records where compiled code is
+unavailable, with the same result. A row with an ill-typed value is damaged: it is
+counted, and left out.
 """
 
 from __future__ import annotations
@@ -26,14 +28,17 @@ from cmsspark.sources.values import MAX_LONG, Malformed
 _columns: Final[Any] = compiled("sources.formats.avro_columns")
 _plain_avro: Final[Any] = compiled("sources.formats.plain_avro")
 
-#: Kinds of columns: a text by number, an id (16 bytes) by number, a whole number, a name by its hashes, and a name with
-#: the hash of its dataset where it is a block's.
+#: Kinds of columns: a text by number, an id (16 bytes) by number, a whole number, a
+#: name by its hashes, and a name with the hash of its dataset where it is a block's.
 CODE, ID, NUMBER, NAME, DID = "code", "id", "number", "name", "did"
 #: The Avro types that have values of a kind.
 _TYPES: Final = {
-    CODE: ("string",), NAME: ("string",), DID: ("string",), ID: ("bytes", "string", "fixed"),
+    CODE: ("string",),
+    NAME: ("string",),
+    DID: ("string",),
+    ID: ("bytes", "string", "fixed"),
     NUMBER: ("string", "int", "long", "float", "double"),
-}  # fmt: skip
+}
 _PLAIN: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 #: Seed of the second hash: :data:`cmsspark.counting.catalogue.CHECK_SEED`.
 CHECK_SEED: Final = 0x43_4D_53
@@ -46,8 +51,9 @@ _WORDS: Final = 4
 
 @dataclass(frozen=True)
 class TablePiece:
-    """Some rows: ``words`` (row, column, word) has a flag for each value (1: not null; 3: a block's name) and then the
-    value: a number; or a name's two hashes and the hash of its dataset. ``damaged``: reasons with the rows' places.
+    """Some rows: ``words`` (row, column, word) has a flag for each value (1: not null;
+    3: a block's name) and then the value: a number; or a name's two hashes and the hash
+    of its dataset. ``damaged``: reasons with the rows' places.
     """
 
     columns: tuple[str, ...]
@@ -78,8 +84,9 @@ class TablePiece:
 
 @dataclass
 class TableReader:
-    """Reads files of one table. ``kinds``: the kind of each required column. ``texts``: the distinct texts (or ids in
-    hex) of each column of codes or ids, by their numbers; they grow while reading.
+    """Reads files of one table. ``kinds``: the kind of each required column. ``texts``:
+    the distinct texts (or ids in hex) of each column of codes or ids, by their numbers;
+    they grow while reading.
     """
 
     kinds: Mapping[str, str]
@@ -96,8 +103,8 @@ class TableReader:
         last: int | None = None,
         container: Container | None = None,
     ) -> Iterator[TablePiece]:
-        """Yield the rows of the blocks in a range of bytes. ``container``: the file's header, if it has been read
-        already.
+        """Yield the rows of the blocks in a range of bytes. ``container``: the file's
+        header, if it has been read already.
 
         Raises DataError (65) for damage and for another schema.
         """
@@ -113,14 +120,20 @@ class TableReader:
 
         Raises DataError (65) with the difference to what is required.
         """
-        types = {field["name"]: field["type"] for field in schema.get("fields", ())} if isinstance(schema, dict) else {}
+        types = (
+            {field["name"]: field["type"] for field in schema.get("fields", ())}
+            if isinstance(schema, dict)
+            else {}
+        )
         by_name = {name.upper(): name for name in reversed(types)} | {name: name for name in types}
         differences = []
         for name, kind in self.kinds.items():
             if name not in by_name:
                 differences.append(f"{name} is missing")
             elif not _fits(types[by_name[name]], kind):
-                differences.append(f"{name} is {_shown(types[by_name[name]])}, not {' or '.join(_TYPES[kind])}")
+                differences.append(
+                    f"{name} is {_shown(types[by_name[name]])}, not {' or '.join(_TYPES[kind])}"
+                )
         if differences:
             raise DataError(
                 f"the Avro file lacks some of the fields {', '.join(self.kinds)}",
@@ -131,7 +144,11 @@ class TableReader:
         return {name: by_name[name] for name in self.kinds}
 
     def _pieces(
-        self, blocks: Iterator[PlainBlock], container: Container, fields: Mapping[str, str], file: str
+        self,
+        blocks: Iterator[PlainBlock],
+        container: Container,
+        fields: Mapping[str, str],
+        file: str,
     ) -> Iterator[TablePiece]:
         fast = self._fast(container.schema, fields)
         remaining: list[tuple[str, Mapping[str, Any]]] = []
@@ -145,7 +162,9 @@ class TableReader:
                 else:
                     remaining += _remaining(fast, block, container.schema)
             except DamagedBlock as error:
-                raise avro_ranges.damaged(file, DamagedBlock(f"the block at byte {block.begin}: {error}")) from None
+                raise avro_ranges.damaged(
+                    file, DamagedBlock(f"the block at byte {block.begin}: {error}")
+                ) from None
             pending += block.records
             if pending >= ROWS:
                 yield self._piece(fast, remaining, fields, file, pending)
@@ -154,7 +173,11 @@ class TableReader:
             yield self._piece(fast, remaining, fields, file, pending)
 
     def _piece(
-        self, fast: Any, remaining: Sequence[tuple[str, Mapping[str, Any]]], fields: Mapping[str, str], file: str,
+        self,
+        fast: Any,
+        remaining: Sequence[tuple[str, Mapping[str, Any]]],
+        fields: Mapping[str, str],
+        file: str,
         count: int,
     ) -> TablePiece:
         words = [] if fast is None else [fast.take()]
@@ -170,15 +193,28 @@ class TableReader:
         return TablePiece(tuple(self.kinds), merged, count, len(damaged), tuple(damaged[:_TOLD]))
 
     def _fast(self, schema: Any, fields: Mapping[str, str]) -> Any:
-        """Return the compiled reader of these fields; None where it is unavailable or the schema is not plain."""
-        types = [[_base(branch) for branch in (field["type"] if isinstance(field["type"], list) else [field["type"]])]
-                 for field in schema["fields"]]  # fmt: skip
+        """Return the compiled reader of these fields; None where it is unavailable or
+        the schema is not plain.
+        """
+        types = [
+            [
+                _base(branch)
+                for branch in (
+                    field["type"] if isinstance(field["type"], list) else [field["type"]]
+                )
+            ]
+            for field in schema["fields"]
+        ]
         if _columns is None or not all(kind in _PLAIN for kinds in types for kind in kinds):
             return None
         slots = {fields[name]: slot for slot, name in enumerate(self.kinds)}
-        described = [([_plain_avro.KINDS[kind] for kind in kinds], slots.get(field["name"], -1))
-                     for field, kinds in zip(schema["fields"], types, strict=True)]  # fmt: skip
-        slot_kinds = [(_columns.SLOT_KINDS[kind], self._numbering(name)) for name, kind in self.kinds.items()]
+        described = [
+            ([_plain_avro.KINDS[kind] for kind in kinds], slots.get(field["name"], -1))
+            for field, kinds in zip(schema["fields"], types, strict=True)
+        ]
+        slot_kinds = [
+            (_columns.SLOT_KINDS[kind], self._numbering(name)) for name, kind in self.kinds.items()
+        ]
         try:
             return _columns.ColumnReader(described, slot_kinds, CHECK_SEED)
         except ValueError:
@@ -203,7 +239,10 @@ class TableReader:
         if kind in (CODE, ID):
             return [1, self.texts[name].setdefault(text, len(self.texts[name])), 0, 0]
         raw = text.encode()
-        hashes = [_signed(xxhash.xxh64_intdigest(raw)), _signed(xxhash.xxh64_intdigest(raw, CHECK_SEED))]
+        hashes = [
+            _signed(xxhash.xxh64_intdigest(raw)),
+            _signed(xxhash.xxh64_intdigest(raw, CHECK_SEED)),
+        ]
         if kind == DID and is_block(text):
             return [3, *hashes, _signed(xxhash.xxh64_intdigest(raw.partition(b"#")[0]))]
         return [1, *hashes, 0]
@@ -221,25 +260,35 @@ def plain_text(value: Any, field_name: str) -> str:
 
 
 def identifier(value: Any, field_name: str) -> str:
-    """Return an id as 32 hex digits in lower case: from 16 bytes, or hex digits, dashes aside. Raises Malformed."""
+    """Return an id as 32 hex digits in lower case: from 16 bytes, or hex digits, dashes
+    aside. Raises Malformed.
+    """
     if isinstance(value, bytes) and len(value) == 16:
         return value.hex()
     if isinstance(value, str):
         digits = value.replace("-", "")
         if len(digits) == 32 and all(digit in "0123456789abcdefABCDEF" for digit in digits):
             return digits.lower()
-    raise Malformed(f"{field_name}: expected 16 bytes or 32 hex digits, found {type(value).__name__}")
+    raise Malformed(
+        f"{field_name}: expected 16 bytes or 32 hex digits, found {type(value).__name__}"
+    )
 
 
 def whole_number(value: Any, field_name: str) -> int:
-    """Return a number from 0 to 2^63-1: text of digits, an integer, or a float of whole value. Raises Malformed."""
+    """Return a number from 0 to 2^63-1: text of digits, an integer, or a float of whole
+    value. Raises Malformed.
+    """
     number = -1
     if isinstance(value, str) and value.isascii() and value.isdigit():
         number = int(value) if len(value.lstrip("0")) < 20 else MAX_LONG + 1
-    elif (isinstance(value, float) and value.is_integer()) or (isinstance(value, int) and not isinstance(value, bool)):
+    elif (isinstance(value, float) and value.is_integer()) or (
+        isinstance(value, int) and not isinstance(value, bool)
+    ):
         number = int(value)
     if not 0 <= number <= MAX_LONG:
-        raise Malformed(f"{field_name}: expected a whole number from 0 to 2^63-1, found {type(value).__name__}")
+        raise Malformed(
+            f"{field_name}: expected a whole number from 0 to 2^63-1, found {type(value).__name__}"
+        )
     return number
 
 
@@ -247,26 +296,37 @@ def _remaining(fast: Any, block: PlainBlock, schema: Any) -> list[tuple[str, Map
     """Return the rows of a block that compiled code leaves to Python. Raises DamagedBlock."""
     result = fast.read(block.content, block.records)
     if result is None:
-        raise DamagedBlock(f"it does not hold exactly the {block.records} records that its header names")
+        raise DamagedBlock(
+            f"it does not hold exactly the {block.records} records that its header names"
+        )
     if not result:
         return []
     content = b"".join(block.content[begin:end] for _, begin, end in result)
     rows = read_records(content, len(result), schema)
     return [
-        (f"block at byte {block.begin}, row {row}", values) for (row, _, _), values in zip(result, rows, strict=True)
+        (f"block at byte {block.begin}, row {row}", values)
+        for (row, _, _), values in zip(result, rows, strict=True)
     ]
 
 
 def _fits(kind: Any, expected: str) -> bool:
-    """Return whether a field of this type may have values of a kind. A number's field may be null throughout."""
+    """Return whether a field of this type may have values of a kind. A number's field
+    may be null throughout.
+    """
     branches = {_base(branch) for branch in (kind if isinstance(kind, list) else [kind])}
     return bool(branches & set(_TYPES[expected])) or (expected == NUMBER and branches == {"null"})
 
 
 def _base(kind: Any) -> str:
     """Return the name of a type, without what it says beside."""
-    name = kind.get("type") if isinstance(kind, dict) and kind.get("logicalType") != "decimal" else kind
-    return name if isinstance(name, str) else "decimal" if isinstance(kind, dict) else "another type"
+    name = (
+        kind.get("type")
+        if isinstance(kind, dict) and kind.get("logicalType") != "decimal"
+        else kind
+    )
+    return (
+        name if isinstance(name, str) else "decimal" if isinstance(kind, dict) else "another type"
+    )
 
 
 def _shown(kind: Any) -> str:

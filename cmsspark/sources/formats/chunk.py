@@ -1,4 +1,5 @@
-"""The lines of a chunk: their positions, runs that are plainly one object each, and the line of a parser's error.
+"""The lines of a chunk: their positions, runs that are plainly one object each, and the
+line of a parser's error.
 
 A chunk may be a view of a reused buffer: data that must outlive it is copied.
 """
@@ -23,12 +24,16 @@ Content = bytes | memoryview
 
 
 class Chunk:
-    """Whole lines of ``file``, each with its newline; the first is line ``first_line`` of the file, the chunk's 0.
+    """Whole lines of ``file``, each with its newline; the first is line ``first_line``
+    of the file, the chunk's 0.
 
-    ``numbers``: where lines between them are left out, how many lines each stands behind ``first_line``.
+    ``numbers``: where lines between them are left out, how many lines each stands
+    behind ``first_line``.
     """
 
-    def __init__(self, content: Content, file: str, first_line: int, numbers: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, content: Content, file: str, first_line: int, numbers: Sequence[int] | None = None
+    ) -> None:
         self.file = file
         self.first_line = first_line
         self._numbers = numbers
@@ -48,10 +53,11 @@ class Chunk:
         self._is_plain = counts == (self.lines, self.lines)
 
     def runs(self) -> Iterator[tuple[int, int, bool]]:
-        """Lines from, up to, and whether each of them goes from ``{`` to ``}``: as many as possible at once.
+        """Lines from, up to, and whether each of them goes from ``{`` to ``}``: as many
+        as possible at once.
 
-        No value of JSON holds a newline between ``}`` and ``{``, so in such a run records and lines are the same, or
-        decoding fails.
+        No value of JSON holds a newline between ``}`` and ``{``, so in such a run
+        records and lines are the same, or decoding fails.
         """
         if self._is_plain:
             yield 0, self.lines, True
@@ -80,13 +86,14 @@ class Chunk:
         return Quarantined.cut(self.file, self.first_line + behind, reason, raw, end - begin)
 
     def suspect(self, error: Exception, first: int, end: int) -> int | None:
-        """Return the line that msgspec probably rejected in lines ``first`` up to ``end``, from its message; None where
-        unknown.
+        """Return the line that msgspec probably rejected in lines ``first`` up to
+        ``end``, from its message; None where unknown.
 
         The caller must read the line alone to be certain.
         """
         if isinstance(error, UnicodeDecodeError):
-            # The error has the position in a text, not the text: the first bad byte in the lines is a good guess.
+            # The error has the position in a text, not the text: the first bad byte in
+            # the lines is a good guess.
             try:
                 str(self.part(first, end), "utf-8")
             except UnicodeDecodeError as found:
@@ -98,7 +105,11 @@ class Chunk:
         position = _POSITION.search(message)
         if position is None:
             return None
-        line = first + int(position[1]) if position[1] else self._line_at(self._begin(first) + int(position[2]))
+        line = (
+            first + int(position[1])
+            if position[1]
+            else self._line_at(self._begin(first) + int(position[2]))
+        )
         return line if first <= line < end else None
 
     def _line_at(self, byte: int) -> int:

@@ -1,9 +1,10 @@
 r"""Records of the dumps' CSV, parsed strictly by rule 19 (``docs/counting.md``), and their values.
 
-The slow and exact alternative to pyarrow's reader: it reports which row is wrong and why. Both use the same grammar: a
-field that begins with ``"`` goes to the next ``"``, a doubled one inside stands for itself, ``\`` makes the next
-character stand for itself anywhere, a record ends at a newline outside quotes (one ``\r`` before it goes), empty lines
-are none.
+The slow and exact alternative to pyarrow's reader: it reports which row is wrong and
+why. Both use the same grammar: a field that begins with ``"`` goes to the next ``"``, a
+doubled one inside stands for itself, ``\`` makes the next character stand for itself
+anywhere, a record ends at a newline outside quotes (one ``\r`` before it goes), empty
+lines are none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from cmsspark.base.schemas import Column, Table
 
 #: A longer record means a quote that nothing closes.
 RECORD_LIMIT: Final = 64 * 1024 * 1024
-#: Columns whose values are names that begin with a slash: in another column, they tell that columns moved.
+#: Columns whose values are names that begin with a slash: in another column, they tell
+#: that columns moved.
 _SLASHED: Final = frozenset({"logical_file_name", "dataset", "dataset_name", "block_name"})
 _BOM: Final = b"\xef\xbb\xbf"
 
@@ -89,8 +91,8 @@ class _Lexer:
 def records(lines: Iterable[bytes], file: str, *, is_whole: bool = True) -> Iterator[list[bytes]]:
     """Yield the fields of each record of ``lines`` (each with its newline).
 
-    With ``is_whole=False`` the text is the beginning of a longer one, and its last, unfinished record is left out.
-    Raises DataError (65) where a quote is not closed.
+    With ``is_whole=False`` the text is the beginning of a longer one, and its last,
+    unfinished record is left out. Raises DataError (65) where a quote is not closed.
     """
     lexer: _Lexer | None = None
     number = 0
@@ -120,12 +122,17 @@ def records(lines: Iterable[bytes], file: str, *, is_whole: bool = True) -> Iter
 
 def _unclosed(file: str, number: int, actual: str) -> DataError:
     return DataError(
-        "a quote is not closed", where=f"{file}, row {number}", found=actual, next_step="fetch the dump again"
+        "a quote is not closed",
+        where=f"{file}, row {number}",
+        found=actual,
+        next_step="fetch the dump again",
     )
 
 
 def value(field: bytes, column: Column, file: str, row: int) -> str | int | float | None:
-    """Return a field as its column's type: text, int, float, or None for ``null`` and for an empty number."""
+    """Return a field as its column's type: text, int, float, or None for ``null`` and
+    for an empty number.
+    """
     if field == b"null":
         return None
     if column.type == "string":
@@ -141,7 +148,8 @@ def value(field: bytes, column: Column, file: str, row: int) -> str | int | floa
         if len(text) < 25 and -(2**63) <= int(text) < 2**63:
             return int(text)
     elif _NUMBER.fullmatch(text) and float(text).is_integer() and abs(float(text)) <= 2**53:
-        # A whole number written as a fraction; beyond 2**53 a float would not say which number it was.
+        # A whole number written as a fraction; beyond 2**53 a float would not say which
+        # number it was.
         return int(float(text))
     raise DataError(
         f"column {column.name} is not of type {column.type}",
@@ -152,15 +160,18 @@ def value(field: bytes, column: Column, file: str, row: int) -> str | int | floa
 
 
 def _shown(field: bytes) -> str:
-    """Return a value for an error message: a number as it stands; of a text, maybe of a person, the length only."""
+    """Return a value for an error message: a number as it stands; of a text, maybe of a
+    person, the length only.
+    """
     if re.fullmatch(rb"[0-9.eE+-]{1,40}|(?i:[+-]?(?:nan|inf(?:inity)?))", field):
         return repr(field.decode())
     return f"a text of {len(field)} bytes"
 
 
 def check_width(fields: list[bytes], table: Table, file: str, row: int, width: int) -> None:
-    """Raises DataError (65) for a record with fewer columns than the table has, or another number than the ``width``
-    of the file's records: a comma that nothing escapes moves all columns behind it.
+    """Raises DataError (65) for a record with fewer columns than the table has, or
+    another number than the ``width`` of the file's records: a comma that nothing
+    escapes moves all columns behind it.
     """
     if len(fields) > width or len(table.columns) <= len(fields) < width:
         raise DataError(
@@ -179,10 +190,12 @@ def check_width(fields: list[bytes], table: Table, file: str, row: int, width: i
 
 
 def check_start(first: list[list[bytes]], table: Table, file: str) -> int:
-    """Return the number of columns of a file whose ``first`` records are given; 0 where it has none.
+    """Return the number of columns of a file whose ``first`` records are given; 0 where
+    it has none.
 
-    Raises DataError (65) for a header row, for too few columns, for records of several widths, for lines that end in
-    a carriage return only, and where values show that columns moved.
+    Raises DataError (65) for a header row, for too few columns, for records of several
+    widths, for lines that end in a carriage return only, and where values show that
+    columns moved.
     """
     if not first:
         return 0
@@ -216,7 +229,9 @@ def check_start(first: list[list[bytes]], table: Table, file: str) -> int:
 
 
 def carriage_returns(table: Table, file: str) -> DataError:
-    """Return the error for a file whose lines end in a carriage return only: all of it would be one record."""
+    """Return the error for a file whose lines end in a carriage return only: all of it
+    would be one record.
+    """
     return DataError(
         f"a line of {table.name} does not end in a newline",
         where=f"{file}, row 1",
@@ -226,10 +241,16 @@ def carriage_returns(table: Table, file: str) -> DataError:
 
 
 def _check_value(field: bytes, column: Column, file: str, row: int) -> None:
-    """Check the type of a value that may not be read: any number will do for a number, 0 or 1 for a flag."""
+    """Check the type of a value that may not be read: any number will do for a number,
+    0 or 1 for a flag.
+    """
     if column.type == "string":
         return
     loose = Column(column.name, "double")
     number = value(field, loose, file, row)
     if column.name.startswith("is_") and number not in (None, 0, 1):
-        raise DataError(f"column {column.name} is neither 0 nor 1", where=f"{file}, row {row}", found=repr(number))
+        raise DataError(
+            f"column {column.name} is neither 0 nor 1",
+            where=f"{file}, row {row}",
+            found=repr(number),
+        )

@@ -1,11 +1,13 @@
 """The intact part of damaged log files that ``--accept-damaged`` names.
 
-Records before the damage are counted as in any file. If a packed file is cut within a line, the half line is not a
-record (unless it is a whole object without its newline). Blocks of an Avro file count completely or not at all.
+Records before the damage are counted as in any file. If a packed file is cut within a
+line, the half line is not a record (unless it is a whole object without its newline).
+Blocks of an Avro file count completely or not at all.
 
-A gzip member has one checksum, at its end. All output of the damaged member is therefore unverified: a flipped bit
-may have changed any of its lines before the decompressor detected an error. These lines are counted, and ``unverified``
-is their number of records. Of a damaged file in another packing all records are unverified.
+A gzip member has one checksum, at its end. All output of the damaged member is
+therefore unverified: a flipped bit may have changed any of its lines before the
+decompressor detected an error. These lines are counted, and ``unverified`` is their
+number of records. Of a damaged file in another packing all records are unverified.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _GZIP: Final = b"\x1f\x8b"
 
 @dataclass
 class Damage:
-    """What is wrong with a file: ``reason`` is None while nothing is; ``left_out``: bytes of a half line.
+    """What is wrong with a file: ``reason`` is None while nothing is; ``left_out``:
+    bytes of a half line.
 
     ``records``: all that were read; ``unverified``: those among them that no checksum covers.
     """
@@ -109,7 +112,9 @@ class Intact:
         return b""
 
     def _unpacked_step(self) -> bytes:
-        """Return the next bytes of a file that is packed in another way than gzip; at its damage what came before."""
+        """Return the next bytes of a file that is packed in another way than gzip; at
+        its damage what came before.
+        """
         content = bytearray()
         while len(content) < _STEP and not self.at_end:
             try:
@@ -186,7 +191,11 @@ def read_lines(
                 break
             line += chunk.add_to(batch, damage.file, line)
             size = chunk.size + 1
-            verified_records = damage.records + batch.read if source.verified >= begin + size else verified_records
+            verified_records = (
+                damage.records + batch.read
+                if source.verified >= begin + size
+                else verified_records
+            )
         else:
             if line == 1:
                 on_first_lines(bytes(chunk))
@@ -219,7 +228,9 @@ def _is_object(line: bytes) -> bool:
 def read_avro(
     decoder: Any, content: bytes, damage: Damage, on_schema: Callable[[Any, int], None]
 ) -> Iterator[AccessBatch]:
-    """Batches of the accesses in the blocks before the damage. Raises DataError (65) for a file of another schema."""
+    """Batches of the accesses in the blocks before the damage. Raises DataError (65)
+    for a file of another schema.
+    """
 
     def record(reason: str) -> None:
         damage.reason = reason

@@ -1,6 +1,8 @@
-"""Avro files of plain schemas, read by compiled code; see :mod:`cmsspark.sources.formats.plain_avro`.
+"""Avro files of plain schemas, read by compiled code; see
+:mod:`cmsspark.sources.formats.plain_avro`.
 
-Where it was not compiled, or a file is not plain, :mod:`cmsspark.sources.formats.avro` reads in its other ways.
+Where it was not compiled, or a file is not plain, :mod:`cmsspark.sources.formats.avro`
+reads in its other ways.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from cmsspark.sources.formats.fast_json import Numbers
 
 _packed: Final[Any] = compiled("sources.formats.packed")
 _plain_avro: Final[Any] = compiled("sources.formats.plain_avro")
-#: A file of which one record in so many is left, and more than a few, is read quicker in the other ways.
+#: A file of which one record in so many is left, and more than a few, is read quicker
+#: in the other ways.
 _LEFT_OF, _FEW = 8, 1000
 
 
 class Left(NamedTuple):
-    """Records that are left to Python: their numbers in the file, and their bytes behind each other."""
+    """Records that are left to Python: their numbers in the file, and their bytes
+    behind each other.
+    """
 
     numbers: list[int]
     content: bytes
@@ -56,8 +61,8 @@ class FastAvroReader:
     ) -> tuple[AccessBatch, Left] | None:
         """Return the accesses of a file of such ``blocks``, and the records that are left.
 
-        None where the file is not plain, or much of it would be left: nothing of it is read then. Raises DamagedBlock
-        where a block does not hold what its header says.
+        None where the file is not plain, or much of it would be left: nothing of it is
+        read then. Raises DamagedBlock where a block does not hold what its header says.
         """
         reader = self._reader(fields)
         unpack = CODECS.get(codec)
@@ -95,7 +100,9 @@ class FastAvroReader:
             ]
             sizes, has_times = len(self._needs.read), bool(self._needs.times)
             try:
-                reader = _plain_avro.Records(columns, self._numbers.shared, self._numbers.group, sizes, has_times)
+                reader = _plain_avro.Records(
+                    columns, self._numbers.shared, self._numbers.group, sizes, has_times
+                )
             except ValueError:
                 reader = None
             self._readers[key] = reader

@@ -1,7 +1,8 @@
-"""The fast reader by keys, for producers whose records leave out empty fields or have over a thousand of them.
+"""The fast reader by keys, for producers whose records leave out empty fields or have
+over a thousand of them.
 
-Where :mod:`cmsspark.sources.formats.key_reader` was not compiled, both functions return None and the decoder reads
-every line.
+Where :mod:`cmsspark.sources.formats.key_reader` was not compiled, both functions return
+None and the decoder reads every line.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ _key_reader: Final[Any] = compiled("sources.formats.key_reader")
 
 
 class AccessKeys(NamedTuple):
-    """The keys of a record of an access, in its ``data`` or, where it has none, in the record itself."""
+    """The keys of a record of an access, in its ``data`` or, where it has none, in the
+    record itself.
+    """
 
     #: The file's name.
     name: str
     #: Texts that make an access's group.
     shared: tuple[str, ...]
-    #: Those of them that decide an access's site (the server's, where it names none) and whether it is remote: site,
-    #: server, source, target, and the statuses of these two, which are null, empty or begin with ``resolved``.
+    #: Those of them that decide an access's site (the server's, where it names none)
+    #: and whether it is remote: site, server, source, target, and the statuses of these
+    #: two, which are null, empty or begin with ``resolved``.
     ends: tuple[str, ...]
     #: Sizes read: the first that is not 0 counts.
     read: tuple[str, ...]
@@ -39,7 +43,9 @@ class AccessKeys(NamedTuple):
 
 
 class JobKeys(NamedTuple):
-    """The keys of a record of a job, in its ``data``, in the order in which compiled code returns their values."""
+    """The keys of a record of a job, in its ``data``, in the order in which compiled
+    code returns their values.
+    """
 
     #: Id, status, type and site; subsite, where costs are read; and other texts.
     texts: tuple[str, ...]
@@ -52,12 +58,15 @@ class JobKeys(NamedTuple):
 
 
 class FastKeyReader:
-    """Reads lines into batches by their keys; the lines that it is not certain of are left to the decoder.
+    """Reads lines into batches by their keys; the lines that it is not certain of are
+    left to the decoder.
 
     ``finish`` adds to a batch what the compiled reader has collected besides accesses.
     """
 
-    def __init__(self, lines: Any, finish: Callable[[AccessBatch], None], *, has_accesses: bool) -> None:
+    def __init__(
+        self, lines: Any, finish: Callable[[AccessBatch], None], *, has_accesses: bool
+    ) -> None:
         self._lines = lines
         self._finish = finish
         self._has_accesses = has_accesses
@@ -83,10 +92,11 @@ def fast_access_lines(
     meanings: Sequence[Callable[[str | None], Any]],
     group: Callable[[tuple[Any, ...]], int],
 ) -> FastKeyReader | None:
-    """Return the reader of accesses of ``day`` (its number, from 1970 on); None where it is not compiled.
+    """Return the reader of accesses of ``day`` (its number, from 1970 on); None where
+    it is not compiled.
 
-    ``meanings``: for each of the shared texts, the function that maps its value; ``group`` numbers a group of mapped
-    values.
+    ``meanings``: for each of the shared texts, the function that maps its value;
+    ``group`` numbers a group of mapped values.
     """
     if _key_reader is None:
         return None
@@ -123,8 +133,9 @@ def fast_job_lines(
 ) -> FastKeyReader | None:
     """Return the reader of jobs of ``day``; None where it is not compiled.
 
-    ``add`` takes the records that are in no bin: their values and the time in ms. ``group``, where costs are read,
-    numbers (site, subsite, type, cores) of a running job, as logged.
+    ``add`` takes the records that are in no bin: their values and the time in ms.
+    ``group``, where costs are read, numbers (site, subsite, type, cores) of a running
+    job, as logged.
     """
     if _key_reader is None:
         return None

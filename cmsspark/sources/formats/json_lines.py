@@ -1,9 +1,10 @@
 """The base class of decoders of JSON lines: from chunks of lines to batches of accesses.
 
-:mod:`cmsspark.sources.formats.fast_json` reads lines that fit a learned template. msgspec decodes other lines that are
-plainly one object each, all at once, into typed records with the needed fields only. A line that fails, or is not
-plain, is parsed alone by :mod:`cmsspark.sources.formats.strict_json`, which decides. Records are binned in columns: a
-list for each field is quicker than a loop over records.
+:mod:`cmsspark.sources.formats.fast_json` reads lines that fit a learned template.
+     msgspec decodes other lines that are plainly one object each, all at once, into
+     typed records with the needed fields only. A line that fails, or is not plain, is
+     parsed alone by :mod:`cmsspark.sources.formats.strict_json`, which decides. Records
+     are binned in columns: a list for each field is quicker than a loop over records.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ BLANK_LINE = re.compile(rb"[ \t]*")
 
 #: Errors of msgspec for a line that it rejects.
 REJECTED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-#: So few lines are read one by one instead of at once, and all lines after so many failed attempts.
+#: So few lines are read one by one instead of at once, and all lines after so many
+#: failed attempts.
 FEW, TRIES = 3, 16
 
 
 class Metadata(msgspec.Struct, gc=False):
-    """The part of a record that the transport adds; ``timestamp`` in seconds, ms or µs, by its size."""
+    """The part of a record that the transport adds; ``timestamp`` in seconds, ms or µs,
+    by its size.
+    """
 
     timestamp: Long | None = None
 
@@ -56,7 +60,9 @@ class Coder:
         self.groups: list[Group] = []
         self._numbers: dict[Group, int] = {}
 
-    def number(self, site: str, app: str, user: str | None, remote: int, reader: str | None = None) -> int:
+    def number(
+        self, site: str, app: str, user: str | None, remote: int, reader: str | None = None
+    ) -> int:
         """Return the group's number; ``user`` is the user's name as logged."""
         group = Group(site, app, user, remote, reader)
         number = self._numbers.setdefault(group, len(self.groups))
@@ -108,11 +114,15 @@ class JsonDecoder(ABC):
         """Return the record of a strictly parsed line. Raises Malformed."""
 
     def checked(self, records: list[Any]) -> list[Any]:
-        """Return records of one type, converted where the type alone does not do it. Raises msgspec's errors."""
+        """Return records of one type, converted where the type alone does not do it.
+        Raises msgspec's errors.
+        """
         return records
 
     def decode_lines(self, lines: Content) -> list[Any]:
-        """Return the records of whole lines, of the type that last succeeded. Raises msgspec's errors."""
+        """Return the records of whole lines, of the type that last succeeded. Raises
+        msgspec's errors.
+        """
         return self.checked(self._decoders[0].decode_lines(lines))
 
     def decode_line(self, line: bytes) -> Any:
@@ -154,7 +164,9 @@ class JsonDecoder(ABC):
                 self._add_each(chunk, first, end, batch)
 
     def _add_at_once(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> None:
-        """Add plain lines. A line that fails is read alone; the lines around it are still decoded at once."""
+        """Add plain lines. A line that fails is read alone; the lines around it are
+        still decoded at once.
+        """
         todo, tries = [(first, end)], 0
         while todo:
             first, end = todo.pop()
@@ -167,7 +179,9 @@ class JsonDecoder(ABC):
                 tries += 1
                 bad = chunk.suspect(error, first, end)
                 # The list is popped from its end, so the first lines go last.
-                cuts = (first, (first + end) // 2, end) if bad is None else (first, bad, bad + 1, end)
+                cuts = (
+                    (first, (first + end) // 2, end) if bad is None else (first, bad, bad + 1, end)
+                )
                 todo += [part for part in reversed(list(pairwise(cuts))) if part[0] < part[1]]
                 continue
             if len(records) == end - first:
@@ -197,7 +211,9 @@ class JsonDecoder(ABC):
             return self.strict(strict_json.parse_object(line))
 
     def of_the_day(self, records: list[Any], batch: AccessBatch) -> list[Any]:
-        """Return the ``data`` of records of the folder's day. Others are counted as out_of_day (rule 6)."""
+        """Return the ``data`` of records of the folder's day. Others are counted as
+        out_of_day (rule 6).
+        """
         low, high, is_out = self.low_ms, self.high_ms, self._is_out_of_day
         return [
             record.data
@@ -217,7 +233,8 @@ class JsonDecoder(ABC):
 
 
 def add_lfns(data: list[Any], names: list[str | None], batch: AccessBatch) -> list[Any]:
-    """Append the logged ``names``, normalised (rule 10), to the batch's lfns; returns the data of records with a name.
+    """Append the logged ``names``, normalised (rule 10), to the batch's lfns; returns
+    the data of records with a name.
 
     Records without a name are counted as no_lfn.
     """
@@ -242,7 +259,8 @@ def add_bytes(sizes: list[Any], batch: AccessBatch) -> None:
 def split(fields: Fields) -> tuple[Any, Metadata | None]:
     """``data`` and ``metadata`` of a strictly parsed record (rule 5). Raises Malformed.
 
-    ``data`` is required; each value under ``metadata`` must be an object with a well-typed timestamp, or null.
+    ``data`` is required; each value under ``metadata`` must be an object with a
+    well-typed timestamp, or null.
     """
     if "data" not in fields:
         raise Malformed("data: missing")
@@ -258,7 +276,9 @@ def split(fields: Fields) -> tuple[Any, Metadata | None]:
 
 
 def split_flat(fields: Fields, key: str) -> tuple[Any, Metadata | None]:
-    """As :func:`split`, where the record itself may be the ``data``: it has then ``key`` and no ``data``."""
+    """As :func:`split`, where the record itself may be the ``data``: it has then
+    ``key`` and no ``data``.
+    """
     if "data" not in fields and key not in fields:
         raise Malformed(f"neither data nor {key} is there")
     return split(fields if "data" in fields else {**fields, "data": [fields]})

@@ -1,8 +1,11 @@
-"""Templates of lines: the literals between the values of a record, learned from one line and matched in others.
+"""Templates of lines: the literals between the values of a record, learned from one
+line and matched in others.
 
-A producer writes its records' keys in one order, so lines differ in their values only. A :class:`LineTemplate` is such
-an order. :mod:`cmsspark.sources.formats.template_reader` reads a line that fits a template without a parser: the bytes
-between the values must be those of the template and each value must be plain. Any other line is left to the decoder.
+A producer writes its records' keys in one order, so lines differ in their values only.
+A :class:`LineTemplate` is such an order.
+:mod:`cmsspark.sources.formats.template_reader` reads a line that fits a template
+without a parser: the bytes between the values must be those of the template and each
+value must be plain. Any other line is left to the decoder.
 """
 
 from __future__ import annotations
@@ -39,13 +42,15 @@ class RequiredFields(NamedTuple):
     data_is_text: bool = False
 
 
-#: The required fields of a record, by its ``data``; None where that does not identify the format version.
+#: The required fields of a record, by its ``data``; None where that does not identify
+#: the format version.
 RequiredFieldsOf = Callable[[Mapping[str, Any] | str], RequiredFields | None]
 
 
 class LineTemplate(NamedTuple):
-    """``literals[i]`` comes before value ``i``, the last one after the last value. ``slots[i]`` is the slot of a
-    required value, -1 for others: the name, the shared texts, sizes read, sizes written, the timestamp.
+    """``literals[i]`` comes before value ``i``, the last one after the last value.
+    ``slots[i]`` is the slot of a required value, -1 for others: the name, the shared
+    texts, sizes read, sizes written, the timestamp.
 
     A literal that ends in ``=`` comes before a part of a text, which ends at ``&`` or a quote.
     """
@@ -60,11 +65,12 @@ class _DuplicateKey(Exception):
 
 
 def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
-    """Return the template of a line (without its newline); None where it has none that other lines could fit.
+    """Return the template of a line (without its newline); None where it has none that
+    other lines could fit.
 
-    It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes, tabs and duplicate keys. Its
-    required values must not be objects or arrays, which are ill-typed there. Where ``data`` is a text, all its
-    parts must be ``key=value``.
+    It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes,
+    tabs and duplicate keys. Its required values must not be objects or arrays, which
+    are ill-typed there. Where ``data`` is a text, all its parts must be ``key=value``.
     """
     if len(line) > LONGEST or _PLAIN_TEXT.fullmatch(line) is None:
         return None
@@ -79,10 +85,16 @@ def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
         return None
     required = pick_required(record["data"])
     data = _parts(record["data"]) if isinstance(record["data"], str) else record["data"]
-    if required is None or required.data_is_text != isinstance(record["data"], str) or required.name not in data:
+    if (
+        required is None
+        or required.data_is_text != isinstance(record["data"], str)
+        or required.name not in data
+    ):
         return None
     names = (required.name, *required.shared, *required.read, *required.written)
-    position_of: dict[tuple[str | None, ...], int] = {("data", name): position for position, name in enumerate(names)}
+    position_of: dict[tuple[str | None, ...], int] = {
+        ("data", name): position for position, name in enumerate(names)
+    }
     position_of["metadata", "timestamp"] = len(names)
     values = [data.get(name) for name in names]
     values.append(record.get("metadata", {}).get("timestamp"))
@@ -93,7 +105,9 @@ def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
 
 
 def _parts(text: str) -> dict[str, str]:
-    """Return the parts of ``key=value&...`` by their keys; empty where another part is there, or a key twice."""
+    """Return the parts of ``key=value&...`` by their keys; empty where another part is
+    there, or a key twice.
+    """
     parts = [part.partition("=") for part in text.split("&")]
     by_key = {key: value for key, _, value in parts}
     return by_key if len(by_key) == len(parts) and all(equals for _, equals, _ in parts) else {}
@@ -111,7 +125,8 @@ def _refused(constant: str) -> Any:
 
 
 def _cut(text: str, data_is_text: bool) -> tuple[tuple[bytes, ...], list[tuple[str | None, ...]]]:
-    """Return the literals around the values of valid JSON, and the path of each value, with None for an array.
+    """Return the literals around the values of valid JSON, and the path of each value,
+    with None for an array.
 
     ``data_is_text``: each part of the text ``data`` is a value.
     """

@@ -1,7 +1,7 @@
 """Log files, plain or packed, as chunks of whole lines.
 
-The length of a line is limited, so that memory is bounded. A longer line is one malformed record; its first bytes are
-kept.
+The length of a line is limited, so that memory is bounded. A longer line is one
+malformed record; its first bytes are kept.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from cmsspark.sources.formats.json_lines import JsonDecoder
 
 #: Bytes read at once. They and their records fit a core's cache, which saves a third of the time.
 CHUNK: Final = 512 * 1024
-#: Bytes read first, enough for a sample of the fields. Allocating more would dominate the time of a small file.
+#: Bytes read first, enough for a sample of the fields. Allocating more would dominate
+#: the time of a small file.
 _FIRST: Final = 256 * 1024
 #: Minimum records of a batch, to spread numpy's fixed costs.
 GATHERED: Final = 4096
 
-#: Maximum bytes of a line without its newline, unless the settings have another limit (``max_line_bytes``).
+#: Maximum bytes of a line without its newline, unless the settings have another limit
+#: (``max_line_bytes``).
 LINE_LIMIT: Final = 64 * 1024 * 1024
 
 #: Called with the first lines of each file.
@@ -56,7 +58,9 @@ def decode_file(
     on_first_lines: OnFirstLines = lambda chunk: None,
     line_limit: int = LINE_LIMIT,
 ) -> Iterator[AccessBatch]:
-    """Yield batches of the accesses in a file of JSON lines. Raises DataError (65) with the name of a damaged file."""
+    """Yield batches of the accesses in a file of JSON lines. Raises DataError (65) with
+    the name of a damaged file.
+    """
     line, batch = 1, AccessBatch()
     for chunk in chunks(packings.unpacked(stream, file), file, line_limit=line_limit):
         if line == 1:
@@ -85,14 +89,18 @@ def take_head(chunk: memoryview | LongLine) -> bytes:
     return bytes((chunk.head if isinstance(chunk, LongLine) else chunk)[: packings.HEAD_BYTES])
 
 
-def chunks(stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIMIT) -> Iterator[memoryview | LongLine]:
-    """Pieces of about ``size`` bytes that end at a newline; the last line gets one where it has none.
+def chunks(
+    stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIMIT
+) -> Iterator[memoryview | LongLine]:
+    """Pieces of about ``size`` bytes that end at a newline; the last line gets one
+    where it has none.
 
-    All are views of one buffer: each is invalid once the next is read. A BOM at the file's start is skipped. Lines of
-    more than ``line_limit`` bytes (at least ``size``) come as LongLine. Raises DataError (65) where decompression
-    fails.
+    All are views of one buffer: each is invalid once the next is read. A BOM at the
+    file's start is skipped. Lines of more than ``line_limit`` bytes (at least ``size``)
+    come as LongLine. Raises DataError (65) where decompression fails.
     """
-    # The bytes read for the BOM come beside the first piece: of both only the first line may exceed the limit.
+    # The bytes read for the BOM come beside the first piece: of both only the first
+    # line may exceed the limit.
     size = min(size, line_limit - len(BOM))
     buffer = bytearray(min(size, _FIRST) + len(BOM) + 1)
     begin, end = _after_mark(stream, buffer, file)
@@ -138,8 +146,12 @@ def chunks(stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIM
         yield view[: end if closed else end + 1]
 
 
-def _past_line(stream: Any, buffer: bytearray, end: int, size: int, file: str, limit: int) -> tuple[LongLine, int, int]:
-    """Read to the end of the line whose first ``end`` bytes are in the buffer; return it and what follows."""
+def _past_line(
+    stream: Any, buffer: bytearray, end: int, size: int, file: str, limit: int
+) -> tuple[LongLine, int, int]:
+    """Read to the end of the line whose first ``end`` bytes are in the buffer; return
+    it and what follows.
+    """
     head, room = bytes(memoryview(buffer)[: min(end, RAW_LIMIT)]), memoryview(buffer)[:size]
     while got := _read(stream, room, file):
         newline = buffer.find(b"\n", 0, got)
@@ -149,7 +161,9 @@ def _past_line(stream: Any, buffer: bytearray, end: int, size: int, file: str, l
     return LongLine(head, end, limit), 0, 0
 
 
-def pieces(content: bytes, size: int = CHUNK, line_limit: int = LINE_LIMIT) -> Iterator[memoryview | LongLine]:
+def pieces(
+    content: bytes, size: int = CHUNK, line_limit: int = LINE_LIMIT
+) -> Iterator[memoryview | LongLine]:
     """Split whole lines in memory into pieces of about ``size`` bytes; see :func:`chunks`."""
     view, begin = memoryview(content), 0
     while begin < len(content):
@@ -161,7 +175,9 @@ def pieces(content: bytes, size: int = CHUNK, line_limit: int = LINE_LIMIT) -> I
             if length > line_limit:
                 if last > begin:
                     yield view[begin:last]
-                yield LongLine(bytes(view[last : last + min(length, RAW_LIMIT)]), length, line_limit)
+                yield LongLine(
+                    bytes(view[last : last + min(length, RAW_LIMIT)]), length, line_limit
+                )
                 begin = end
                 continue
         yield view[begin:end]
@@ -169,7 +185,9 @@ def pieces(content: bytes, size: int = CHUNK, line_limit: int = LINE_LIMIT) -> I
 
 
 def _after_mark(stream: Any, buffer: bytearray, file: str) -> tuple[int, int]:
-    """Return the span of a file's first bytes in the buffer after the BOM. Short reads may split the BOM."""
+    """Return the span of a file's first bytes in the buffer after the BOM. Short reads
+    may split the BOM.
+    """
     end = 0
     while end < len(BOM) and BOM.startswith(buffer[:end]):
         got = _read(stream, memoryview(buffer)[end : len(BOM)], file)

@@ -1,4 +1,6 @@
-"""The packings of log files, told by their first bytes: those that are read, and those that are refused by name."""
+"""The packings of log files, told by their first bytes: those that are read, and those
+that are refused by name.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +50,16 @@ def _xz(stream: IO[bytes]) -> Any:
     return lzma.LZMAFile(stream)
 
 
-#: What is read: the name, the ending of a file's name that says so, the first bytes, and what unpacks a stream.
+#: What is read: the name, the ending of a file's name that says so, the first bytes,
+#: and what unpacks a stream.
 _READ: Final = (
     ("gzip", ".gz", re.compile(rb"\x1f\x8b"), _gzip),
-    ("zstd", ".zst", re.compile(rb"[\x22-\x28]\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), _arrow("zstd")),
+    (
+        "zstd",
+        ".zst",
+        re.compile(rb"[\x22-\x28]\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
+        _arrow("zstd"),
+    ),
     ("bzip2", ".bz2", re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), _arrow("bz2")),
     ("xz", ".xz", re.compile(rb"\xfd7zXZ\0"), _xz),
     ("lz4", ".lz4", re.compile(rb"\x04\x22\x4d\x18"), _arrow("lz4")),
@@ -88,7 +96,9 @@ def is_packed_name(path: str) -> bool:
 
 
 def name_packing(head: bytes) -> str | None:
-    """Return the name of the packing or binary format that begins with these bytes; None where it may be text."""
+    """Return the name of the packing or binary format that begins with these bytes;
+    None where it may be text.
+    """
     if not _NO_TEXT.search(head):
         return None
     return next((name for name, magic in _MAGICS if magic.match(head)), None)
@@ -102,14 +112,17 @@ def first_bytes(stream: IO[bytes]) -> bytes:
 
 
 def unpacker(head: bytes) -> Callable[[IO[bytes]], Any] | None:
-    """Return what unpacks a file with these first bytes; None for one that is not packed in a way that is read."""
+    """Return what unpacks a file with these first bytes; None for one that is not
+    packed in a way that is read.
+    """
     return next((unpack for _, _, magic, unpack in _READ if magic.match(head)), None)
 
 
 def unpacked(stream: IO[bytes], file: str) -> Any:
     """Return a stream of the file's text; the stream itself for a plain file.
 
-    Raises DataError (65) where the name of the file promises a packing that its first bytes are not of.
+    Raises DataError (65) where the name of the file promises a packing that its first
+    bytes are not of.
     """
     head = first_bytes(stream)
     if mismatch := not_as_named(file, head):
@@ -130,10 +143,14 @@ def name_stream_packing(stream: Any) -> str:
 
 
 def not_as_named(file: str, head: bytes) -> tuple[str, str] | None:
-    """Return the packing that a file's name promises, and what its first bytes are, where these differ."""
+    """Return the packing that a file's name promises, and what its first bytes are,
+    where these differ.
+    """
     for name, ending, magic, _ in _READ:
         if head and file.endswith(ending) and not magic.match(head):
-            return name, f"{actual} data" if (actual := name_packing(head)) else f"first bytes {head[:4].hex()}"
+            return name, f"{actual} data" if (
+                actual := name_packing(head)
+            ) else f"first bytes {head[:4].hex()}"
     return None
 
 

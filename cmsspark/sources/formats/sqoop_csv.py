@@ -1,10 +1,12 @@
 r"""The dumps' CSV as sqoop writes it, read into Arrow tables (``docs/counting.md``, rule 19).
 
-Columns go by position, without a header. Any text may be enclosed in ``"``, ``\`` makes the next character stand for
-itself in and out of quotes, a newline inside quotes belongs to the value, ``null`` is null, columns beyond the known
-ones come last and are left alone. Plain text is read by compiled code; with quotes, and where nothing was compiled, by
-pyarrow's reader as far as it surely reads rightly. A file that both refuse or might mistake goes through ``records``,
-which reads it after all or says the row and the reason.
+Columns go by position, without a header. Any text may be enclosed in ``"``, ``\`` makes
+the next character stand for itself in and out of quotes, a newline inside quotes
+belongs to the value, ``null`` is null, columns beyond the known ones come last and are
+left alone. Plain text is read by compiled code; with quotes, and where nothing was
+compiled, by pyarrow's reader as far as it surely reads rightly. A file that both refuse
+or might mistake goes through ``records``, which reads it after all or says the row and
+the reason.
 """
 
 from __future__ import annotations
@@ -47,15 +49,21 @@ _KINDS: Final = {"int64": 0, "string": 1, "double": 2}
 _SLOW_ROWS: Final = 50_000
 
 
-def read_table(source: str | IO[bytes], table: Table, columns: Sequence[str], name: str | None = None) -> Iterator[Any]:
-    """``pyarrow.Table`` pieces of one part file (a local path or a seekable binary stream), with ``columns`` in order.
+def read_table(
+    source: str | IO[bytes], table: Table, columns: Sequence[str], name: str | None = None
+) -> Iterator[Any]:
+    """``pyarrow.Table`` pieces of one part file (a local path or a seekable binary
+    stream), with ``columns`` in order.
 
-    string columns are text (bytes that are no UTF-8 become U+FFFD), long is int64, double is float64; any may be
-    null. A file without records gives nothing. Raises DataError (65) that names file, row and value for a header row,
-    too few columns, rows of several widths, lines that end in a carriage return only, a number that is none, an
-    unclosed quote, columns in another order, and damaged gzip.
+    string columns are text (bytes that are no UTF-8 become U+FFFD), long is int64,
+    double is float64; any may be null. A file without records gives nothing. Raises
+    DataError (65) that names file, row and value for a header row, too few columns,
+    rows of several widths, lines that end in a carriage return only, a number that is
+    none, an unclosed quote, columns in another order, and damaged gzip.
     """
-    file = name or (source if isinstance(source, str) else str(getattr(source, "name", "a stream")))
+    file = name or (
+        source if isinstance(source, str) else str(getattr(source, "name", "a stream"))
+    )
     if isinstance(source, str):
         with open(source, "rb") as stream:
             yield from _pieces(stream, table, columns, file)
@@ -103,7 +111,9 @@ def _past(rows: int, pieces: Iterator[Any]) -> Iterator[Any]:
 
 
 def _plain(watched: _Watched, table: Table, columns: Sequence[str], width: int) -> Iterator[Any]:
-    """By compiled code, where the text is so plain that nothing can be mistaken. Raises _Doubtful where it is not."""
+    """By compiled code, where the text is so plain that nothing can be mistaken. Raises
+    _Doubtful where it is not.
+    """
     schema = arrow_schema(table, columns)
     kinds = [(table.names.index(field.name), _KINDS[str(field.type)]) for field in schema]
     if _plain_csv is None or len(kinds) > _plain_csv.MOST_COLUMNS:
@@ -151,15 +161,22 @@ def _fast(watched: _Watched, table: Table, columns: Sequence[str], width: int) -
     reader = csv.open_csv(
         pa.PythonFile(watched, mode="r"),
         read_options=csv.ReadOptions(column_names=names, block_size=BLOCK),
-        parse_options=csv.ParseOptions(escape_char="\\", double_quote=True, newlines_in_values=True),
+        parse_options=csv.ParseOptions(
+            escape_char="\\", double_quote=True, newlines_in_values=True
+        ),
         convert_options=csv.ConvertOptions(
-            column_types=schema, include_columns=list(columns), null_values=["null"], strings_can_be_null=True
+            column_types=schema,
+            include_columns=list(columns),
+            null_values=["null"],
+            strings_can_be_null=True,
         ),
     )
     doubles = [field.name for field in schema if pa.types.is_floating(field.type)]
     with reader:
         for batch in reader:
-            if not all(pc.all(pc.is_finite(batch[name])).as_py() in (True, None) for name in doubles):
+            if not all(
+                pc.all(pc.is_finite(batch[name])).as_py() in (True, None) for name in doubles
+            ):
                 raise _Doubtful
             if batch.num_rows:
                 yield pa.Table.from_batches([batch], schema)
@@ -167,12 +184,19 @@ def _fast(watched: _Watched, table: Table, columns: Sequence[str], width: int) -
 
 
 def _slow(
-    rows: Iterable[list[bytes]], table: Table, columns: Sequence[str], file: str, done: int, width: int
+    rows: Iterable[list[bytes]],
+    table: Table,
+    columns: Sequence[str],
+    file: str,
+    done: int,
+    width: int,
 ) -> Iterator[Any]:
     import pyarrow as pa
 
     position_of = {column.name: position for position, column in enumerate(table.columns)}
-    needed: list[tuple[int, Column]] = [(position_of[name], table.columns[position_of[name]]) for name in columns]
+    needed: list[tuple[int, Column]] = [
+        (position_of[name], table.columns[position_of[name]]) for name in columns
+    ]
     schema = arrow_schema(table, columns)
     numbered = islice(enumerate(rows, 1), done, None)
     while chunk := list(islice(numbered, _SLOW_ROWS)):
@@ -180,7 +204,8 @@ def _slow(
             check_width(fields, table, file, row, width)
         arrays = [
             pa.array(
-                [value(fields[position], column, file, row) for row, fields in chunk], schema.field(column.name).type
+                [value(fields[position], column, file, row) for row, fields in chunk],
+                schema.field(column.name).type,
             )
             for position, column in needed
         ]
@@ -192,7 +217,9 @@ class _Doubtful(Exception):
 
 
 class _Watched(io.RawIOBase):
-    """The plain text of a part file; damage is named, and what pyarrow would take otherwise is noticed on the way."""
+    """The plain text of a part file; damage is named, and what pyarrow would take
+    otherwise is noticed on the way.
+    """
 
     def __init__(self, stream: Any, file: str) -> None:
         self._stream = stream
@@ -218,7 +245,9 @@ class _Watched(io.RawIOBase):
             is_whole = not piece
             if is_whole or len(self._start) >= size:
                 lines = _split(self._start)
-                first_records = list(islice(records(lines, self._file, is_whole=is_whole), SAMPLE_RECORDS))
+                first_records = list(
+                    islice(records(lines, self._file, is_whole=is_whole), SAMPLE_RECORDS)
+                )
                 if first_records or is_whole:
                     return first_records
                 if b"\n" not in self._start and self._start.count(b"\r") > 1:
@@ -253,7 +282,9 @@ class _Watched(io.RawIOBase):
         self._escapes = self._escapes or b"\\\\" in start
 
     def check_quotes(self) -> None:
-        """After the end: raise _Doubtful where a quote that nothing closes may have swallowed rows."""
+        """After the end: raise _Doubtful where a quote that nothing closes may have
+        swallowed rows.
+        """
         if self._quotes % 2 or (self._quotes and self._escapes):
             raise _Doubtful
 
@@ -281,7 +312,9 @@ def _lines(watched: _Watched) -> Iterator[bytes]:
     while piece := watched.read_raw(BLOCK):
         lines = _split(remaining + piece)
         # A line that is too long goes on as it is, for the error to name its row.
-        remaining = b"" if lines[-1].endswith(b"\n") or len(lines[-1]) > RECORD_LIMIT else lines.pop()
+        remaining = (
+            b"" if lines[-1].endswith(b"\n") or len(lines[-1]) > RECORD_LIMIT else lines.pop()
+        )
         yield from lines
     if remaining:
         yield remaining

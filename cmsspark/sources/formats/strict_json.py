@@ -1,8 +1,8 @@
 """One JSON object, read strictly by the counting rules (``docs/counting.md``, rules 1 and 2).
 
-The fast decoders accept plain lines; a line that they reject is parsed here alone. This parser keeps every value of a
-repeated key, has no depth limit, and does not check values: :mod:`cmsspark.sources.values`
-checks those of needed fields.
+The fast decoders accept plain lines; a line that they reject is parsed here alone. This
+parser keeps every value of a repeated key, has no depth limit, and does not check
+values: :mod:`cmsspark.sources.values` checks those of needed fields.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from cmsspark.sources.values import Malformed, Nested, Number
 
-# No possessive groups: before Python 3.11.5 (Debian 12 has 3.11.2) they match what they should not.
+# No possessive groups: before Python 3.11.5 (Debian 12 has 3.11.2) they match what they
+# should not.
 _NUMBER: Final = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _TOKEN, _TOKEN_OR_NAN = (
     re.compile(rf"""[ \t\n\r]*(?:([{{}}\[\],:])|(")|({number})|(true|false|null))""")
@@ -25,7 +26,8 @@ _LITERALS: Final = {"true": True, "false": False, "null": None}
 
 _OBJECT: Final = Nested("object")
 _ARRAY: Final = Nested("array")
-#: Open containers whose values nobody needs: a byte each, and what it says (closing character, has a key).
+#: Open containers whose values nobody needs: a byte each, and what it says (closing
+#: character, has a key).
 _IN_ARRAY, _IN_OBJECT, _WITH_KEY = range(3)
 _DEEP: Final = (("]", False), ("}", False), ("}", True))
 
@@ -34,16 +36,19 @@ Fields = dict[str, list[Any]]
 
 
 def parse_object(line: bytes, levels: int = 2, *, has_nan: bool = False) -> Fields:
-    """Parse the line as one JSON object: its fields, and those of the objects in it, down to ``levels`` objects.
+    """Parse the line as one JSON object: its fields, and those of the objects in it,
+    down to ``levels`` objects.
 
-    What lies deeper is :class:`Nested`; so is an array, or with more than two levels a list of values. ``has_nan``: a
-    number may be ``NaN``, as Python writes it. Texts may hold lone surrogates (from bytes that are not UTF-8, or from
-    escapes): :func:`text` refuses them in the fields that matter. Raises Malformed.
+    What lies deeper is :class:`Nested`; so is an array, or with more than two levels a
+    list of values. ``has_nan``: a number may be ``NaN``, as Python writes it. Texts may
+    hold lone surrogates (from bytes that are not UTF-8, or from escapes): :func:`text`
+    refuses them in the fields that matter. Raises Malformed.
     """
     source = line.decode("utf-8", "surrogateescape")
     root: list[Any] = []
-    # One entry for each open container: [closing character, fields or None, key waiting for its value]; of those below
-    # the second level, whose values nobody needs, one byte: a line may be nothing but opening brackets.
+    # One entry for each open container: [closing character, fields or None, key waiting
+    # for its value]; of those below the second level, whose values nobody needs, one
+    # byte: a line may be nothing but opening brackets.
     stack: list[list[Any]] = []
     deep = bytearray()
     position, want_value, after_open = 0, True, False
@@ -55,7 +60,9 @@ def parse_object(line: bytes, levels: int = 2, *, has_nan: bool = False) -> Fiel
         position = token.end()
         mark, quote, number, literal = token.groups()
         top = stack[-1] if stack else None
-        closing, has_key = _DEEP[deep[-1]] if deep else (top[0], top[2] is not None) if top else (None, False)
+        closing, has_key = (
+            _DEEP[deep[-1]] if deep else (top[0], top[2] is not None) if top else (None, False)
+        )
         if mark is not None and mark in "{[" and want_value:
             _open(mark, root, stack, deep, levels)
             want_value, after_open = mark == "[", True
@@ -94,7 +101,9 @@ def parse_object(line: bytes, levels: int = 2, *, has_nan: bool = False) -> Fiel
     return root[0]
 
 
-def _open(mark: str, root: list[Any], stack: list[list[Any]], deep: bytearray, levels: int) -> None:
+def _open(
+    mark: str, root: list[Any], stack: list[list[Any]], deep: bytearray, levels: int
+) -> None:
     """Put an object or array into the innermost container, and open it."""
     top = stack[-1] if stack else None
     if len(stack) == levels:
@@ -155,7 +164,9 @@ def _put(root: list[Any], top: list[Any] | None, deep: bytearray, value: Any) ->
 
 
 def last(fields: Fields, key: str, check: Any, where: str) -> Any:
-    """Return the last value under ``key`` after ``check`` has passed every one of them; None where there is none."""
+    """Return the last value under ``key`` after ``check`` has passed every one of them;
+    None where there is none.
+    """
     checked = None
     for value in fields.get(key, ()):
         checked = check(value, where + key)

@@ -18,7 +18,8 @@ _INFINITE: Final = (2**31 - 1, 2**63 - 1)
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Make column names unique by appending ``_1``, ``_2``: JSON, Parquet and dicts have each name once.
+    """Make column names unique by appending ``_1``, ``_2``: JSON, Parquet and dicts
+    have each name once.
 
     Example:
         >>> distinct(["a", "a", "b"])
@@ -36,7 +37,8 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def to_values(column: Any) -> list[Any]:
-    """Return the values of an Arrow column in Python; days and times that Python cannot hold are texts.
+    """Return the values of an Arrow column in Python; days and times that Python cannot
+    hold are texts.
 
     DuckDB has days up to the year 5,881,580, and ``infinity``.
     """
@@ -55,7 +57,11 @@ def _python_value(value: Any) -> Any:
         if not isinstance(inner, int):
             return "a value with a day outside of the years 1 to 9999"
         is_infinite = abs(inner) in _INFINITE
-        return f"{'-' if inner < 0 else ''}infinity" if is_infinite else f"outside of the years 1 to 9999 ({inner})"
+        return (
+            f"{'-' if inner < 0 else ''}infinity"
+            if is_infinite
+            else f"outside of the years 1 to 9999 ({inner})"
+        )
 
 
 def to_text(value: object) -> str:
@@ -70,7 +76,8 @@ def to_text(value: object) -> str:
 
 
 def to_cell(value: object) -> object:
-    """Return a value as a cell of a table: whole numbers without loss, others to four digits or one decimal.
+    """Return a value as a cell of a table: whole numbers without loss, others to four
+    digits or one decimal.
 
     Example:
         >>> to_cell(0.15456), to_cell(1399.09), to_cell(12)
@@ -79,14 +86,26 @@ def to_cell(value: object) -> object:
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else f"{value:,}"
+        return (
+            int(value)
+            if value == value.to_integral_value() and value.as_tuple().exponent == 0
+            else f"{value:,}"
+        )
     if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.1f}" if abs(value) < _LARGE else f"{value:g}"
+        return (
+            f"{value:.4g}"
+            if abs(value) < 1000
+            else f"{value:,.1f}"
+            if abs(value) < _LARGE
+            else f"{value:g}"
+        )
     return to_text(value)
 
 
 def to_json(value: object) -> Any:
-    """Return a value as JSON has it: what is no finite number is null, decimals are numbers, anything else is text."""
+    """Return a value as JSON has it: what is no finite number is null, decimals are
+    numbers, anything else is text.
+    """
     match value:
         case None | bool() | int() | str():
             return value

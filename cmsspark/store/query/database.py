@@ -51,9 +51,11 @@ _UNKNOWN_TABLE: Final = re.compile(r"table with name (\w+) does not exist")
 
 @dataclass(frozen=True)
 class QueryResult:
-    """The rows of a query as an Arrow table, whether more rows were left out, and the seconds that it took.
+    """The rows of a query as an Arrow table, whether more rows were left out, and the
+    seconds that it took.
 
-    Sums of whole numbers have the type int64 where they fit. ``note``: what a described table means, and its days.
+    Sums of whole numbers have the type int64 where they fit. ``note``: what a described
+    table means, and its days.
     """
 
     table: pa.Table
@@ -92,18 +94,23 @@ class Database:
         max_age_s: float = 0.0,
         dumps: Sequence[DumpView] = (),
     ) -> None:
-        """``files``: the file system of the store, by default the local disk. ``is_private``: with tables that have a
-        row for each person (pseudonyms). ``memory`` such as ``1GB``. ``max_age_s``: how long the list of current runs
-        may be used again. ``dumps``: tables of dumps, as views beside those of the store. Raises UsageError (2) where
-        DuckDB is not installed.
+        """``files``: the file system of the store, by default the local disk.
+        ``is_private``: with tables that have a row for each person (pseudonyms).
+        ``memory`` such as ``1GB``. ``max_age_s``: how long the list of current runs may
+        be used again. ``dumps``: tables of dumps, as views beside those of the store.
+        Raises UsageError (2) where DuckDB is not installed.
         """
         self.fout = fout
         self._files = files or LocalFiles()
         self._max_age_s = max_age_s
         self._jobs_by_table = {
-            name: jobs for name, jobs in tables().items() if is_private or not stored_table(name).is_private
+            name: jobs
+            for name, jobs in tables().items()
+            if is_private or not stored_table(name).is_private
         }
-        self._parts = StoredParts(self._files, os.path.abspath(local_path(fout)) if is_local(fout) else fout)
+        self._parts = StoredParts(
+            self._files, os.path.abspath(local_path(fout)) if is_local(fout) else fout
+        )
         self._is_store_seen = False
         self._refreshed: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -123,15 +130,20 @@ class Database:
     ) -> QueryResult:
         """Run one reading statement. ``parameters`` fill ``?`` or ``$name``.
 
-        Of more than ``max_rows`` rows the first are returned, with ``is_truncated``. Raises UsageError (2) for a wrong
-        query and for rows of more than ``max_bytes``, NotAllowed (77) for one that reads files, NotReady (75) after
-        ``max_seconds``, DataError (65) where a day that it needs is damaged, InputMissing (66) where the store is gone.
+        Of more than ``max_rows`` rows the first are returned, with ``is_truncated``.
+        Raises UsageError (2) for a wrong query and for rows of more than ``max_bytes``,
+        NotAllowed (77) for one that reads files, NotReady (75) after ``max_seconds``,
+        DataError (65) where a day that it needs is damaged, InputMissing (66) where the
+        store is gone.
         """
         began = time.monotonic()
         if described := description(sql, lambda: self.views, self.stored_by_view):
             rows, note = described
             return QueryResult(
-                rows.slice(0, max_rows), rows.num_rows > (max_rows or rows.num_rows), time.monotonic() - began, note
+                rows.slice(0, max_rows),
+                rows.num_rows > (max_rows or rows.num_rows),
+                time.monotonic() - began,
+                note,
             )
         statement = statements.checked(sql)
         for attempt in range(_ATTEMPTS):
@@ -143,7 +155,9 @@ class Database:
                 self._views.create(cursor, [*names, *of_costs])
             self.refresh(names, force=bool(attempt))
             try:
-                rows, is_truncated = self._run(statement, parameters, (max_rows, max_bytes), max_seconds)
+                rows, is_truncated = self._run(
+                    statement, parameters, (max_rows, max_bytes), max_seconds
+                )
             except _FileGone as error:
                 if attempt == _ATTEMPTS - 1:
                     raise error.error from None
@@ -154,7 +168,8 @@ class Database:
     def refresh(self, names: Sequence[str] | None = None, *, force: bool = False) -> None:
         """Bring the views of these tables, by default of all, up to date with the store.
 
-        Raises InputMissing (66) where the store was there before and is gone, as on a disk that was unmounted.
+        Raises InputMissing (66) where the store was there before and is gone, as on a
+        disk that was unmounted.
         """
         chosen = self._jobs_by_table if names is None or DAYS in names else names
         with self._lock:
@@ -162,7 +177,10 @@ class Database:
             is_changed = False
             for job in dict.fromkeys(job for name in chosen for job in self._jobs_by_table[name]):
                 now = time.monotonic()
-                if not force and now - self._refreshed.get(job.name, float("-inf")) < self._max_age_s:
+                if (
+                    not force
+                    and now - self._refreshed.get(job.name, float("-inf")) < self._max_age_s
+                ):
                     continue
                 if force:
                     self._parts.forget(job)
@@ -171,25 +189,35 @@ class Database:
                     for table in job.tables:
                         if table in self._jobs_by_table:
                             intervals = self._parts.intervals(job, table)
-                            self._system.put(folder_name(job, table), stored_table(table), intervals)
+                            self._system.put(
+                                folder_name(job, table), stored_table(table), intervals
+                            )
                 self._refreshed[job.name] = now
             if is_changed:
-                stored = [interval for name in self._jobs_by_table for interval in self._intervals(name)]
+                stored = [
+                    interval for name in self._jobs_by_table for interval in self._intervals(name)
+                ]
                 self._system.put_rows(days_schema(), days_columns(stored))
 
     def stored(self, table: str) -> list[StoredInterval]:
-        """Return the stored days or periods of a table, of all jobs or of that in ``JOB.TABLE``, oldest first."""
+        """Return the stored days or periods of a table, of all jobs or of that in
+        ``JOB.TABLE``, oldest first.
+        """
         self._require(table.rpartition(".")[2])
         return self.stored_by_view([table])[table]
 
     def stored_by_view(self, views: Sequence[str]) -> dict[str, list[StoredInterval]]:
-        """Return the stored days or periods of each of these :attr:`views`; ``stored_days`` has none."""
+        """Return the stored days or periods of each of these :attr:`views`;
+        ``stored_days`` has none.
+        """
         self.refresh([view.rpartition(".")[2] for view in views])
         with self._lock:
             return {view: [] if view == DAYS else self._intervals(view) for view in views}
 
     def _intervals(self, view: str) -> list[StoredInterval]:
-        """Return the intervals of a table, of all jobs or of that in ``JOB.TABLE``, as the last refresh found them."""
+        """Return the intervals of a table, of all jobs or of that in ``JOB.TABLE``, as
+        the last refresh found them.
+        """
         job_name, _, table = view.rpartition(".")
         jobs = [job for job in self._jobs_by_table[table] if job_name in ("", job.name)]
         return [interval for job in jobs for interval in self._parts.intervals(job, table)]
@@ -199,20 +227,27 @@ class Database:
         return [entry.interval for entry in self.stored(table) if isinstance(entry.interval, date)]
 
     def newest(self, tables: Sequence[str]) -> tuple[date, str] | None:
-        """Return the newest stored day of tables of one kind, and its table, of one day the first; None without any."""
+        """Return the newest stored day of tables of one kind, and its table, of one day
+        the first; None without any.
+        """
         stored = [(days[-1], table) for table in tables if (days := self.days(table))]
         return max(stored, key=lambda entry: entry[0], default=None)
 
     @property
     def tables(self) -> list[Table]:
         """The schemas of all tables as views have them, ``stored_days`` last."""
-        return [*(view_schema(name, jobs) for name, jobs in self._jobs_by_table.items()), days_schema()]
+        return [
+            *(view_schema(name, jobs) for name, jobs in self._jobs_by_table.items()),
+            days_schema(),
+        ]
 
     @property
     def views(self) -> dict[str, Table]:
         """The schemas of all views by their names, ``TABLE`` and ``JOB.TABLE``."""
         of_jobs = {
-            folder_name(job, name): read_schema(name) for name, jobs in self._jobs_by_table.items() for job in jobs
+            folder_name(job, name): read_schema(name)
+            for name, jobs in self._jobs_by_table.items()
+            for job in jobs
         }
         return {**{schema.name: schema for schema in self.tables}, **of_jobs}
 
@@ -229,13 +264,19 @@ class Database:
     def _require(self, table: str) -> None:
         if table not in self._jobs_by_table:
             present = ", ".join(self._jobs_by_table)
-            raise UsageError(f"there is no table {table!r}", found=present, next_step="`show tables` lists them")
+            raise UsageError(
+                f"there is no table {table!r}", found=present, next_step="`show tables` lists them"
+            )
 
     def _check_store(self) -> None:
-        """Raise InputMissing (66) where the store is gone: without this its tables would just be empty."""
+        """Raise InputMissing (66) where the store is gone: without this its tables
+        would just be empty.
+        """
         fout = self._parts.fout
         if not self._is_store_seen:
-            self._is_store_seen = self._files.stat(fout) is not None and bool(self._files.list_dir(fout))
+            self._is_store_seen = self._files.stat(fout) is not None and bool(
+                self._files.list_dir(fout)
+            )
         elif self._files.stat(fout) is None or not self._files.list_dir(fout):
             raise missing_store(fout)
 
@@ -253,7 +294,9 @@ class Database:
             try:
                 cursor.execute("BEGIN TRANSACTION READ ONLY")
                 # A relation gives its rows as they are made: what is left out is never in memory.
-                reader = cursor.sql(statement, params=parameters or None).to_arrow_reader(_BATCH_ROWS)
+                reader = cursor.sql(statement, params=parameters or None).to_arrow_reader(
+                    _BATCH_ROWS
+                )
                 batches, is_truncated = limited(reader, *limits)
                 return pa.Table.from_batches(batches, reader.schema), is_truncated
             except (duckdb.Error, pa.ArrowException, OSError) as error:
@@ -296,14 +339,18 @@ class Database:
 
 
 class _FileGone(Exception):
-    """A part file was deleted after it was listed, as a newer run replaced it and ``cmsspark prune`` removed it."""
+    """A part file was deleted after it was listed, as a newer run replaced it and
+    ``cmsspark prune`` removed it.
+    """
 
     def __init__(self, error: CmssparkError) -> None:
         self.error = error
         super().__init__(str(error))
 
 
-def _connect(files: Files, memory: str | None, threads: int | None) -> tuple[duckdb.DuckDBPyConnection, PartSystem]:
+def _connect(
+    files: Files, memory: str | None, threads: int | None
+) -> tuple[duckdb.DuckDBPyConnection, PartSystem]:
     """Return a database in memory that reads nothing but the file system of the parts, for good."""
     try:
         import duckdb
@@ -333,7 +380,9 @@ def _connect(files: Files, memory: str | None, threads: int | None) -> tuple[duc
 
 
 def _plain_sums(rows: pa.Table) -> pa.Table:
-    """Return ``rows``, each name once; sums of whole numbers, of 128 bits in DuckDB, are int64 where they fit."""
+    """Return ``rows``, each name once; sums of whole numbers, of 128 bits in DuckDB,
+    are int64 where they fit.
+    """
     import pyarrow as pa
 
     rows = rows.rename_columns(distinct(rows.column_names))

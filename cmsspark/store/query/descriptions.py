@@ -1,4 +1,6 @@
-"""Answers to ``show tables`` and ``describe TABLE``: meaning and units of columns, and the stored days."""
+"""Answers to ``show tables`` and ``describe TABLE``: meaning and units of columns, and
+the stored days.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SHOW_TABLES: Final = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
-_DESCRIBE: Final = re.compile(r'\s*(?:describe|desc|show)\s+(?:table\s+)?([\w."]+)\s*;?\s*', re.IGNORECASE)
+_DESCRIBE: Final = re.compile(
+    r'\s*(?:describe|desc|show)\s+(?:table\s+)?([\w."]+)\s*;?\s*', re.IGNORECASE
+)
 _DUCKDB_TYPES: Final = {
-    "string": "VARCHAR", "long": "BIGINT", "int": "INTEGER", "double": "DOUBLE", "date": "DATE", "boolean": "BOOLEAN",
-}  # fmt: skip
+    "string": "VARCHAR",
+    "long": "BIGINT",
+    "int": "INTEGER",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "boolean": "BOOLEAN",
+}
 _TABLES: Final = Table(
     "tables",
     "",
     (
-        *(Column("table_name", "string"), Column("stored_count", "long"), Column("first_day", "date")),
+        *(
+            Column("table_name", "string"),
+            Column("stored_count", "long"),
+            Column("first_day", "date"),
+        ),
         *(Column("last_day", "date"), Column("meaning", "string")),
     ),
 )
@@ -42,7 +55,8 @@ Stored = Callable[[Sequence[str]], Mapping[str, Sequence[StoredInterval]]]
 
 
 def description(sql: str, find_views: Views, find_stored: Stored) -> tuple[pa.Table, str] | None:
-    """Return the rows of ``show tables`` or ``describe TABLE`` with a sentence above them; None for other queries.
+    """Return the rows of ``show tables`` or ``describe TABLE`` with a sentence above
+    them; None for other queries.
 
     A name that is no view is left to DuckDB, whose error suggests another one.
     """
@@ -62,13 +76,18 @@ def description(sql: str, find_views: Views, find_stored: Stored) -> tuple[pa.Ta
 def _all_tables(views: Mapping[str, Table], find_stored: Stored) -> pa.Table:
     from cmsspark.store.query.part_system import build_table
 
-    # The view of a job is another one than that of the table only where several jobs write the table.
-    names = [name for name in views if "." not in name or "job" in views[name.rpartition(".")[2]].names]
+    # The view of a job is another one than that of the table only where several jobs
+    # write the table.
+    names = [
+        name for name in views if "." not in name or "job" in views[name.rpartition(".")[2]].names
+    ]
     by_view = find_stored(names)
     stored = [by_view[name] for name in names]
     columns: dict[str, Sequence[object]] = {
         "table_name": names,
-        "stored_count": [len({interval.interval for interval in intervals}) for intervals in stored],
+        "stored_count": [
+            len({interval.interval for interval in intervals}) for intervals in stored
+        ],
         "first_day": [_first(intervals) for intervals in stored],
         "last_day": [_last(intervals) for intervals in stored],
         "meaning": [views[name].about for name in names],
@@ -100,5 +119,7 @@ def _days_text(intervals: Sequence[StoredInterval]) -> str:
     if not intervals:
         return "Nothing of it is stored."
     is_day = isinstance(intervals[0].interval, date)
-    count = pluralize(len({interval.interval for interval in intervals}), "day" if is_day else "period")
+    count = pluralize(
+        len({interval.interval for interval in intervals}), "day" if is_day else "period"
+    )
     return f"Stored: {count}, {_first(intervals)} to {_last(intervals)}."

@@ -1,8 +1,10 @@
-"""Tables of dumps in SQL: ``dbs.files``, ``phedex.replicas``, ``rucio.contents`` and others, read where they lie.
+"""Tables of dumps in SQL: ``dbs.files``, ``phedex.replicas``, ``rucio.contents`` and
+others, read where they lie.
 
-Each part file of a dump becomes Parquet in memory when a query opens it; nothing is stored. The dump is the one that
-rule 17 chooses for a day. Columns have the names of ``schemas/inputs/`` in lower case. Of Rucio, numbers are numbers
-and ids are hex digits (rule 22), and a value that is neither is null; rows of every scope are there.
+Each part file of a dump becomes Parquet in memory when a query opens it; nothing is
+stored. The dump is the one that rule 17 chooses for a day. Columns have the names of
+``schemas/inputs/`` in lower case. Of Rucio, numbers are numbers and ids are hex digits
+(rule 22), and a value that is neither is null; rows of every scope are there.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class DumpView:
 
 
 def find_tables(files: Files, layout: Layout, day: date) -> tuple[list[DumpView], list[str]]:
-    """Find the tables of the dumps that belong to a day, and notes: the folder of each kind, or why there is none.
+    """Find the tables of the dumps that belong to a day, and notes: the folder of each
+    kind, or why there is none.
 
     Raises InputMissing (66) where there is no dump of any kind.
     """
@@ -90,7 +93,8 @@ def _find_tables(files: Files, dump: sources.Dump, day: date) -> Iterator[DumpVi
         table = input_table(f"{dump.kind}/{name}")
         read = _rucio_part if dump.kind == "rucio" else _csv_part
         parts = {
-            f"part-{number:05}.parquet": partial(read, files, table, file.path) for number, file in enumerate(listed)
+            f"part-{number:05}.parquet": partial(read, files, table, file.path)
+            for number, file in enumerate(listed)
         }
         yield DumpView(dump.kind, _VIEWS.get(name, name.lower()), _arrow(table), parts)
 
@@ -112,7 +116,9 @@ def _csv_part(files: Files, table: Table, path: str) -> pa.Table:
             pieces = [piece.cast(schema) for piece in read_table(stream, table, table.names, path)]
     except OSError as error:
         raise unreadable(path, error) from None
-    return pa.concat_tables([schema.empty_table(), *pieces]).rename_columns([name.lower() for name in table.names])
+    return pa.concat_tables([schema.empty_table(), *pieces]).rename_columns(
+        [name.lower() for name in table.names]
+    )
 
 
 def _rucio_part(files: Files, table: Table, path: str) -> pa.Table:
@@ -137,7 +143,9 @@ def _rucio_part(files: Files, table: Table, path: str) -> pa.Table:
         raise unreadable(path, error) from None
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        raise DataError("a part of a dump of Rucio cannot be read", where=path, found=reason) from None
+        raise DataError(
+            "a part of a dump of Rucio cannot be read", where=path, found=reason
+        ) from None
 
 
 def _plain(value: Any, name: str, kind: str) -> Any:

@@ -35,8 +35,12 @@ def time_limit(cursor: duckdb.DuckDBPyConnection, seconds: float | None) -> Iter
             timer.cancel()
 
 
-def limited(reader: Any, max_rows: int | None, max_bytes: int | None) -> tuple[list[pa.RecordBatch], bool]:
-    """Return the batches of the first rows, and whether there are more. Raises UsageError (2) over ``max_bytes``."""
+def limited(
+    reader: Any, max_rows: int | None, max_bytes: int | None
+) -> tuple[list[pa.RecordBatch], bool]:
+    """Return the batches of the first rows, and whether there are more. Raises
+    UsageError (2) over ``max_bytes``.
+    """
     batches: list[pa.RecordBatch] = []
     remaining, size = max_rows, 0
     for batch in reader:

@@ -20,14 +20,22 @@ if TYPE_CHECKING:
 
     from cmsspark.store.query.database import QueryResult
 
-_SUFFIXES: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".md": "markdown"}
+_SUFFIXES: Final = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".md": "markdown",
+}
 
 
 def echo_result(result: QueryResult) -> None:
     """Print a table that fits the terminal, below what it describes."""
     if result.note:
         click.echo(result.note)
-    texts = [number for number, field in enumerate(result.table.schema) if not _is_number(field.type)]
+    texts = [
+        number for number, field in enumerate(result.table.schema) if not _is_number(field.type)
+    ]
     if [*result.names] == ["explain_key", "explain_value"]:
         for _, plan in result.rows:
             click.echo(plan)
@@ -57,9 +65,15 @@ def check_target(out: str, fmt: str | None) -> None:
     """Raise UsageError (2) for a file whose ending names no format, or another one."""
     suffix = Path(out).suffix
     if suffix not in _SUFFIXES:
-        raise UsageError(f"-o must end in {', '.join(_SUFFIXES)}", found=out, next_step="the ending chooses the format")
+        raise UsageError(
+            f"-o must end in {', '.join(_SUFFIXES)}",
+            found=out,
+            next_step="the ending chooses the format",
+        )
     if fmt and _SUFFIXES[suffix] != fmt:
-        raise UsageError(f"--{fmt} and -o {out} exclude each other", next_step="leave out one of them")
+        raise UsageError(
+            f"--{fmt} and -o {out} exclude each other", next_step="leave out one of them"
+        )
 
 
 def write(result: QueryResult, out: str) -> None:
@@ -76,7 +90,9 @@ def write(result: QueryResult, out: str) -> None:
     except OSError as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-        raise OutputError("the rows cannot be written", where=out, found=error.strerror or str(error)) from None
+        raise OutputError(
+            "the rows cannot be written", where=out, found=error.strerror or str(error)
+        ) from None
 
 
 def _write_parquet(rows: pa.Table, path: Path) -> None:
@@ -104,7 +120,9 @@ def _as_csv(result: QueryResult) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(result.names)
-    writer.writerows([["" if value is None else to_text(value) for value in row] for row in result.rows])
+    writer.writerows(
+        [["" if value is None else to_text(value) for value in row] for row in result.rows]
+    )
     return text.getvalue()
 
 
@@ -142,4 +160,6 @@ def _markdown_cell(value: object) -> str:
 def _is_number(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )

@@ -1,11 +1,14 @@
-"""Stored tables as DuckDB sees them: a read-only file system with one folder a table, and nothing else in it.
+"""Stored tables as DuckDB sees them: a read-only file system with one folder a table,
+and nothing else in it.
 
-DuckDB opens ``cmsstore://JOB.TABLE/day=2026-01-15/RUN/part-…`` and nothing else: queries have no access to files. The
-names carry the interval as Hive partitions, so that DuckDB leaves out days before it opens their files. Each folder
-begins with a file of nulls that has the table's columns: a table has its types even where no day is stored. That file
-has as many rows as a usual part, from which DuckDB estimates how large the table is; its partition is before all days,
-and the views leave it out. Parts in CSV, and parts with columns of an older schema, are given as Parquet with the
-columns of today. Remote parts are read in ranges, through :mod:`cmsspark.filesystems.storage`.
+DuckDB opens ``cmsstore://JOB.TABLE/day=2026-01-15/RUN/part-…`` and nothing else:
+queries have no access to files. The names carry the interval as Hive partitions, so
+that DuckDB leaves out days before it opens their files. Each folder begins with a file
+of nulls that has the table's columns: a table has its types even where no day is
+stored. That file has as many rows as a usual part, from which DuckDB estimates how
+large the table is; its partition is before all days, and the views leave it out. Parts
+in CSV, and parts with columns of an older schema, are given as Parquet with the columns
+of today. Remote parts are read in ranges, through :mod:`cmsspark.filesystems.storage`.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ _NAME: Final = re.compile(PROTOCOL + r"://[^\s'\"]+\.parquet")
 
 @dataclass(frozen=True)
 class _Content:
-    """One file: what opens it, its size (None: known when it is open), and the stored part that it is made of."""
+    """One file: what opens it, its size (None: known when it is open), and the stored
+    part that it is made of.
+    """
 
     open: Callable[[], IO[bytes]]
     size: int | None = None
@@ -58,12 +63,16 @@ class _Content:
 
 
 class LocalPart(RangeFile):
-    """A file on the local disk, closed when nothing refers to it: DuckDB does not close what it no longer reads."""
+    """A file on the local disk, closed when nothing refers to it: DuckDB does not close
+    what it no longer reads.
+    """
 
     def __init__(self, path: str) -> None:
         # The function knows the number and not the file, which would refer to itself.
         self._number = number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        super().__init__(os.fstat(number).st_size, lambda offset, count: os.pread(number, count, offset))
+        super().__init__(
+            os.fstat(number).st_size, lambda offset, count: os.pread(number, count, offset)
+        )
 
     def close(self) -> None:
         if not self.closed:
@@ -72,7 +81,9 @@ class LocalPart(RangeFile):
 
 
 class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
-    """The file system of one database. Threads of DuckDB use it at once; :meth:`put` replaces a table's files."""
+    """The file system of one database. Threads of DuckDB use it at once; :meth:`put`
+    replaces a table's files.
+    """
 
     protocol = PROTOCOL
     cachable = False
@@ -112,10 +123,16 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     def put_rows(self, schema: Table, columns: Mapping[str, Sequence[Any]]) -> None:
         """Replace the rows of a table that is not stored."""
-        self._folders[schema.name] = {f"{schema.name}/rows.parquet": _bytes(_parquet(build_table(schema, columns)))}
+        self._folders[schema.name] = {
+            f"{schema.name}/rows.parquet": _bytes(_parquet(build_table(schema, columns)))
+        }
 
-    def put_parts(self, table: str, columns: pa.Schema, parts: Mapping[str, Callable[[], pa.Table]]) -> None:
-        """Add a table whose parts are made when they are opened. The first file by name has its types, and no rows."""
+    def put_parts(
+        self, table: str, columns: pa.Schema, parts: Mapping[str, Callable[[], pa.Table]]
+    ) -> None:
+        """Add a table whose parts are made when they are opened. The first file by name
+        has its types, and no rows.
+        """
         contents = {f"{table}/columns.parquet": _bytes(_parquet(columns.empty_table()))}
         for name, make in parts.items():
             contents[f"{table}/{name}"] = self._converted_file(f"{table}/{name}", make)
@@ -128,7 +145,9 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         return content.part if content else None
 
     def damaged_part(self) -> StoredPart | None:
-        """Return the first of the parts that were opened lately that cannot be read; None where all can."""
+        """Return the first of the parts that were opened lately that cannot be read;
+        None where all can.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -185,7 +204,9 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
             return LocalPart(local_path(part.path))  # type: ignore[return-value]
         return RangeFile(part.size, partial(self._files.read_range, part.path))  # type: ignore[return-value]
 
-    def _converted_file(self, name: str, make: Callable[[], pa.Table], part: StoredPart | None = None) -> _Content:
+    def _converted_file(
+        self, name: str, make: Callable[[], pa.Table], part: StoredPart | None = None
+    ) -> _Content:
         return _Content(lambda: io.BytesIO(self._as_parquet(name, make)), part=part)
 
     def _as_parquet(self, name: str, make: Callable[[], pa.Table]) -> bytes:
@@ -196,7 +217,9 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         converted = _parquet(make())
         with self._lock:
             self._converted[name] = converted
-            while len(self._converted) > 1 and sum(map(len, self._converted.values())) > _KEPT_BYTES:
+            while (
+                len(self._converted) > 1 and sum(map(len, self._converted.values())) > _KEPT_BYTES
+            ):
                 self._converted.popitem(last=False)
         return converted
 
@@ -221,17 +244,25 @@ def _bytes(content: bytes) -> _Content:
 
 @lru_cache(maxsize=256)
 def null_rows(schema: Table, count: int) -> bytes:
-    """Return a Parquet file of a few hundred bytes with a table's columns and ``count`` rows of nulls."""
+    """Return a Parquet file of a few hundred bytes with a table's columns and ``count``
+    rows of nulls.
+    """
     import pyarrow as pa
 
-    return _parquet(pa.table([pa.nulls(count, field.type) for field in schema.arrow()], schema=schema.arrow()))
+    return _parquet(
+        pa.table([pa.nulls(count, field.type) for field in schema.arrow()], schema=schema.arrow())
+    )
 
 
 def build_table(schema: Table, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
-    """Return Python values as a table with the columns of ``schema``, without pandas, which pyarrow would import."""
+    """Return Python values as a table with the columns of ``schema``, without pandas,
+    which pyarrow would import.
+    """
     import pyarrow as pa
 
-    return pa.table({column.name: _array(columns[column.name], column.type) for column in schema.columns})
+    return pa.table(
+        {column.name: _array(columns[column.name], column.type) for column in schema.columns}
+    )
 
 
 def _array(values: Sequence[Any], kind: str) -> pa.Array:

@@ -1,4 +1,6 @@
-"""The prompt of ``cmsspark sql``: statements over several lines, a history, and completion of names."""
+"""The prompt of ``cmsspark sql``: statements over several lines, a history, and
+completion of names.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,11 @@ class Prompt:
         self._read_history()
         stored = self.database.days()
         count = pluralize(len(stored), "day")
-        span = f"{count}, {stored[0]} to {stored[-1]}" if stored else "no day of data_aggregation is stored"
+        span = (
+            f"{count}, {stored[0]} to {stored[-1]}"
+            if stored
+            else "no day of data_aggregation is stored"
+        )
         click.echo(f"{self.database.fout}: {span}. `.help` explains the prompt.", err=True)
         try:
             while (statement := self._statement()) is not None:
@@ -75,7 +81,9 @@ class Prompt:
             text = "\n".join(lines).strip()
             if not text:
                 lines.clear()
-            elif text.endswith(";") or (len(lines) == 1 and (text.startswith(".") or text.lower() in _LEAVE[:2])):
+            elif text.endswith(";") or (
+                len(lines) == 1 and (text.startswith(".") or text.lower() in _LEAVE[:2])
+            ):
                 return text
 
     def _dot(self, words: list[str]) -> bool:
@@ -114,7 +122,14 @@ class Prompt:
             import readline
 
             self._names = sorted(
-                {*_WORDS.split(), *(name for table in self.database.tables for name in (table.name, *table.names))}
+                {
+                    *_WORDS.split(),
+                    *(
+                        name
+                        for table in self.database.tables
+                        for name in (table.name, *table.names)
+                    ),
+                }
             )
             readline.set_completer(self._completion)
             readline.set_completer_delims(" \t\n,;()=<>+-*/'\"")

@@ -15,7 +15,9 @@ from cmsspark.store.separate_counts import missing_column_hint
 _EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze\b|\s*\([^)]*\))?", re.IGNORECASE)
 _WORD: Final = re.compile(r"[a-z_][a-z_0-9]*")
 #: Functions whose argument names a table in an expression.
-_INDIRECT: Final = frozenset({"query", "query_table", "show", "describe", "tables", "information_schema"})
+_INDIRECT: Final = frozenset(
+    {"query", "query_table", "show", "describe", "tables", "information_schema"}
+)
 #: How tables and functions of DuckDB begin that list tables.
 _CATALOGUES: Final = ("duckdb_", "pg_", "pragma_", "sqlite_")
 #: Texts of errors for what is no day, and for tables that do not exist; digits that may be a day.
@@ -41,9 +43,13 @@ def checked(sql: str) -> str:
         raise as_ours(error, sql) from None
     if len(statements) != 1:
         if not statements:
-            raise UsageError("give one SQL statement", found="none", next_step="`show tables` lists the tables")
+            raise UsageError(
+                "give one SQL statement", found="none", next_step="`show tables` lists the tables"
+            )
         actual = f"{len(statements)} statements"
-        raise UsageError("give one SQL statement", found=actual, next_step="run them one after another")
+        raise UsageError(
+            "give one SQL statement", found=actual, next_step="run them one after another"
+        )
     statement = statements[0]
     if statement.type == duckdb.StatementType.EXPLAIN:
         body = _EXPLAIN.sub("", statement.query, count=1)
@@ -51,7 +57,9 @@ def checked(sql: str) -> str:
     elif statement.type != duckdb.StatementType.SELECT:
         if statement.type == duckdb.StatementType.MULTI:
             next_step = "write PIVOT with its values: PIVOT … ON stream IN ('aaa', 'eos') USING sum(accesses)"
-            raise UsageError("a query is one statement", found="PIVOT without values", next_step=next_step)
+            raise UsageError(
+                "a query is one statement", found="PIVOT without values", next_step=next_step
+            )
         raise UsageError(
             "a query only reads",
             found=f"{str(statement.type).rpartition('.')[2]} statement",
@@ -61,7 +69,8 @@ def checked(sql: str) -> str:
 
 
 def mentioned(sql: str, names: Iterable[str]) -> list[str]:
-    """Return those of the table ``names`` that a query may read: all of them where it names tables indirectly.
+    """Return those of the table ``names`` that a query may read: all of them where it
+    names tables indirectly.
 
     Example:
         >>> mentioned("select max(day) from partials", ["partials", "condor_ids"]), mentioned("select 1", ["partials"])
@@ -78,7 +87,12 @@ def wrong_query() -> tuple[type[Exception], ...]:
     import duckdb
 
     return (
-        *(duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.ConversionException),
+        *(
+            duckdb.ParserException,
+            duckdb.BinderException,
+            duckdb.CatalogException,
+            duckdb.ConversionException,
+        ),
         *(duckdb.OutOfRangeException, duckdb.PermissionException, duckdb.InterruptException),
         *(duckdb.OutOfMemoryException, duckdb.TransactionException),
     )
@@ -88,33 +102,56 @@ def as_ours(error: Exception, sql: str = "") -> CmssparkError:
     """Return the error of a query. The error of a damaged store is not made here."""
     import duckdb
 
-    text = _our_suggestion(str(error)) if isinstance(error, duckdb.CatalogException) else str(error)
+    text = (
+        _our_suggestion(str(error)) if isinstance(error, duckdb.CatalogException) else str(error)
+    )
     lines = text.strip().splitlines() or [type(error).__name__]
     first = re.sub(r"^[A-Z][A-Za-z ]+ Error: ", "", lines[0])
-    at = "\n".join(["", *(f"    {line}" for line in lines[1:] if line.strip())]) if len(lines) > 1 else ""
+    at = (
+        "\n".join(["", *(f"    {line}" for line in lines[1:] if line.strip())])
+        if len(lines) > 1
+        else ""
+    )
     if isinstance(error, duckdb.PermissionException):
         return NotAllowed(
-            "a query reads the stored tables and no files", found=first, next_step="`show tables` lists them"
+            "a query reads the stored tables and no files",
+            found=first,
+            next_step="`show tables` lists them",
         )
     if isinstance(error, duckdb.InterruptException):
-        return NotReady("the query was interrupted", next_step="ask for fewer days or columns, then run it again")
+        return NotReady(
+            "the query was interrupted",
+            next_step="ask for fewer days or columns, then run it again",
+        )
     if isinstance(error, duckdb.OutOfMemoryException):
-        return UsageError("the query needs more memory than it may use", found=first, next_step="ask for fewer days")
+        return UsageError(
+            "the query needs more memory than it may use",
+            found=first,
+            next_step="ask for fewer days",
+        )
     if isinstance(error, duckdb.CatalogException):
-        return UsageError("the query cannot be run", found=first + at, next_step="`show tables` lists the tables")
+        return UsageError(
+            "the query cannot be run", found=first + at, next_step="`show tables` lists the tables"
+        )
     if _OF_DAYS.search(first):
-        return UsageError("the query cannot be run", found=first + at, next_step=_day_literal(first + at))
+        return UsageError(
+            "the query cannot be run", found=first + at, next_step=_day_literal(first + at)
+        )
     if isinstance(error, duckdb.BinderException):
         missing = _NO_COLUMN.search(first)
         hint = missing_column_hint(missing[1].lower()) if missing else None
         return UsageError(
-            "the query cannot be run", found=first + at, next_step=hint or "`describe TABLE` lists its columns"
+            "the query cannot be run",
+            found=first + at,
+            next_step=hint or "`describe TABLE` lists its columns",
         )
     return UsageError("the query cannot be run", found=first + at, next_step="see docs/sql.md")
 
 
 def _our_suggestion(text: str) -> str:
-    """Return the text of an error with a table of ours as its suggestion: DuckDB has tables of its own, too."""
+    """Return the text of an error with a table of ours as its suggestion: DuckDB has
+    tables of its own, too.
+    """
     missing = _NO_TABLE.search(text)
     if missing is None:
         return text

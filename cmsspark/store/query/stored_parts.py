@@ -1,8 +1,9 @@
 """The current part files of every stored table, and what is known of each stored day and period.
 
-A run is immutable, so what was once read of a run stays valid: a refresh reads each ``CURRENT`` again, and a manifest
-only where another run became current. An interval whose files are damaged or gone stands in the index with its error,
-which only a query that needs this interval gets.
+A run is immutable, so what was once read of a run stays valid: a refresh reads each
+``CURRENT`` again, and a manifest only where another run became current. An interval
+whose files are damaged or gone stands in the index with its error, which only a query
+that needs this interval gets.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ _AROUND_DAYS: Final = 7
 class StoredInterval:
     """The current result of one table of a job for one day or period.
 
-    ``rows`` and ``bytes`` as its manifest says. ``partial_reason``: empty, or why the result is partial. ``fault``: the
-    error of a query that needs it, where the store is damaged. ``streams``: the log streams that its run counted.
+    ``rows`` and ``bytes`` as its manifest says. ``partial_reason``: empty, or why the
+    result is partial. ``fault``: the error of a query that needs it, where the store is
+    damaged. ``streams``: the log streams that its run counted.
     """
 
     table: str
@@ -54,7 +56,9 @@ class StoredInterval:
 
     @property
     def is_converted(self) -> bool:
-        """Whether its files are given as others than they are: CSV, and columns of another version of the schema."""
+        """Whether its files are given as others than they are: CSV, and columns of
+        another version of the schema.
+        """
         return self.fault is None and (self.fmt != "parquet" or self.has_own_schema)
 
     @property
@@ -83,8 +87,8 @@ class _SlimInput(msgspec.Struct):
 
 
 class _SlimManifest(msgspec.Struct):
-    """The parts of a manifest that say where its tables are and whether it is partial. A day's may list 10,000 files:
-    decoding these alone is ten times as fast.
+    """The parts of a manifest that say where its tables are and whether it is partial.
+    A day's may list 10,000 files: decoding these alone is ten times as fast.
     """
 
     run: str = ""
@@ -116,7 +120,8 @@ class _StoredRun:
 
 @dataclass
 class StoredParts:
-    """The index of a store. :meth:`refresh` brings jobs up to date; :meth:`of` gives a table's intervals, in order.
+    """The index of a store. :meth:`refresh` brings jobs up to date; :meth:`of` gives a
+    table's intervals, in order.
 
     Not thread-safe: :class:`cmsspark.store.query.database.Database` holds a lock around it.
     """
@@ -136,7 +141,9 @@ class StoredParts:
                 continue
             old = earlier.get(interval)
             runs[interval] = (
-                old if old and old.run == run and run and not old.faults else self._read(job, interval, run)
+                old
+                if old and old.run == run and run and not old.faults
+                else self._read(job, interval, run)
             )
             if old and old.faults and (old.run, old.faults) == (run, runs[interval].faults):
                 runs[interval] = old
@@ -156,7 +163,9 @@ class StoredParts:
         return sorted(stored, key=lambda entry: (entry.first_day, entry.last_day))
 
     def forget(self, job: Job) -> None:
-        """Read everything of a job again at its next refresh, for example after files of it were not found."""
+        """Read everything of a job again at its next refresh, for example after files
+        of it were not found.
+        """
         self._runs.pop(job.name, None)
 
     def _intervals(self, job: Job) -> Iterator[tuple[Interval, str]]:
@@ -174,7 +183,9 @@ class StoredParts:
                 yield interval, entry.path
 
     def _current_run(self, folder: str) -> str | None:
-        """Return the run that ``CURRENT`` names; None where there is none yet, an empty text where it is damaged."""
+        """Return the run that ``CURRENT`` names; None where there is none yet, an empty
+        text where it is damaged.
+        """
         path = join(folder, "CURRENT")
         try:
             run = json.loads(self.files.read_bytes(path)).get("run")
@@ -204,7 +215,9 @@ class StoredParts:
         return _StoredRun(run, slim or Manifest(document={}), tables)
 
     def _slim_manifest(self, folder: str) -> Manifest | None:
-        """Return what the index needs of a run's manifest, without its lists of files; None where it cannot be read."""
+        """Return what the index needs of a run's manifest, without its lists of files;
+        None where it cannot be read.
+        """
         try:
             slim = _SLIM.decode(self.files.read_bytes(join(folder, "manifest.json")))
         except (CmssparkError, msgspec.MsgspecError, ValueError):
@@ -218,10 +231,14 @@ class StoredParts:
             missing_streams=slim.missing_streams or (),
             partial=bool(slim.partial),
             damaged=({},) if slim.damaged else (),
-            inputs=(InputEntry(is_tmp=True),) if any(source.is_tmp for source in slim.inputs or ()) else (),
+            inputs=(InputEntry(is_tmp=True),)
+            if any(source.is_tmp for source in slim.inputs or ())
+            else (),
         )
 
-    def _table(self, current: CurrentTable, schema: Table, job: Job, interval: Interval) -> StoredInterval:
+    def _table(
+        self, current: CurrentTable, schema: Table, job: Job, interval: Interval
+    ) -> StoredInterval:
         manifest = current.manifest
         entry = manifest.tables[schema.name]
         fmt = entry.format
@@ -236,10 +253,15 @@ class StoredParts:
             fmt,
             bool(entry.schema) and entry.schema != schema.fingerprint(),
             parts,
-            streams=tuple(stream for stream in manifest.streams if stream not in manifest.missing_streams),
+            streams=tuple(
+                stream for stream in manifest.streams if stream not in manifest.missing_streams
+            ),
         )
         # An old run does not say how many files and bytes it wrote.
-        expected = (entry.files or len(parts), stored.bytes if entry.bytes is None else entry.bytes)
+        expected = (
+            entry.files or len(parts),
+            stored.bytes if entry.bytes is None else entry.bytes,
+        )
         if expected == (len(parts), stored.bytes):
             return stored
         fault = DataError(
@@ -278,11 +300,15 @@ def _with_reasons(runs: dict[Interval, _StoredRun]) -> dict[Interval, _StoredRun
         near = interval if isinstance(interval, date) else None
         around = _around(near, manifests) if near else {interval: run.manifest}
         reason = partial_reasons(around).get(interval, "")
-        stored = {name: replace(entry, partial_reason=reason) for name, entry in run.tables.items()}
+        stored = {
+            name: replace(entry, partial_reason=reason) for name, entry in run.tables.items()
+        }
         marked[interval] = _StoredRun(run.run, run.manifest, stored)
     return marked
 
 
 def _around(day: date, manifests: Mapping[Interval, Manifest]) -> dict[Interval, Manifest]:
-    near: list[Interval] = [day + timedelta(days=number) for number in range(-_AROUND_DAYS, _AROUND_DAYS + 1)]
+    near: list[Interval] = [
+        day + timedelta(days=number) for number in range(-_AROUND_DAYS, _AROUND_DAYS + 1)
+    ]
     return {interval: manifests[interval] for interval in near if interval in manifests}

@@ -1,5 +1,5 @@
-"""The views of a database: each table of each job, tables by their plain names, all stored days, and
-CMSSpark's own numbers of CPU efficiency (rule 52).
+"""The views of a database: each table of each job, tables by their plain names, all
+stored days, and CMSSpark's own numbers of CPU efficiency (rule 52).
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _view(keys: str, measures: str) -> str:
 
 _ALL: Final = _MEASURES.format(where="", name="")
 _T1T2: Final = _MEASURES.format(where=" FILTER (tier IN ('T1', 'T2'))", name="T1T2")
-#: The views by name: of a workflow at all sites, with its numbers at T1 and T2 beside; and by tier.
+#: The views by name: of a workflow at all sites, with its numbers at T1 and T2 beside;
+#: and by tier.
 VIEWS: Final = {
     _EFFICIENCY: _view("", f"{_ALL}, {_T1T2}"),
     f"{_EFFICIENCY}_by_tier": _view(' tier AS "Tier",', _ALL),
@@ -62,7 +63,12 @@ VIEWS: Final = {
 #: The view of all stored days and periods.
 DAYS: Final = "stored_days"
 #: The column of a view that has the rows of several jobs.
-_JOB: Final = Column("job", "string", nullable=False, about="the job that stored the row: choose one, or group by it")
+_JOB: Final = Column(
+    "job",
+    "string",
+    nullable=False,
+    about="the job that stored the row: choose one, or group by it",
+)
 
 
 def view_schema(name: str, jobs: Sequence[Job]) -> Table:
@@ -75,7 +81,9 @@ def view_schema(name: str, jobs: Sequence[Job]) -> Table:
 
 
 def folder_name(job: Job, table: str) -> str:
-    """Return the folder of a job's table in the file system of parts, which is also the name of its view."""
+    """Return the folder of a job's table in the file system of parts, which is also the
+    name of its view.
+    """
     return f"{job.name}.{table}"
 
 
@@ -99,7 +107,9 @@ class TableViews:
                 self._created.add(name)
 
     def _create(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
-        """Create ``JOB.TABLE`` for each job that writes the table, and ``TABLE`` with the rows of all of them."""
+        """Create ``JOB.TABLE`` for each job that writes the table, and ``TABLE`` with
+        the rows of all of them.
+        """
         jobs = self._jobs_by_table[name]
         for job in jobs:
             connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{job.name}"')
@@ -109,7 +119,10 @@ class TableViews:
             connection.execute(f'CREATE OR REPLACE VIEW "{job.name}"."{name}" AS {rows_of_parts}')
         # Where jobs are several, the column `job` tells their rows apart.
         job_columns = [f", '{job.name}' AS job" if len(jobs) > 1 else "" for job in jobs]
-        rows = (f'FROM "{job.name}"."{name}" SELECT *{column}' for job, column in zip(jobs, job_columns, strict=True))
+        rows = (
+            f'FROM "{job.name}"."{name}" SELECT *{column}'
+            for job, column in zip(jobs, job_columns, strict=True)
+        )
         connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {" UNION ALL ".join(rows)}')
 
 
@@ -119,16 +132,22 @@ def create_days_view(connection: duckdb.DuckDBPyConnection, system: PartSystem) 
     connection.execute(f"CREATE VIEW {DAYS} AS FROM read_parquet('{system.protocol}://{DAYS}/*')")
 
 
-def create_dump_views(connection: duckdb.DuckDBPyConnection, system: PartSystem, dumps: Sequence[DumpView]) -> None:
+def create_dump_views(
+    connection: duckdb.DuckDBPyConnection, system: PartSystem, dumps: Sequence[DumpView]
+) -> None:
     """Create a view for each table of a dump."""
     for table in dumps:
         system.put_parts(table.view, table.columns, table.parts)
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {table.schema}")
-        connection.execute(f"CREATE VIEW {table.view} AS FROM read_parquet('{system.protocol}://{table.view}/*')")
+        connection.execute(
+            f"CREATE VIEW {table.view} AS FROM read_parquet('{system.protocol}://{table.view}/*')"
+        )
 
 
 def _rows_of_parts(system: PartSystem, job: Job, name: str) -> str:
-    """Return the query of a job's table over its part files, whose folders name the day or the period."""
+    """Return the query of a job's table over its part files, whose folders name the day
+    or the period.
+    """
     from cmsspark.store.query.part_system import NO_DAY
 
     schema = read_schema(name)
@@ -153,7 +172,10 @@ def days_columns(stored: Sequence[StoredInterval]) -> dict[str, list[Any]]:
         "table_name": [entry.table for entry in stored],
         "job": [entry.job for entry in stored],
         "day": days,
-        "period": [str(entry.interval) if day is None else None for entry, day in zip(stored, days, strict=True)],
+        "period": [
+            str(entry.interval) if day is None else None
+            for entry, day in zip(stored, days, strict=True)
+        ],
         "first_day": [entry.first_day for entry in stored],
         "last_day": [entry.last_day for entry in stored],
         "run": [entry.run for entry in stored],

@@ -1,4 +1,6 @@
-"""``cmsspark cache`` as users run it: files of all kinds, damaged ones, sizes, samples, stored days."""
+"""``cmsspark cache`` as users run it: files of all kinds, damaged ones, sizes, samples,
+stored days.
+"""
 
 from __future__ import annotations
 
@@ -56,18 +58,28 @@ def test_all_kinds_of_files_hold_the_same_trace(file: Path, tmp_path: Path) -> N
     timestamps = pa.compute.multiply(table["time"], 1000).cast(pa.timestamp("ms"))
     pq.write_table(table.set_column(0, "time", timestamps), tmp_path / "stamped.parquet")
     number = np.unique(np.array(table["object"].to_pylist()), return_inverse=True)[1]
-    records = np.zeros(len(table), [("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])
-    records["time"], records["object"], records["size"] = table["time"], number, np.array(table["size"]) // 10**9
+    records = np.zeros(
+        len(table), [("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")]
+    )
+    records["time"], records["object"], records["size"] = (
+        table["time"],
+        number,
+        np.array(table["size"]) // 10**9,
+    )
     (tmp_path / "t.oracleGeneral").write_bytes(records.tobytes())
     with pa.output_stream(tmp_path / "t.oracleGeneral.zst", compression="zstd") as out:
         out.write(records.tobytes())
     for name in ("t.csv", "stamped.parquet"):
         trace = read_trace(tmp_path / name)
-        assert (trace.objects == expected.objects).all() and (trace.sizes == expected.sizes).all(), name
+        assert (trace.objects == expected.objects).all() and (
+            trace.sizes == expected.sizes
+        ).all(), name
         assert (trace.times_ms == expected.times_ms).all(), name
     for name in ("t.oracleGeneral", "t.oracleGeneral.zst"):
         trace = read_trace(tmp_path / name)
-        assert (trace.objects == expected.objects).all() and (trace.sizes * 10**9 == expected.sizes).all(), name
+        assert (trace.objects == expected.objects).all() and (
+            trace.sizes * 10**9 == expected.sizes
+        ).all(), name
 
 
 def test_damaged_files_are_refused_with_what_is_wrong(file: Path, tmp_path: Path) -> None:
@@ -94,10 +106,24 @@ def test_rows_with_nulls_are_left_out_and_counted(tmp_path: Path) -> None:
 
 def test_compare_prints_each_policy_and_size(file: Path) -> None:
     result = ask(
-        "compare", file, "--policy", "lru", "--policy", "learned", "--size", "10%", "--size", "1TB", "--bound", "--json"
+        "compare",
+        file,
+        "--policy",
+        "lru",
+        "--policy",
+        "learned",
+        "--size",
+        "10%",
+        "--size",
+        "1TB",
+        "--bound",
+        "--json",
     )
     answer = json.loads(result.stdout)
-    assert [(row["policy"], row["capacity"]) for row in answer][2:] == [("lru", 10**12), ("learned", 10**12)]
+    assert [(row["policy"], row["capacity"]) for row in answer][2:] == [
+        ("lru", 10**12),
+        ("learned", 10**12),
+    ]
     assert all(row["least_byte_miss_ratio"] <= row["byte_miss_ratio"] for row in answer)
     assert "byte misses" in ask("compare", file, "--size", "10%").stdout
 
@@ -105,7 +131,9 @@ def test_compare_prints_each_policy_and_size(file: Path) -> None:
 def test_the_size_for_a_target_reaches_it_and_is_the_least_for_lru(file: Path) -> None:
     trace = read_trace(file)
     for policy in ("lru", "gdsf"):
-        answer = json.loads(ask("size", file, "--target", "0.5", "--policy", policy, "--json").stdout)
+        answer = json.loads(
+            ask("size", file, "--target", "0.5", "--policy", policy, "--json").stdout
+        )
         simulation = Simulation(trace)
         assert simulation.replay(policy, answer["bytes"]).byte_miss_ratio <= 0.5
         if policy == "lru":
@@ -114,35 +142,67 @@ def test_the_size_for_a_target_reaches_it_and_is_the_least_for_lru(file: Path) -
 
 
 def test_a_sample_is_near_and_says_how_near(file: Path) -> None:
-    whole = json.loads(ask("compare", file, "--policy", "lru", "--size", "20%", "--json").stdout)[0]
-    result = ask("compare", file, "--policy", "lru", "--size", "20%", "--sample", "0.5")
-    assert "standard error" in result.stdout
-    sampled = json.loads(ask("compare", file, "--policy", "lru", "--size", "20%", "--sample", "0.5", "--json").stdout)[
+    whole = json.loads(ask("compare", file, "--policy", "lru", "--size", "20%", "--json").stdout)[
         0
     ]
+    result = ask("compare", file, "--policy", "lru", "--size", "20%", "--sample", "0.5")
+    assert "standard error" in result.stdout
+    sampled = json.loads(
+        ask(
+            "compare", file, "--policy", "lru", "--size", "20%", "--sample", "0.5", "--json"
+        ).stdout
+    )[0]
     assert abs(sampled["byte_miss_ratio"] - whole["byte_miss_ratio"]) < 0.15
 
 
 def test_a_sample_whose_caches_do_not_hold_its_objects_says_so(tmp_path: Path) -> None:
     rows = [f"{1_700_000_000 + 60 * number},o{number % 100},2000000000" for number in range(2000)]
     (tmp_path / "t.csv").write_text("\n".join(["time,object,size", *rows]))
-    # All 100 objects fit: only first requests miss. A tenth of a cache of 10 GB holds none of them.
+    # All 100 objects fit: only first requests miss. A tenth of a cache of 10 GB holds
+    # none of them.
     words = ("replay", tmp_path / "t.csv", "--sample", "0.1", "--size")
-    assert "unknown" not in ask(*words, "400GB").stdout and "too high" not in ask(*words, "400GB").stderr
+    assert (
+        "unknown" not in ask(*words, "400GB").stdout
+        and "too high" not in ask(*words, "400GB").stderr
+    )
     result = ask(*words, "10GB")
-    assert "100.00%" in result.stdout and "standard error of the byte misses: unknown" in result.stdout
+    assert (
+        "100.00%" in result.stdout
+        and "standard error of the byte misses: unknown" in result.stdout
+    )
     text = "100.00% of the requests are of objects that lru at 10.0 GB admits to the whole cache"
     assert text in result.stderr and "larger --sample" in result.stderr
     # S3-FIFO admits what is smaller than a tenth of a cache.
     result = ask(*words, "150GB", "--policy", "s3fifo")
     assert "objects that s3fifo at 150.0 GB admits" in result.stderr and "unknown" in result.stdout
-    ask("report", tmp_path / "t.csv", "--sample", "0.1", "--policy", "lru", "-o", tmp_path / "r.html")
-    assert "100.00% of the requests are of objects that lru at" in (tmp_path / "r.html").read_text()
+    ask(
+        "report",
+        tmp_path / "t.csv",
+        "--sample",
+        "0.1",
+        "--policy",
+        "lru",
+        "-o",
+        tmp_path / "r.html",
+    )
+    assert (
+        "100.00% of the requests are of objects that lru at" in (tmp_path / "r.html").read_text()
+    )
     assert "too high" not in ask("replay", tmp_path / "t.csv", "--size", "1GB").stderr
 
 
 def test_the_report_is_one_page_without_scripts(file: Path, tmp_path: Path) -> None:
-    result = ask("report", file, "--policy", "lru", "--policy", "sieve", "--bound", "-o", tmp_path / "r.html")
+    result = ask(
+        "report",
+        file,
+        "--policy",
+        "lru",
+        "--policy",
+        "sieve",
+        "--bound",
+        "-o",
+        tmp_path / "r.html",
+    )
     page = (tmp_path / "r.html").read_text()
     assert result.stdout.strip() == str(tmp_path / "r.html")
     assert page.count("<polyline") == 4 and "<script" not in page and "http://" not in page
@@ -152,7 +212,11 @@ def test_the_report_is_one_page_without_scripts(file: Path, tmp_path: Path) -> N
 def test_the_report_of_a_sample_has_the_sizes_for_all_objects(file: Path, tmp_path: Path) -> None:
     ask("report", file, "--policy", "lru", "--sample", "0.5", "-o", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
-    compared = json.loads(ask("compare", file, "--policy", "lru", "--size", "20%", "--sample", "0.5", "--json").stdout)
+    compared = json.loads(
+        ask(
+            "compare", file, "--policy", "lru", "--size", "20%", "--sample", "0.5", "--json"
+        ).stdout
+    )
     assert re.search(rf"<td[^>]*>{volume(compared[0]['capacity'])}</td><td[^>]*>20.0%</td>", page)
     assert "From a sample of 50.00% of the objects" in page
 
@@ -164,7 +228,8 @@ def test_without_a_bound_the_report_says_nothing_of_one(file: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("20%", 200), ("1.5TB", 15 * 10**11), ("2TiB", 2 * 1024**4), ("77", 77), ("3 gb", 3 * 10**9)]
+    ("text", "size"),
+    [("20%", 200), ("1.5TB", 15 * 10**11), ("2TiB", 2 * 1024**4), ("77", 77), ("3 gb", 3 * 10**9)],
 )
 def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
     assert cache_sizes.parse_size(text, 1000) == size
@@ -183,7 +248,9 @@ def test_wrong_words_end_in_2_with_the_next_step(file: Path) -> None:
         ("replay", "--size", "1TB"),
     ):
         result = ask(*arguments)
-        assert isinstance(result.exception, errors.UsageError) and result.exception.next_step, arguments
+        assert isinstance(result.exception, errors.UsageError) and result.exception.next_step, (
+            arguments
+        )
 
 
 def trace_of(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
@@ -197,7 +264,10 @@ def trace_of(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
         ("time,object,size\n1767571200000,a,3\n", "found: 1,767,571,200,000 to 1,767,571,200,000"),
         ("time,object,size\n1767571200000,a,3\n", "not seconds since 1970"),
         ("time,object,size\ninf,a,3\n", "not seconds since 1970"),
-        ("time,object,size\n1,a,9223372036854775807\n2,b,9223372036854775807\n", "do not fit into 64 bits"),
+        (
+            "time,object,size\n1,a,9223372036854775807\n2,b,9223372036854775807\n",
+            "do not fit into 64 bits",
+        ),
         ("time,object,size\n1,a,99999999999999999999\n", "not numbers"),
         ("time,object,size\n1,a,3.5\n", "not numbers"),
         ("time,object,size\n1,a,0\n2,b,-3\n", "no request of the trace has a size"),
@@ -205,7 +275,9 @@ def trace_of(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
         ("time,object,size\n", "has no requests"),
     ],
 )
-def test_traces_of_other_units_or_without_sizes_are_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_traces_of_other_units_or_without_sizes_are_refused(
+    text: str, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(errors.DataError) as caught:
         read_trace(trace_of(tmp_path, text))
     assert message in caught.value.text()
@@ -216,9 +288,13 @@ def test_traces_may_be_unsorted_before_1970_packed_and_with_zones(tmp_path: Path
     for name, content in (("t.csv", text.encode()), ("t.csv.gz", gzip.compress(text.encode()))):
         trace = read_trace(trace_of(tmp_path, content, name))
         assert trace.times_ms.tolist() == [-5000, 5000, 5000] and trace.sizes.tolist() == [3, 4]
-        assert trace.objects.tolist() == [0, 1, 0] and trace.resized == 1, "rows of one time keep their order"
+        assert trace.objects.tolist() == [0, 1, 0] and trace.resized == 1, (
+            "rows of one time keep their order"
+        )
     zoned = read_trace(
-        trace_of(tmp_path, "time,object,size\n2026-01-05T10:00:00Z,a,3\n2026-01-05T12:00:00+02:00,b,3\n")
+        trace_of(
+            tmp_path, "time,object,size\n2026-01-05T10:00:00Z,a,3\n2026-01-05T12:00:00+02:00,b,3\n"
+        )
     )
     assert zoned.times_ms.tolist() == [1767607200000] * 2
 
@@ -237,7 +313,10 @@ def test_a_sample_without_an_object_and_too_many_scores_say_what_to_do(
         read_trace(one, sample=1e-7)
     monkeypatch.setattr(replay_code, "_MOST_SCORES", 10)
     result = ask("compare", one, "--policy", "learned", "--size", "50%")
-    assert isinstance(result.exception, errors.DataError) and "12 days, 1 objects" in result.exception.text()
+    assert (
+        isinstance(result.exception, errors.DataError)
+        and "12 days, 1 objects" in result.exception.text()
+    )
     assert ask("compare", one, "--policy", "lru", "--size", "50%").exit_code == 0
 
 
@@ -246,7 +325,9 @@ def test_caches_that_hold_nothing_are_no_sizes(size: str, file: Path) -> None:
     assert isinstance(ask("compare", file, "--size", size).exception, errors.UsageError)
 
 
-def test_a_cache_of_one_byte_misses_all_and_one_above_all_objects_the_first_requests(file: Path) -> None:
+def test_a_cache_of_one_byte_misses_all_and_one_above_all_objects_the_first_requests(
+    file: Path,
+) -> None:
     simulation = Simulation(read_trace(file))
     for policy in NAMES:
         tiny = simulation.replay(policy, 1)

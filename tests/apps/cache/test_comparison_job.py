@@ -1,4 +1,6 @@
-"""The job cache_comparison: sites × sizes × policies, here and on Spark, with the numbers of cache compare."""
+"""The job cache_comparison: sites × sizes × policies, here and on Spark, with the
+numbers of cache compare.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,24 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for number, day in enumerate(WEEK.days):
         chosen = [(number * 3 + step) % 8 for step in range(4)]
-        rows = [partial(day, dataset_name=f"/D{i}/x/AOD", site_name=f"T2_{'AB'[i % 2]}", nacc=3) for i in chosen]
-        store_partials(tmp_path, day, [*rows, partial(day, dataset_name="/D0/x/AOD", site_name="unknown")])
+        rows = [
+            partial(day, dataset_name=f"/D{i}/x/AOD", site_name=f"T2_{'AB'[i % 2]}", nacc=3)
+            for i in chosen
+        ]
+        store_partials(
+            tmp_path, day, [*rows, partial(day, dataset_name="/D0/x/AOD", site_name="unknown")]
+        )
     sizes = [
-        {"day": FIRST, "dataset_name": f"/D{i}/x/AOD", "dataset_bytes": 1000 * (i + 1), "file_count": 1,
-         "invalid_file_count": 0, "timestamp": 1}
+        {
+            "day": FIRST,
+            "dataset_name": f"/D{i}/x/AOD",
+            "dataset_bytes": 1000 * (i + 1),
+            "file_count": 1,
+            "invalid_file_count": 0,
+            "timestamp": 1,
+        }
         for i in range(8)
-    ]  # fmt: skip
+    ]
     store_table(tmp_path, "dbs_events", "dbs_events", FIRST, sizes)
     (tmp_path / "cmsspark.yaml").write_text(f"store: {tmp_path}\nstate_dir: {tmp_path}/state\n")
     return tmp_path
@@ -46,9 +59,13 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def made(store: Path, spark: Any = None, **options: Any) -> list[dict[str, Any]]:
     settings = load_settings(str(store / "cmsspark.yaml"))
     comparison_job.run(WEEK, str(store), settings, spark, log=lambda text: None, **options)
-    current = results.current(LocalFiles(), str(store), "cache_comparison", "cache_comparison", WEEK)
+    current = results.current(
+        LocalFiles(), str(store), "cache_comparison", "cache_comparison", WEEK
+    )
     names = stored_table("cache_comparison").names
-    rows: list[dict[str, Any]] = table_rows(LocalFiles(), current, "cache_comparison", names).to_pylist()
+    rows: list[dict[str, Any]] = table_rows(
+        LocalFiles(), current, "cache_comparison", names
+    ).to_pylist()
     return rows
 
 
@@ -56,7 +73,12 @@ def test_each_site_size_and_policy_has_the_numbers_of_cache_compare(store: Path)
     rows = made(store, policies=("lru", "gdsf"), shares=(0.2, 0.5), with_bound=True)
     keys = [(row["site_name"], row["capacity_share"], row["policy"]) for row in rows]
     sites = ("T2_A", "T2_B", "all")
-    assert keys == [(site, share, policy) for site in sites for share in (0.2, 0.5) for policy in ("lru", "gdsf")]
+    assert keys == [
+        (site, share, policy)
+        for site in sites
+        for share in (0.2, 0.5)
+        for policy in ("lru", "gdsf")
+    ]
     for site in sites:
         words = ["--from", str(WEEK.first), "--to", str(WEEK.last), "--fout", str(store), "--json"]
         words += ["--policy", "lru", "--policy", "gdsf", "--size", "20%", "--size", "50%"]
@@ -67,7 +89,10 @@ def test_each_site_size_and_policy_has_the_numbers_of_cache_compare(store: Path)
         for row in rows:
             if row["site_name"] == site:
                 one = wanted[row["capacity_bytes"], row["policy"]]
-                assert (row["missed_bytes"], row["request_count"]) == (one["missed_bytes"], one["requests"])
+                assert (row["missed_bytes"], row["request_count"]) == (
+                    one["missed_bytes"],
+                    one["requests"],
+                )
     for row in rows:
         assert row["least_missed_bytes"] <= row["missed_bytes"] <= row["requested_bytes"]
         assert row["policy"] != "lru" or row["missed_bytes"] == row["lru_missed_bytes"]
@@ -75,7 +100,11 @@ def test_each_site_size_and_policy_has_the_numbers_of_cache_compare(store: Path)
 
 
 def test_tasks_of_spark_make_the_same_table(store: Path, spark: Any) -> None:
-    options: dict[str, Any] = {"sites": ("T2_A", "all"), "policies": ("lru", "sieve"), "shares": (0.3,)}
+    options: dict[str, Any] = {
+        "sites": ("T2_A", "all"),
+        "policies": ("lru", "sieve"),
+        "shares": (0.3,),
+    }
     assert made(store, spark, **options) == made(store, **options)
 
 

@@ -1,4 +1,6 @@
-"""The learned policy falls back to LRU; decayed frequency; scores of the forecast; files of XCache; large traces."""
+"""The learned policy falls back to LRU; decayed frequency; scores of the forecast;
+files of XCache; large traces.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def changing(seed: int) -> tuple[Array, Array]:
     """Another order of popularity in the second half."""
     objects, times = zipf(seed)
     half = len(objects) // 2
-    return np.append(objects[:half], np.random.default_rng(seed).permutation(250)[objects[half:]]), times
+    return np.append(
+        objects[:half], np.random.default_rng(seed).permutation(250)[objects[half:]]
+    ), times
 
 
 def simulation_of(made: tuple[Array, Array], seed: int) -> Simulation:
@@ -67,7 +71,9 @@ def test_the_learned_policy_is_never_much_worse_than_lru(make: Any, share: float
     for seed in SEEDS[::4]:
         simulation = simulation_of(make(seed), seed)
         capacity = int(simulation.trace.footprint * share)
-        lru, learned = (simulation.replay(name, capacity).missed_bytes for name in ("lru", "learned"))
+        lru, learned = (
+            simulation.replay(name, capacity).missed_bytes for name in ("lru", "learned")
+        )
         ratios.append(learned / lru - 1)
     assert np.mean(ratios) <= 0.01 and max(ratios) <= 0.03, ratios
 
@@ -76,7 +82,9 @@ def test_the_learned_policy_keeps_most_of_its_gain() -> None:
     simulation = simulation_of(zipf(1), 1)
     trace = simulation.trace
     capacity = trace.footprint // 20
-    pure = scored.least_score(trace.objects, trace.sizes, capacity, simulation.periods, simulation.scores)
+    pure = scored.least_score(
+        trace.objects, trace.sizes, capacity, simulation.periods, simulation.scores
+    )
     alone = int(trace.sizes[trace.objects][pure == 0].sum())
     lru, learned = (simulation.replay(name, capacity) for name in ("lru", "learned"))
     assert learned.scored_share is not None and 0 < learned.scored_share < 1
@@ -99,7 +107,9 @@ def ask(*arguments: object) -> Any:
 def test_decayed_frequency_forgets_and_evicts_the_least() -> None:
     times = np.array([0, 1, 2, 3, 4, 5], np.int64)
     objects, sizes = np.array([0, 0, 1, 2, 0, 1], np.int32), np.ones(3, np.int64)
-    assert policies.decayed(objects, sizes, 2, times, 100.0).tolist() == [0, 1, 0, 0, 1, 0], "as LFU"
+    assert policies.decayed(objects, sizes, 2, times, 100.0).tolist() == [0, 1, 0, 0, 1, 0], (
+        "as LFU"
+    )
     assert policies.decayed(objects, sizes, 2, times, 0.1).tolist() == [0, 1, 0, 0, 0, 0], "as LRU"
     lru = policies.lru(objects, sizes, 2)
     assert (policies.decayed(objects, sizes, 2, times, 0.1) == lru).all()
@@ -112,43 +122,75 @@ def test_scores_of_the_forecast_decide_and_know_nothing_of_later_requests(tmp_pa
     names = np.array([f"/P{number % 5}/C-v{number}/AOD" for number in range(40)], object)
     trace = make_trace(times, names[objects], objects + 5)
     scores = forecast_scores(trace)
-    assert scores.shape == (35, 40) and np.isnan(scores[:14]).all() and (scores[21:][~np.isnan(scores[21:])] <= 1).all()
+    assert (
+        scores.shape == (35, 40)
+        and np.isnan(scores[:14]).all()
+        and (scores[21:][~np.isnan(scores[21:])] <= 1).all()
+    )
     before = times < times[0] // DAY_MS * DAY_MS + 28 * DAY_MS
     cut = make_trace(times[before], names[objects[before]], objects[before] + 5)
     assert trace.names is not None and cut.names is not None
     where = [trace.names.to_pylist().index(name) for name in cut.names.to_pylist()]
     assert np.array_equal(forecast_scores(cut)[:28], scores[:28, where], equal_nan=True)
-    lines = [f"{time / 1000},{names[item]},{item + 5}" for item, time in zip(objects, times, strict=True)]
+    lines = [
+        f"{time / 1000},{names[item]},{item + 5}"
+        for item, time in zip(objects, times, strict=True)
+    ]
     (tmp_path / "t.csv").write_text("\n".join(["time,object,size", *lines]))
     words = ("compare", tmp_path / "t.csv", "--size", "20%", "--json", "--policy", "learned")
-    by_forecast, by_trace = (json.loads(ask(*words, "--scores", name).stdout) for name in ("forecast", "trace"))
+    by_forecast, by_trace = (
+        json.loads(ask(*words, "--scores", name).stdout) for name in ("forecast", "trace")
+    )
     assert by_forecast[0]["missed_bytes"] != by_trace[0]["missed_bytes"]
     wrong = ask("compare", tmp_path / "t.csv", "--policy", "lru", "--scores", "forecast").exception
     assert isinstance(wrong, errors.UsageError)
 
 
-@pytest.mark.parametrize("words", [("replay", "--size", "1GB"), ("compare",), ("size", "--target", "0.5")])
-def test_an_unknown_policy_is_refused_before_the_trace_is_read(tmp_path: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "words", [("replay", "--size", "1GB"), ("compare",), ("size", "--target", "0.5")]
+)
+def test_an_unknown_policy_is_refused_before_the_trace_is_read(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
     error = ask(words[0], tmp_path / "no-such.csv", *words[1:], "--policy", "lrb").exception
     assert isinstance(error, errors.UsageError) and "there is no policy 'lrb'" in error.text()
 
 
-def test_no_bound_is_computed_unless_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_bound_is_computed_unless_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "t.csv").write_text("time,object,size\n1,a,3\n2,b,3\n3,a,3\n")
-    row = json.loads(ask("compare", tmp_path / "t.csv", "--policy", "lru", "--size", "5", "--json").stdout)[0]
+    row = json.loads(
+        ask("compare", tmp_path / "t.csv", "--policy", "lru", "--size", "5", "--json").stdout
+    )[0]
     assert row["least_byte_miss_ratio"] is None and row["gap_closed"] is None
-    assert "bound" not in ask("compare", tmp_path / "t.csv", "--policy", "lru", "--size", "5").stdout
-    assert "bound" in ask("compare", tmp_path / "t.csv", "--policy", "lru", "--size", "5", "--bound").stdout
+    assert (
+        "bound" not in ask("compare", tmp_path / "t.csv", "--policy", "lru", "--size", "5").stdout
+    )
+    assert (
+        "bound"
+        in ask("compare", tmp_path / "t.csv", "--policy", "lru", "--size", "5", "--bound").stdout
+    )
 
 
-def record(path: str | None, size: int | None, time: int | None, attached: float | None = None) -> str:
+def record(
+    path: str | None, size: int | None, time: int | None, attached: float | None = None
+) -> str:
     data = {"file_path": path, "size": size, "attach_time": attached, "site": "T2_X", "other": [1]}
     return json.dumps({"data": data, "metadata": {"timestamp": time, "producer": "x"}})
 
 
 def test_records_of_xcache_are_requests_of_files(tmp_path: Path) -> None:
-    first = [record("/store/a", 10, 1767571200000), record("/store/b", 20, 1767571100), record("/store/a", 10, None)]
-    second = [record("/store/a", 10, 1767571300000000, 1767571000.5), record("/store/c", None, 1767571100), "{broken"]
+    first = [
+        record("/store/a", 10, 1767571200000),
+        record("/store/b", 20, 1767571100),
+        record("/store/a", 10, None),
+    ]
+    second = [
+        record("/store/a", 10, 1767571300000000, 1767571000.5),
+        record("/store/c", None, 1767571100),
+        "{broken",
+    ]
     (tmp_path / "day").mkdir()
     (tmp_path / "day" / "part-0.json").write_text("\n".join(first) + "\n\n")
     (tmp_path / "day" / "part-1.json.gz").write_bytes(gzip.compress("\n".join(second).encode()))
@@ -166,14 +208,31 @@ def test_records_of_xcache_are_requests_of_files(tmp_path: Path) -> None:
         read_trace(tmp_path / "day")
 
 
-def test_records_of_xcache_may_be_flat_and_lines_with_absurd_numbers_are_damaged(tmp_path: Path) -> None:
-    flat = {"file_path": "/store/a", "size": 10, "attach_time": 1767571000, "metadata": {"timestamp": 1767571300}}
+def test_records_of_xcache_may_be_flat_and_lines_with_absurd_numbers_are_damaged(
+    tmp_path: Path,
+) -> None:
+    flat = {
+        "file_path": "/store/a",
+        "size": 10,
+        "attach_time": 1767571000,
+        "metadata": {"timestamp": 1767571300},
+    }
     lines = [json.dumps(flat), json.dumps({**flat, "file_path": None, "data": {"size": 5}})]
-    lines += [json.dumps({**flat, **more}) for more in ({"size": 10**30}, {"attach_time": 1e300}, {"size": 2**63})]
-    lines += [json.dumps({**flat, "attach_time": None, "metadata": {"timestamp": -(10**30)}}), "{}"]
+    lines += [
+        json.dumps({**flat, **more})
+        for more in ({"size": 10**30}, {"attach_time": 1e300}, {"size": 2**63})
+    ]
+    lines += [
+        json.dumps({**flat, "attach_time": None, "metadata": {"timestamp": -(10**30)}}),
+        "{}",
+    ]
     (tmp_path / "t.jsonl").write_text("\n".join(lines))
     trace = read_trace(tmp_path / "t.jsonl")
-    assert (trace.sizes.tolist(), trace.times_ms.tolist(), trace.dropped) == ([10], [1767571000000], {"null": 6})
+    assert (trace.sizes.tolist(), trace.times_ms.tolist(), trace.dropped) == (
+        [10],
+        [1767571000000],
+        {"null": 6},
+    )
     # A record without a file is no damage.
     (tmp_path / "t.jsonl").write_text("\n".join([lines[0], *lines[1:2] * 20]))
     assert read_trace(tmp_path / "t.jsonl").dropped == {"null": 20}
@@ -184,7 +243,9 @@ def test_records_of_xcache_may_be_flat_and_lines_with_absurd_numbers_are_damaged
 
 def test_numbers_of_many_objects_are_those_of_their_first_requests() -> None:
     generator = np.random.default_rng(1)
-    names = generator.integers(0, 2**64 - 1, 100_000, dtype=np.uint64)[generator.integers(0, 100_000, 300_000)]
+    names = generator.integers(0, 2**64 - 1, 100_000, dtype=np.uint64)[
+        generator.integers(0, 100_000, 300_000)
+    ]
     times = np.sort(generator.integers(0, 10**9, 300_000))
     trace = make_trace(times, names, np.ones(300_000, np.int64))
     _, first, inverse = np.unique(names, return_index=True, return_inverse=True)

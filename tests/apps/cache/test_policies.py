@@ -1,4 +1,6 @@
-"""Cache policies: by hand, against plain Python, against each other, and request for request against libCacheSim."""
+"""Cache policies: by hand, against plain Python, against each other, and request for
+request against libCacheSim.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +160,9 @@ def test_compiled_and_plain_python_agree() -> None:
     simulation = Simulation(trace)
     for name, policy in PLAIN.items():
         plain: Callable[..., Array] = getattr(policy, "py_func", policy)
-        assert (plain(trace.objects, trace.sizes, capacity) == simulation.hits(name, capacity)).all(), name
+        assert (
+            plain(trace.objects, trace.sizes, capacity) == simulation.hits(name, capacity)
+        ).all(), name
 
 
 def test_a_forecast_never_looks_ahead() -> None:
@@ -182,7 +186,9 @@ def test_perfect_scores_beat_lru_and_protection_gives_way() -> None:
     assert hits.sum() > Simulation(trace).hits("lru", 10).sum()
     protected = np.ones((1, count), np.uint8)
     everything = scored.protected_lru(trace.objects, trace.sizes, 10, periods, protected, 1.0)
-    assert (everything == Simulation(trace).hits("lru", 10)).all(), "where all is protected it is LRU"
+    assert (everything == Simulation(trace).hits("lru", 10)).all(), (
+        "where all is protected it is LRU"
+    )
 
 
 _PEER = """
@@ -216,9 +222,16 @@ def test_requests_hit_as_in_libcachesim(name: str) -> None:
         asked = json.dumps([PEERS[name], capacity, trace.objects.tolist(), trace.sizes.tolist()])
         # A process of its own with an end: that library is known to end its process.
         run = subprocess.run(
-            [sys.executable, "-c", _PEER], input=asked, capture_output=True, text=True, timeout=600, check=True
+            [sys.executable, "-c", _PEER],
+            input=asked,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=True,
         )
-        assert Simulation(trace).hits(name, capacity).tolist() == json.loads(run.stdout.splitlines()[-1]), seed
+        assert Simulation(trace).hits(name, capacity).tolist() == json.loads(
+            run.stdout.splitlines()[-1]
+        ), seed
 
 
 def test_a_trace_orders_requests_and_counts_what_it_drops() -> None:

@@ -1,4 +1,6 @@
-"""Traces of files with unusual names and times; the size that reaches a target, against every size of small traces."""
+"""Traces of files with unusual names and times; the size that reaches a target, against
+every size of small traces.
+"""
 
 from __future__ import annotations
 
@@ -40,34 +42,52 @@ def csv_of(folder: Path, *names: str) -> Path:
         ("-1", "-01"),
     ],
 )
-def test_names_of_a_csv_that_differ_are_different_objects(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_names_of_a_csv_that_differ_are_different_objects(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
     trace = read_trace(csv_of(tmp_path, *names, *names))
     assert len(trace.sizes) == len(names)
     assert trace.objects[: len(names)].tolist() == trace.objects[len(names) :].tolist()
 
 
 @pytest.mark.parametrize("names", [("", "5"), ("", "a")])
-def test_an_empty_name_is_a_null_among_numbers_and_among_texts(names: tuple[str, str], tmp_path: Path) -> None:
+def test_an_empty_name_is_a_null_among_numbers_and_among_texts(
+    names: tuple[str, str], tmp_path: Path
+) -> None:
     trace = read_trace(csv_of(tmp_path, *names))
     assert (len(trace.objects), trace.dropped) == (1, {"null": 1})
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_timestamps_of_any_unit_are_rounded_down_to_milliseconds(unit: str, tmp_path: Path) -> None:
+def test_timestamps_of_any_unit_are_rounded_down_to_milliseconds(
+    unit: str, tmp_path: Path
+) -> None:
     parts = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
     times = pa.array([1_767_600_000 * parts + parts - 1, -1], pa.timestamp(unit, tz="UTC"))
-    pq.write_table(pa.table({"time": times, "object": ["a", "b"], "size": [1, 2]}), tmp_path / "t.parquet")
+    pq.write_table(
+        pa.table({"time": times, "object": ["a", "b"], "size": [1, 2]}), tmp_path / "t.parquet"
+    )
     later = 1_767_600_000_000 + (999 if unit != "s" else 0)
-    assert read_trace(tmp_path / "t.parquet").times_ms.tolist() == [-1000 if unit == "s" else -1, later]
+    assert read_trace(tmp_path / "t.parquet").times_ms.tolist() == [
+        -1000 if unit == "s" else -1,
+        later,
+    ]
 
 
 def test_texts_of_timestamps_may_have_microseconds(tmp_path: Path) -> None:
     text = "2026-01-05 10:00:00.123456,a,3\n2026-01-05 10:00:00.123999,b,3\n"
     (tmp_path / "t.csv").write_text(HEADER + text)
     assert read_trace(tmp_path / "t.csv").times_ms.tolist() == [1_767_607_200_123] * 2
-    texts = pa.array(["2026-01-05T10:00:00.123456Z", "2026-01-05T12:00:00.5+02:00"]).dictionary_encode()
-    pq.write_table(pa.table({"time": texts, "object": ["a", "b"], "size": [1, 2]}), tmp_path / "t.parquet")
-    assert read_trace(tmp_path / "t.parquet").times_ms.tolist() == [1_767_607_200_123, 1_767_607_200_500]
+    texts = pa.array(
+        ["2026-01-05T10:00:00.123456Z", "2026-01-05T12:00:00.5+02:00"]
+    ).dictionary_encode()
+    pq.write_table(
+        pa.table({"time": texts, "object": ["a", "b"], "size": [1, 2]}), tmp_path / "t.parquet"
+    )
+    assert read_trace(tmp_path / "t.parquet").times_ms.tolist() == [
+        1_767_607_200_123,
+        1_767_607_200_500,
+    ]
 
 
 def test_times_of_a_csv_may_be_whole_at_first_and_have_fractions_later(tmp_path: Path) -> None:
@@ -78,14 +98,19 @@ def test_times_of_a_csv_may_be_whole_at_first_and_have_fractions_later(tmp_path:
 
 def test_names_of_bytes_are_sampled(tmp_path: Path) -> None:
     names = [b"\xff%d" % number for number in range(100)]
-    pq.write_table(pa.table({"time": range(100), "object": names, "size": [1] * 100}), tmp_path / "t.parquet")
+    pq.write_table(
+        pa.table({"time": range(100), "object": names, "size": [1] * 100}), tmp_path / "t.parquet"
+    )
     assert 30 < len(read_trace(tmp_path / "t.parquet", sample=0.6).sizes) < 90
 
 
 def test_columns_that_are_no_names_or_twice_there_are_refused(tmp_path: Path) -> None:
     nested = pa.table({"time": [1], "object": [[1]], "size": [1]})
     doubled = pa.Table.from_arrays([pa.array([1])] * 4, names=["time", "object", "size", "size"])
-    for table, message in ((nested, "objects of the trace are not names"), (doubled, "column size more than once")):
+    for table, message in (
+        (nested, "objects of the trace are not names"),
+        (doubled, "column size more than once"),
+    ):
         pq.write_table(table, tmp_path / "t.parquet")
         with pytest.raises(errors.DataError, match=message):
             read_trace(tmp_path / "t.parquet")
@@ -106,29 +131,45 @@ def test_a_packed_csv_is_not_taken_for_records(tmp_path: Path) -> None:
 def small_trace(seed: int) -> Trace:
     generator = np.random.default_rng(seed)
     count = int(generator.integers(1, 6))
-    objects = np.unique(generator.integers(0, count, int(generator.integers(2, 30))), return_inverse=True)[1]
+    objects = np.unique(
+        generator.integers(0, count, int(generator.integers(2, 30))), return_inverse=True
+    )[1]
     sizes = generator.integers(1, 40, int(objects.max()) + 1)
-    return Trace(objects.astype(np.int32), np.arange(len(objects), dtype=np.int64), sizes.astype(np.int64))
+    return Trace(
+        objects.astype(np.int32), np.arange(len(objects), dtype=np.int64), sizes.astype(np.int64)
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_size_for_a_target_is_the_least_of_all_for_lru_and_one_that_reaches_it_for_others(seed: int) -> None:
+def test_the_size_for_a_target_is_the_least_of_all_for_lru_and_one_that_reaches_it_for_others(
+    seed: int,
+) -> None:
     trace = small_trace(seed)
     simulation, requested = Simulation(trace), trace.requested_bytes
     for target in (0.29, 0.5, 0.75, 1.0):
         allowed = math.floor(Fraction(str(target)) * requested)
-        reaching = [size for size in range(1, trace.footprint + 1)
-                    if simulation.replay("lru", size).missed_bytes <= allowed]  # fmt: skip
+        reaching = [
+            size
+            for size in range(1, trace.footprint + 1)
+            if simulation.replay("lru", size).missed_bytes <= allowed
+        ]
         assert least_capacity(trace, target) == (reaching[0] if reaching else None)
         for policy in ("fifo", "s3fifo", "gdsf"):
             found = least_capacity(trace, target, policy)
             assert (found is None) == (not reaching)
-            assert found is None or simulation.replay(policy, found).missed_bytes <= allowed, (policy, target)
+            assert found is None or simulation.replay(policy, found).missed_bytes <= allowed, (
+                policy,
+                target,
+            )
 
 
 def test_a_target_that_first_requests_reach_exactly_is_within_reach() -> None:
     trace = Trace(np.zeros(100, np.int32), np.arange(100), np.ones(1, np.int64))
-    trace = Trace(np.append(np.arange(29), np.repeat(0, 71)).astype(np.int32), trace.times_ms, np.ones(29, np.int64))
+    trace = Trace(
+        np.append(np.arange(29), np.repeat(0, 71)).astype(np.int32),
+        trace.times_ms,
+        np.ones(29, np.int64),
+    )
     assert least_capacity(trace, 0.29) is not None and least_capacity(trace, 0.28) is None
 
 
@@ -137,11 +178,15 @@ def test_a_small_share_of_few_bytes_is_a_byte_and_absurd_sizes_are_refused(tmp_p
     for text in ("99999999PB", "9223372036854775807", "9" * 400, "9" * 400 + "%"):
         with pytest.raises(errors.UsageError, match="beyond 64 bits"):
             parse_size(text, 30)
-    done = CliRunner().invoke(command, ["report", str(csv_of(tmp_path, "a", "b")), "-o", str(tmp_path / "r.html")])
+    done = CliRunner().invoke(
+        command, ["report", str(csv_of(tmp_path, "a", "b")), "-o", str(tmp_path / "r.html")]
+    )
     assert done.exit_code == 0 and (tmp_path / "r.html").is_file()
 
 
-@pytest.mark.parametrize(("option", "value"), list(itertools.product(("--target", "--sample"), ("nan", "inf"))))
+@pytest.mark.parametrize(
+    ("option", "value"), list(itertools.product(("--target", "--sample"), ("nan", "inf")))
+)
 def test_numbers_that_are_none_are_usage_errors(option: str, value: str, tmp_path: Path) -> None:
     words = ["size", str(csv_of(tmp_path, "a")), "--target", "0.5", option, value]
     assert CliRunner().invoke(command, words).exit_code == 2
@@ -165,8 +210,19 @@ def test_stored_days_without_accesses_or_sizes_say_so(
 ) -> None:
     day = date(2026, 1, 5)
     store_partials(tmp_path, day, [partial(day, stream=stream)])
-    events = {"day": day, "dataset_name": "/ZMM/Run2026A-v1/AOD", "file_count": 1, "invalid_file_count": 0}
-    store_table(tmp_path, "dbs_events", "dbs_events", day, [{**events, "dataset_bytes": size, "timestamp": 1}])
+    events = {
+        "day": day,
+        "dataset_name": "/ZMM/Run2026A-v1/AOD",
+        "file_count": 1,
+        "invalid_file_count": 0,
+    }
+    store_table(
+        tmp_path,
+        "dbs_events",
+        "dbs_events",
+        day,
+        [{**events, "dataset_bytes": size, "timestamp": 1}],
+    )
     words = ["compare", "--fout", str(tmp_path), "--from", str(day), "--to", str(day)]
     error = CliRunner().invoke(command, words).exception
     assert isinstance(error, errors.CmssparkError) and message in error.text()

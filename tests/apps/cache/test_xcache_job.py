@@ -22,12 +22,22 @@ NOON_MS = 1_768_478_400_000
 
 def _line(*, is_flat: bool = False, stamp: int = NOON_MS, **values: Any) -> str:
     record = {
-        "file_path": "/store/a", "server_hostname": "xc1", "site": "T2_US_UCSD", "size": 1000, "access_count": 2,
-        "bytes_hit_cache": 70, "bytes_miss_cache": 30, "bytes_bypass_cache": 5, "bytes_to_disk": 40,
-        "bytes_by_prefetch": 10, **values,
-    }  # fmt: skip
+        "file_path": "/store/a",
+        "server_hostname": "xc1",
+        "site": "T2_US_UCSD",
+        "size": 1000,
+        "access_count": 2,
+        "bytes_hit_cache": 70,
+        "bytes_miss_cache": 30,
+        "bytes_bypass_cache": 5,
+        "bytes_to_disk": 40,
+        "bytes_by_prefetch": 10,
+        **values,
+    }
     metadata = {"timestamp": stamp, "type": "metric"}
-    return json.dumps({**record, "metadata": metadata} if is_flat else {"data": record, "metadata": metadata})
+    return json.dumps(
+        {**record, "metadata": metadata} if is_flat else {"data": record, "metadata": metadata}
+    )
 
 
 def _write(root: Path, *lines: str) -> None:
@@ -38,7 +48,9 @@ def _write(root: Path, *lines: str) -> None:
 
 def _run(root: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     settings = Settings(None, None, root / "state", root / "cache")
-    done = xcache_job.run(DAY, str(root / "store"), settings, root=str(root), log=lambda text: None)
+    done = xcache_job.run(
+        DAY, str(root / "store"), settings, root=str(root), log=lambda text: None
+    )
     table = pq.read_table(Path(done.path) / "xcache")
     assert table.schema.names == stored_table("xcache").names
     return table.to_pylist(), done.manifest.document
@@ -46,23 +58,44 @@ def _run(root: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 def test_records_are_summed_by_site(tmp_path: Path) -> None:
     _write(
-        tmp_path, _line(), _line(is_flat=True, server_hostname="xc2", size=1200), _line(file_path="/store/b"),
-        _line(site=None, bytes_hit_cache=None, bytes_by_prefetch=0.0), _line(site="UNKNOWN"),
-        _line(stamp=NOON_MS + 86_400_000), _line(size="x"), '{"data":null}', '{"site":"T2"}',
-    )  # fmt: skip
+        tmp_path,
+        _line(),
+        _line(is_flat=True, server_hostname="xc2", size=1200),
+        _line(file_path="/store/b"),
+        _line(site=None, bytes_hit_cache=None, bytes_by_prefetch=0.0),
+        _line(site="UNKNOWN"),
+        _line(stamp=NOON_MS + 86_400_000),
+        _line(size="x"),
+        '{"data":null}',
+        '{"site":"T2"}',
+    )
     rows, manifest = _run(tmp_path)
     ucsd, unknown = rows
     assert {name: ucsd[name] for name in list(ucsd)[1:-1]} == {
-        "site_name": "T2_US_UCSD", "server_count": 2, "file_count": 2, "file_bytes": 2200, "close_count": 3,
-        "access_count": 6, "hit_bytes": 210, "missed_bytes": 90, "bypass_bytes": 15, "remote_bytes": 135,
+        "site_name": "T2_US_UCSD",
+        "server_count": 2,
+        "file_count": 2,
+        "file_bytes": 2200,
+        "close_count": 3,
+        "access_count": 6,
+        "hit_bytes": 210,
+        "missed_bytes": 90,
+        "bypass_bytes": 15,
+        "remote_bytes": 135,
         "explicit_remote_bytes": 105,
-    }  # fmt: skip
-    assert (unknown["site_name"], unknown["close_count"], unknown["hit_bytes"]) == ("unknown", 2, 70)
+    }
+    assert (unknown["site_name"], unknown["close_count"], unknown["hit_bytes"]) == (
+        "unknown",
+        2,
+        70,
+    )
     assert unknown["explicit_remote_bytes"] == 80
     assert manifest["records"] == {"read": 9, "malformed": 3, "out_of_day": 1}
 
 
-@pytest.mark.parametrize("line", ["5", "-1", "5\n6", "null", '"x"', "[]", "true", "1.5", "{}", "9" * 400])
+@pytest.mark.parametrize(
+    "line", ["5", "-1", "5\n6", "null", '"x"', "[]", "true", "1.5", "{}", "9" * 400]
+)
 def test_a_line_that_is_no_object_is_malformed(tmp_path: Path, line: str) -> None:
     _write(tmp_path, _line(), line)
     rows, manifest = _run(tmp_path)
@@ -84,14 +117,27 @@ def test_a_missing_or_an_empty_day_is_an_error(tmp_path: Path) -> None:
         _run(tmp_path)
 
 
-def test_the_job_prints_the_uri_of_its_result_or_its_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_prints_the_uri_of_its_result_or_its_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path / "state"))
     _write(tmp_path, _line())
     folder = tmp_path / "project/monitoring/archive/cms-xrootd-cache/raw/metric"
-    line = ["--date", "2026-01-15", "--fout", str(tmp_path / "store"), "--source", f"xcache.metric={folder}"]
+    line = [
+        "--date",
+        "2026-01-15",
+        "--fout",
+        str(tmp_path / "store"),
+        "--source",
+        f"xcache.metric={folder}",
+    ]
     printed = CliRunner().invoke(xcache_job.command, line, catch_exceptions=False).stdout
-    assert pq.read_table(printed.strip().removeprefix("file://"))["site_name"].to_pylist() == ["T2_US_UCSD"]
-    outcome = json.loads(CliRunner().invoke(xcache_job.command, [*line, "--json"], catch_exceptions=False).stdout)
+    assert pq.read_table(printed.strip().removeprefix("file://"))["site_name"].to_pylist() == [
+        "T2_US_UCSD"
+    ]
+    outcome = json.loads(
+        CliRunner().invoke(xcache_job.command, [*line, "--json"], catch_exceptions=False).stdout
+    )
     assert (outcome["state"], outcome["tables"]["xcache"]["rows"]) == ("done", 1)
     with pytest.raises(UsageError, match="stored as Parquet"):
         CliRunner().invoke(xcache_job.command, [*line, "--format", "csv"], catch_exceptions=False)

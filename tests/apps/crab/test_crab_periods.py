@@ -1,4 +1,6 @@
-"""``crab_popularity`` and ``crab_users`` of stored days, every cell against the oracle (rules 37 and 38)."""
+"""``crab_popularity`` and ``crab_users`` of stored days, every cell against the oracle
+(rules 37 and 38).
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,16 @@ def counted(private: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[dat
     for number, day in enumerate(DAYS):
         Tree(root, day).write_lines("condor", jobs.lines_at_random(number, day, 700, 300))
     for day in DAYS:
-        request = DayRequest("dbs_condor", day, str(private / "store"), _settings(private), root=str(root),
-                             streams=("condor",), tables=("dbs_condor", *JOB_TABLES), max_malformed="100%")  # fmt: skip
+        request = DayRequest(
+            "dbs_condor",
+            day,
+            str(private / "store"),
+            _settings(private),
+            root=str(root),
+            streams=("condor",),
+            tables=("dbs_condor", *JOB_TABLES),
+            max_malformed="100%",
+        )
         run(request, log=lambda text: None)
     return {day: count_day_of_jobs(root, day) for day in DAYS}
 
@@ -59,7 +69,13 @@ def counted(private: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[dat
 def _rows(name: str, period: Period, private: Path, **options: Any) -> list[dict[str, Any]]:
     options = {"allow_missing": name == "crab_users", **options}
     done = store_report(
-        name, period, str(private / "store"), _settings(private), BUILDERS[name], log=lambda text: None, **options
+        name,
+        period,
+        str(private / "store"),
+        _settings(private),
+        BUILDERS[name],
+        log=lambda text: None,
+        **options,
     )
     table = pq.read_table(Path(done.path) / name)
     assert table.schema.names == stored_table(name).names
@@ -70,7 +86,9 @@ def _key(row: dict[str, Any]) -> tuple[str, str]:
     return str(row["input"]), row["dataset_name"] or ""
 
 
-def test_rule_37_every_cell_of_crab_popularity_is_the_oracles(counted: dict[date, JobCount], private: Path) -> None:
+def test_rule_37_every_cell_of_crab_popularity_is_the_oracles(
+    counted: dict[date, JobCount], private: Path
+) -> None:
     wanted = sorted(popularity_rows(counted.values()), key=_key)
     rows = _rows("crab_popularity", RANGE, private)
     assert [{name: row[name] for name in wanted[0]} for row in rows] == wanted
@@ -85,13 +103,19 @@ def test_rule_38_every_cell_of_crab_users_is_the_oracles_by_week_and_month(
 ) -> None:
     def row(kind: str, period: str, days: list[date]) -> dict[str, object]:
         of_days = [
-            job.record for day in days for job in counted[day].jobs
+            job.record
+            for day in days
+            for job in counted[day].jobs
             if job.record.app == "crab" and (job.record.type or "").lower() == "analysis"
-        ]  # fmt: skip
+        ]
         return {
-            "period_kind": kind, "period": period, "distinct_users": len({job.user_name for job in of_days} - {None}),
-            "job_count": len(of_days), "day_count": len(days), "is_complete": False,
-        }  # fmt: skip
+            "period_kind": kind,
+            "period": period,
+            "distinct_users": len({job.user_name for job in of_days} - {None}),
+            "job_count": len(of_days),
+            "day_count": len(days),
+            "is_complete": False,
+        }
 
     rows = _rows("crab_users", RANGE, private)
     assert [{name: one[name] for name in one if name != "timestamp"} for one in rows] == [
@@ -107,12 +131,19 @@ def test_rule_38_a_week_has_one_row_which_says_how_many_of_its_days_are_stored(
 ) -> None:
     week = Period(date(2019, 7, 1), date(2019, 7, 8))
     (row,) = _rows("crab_users", week, private)
-    assert (row["period_kind"], row["period"], row["day_count"], row["is_complete"]) == ("week", "2019-W27", 3, False)
+    assert (row["period_kind"], row["period"], row["day_count"], row["is_complete"]) == (
+        "week",
+        "2019-W27",
+        3,
+        False,
+    )
 
 
 def test_days_that_are_not_stored_are_named(counted: dict[date, JobCount], private: Path) -> None:
     week = Period(date(2019, 7, 1), date(2019, 7, 8))
-    with pytest.raises(InputMissing, match="4 of the 7 days of 2019-W27 are not stored: 2019-07-04 to 2019-07-07"):
+    with pytest.raises(
+        InputMissing, match="4 of the 7 days of 2019-W27 are not stored: 2019-07-04 to 2019-07-07"
+    ):
         _rows("crab_popularity", week, private)
     assert _rows("crab_popularity", week, private, allow_missing=True)
     with pytest.raises(InputMissing, match="HTCondor's jobs of 7 of the 7 days"):
@@ -135,5 +166,13 @@ def test_a_store_on_hdfs_is_reached_with_the_settings_that_were_given(
     settings = _settings(private)
     with pytest.raises(NotReady) as told:
         build = BUILDERS["crab_users"]
-        store_report("crab_users", RANGE, "hdfs://n/store", settings, build, allow_missing=True, log=lambda _: None)
+        store_report(
+            "crab_users",
+            RANGE,
+            "hdfs://n/store",
+            settings,
+            build,
+            allow_missing=True,
+            log=lambda _: None,
+        )
     assert str(settings) in told.value.problem

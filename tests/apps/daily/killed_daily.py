@@ -1,7 +1,8 @@
 """Ten days of EOS logs and a runner that stores in no time, for the tests of ``cmsspark daily``.
 
-``python -m tests.apps.daily.killed_daily FOLDER STEP`` runs a daily that is killed at a numbered step. A step lies
-before and after each command line that it starts, and in the middle of each run.
+``python -m tests.apps.daily.killed_daily FOLDER STEP`` runs a daily that is killed at a
+numbered step. A step lies before and after each command line that it starts, and in the
+middle of each run.
 """
 
 from __future__ import annotations
@@ -83,16 +84,21 @@ class Mornings:
     def settings(self) -> Any:
         path = self.folder / "cmsspark.yaml"
         text = f"state_dir: state\nroot: {self.root}\n{self.daily_settings}"
-        # Days that run at once read this: it is never written while it stays as it is, for then it is empty.
+        # Days that run at once read this: it is never written while it stays as it is,
+        # for then it is empty.
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
         return load_settings(str(path), {"HOME": str(self.folder)})
 
     def daily(self, **changes: Any) -> Daily:
         settings = self.settings()
-        config: DailyConfig = replace(daily_config(settings), **{"jobs": (find_job(JOB),), "publish": True, **changes})
+        config: DailyConfig = replace(
+            daily_config(settings), **{"jobs": (find_job(JOB),), "publish": True, **changes}
+        )
         log, runner = self.told.append, self.run
-        return Daily(settings, config, self.fout, LocalFiles(), runner=runner, log=log, now=lambda: self.now)
+        return Daily(
+            settings, config, self.fout, LocalFiles(), runner=runner, log=log, now=lambda: self.now
+        )
 
     def work(self, first: date = DAYS[0], last: date = LAST, **changes: Any) -> list[TaskOutcome]:
         """A daily over the ten days."""
@@ -106,7 +112,9 @@ class Mornings:
         return [day for what, day, _ in self.started if what == "publish"]
 
     def run(self, argv: list[str]) -> int:
-        """Stands for a process: a run that stores what its inputs are, or a publisher that enters what it sent."""
+        """Stands for a process: a run that stores what its inputs are, or a publisher
+        that enters what it sent.
+        """
         what = "run" if "cmsspark.submit" in argv[2] else "publish"
         day = dates.parse_day(argv[argv.index("--date") + 1])
         self.step()
@@ -120,19 +128,29 @@ class Mornings:
     def store(self, day: date, allow_tmp: bool = False, **changes: Any) -> None:
         """A result of the day, as a job leaves it."""
         files, settings = LocalFiles(), self.settings()
-        read = folders.resolve_day(files, Layout.load({}, str(self.root)), "eos", day, allow_tmp=allow_tmp)
+        read = folders.resolve_day(
+            files, Layout.load({}, str(self.root)), "eos", day, allow_tmp=allow_tmp
+        )
         with running(settings, self.fout, JOB, day, self.told.append) as run_of_day:
             run_of_day.lock(files)
             staged = staged_runs.stage(files, self.fout, JOB, day, run_of_day.check)
             files.write_bytes(join(staged.table_path(JOB), "part-0.parquet"), b"")
             self.step()
             staged.tables[JOB] = {"rows": 1, "schema": stored_table(JOB).fingerprint()}
-            manifest = {"inputs": [input_summary(read)], "partial": read.is_tmp, "seconds": 0.1, **changes}
+            manifest = {
+                "inputs": [input_summary(read)],
+                "partial": read.is_tmp,
+                "seconds": 0.1,
+                **changes,
+            }
             run_of_day.manifest = staged.commit(manifest).manifest
 
     def publish(self, day: date) -> None:
         run = self.manifest(day)["run"]
-        note_published(self.folder / "state", Published(JOB, JOB, day, run, "/queue/x", clock.now_ms(), 2, 0, 0))
+        note_published(
+            self.folder / "state",
+            Published(JOB, JOB, day, run, "/queue/x", clock.now_ms(), 2, 0, 0),
+        )
 
     def manifest(self, day: date) -> dict[str, Any]:
         return results.current(LocalFiles(), self.fout, JOB, JOB, day).manifest.document

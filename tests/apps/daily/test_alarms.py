@@ -1,4 +1,6 @@
-"""Mail and metrics reach who should hear, as whom they should, and nobody learns the password (R8, S1, S2)."""
+"""Mail and metrics reach who should hear, as whom they should, and nobody learns the
+password (R8, S1, S2).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from cmsspark.settings.secrets import read_password
 from tests.activemq import Certificates
 
 PASSWORD = "planted-pass-word"
-METRICS = {"cms_exit_code": ("Its exit code.", {"": 0.0}), "cms_tasks": ("Days.", {'outcome="done"': 3.0})}
+METRICS = {
+    "cms_exit_code": ("Its exit code.", {"": 0.0}),
+    "cms_tasks": ("Days.", {'outcome="done"': 3.0}),
+}
 
 
 @dataclass
@@ -78,7 +83,10 @@ def mail_talk(context: ssl.SSLContext | None, at_once: bool = False, accepts: bo
             elif word == "STARTTLS" and context:
                 stream.write(b"220 go on\r\n")
                 stream.close()
-                connection, heard.was_secure = context.wrap_socket(connection, server_side=True), True
+                connection, heard.was_secure = (
+                    context.wrap_socket(connection, server_side=True),
+                    True,
+                )
                 stream = connection.makefile("rwb", buffering=0)
             elif word.startswith("AUTH"):
                 stream.write(b"235 fine\r\n" if accepts else f"535 not {PASSWORD}\r\n".encode())
@@ -141,14 +149,22 @@ def test_a_certificate_that_nobody_trusts_is_77_and_no_password_is_sent(
     certificates: Certificates, context: ssl.SSLContext, secret: Path, security: str
 ) -> None:
     known = {"user": "me", "password_file": secret, "ca": Path(certificates["other-ca.pem"])}
-    with server(mail_talk(context, at_once=security == "tls")) as (port, heard), pytest.raises(NotAllowed):
+    with (
+        server(mail_talk(context, at_once=security == "tls")) as (port, heard),
+        pytest.raises(NotAllowed),
+    ):
         mail(port, security=security, **known).send("subject", "text")
     assert not [line for line in heard.lines if line.startswith(("AUTH", "Subject"))]
 
 
 def test_a_server_without_starttls_gets_no_mail(secret: Path) -> None:
-    with server(mail_talk(None)) as (port, heard), pytest.raises(OutputError, match="mail cannot be sent"):
-        mail(port, security="starttls", user="me", password_file=str(secret)).send("subject", "text")
+    with (
+        server(mail_talk(None)) as (port, heard),
+        pytest.raises(OutputError, match="mail cannot be sent"),
+    ):
+        mail(port, security="starttls", user="me", password_file=str(secret)).send(
+            "subject", "text"
+        )
     assert not [line for line in heard.lines if line.startswith(("AUTH", "DATA"))]
 
 
@@ -160,10 +176,15 @@ def test_a_wrong_password_is_reported_and_does_not_show(secret: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o666])
-def test_a_password_that_others_can_read_is_refused_before_anything_is_sent(secret: Path, mode: int) -> None:
+def test_a_password_that_others_can_read_is_refused_before_anything_is_sent(
+    secret: Path, mode: int
+) -> None:
     secret.chmod(mode)
     with server(mail_talk(None)) as (port, heard):
-        url, login = f"http://127.0.0.1:{port}/metrics/job/x", {"user": "me", "password_file": str(secret)}
+        url, login = (
+            f"http://127.0.0.1:{port}/metrics/job/x",
+            {"user": "me", "password_file": str(secret)},
+        )
         for target in (
             lambda: mail(port, **login).send("s", "t"),
             lambda: Push(url=url, **login).send(METRICS),
@@ -184,7 +205,8 @@ def test_a_password_that_is_not_there_is_78(tmp_path: Path, content: bytes | Non
         read_password(path)
 
 
-# Metrics -----------------------------------------------------------------------------------------------------------
+# Metrics
+# -----------------------------------------------------------------------------------------------------------
 
 
 def http_talk(answer: bytes) -> Talk:
@@ -193,7 +215,11 @@ def http_talk(answer: bytes) -> Talk:
     def talk(connection: socket.socket, heard: Heard) -> None:
         with connection.makefile("rb") as stream:
             head = list(iter(lambda: stream.readline().decode().strip(), ""))
-            length = next(int(line.split(":")[1]) for line in head if line.lower().startswith("content-length"))
+            length = next(
+                int(line.split(":")[1])
+                for line in head
+                if line.lower().startswith("content-length")
+            )
             heard.lines += [*head, *stream.read(length).decode().splitlines()]
         connection.sendall(answer)
 
@@ -202,9 +228,16 @@ def http_talk(answer: bytes) -> Talk:
 
 def test_metrics_are_put_to_a_pushgateway(secret: Path) -> None:
     with server(http_talk(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")) as (port, heard):
-        Push(url=f"http://127.0.0.1:{port}/metrics/job/cmsspark", user="me", password_file=str(secret)).send(METRICS)
+        Push(
+            url=f"http://127.0.0.1:{port}/metrics/job/cmsspark",
+            user="me",
+            password_file=str(secret),
+        ).send(METRICS)
     assert heard.lines[0] == "PUT /metrics/job/cmsspark HTTP/1.1"
-    assert f"Authorization: Basic {base64.b64encode(f'me:{PASSWORD}'.encode()).decode()}" in heard.lines
+    assert (
+        f"Authorization: Basic {base64.b64encode(f'me:{PASSWORD}'.encode()).decode()}"
+        in heard.lines
+    )
     assert "Content-Type: text/plain; version=0.0.4; charset=utf-8" in heard.lines
     assert heard.lines[-1] == 'cms_tasks{outcome="done"} 3.0'
 
@@ -215,7 +248,11 @@ def test_metrics_are_put_to_a_pushgateway(secret: Path) -> None:
         (b"HTTP/1.1 400 Bad\r\nContent-Length: 4\r\n\r\nno: \r\n", OutputError, "400 Bad no:"),
         (f"HTTP/1.1 401 No\r\n\r\n{PASSWORD}".encode(), NotAllowed, "401 No ***"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\n\r\n", OutputError, "302 Found"),
-        (b"HTTP/1.1 500 Oh\r\nContent-Length: 900\r\n\r\ncut", OutputError, "in the middle of its answer"),
+        (
+            b"HTTP/1.1 500 Oh\r\nContent-Length: 900\r\n\r\ncut",
+            OutputError,
+            "in the middle of its answer",
+        ),
         (b"", OutputError, "closed the connection"),
         (b"nothing of HTTP\r\n", OutputError, "does not speak HTTP"),
     ],
@@ -224,7 +261,9 @@ def test_a_pushgateway_that_refuses_or_breaks_is_reported(
     secret: Path, answer: bytes, kind: type[CmssparkError], said: str
 ) -> None:
     with server(http_talk(answer)) as (port, _), pytest.raises(kind) as error:
-        Push(url=f"http://127.0.0.1:{port}/metrics/job/x", user="me", password_file=str(secret)).send(METRICS)
+        Push(
+            url=f"http://127.0.0.1:{port}/metrics/job/x", user="me", password_file=str(secret)
+        ).send(METRICS)
     assert type(error.value) is kind
     assert said in error.value.text()
     assert PASSWORD not in error.value.text()
@@ -237,7 +276,9 @@ def test_a_pushgateway_whose_certificate_nobody_trusts_is_77(
         context.wrap_socket(connection, server_side=True).close()
 
     with server(talk) as (port, _), pytest.raises(NotAllowed):
-        Push(url=f"https://localhost:{port}/metrics/job/x", ca=certificates["other-ca.pem"]).send(METRICS)
+        Push(url=f"https://localhost:{port}/metrics/job/x", ca=certificates["other-ca.pem"]).send(
+            METRICS
+        )
 
 
 @pytest.mark.parametrize("target", ["mail", "push"])
@@ -254,7 +295,11 @@ def test_who_answers_a_letter_at_a_time_is_cut_off_at_the_deadline(
             connection.sendall(b"x")
 
     with server(talk) as (port, _):
-        send = mail(port).send if target == "mail" else Push(url=f"http://127.0.0.1:{port}/metrics/job/x").send
+        send = (
+            mail(port).send
+            if target == "mail"
+            else Push(url=f"http://127.0.0.1:{port}/metrics/job/x").send
+        )
         try:
             with pytest.raises(OutputError, match="cannot be"):
                 send(*(("s", "t") if target == "mail" else (METRICS,)))  # type: ignore[operator]
@@ -266,8 +311,10 @@ def test_a_metrics_file_is_whole_or_not_there(tmp_path: Path) -> None:
     write_metrics(tmp_path / "m.prom", METRICS)
     assert (tmp_path / "m.prom").read_text() == exposition(METRICS)
     assert exposition(METRICS).splitlines()[:3] == [
-        "# HELP cms_exit_code Its exit code.", "# TYPE cms_exit_code gauge", "cms_exit_code 0.0",
-    ]  # fmt: skip
+        "# HELP cms_exit_code Its exit code.",
+        "# TYPE cms_exit_code gauge",
+        "cms_exit_code 0.0",
+    ]
     with pytest.raises(OutputError):
         write_metrics(tmp_path, METRICS)
     assert [path.name for path in tmp_path.iterdir()] == ["m.prom"]

@@ -20,13 +20,26 @@ def place(tmp_path: Path) -> Mornings:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["dais: 3", "days: 0", "days: many", "sources: {eos: maybe}", "sources: {dbs: require}", "quiet_minutes: -1",
-     "mail: {to: [a@b]}", "mail: {to: [a@b], from: c@d, security: none at all}", "publish: 1",
-     "mail: {to: [a@b], from: c@d, user: me}", "mail: {to: [a@b], from: c@d, password_file: x}",
-     "mail: {to: [a@b], from: c@d, server: far.example.org, user: me, password_file: x}",
-     "mail: {to: [a@b], from: c@d, password: planted}", "push: {user: me}", "push: {url: 'ftp://x'}",
-     "push: {url: 'https://me:planted@x/metrics/job/y'}", "push: {url: 'http://x:9091/m', user: me, password_file: x}"],
-)  # fmt: skip
+    [
+        "dais: 3",
+        "days: 0",
+        "days: many",
+        "sources: {eos: maybe}",
+        "sources: {dbs: require}",
+        "quiet_minutes: -1",
+        "mail: {to: [a@b]}",
+        "mail: {to: [a@b], from: c@d, security: none at all}",
+        "publish: 1",
+        "mail: {to: [a@b], from: c@d, user: me}",
+        "mail: {to: [a@b], from: c@d, password_file: x}",
+        "mail: {to: [a@b], from: c@d, server: far.example.org, user: me, password_file: x}",
+        "mail: {to: [a@b], from: c@d, password: planted}",
+        "push: {user: me}",
+        "push: {url: 'ftp://x'}",
+        "push: {url: 'https://me:planted@x/metrics/job/y'}",
+        "push: {url: 'http://x:9091/m', user: me, password_file: x}",
+    ],
+)
 def test_wrong_settings_are_reported_with_their_line(place: Mornings, wrong: str) -> None:
     place.daily_settings = f"daily:\n  {wrong}\n"
     with pytest.raises(SettingsError, match="line 4") as error:
@@ -49,14 +62,18 @@ def test_files_of_mail_and_push_lie_beside_the_settings(place: Mornings) -> None
 
 
 def test_the_example_settings_say_what_holds_without_them(tmp_path: Path) -> None:
-    example = load_settings(str(Path(__file__).parents[3] / "etc" / "cmsspark.example.yaml"), {"HOME": str(tmp_path)})
+    example = load_settings(
+        str(Path(__file__).parents[3] / "etc" / "cmsspark.example.yaml"), {"HOME": str(tmp_path)}
+    )
     bare = load_settings(None, {"HOME": str(tmp_path)})
     told = {"metrics": None, "mail": None, "push": None, "policies": {}, "publish": False}
     assert replace(daily_config(example), **told) == daily_config(bare)
 
 
 @pytest.mark.parametrize("name", ["period", "cern_monit", "no_such_job"])
-def test_daily_takes_no_job_whose_days_have_no_result_of_their_own(name: str, tmp_path: Path) -> None:
+def test_daily_takes_no_job_whose_days_have_no_result_of_their_own(
+    name: str, tmp_path: Path
+) -> None:
     file = tmp_path / "cmsspark.yaml"
     file.write_text(f"store: {tmp_path}\ndaily:\n  jobs: [data_aggregation, {name}]\n")
     with pytest.raises(SettingsError, match="line 3") as error:

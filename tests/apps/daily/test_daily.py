@@ -1,4 +1,6 @@
-"""``cmsspark daily`` (R1, R2, R4, R6, R7, R8): exactly what is to be done is done, oldest first, and told."""
+"""``cmsspark daily`` (R1, R2, R4, R6, R7, R8): exactly what is to be done is done,
+oldest first, and told.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_a_second_daily_finds_nothing_to_do(place: Mornings) -> None:
     assert place.started == []
 
 
-def test_of_ten_days_exactly_three_missing_and_one_stale_are_done_oldest_first(place: Mornings) -> None:
+def test_of_ten_days_exactly_three_missing_and_one_stale_are_done_oldest_first(
+    place: Mornings,
+) -> None:
     missing, stale = [DAYS[1], DAYS[4], DAYS[8]], DAYS[6]
     for day in DAYS:
         if day not in missing:
@@ -51,8 +55,9 @@ def test_of_ten_days_exactly_three_missing_and_one_stale_are_done_oldest_first(p
     outcomes = place.work()
     assert place.runs() == place.sent() == sorted([*missing, stale])
     assert {outcome.task.day: outcome.task.reason for outcome in outcomes} == {
-        **dict.fromkeys(missing, "missing"), stale: "stale: the files of eos have changed",
-    }  # fmt: skip
+        **dict.fromkeys(missing, "missing"),
+        stale: "stale: the files of eos have changed",
+    }
 
 
 def test_a_day_that_is_stored_and_not_published_is_only_published(done: Mornings) -> None:
@@ -81,26 +86,43 @@ def test_logs_that_were_deleted_make_no_day_stale(done: Mornings) -> None:
     assert done.work() == []
 
 
-def test_the_day_before_that_arrives_or_changes_makes_a_day_stale_whose_jobs_it_would_double(done: Mornings) -> None:
+def test_the_day_before_that_arrives_or_changes_makes_a_day_stale_whose_jobs_it_would_double(
+    done: Mornings,
+) -> None:
     before, day = DAYS[4], DAYS[5]
     absent = {"day": before.isoformat(), "folder": None, "ids_from": None}
     done.store(day, earlier_jobs={"eos": absent})
     (task,) = done.daily(publish=False).tasks(DAYS[0], LAST)
-    assert (task.day, task.reason) == (day, f"stale: eos of {before}, whose jobs may be counted twice, has arrived")
+    assert (task.day, task.reason) == (
+        day,
+        f"stale: eos of {before}, whose jobs may be counted twice, has arrived",
+    )
     sums = {"file_count": 1, "bytes": 1_000, "newest_ms": int(NOW - 3_600) * 1000}
     read = {**absent, "folder": str(done.log_folder(before)), **sums, "ids_from": "logs"}
     done.store(day, earlier_jobs={"eos": read})
     assert done.daily(publish=False).tasks(day, day) == []
     done.log(before, 1_001)
     (task,) = done.daily(publish=False).tasks(day, day)
-    assert task.reason == f"stale: the files of eos of {before}, whose jobs are left out, have changed"
+    assert (
+        task.reason
+        == f"stale: the files of eos of {before}, whose jobs are left out, have changed"
+    )
     done.log(before, 1_001, at=NOW - 60)  # still being written
     assert done.daily(publish=False).tasks(day, day) == []
 
 
 def test_a_schema_that_changed_makes_days_stale_and_they_stay_readable(done: Mornings) -> None:
-    path = Path(done.fout) / JOB / DAYS[2].isoformat() / "runs" / done.manifest(DAYS[2])["run"] / "manifest.json"
-    path.write_text(path.read_text().replace(done.manifest(DAYS[2])["tables"][JOB]["schema"], "another"))
+    path = (
+        Path(done.fout)
+        / JOB
+        / DAYS[2].isoformat()
+        / "runs"
+        / done.manifest(DAYS[2])["run"]
+        / "manifest.json"
+    )
+    path.write_text(
+        path.read_text().replace(done.manifest(DAYS[2])["tables"][JOB]["schema"], "another")
+    )
     (outcome,) = done.work()
     assert outcome.task.reason == "stale: the schema of dbs_eos has changed"
     assert done.runs() == [DAYS[2]]
@@ -112,14 +134,17 @@ def test_a_damaged_result_is_made_again(done: Mornings) -> None:
     assert done.runs() == [DAYS[5]]
 
 
-def test_without_its_run_history_daily_publishes_again_what_the_publisher_then_finds_unchanged(done: Mornings) -> None:
+def test_without_its_run_history_daily_publishes_again_what_the_publisher_then_finds_unchanged(
+    done: Mornings,
+) -> None:
     for path in (done.folder / "state").glob(f"{FILE}*"):
         path.unlink()
     done.work()
     assert (done.runs(), done.sent()) == ([], DAYS)
 
 
-# Not ready ---------------------------------------------------------------------------------------------------------
+# Not ready
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_day_that_is_not_there_waits_with_75_and_holds_up_no_other(place: Mornings) -> None:
@@ -141,7 +166,9 @@ def test_a_missing_log_is_named_once_with_the_days_that_are_there(place: Morning
     assert task.readiness.reasons == ("none of eos is there",)
 
 
-def test_with_the_policy_tmp_an_open_day_is_read_and_done_again_when_it_is_final(place: Mornings) -> None:
+def test_with_the_policy_tmp_an_open_day_is_read_and_done_again_when_it_is_final(
+    place: Mornings,
+) -> None:
     place.daily_settings = "daily: {sources: {eos: tmp}}\n"
     folder = place.log_folder(LAST)
     open_folder = folder.rename(folder.with_name("31.tmp"))
@@ -154,7 +181,9 @@ def test_with_the_policy_tmp_an_open_day_is_read_and_done_again_when_it_is_final
     assert place.manifest(LAST)["partial"] is False
 
 
-def test_a_source_that_may_be_left_out_is_and_the_day_is_done_again_when_it_arrives(place: Mornings) -> None:
+def test_a_source_that_may_be_left_out_is_and_the_day_is_done_again_when_it_arrives(
+    place: Mornings,
+) -> None:
     place.daily_settings = "daily: {sources: {aaa: partial, cmssw: partial, condor: partial}}\n"
     daily = place.daily(jobs=(replace(place.daily().config.jobs[0], streams=("aaa", "eos")),))
     (task,) = daily.tasks(LAST, LAST)
@@ -172,12 +201,17 @@ def test_a_source_that_may_be_left_out_is_and_the_day_is_done_again_when_it_arri
 def test_a_day_still_being_written_waits_until_it_is_quiet(place: Mornings) -> None:
     place.log(LAST, 1_000, at=NOW - 60)
     (outcome,) = place.work(first=LAST)
-    assert (outcome.word, outcome.text) == ("waiting", "eos: the last file was written 1 minutes ago")
+    assert (outcome.word, outcome.text) == (
+        "waiting",
+        "eos: the last file was written 1 minutes ago",
+    )
     place.now += 600
     assert [one.word for one in place.work(first=LAST)] == ["published"]
 
 
-def test_the_dump_after_the_day_is_waited_for_and_then_the_next_best_is_taken(place: Mornings) -> None:
+def test_the_dump_after_the_day_is_waited_for_and_then_the_next_best_is_taken(
+    place: Mornings,
+) -> None:
     dbs = place.root / "project/awg/cms/dbs/PROD_GLOBAL"
     (dbs / "2026-02-01").rename(dbs / "2026-01-31")
     assert [one.word for one in place.work(first=LAST)] == ["waiting"]
@@ -186,7 +220,8 @@ def test_the_dump_after_the_day_is_waited_for_and_then_the_next_best_is_taken(pl
     assert any("the dump of 2026-01-31 is taken" in text for text in place.told)
 
 
-# What is told ------------------------------------------------------------------------------------------------------
+# What is told
+# ------------------------------------------------------------------------------------------------------
 
 
 def end(place: Mornings, outcomes: list[Any]) -> int:
@@ -230,7 +265,10 @@ def test_targets_that_are_down_are_reported_and_change_nothing(
 
 def test_a_run_that_failed_is_reported_with_its_reason(place: Mornings) -> None:
     def fails(argv: list[str]) -> int:
-        with pytest.raises(DataError), running(place.settings(), place.fout, JOB, LAST, place.told.append):
+        with (
+            pytest.raises(DataError),
+            running(place.settings(), place.fout, JOB, LAST, place.told.append),
+        ):
             raise DataError("the log is bad", where="somewhere")
         return 65
 
@@ -241,30 +279,62 @@ def test_a_run_that_failed_is_reported_with_its_reason(place: Mornings) -> None:
     assert outcome.text == "run_spark dbs_eos ended with 65"
 
 
-# The command -------------------------------------------------------------------------------------------------------
+# The command
+# -------------------------------------------------------------------------------------------------------
 
 
 def daily(settings: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from cmsspark.main import main; main()", "daily", "--settings", str(settings)]
-    environment = {**os.environ, "HOME": str(settings.parent), "PYTHONPATH": str(Path(__file__).parents[3])}
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, env=environment)
+    command = [
+        sys.executable,
+        "-c",
+        "from cmsspark.main import main; main()",
+        "daily",
+        "--settings",
+        str(settings),
+    ]
+    environment = {
+        **os.environ,
+        "HOME": str(settings.parent),
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+    }
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, check=False, env=environment
+    )
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(place: Mornings) -> None:
     place.settings()
     place.store(DAYS[0])
-    span = ("--from", DAYS[0].isoformat(), "--to", DAYS[1].isoformat(), "--job", JOB, "--fout", place.fout)
+    span = (
+        "--from",
+        DAYS[0].isoformat(),
+        "--to",
+        DAYS[1].isoformat(),
+        "--job",
+        JOB,
+        "--fout",
+        place.fout,
+    )
     done = daily(place.folder / "cmsspark.yaml", *span, "--publish", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert [line.split("  ", 2)[2] for line in done.stdout.splitlines()] == [
-        "unpublished  would be published", "missing  would be run",
-    ]  # fmt: skip
+        "unpublished  would be published",
+        "missing  would be run",
+    ]
     assert not (Path(place.fout) / JOB / DAYS[1].isoformat()).exists()
 
 
 def test_a_second_daily_ends_with_75_and_names_the_first(place: Mornings) -> None:
     place.settings()
-    words = (place.folder / "cmsspark.yaml", "--from", LAST.isoformat(), "--to", LAST.isoformat(), "--fout", place.fout)
+    words = (
+        place.folder / "cmsspark.yaml",
+        "--from",
+        LAST.isoformat(),
+        "--to",
+        LAST.isoformat(),
+        "--fout",
+        place.fout,
+    )
     with hold(LocalFiles(), f"{place.fout}/.leases/daily", "the daily work"):
         second = daily(*words)
     assert second.returncode == 75
@@ -311,15 +381,39 @@ def test_a_day_is_acknowledged_or_skipped_by_name_and_status_shows_why(place: Mo
     assert daily(path, "acknowledge", "20260130", JOB, *words, "none").returncode == 2
     assert daily(path, "skip", "20260129", JOB, *words, "the site was closed").returncode == 0
     place.started.clear()
-    assert [outcome.word for outcome in place.work(first=DAYS[-3])] == ["skipped", "published", "acknowledged"]
+    assert [outcome.word for outcome in place.work(first=DAYS[-3])] == [
+        "skipped",
+        "published",
+        "acknowledged",
+    ]
     assert DAYS[-3] not in place.runs()
-    command = [sys.executable, "-c", "from cmsspark.main import main; main()", "status", "--settings", str(path)]
+    command = [
+        sys.executable,
+        "-c",
+        "from cmsspark.main import main; main()",
+        "status",
+        "--settings",
+        str(path),
+    ]
     status = subprocess.run(
-        [*command, "--fout", place.fout, "--to", "20260131"], capture_output=True, text=True, check=True
+        [*command, "--fout", place.fout, "--to", "20260131"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert f"2026-01-29 {JOB}: skipped: the site was closed (" in status
     assert f"2026-01-31 {JOB}: acknowledged: the log is lost (" in status
-    report = [*command[:3], "report", JOB, "--date", "20260129", "--settings", str(path), "--fout", place.fout]
+    report = [
+        *command[:3],
+        "report",
+        JOB,
+        "--date",
+        "20260129",
+        "--settings",
+        str(path),
+        "--fout",
+        place.fout,
+    ]
     reported = subprocess.run(report, capture_output=True, text=True, check=False)
     assert reported.returncode == 66
     assert ": the site was closed" in reported.stderr
@@ -329,7 +423,15 @@ def test_a_day_is_acknowledged_or_skipped_by_name_and_status_shows_why(place: Mo
 
 def test_days_in_the_wrong_order_end_in_2(place: Mornings) -> None:
     place.settings()
-    done = daily(place.folder / "cmsspark.yaml", "--from", "20260102", "--to", "20260101", "--fout", place.fout)
+    done = daily(
+        place.folder / "cmsspark.yaml",
+        "--from",
+        "20260102",
+        "--to",
+        "20260101",
+        "--fout",
+        place.fout,
+    )
     assert done.returncode == 2
 
 
@@ -337,12 +439,16 @@ def test_a_real_day_is_run_by_run_spark_published_and_then_left_alone(tmp_path: 
     real = Place(tmp_path)
     write_streams(real.tree)
     with real.settings.open("a") as stream:
-        stream.write(f"root: {tmp_path}/root\nstore: {tmp_path}/store\npublishing: {{sink: file}}\n")
+        stream.write(
+            f"root: {tmp_path}/root\nstore: {tmp_path}/store\npublishing: {{sink: file}}\n"
+        )
         stream.write("daily: {jobs: [dbs_eos], quiet_minutes: 0}\n")
     span = ("--from", "20190614", "--to", "20190615")
     first = daily(real.settings, *span)
     assert first.returncode == 75, first.stderr
-    assert first.stdout.startswith("daily 2019-06-14 to 2019-06-15: 2 to do, 1 published, 1 waiting, 1 overdue in ")
+    assert first.stdout.startswith(
+        "daily 2019-06-14 to 2019-06-15: 2 to do, 1 published, 1 waiting, 1 overdue in "
+    )
     assert real.manifest("dbs_eos")["tables"]["dbs_eos"]["rows"] > 0
     run = real.manifest("dbs_eos")["run"]
     second = daily(real.settings, *span)

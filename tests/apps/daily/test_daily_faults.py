@@ -1,4 +1,6 @@
-"""What goes wrong in ``cmsspark daily`` (R1, R2, R4): no day holds up another, and what is left is finished later."""
+"""What goes wrong in ``cmsspark daily`` (R1, R2, R4): no day holds up another, and what
+is left is finished later.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ def test_a_state_that_is_damaged_or_cannot_be_written_stops_no_day(place: Mornin
     assert len(list(state.glob("daily.json.damaged-*"))) == 1
     (state / "daily.json").unlink()
     (state / "daily.json").mkdir()
-    assert [outcome.word for outcome in place.work(first=DAYS[2], last=DAYS[3])] == ["published"] * 2
+    assert [outcome.word for outcome in place.work(first=DAYS[2], last=DAYS[3])] == [
+        "published"
+    ] * 2
     assert any("the state of daily cannot be" in text for text in place.told)
 
 
@@ -132,7 +136,13 @@ def test_an_input_that_is_gone_when_the_run_starts_is_75_for_daily(place: Mornin
 
 
 def test_two_at_once_one_works_and_the_other_says_who(place: Mornings) -> None:
-    Lease(LocalFiles(), f"{place.fout}/.leases/daily", "the daily work", now=lambda: NOW * 2, process=ELSEWHERE).take()
+    Lease(
+        LocalFiles(),
+        f"{place.fout}/.leases/daily",
+        "the daily work",
+        now=lambda: NOW * 2,
+        process=ELSEWHERE,
+    ).take()
     with pytest.raises(NotReady, match=r"process 7 on other\.example\.org"):
         place.work()
     assert place.started == []
@@ -145,7 +155,9 @@ def test_several_days_at_once_come_to_the_same(place: Mornings) -> None:
 
 def killed_at(folder: Path, step: int) -> bool:
     command = [sys.executable, "-m", "tests.apps.daily.killed_daily", str(folder), str(step)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3]
+    )
     assert done.returncode in (0, -9), done.stderr
     return done.returncode == -9
 
@@ -165,4 +177,9 @@ def test_killed_at_a_step_the_next_daily_finishes_what_is_left(place: Mornings, 
 def test_days_are_utc_and_years_end_right(place: Mornings) -> None:
     end = date(2024, 12, 30)
     tasks = place.daily().tasks(end, end + timedelta(days=3))
-    assert [task.day.isoformat() for task in tasks] == ["2024-12-30", "2024-12-31", "2025-01-01", "2025-01-02"]
+    assert [task.day.isoformat() for task in tasks] == [
+        "2024-12-30",
+        "2024-12-31",
+        "2025-01-01",
+        "2025-01-02",
+    ]

@@ -15,14 +15,25 @@ FIRST = date(2026, 1, 1)
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
-    [("20260101", [0]), ("2026/01/01", [0]), ("20260101..20260103", [0, 1, 2]), ("20260101:2026-01-02", [0, 1]),
-     ("20260101-20260102", [0, 1]), ("20260101, 20260105..20260106", [0, 4, 5]), ("20260102,20260102", [1])],
-)  # fmt: skip
+    [
+        ("20260101", [0]),
+        ("2026/01/01", [0]),
+        ("20260101..20260103", [0, 1, 2]),
+        ("20260101:2026-01-02", [0, 1]),
+        ("20260101-20260102", [0, 1]),
+        ("20260101, 20260105..20260106", [0, 4, 5]),
+        ("20260102,20260102", [1]),
+    ],
+)
 def test_a_day_a_range_or_a_list_are_days(text: str, numbers: list[int]) -> None:
-    assert DaysType().convert(text, None, None) == {FIRST + timedelta(days=number) for number in numbers}
+    assert DaysType().convert(text, None, None) == {
+        FIRST + timedelta(days=number) for number in numbers
+    }
 
 
-@pytest.mark.parametrize("text", ["", "20260102..20260101", "20260101..", "20260101,,20260102", "20260230", "99991231"])
+@pytest.mark.parametrize(
+    "text", ["", "20260102..20260101", "20260101..", "20260101,,20260102", "20260230", "99991231"]
+)
 def test_other_texts_are_no_days(text: str) -> None:
     with pytest.raises(click.UsageError):
         DaysType().convert(text, None, None)
@@ -35,7 +46,9 @@ def test_days_have_names() -> None:
     assert DaysType().convert("yesterday..today", None, None) >= {before}
 
 
-@pytest.mark.parametrize("text", ["20260101..20260131", "20260101,20260102", "20260101-20260131", "20260101:20260131"])
+@pytest.mark.parametrize(
+    "text", ["20260101..20260131", "20260101,20260102", "20260101-20260131", "20260101:20260131"]
+)
 def test_a_job_takes_one_day_and_names_the_command_that_takes_several(text: str) -> None:
     with pytest.raises(click.UsageError, match=r"cmsspark daily --date 20260101\.\.20260131"):
         DayType().convert(text, None, None)

@@ -29,9 +29,19 @@ CMSSPARK = "from cmsspark.main import main; main()"
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Logs of two days, the newer one the day before yesterday, and settings that wait for nothing."""
+    """Logs of two days, the newer one the day before yesterday, and settings that wait
+    for nothing.
+    """
     folder = tmp_path_factory.mktemp("latest")
-    make(folder / "cms", NEWEST - timedelta(days=1), days=2, records=400, files=200, datasets=20, people=10)
+    make(
+        folder / "cms",
+        NEWEST - timedelta(days=1),
+        days=2,
+        records=400,
+        files=200,
+        datasets=20,
+        people=10,
+    )
     (folder / "cmsspark.yaml").write_text(
         "root: cms\nstore: store\nstate_dir: state\ncache_dir: cache\n"
         "daily: {publish: false, quiet_minutes: 0, dump_wait_days: 0}\n"
@@ -42,7 +52,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(world: Path, program: str, *words: str) -> subprocess.CompletedProcess[str]:
     environ = {"PATH": os.environ["PATH"], "HOME": str(world), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", program, *words]
-    return subprocess.run(command, cwd=world, env=environ, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=world, env=environ, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("words", [("--date", "latest"), ("--date=latest",)])
@@ -57,7 +69,9 @@ def test_a_day_without_one_of_its_streams_is_not_complete(world: Path, tmp_path:
     shutil.copytree(world, tmp_path / "other")
     other = tmp_path / "other"
     shutil.rmtree(other / f"cms/project/monitoring/archive/condor/raw/metric/{NEWEST:%Y/%m/%d}")
-    done = run(other, RUN_SPARK, "data_aggregation", "--date", "latest", "--fout", "store", "--dry-run")
+    done = run(
+        other, RUN_SPARK, "data_aggregation", "--date", "latest", "--fout", "store", "--dry-run"
+    )
     assert f"latest is {NEWEST - timedelta(days=1)}" in done.stderr, done.stderr
     done = run(other, RUN_SPARK, "dbs_aaa", "--date", "latest", "--fout", "store", "--dry-run")
     assert f"latest is {NEWEST}" in done.stderr
@@ -70,7 +84,9 @@ def test_daily_takes_the_same_day(world: Path) -> None:
     assert (NEWEST - timedelta(days=1)).isoformat() not in done.stdout
 
 
-def test_without_a_complete_day_it_is_75_and_other_commands_refuse_the_word(world: Path, tmp_path: Path) -> None:
+def test_without_a_complete_day_it_is_75_and_other_commands_refuse_the_word(
+    world: Path, tmp_path: Path
+) -> None:
     (tmp_path / "cms").mkdir()
     shutil.copy(world / "cmsspark.yaml", tmp_path)
     done = run(tmp_path, RUN_SPARK, "data_aggregation", "--date", "latest", "--fout", "store")
@@ -87,8 +103,11 @@ def test_without_a_complete_day_it_is_75_and_other_commands_refuse_the_word(worl
 
 def _touch_dumps(root: Path, day: date) -> None:
     """Complete dumps of one day, whose parts nobody reads."""
-    dbs, rucio = (root / Layout.load(None).dump_location(kind, "dated").folder.removeprefix("hdfs:").lstrip("/")
-                  for kind in ("dbs", "rucio"))  # fmt: skip
+    dbs, rucio = (
+        root
+        / Layout.load(None).dump_location(kind, "dated").folder.removeprefix("hdfs:").lstrip("/")
+        for kind in ("dbs", "rucio")
+    )
     folders = map(DUMPS["rucio"].table_folder, DUMPS["rucio"].tables)
     for folder, tables in ((dbs, DUMPS["dbs"].tables), (rucio, folders)):
         for table in tables:
@@ -96,7 +115,9 @@ def _touch_dumps(root: Path, day: date) -> None:
             (folder / day.isoformat() / table / "part-m-00000").write_text("x")
 
 
-@pytest.mark.parametrize("job", [name for name, job in JOBS.items() if hasattr(import_module(job.module), "JOB")])
+@pytest.mark.parametrize(
+    "job", [name for name, job in JOBS.items() if hasattr(import_module(job.module), "JOB")]
+)
 def test_a_job_on_dumps_without_a_date_takes_the_day_of_its_dump(
     job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,9 @@ def mail_server() -> Iterator[tuple[int, list[bytes]]]:
 
 def test_failures_are_reported_by_mail_and_success_is_not(place: Mornings) -> None:
     with mail_server() as (port, came):
-        place.daily_settings = f"daily: {{mail: {{to: [a@b], from: c@d, server: 127.0.0.1, port: {port}}}}}\n"
+        place.daily_settings = (
+            f"daily: {{mail: {{to: [a@b], from: c@d, server: 127.0.0.1, port: {port}}}}}\n"
+        )
         place.codes["run", LAST] = 65
         end(place)
         place.codes.clear()
@@ -71,7 +73,9 @@ def test_what_waits_for_too_long_is_trouble(place: Mornings) -> None:
     folder = place.log_folder(LAST)
     folder.rename(folder.with_name("31.tmp"))
     with mail_server() as (port, came):
-        place.daily_settings = f"daily: {{mail: {{to: [a@b], from: c@d, server: 127.0.0.1, port: {port}}}}}\n"
+        place.daily_settings = (
+            f"daily: {{mail: {{to: [a@b], from: c@d, server: 127.0.0.1, port: {port}}}}}\n"
+        )
         end(place)
         assert came == []
         place.now += 48 * 3_600
@@ -84,7 +88,9 @@ def test_what_waits_for_too_long_is_trouble(place: Mornings) -> None:
 @contextmanager
 def mails(place: Mornings) -> Iterator[list[bytes]]:
     with mail_server() as (port, came):
-        place.daily_settings = f"daily: {{mail: {{to: [a@b], from: c@d, server: 127.0.0.1, port: {port}}}}}\n"
+        place.daily_settings = (
+            f"daily: {{mail: {{to: [a@b], from: c@d, server: 127.0.0.1, port: {port}}}}}\n"
+        )
         yield came
 
 
@@ -124,13 +130,17 @@ def test_days_that_left_the_window_undone_are_named_until_they_are_acknowledged(
     first = place.daily().window_start()
     for _ in range(2):
         assert notify(place.daily(), first, LAST, place.work(first=first)) == 65
-        assert capsys.readouterr().out.endswith("; exit 65; unfinished before: 2026-01-22 dbs_eos\n")
+        assert capsys.readouterr().out.endswith(
+            "; exit 65; unfinished before: 2026-01-22 dbs_eos\n"
+        )
     acknowledge(place, DAYS[0])
     assert notify(place.daily(), first, LAST, place.work(first=first)) == 0
     assert "unfinished" not in capsys.readouterr().out
 
 
-def test_a_day_that_was_done_by_hand_after_it_left_the_window_is_forgotten(place: Mornings) -> None:
+def test_a_day_that_was_done_by_hand_after_it_left_the_window_is_forgotten(
+    place: Mornings,
+) -> None:
     place.codes["run", DAYS[0]] = 65
     place.work()
     place.store(DAYS[0])
@@ -142,7 +152,10 @@ def test_a_day_that_was_done_by_hand_after_it_left_the_window_is_forgotten(place
 def test_days_that_no_daily_checked_are_named(place: Mornings) -> None:
     place.work(last=DAYS[2])
     place.work(first=DAYS[5])
-    assert sorted(place.daily().unfinished(DAYS[5])) == ["2026-01-25 dbs_eos", "2026-01-26 dbs_eos"]
+    assert sorted(place.daily().unfinished(DAYS[5])) == [
+        "2026-01-25 dbs_eos",
+        "2026-01-26 dbs_eos",
+    ]
 
 
 def acknowledge(place: Mornings, day: date) -> None:
@@ -161,14 +174,17 @@ def test_acknowledged_trouble_is_no_trouble_until_it_changes(place: Mornings) ->
     assert [(one.word, one.code) for one in place.work(first=LAST)] == [("failed", 70)]
 
 
-# Freshness ---------------------------------------------------------------------------------------------------------
+# Freshness
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_metrics_show_how_fresh_each_day_of_a_job_is(place: Mornings) -> None:
     place.daily_settings = "daily: {metrics: cms.prom}\n"
     place.codes["run", LAST] = 65
     # A trial in another store says nothing about this one.
-    with running(place.settings(), str(place.folder / "trial"), JOB, LAST, place.told.append) as trial:
+    with running(
+        place.settings(), str(place.folder / "trial"), JOB, LAST, place.told.append
+    ) as trial:
         trial.manifest = Manifest.from_dict({"run": "trial", "job": JOB, "day": str(LAST)})
     end(place)
     text = (place.folder / "cms.prom").read_text()
@@ -176,7 +192,9 @@ def test_metrics_show_how_fresh_each_day_of_a_job_is(place: Mornings) -> None:
     assert 'cmsspark_daily_day_done{job="dbs_eos",day="2026-01-30"} 1.0' in text
     assert 'cmsspark_daily_day_done{job="dbs_eos",day="2026-01-31"} 0.0' in text
     assert 'cmsspark_daily_day_stored_timestamp_seconds{job="dbs_eos",day="2026-01-30"} ' in text
-    assert 'cmsspark_daily_day_stored_timestamp_seconds{job="dbs_eos",day="2026-01-31"} ' not in text
+    assert (
+        'cmsspark_daily_day_stored_timestamp_seconds{job="dbs_eos",day="2026-01-31"} ' not in text
+    )
     newest = float(dates.timestamp_ms_bounds(DAYS[-2])[1] // 1000)
     assert f'cmsspark_daily_newest_day_end_timestamp_seconds{{job="dbs_eos"}} {newest}' in text
 
@@ -187,7 +205,8 @@ def test_a_heartbeat_replaces_its_own_metric_and_keeps_all_others(tmp_path: Path
     metrics.update(path, metrics.heartbeat(200.0))
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     assert sorted(lines) == [
-        "cmsspark_daily_end_timestamp_seconds 100.0", "cmsspark_daily_exit_code 65.0",
+        "cmsspark_daily_end_timestamp_seconds 100.0",
+        "cmsspark_daily_exit_code 65.0",
         "cmsspark_daily_heartbeat_timestamp_seconds 200.0",
-    ]  # fmt: skip
+    ]
     assert path.read_text().count("# TYPE cmsspark_daily_heartbeat") == 1

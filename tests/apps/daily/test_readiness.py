@@ -1,4 +1,6 @@
-"""Readiness: what is small, still being written or of an older dump is waited for, and not for ever."""
+"""Readiness: what is small, still being written or of an older dump is waited for, and
+not for ever.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ NOW = END + 6 * HOUR_MS
 USUAL = [[100, 100, 0]] * 3
 
 
-def judged(sizes: tuple[int, ...], *, age: int = HOUR_MS, before: list[list[int]] = USUAL, now: int = NOW) -> Readiness:
+def judged(
+    sizes: tuple[int, ...], *, age: int = HOUR_MS, before: list[list[int]] = USUAL, now: int = NOW
+) -> Readiness:
     return judge_stream(Listing("aaa", sizes, now - age), before, DAY, now, Rules())
 
 
@@ -94,7 +98,9 @@ def test_many_parts_that_are_left_out_are_counted() -> None:
         ([], [WHOLE, WHOLE, WHOLE]),
     ],
 )
-def test_parts_without_gaps_and_gaps_that_are_usual_say_nothing(names: list[str], before: list[list[str]]) -> None:
+def test_parts_without_gaps_and_gaps_that_are_usual_say_nothing(
+    names: list[str], before: list[list[str]]
+) -> None:
     assert gaps(names, *before) == Readiness()
 
 
@@ -124,14 +130,18 @@ def test_a_file_from_the_future_holds_nothing_up() -> None:
         (None, 1, True),
     ],
 )
-def test_the_dump_after_the_day_is_waited_for_two_days(dump: date | None, hours: int, ready: bool) -> None:
+def test_the_dump_after_the_day_is_waited_for_two_days(
+    dump: date | None, hours: int, ready: bool
+) -> None:
     found = judge_dump("dbs", dump, DAY, END + hours * HOUR_MS, Rules())
     assert found.is_ready is ready
     assert bool(found.warnings) is (ready and dump is not None and dump <= DAY)
 
 
 def test_all_verdicts_count_and_the_last_retry_is_the_next_look() -> None:
-    found = together([missing("a", 5), Readiness(warnings=("w",)), Readiness(("b",), (), 7), Readiness()])
+    found = together(
+        [missing("a", 5), Readiness(warnings=("w",)), Readiness(("b",), (), 7), Readiness()]
+    )
     assert found == Readiness(("a", "b"), ("w",), 5 + HOUR_MS)
     assert together([]) == Readiness()
 
@@ -141,11 +151,17 @@ def test_a_day_is_overdue_when_patience_has_ended() -> None:
     assert is_overdue(DAY, END + 48 * HOUR_MS, Rules())
 
 
-@pytest.mark.parametrize(("minutes", "is_ready"), [(0, False), (9, False), (10, True), (600, True), (-60, True)])
-def test_a_dump_that_is_written_table_by_table_is_waited_for_until_it_is_quiet(minutes: int, is_ready: bool) -> None:
+@pytest.mark.parametrize(
+    ("minutes", "is_ready"), [(0, False), (9, False), (10, True), (600, True), (-60, True)]
+)
+def test_a_dump_that_is_written_table_by_table_is_waited_for_until_it_is_quiet(
+    minutes: int, is_ready: bool
+) -> None:
     newest = NOW - minutes * MINUTE_MS
     found = judge_writing("rucio: the last file of the dump", newest, NOW, Rules())
     assert found.is_ready == is_ready
     if not is_ready:
         assert found.retry_ms == newest + 10 * MINUTE_MS
-        assert found.reasons == (f"rucio: the last file of the dump was written {minutes} minutes ago",)
+        assert found.reasons == (
+            f"rucio: the last file of the dump was written {minutes} minutes ago",
+        )

@@ -39,7 +39,13 @@ class Running:
 def serving(store: Path, folder: Path, **options: Any) -> Iterator[Running]:
     """Serve a store on a free port until the end of the block."""
     log: list[str] = []
-    server = open_server(str(store), folder / "state", folder / "cache", Options(**{"port": 0, **options}), log.append)
+    server = open_server(
+        str(store),
+        folder / "state",
+        folder / "cache",
+        Options(**{"port": 0, **options}),
+        log.append,
+    )
     is_closing = threading.Event()
 
     def run() -> None:
@@ -62,7 +68,9 @@ def serving(store: Path, folder: Path, **options: Any) -> Iterator[Running]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of 45 days with hostile names, replicas, a partial and a missing day. Tests do not change it."""
+    """A store of 45 days with hostile names, replicas, a partial and a missing day.
+    Tests do not change it.
+    """
     return stores.full_store(tmp_path_factory.mktemp("dashboard") / "store")
 
 
@@ -75,13 +83,18 @@ def dashboard(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def page(chromium: Any) -> Iterator[Any]:
-    """A page of a fresh browser profile; an error of its script or a refused resource fails the test."""
+    """A page of a fresh browser profile; an error of its script or a refused resource
+    fails the test.
+    """
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
     context.set_default_timeout(PATIENCE)
     opened = context.new_page()
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    opened.on(
+        "console",
+        lambda message: problems.append(message.text) if message.type == "error" else None,
+    )
     opened.on("dialog", lambda dialog: (problems.append("a dialog opened"), dialog.dismiss()))
     yield opened
     context.close()

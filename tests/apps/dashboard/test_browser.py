@@ -1,4 +1,6 @@
-"""The pages in a real Chromium: drawn, filtered, downloaded, by keyboard, on a phone, and checked by axe."""
+"""The pages in a real Chromium: drawn, filtered, downloaded, by keyboard, on a phone,
+and checked by axe.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,13 @@ from tests.apps.dashboard.stores import HOSTILE, LAST, ORDINARY
 
 AXE = Path(__file__).parent / "axe-4.14.1.min.js"
 PAGES = [
-    *registry.PAGES, f"dataset?name={quote(ORDINARY[0])}", "sites?site=T2_CH_CERN", "users?by=campaign&step=week",
-    f"runs?job=data_aggregation&day={LAST}", "sql?q=select+*+from+stored_days",
-]  # fmt: skip
+    *registry.PAGES,
+    f"dataset?name={quote(ORDINARY[0])}",
+    "sites?site=T2_CH_CERN",
+    "users?by=campaign&step=week",
+    f"runs?job=data_aggregation&day={LAST}",
+    "sql?q=select+*+from+stored_days",
+]
 
 
 def opened(page: Any, dashboard: Running, address: str) -> Any:
@@ -46,7 +52,9 @@ def test_a_page_is_drawn_and_accessible_in_light_and_dark_on_a_phone_and_a_desk(
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         if width == 390 and address in registry.PAGES:
             box = page.locator("header [aria-current]").bounding_box()
-            assert box["x"] >= 0 and box["x"] + box["width"] <= width, "the name of the current page is in view"
+            assert box["x"] >= 0 and box["x"] + box["width"] <= width, (
+                "the name of the current page is in view"
+            )
             # The form of SQL is what the page is for.
             assert page.locator("details.filters[open]").count() == (address == "sql")
         charts = page.locator("figure.chart").count()
@@ -54,7 +62,10 @@ def test_a_page_is_drawn_and_accessible_in_light_and_dark_on_a_phone_and_a_desk(
         page.evaluate(AXE.read_text(encoding="utf-8"))
         found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         assert len(found["passes"]) > 10
-        assert [(one["id"], [node["html"][:150] for node in one["nodes"][:3]]) for one in found["violations"]] == []
+        assert [
+            (one["id"], [node["html"][:150] for node in one["nodes"][:3]])
+            for one in found["violations"]
+        ] == []
 
 
 def test_a_filter_changes_the_address_and_back_returns(page: Any, dashboard: Running) -> None:
@@ -79,12 +90,17 @@ def test_a_filter_changes_the_address_and_back_returns(page: Any, dashboard: Run
     assert page.locator("dl.figures b").first.inner_text() == after
 
 
-def test_a_download_has_the_rows_of_the_selection(page: Any, dashboard: Running, tmp_path: Path) -> None:
+def test_a_download_has_the_rows_of_the_selection(
+    page: Any, dashboard: Running, tmp_path: Path
+) -> None:
     opened(page, dashboard, "popularity?stream=aaa&data_tier=AOD")
     section = page.locator("section", has_text="Most used datasets")
     with page.expect_download() as started:
         section.get_by_role("link", name="CSV").click()
-    assert started.value.suggested_filename == "cmsspark-popularity-2025-12-02-2026-01-15-datasets.csv"
+    assert (
+        started.value.suggested_filename
+        == "cmsspark-popularity-2025-12-02-2026-01-15-datasets.csv"
+    )
     started.value.save_as(tmp_path / "rows.csv")
     with open(tmp_path / "rows.csv", encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -92,10 +108,13 @@ def test_a_download_has_the_rows_of_the_selection(page: Any, dashboard: Running,
     assert len(rows) == section.locator("tbody tr").count() <= 20
 
 
-def test_typing_suggests_datasets_and_the_keyboard_opens_one(page: Any, dashboard: Running) -> None:
+def test_typing_suggests_datasets_and_the_keyboard_opens_one(
+    page: Any, dashboard: Running
+) -> None:
     opened(page, dashboard, "popularity")
     page.focus("#s-q")
-    # At once: keys with a pause between them would have suggestions of their own, which the next ones replace.
+    # At once: keys with a pause between them would have suggestions of their own, which
+    # the next ones replace.
     page.keyboard.insert_text("qcd nanoaod")
     page.wait_for_selector("#s-q-list li")
     page.keyboard.press("ArrowDown")
@@ -113,7 +132,9 @@ def test_typing_suggests_datasets_and_the_keyboard_opens_one(page: Any, dashboar
     assert all("QCD" in name for name in page.locator("tbody th a").all_inner_texts())
 
 
-def test_a_table_sorts_and_pages_and_the_navigation_keeps_the_filters(page: Any, dashboard: Running) -> None:
+def test_a_table_sorts_and_pages_and_the_navigation_keeps_the_filters(
+    page: Any, dashboard: Running
+) -> None:
     opened(page, dashboard, "popularity?stream=aaa&from=2025-12-20&to=2026-01-10")
     heads = page.locator("#t-datasets thead")
     heads.get_by_role("link", name="Dataset").click()
@@ -150,7 +171,9 @@ def test_paper_has_all_columns_and_no_empty_first_page(chromium: Any, dashboard:
         )
         <= width
     )
-    assert page.evaluate("document.querySelector('figure.chart').getBoundingClientRect().top") < 1_000
+    assert (
+        page.evaluate("document.querySelector('figure.chart').getBoundingClientRect().top") < 1_000
+    )
     page.close()
 
 
@@ -199,7 +222,9 @@ def test_without_javascript_every_value_is_in_a_table(chromium: Any, dashboard: 
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_name_runs_nothing_and_keeps_its_page(page: Any, dashboard: Running, name: str) -> None:
+def test_a_hostile_name_runs_nothing_and_keeps_its_page(
+    page: Any, dashboard: Running, name: str
+) -> None:
     """The page fixture fails where a script, a dialog or a refused resource appears."""
     opened(page, dashboard, f"dataset?name={quote(name, safe='')}")
     assert page.evaluate("[...document.querySelectorAll('main script, main img')].length") == 0
@@ -225,7 +250,9 @@ def accesses(rows: list[dict[str, Any]]) -> int:
 
 
 def stored(running: Running, rows: list[dict[str, Any]]) -> None:
-    """Store the last day, and wait until the server has seen it: it looks at the store every few seconds."""
+    """Store the last day, and wait until the server has seen it: it looks at the store
+    every few seconds.
+    """
     run = stores.store_day(running.store, LAST, rows).name
     end = time.monotonic() + PATIENCE / 1000
     while running.snapshot.state.runs.get(LAST) != run:
@@ -239,7 +266,9 @@ def test_a_store_that_grows_is_shown_without_a_restart(page: Any, tmp_path: Path
     stores.store_day(store, first, stores.partial_rows(first, count=30))
     with serving(store, tmp_path) as running:
         opened(page, running, "popularity")
-        assert "1 stored days" in page.inner_text("footer") or "2026-01-14" in page.inner_text("footer")
+        assert "1 stored days" in page.inner_text("footer") or "2026-01-14" in page.inner_text(
+            "footer"
+        )
         more = stores.partial_rows(LAST, count=50)
         stored(running, more)
         opened(page, running, f"popularity?from={LAST}")

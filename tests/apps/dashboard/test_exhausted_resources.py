@@ -1,4 +1,6 @@
-"""A server that lacks memory or file descriptors says so, and takes no whole file for a damaged one."""
+"""A server that lacks memory or file descriptors says so, and takes no whole file for a
+damaged one.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ def pages(store: Path, refresher: RollupRefresher, tmp_path: Path) -> Iterator[F
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=lambda one: type(one).__name__)
 def test_a_page_says_what_the_server_lacks_and_later_works(
-    error: Exception, pages: FlaskClient, refresher: RollupRefresher, monkeypatch: pytest.MonkeyPatch
+    error: Exception,
+    pages: FlaskClient,
+    refresher: RollupRefresher,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(self: snapshot.Snapshot, sql: str, parameters: object = ()) -> None:
         with reading_rollups():
@@ -67,7 +72,10 @@ def test_a_page_says_what_the_server_lacks_and_later_works(
         patch.setattr(snapshot.Snapshot, "query", fails)
         answer = pages.get("/popularity")
     assert answer.status_code == 503 and answer.headers["Retry-After"]
-    assert "too little memory or too few file descriptors" in answer.text and "a bug" not in answer.text
+    assert (
+        "too little memory or too few file descriptors" in answer.text
+        and "a bug" not in answer.text
+    )
     assert refresher.snapshot() is loaded
     assert pages.get("/popularity").status_code == 200
 
@@ -109,7 +117,10 @@ def test_a_damaged_file_that_asks_for_much_memory_is_found(
 
 
 def test_other_errors_of_reading_are_damage() -> None:
-    for error in (OSError(errno.EIO, "Input/output error"), duckdb.IOException("No magic bytes found")):
+    for error in (
+        OSError(errno.EIO, "Input/output error"),
+        duckdb.IOException("No magic bytes found"),
+    ):
         with pytest.raises(RollupsDamagedError), reading_rollups():
             raise error
 

@@ -1,4 +1,6 @@
-"""A query that asks for more memory than queries may take fails alone, whatever its process has reserved."""
+"""A query that asks for more memory than queries may take fails alone, whatever its
+process has reserved.
+"""
 
 from __future__ import annotations
 
@@ -27,5 +29,7 @@ print(resource.getrlimit(resource.RLIMIT_DATA) == limit)
 
 
 def test_what_is_reserved_does_not_count_and_a_lower_limit_stays() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines() == ["100000000", "Cannot allocate memory", "True"]

@@ -1,4 +1,6 @@
-"""A process of queries that ends without an answer: the error says how, and names memory only where it was short."""
+"""A process of queries that ends without an answer: the error says how, and names
+memory only where it was short.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from cmsspark.base.errors import CmssparkError, NotReady, UsageError
 
 
 def _end(pipe: Connection, code: int) -> None:
-    """Take a query as a process of queries does, and end: negative codes are signals, 1 is an error of Python."""
+    """Take a query as a process of queries does, and end: negative codes are signals, 1
+    is an error of Python.
+    """
     pipe.send("ready")
     pipe.recv()
     if code < 0:

@@ -1,4 +1,6 @@
-"""Rollups: built once a run, built again when damaged, exact where numbers are large, honest where days are broken."""
+"""Rollups: built once a run, built again when damaged, exact where numbers are large,
+honest where days are broken.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,11 @@ def test_a_day_that_was_run_again_replaces_its_segment(store: Path, tmp_path: Pa
     stores.store_day(store, LAST, rows)
     later, log = refreshed.refresh()
     assert log == [f"rollups of {LAST}: 1 day"] and later.runs[LAST] != state.runs[LAST]
-    others = [row for back in (1, 20) for row in stores.partial_rows(LAST - timedelta(days=back), count=30)]
+    others = [
+        row
+        for back in (1, 20)
+        for row in stores.partial_rows(LAST - timedelta(days=back), count=30)
+    ]
     assert nacc(later) == sum(row["nacc"] for row in (*rows, *others) if row["stream"] != "condor")
     assert len(list(refreshed.rollups.folder.iterdir())) == 3
 
@@ -83,17 +89,29 @@ def test_a_month_that_is_over_becomes_one_segment(store: Path, tmp_path: Path) -
     day = LAST.replace(month=2, day=1)
     stores.store_day(store, day, stores.partial_rows(day, count=10))
     state, _ = refreshed.refresh()
-    assert [segment.folder.name.partition(".")[0] for segment in state.segments] == ["2025-12", "2026-01", "2026-02-01"]
+    assert [segment.folder.name.partition(".")[0] for segment in state.segments] == [
+        "2025-12",
+        "2026-01",
+        "2026-02-01",
+    ]
 
 
 FILES = ("detail.parquet", "datasets.arrow", "dataset_people.arrow", "dataset_names.parquet")
 
 
 @pytest.mark.parametrize(
-    ("damage", "file"), [*(("flip", file) for file in FILES), *((kind, FILES[0]) for kind in ("cut", "delete")),
-                         ("index", FILES[0]), ("version", FILES[0]), ("unlisted", FILES[1])]
-)  # fmt: skip
-def test_a_damaged_segment_is_built_anew(store: Path, tmp_path: Path, damage: str, file: str) -> None:
+    ("damage", "file"),
+    [
+        *(("flip", file) for file in FILES),
+        *((kind, FILES[0]) for kind in ("cut", "delete")),
+        ("index", FILES[0]),
+        ("version", FILES[0]),
+        ("unlisted", FILES[1]),
+    ],
+)
+def test_a_damaged_segment_is_built_anew(
+    store: Path, tmp_path: Path, damage: str, file: str
+) -> None:
     state, _ = Refreshed(store, tmp_path / "cache").refresh()
     wanted = nacc(state)
     folder = state.segments[0].folder
@@ -109,7 +127,8 @@ def test_a_damaged_segment_is_built_anew(store: Path, tmp_path: Path, damage: st
     elif damage == "index":
         index.write_text("{")
     elif damage == "unlisted":
-        # A segment as another build of the package leaves it: whole, but without a file that pages need.
+        # A segment as another build of the package leaves it: whole, but without a file
+        # that pages need.
         part.unlink()
         content_of_index = json.loads(index.read_text())
         del content_of_index["files"][file]
@@ -121,7 +140,9 @@ def test_a_damaged_segment_is_built_anew(store: Path, tmp_path: Path, damage: st
     assert nacc(later) == wanted
 
 
-def test_a_damaged_day_is_left_out_and_named_and_the_others_stay(store: Path, tmp_path: Path) -> None:
+def test_a_damaged_day_is_left_out_and_named_and_the_others_stay(
+    store: Path, tmp_path: Path
+) -> None:
     (part,) = (store / "data_aggregation" / LAST.isoformat()).glob("runs/*/partials/*.parquet")
     part.write_bytes(b"PAR1" + bytes(part.stat().st_size - 8) + b"PAR1")
     refreshed = Refreshed(store, tmp_path / "cache")
@@ -144,7 +165,10 @@ def test_a_day_without_rows_is_a_day_of_noughts(tmp_path: Path, is_alone: bool) 
     assert not state.faults and LAST in loaded.days
     totals = use.totals(loaded, chosen)
     assert (totals["nacc"], totals["users"], totals["read_bytes"]) == (0, 0, None)
-    assert not any(len(dataset_ranking.datasets(loaded, chosen, name)) for name in ("nacc", "users", "job_count"))
+    assert not any(
+        len(dataset_ranking.datasets(loaded, chosen, name))
+        for name in ("nacc", "users", "job_count")
+    )
     assert bool(len(dataset_ranking.datasets(loaded, Selection(before, LAST), "nacc"))) != is_alone
 
 
@@ -152,7 +176,9 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
     rows = stores.partial_rows(LAST, count=40)
     for row in rows:
         row["read_bytes"] = (1 << 62) + 1
-    unique = {(row["stream"], row["dataset_name"], row["site_name"], row["app"]): row for row in rows}
+    unique = {
+        (row["stream"], row["dataset_name"], row["site_name"], row["app"]): row for row in rows
+    }
     stores.store_day(tmp_path / "store", LAST, list(unique.values()))
     state, _ = Refreshed(tmp_path / "store", tmp_path / "cache").refresh()
     loaded = snapshot.load(state)
@@ -169,11 +195,19 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
         assert ranking.values == sorted(wanted.values(), reverse=True)
         assert ranking.sums(ranking.names())[measure] == ranking.values
         name = ranking.names()[0]
-        assert dataset_use.load_use(loaded, chosen, name).totals[SUMS.index(measure)] == wanted[name]
+        assert (
+            dataset_use.load_use(loaded, chosen, name).totals[SUMS.index(measure)] == wanted[name]
+        )
 
 
-def test_a_dataset_beside_counts_beyond_64_bits_has_its_last_day_at_each_site(tmp_path: Path) -> None:
-    rows = [{**row, "nacc": 1 << 62} for row in stores.partial_rows(LAST, count=40) if row["stream"] == "aaa"]
+def test_a_dataset_beside_counts_beyond_64_bits_has_its_last_day_at_each_site(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {**row, "nacc": 1 << 62}
+        for row in stores.partial_rows(LAST, count=40)
+        if row["stream"] == "aaa"
+    ]
     assert len(rows) > 4
     stores.store_day(tmp_path / "store", LAST, rows)
     loaded = snapshot.load(Refreshed(tmp_path / "store", tmp_path / "cache").refresh()[0])
@@ -183,7 +217,11 @@ def test_a_dataset_beside_counts_beyond_64_bits_has_its_last_day_at_each_site(tm
 
 def test_counts_that_are_kept_in_32_bits_are_summed_in_64(tmp_path: Path) -> None:
     most = (1 << 31) - 1
-    rows = [{**row, "nacc": most} for row in stores.partial_rows(LAST, count=200) if row["stream"] != "condor"]
+    rows = [
+        {**row, "nacc": most}
+        for row in stores.partial_rows(LAST, count=200)
+        if row["stream"] != "condor"
+    ]
     unique = {(row["stream"], row["dataset_name"]): row for row in rows}
     stores.store_day(tmp_path / "store", LAST, list(unique.values()))
     loaded = snapshot.load(Refreshed(tmp_path / "store", tmp_path / "cache").refresh()[0])
@@ -191,7 +229,9 @@ def test_counts_that_are_kept_in_32_bits_are_summed_in_64(tmp_path: Path) -> Non
     wanted = Counter(name for _, name in unique)
     assert max(wanted.values()) > 1
     ranking = dataset_ranking.datasets(loaded, Selection(LAST, LAST), "nacc")
-    assert dict(zip(ranking.names(), ranking.values, strict=True)) == {n: most * c for n, c in wanted.items()}
+    assert dict(zip(ranking.names(), ranking.values, strict=True)) == {
+        n: most * c for n, c in wanted.items()
+    }
     assert ranking.total == most * len(unique)
 
 
@@ -231,7 +271,9 @@ def test_a_question_that_failed_is_asked_again(store: Path, tmp_path: Path) -> N
     assert loaded.cached("question", lambda: 7) == 7
 
 
-def test_a_dataset_is_found_in_the_row_groups_that_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_is_found_in_the_row_groups_that_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(segment_writer, "_LOOKUP_GROUP", 2_048)
     for back in (0, 1):
         day = LAST - timedelta(days=back)
@@ -243,7 +285,9 @@ def test_a_dataset_is_found_in_the_row_groups_that_have_it(tmp_path: Path, monke
     assert len(lookup.first) > 1
     chosen = Selection(LAST - timedelta(days=1), LAST)
     every = [
-        row for back in (0, 1) for row in stores.partial_rows(LAST - timedelta(days=back), count=9_000, people=400)
+        row
+        for back in (0, 1)
+        for row in stores.partial_rows(LAST - timedelta(days=back), count=9_000, people=400)
     ]
     for name in sorted({row["dataset_name"] for row in every}):
         own = [row for row in every if row["dataset_name"] == name]
@@ -279,7 +323,11 @@ def test_a_store_as_csv_has_the_same_numbers(store: Path, tmp_path: Path) -> Non
         manifest = part.parents[1] / "manifest.json"
         document = json.loads(manifest.read_text())
         entry = document["tables"]["partials"]
-        entry |= {"format": "csv", "bytes": part.with_suffix(".csv").stat().st_size, "sha256": None}
+        entry |= {
+            "format": "csv",
+            "bytes": part.with_suffix(".csv").stat().st_size,
+            "sha256": None,
+        }
         manifest.write_text(json.dumps(document))
     assert nacc(Refreshed(store, tmp_path / "other").refresh()[0]) == wanted
 
@@ -297,15 +345,21 @@ def test_before_the_first_snapshot_pages_say_that_they_wait(store: Path, tmp_pat
     assert refresher.snapshot().days == days
 
 
-def test_pages_that_read_no_rollups_are_there_while_the_first_are_built(store: Path, tmp_path: Path) -> None:
+def test_pages_that_read_no_rollups_are_there_while_the_first_are_built(
+    store: Path, tmp_path: Path
+) -> None:
     with Database(str(store)) as database:
         refresher = RollupRefresher(database, tmp_path / "cache")
-        pages = create_app(Services(refresher, database, tmp_path / "state", Guard())).test_client()
+        pages = create_app(
+            Services(refresher, database, tmp_path / "state", Guard())
+        ).test_client()
         assert pages.get("/popularity").status_code == 503
         for name in ("runs", "sql", "data"):
             answer = pages.get(f"/{name}")
             assert (answer.status_code, "Rollups of" in answer.text) == (200, False), name
-        assert "42" in pages.get("/sql?q=select+6*7", headers={"Sec-Fetch-Site": "same-origin"}).text
+        assert (
+            "42" in pages.get("/sql?q=select+6*7", headers={"Sec-Fetch-Site": "same-origin"}).text
+        )
         refresher.refresh()
         assert "Rollups of" in pages.get("/popularity").text
         assert "Rollups of" not in pages.get("/runs").text
@@ -313,5 +367,9 @@ def test_pages_that_read_no_rollups_are_there_while_the_first_are_built(store: P
 
 def test_segments_say_from_which_runs_they_are(store: Path, tmp_path: Path) -> None:
     state, _ = Refreshed(store, tmp_path / "cache").refresh()
-    stored = {path.parents[1].name: path.name for path in (store / "data_aggregation").glob("*/runs/*")}
-    assert {day: run for one in state.segments for day, run in read_index(one.folder).runs.items()} == stored
+    stored = {
+        path.parents[1].name: path.name for path in (store / "data_aggregation").glob("*/runs/*")
+    }
+    assert {
+        day: run for one in state.segments for day, run in read_index(one.folder).runs.items()
+    } == stored

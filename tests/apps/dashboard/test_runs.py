@@ -20,7 +20,9 @@ GAP = LAST - timedelta(days=1)
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three days, the one in the middle missing and skipped; the last one is skipped although it has a result."""
+    """Three days, the one in the middle missing and skipped; the last one is skipped
+    although it has a result.
+    """
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     Path("cmsspark.yaml").write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
@@ -53,11 +55,17 @@ def test_a_skipped_day_is_shown_with_its_reason(store: Path, tmp_path: Path) -> 
 
     with serving(store, tmp_path, skipped=skipped) as running:
         page = text_of(running.base)
-        assert page.count("<span>skipped</span>") == 1 and "the &lt;b&gt;disk&lt;/b&gt; was gone" in page
+        assert (
+            page.count("<span>skipped</span>") == 1
+            and "the &lt;b&gt;disk&lt;/b&gt; was gone" in page
+        )
         assert "<b>disk</b>" not in page
         assert "What needs a look" in page
         one = text_of(running.base, f"?job=data_aggregation&day={GAP}")
-        assert f"data_aggregation of {GAP} is skipped by" in one and "There is no run of this day." in one
+        assert (
+            f"data_aggregation of {GAP} is skipped by" in one
+            and "There is no run of this day." in one
+        )
         # A result that is there is shown, as `cmsspark status` does.
         assert f"{LAST}: data_aggregation: done" in page
 

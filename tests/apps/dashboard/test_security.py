@@ -40,7 +40,9 @@ def ask(
     connection = http.client.HTTPConnection("127.0.0.1", running.server.port, timeout=60)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, body, {"Host": f"localhost:{running.server.port}", **named})
+        connection.request(
+            method, path, body, {"Host": f"localhost:{running.server.port}", **named}
+        )
         answer = connection.getresponse()
         return answer.status, dict(answer.getheaders()), answer.read().decode(errors="replace")
     finally:
@@ -52,21 +54,32 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A dashboard with a token, behind a prefix and a name."""
     folder = tmp_path_factory.mktemp("guarded")
     stores.store_day(folder / "store", LAST, stores.partial_rows(LAST, count=20))
-    with serving(folder / "store", folder, token=TOKEN, prefix="/cms/data", names=("monit.example",)) as running:
+    with serving(
+        folder / "store", folder, token=TOKEN, prefix="/cms/data", names=("monit.example",)
+    ) as running:
         yield running
 
 
 @pytest.mark.parametrize("page", registry.PAGES)
-def test_every_page_forbids_inline_scripts_frames_and_guessed_types(dashboard: Running, page: str) -> None:
+def test_every_page_forbids_inline_scripts_frames_and_guessed_types(
+    dashboard: Running, page: str
+) -> None:
     status, headers, text = ask(dashboard, f"/{page}")
     policy = headers["Content-Security-Policy"]
     assert status == 200
-    assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
+    assert (
+        "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
+    )
     assert "frame-ancestors 'none'" in policy and headers["X-Frame-Options"] == "DENY"
-    assert headers["X-Content-Type-Options"] == "nosniff" and headers["Referrer-Policy"] == "no-referrer"
+    assert (
+        headers["X-Content-Type-Options"] == "nosniff"
+        and headers["Referrer-Policy"] == "no-referrer"
+    )
     parser = Attributes()
     parser.feed(text)
-    assert parser.names and not [name for name in parser.names if name == "style" or name.startswith("on")]
+    assert parser.names and not [
+        name for name in parser.names if name == "style" or name.startswith("on")
+    ]
     assert "<script>" not in text
 
 
@@ -75,7 +88,9 @@ def test_pages_only_read(dashboard: Running, method: str) -> None:
     assert ask(dashboard, "/popularity", method, "x=1")[0] == 405
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "", "[::1].evil"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "", "[::1].evil"]
+)
 def test_a_foreign_name_is_refused(dashboard: Running, host: str) -> None:
     """A foreign page whose name was made to lead here (DNS rebinding) reads nothing."""
     status, _, text = ask(dashboard, "/popularity", Host=host)
@@ -100,14 +115,26 @@ def test_without_the_token_nothing_is_shown(guarded: Running) -> None:
         status, headers, text = ask(guarded, "/cms/data" + path)
         assert status == 401 and "A token is needed" in text and "Set-Cookie" not in headers
     assert ask(guarded, "/cms/data/popularity?token=wrong")[0] == 401
-    assert ask(guarded, "/cms/data/popularity", Cookie=f"{guarded.server.services.guard.cookie_name}={TOKEN}")[0] == 401
+    assert (
+        ask(
+            guarded,
+            "/cms/data/popularity",
+            Cookie=f"{guarded.server.services.guard.cookie_name}={TOKEN}",
+        )[0]
+        == 401
+    )
 
 
 def test_the_token_is_taken_once_and_then_the_cookie(guarded: Running) -> None:
     status, headers, _ = ask(guarded, f"/cms/data/popularity?measure=users&token={TOKEN}")
     assert status == 303 and headers["Location"] == "/cms/data/popularity?measure=users"
     cookie = headers["Set-Cookie"]
-    assert "HttpOnly" in cookie and "SameSite=Lax" in cookie and "Path=/cms/data" in cookie and TOKEN not in cookie
+    assert (
+        "HttpOnly" in cookie
+        and "SameSite=Lax" in cookie
+        and "Path=/cms/data" in cookie
+        and TOKEN not in cookie
+    )
     status, _, text = ask(guarded, "/cms/data/popularity", Cookie=cookie.partition(";")[0])
     assert status == 200 and TOKEN not in text
     status, headers, _ = ask(
@@ -121,29 +148,52 @@ def test_the_token_is_taken_once_and_then_the_cookie(guarded: Running) -> None:
 
 
 def test_behind_a_proxy_all_addresses_have_the_prefix(guarded: Running) -> None:
-    cookie = f"{guarded.server.services.guard.cookie_name}={guarded.server.services.guard.cookie_value}"
+    cookie = (
+        f"{guarded.server.services.guard.cookie_name}={guarded.server.services.guard.cookie_value}"
+    )
     for path in ("/cms/data/popularity", "/popularity"):  # a proxy may have removed the prefix
         status, _, text = ask(guarded, path, Cookie=cookie, Host="monit.example")
         assert status == 200
-        addresses = [part.partition('"')[0] for part in text.replace("src=", "href=").split('href="')[1:]]
-        assert addresses and all(one.startswith(("/cms/data/", "#")) for one in addresses), addresses
+        addresses = [
+            part.partition('"')[0] for part in text.replace("src=", "href=").split('href="')[1:]
+        ]
+        assert addresses and all(one.startswith(("/cms/data/", "#")) for one in addresses), (
+            addresses
+        )
     assert ask(guarded, "/cms/data/", Cookie=cookie)[1]["Location"] == "/cms/data/popularity"
 
 
 def test_a_token_is_compared_in_constant_time_and_a_number_is_a_host_only_with_one() -> None:
     guard = Guard("t", frozenset({"a.example"}), 1)
     assert guard.is_token("t") and not guard.is_token("") and not guard.is_token("ü")
-    assert guard.is_host("10.1.2.3:8765") and not Guard(None, frozenset(), 1).is_host("10.1.2.3:8765")
+    assert guard.is_host("10.1.2.3:8765") and not Guard(None, frozenset(), 1).is_host(
+        "10.1.2.3:8765"
+    )
     assert guard.is_host("A.example:1") and not guard.is_host("b.example")
-    assert not security.is_loopback("0.0.0.0") and security.is_loopback("::1") and not security.is_loopback("host")
+    assert (
+        not security.is_loopback("0.0.0.0")
+        and security.is_loopback("::1")
+        and not security.is_loopback("host")
+    )
 
 
 PATHS = [
-    "/../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/static/../app.py", "/static/..%2fapp.py", "/static/%2e%2e/app.py",
-    "/static//etc/passwd", "/runs/data_aggregation/../../x/report", "/runs/../../etc/passwd/report",
-    "/runs/data_aggregation/..%2f..%2f/x/report", "/runs/data_aggregation/2026-01-15/%2e%2e/report", "/popularity%00",
-    "/runs/data_aggregation/2026-01-15/..%5c..%5c/report", "//evil.example/", "/popularity/../sql", "/__init__",
-]  # fmt: skip
+    "/../etc/passwd",
+    "/%2e%2e/%2e%2e/etc/passwd",
+    "/static/../app.py",
+    "/static/..%2fapp.py",
+    "/static/%2e%2e/app.py",
+    "/static//etc/passwd",
+    "/runs/data_aggregation/../../x/report",
+    "/runs/../../etc/passwd/report",
+    "/runs/data_aggregation/..%2f..%2f/x/report",
+    "/runs/data_aggregation/2026-01-15/%2e%2e/report",
+    "/popularity%00",
+    "/runs/data_aggregation/2026-01-15/..%5c..%5c/report",
+    "//evil.example/",
+    "/popularity/../sql",
+    "/__init__",
+]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -157,7 +207,14 @@ def test_a_path_leads_to_no_other_file(dashboard: Running, path: str) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize(
     "page",
-    ["popularity?q=", "dataset?name=", "sites?site=", "popularity?campaign=", "users?data_tier=", "data?site_tier="],
+    [
+        "popularity?q=",
+        "dataset?name=",
+        "sites?site=",
+        "popularity?campaign=",
+        "users?data_tier=",
+        "data?site_tier=",
+    ],
 )
 def test_hostile_names_are_text(dashboard: Running, page: str, name: str) -> None:
     status, _, text = ask(dashboard, f"/{page}{quote(name, safe='')}")
@@ -170,12 +227,22 @@ def test_hostile_names_are_text(dashboard: Running, page: str, name: str) -> Non
 @pytest.mark.parametrize(
     "query",
     [
-        "from=2026-13-01", "from='; DROP TABLE cube", "from=2026-01-15&to=2026-01-01", "step=year",
-        "measure=1;select", "by=user", "page=datasets.-1", "page=datasets.1e9", "sort=datasets.user", "mode=pie",
+        "from=2026-13-01",
+        "from='; DROP TABLE cube",
+        "from=2026-01-15&to=2026-01-01",
+        "step=year",
+        "measure=1;select",
+        "by=user",
+        "page=datasets.-1",
+        "page=datasets.1e9",
+        "sort=datasets.user",
+        "mode=pie",
         "from=0001-01-01&to=9999-12-31",
-        "q=" + "a" * 2_000, "download=datasets&format=exe", "download=../x",
+        "q=" + "a" * 2_000,
+        "download=datasets&format=exe",
+        "download=../x",
     ],
-)  # fmt: skip
+)
 def test_wrong_parameters_are_refused_and_said(dashboard: Running, query: str) -> None:
     status, _, text = ask(dashboard, f"/popularity?{quote(query, safe='=&')}")
     assert status in (400, 404) and "bug" not in text
@@ -184,7 +251,11 @@ def test_wrong_parameters_are_refused_and_said(dashboard: Running, query: str) -
 
 def test_huge_addresses_are_refused(dashboard: Running) -> None:
     assert ask(dashboard, "/popularity?q=" + "a" * 20_000)[0] == 414
-    assert ask(dashboard, "/popularity?" + "&".join(f"a{n}=1" for n in range(2_000)))[0] in (200, 400, 414)
+    assert ask(dashboard, "/popularity?" + "&".join(f"a{n}=1" for n in range(2_000)))[0] in (
+        200,
+        400,
+        414,
+    )
 
 
 @pytest.mark.parametrize(
@@ -234,14 +305,21 @@ def test_rows_of_a_query_are_limited_and_its_download_has_more(dashboard: Runnin
 
 def test_a_report_is_shown_in_a_sandbox(dashboard: Running, store: Path) -> None:
     (page,) = (store / "data_aggregation" / LAST.isoformat()).glob("runs/*/report.html")
-    status, headers, text = ask(dashboard, f"/runs/data_aggregation/{LAST}/{page.parent.name}/report")
+    status, headers, text = ask(
+        dashboard, f"/runs/data_aggregation/{LAST}/{page.parent.name}/report"
+    )
     assert status == 200 and "the report" in text
-    assert "sandbox" in headers["Content-Security-Policy"] and "script-src" not in headers["Content-Security-Policy"]
+    assert (
+        "sandbox" in headers["Content-Security-Policy"]
+        and "script-src" not in headers["Content-Security-Policy"]
+    )
 
 
 def test_suggestions_are_json_of_names_that_match(dashboard: Running) -> None:
     found = json.loads(ask(dashboard, "/datasets.json?q=" + quote("ttbar nanoaod"))[2])
-    assert found and all("TTbar" in one["name"] and one["name"].endswith("NANOAOD") for one in found)
+    assert found and all(
+        "TTbar" in one["name"] and one["name"].endswith("NANOAOD") for one in found
+    )
     assert json.loads(ask(dashboard, "/datasets.json?q=" + quote("*" * 200 + "x"))[2]) is not None
     hostile = json.loads(ask(dashboard, "/datasets.json?q=%3Cscript%3E")[2])
     assert [one["name"] for one in hostile] == [name for name in HOSTILE if "<script>" in name]
@@ -264,8 +342,12 @@ def test_no_page_names_a_person(dashboard: Running) -> None:
         ("SELECT {'b': [1, NULL]} AS a", '"b"'),
     ],
 )
-def test_a_download_of_any_type_leaves_the_pages_as_they_are(dashboard: Running, sql: str, text: str, fmt: str) -> None:
-    """A type that a format does not have was taken for damage, and every page went away until it was checked."""
+def test_a_download_of_any_type_leaves_the_pages_as_they_are(
+    dashboard: Running, sql: str, text: str, fmt: str
+) -> None:
+    """A type that a format does not have was taken for damage, and every page went away
+    until it was checked.
+    """
     before = dashboard.snapshot
     connection = http.client.HTTPConnection("127.0.0.1", dashboard.server.port, timeout=60)
     connection.request("GET", "/sql?" + urlencode({"q": sql, "download": "query", "format": fmt}))
@@ -279,7 +361,8 @@ def test_a_download_of_any_type_leaves_the_pages_as_they_are(dashboard: Running,
 
 
 @pytest.mark.parametrize(
-    "sql", ["SELECT 'infinity'::DATE", "SELECT '-infinity'::TIMESTAMP", "SELECT ['99999-01-01'::DATE]"]
+    "sql",
+    ["SELECT 'infinity'::DATE", "SELECT '-infinity'::TIMESTAMP", "SELECT ['99999-01-01'::DATE]"],
 )
 def test_days_that_python_cannot_hold_are_texts(dashboard: Running, sql: str) -> None:
     status, _, text = ask(dashboard, "/sql?" + urlencode({"q": sql}))
@@ -287,22 +370,33 @@ def test_days_that_python_cannot_hold_are_texts(dashboard: Running, sql: str) ->
     assert ask(dashboard, "/sql?" + urlencode({"q": sql, "download": "query"}))[0] == 200
 
 
-def test_a_result_that_is_too_large_is_refused(dashboard: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_is_too_large_is_refused(
+    dashboard: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from cmsspark.apps.dashboard.pages import sql
 
     monkeypatch.setattr(sql, "BYTES", 100_000)
-    status, _, text = ask(dashboard, "/sql?" + urlencode({"q": "SELECT repeat('a', 1000) FROM range(400)"}))
+    status, _, text = ask(
+        dashboard, "/sql?" + urlencode({"q": "SELECT repeat('a', 1000) FROM range(400)"})
+    )
     assert status == 200 and "at most 0 MB" in text and "aaaa" not in text
 
 
-@pytest.mark.parametrize("query", ["to=0001-01-01", "from=0001-01-01&to=0001-01-02", "from=9999-12-01&to=9999-12-31"])
+@pytest.mark.parametrize(
+    "query", ["to=0001-01-01", "from=0001-01-01&to=0001-01-02", "from=9999-12-01&to=9999-12-31"]
+)
 def test_the_calendar_takes_every_day_that_there_is(dashboard: Running, query: str) -> None:
     assert ask(dashboard, f"/runs?{query}")[0] == 200
 
 
-def test_a_parameter_twice_is_refused_and_one_that_a_page_does_not_have_is_named(dashboard: Running) -> None:
+def test_a_parameter_twice_is_refused_and_one_that_a_page_does_not_have_is_named(
+    dashboard: Running,
+) -> None:
     status, _, text = ask(dashboard, "/popularity?measure=nacc&measure=users")
     assert status == 400 and "more than once" in text and "measure" in text
     status, _, text = ask(dashboard, "/sites?data_tier=AOD&%3Cb%3E=1")
     assert status == 200 and "data_tier, &lt;b&gt;" in text and "no such choice" in text
-    assert "no such choice" not in ask(dashboard, "/popularity?data_tier=AOD&data_tier=RAW&by=none&q=a")[2]
+    assert (
+        "no such choice"
+        not in ask(dashboard, "/popularity?data_tier=AOD&data_tier=RAW&by=none&q=a")[2]
+    )

@@ -12,7 +12,9 @@ DAYS = [date(2026, 1, 14), date(2026, 1, 15)]
 
 
 def test_groups_that_add_up_are_stacked_over_days_and_bars_of_one_day() -> None:
-    """A stack of one day has no areas: its points would show the sum of all groups below as the value of one."""
+    """A stack of one day has no areas: its points would show the sum of all groups
+    below as the value of one.
+    """
     over_days = Series(DAYS, {"aaa": [5, 3], "eos": [7, None]})
     chart = make_chart("use", over_days, "nacc", Selection(*DAYS), "stream")
     assert (chart.kind, chart.drawn) == ("stack", {"aaa": [5, 3], "eos": [7, 0]})

@@ -1,4 +1,6 @@
-"""The page Spark: numbers of a measured run and of its watched processes, in a real Chromium, also of hostile ones."""
+"""The page Spark: numbers of a measured run and of its watched processes, in a real
+Chromium, also of hostile ones.
+"""
 
 from __future__ import annotations
 
@@ -24,29 +26,85 @@ MB = 1_000_000
 def stored_run(state: Path, /, run: str = "20260115T060000Z-aaaaaa", **more: Any) -> None:
     """A measured run of 20 s with two stages, two executors, and a driver whose Python grows."""
     stages = [
-        {"stage": 0, "name": "<b>load</b>", "task_count": 4, "submitted_ms": BEGAN + 1_000,
-         "completed_ms": BEGAN + 5_000, "totals": {"tasks": 4, "run_ms": 4_000, "gc_ms": 400, "input_bytes": 80 * MB}},
-        {"stage": 1, "attempt": 1, "name": "join", "task_count": 8, "submitted_ms": BEGAN + 5_000,
-         "completed_ms": BEGAN + 15_000, "failure": "lost\ntrace",
-         "totals": {"tasks": 8, "failed_tasks": 2, "run_ms": 9_000, "shuffle_read_bytes": 7 * MB}},
-    ]  # fmt: skip
+        {
+            "stage": 0,
+            "name": "<b>load</b>",
+            "task_count": 4,
+            "submitted_ms": BEGAN + 1_000,
+            "completed_ms": BEGAN + 5_000,
+            "totals": {"tasks": 4, "run_ms": 4_000, "gc_ms": 400, "input_bytes": 80 * MB},
+        },
+        {
+            "stage": 1,
+            "attempt": 1,
+            "name": "join",
+            "task_count": 8,
+            "submitted_ms": BEGAN + 5_000,
+            "completed_ms": BEGAN + 15_000,
+            "failure": "lost\ntrace",
+            "totals": {
+                "tasks": 8,
+                "failed_tasks": 2,
+                "run_ms": 9_000,
+                "shuffle_read_bytes": 7 * MB,
+            },
+        },
+    ]
     executors = [
-        {"executor": "driver", "host": "h", "peaks": {"JVMHeapMemory": 300 * MB, "ProcessTreeJVMRSSMemory": 900 * MB}},
-        {"executor": "1", "host": "n1", "cores": 4, "peaks": {"JVMHeapMemory": 700 * MB, "OnHeapStorageMemory": 5 * MB},
-         "totals": {"tasks": 12, "run_ms": 13_000, "gc_ms": 1_300}},
-    ]  # fmt: skip
+        {
+            "executor": "driver",
+            "host": "h",
+            "peaks": {"JVMHeapMemory": 300 * MB, "ProcessTreeJVMRSSMemory": 900 * MB},
+        },
+        {
+            "executor": "1",
+            "host": "n1",
+            "cores": 4,
+            "peaks": {"JVMHeapMemory": 700 * MB, "OnHeapStorageMemory": 5 * MB},
+            "totals": {"tasks": 12, "run_ms": 13_000, "gc_ms": 1_300},
+        },
+    ]
     samples = [
-        {"at_ms": BEGAN + 1_000 * n, "driver_jvm_rss": 800 * MB, "driver_python_rss": (50 + 40 * n) * MB,
-         "active_tasks": n % 5} for n in range(20)
-    ]  # fmt: skip
+        {
+            "at_ms": BEGAN + 1_000 * n,
+            "driver_jvm_rss": 800 * MB,
+            "driver_python_rss": (50 + 40 * n) * MB,
+            "active_tasks": n % 5,
+        }
+        for n in range(20)
+    ]
     document = {
-        "run": run, "job": "job.py", "engine": "spark", "began_ms": BEGAN, "ended_ms": BEGAN + 20_000, "state": "DONE",
-        "root_pid": 100, "application": "app-1", "spark_version": "4.1.1", "master": "yarn", "stage_count": 2,
-        "totals": {"tasks": 12, "failed_tasks": 2, "task_ms": 20_000, "run_ms": 13_000, "cpu_ms": 6_000,
-                   "gc_ms": 1_700, "input_bytes": 80 * MB, "shuffle_write_bytes": 7 * MB},
-        "stages": stages, "executors": executors, "samples": samples, "cpu_ms": 11_000, "later_field": {"x": 1},
-        "findings": [{"code": "x", "title": "The Python driver grew", "where": "10 s", "cure": "Use Arrow"}], **more,
-    }  # fmt: skip
+        "run": run,
+        "job": "job.py",
+        "engine": "spark",
+        "began_ms": BEGAN,
+        "ended_ms": BEGAN + 20_000,
+        "state": "DONE",
+        "root_pid": 100,
+        "application": "app-1",
+        "spark_version": "4.1.1",
+        "master": "yarn",
+        "stage_count": 2,
+        "totals": {
+            "tasks": 12,
+            "failed_tasks": 2,
+            "task_ms": 20_000,
+            "run_ms": 13_000,
+            "cpu_ms": 6_000,
+            "gc_ms": 1_700,
+            "input_bytes": 80 * MB,
+            "shuffle_write_bytes": 7 * MB,
+        },
+        "stages": stages,
+        "executors": executors,
+        "samples": samples,
+        "cpu_ms": 11_000,
+        "later_field": {"x": 1},
+        "findings": [
+            {"code": "x", "title": "The Python driver grew", "where": "10 s", "cure": "Use Arrow"}
+        ],
+        **more,
+    }
     folder = state / "monitor" / "runs" / run
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(document))
@@ -54,22 +112,54 @@ def stored_run(state: Path, /, run: str = "20260115T060000Z-aaaaaa", **more: Any
 
 def watched_run(state: Path) -> None:
     """The processes of that run, and a run of a suite that was not measured."""
-    tree = {100: (1, "java_driver", 800), 101: (100, "python_driver", 50), 102: (100, "python_daemon", 40),
-            103: (102, "python_worker", 60), 104: (104, "other", 1)}  # fmt: skip
+    tree = {
+        100: (1, "java_driver", 800),
+        101: (100, "python_driver", 50),
+        102: (100, "python_daemon", 40),
+        103: (102, "python_worker", 60),
+        104: (104, "other", 1),
+    }
     with open_processes(state) as database:
         for run, root, suite in (("w1", 100, None), ("w2", 0, "release")):
             database.put_run(
-                WatchedRun(run, BEGAN + (0 if root else 1_000_000), "h", "job.py", BEGAN + 20_000, suite,
-                           None, "DONE", 0, root, "1.0" if suite else None)
-            )  # fmt: skip
+                WatchedRun(
+                    run,
+                    BEGAN + (0 if root else 1_000_000),
+                    "h",
+                    "job.py",
+                    BEGAN + 20_000,
+                    suite,
+                    None,
+                    "DONE",
+                    0,
+                    root,
+                    "1.0" if suite else None,
+                )
+            )
             samples = [
-                ProcessSample(run, BEGAN + 1_000 * tick, "h", pid, ppid, 5, role, 150.0 if pid == 103 else 10.0,
-                              tick / 10, tick,
-                              (size + (40 * tick if pid == 101 else 0)) * MB, size * MB, None, None, None,
-                              2 * size * MB,
-                              short_command=f"<i>{role}</i>", long_command=f"{role} ***" if not tick else None)
-                for tick in range(20) for pid, (ppid, role, size) in tree.items()
-            ]  # fmt: skip
+                ProcessSample(
+                    run,
+                    BEGAN + 1_000 * tick,
+                    "h",
+                    pid,
+                    ppid,
+                    5,
+                    role,
+                    150.0 if pid == 103 else 10.0,
+                    tick / 10,
+                    tick,
+                    (size + (40 * tick if pid == 101 else 0)) * MB,
+                    size * MB,
+                    None,
+                    None,
+                    None,
+                    2 * size * MB,
+                    short_command=f"<i>{role}</i>",
+                    long_command=f"{role} ***" if not tick else None,
+                )
+                for tick in range(20)
+                for pid, (ppid, role, size) in tree.items()
+            ]
             database.add(samples, [LogEntry(run, BEGAN, "mark", "begin <u>load</u>", "h")])
 
 
@@ -96,7 +186,10 @@ def test_the_page_of_a_run_is_drawn_and_accessible(page: Any, runs: Running) -> 
         assert charts == int(page.evaluate("document.documentElement.dataset.drawn")) == 7
         page.evaluate(AXE.read_text(encoding="utf-8"))
         found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        assert [(one["id"], [node["html"][:150] for node in one["nodes"][:3]]) for one in found["violations"]] == []
+        assert [
+            (one["id"], [node["html"][:150] for node in one["nodes"][:3]])
+            for one in found["violations"]
+        ] == []
     text = page.locator("main").inner_text()
     assert "The Python driver grew" in text and "app-1" in text and "<b>load</b>" in text
     assert "<u>load</u>" in text and "<i>python_driver</i>" in text
@@ -120,7 +213,9 @@ def test_stages_of_a_short_run_have_times_of_their_own() -> None:
 def test_one_page_names_what_a_share_of_garbage_collection_is_of() -> None:
     measured = RunMetrics("r", "job.py", "spark", began_ms=BEGAN, ended_ms=BEGAN - 5)
     measured.totals = TaskTotals(tasks=1, task_ms=4_000, run_ms=2_000, gc_ms=1_000)
-    figures = parts.figures(run_measures.RunView(run_measures.RunChoice("r", "r", 0), measured)).figures
+    figures = parts.figures(
+        run_measures.RunView(run_measures.RunChoice("r", "r", 0), measured)
+    ).figures
     (gc,) = (figure for figure in figures if figure.label == "Garbage collection")
     assert (gc.value, gc.note) == ("50.0%", "of the run time of tasks")
     assert parts.time_components(measured).rows[1][2] == 0.25, "of all their time"
@@ -130,18 +225,24 @@ def test_one_page_names_what_a_share_of_garbage_collection_is_of() -> None:
 def test_hosts_that_look_at_times_of_their_own_add_up() -> None:
     looks = ((0, "a", 7, 10), (400, "b", 7, 30), (1_000, "a", 7, 20), (1_400, "b", 7, 40))
     samples = [
-        ProcessSample("w", at, host, pid, 1, 5, "python_worker", rss_bytes=size * MB) for at, host, pid, size in looks
+        ProcessSample("w", at, host, pid, 1, 5, "python_worker", rss_bytes=size * MB)
+        for at, host, pid, size in looks
     ]
     view = run_measures.RunView(run_measures.RunChoice("r", "r", 0), None, samples=samples)
-    assert parts.figures(view).figures[-1].note == "all processes, the most of 4 looks", "a process may have had more"
+    assert parts.figures(view).figures[-1].note == "all processes, the most of 4 looks", (
+        "a process may have had more"
+    )
     times, sums = run_measures.by_role(samples, "rss_bytes")
     assert times == [0, 400, 1_000, 1_400]
     # The last look of each host is the end of what is known of it.
     assert sums == {"python_worker": [10 * MB, 40 * MB, 50 * MB, 40 * MB]}
-    chart = parts.top_processes(run_measures.RunView(run_measures.RunChoice("w", "w", 0), samples=samples))
+    chart = parts.top_processes(
+        run_measures.RunView(run_measures.RunChoice("w", "w", 0), samples=samples)
+    )
     assert chart.series == {
-        "7 python_worker b": [None, 30 * MB, 30 * MB, 40 * MB], "7 python_worker a": [10 * MB, 10 * MB, 20 * MB, None],
-    }  # fmt: skip
+        "7 python_worker b": [None, 30 * MB, 30 * MB, 40 * MB],
+        "7 python_worker a": [10 * MB, 10 * MB, 20 * MB, None],
+    }
 
 
 def test_another_run_is_chosen_by_the_selector(page: Any, runs: Running) -> None:
@@ -171,18 +272,28 @@ def test_the_numbers_are_those_that_are_stored(runs: Running) -> None:
     assert roles.labels[0] == "0" and roles.labels[-1] == "19"
     areas = parts.memory_areas(view.measured)
     assert areas.labels == ["JVM heap", "storage, on heap", "resident: JVM"]
-    assert areas.series == {"driver": [300 * MB, None, 900 * MB], "executor 1": [700 * MB, 5 * MB, None]}
+    assert areas.series == {
+        "driver": [300 * MB, None, 900 * MB],
+        "executor 1": [700 * MB, 5 * MB, None],
+    }
     longest, shorter = parts.stages(view.measured).rows
     assert longest[:6] == ("1.1", "join", 5.0, 10.0, 8, 2) and longest[-1] == "lost"
     assert shorter[8] == 20 * MB  # read each second
     times = {row[0]: row[1:] for row in parts.time_components(view.measured).rows}
-    assert times["CPU in the JVM"] == (6.0, 0.3) and times["CPU of all processes of this host"] == (11.0, 0.55)
+    assert times["CPU in the JVM"] == (6.0, 0.3) and times[
+        "CPU of all processes of this host"
+    ] == (11.0, 0.55)
     timeline = parts.stage_timeline(view.measured)
     assert list(timeline.series) == ["0.0 <b>load</b>", "1.1 join"]
     assert sum(timeline.series["1.1 join"]) > 2 * sum(timeline.series["0.0 <b>load</b>"])  # type: ignore[arg-type]
     tree = [row[0] for row in parts.process_tree(view).rows]
-    assert tree == ["100 <i>java_driver</i>", "· 101 <i>python_driver</i>", "· 102 <i>python_daemon</i>",
-                    "· · 103 <i>python_worker</i>", "104 <i>other</i>"]  # fmt: skip
+    assert tree == [
+        "100 <i>java_driver</i>",
+        "· 101 <i>python_driver</i>",
+        "· 102 <i>python_daemon</i>",
+        "· · 103 <i>python_worker</i>",
+        "104 <i>other</i>",
+    ]
 
 
 def test_a_number_of_a_process_that_was_used_again_does_not_join_two_runs(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The dashboard goes on answering: idle and slow clients, endless and huge queries, a signal, a first build."""
+"""The dashboard goes on answering: idle and slow clients, endless and huge queries, a
+signal, a first build.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def test_more_idle_and_dripping_connections_than_there_is_room_for_do_not_stop_p
         assert get(running, "/health") == (200, "ok\n")
 
 
-@pytest.mark.parametrize("content", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: "], ids=["idle", "dripping"])
+@pytest.mark.parametrize(
+    "content", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: "], ids=["idle", "dripping"]
+)
 def test_a_connection_without_a_complete_request_is_closed_after_its_deadline(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
@@ -96,14 +100,18 @@ def test_a_request_that_is_being_answered_has_no_deadline(
         assert ">42<" in get(running, "/sql?" + urlencode({"q": "SELECT 6 * 7"}))[1]
 
 
-def test_a_query_that_cannot_be_interrupted_is_killed_and_the_next_one_answered(pool: QueryPool) -> None:
+def test_a_query_that_cannot_be_interrupted_is_killed_and_the_next_one_answered(
+    pool: QueryPool,
+) -> None:
     with pytest.raises(NotReady, match=r"longer than 0\.2 s"):
         pool.run(Query(UNSTOPPABLE, 10, 1_000, 0.2))
     assert pool.run(Query("SELECT 42", 10, 1_000, 60)).rows == [(42,)]
 
 
 @pytest.mark.parametrize("text", ["repeat('a', 2000000000)", "list(range) FROM range(500000000)"])
-def test_a_query_beyond_the_memory_limit_is_refused_and_the_next_one_answered(pool: QueryPool, text: str) -> None:
+def test_a_query_beyond_the_memory_limit_is_refused_and_the_next_one_answered(
+    pool: QueryPool, text: str
+) -> None:
     with pytest.raises(UsageError, match="needs more memory than it may use"):
         pool.run(Query(f"SELECT {text}", 10, 1_000, 60))
     assert pool.run(Query("SELECT 42", 10, 1_000, 60)).rows == [(42,)]
@@ -161,7 +169,9 @@ def _fails_once(run: object) -> object:
 def command(store: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Run ``cmsspark dashboard`` over a store; killed at the end of the block."""
     settings = folder / "cmsspark.yaml"
-    settings.write_text(f"cache_dir: {folder}/cache\nstate_dir: {folder}/state\n", encoding="utf-8")
+    settings.write_text(
+        f"cache_dir: {folder}/cache\nstate_dir: {folder}/state\n", encoding="utf-8"
+    )
     words = ["dashboard", "--port", "0", "--fout", str(store), "--settings", str(settings)]
     call = [sys.executable, "-c", "from cmsspark.main import main; main()", *words]
     with subprocess.Popen(call, stderr=subprocess.PIPE, text=True) as process:
@@ -178,14 +188,18 @@ def line_of(process: subprocess.Popen[str], beginning: str) -> str:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """End a command. The promise is three seconds; a machine with several tests for each processor takes longer."""
+    """End a command. The promise is three seconds; a machine with several tests for
+    each processor takes longer.
+    """
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 0
     assert process.stderr is not None and "ended" in process.stderr.read()
 
 
 @pytest.mark.parametrize("query", [ENDLESS, UNSTOPPABLE], ids=["endless", "unstoppable"])
-def test_sigterm_ends_the_command_while_twenty_queries_run(store: Path, tmp_path: Path, query: str) -> None:
+def test_sigterm_ends_the_command_while_twenty_queries_run(
+    store: Path, tmp_path: Path, query: str
+) -> None:
     request = f"GET /sql?{urlencode({'q': query})} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     with command(store, tmp_path) as process, ExitStack() as clients:
         port = int(re.findall(r":(\d+)/", line_of(process, "dashboard of"))[0])
@@ -193,11 +207,15 @@ def test_sigterm_ends_the_command_while_twenty_queries_run(store: Path, tmp_path
             clients.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(request)
         # More wait than run: the first answer says that the others run.
         with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/sql?{urlencode({'q': query, 'download': 'result'})}")
+            urllib.request.urlopen(
+                f"http://127.0.0.1:{port}/sql?{urlencode({'q': query, 'download': 'result'})}"
+            )
         end(process)
 
 
-def test_sigterm_ends_the_command_as_soon_as_rollups_are_begun(store: Path, tmp_path: Path) -> None:
+def test_sigterm_ends_the_command_as_soon_as_rollups_are_begun(
+    store: Path, tmp_path: Path
+) -> None:
     with command(store, tmp_path) as process:
         line_of(process, "rollups of")
         end(process)
@@ -238,7 +256,9 @@ def test_finished_days_are_shown_while_older_ones_are_built_and_pages_say_how_fa
     with Database(str(store)) as database:
         refresher = RollupRefresher(database, tmp_path / "cache", builder=builder)  # type: ignore[arg-type]
         builder.refresher = refresher
-        pages = create_app(Services(refresher, database, tmp_path / "state", Guard())).test_client()
+        pages = create_app(
+            Services(refresher, database, tmp_path / "state", Guard())
+        ).test_client()
         texts = []
         build = refresher._rollups._build
 
@@ -256,6 +276,11 @@ def test_finished_days_are_shown_while_older_ones_are_built_and_pages_say_how_fa
     assert builder.days == [["2026-01-15"], ["2025-01-15"]]
     assert builder.said[0].startswith("0 of 2 days") and builder.said[1].startswith("1 of 2 days")
     ((status, text),) = texts
-    assert status == 200 and "1 of 2 days are summed up" in text and "left" in text and 'data-refresh="' in text
+    assert (
+        status == 200
+        and "1 of 2 days are summed up" in text
+        and "left" in text
+        and 'data-refresh="' in text
+    )
     assert "1 of 366 days are not in these numbers yet: 2025-01-15" in text
     assert "summed up" not in after and "not in these numbers" not in after

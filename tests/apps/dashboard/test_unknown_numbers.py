@@ -1,4 +1,6 @@
-"""What no log said is not 0: days that lack a stream, steps that are cut, a measure of the other kind, a store gone."""
+"""What no log said is not 0: days that lack a stream, steps that are cut, a measure of
+the other kind, a store gone.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,18 @@ DAYS = [FIRST + timedelta(days=number) for number in range(12)]
 
 def row(day: date, stream: str, count: int) -> dict[str, Any]:
     return {
-        "day": day, "stream": stream, "dataset_name": "/ZMM/Run2018A-v1/AOD", "site_name": "T2_CH_CERN", "app": "crab",
-        "user": f"key1:{1:032x}", "nacc": count, "remote_nacc": None, "read_bytes": 10 * count, "cpu_time": None,
+        "day": day,
+        "stream": stream,
+        "dataset_name": "/ZMM/Run2018A-v1/AOD",
+        "site_name": "T2_CH_CERN",
+        "app": "crab",
+        "user": f"key1:{1:032x}",
+        "nacc": count,
+        "remote_nacc": None,
+        "read_bytes": 10 * count,
+        "cpu_time": None,
         "wc_time": None,
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +68,9 @@ def dashboard(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def text_of(dashboard: Running, page: str, **parameters: Any) -> str:
-    with urllib.request.urlopen(f"{dashboard.base}/{page}?{urlencode(parameters, doseq=True)}") as answer:
+    with urllib.request.urlopen(
+        f"{dashboard.base}/{page}?{urlencode(parameters, doseq=True)}"
+    ) as answer:
         return str(answer.read().decode())
 
 
@@ -69,7 +81,9 @@ def download(dashboard: Running, page: str, table: str, **parameters: Any) -> li
 
 def labels(dashboard: Running, page: str, **parameters: Any) -> list[str]:
     """The labels of the first picture of a page."""
-    found = re.search(r"data-chart=(['\"])(.*?)\1", text_of(dashboard, page, **parameters), re.DOTALL)
+    found = re.search(
+        r"data-chart=(['\"])(.*?)\1", text_of(dashboard, page, **parameters), re.DOTALL
+    )
     assert found
     return list(json.loads(unescape(found[2]))["labels"])
 
@@ -83,7 +97,9 @@ def test_a_day_that_was_counted_without_a_stream_has_no_number_of_it(dashboard: 
 def test_a_stream_alone_and_a_dataset_have_no_number_either(dashboard: Running) -> None:
     lines = download(dashboard, "popularity", "over_time", by="none", stream="cmssw")
     assert [line["nacc"] for line in lines[:5]] == ["5", "5", "", "", "5"]
-    lines = download(dashboard, "popularity", "over_time", by="data_tier", stream="cmssw", measure="users")
+    lines = download(
+        dashboard, "popularity", "over_time", by="data_tier", stream="cmssw", measure="users"
+    )
     assert [line["users_AOD"] for line in lines[:5]] == ["1", "1", "", "", "1"]
     lines = download(dashboard, "dataset", "history", name="/ZMM/Run2018A-v1/AOD")
     assert [line["nacc_cmssw"] for line in lines[:5]] == ["5", "5", "", "", "5"]
@@ -92,21 +108,30 @@ def test_a_stream_alone_and_a_dataset_have_no_number_either(dashboard: Running) 
 def test_several_streams_that_were_not_counted_have_no_number(dashboard: Running) -> None:
     days = [(number, dashboard.snapshot.state.streams[DAYS[number]]) for number in (2, 4)]
     assert [(number, "cmssw" in streams) for number, streams in days] == [(2, False), (4, True)]
-    lines = download(dashboard, "popularity", "over_time", by="data_tier", stream=["cmssw", "crab"])
+    lines = download(
+        dashboard, "popularity", "over_time", by="data_tier", stream=["cmssw", "crab"]
+    )
     assert [line["nacc_AOD"] for line in lines[:5]] == ["5", "5", "", "", "5"]
 
 
 def test_a_stream_that_only_one_period_counted_is_not_new(dashboard: Running) -> None:
     periods = {"from": DAYS[4], "to": DAYS[4], "from2": DAYS[2], "to2": DAYS[2]}
     lines = download(dashboard, "compare", "compare", by="stream", **periods)
-    cells = {line["stream"]: (line["now"], line["before"], line["difference"], line["is_in"]) for line in lines}
+    cells = {
+        line["stream"]: (line["now"], line["before"], line["difference"], line["is_in"])
+        for line in lines
+    }
     assert cells["cmssw"] == ("5", "", "", "") and cells["aaa"] == ("5", "5", "0", "both")
-    assert "Only one of the periods has days that counted cmssw." in text_of(dashboard, "compare", **periods)
+    assert "Only one of the periods has days that counted cmssw." in text_of(
+        dashboard, "compare", **periods
+    )
     assert "Only one of the periods" not in text_of(dashboard, "compare", **periods, stream="aaa")
 
 
 @pytest.mark.parametrize("period", [{"to": "0001-01-01"}, {"to2": "0001-01-01"}], ids=str)
-def test_a_period_before_all_days_has_no_numbers(dashboard: Running, period: dict[str, str]) -> None:
+def test_a_period_before_all_days_has_no_numbers(
+    dashboard: Running, period: dict[str, str]
+) -> None:
     assert "nothing is known of that period" in text_of(dashboard, "compare", **period)
 
 
@@ -115,7 +140,12 @@ def test_a_total_is_0_only_where_something_was_counted(dashboard: Running) -> No
         chosen = Selection(DAYS[number], DAYS[number], (("stream", stream),))
         return use.totals(dashboard.snapshot, chosen)["nacc"]
 
-    assert (total(1, "eos"), total(2, "cmssw"), total(3, "aaa"), total(4, "cmssw")) == (0, None, None, 5)
+    assert (total(1, "eos"), total(2, "cmssw"), total(3, "aaa"), total(4, "cmssw")) == (
+        0,
+        None,
+        None,
+        5,
+    )
 
 
 def test_a_day_that_is_not_stored_has_no_users(dashboard: Running) -> None:
@@ -129,7 +159,8 @@ def test_a_day_that_is_not_stored_has_no_users(dashboard: Running) -> None:
 @pytest.mark.parametrize(
     ("step", "period", "partial"),
     [
-        # 5 to 11 January begins before the first day; 12 to 18 is there; the range ends on a Sunday.
+        # 5 to 11 January begins before the first day; 12 to 18 is there; the range ends
+        # on a Sunday.
         ("week", {}, ["2026-01-05"]),
         ("week", {"from": "2026-01-12", "to": "2026-01-16"}, ["2026-01-12"]),
         ("month", {}, ["2026-01"]),
@@ -149,7 +180,9 @@ def test_what_is_partly_counted_is_marked_in_pictures_and_downloads(
         lines = download(dashboard, page, table, step=step, **period, **more)
         assert [line[step] for line in lines if line["is_partial"] == "true"] == partial, page
         shown = labels(dashboard, page, step=step, **period, **more)
-        assert [label.removesuffix(" (partial)") for label in shown if label.endswith(" (partial)")] == partial, page
+        assert [
+            label.removesuffix(" (partial)") for label in shown if label.endswith(" (partial)")
+        ] == partial, page
 
 
 @pytest.mark.parametrize(
@@ -160,9 +193,13 @@ def test_what_is_partly_counted_is_marked_in_pictures_and_downloads(
         ("condor", "read_bytes", "job_read_bytes"),
     ],
 )
-def test_a_file_names_the_measure_that_it_holds(dashboard: Running, stream: str, measure: str, held: str) -> None:
+def test_a_file_names_the_measure_that_it_holds(
+    dashboard: Running, stream: str, measure: str, held: str
+) -> None:
     for by, column in (("none", held), ("stream", f"{held}_{stream}")):
-        (line, *_) = download(dashboard, "popularity", "over_time", stream=stream, measure=measure, by=by)
+        (line, *_) = download(
+            dashboard, "popularity", "over_time", stream=stream, measure=measure, by=by
+        )
         assert [*line] == ["day", "is_partial", column]
 
 
@@ -192,17 +229,30 @@ def test_sql_over_a_store_that_is_gone_says_so(tmp_path: Path) -> None:
 
 def test_columns_of_a_table_that_is_not_stored_say_which_job_stores_it(dashboard: Running) -> None:
     text = text_of(dashboard, "datasets")
-    assert "No day of sizes, events and states in DBS is stored. Run: run_spark dbs_events --date DAY" in text
+    assert (
+        "No day of sizes, events and states in DBS is stored. Run: run_spark dbs_events --date DAY"
+        in text
+    )
     assert "No day of replicas is stored. Run: run_spark dbs_phedex --date DAY" in text
 
 
 def test_replicas_are_those_of_rucio_where_only_they_are_stored(tmp_path: Path) -> None:
     store, name, site = tmp_path / "store", "/ZMM/Run2018A-v1/AOD", "T1_US_FNAL"
     store_day(store, FIRST, [row(FIRST, "aaa", 5)], streams=STREAMS)
-    replica = {"dataset_name": name, "site_name": site, "kind": "disk", "present_bytes": 7, "present_file_count": 1}
+    replica = {
+        "dataset_name": name,
+        "site_name": site,
+        "kind": "disk",
+        "present_bytes": 7,
+        "present_file_count": 1,
+    }
     store_table(store, "dbs_rucio", FIRST, [replica])
     with serving(store, tmp_path / "folders") as running:
-        assert [line["present_bytes"] for line in download(running, "dataset", "replicas", name=name)] == ["7"]
+        assert [
+            line["present_bytes"] for line in download(running, "dataset", "replicas", name=name)
+        ] == ["7"]
         assert [line["disk_bytes"] for line in download(running, "datasets", "datasets")] == ["7"]
-        assert [line["present_bytes"] for line in download(running, "sites", "unused", site=site)] == ["7"]
+        assert [
+            line["present_bytes"] for line in download(running, "sites", "unused", site=site)
+        ] == ["7"]
         assert [line["bytes"] for line in download(running, "data", "site_by_data_tier")] == ["7"]

@@ -24,7 +24,9 @@ def demo(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     program = "from cmsspark.main import main; main()"
     # A terminal's colours and width are none of the test's business.
     environment = {
-        name: value for name, value in os.environ.items() if name not in ("CMSSPARK_SETTINGS", "CMSSPARK_ROOT")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("CMSSPARK_SETTINGS", "CMSSPARK_ROOT")
     }
     return subprocess.run(
         [sys.executable, "-c", program, "demo", "--out", str(out), *arguments],
@@ -49,7 +51,8 @@ def test_a_folder_with_other_files_in_it_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--records", "10"], ["--seed", "-1"], ["--date", "2026-02-30"], ["--date", "2999-01-01"]]
+    "wrong",
+    [["--records", "10"], ["--seed", "-1"], ["--date", "2026-02-30"], ["--date", "2999-01-01"]],
 )
 def test_arguments_that_make_no_sense_are_a_usage_error(tmp_path: Path, wrong: list[str]) -> None:
     assert run_click(command, "cmsspark demo", ["--out", str(tmp_path / "new"), *wrong]) == 2
@@ -68,7 +71,9 @@ def test_the_demo_finds_every_bin_as_it_was_made(shown: tuple[Path, str]) -> Non
     assert "every count equals that of the simulated records" in shown[1]
 
 
-def test_the_demo_shows_the_ten_most_used_datasets_and_where_everything_lies(shown: tuple[Path, str]) -> None:
+def test_the_demo_shows_the_ten_most_used_datasets_and_where_everything_lies(
+    shown: tuple[Path, str],
+) -> None:
     out, text = shown
     after = text.split("The ten most used datasets\n")[1].splitlines()
     assert [line.split()[-1][0] for line in after[1:11]] == ["/"] * 10
@@ -85,7 +90,9 @@ def test_the_demo_prints_a_screen_and_three_commands_that_work_from_any_folder(
     monkeypatch.chdir(tmp_path)
     for line in lines[-3:]:
         words = shlex.split(line)
-        start = next(number for number, word in enumerate(words) if word in ("report", "show", "ask"))
+        start = next(
+            number for number, word in enumerate(words) if word in ("report", "show", "ask")
+        )
         ended = CliRunner().invoke(cmsspark, words[start:], catch_exceptions=False)
         assert ended.exit_code == 0, ended.output
     assert (shown[0] / "report.html").stat().st_size > 10_000
@@ -129,7 +136,9 @@ def test_logs_and_dumps_are_reused_until_something_changes_them(
     def found(**changed: int) -> tuple[bool, bool]:
         """Whether they are reused, and whether --keep reuses them."""
         asked = {**options, **changed}
-        results = [cached_world.load(marker, asked, root, is_changed_too=keep) for keep in (False, True)]
+        results = [
+            cached_world.load(marker, asked, root, is_changed_too=keep) for keep in (False, True)
+        ]
         assert all(result in (None, {"aaa": {"read": 1}}) for result in results)
         return results[0] is not None, results[1] is not None
 

@@ -28,8 +28,14 @@ def test_the_jobs_count_the_demos_records(tmp_path: Path) -> None:
     jobs = count(tmp_path, DAY, tmp_path / "fout", CONDOR)
     found = jobs.manifest.reconciliation["condor_costs"]
     # Of other types, and without an input, jobs cost all the same.
-    counted = sum(bins[name] for name in ("matched", "other_type", "no_input", "user_file", "not_in_dbs"))
-    assert (found["matched"], found["repeated"], found["malformed"]) == (counted, bins["repeated"], bins["malformed"])
+    counted = sum(
+        bins[name] for name in ("matched", "other_type", "no_input", "user_file", "not_in_dbs")
+    )
+    assert (found["matched"], found["repeated"], found["malformed"]) == (
+        counted,
+        bins["repeated"],
+        bins["malformed"],
+    )
     outcomes = {key[7] for key in rows(jobs, "job_efficiency")}
     assert outcomes == {"ok", "outlier", "failed", "removed"}
     assert {key[2] for key in rows(jobs, "core_hours")} >= {None, "CINECA", "HOREKA"}

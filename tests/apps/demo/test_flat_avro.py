@@ -31,7 +31,11 @@ def test_blocks_are_cut_where_fastavro_cuts_them(tmp_path: Path) -> None:
     path = write_flat_avro(tmp_path, "T", FIELDS, rows, number=0, codec="null")
     with path.open("rb") as stream:
         cut = [block.num_records for block in fastavro.block_reader(stream)]
-    schema = {"type": "record", "name": "T", "fields": [{"name": n, "type": ["null", k]} for n, k in FIELDS.items()]}
+    schema = {
+        "type": "record",
+        "name": "T",
+        "fields": [{"name": n, "type": ["null", k]} for n, k in FIELDS.items()],
+    }
     with (tmp_path / "other").open("w+b") as stream:
         fastavro.writer(stream, schema, rows)
         stream.seek(0)

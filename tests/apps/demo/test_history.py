@@ -1,4 +1,6 @@
-"""A made-up past: the same rows each time, laid out as the daily job leaves its days, good for every command."""
+"""A made-up past: the same rows each time, laid out as the daily job leaves its days,
+good for every command.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ MEASURES = ("nacc", "distinct_users", "remote_nacc", "read_bytes", "cpu_time", "
 def test_a_day_is_the_same_each_time_and_each_key_stands_once() -> None:
     schema = stored_table("partials")
     rows = HISTORY.partials(DAY, schema)
-    assert rows.equals(History(KEY.pseudonym, rows=300, datasets=50, people=8).partials(DAY, schema))
+    assert rows.equals(
+        History(KEY.pseudonym, rows=300, datasets=50, people=8).partials(DAY, schema)
+    )
     assert not rows.equals(HISTORY.partials(DAY + timedelta(days=1), schema))
     made = rows.to_pylist()
     assert len({tuple(row[key] for key in (*KEYS, "user")) for row in made}) == len(made) == 300
@@ -42,7 +46,9 @@ def test_a_day_is_the_same_each_time_and_each_key_stands_once() -> None:
 
 def test_jobs_of_a_made_up_day_are_of_the_stream_that_serves_it() -> None:
     schema = stored_table("partials")
-    before, after = (HISTORY.partials(day, schema) for day in (date(2019, 12, 31), date(2020, 1, 1)))
+    before, after = (
+        HISTORY.partials(day, schema) for day in (date(2019, 12, 31), date(2020, 1, 1))
+    )
     assert set(before["stream"].to_pylist()) == {"aaa", "eos", "cmssw", "crab"}
     assert set(after["stream"].to_pylist()) == {"aaa", "eos", "cmssw", "condor"}
     crab = [row for row in before.to_pylist() if row["stream"] == "crab"]
@@ -79,11 +85,15 @@ def test_its_report_is_that_of_a_plain_count() -> None:
     partials = HISTORY.partials(DAY, stored_table("partials"))
     wanted = counted(partials.to_pylist(), KEYS, MEASURES)
     rows = report(partials, DAY).to_pylist()
-    assert {tuple(row[key] for key in KEYS): {name: row[name] for name in MEASURES} for row in rows} == wanted
+    assert {
+        tuple(row[key] for key in KEYS): {name: row[name] for name in MEASURES} for row in rows
+    } == wanted
     assert {row["timestamp"] for row in rows} == {1_767_571_200_000}
 
 
-def test_every_command_takes_it_for_counted_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_takes_it_for_counted_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     chosen = [DAY + timedelta(days=number) for number in range(7)]
@@ -96,8 +106,15 @@ def test_every_command_takes_it_for_counted_days(tmp_path: Path, monkeypatch: py
         ("ask", "reads", "T2_*", "--weeks", "1"),
         ("show", "partials", "--path", "--date", "2026-01-07"),
     ):
-        assert CliRunner().invoke(command, [*words, "--fout", "store"], catch_exceptions=False).exit_code == 0
-    told = CliRunner().invoke(command, ["status", "--days", "7", "--to", "20260111", "--json", "--fout", "store"])
+        assert (
+            CliRunner()
+            .invoke(command, [*words, "--fout", "store"], catch_exceptions=False)
+            .exit_code
+            == 0
+        )
+    told = CliRunner().invoke(
+        command, ["status", "--days", "7", "--to", "20260111", "--json", "--fout", "store"]
+    )
     assert {day: jobs["data_aggregation"] for day, jobs in json.loads(told.stdout).items()} == {
         str(day): "done" for day in chosen
     }

@@ -30,19 +30,34 @@ LAYOUTS = {
     "mixed": LogLayout(),
     "plain": LogLayout(gzip="none", aaa="both", per_part=300),
     "legacy": LogLayout(
-        gzip="all", aaa="raw", eos="old", cmssw="avro", dbs="current", avro_codec="deflate", per_part=500
+        gzip="all",
+        aaa="raw",
+        eos="old",
+        cmssw="avro",
+        dbs="current",
+        avro_codec="deflate",
+        per_part=500,
     ),
 }
 
 
 def small(root: Path, layout: LogLayout | None = None, **options: object) -> Made:
-    sizes = {"records": 2_000, "files": 500, "datasets": 40, "people": 30, "streams": STREAMS} | options
+    sizes = {
+        "records": 2_000,
+        "files": 500,
+        "datasets": 40,
+        "people": 30,
+        "streams": STREAMS,
+    } | options
     return make(root, DAY, layout=layout, **sizes)  # type: ignore[arg-type]  # sizes are ints, streams a tuple
 
 
 def digests(root: Path) -> dict[str, str]:
     files = sorted(path for path in root.rglob("*") if path.is_file())
-    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def text(path: Path) -> str:
@@ -61,41 +76,64 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_the_bins_known_beforehand_are_those_that_an_independent_count_finds(tmp_path: Path, layout: LogLayout) -> None:
+def test_the_bins_known_beforehand_are_those_that_an_independent_count_finds(
+    tmp_path: Path, layout: LogLayout
+) -> None:
     made = small(tmp_path, layout)
     counted = count_day(tmp_path, DAY)
-    assert {stream: counted.streams[stream].reconciliation() for stream in STREAMS} == made.reconciliation(DAY)
+    assert {
+        stream: counted.streams[stream].reconciliation() for stream in STREAMS
+    } == made.reconciliation(DAY)
 
 
 def test_days_of_rucio_have_records_of_caches_and_the_job_sums_them(tmp_path: Path) -> None:
     small(tmp_path / "cms", streams=None)
     folder = tmp_path / "cms/project/monitoring/archive/cms-xrootd-cache/raw/metric/2026/01/15"
-    records = [json.loads(line)["data"] for path in sorted(folder.glob("part-*")) for line in text(path).splitlines()]
+    records = [
+        json.loads(line)["data"]
+        for path in sorted(folder.glob("part-*"))
+        for line in text(path).splitlines()
+    ]
     assert len(records) == 20
     settings = Settings(None, None, tmp_path / "state", tmp_path / "cache")
-    done = xcache_job.run(DAY, str(tmp_path / "store"), settings, root=str(tmp_path / "cms"), log=lambda _: None)
+    done = xcache_job.run(
+        DAY, str(tmp_path / "store"), settings, root=str(tmp_path / "cms"), log=lambda _: None
+    )
     rows = pq.read_table(Path(done.path) / "xcache").to_pylist()
     assert done.manifest.document["records"] == {"read": 20, "malformed": 0, "out_of_day": 0}
     for column, names in (
-        ("close_count", ()), ("access_count", ("access_count",)), ("hit_bytes", ("bytes_hit_cache",)),
-        ("missed_bytes", ("bytes_miss_cache",)), ("bypass_bytes", ("bytes_bypass_cache",)),
-        ("remote_bytes", ("bytes_read_by_remote",)), ("explicit_remote_bytes", ("bytes_explicit_remote_read",)),
-    ):  # fmt: skip
+        ("close_count", ()),
+        ("access_count", ("access_count",)),
+        ("hit_bytes", ("bytes_hit_cache",)),
+        ("missed_bytes", ("bytes_miss_cache",)),
+        ("bypass_bytes", ("bytes_bypass_cache",)),
+        ("remote_bytes", ("bytes_read_by_remote",)),
+        ("explicit_remote_bytes", ("bytes_explicit_remote_read",)),
+    ):
         wanted = sum(sum(record[name] for name in names) if names else 1 for record in records)
         assert sum(row[column] for row in rows) == wanted > 0, column
     assert {"unknown"} < {row["site_name"] for row in rows}
     # What was asked for is a part of the file.
-    assert all(record["bytes_hit_cache"] + record["bytes_miss_cache"] <= record["size"] for record in records)
+    assert all(
+        record["bytes_hit_cache"] + record["bytes_miss_cache"] <= record["size"]
+        for record in records
+    )
 
 
-def test_days_of_phedex_and_logs_of_chosen_streams_have_no_records_of_caches(made: Made, tmp_path: Path) -> None:
+def test_days_of_phedex_and_logs_of_chosen_streams_have_no_records_of_caches(
+    made: Made, tmp_path: Path
+) -> None:
     make(tmp_path, date(2020, 11, 17), records=1_000, files=300, datasets=20, people=20)
     for root in (made.root, tmp_path):
         assert not (root / "project/monitoring/archive/cms-xrootd-cache").exists()
 
 
 def times(root: Path) -> dict[str, float]:
-    return {str(path.relative_to(root)): path.stat().st_mtime for path in root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.stat().st_mtime
+        for path in root.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_the_same_arguments_give_the_same_bytes_and_times(made: Made, tmp_path: Path) -> None:
@@ -109,7 +147,9 @@ def test_another_seed_gives_another_cms_of_the_same_shape(made: Made, tmp_path: 
     assert other.records() == made.records()
     assert digests(tmp_path).keys() == digests(made.root).keys()
     assert not set(digests(tmp_path / "project/monitoring").values()) & {
-        digest for name, digest in digests(made.root / "project/monitoring").items() if "part" in name
+        digest
+        for name, digest in digests(made.root / "project/monitoring").items()
+        if "part" in name
     }
 
 
@@ -132,7 +172,9 @@ def test_a_second_day_is_another_day_with_one_set_of_dumps_after_it(tmp_path: Pa
     made = small(tmp_path, days=2)
     assert made.days == [DAY, date(2026, 1, 16)]
     assert made.records() == {stream: 2 * count for stream, count in made.records(DAY).items()}
-    assert [path.name for path in (tmp_path / "project/awg/cms/dbs/PROD_GLOBAL").iterdir()] == ["2026-01-17"]
+    assert [path.name for path in (tmp_path / "project/awg/cms/dbs/PROD_GLOBAL").iterdir()] == [
+        "2026-01-17"
+    ]
     for day in made.days:
         counted = count_day(tmp_path, day, ("cmssw", "crab"))
         assert counted.streams["cmssw"].reconciliation() == made.reconciliation(day)["cmssw"]
@@ -156,21 +198,32 @@ def test_every_bin_occurs_and_bad_records_stay_far_below_the_tolerance(tmp_path:
         assert counts["malformed"] <= max(1, total // 2_000)
         assert counts["out_of_day"] < 0.01 * total
         assert counts["matched"] > 0.6 * total
-    everywhere = {name: sum(bins[name] for bins in made.bins[DAY].values()) for name in made.bins[DAY]["aaa"]}
+    everywhere = {
+        name: sum(bins[name] for bins in made.bins[DAY].values()) for name in made.bins[DAY]["aaa"]
+    }
     assert all(everywhere.values())
 
 
 @pytest.mark.parametrize(
-    ("stream", "narrow", "wide"), [("aaa", 1_800, 2_300), ("eos", 1_700, 2_800), ("cmssw", 1_200, 1_600)]
+    ("stream", "narrow", "wide"),
+    [("aaa", 1_800, 2_300), ("eos", 1_700, 2_800), ("cmssw", 1_200, 1_600)],
 )
-def test_records_are_as_wide_as_those_of_production(made: Made, stream: str, narrow: int, wide: int) -> None:
-    sizes = [len(line) for path in sorted(made.folders[stream].glob("part-*")) for line in text(path).splitlines()]
+def test_records_are_as_wide_as_those_of_production(
+    made: Made, stream: str, narrow: int, wide: int
+) -> None:
+    sizes = [
+        len(line)
+        for path in sorted(made.folders[stream].glob("part-*"))
+        for line in text(path).splitlines()
+    ]
     assert narrow < sum(sizes) / len(sizes) < wide
 
 
 def test_all_forms_of_eos_records_stand_in_one_day(made: Made) -> None:
     forms = set()
-    for line in (line for path in made.folders["eos"].glob("part-*") for line in text(path).splitlines()):
+    for line in (
+        line for path in made.folders["eos"].glob("part-*") for line in text(path).splitlines()
+    ):
         try:
             data = json.loads(line)["data"]
         except (ValueError, TypeError, KeyError):
@@ -207,7 +260,9 @@ def test_replicas_lie_on_disk_tape_and_buffer_some_incomplete(tmp_path: Path) ->
     made = make(tmp_path, date(2019, 6, 15), records=100, files=800, datasets=20, people=10)
     assert set(made.folders) >= {"phedex"} and "rucio" not in made.folders
     replicas = rows(made.folders["phedex"])
-    assert {len(row) for row in replicas} == {28} == {len(input_table("phedex/block_replicas").names)}
+    assert (
+        {len(row) for row in replicas} == {28} == {len(input_table("phedex/block_replicas").names)}
+    )
     ends = {row[13].rsplit("_", 1)[-1] for row in replicas}
     assert {"Disk", "MSS", "Buffer"} <= ends
     assert any(int(row[20]) < int(row[8]) and int(row[21]) < int(row[9]) for row in replicas)
@@ -215,12 +270,15 @@ def test_replicas_lie_on_disk_tape_and_buffer_some_incomplete(tmp_path: Path) ->
 
 
 def test_days_on_both_sides_of_the_boundary_have_the_dumps_of_both_sources(tmp_path: Path) -> None:
-    made = make(tmp_path, date(2020, 11, 17), days=2, records=400, files=800, datasets=20, people=10)
+    made = make(
+        tmp_path, date(2020, 11, 17), days=2, records=400, files=800, datasets=20, people=10
+    )
     assert made.folders["phedex"].name.startswith("time=2020-11-19_")
     assert made.folders["rucio"].name == "2020-11-19"
     for day in made.days:
         assert (
-            count_day(tmp_path, day, ("cmssw",)).streams["cmssw"].reconciliation() == made.reconciliation(day)["cmssw"]
+            count_day(tmp_path, day, ("cmssw",)).streams["cmssw"].reconciliation()
+            == made.reconciliation(day)["cmssw"]
         )
 
 
@@ -228,7 +286,10 @@ def test_rucio_has_the_same_replicas_and_what_it_has_beside_them(made: Made) -> 
     found = rucio.read(made.folders["rucio"])
     assert {kind for _, kind in found.places.values()} == {"disk", "tape"}
     assert {"other_scope", "not_available", "test_rse", "unknown_rse"} <= found.ignored.keys()
-    assert any(one.node_files < found.block_files[block] for (_, block), one in found.block_replicas.items())
+    assert any(
+        one.node_files < found.block_files[block]
+        for (_, block), one in found.block_replicas.items()
+    )
     assert found.unattached and found.accessed and not found.damaged
     assert {name for _, name in found.replicas} - found.blocks.keys(), "files in no block"
 
@@ -247,16 +308,25 @@ def test_several_processes_write_the_same_bytes(made: Made, tmp_path: Path) -> N
 
 def test_a_long_day_is_made_in_pieces_of_whole_parts_none_of_them_like_another() -> None:
     made = list(pieces("aaa", DAY, 250_000, 12_500))
-    assert [(piece.records, piece.first_part) for piece in made] == [(100_000, 0), (100_000, 8), (50_000, 16)]
+    assert [(piece.records, piece.first_part) for piece in made] == [
+        (100_000, 0),
+        (100_000, 8),
+        (50_000, 16),
+    ]
     assert len({piece.rng(1).integers(0, 1 << 60) for piece in made}) == 3
 
 
 def test_todays_eos_records_are_of_one_form_and_as_wide_as_those_before(tmp_path: Path) -> None:
     made = small(tmp_path, LogLayout(gzip="none", eos_forms="today"), streams=("eos",))
-    lines = [line for path in made.folders["eos"].glob("part-*") for line in text(path).splitlines()]
+    lines = [
+        line for path in made.folders["eos"].glob("part-*") for line in text(path).splitlines()
+    ]
     assert 2_400 < sum(map(len, lines)) / len(lines) < 2_800
     assert sum('"path":' in line and '"raw":' not in line for line in lines) > 0.99 * len(lines)
-    assert count_day(tmp_path, DAY, ("eos",)).streams["eos"].reconciliation() == made.reconciliation(DAY)["eos"]
+    assert (
+        count_day(tmp_path, DAY, ("eos",)).streams["eos"].reconciliation()
+        == made.reconciliation(DAY)["eos"]
+    )
 
 
 def test_a_favourite_dataset_gets_its_share_of_the_accesses(tmp_path: Path) -> None:

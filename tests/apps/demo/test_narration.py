@@ -1,4 +1,6 @@
-"""The days before the demo's day: coherent with it, with a quiet day, a late log and a rerun; or a year."""
+"""The days before the demo's day: coherent with it, with a quiet day, a late log and a
+rerun; or a year.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from cmsspark.apps.demo.cli import DemoPaths, past_commands
 from cmsspark.apps.demo.history import JOB, store_day, store_history
 from cmsspark.apps.demo.history_2015 import History, activity
 from cmsspark.apps.demo.history_2015.resampled import ResampledPast
-from cmsspark.apps.demo.narration import STORY_DAYS, Story, aligned, next_lines, sql_line, store_past
+from cmsspark.apps.demo.narration import (
+    STORY_DAYS,
+    Story,
+    aligned,
+    next_lines,
+    sql_line,
+    store_past,
+)
 from cmsspark.base.schemas import stored_table
 from cmsspark.main import command
 from cmsspark.settings.pseudonyms import Pseudonyms
@@ -34,18 +43,20 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Story]:
     return store, story
 
 
-def test_days_before_have_the_datasets_and_people_of_the_counted_day(week: tuple[str, Story]) -> None:
+def test_days_before_have_the_datasets_and_people_of_the_counted_day(
+    week: tuple[str, Story],
+) -> None:
     with Database(week[0]) as database:
         assert database.days() == [DAY - timedelta(days=back) for back in range(7, -1, -1)]
         for column in ("dataset_name", "user", "site_name", "app"):
-            sql = (
-                f'select count(*) from partials where "{column}" not in (select "{column}" from partials where day = ?)'
-            )
+            sql = f'select count(*) from partials where "{column}" not in (select "{column}" from partials where day = ?)'
             assert database.query(sql, [DAY]).rows == [(0,)]
-        sums = dict(database.query("select day, sum(coalesce(accesses, jobs)) from partials group by day").rows)
-        wrong = (
-            "accesses < 1 or jobs < 1 or remote_nacc > accesses or remote_nacc < 0 or read_bytes < 0 or cpu_time < 0"
+        sums = dict(
+            database.query(
+                "select day, sum(coalesce(accesses, jobs)) from partials group by day"
+            ).rows
         )
+        wrong = "accesses < 1 or jobs < 1 or remote_nacc > accesses or remote_nacc < 0 or read_bytes < 0 or cpu_time < 0"
         assert database.query(f"select count(*) from partials where {wrong}").rows == [(0,)]
     story = week[1]
     assert story.quiet and story.again and story.late
@@ -60,10 +71,13 @@ def test_the_late_log_came_and_another_one_is_still_late(week: tuple[str, Story]
             "select day, partial_reason from stored_days where is_partial and table_name = 'data_aggregation'"
         ).rows
     assert partial == [(story.late, "without cmssw")]
-    first, second = sorted(path.name for path in Path(store, JOB, str(story.again), "runs").iterdir())
+    first, second = sorted(
+        path.name for path in Path(store, JOB, str(story.again), "runs").iterdir()
+    )
     assert first == story.first_run
     before, after = (
-        pl.read_parquet(f"{store}/{JOB}/{story.again}/runs/{run}/partials/part-*.parquet") for run in (first, second)
+        pl.read_parquet(f"{store}/{JOB}/{story.again}/runs/{run}/partials/part-*.parquet")
+        for run in (first, second)
     )
     assert "cmssw" not in before["stream"].to_list()
     # What the late log added is all that differs.
@@ -109,7 +123,9 @@ def test_what_to_try_next_has_something_to_show(
 
 
 @pytest.mark.parametrize("count", [8, STORY_DAYS + 1, 365])
-def test_the_replicas_that_ask_unused_reads_are_made_for_a_past_of_any_length(count: int, tmp_path: Path) -> None:
+def test_the_replicas_that_ask_unused_reads_are_made_for_a_past_of_any_length(
+    count: int, tmp_path: Path
+) -> None:
     first = DAY - timedelta(days=count - 1)
     offered = " ".join(next_lines(first, DAY, Story()))
     commands = past_commands(DemoPaths.below(tmp_path), first, DAY)
@@ -133,7 +149,9 @@ def test_a_long_past_is_made_by_processes_and_ends_with_a_day_of_its_size(
     store = str(tmp_path)
     store_day(COUNTED, store, KEY.key_id, DAY)
     seen: list[tuple[int, int]] = []
-    made, story = store_past(store, DAY, STORY_DAYS, 1, KEY, lambda done, wanted: seen.append((done, wanted)))
+    made, story = store_past(
+        store, DAY, STORY_DAYS, 1, KEY, lambda done, wanted: seen.append((done, wanted))
+    )
     assert (made, story) == (STORY_DAYS, Story())
     assert seen[-1] == (STORY_DAYS, STORY_DAYS)
     with Database(store) as database:
@@ -146,10 +164,16 @@ def test_processes_make_the_same_days_as_one(tmp_path: Path) -> None:
     history = History(KEY.pseudonym, rows=100, datasets=20, people=5)
     span = [DAY - timedelta(days=back) for back in range(8)]
     for name, processes in (("one", 1), ("two", 2)):
-        assert store_history(history, str(tmp_path / name), span, KEY.key_id, processes=processes) == 8
+        assert (
+            store_history(history, str(tmp_path / name), span, KEY.key_id, processes=processes)
+            == 8
+        )
     for day in span:
         one, two = (
-            [path.read_bytes() for path in sorted(tmp_path.glob(f"{name}/{JOB}/{day}/runs/*/*/part-*"))]
+            [
+                path.read_bytes()
+                for path in sorted(tmp_path.glob(f"{name}/{JOB}/{day}/runs/*/*/part-*"))
+            ]
             for name in ("one", "two")
         )
         assert one == two and len(one) == 2
@@ -162,5 +186,7 @@ def test_a_year_has_weekends_pauses_and_growth() -> None:
 
 
 def test_comments_of_what_to_try_next_stand_in_one_column() -> None:
-    commented = aligned([("cmsspark a", "one"), ("cmsspark longer", "two"), ("x" * 70, "behind a long command")])
+    commented = aligned(
+        [("cmsspark a", "one"), ("cmsspark longer", "two"), ("x" * 70, "behind a long command")]
+    )
     assert [line.index("  # ") for line in commented] == [17, 17, 72]

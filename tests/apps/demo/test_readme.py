@@ -17,7 +17,9 @@ from cmsspark.apps.demo import make
 from cmsspark.apps.demo.steps import installed
 
 README = Path(__file__).parents[3] / "README.md"
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(
+    r"^```(\w*)\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+)
 COMMANDS = [
     line
     for language, block in BLOCKS
@@ -53,7 +55,13 @@ def run(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
         "XDG_CACHE_HOME": str(place / "cache"),
     }
     return subprocess.run(
-        command, cwd=place, env={**os.environ, **environment}, capture_output=True, text=True, timeout=900, check=False
+        command,
+        cwd=place,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
     )
 
 
@@ -62,7 +70,9 @@ def test_the_readme_shows_commands_of_both_kinds() -> None:
 
 
 def test_each_document_that_the_readme_names_is_there() -> None:
-    named = set(re.findall(r"`(docs/[\w/.-]+|[A-Z]+\.md|etc/[\w.-]+)`", README.read_text(encoding="utf-8")))
+    named = set(
+        re.findall(r"`(docs/[\w/.-]+|[A-Z]+\.md|etc/[\w.-]+)`", README.read_text(encoding="utf-8"))
+    )
     assert named
     assert not [name for name in sorted(named) if not (README.parent / name).exists()]
 
@@ -83,6 +93,8 @@ def test_the_readmes_python_works_on_what_the_commands_left(place: Path) -> None
     source = "\n".join(block for language, block in BLOCKS if language == "python")
     source = source.replace("/data/", f"{place}/")
     source = source.replace('["cmsspark", ', f"[*{installed('cmsspark', 'cmsspark.main')!r}, ")
-    checks = 'assert len(usage) > 40\nassert accesses.where("block_name is not null").count() > 500\n'
+    checks = (
+        'assert len(usage) > 40\nassert accesses.where("block_name is not null").count() > 500\n'
+    )
     ended = run([sys.executable, "-c", f"{source}\n{checks}"], place)
     assert ended.returncode == 0, ended.stderr

@@ -9,7 +9,9 @@ import pytest
 from cmsspark.apps.demo.steps import Steps, installed, spelled
 
 
-def test_a_step_shows_its_number_its_time_and_its_result(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_shows_its_number_its_time_and_its_result(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     steps = Steps(total=2)
     with steps.step("$ something"):
         steps.run([sys.executable, "-c", "print('one'); print('two')"], environment={})
@@ -34,15 +36,24 @@ def test_the_exit_code_is_the_commands_own() -> None:
 
 def test_a_command_sees_the_environment_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     program = "import os; print(os.environ['CMSSPARK_SETTINGS'])"
-    Steps(total=1).run([sys.executable, "-c", program], environment={"CMSSPARK_SETTINGS": "/x y.yaml"}, is_shown=True)
+    Steps(total=1).run(
+        [sys.executable, "-c", program],
+        environment={"CMSSPARK_SETTINGS": "/x y.yaml"},
+        is_shown=True,
+    )
     assert "/x y.yaml" in capsys.readouterr().out
 
 
 def test_a_command_that_is_not_installed_is_started_by_its_module() -> None:
     assert installed("no-such-command", "cmsspark.main") == [
-        sys.executable, "-c", "from cmsspark.main import main; main()",
-    ]  # fmt: skip
+        sys.executable,
+        "-c",
+        "from cmsspark.main import main; main()",
+    ]
 
 
 def test_commands_are_shown_as_a_shell_takes_them() -> None:
-    assert spelled("run_spark", ["a job.py", "--date", "2026-01-15"]) == "run_spark 'a job.py' --date 2026-01-15"
+    assert (
+        spelled("run_spark", ["a job.py", "--date", "2026-01-15"])
+        == "run_spark 'a job.py' --date 2026-01-15"
+    )

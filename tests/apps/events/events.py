@@ -11,7 +11,12 @@ import awkward as ak
 import numpy as np
 
 from cmsspark.apps.events.definition_files import default_definition
-from cmsspark.apps.events.features import Collection, EventFeatures, compute_features, flatten_collections
+from cmsspark.apps.events.features import (
+    Collection,
+    EventFeatures,
+    compute_features,
+    flatten_collections,
+)
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS
 from cmsspark.apps.events.topology import TOPOLOGY
 
@@ -33,18 +38,26 @@ def event(**collections: Sequence[tuple[float, ...]]) -> dict[str, list[tuple[fl
     return {**MUON, **{name: list(rows) for name, rows in collections.items()}}
 
 
-def collections_of(events: Sequence[Mapping[str, Sequence[tuple[float, ...]]]]) -> dict[str, Collection]:
+def collections_of(
+    events: Sequence[Mapping[str, Sequence[tuple[float, ...]]]],
+) -> dict[str, Collection]:
     """Collections of some events; a collection that an event does not name is empty."""
     arrays: dict[str, dict[str, Any]] = {}
     for name, columns in KERNEL_COLUMNS.items():
         rows = [event.get(name, ()) for event in events]
         counts = [len(of_event) for of_event in rows]
-        flat = np.array([row for of_event in rows for row in of_event], np.float32).reshape(-1, len(columns))
-        arrays[name] = {column: ak.unflatten(flat[:, place], counts) for place, column in enumerate(columns)}
+        flat = np.array([row for of_event in rows for row in of_event], np.float32).reshape(
+            -1, len(columns)
+        )
+        arrays[name] = {
+            column: ak.unflatten(flat[:, place], counts) for place, column in enumerate(columns)
+        }
     return flatten_collections(arrays)
 
 
-def features(*events: Mapping[str, Sequence[tuple[float, ...]]], low_level: bool = True) -> EventFeatures:
+def features(
+    *events: Mapping[str, Sequence[tuple[float, ...]]], low_level: bool = True
+) -> EventFeatures:
     """The features of some events."""
     return compute_features(collections_of(events), low_level=low_level)
 
@@ -52,7 +65,9 @@ def features(*events: Mapping[str, Sequence[tuple[float, ...]]], low_level: bool
 def write_schema(folder: Path, *, low_level: bool) -> None:
     """Write the ``schema.json`` of events of Delphes."""
     layout = DELPHES.layout(DELPHES.spec.classes or {}, low_level=low_level)
-    (folder / "schema.json").write_text(json.dumps(layout.document(origin=False)), encoding="utf-8")
+    (folder / "schema.json").write_text(
+        json.dumps(layout.document(origin=False)), encoding="utf-8"
+    )
 
 
 def event_schema(*, low_level: bool, origin: bool = True) -> Any:

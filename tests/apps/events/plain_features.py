@@ -1,6 +1,8 @@
-"""The definitions of ``docs/events.md`` once more, one particle after another, in plain Python: an oracle.
+"""The definitions of ``docs/events.md`` once more, one particle after another, in plain
+Python: an oracle.
 
-It shares nothing with the compiled pass: no binary search, no sorted arrays, complex numbers for angles.
+It shares nothing with the compiled pass: no binary search, no sorted arrays, complex
+numbers for angles.
 """
 
 from __future__ import annotations
@@ -12,12 +14,22 @@ from collections.abc import Mapping, Sequence
 Particle = tuple[float, ...]
 Event = Mapping[str, Sequence[Particle]]
 
-ROWS = {"EFlowTrack": (0, 450, 0.5, 13), "EFlowPhoton": (450, 150, 1.0, 15), "EFlowNeutralHadron": (600, 200, 1.0, 14)}
+ROWS = {
+    "EFlowTrack": (0, 450, 0.5, 13),
+    "EFlowPhoton": (450, 150, 1.0, 15),
+    "EFlowNeutralHadron": (600, 200, 1.0, 14),
+}
 
 
 def in_circle(angle: float) -> float:
     angle = math.fmod(angle, 2 * math.pi)
-    return angle - 2 * math.pi if angle > math.pi else angle + 2 * math.pi if angle <= -math.pi else angle
+    return (
+        angle - 2 * math.pi
+        if angle > math.pi
+        else angle + 2 * math.pi
+        if angle <= -math.pi
+        else angle
+    )
 
 
 def distance(one: Particle, other: Particle) -> float:
@@ -42,9 +54,19 @@ def cones(event: Event, center: Particle, *, is_lepton: bool = False) -> list[fl
 
 
 def lepton_of(event: Event) -> tuple[Particle, list[float], bool] | str:
-    """The lepton with its cone sums and whether it is an electron; or the cut that the event does not pass."""
-    named = [(one, name == "Electron") for name in ("Electron", "MuonTight") for one in event.get(name, ())]
-    hard = [(one, cones(event, one, is_lepton=True), is_electron) for one, is_electron in named if one[0] >= 23]
+    """The lepton with its cone sums and whether it is an electron; or the cut that the
+    event does not pass.
+    """
+    named = [
+        (one, name == "Electron")
+        for name in ("Electron", "MuonTight")
+        for one in event.get(name, ())
+    ]
+    hard = [
+        (one, cones(event, one, is_lepton=True), is_electron)
+        for one, is_electron in named
+        if one[0] >= 23
+    ]
     isolated = [each for each in hard if sum(each[1]) < 0.45]
     if not event.get("MissingET"):
         return "no_met"
@@ -62,11 +84,23 @@ def hlf(event: Event) -> list[float] | str:
     lepton, isolation, is_electron = found
     met, met_phi = event["MissingET"][0]
     jets = [jet for jet in event.get("Jet", ()) if jet[0] > 30 and -2.6 < jet[1] < 2.6]
-    mass = math.sqrt(max(0.0, 2 * lepton[0] * met * (1 - math.cos(in_circle(lepton[2] - met_phi)))))
+    mass = math.sqrt(
+        max(0.0, 2 * lepton[0] * met * (1 - math.cos(in_circle(lepton[2] - met_phi))))
+    )
     return [
-        math.fsum(jet[0] for jet in jets), met, in_circle(met_phi), mass, len(jets), sum(jet[2] != 0 for jet in jets),
-        lepton[0], lepton[1], in_circle(lepton[2]), *isolation, lepton[3], float(is_electron),
-    ]  # fmt: skip
+        math.fsum(jet[0] for jet in jets),
+        met,
+        in_circle(met_phi),
+        mass,
+        len(jets),
+        sum(jet[2] != 0 for jet in jets),
+        lepton[0],
+        lepton[1],
+        in_circle(lepton[2]),
+        *isolation,
+        lepton[3],
+        float(is_electron),
+    ]
 
 
 def matrix(event: Event) -> list[list[float]]:
@@ -94,4 +128,12 @@ def momentum(one: Particle) -> list[float]:
     """E, px, py, pz, pT, η, φ of a massless particle."""
     pt, eta, phi = one[:3]
     along = pt * (math.exp(eta) - math.exp(-eta)) / 2
-    return [math.hypot(pt, along), pt * math.cos(phi), pt * math.sin(phi), along, pt, eta, in_circle(phi)]
+    return [
+        math.hypot(pt, along),
+        pt * math.cos(phi),
+        pt * math.sin(phi),
+        along,
+        pt,
+        eta,
+        in_circle(phi),
+    ]

@@ -1,4 +1,6 @@
-"""What the jobs on events cost in Spark: their jobs and tasks are counted. A change that adds one fails here."""
+"""What the jobs on events cost in Spark: their jobs and tasks are counted. A change
+that adds one fails here.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tests.apps.events.events import CLASSES, DELPHES
 from tests.apps.events.test_jobs import request_in
 from tests.apps.usage.test_spark_costs import Jobs, jobs_of
 
-#: Of each class. Each file is an entry range and a part, which hold so few events that a core takes many of them.
+#: Of each class. Each file is an entry range and a part, which hold so few events that
+#: a core takes many of them.
 FILES = 8
 
 
@@ -59,7 +62,8 @@ def test_each_job_reads_many_small_files_in_a_task_for_each_core(
     # So few rows a part that the sample has some.
     monkeypatch.setitem(sample.PART_ROWS, False, 40)
     found = jobs_of(spark, lambda: sample.run(request, sample.SampleOptions(small=5)))
-    # Keys move once and are kept; adaptive execution makes each exchange a job. Then rows move to their parts.
+    # Keys move once and are kept; adaptive execution makes each exchange a job. Then
+    # rows move to their parts.
     assert all(tasks <= 2 for job in tasks_of(found)[:-1] for tasks in job)
     assert len(found.jobs) <= 6
     (test,) = tmp_path.glob("store/events_sample/*/runs/*/test")
@@ -77,6 +81,8 @@ def test_each_job_reads_many_small_files_in_a_task_for_each_core(
     assert pq.read_table(output).num_rows == events > 1_000
 
 
-def test_large_files_are_a_task_each(spark: Any, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_a_task_each(
+    spark: Any, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(prepare_task, "TASK_BYTES", OPEN_BYTES)
     assert tasks_of(prepared(spark, files, request_in(tmp_path))) == [[3 * FILES], [3 * FILES]]

@@ -28,26 +28,35 @@ from tests.apps.events.nanoaod import nano_events, write_nano
 NANO = load_definition("nanoaod")
 
 
-def features(path: Path, definition: Definition, count: int, *, low_level: bool = False) -> EventFeatures:
+def features(
+    path: Path, definition: Definition, count: int, *, low_level: bool = False
+) -> EventFeatures:
     return read_range(EntryRange(str(path), 0, 0, count), definition).features(low_level=low_level)
 
 
 def plain_nano(events: dict[str, Any]) -> dict[int, dict[str, float]]:
-    """The NanoAOD definition in plain Python: by number of the event, some features of the selected ones."""
+    """The NanoAOD definition in plain Python: by number of the event, some features of
+    the selected ones.
+    """
     selected = {}
     met = "PFMET" if "PFMET_pt" in events else "MET"
     for number in range(len(events["genWeight"])):
         rows = {
             name: [
                 dict(zip(columns, values, strict=True))
-                for values in zip(*(column[number].tolist() for column in columns.values()), strict=True)
+                for values in zip(
+                    *(column[number].tolist() for column in columns.values()), strict=True
+                )
             ]
             for name, columns in ((name, events[name]) for name in ("Electron", "Muon", "Jet"))
         }
         electrons = [
             e
             for e in rows["Electron"]
-            if e["pt"] > 30 and abs(e["eta"]) < 2.4 and e["cutBased"] >= 4 and e["pfRelIso03_all"] < 0.1
+            if e["pt"] > 30
+            and abs(e["eta"]) < 2.4
+            and e["cutBased"] >= 4
+            and e["pfRelIso03_all"] < 0.1
         ]
         muons = [
             m
@@ -60,21 +69,30 @@ def plain_nano(events: dict[str, Any]) -> dict[int, dict[str, float]]:
         lepton = leptons[0]
 
         def distance(jet: dict[str, float], lepton: dict[str, float] = lepton) -> float:
-            return math.hypot(jet["eta"] - lepton["eta"], math.remainder(jet["phi"] - lepton["phi"], 2 * math.pi))
+            return math.hypot(
+                jet["eta"] - lepton["eta"], math.remainder(jet["phi"] - lepton["phi"], 2 * math.pi)
+            )
 
-        jets = [j for j in rows["Jet"] if j["pt"] > 30 and abs(j["eta"]) < 2.4 and distance(j) >= 0.4]
+        jets = [
+            j for j in rows["Jet"] if j["pt"] > 30 and abs(j["eta"]) < 2.4 and distance(j) >= 0.4
+        ]
         pt, phi = float(events[f"{met}_pt"][number]), float(events[f"{met}_phi"][number])
         selected[number] = {
-            "HT": sum(j["pt"] for j in jets), "nJets": len(jets), "LepPt": lepton["pt"], "LepIsEle": len(electrons),
+            "HT": sum(j["pt"] for j in jets),
+            "nJets": len(jets),
+            "LepPt": lepton["pt"],
+            "LepIsEle": len(electrons),
             "MT": math.sqrt(2 * lepton["pt"] * pt * (1 - math.cos(lepton["phi"] - phi))),
             "leadingJetPt": max((j["pt"] for j in jets), default=0),
-        }  # fmt: skip
+        }
     return selected
 
 
 @pytest.mark.parametrize("as_ntuple", [False, True], ids=["TTree", "RNTuple"])
 @pytest.mark.parametrize("v15", [False, True], ids=["v9", "v15"])
-def test_nanoaod_gives_the_features_of_plain_python(v15: bool, as_ntuple: bool, tmp_path: Path) -> None:
+def test_nanoaod_gives_the_features_of_plain_python(
+    v15: bool, as_ntuple: bool, tmp_path: Path
+) -> None:
     events = nano_events(300, 1, v15=v15)
     path = write_nano(tmp_path / "n.root", events, as_ntuple=as_ntuple)
     file = inspect(EventFile(str(path), 0), NANO)
@@ -90,7 +108,10 @@ def test_nanoaod_gives_the_features_of_plain_python(v15: bool, as_ntuple: bool, 
     matrix = computed.low_level
     assert matrix is not None and matrix.shape[1:] == (13, 7)
     assert (np.diff(matrix[:, 1:, 0], axis=1) <= 0).all(), "jets by falling pt"
-    assert ((matrix[:, 1:] != 0).any(axis=2).sum(axis=1) == np.minimum(12, computed.hlf[:, names.index("nJets")])).all()
+    assert (
+        (matrix[:, 1:] != 0).any(axis=2).sum(axis=1)
+        == np.minimum(12, computed.hlf[:, names.index("nJets")])
+    ).all()
 
 
 def test_events_of_equal_features_differ_by_their_numbers(tmp_path: Path) -> None:
@@ -107,10 +128,17 @@ def test_a_default_card_of_delphes_has_muon(tmp_path: Path) -> None:
     events = make_events(MODELS["ttbar"], 60, np.random.default_rng(3))
     write_tree(tmp_path / "tight.root", events)
     other = {("Muon" if name == "MuonTight" else name): rows for name, rows in events.items()}
-    other["Event"] = ak.zip({"Weight": ak.unflatten(np.where(np.arange(60) % 2, -2.0, 2.0), np.ones(60, int))})
+    other["Event"] = ak.zip(
+        {"Weight": ak.unflatten(np.where(np.arange(60) % 2, -2.0, 2.0), np.ones(60, int))}
+    )
     write_tree(tmp_path / "default.root", other)
-    ours, theirs = (features(tmp_path / f"{name}.root", DELPHES, 60, low_level=True) for name in ("tight", "default"))
-    assert np.array_equal(ours.hlf, theirs.hlf) and np.array_equal(ours.low_level, theirs.low_level)
+    ours, theirs = (
+        features(tmp_path / f"{name}.root", DELPHES, 60, low_level=True)
+        for name in ("tight", "default")
+    )
+    assert np.array_equal(ours.hlf, theirs.hlf) and np.array_equal(
+        ours.low_level, theirs.low_level
+    )
     assert set(theirs.weights.tolist()) == {-2.0, 2.0} and set(ours.weights.tolist()) == {1.0}
 
 
@@ -151,8 +179,14 @@ def test_own_cuts_and_compiled_features_join_those_of_the_kernel(tmp_path: Path)
     own = load_definition(str(tmp_path / "own.yaml"))
     events = make_events(MODELS["ttbar"], 200, np.random.default_rng(5))
     write_tree(tmp_path / "e.root", events)
-    computed, before = features(tmp_path / "e.root", own, 200), features(tmp_path / "e.root", DELPHES, 200)
-    assert own.cuts[-2:] == ("jets", "selected") and (computed.outcome == own.cuts.index("jets")).any()
+    computed, before = (
+        features(tmp_path / "e.root", own, 200),
+        features(tmp_path / "e.root", DELPHES, 200),
+    )
+    assert (
+        own.cuts[-2:] == ("jets", "selected")
+        and (computed.outcome == own.cuts.index("jets")).any()
+    )
     assert computed.hlf.shape[1] == 16 and len(computed.hlf) < len(before.hlf)
     for row, entry in zip(computed.hlf, computed.entries, strict=True):
         jets = events["Jet"][entry]
@@ -160,7 +194,9 @@ def test_own_cuts_and_compiled_features_join_those_of_the_kernel(tmp_path: Path)
         assert len(jets) >= 2 and row[0] <= same[0] and np.array_equal(row[6:14], same[6:14])
         pt = np.asarray(jets["PT"], float)
         assert row[14] == pytest.approx(-pt.min(), rel=1e-6)
-        total = (pt**2 * np.cos(np.asarray(jets["Phi"], float))).sum() / events["MissingET"]["MET"][entry][0]
+        total = (pt**2 * np.cos(np.asarray(jets["Phi"], float))).sum() / events["MissingET"][
+            "MET"
+        ][entry][0]
         assert row[15] == pytest.approx(total, rel=1e-5, abs=1e-3)
     with pytest.raises(UsageError, match="Python functions"):
         Definition.from_document(own.document(), "model")
@@ -172,22 +208,27 @@ def test_own_cuts_and_compiled_features_join_those_of_the_kernel(tmp_path: Path)
     assert definition_of_model(tmp_path, str(tmp_path / "own.yaml"), None).spec.tree == "Other"
 
 
-@pytest.mark.parametrize(("old", "new", "found"), [
-    ("kernel: lepton_topology", "kernel: other", "lepton_topology"),
-    ("jet_pt: 40", "jet_pt: 0", "above 0"),
-    ("jet_pt: 40", "jet_p: 40", "jet_pt"),
-    ("count(Jet) >= 2", "count(Jets) >= 2", "did you mean Jet?"),
-    ("count(Jet) >= 2", "counts(Jet) >= 2", "did you mean count?"),
-    ("count(Jet) >= 2", "__import__('os').system('true')", "jets"),
-    ("count(Jet) >= 2", "Jet.PT.__class__ is 2", "operator"),
-    ("BTag: BTag}", "}", "reads Jet with PT, Eta, BTag"),
-    ("signal: Signal, background: Background", "signal: Signal", "2 to 100 classes"),
-    ("signal: Signal", "weight: Signal", "none of them"),
-    ("softest:", "HT:", "this name"),
-    ("python: own.py", "python: gone.py", "no definition"),
-    ("tree: Delphes", "trees: Delphes", "trees"),
-])  # fmt: skip
-def test_a_wrong_definition_is_refused_with_its_line(old: str, new: str, found: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("kernel: lepton_topology", "kernel: other", "lepton_topology"),
+        ("jet_pt: 40", "jet_pt: 0", "above 0"),
+        ("jet_pt: 40", "jet_p: 40", "jet_pt"),
+        ("count(Jet) >= 2", "count(Jets) >= 2", "did you mean Jet?"),
+        ("count(Jet) >= 2", "counts(Jet) >= 2", "did you mean count?"),
+        ("count(Jet) >= 2", "__import__('os').system('true')", "jets"),
+        ("count(Jet) >= 2", "Jet.PT.__class__ is 2", "operator"),
+        ("BTag: BTag}", "}", "reads Jet with PT, Eta, BTag"),
+        ("signal: Signal, background: Background", "signal: Signal", "2 to 100 classes"),
+        ("signal: Signal", "weight: Signal", "none of them"),
+        ("softest:", "HT:", "this name"),
+        ("python: own.py", "python: gone.py", "no definition"),
+        ("tree: Delphes", "trees: Delphes", "trees"),
+    ],
+)
+def test_a_wrong_definition_is_refused_with_its_line(
+    old: str, new: str, found: str, tmp_path: Path
+) -> None:
     (tmp_path / "own.yaml").write_text(OWN.replace(old, new))
     (tmp_path / "own.py").write_text(OWN_PYTHON)
     with pytest.raises(Exception, match=found) as raised:
@@ -195,19 +236,42 @@ def test_a_wrong_definition_is_refused_with_its_line(old: str, new: str, found: 
     assert isinstance(raised.value, SettingsError) or new.endswith("gone.py")
 
 
-@pytest.mark.parametrize("text", [
-    "[x for x in y]", "lambda: 1", "x.y()", "'a'", "x[0:1]", "f(a=1)", "f(*x)", "x := 1", "1e999",
-    "abs(" * 70 + "1" + ")" * 70,
-    "-" * 70 + "1", "await x", "x if y", "", "1\n2", "x @ y", "x << 2", "a in b", "{1: 2}", "f'{x}'",
-    "...", "10**" * 800 + "1",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[x for x in y]",
+        "lambda: 1",
+        "x.y()",
+        "'a'",
+        "x[0:1]",
+        "f(a=1)",
+        "f(*x)",
+        "x := 1",
+        "1e999",
+        "abs(" * 70 + "1" + ")" * 70,
+        "-" * 70 + "1",
+        "await x",
+        "x if y",
+        "",
+        "1\n2",
+        "x @ y",
+        "x << 2",
+        "a in b",
+        "{1: 2}",
+        "f'{x}'",
+        "...",
+        "10**" * 800 + "1",
+    ],
+)
 def test_other_syntax_of_python_is_no_expression(text: str) -> None:
     with pytest.raises(ExpressionError):
         Expression.parse(text)
 
 
 def test_expressions_reduce_and_combine_lists() -> None:
-    jets = ak.zip({"pt": ak.Array([[50.0, 20.0], [], [30.0]]), "phi": ak.Array([[3.0, -3.0], [], [0.0]])})
+    jets = ak.zip(
+        {"pt": ak.Array([[50.0, 20.0], [], [30.0]]), "phi": ak.Array([[3.0, -3.0], [], [0.0]])}
+    )
     values = {"jets": jets, "met": ak.Array([1.0, 2.0, 3.0])}
 
     def value(text: str) -> list[Any]:
@@ -217,7 +281,9 @@ def test_expressions_reduce_and_combine_lists() -> None:
     assert value("count(jets) == 1 or met < 1.5") == [True, False, True]
     assert value("10 < largest(jets.pt, 0) < 40") == [False, False, True]
     assert value("nth(jets.pt, 1, -1) if met < 2.5 else 7") == [20, -1, 7]
-    assert value("abs(delta_phi(nth(jets.phi, 0, 0), 0 - met))") == pytest.approx([2 * math.pi - 4, 2, 3])
+    assert value("abs(delta_phi(nth(jets.phi, 0, 0), 0 - met))") == pytest.approx(
+        [2 * math.pi - 4, 2, 3]
+    )
     assert value("sum(by_falling(jets, -jets.pt).pt * 2) // 3") == [46, 0, 20]
     assert value("not any(jets.pt > 40)") == [False, True, True]
     for wrong in ("jets.mass", "jets[0]", "jets.pt + jets", "sum(met)", "met * 9 ** 9 ** 9"):
@@ -234,7 +300,9 @@ def test_a_feature_is_a_number_for_each_event(tmp_path: Path) -> None:
 
 
 def test_narrow_numbers_of_a_tree_are_computed_in_64_bits(tmp_path: Path) -> None:
-    """Of bytes and unsigned numbers 3 - 5 would be 254, of single precision 0.1 would not be above 0.1."""
+    """Of bytes and unsigned numbers 3 - 5 would be 254, of single precision 0.1 would
+    not be above 0.1.
+    """
     columns: dict[str, Any] = {
         "nJet": np.array([3, 255], np.uint8),
         "big": np.array([2_000_000_000, -1], np.int32),
@@ -243,7 +311,9 @@ def test_narrow_numbers_of_a_tree_are_computed_in_64_bits(tmp_path: Path) -> Non
         "Jet_pt": ak.values_astype(ak.Array([[50.0], [20.0, 30.0]]), np.float32),
     }
     with uproot.recreate(tmp_path / "n.root") as file:
-        file.mktree("Events", {name: ak.type(ak.Array(column)).content for name, column in columns.items()})
+        file.mktree(
+            "Events", {name: ak.type(ak.Array(column)).content for name, column in columns.items()}
+        )
         file["Events"].extend(columns)
     (tmp_path / "d.yaml").write_text("""
 tree: Events
@@ -265,7 +335,9 @@ features:
     ("of", "column", "problem"),
     [("number", "1", "objects with columns"), ("jet", "pt[pt > 30]", "a number for each object")],
 )
-def test_a_matrix_is_of_objects_and_their_numbers(of: str, column: str, problem: str, tmp_path: Path) -> None:
+def test_a_matrix_is_of_objects_and_their_numbers(
+    of: str, column: str, problem: str, tmp_path: Path
+) -> None:
     path = write_nano(tmp_path / "n.root", nano_events(20, 1))
     (tmp_path / "d.yaml").write_text(f"""
 tree: Events
@@ -286,9 +358,13 @@ def test_a_value_that_is_infinite_is_counted_and_no_feature(tmp_path: Path) -> N
     text = "tree: Events\nevent: {met: MET_pt}\nfeatures: {x: log(met - 20)}\n"
     (tmp_path / "d.yaml").write_text(text)
     computed = features(
-        write_nano(tmp_path / "m.root", nano_events(60, 4)), load_definition(str(tmp_path / "d.yaml")), 60
+        write_nano(tmp_path / "m.root", nano_events(60, 4)),
+        load_definition(str(tmp_path / "d.yaml")),
+        60,
     )
-    assert np.isfinite(computed.hlf).all() and (computed.outcome == 0).sum() + len(computed.hlf) == 60
+    assert (
+        np.isfinite(computed.hlf).all() and (computed.outcome == 0).sum() + len(computed.hlf) == 60
+    )
     assert 0 < len(computed.hlf) < 60
 
 
@@ -305,7 +381,9 @@ def test_a_class_whose_files_differ_in_weights_is_refused(tmp_path: Path) -> Non
         check_weights(files, NANO, layout)
 
 
-@pytest.mark.parametrize("named", [["a"], ["a", "weight"], ["a", "b c"], ["a", "1b"], ["a", "b", "a.b"]])
+@pytest.mark.parametrize(
+    "named", [["a"], ["a", "weight"], ["a", "b c"], ["a", "1b"], ["a", "b", "a.b"]]
+)
 def test_classes_are_two_or_more_names(named: list[str]) -> None:
     with pytest.raises(UsageError):
         chosen_classes(NANO, (), named)

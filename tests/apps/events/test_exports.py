@@ -1,4 +1,6 @@
-"""Networks for other programs: ONNX gives the same probabilities, TensorBoard the numbers of each round."""
+"""Networks for other programs: ONNX gives the same probabilities, TensorBoard the
+numbers of each round.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def network(kind: str) -> networks.Network:
     """A network with drawn weights, and with biases, whose order matters."""
     draw = np.random.default_rng(1)
     start = networks.initial_weights(kind, 3)
-    weights = {name: value + draw.normal(0, 0.1, value.shape).astype(np.float32) for name, value in start.items()}
+    weights = {
+        name: value + draw.normal(0, 0.1, value.shape).astype(np.float32)
+        for name, value in start.items()
+    }
     high = np.linspace(5, 50, 14)
     high[4] = -1.0  # a constant feature
     scalers = Scalers(np.full(14, -1.0), high, draw.normal(size=19), draw.uniform(0.5, 2, 19))
@@ -42,7 +47,10 @@ def test_onnx_gives_the_probabilities_of_the_network(kind: str, tmp_path: Path) 
     inputs = {"hlf": hlf} if kind != "sequence" else {}
     if kind != "hlf":
         sequence = networks.make_sequences(ours.scalers, low_level, TOPOLOGY)
-        inputs |= {"sequence": sequence, "particles": sequence.any(axis=-1).sum(axis=1).astype(np.int32)}
+        inputs |= {
+            "sequence": sequence,
+            "particles": sequence.any(axis=-1).sum(axis=1).astype(np.int32),
+        }
     theirs = ReferenceEvaluator(str(tmp_path / "out/model.onnx"))
     if kind != "hlf":
         # The reference evaluator of onnx ignores lengths: all events have as many particles here.
@@ -72,4 +80,7 @@ def test_tensorboard_gets_the_numbers_of_each_round(tmp_path: Path) -> None:
         content, records = content[16 + size :], records + 1
     text = file.read_bytes()
     # A first record with the version, then one for each number and round.
-    assert all(name in text for name in (b"validation_loss", b"learning_rate")) and records == 1 + 3 * 6
+    assert (
+        all(name in text for name in (b"validation_loss", b"learning_rate"))
+        and records == 1 + 3 * 6
+    )

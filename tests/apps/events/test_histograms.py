@@ -1,4 +1,6 @@
-"""Histograms of features by class: their sums are those of the weights, in the file and in the picture."""
+"""Histograms of features by class: their sums are those of the weights, in the file and
+in the picture.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from cmsspark.apps.events.drawings import histogram
 from cmsspark.apps.events.layout import EventLayout
 from cmsspark.apps.events.parts import PartWriter
 
-LAYOUT = EventLayout((("sig", "Signal & more"), ("bkg", "Background")), (("MET", "GeV"), ("n", "")))
+LAYOUT = EventLayout(
+    (("sig", "Signal & more"), ("bkg", "Background")), (("MET", "GeV"), ("n", ""))
+)
 HLF = np.array([[10, 1], [20, 1], [30, 1], [40, 1], [1e4, 1]], np.float32)
 LABEL = np.array([0, 0, 1, 1, 1], np.int8)
 WEIGHT = np.array([2.0, -0.5, 1.0, 1.0, 3.0])
@@ -34,10 +38,23 @@ def parts(tmp_path: Path) -> Path:
 def test_root_gets_sums_of_signed_weights_with_their_errors(parts: Path, tmp_path: Path) -> None:
     import uproot
 
-    arguments = ["histograms", str(parts), "--bins", "4", "--range", "MET=0:40", "-o", str(tmp_path / "out")]
+    arguments = [
+        "histograms",
+        str(parts),
+        "--bins",
+        "4",
+        "--range",
+        "MET=0:40",
+        "-o",
+        str(tmp_path / "out"),
+    ]
     ended = CliRunner().invoke(command, arguments)
     assert ended.exit_code == 0, ended.output
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["MET.png", "histograms.root", "n.png"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "MET.png",
+        "histograms.root",
+        "n.png",
+    ]
     with uproot.open(tmp_path / "out/histograms.root") as file:
         signal, background = (file[f"MET/{name}"] for name in ("sig", "bkg"))
         assert signal.values(flow=True).tolist() == [0, 0, 2, -0.5, 0, 0]
@@ -52,7 +69,9 @@ def test_without_a_range_no_event_is_outside(parts: Path, tmp_path: Path) -> Non
     import uproot
 
     assert (
-        CliRunner().invoke(command, ["histograms", str(parts), "--feature", "MET", "-o", f"{tmp_path}/o"]).exit_code
+        CliRunner()
+        .invoke(command, ["histograms", str(parts), "--feature", "MET", "-o", f"{tmp_path}/o"])
+        .exit_code
         == 0
     )
     with uproot.open(tmp_path / "o/histograms.root") as file:
@@ -71,13 +90,22 @@ def test_without_a_range_no_event_is_outside(parts: Path, tmp_path: Path) -> Non
     ],
 )
 def test_a_wrong_request_is_a_usage_error(parts: Path, tmp_path: Path, wrong: list[str]) -> None:
-    ended = CliRunner().invoke(command, ["histograms", str(parts), *wrong, "-o", str(tmp_path / "o")])
+    ended = CliRunner().invoke(
+        command, ["histograms", str(parts), *wrong, "-o", str(tmp_path / "o")]
+    )
     assert type(ended.exception).__name__ == "UsageError" or ended.exit_code == 2
 
 
 def test_a_picture_names_classes_and_sums_and_draws_negative_bins() -> None:
     edges = np.linspace(0, 10, 3)
-    series = {"A & B": (np.array([1.0, -2.0]), np.array([0.5, 0.5])), "C": (np.zeros(2), np.zeros(2))}
+    series = {
+        "A & B": (np.array([1.0, -2.0]), np.array([0.5, 0.5])),
+        "C": (np.zeros(2), np.zeros(2)),
+    }
     chart = histogram("MET <x>", edges, series)
-    assert "A &amp; B" in chart.elements and "MET &lt;x&gt;" in chart.elements and ">-2<" in chart.elements
+    assert (
+        "A &amp; B" in chart.elements
+        and "MET &lt;x&gt;" in chart.elements
+        and ">-2<" in chart.elements
+    )
     assert chart.label == "MET <x>, sums of weights from 0 to 10: A & B -1; C 0"

@@ -1,4 +1,6 @@
-"""Particles tell more than high-level features: on made events the inclusive network has a larger AUC."""
+"""Particles tell more than high-level features: on made events the inclusive network
+has a larger AUC.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,21 @@ TO_LEARN = 2_600
 
 def made_events() -> dict[str, Any]:
     """Features, labels and hashes of selected events of all classes, shuffled."""
-    columns: dict[str, list[Any]] = {"hlf": [], "low_level": [], "label": [], "event_hash": [], "weight": []}
+    columns: dict[str, list[Any]] = {
+        "hlf": [],
+        "low_level": [],
+        "label": [],
+        "event_hash": [],
+        "weight": [],
+    }
     for label, model in enumerate(MODELS.values()):
         made = make_events(model, EVENTS, np.random.default_rng([7, label]))
         found = compute_features(
             flatten_collections(
                 {
-                    name: {key: rows[key] for key in ak.fields(rows) if (name, key) != ("Jet", "Phi")}
+                    name: {
+                        key: rows[key] for key in ak.fields(rows) if (name, key) != ("Jet", "Phi")
+                    }
                     for name, rows in made.items()
                 }
             ),
@@ -55,15 +65,24 @@ def write_part(folder: Path, events: dict[str, Any]) -> None:
     moments = Moments.empty(TOPOLOGY)
     moments.add(events["hlf"][:TO_LEARN], events["low_level"][:TO_LEARN])
     (folder / "train").mkdir(parents=True)
-    (folder / "scalers.json").write_text(json.dumps(moments.scalers(low_level=True).as_dict()), encoding="utf-8")
+    (folder / "scalers.json").write_text(
+        json.dumps(moments.scalers(low_level=True).as_dict()), encoding="utf-8"
+    )
     write_schema(folder, low_level=True)
-    with PartWriter(str(folder / "train"), 0, event_schema(low_level=True, origin=False)) as writer:
+    with PartWriter(
+        str(folder / "train"), 0, event_schema(low_level=True, origin=False)
+    ) as writer:
         for start in range(0, TO_LEARN, BATCH_ROWS):
-            batch = {name: rows[start : min(TO_LEARN, start + BATCH_ROWS)] for name, rows in events.items()}
+            batch = {
+                name: rows[start : min(TO_LEARN, start + BATCH_ROWS)]
+                for name, rows in events.items()
+            }
             writer.write({**batch, "low_level": batch["low_level"].reshape(-1, MATRIX)})
 
 
-def test_the_inclusive_network_beats_high_level_features_alone_which_separate_most_events(tmp_path: Path) -> None:
+def test_the_inclusive_network_beats_high_level_features_alone_which_separate_most_events(
+    tmp_path: Path,
+) -> None:
     events = made_events()
     assert events["hlf"].shape[1] == HLF_COUNT and len(events["label"]) > TO_LEARN + 900
     write_part(tmp_path / "sample", events)

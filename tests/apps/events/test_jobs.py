@@ -15,7 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.events import demo_run, prepare, sample, score_files, search, train, tree_training
+from cmsspark.apps.events import (
+    demo_run,
+    prepare,
+    sample,
+    score_files,
+    search,
+    train,
+    tree_training,
+)
 from cmsspark.apps.events.cli import command
 from cmsspark.apps.events.demo_files import MODELS, make_events, write_files, write_tree
 from cmsspark.apps.events.models import load
@@ -58,9 +66,13 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Made:
     write_files(folder / "files", EVENTS)
     request = request_in(folder)
     inputs = [f"{name}={folder}/files/{name}_*.root" for name in CLASSES]
-    prepared = prepare.run(request, prepare.PrepareOptions(inputs, low_level=True, range_events=100))
+    prepared = prepare.run(
+        request, prepare.PrepareOptions(inputs, low_level=True, range_events=100)
+    )
     sampled = sample.run(request, sample.SampleOptions(small=5))
-    return Made(folder / "files", request, prepared.manifest, Path(prepared.path), Path(sampled.path))
+    return Made(
+        folder / "files", request, prepared.manifest, Path(prepared.path), Path(sampled.path)
+    )
 
 
 def table(folder: str | Path, name: str) -> list[Mapping[str, Any]]:
@@ -68,15 +80,27 @@ def table(folder: str | Path, name: str) -> list[Mapping[str, Any]]:
 
 
 def test_prepared_events_are_the_features_of_the_files(made: Made) -> None:
-    rows = pq.read_table(made.prepared_folder / "events").sort_by([("label", "ascending"), ("entry", "ascending")])
-    assert [str(field.type) for field in rows.schema][2:] == ["int8", "uint64", "double", "string", "int64"]
+    rows = pq.read_table(made.prepared_folder / "events").sort_by(
+        [("label", "ascending"), ("entry", "ascending")]
+    )
+    assert [str(field.type) for field in rows.schema][2:] == [
+        "int8",
+        "uint64",
+        "double",
+        "string",
+        "int64",
+    ]
     for label, name in enumerate(CLASSES):
         path = str(made.files / f"{name}_000.root")
         wanted = read_range(EntryRange(path, label, 0, EVENTS), DELPHES).features(low_level=True)
         mine = rows.filter([value == label for value in rows["label"].to_pylist()])
-        assert mine["entry"].to_pylist() == wanted.entries.tolist() and set(mine["file"].to_pylist()) == {path}
+        assert mine["entry"].to_pylist() == wanted.entries.tolist() and set(
+            mine["file"].to_pylist()
+        ) == {path}
         assert np.array_equal(to_matrix(mine["hlf"], HLF_COUNT), wanted.hlf)
-        assert np.array_equal(to_matrix(mine["low_level"], MATRIX), wanted.low_level.reshape(-1, MATRIX))
+        assert np.array_equal(
+            to_matrix(mine["low_level"], MATRIX), wanted.low_level.reshape(-1, MATRIX)
+        )
         assert np.array_equal(mine["event_hash"].to_numpy(), wanted.hashes())
 
 
@@ -86,24 +110,34 @@ def test_the_cutflow_accounts_for_every_event(made: Made) -> None:
         assert row["event_count"] == EVENTS == others + sum(json.loads(row["cut_counts"]).values())
     flow = made.prepared.document["cutflow"]
     assert (
-        sum(of_class["selected"] for of_class in flow.values()) == made.prepared.document["folders"]["events"]["rows"]
+        sum(of_class["selected"] for of_class in flow.values())
+        == made.prepared.document["folders"]["events"]["rows"]
     )
     schema = json.loads((made.prepared_folder / "schema.json").read_text())
-    assert schema["columns"]["low_level"]["shape"] == [801, 19] and len(schema["columns"]["hlf"]["features"]) == 14
+    assert (
+        schema["columns"]["low_level"]["shape"] == [801, 19]
+        and len(schema["columns"]["hlf"]["features"]) == 14
+    )
     assert 0 < made.prepared.document["worker_memory_bytes"] < 1.5e9
 
 
 def test_the_cutflow_of_a_day_is_that_of_no_other(made: Made) -> None:
     def shown(*more: str) -> Any:
-        return CliRunner().invoke(command, ["cutflow", "--fout", made.request.fout, "--json", *more])
+        return CliRunner().invoke(
+            command, ["cutflow", "--fout", made.request.fout, "--json", *more]
+        )
 
     assert (
-        json.loads(shown().stdout) == json.loads(shown("--date", str(DAY)).stdout) == made.prepared.document["cutflow"]
+        json.loads(shown().stdout)
+        == json.loads(shown("--date", str(DAY)).stdout)
+        == made.prepared.document["cutflow"]
     )
     assert isinstance(shown("--date", "2026-01-16").exception, InputMissing)
 
 
-def test_a_damaged_file_fails_the_run_or_is_quarantined_and_counted(made: Made, tmp_path: Path) -> None:
+def test_a_damaged_file_fails_the_run_or_is_quarantined_and_counted(
+    made: Made, tmp_path: Path
+) -> None:
     shutil.copytree(made.files, tmp_path / "files")
     whole = bytearray((tmp_path / "files/qcd_000.root").read_bytes())
     # Of its size, but a part of it is no data: only reading shows it.
@@ -140,9 +174,12 @@ def test_a_sample_is_balanced_and_no_event_is_in_both_parts(made: Made) -> None:
         assert len(set(rows["label"].to_pylist()[:10])) > 1
     assert not hashes["train"] & hashes["test"]
     counted = {
-        (row["part"], row["class_name"]): row["chosen_count"] for row in table(made.sample_folder, "event_sample")
+        (row["part"], row["class_name"]): row["chosen_count"]
+        for row in table(made.sample_folder, "event_sample")
     }
-    assert 3 * counted["train", "qcd"] == len(hashes["train"]) and 3 * counted["test", "wjets"] == len(hashes["test"])
+    assert 3 * counted["train", "qcd"] == len(hashes["train"]) and 3 * counted[
+        "test", "wjets"
+    ] == len(hashes["test"])
     assert len(read_events(made.sample_folder / "small_train").labels) == 15
 
 
@@ -150,14 +187,18 @@ def test_scalers_are_those_of_train_alone(made: Made) -> None:
     events = read_events(made.sample_folder / "train", low_level=True)
     hlf, low_level = events.hlf, events.low_level
     scalers = Scalers.load(made.sample_folder)
-    assert scalers.minimum == pytest.approx(hlf.min(axis=0)) and scalers.maximum == pytest.approx(hlf.max(axis=0))
+    assert scalers.minimum == pytest.approx(hlf.min(axis=0)) and scalers.maximum == pytest.approx(
+        hlf.max(axis=0)
+    )
     assert low_level is not None and scalers.mean is not None and scalers.std is not None
     particles = low_level[low_level.any(axis=-1)].astype(float)
     assert scalers.mean == pytest.approx(particles.mean(axis=0), abs=1e-6)
     assert scalers.std == pytest.approx(particles.std(axis=0), rel=1e-6)
 
 
-def test_the_same_seed_is_the_same_sample_and_another_one_is_not(made: Made, tmp_path: Path) -> None:
+def test_the_same_seed_is_the_same_sample_and_another_one_is_not(
+    made: Made, tmp_path: Path
+) -> None:
     request = request_in(tmp_path)
     # Twice the same file: equal events count once.
     shutil.copyfile(made.files / "qcd_000.root", tmp_path / "again.root")
@@ -166,10 +207,16 @@ def test_the_same_seed_is_the_same_sample_and_another_one_is_not(made: Made, tmp
     orders = []
     for seed in (0, 0, 1):
         done = sample.run(request, sample.SampleOptions(seed=seed))
-        orders.append(pq.read_table(Path(done.path) / "train", columns=["event_hash"])["event_hash"].to_pylist())
+        orders.append(
+            pq.read_table(Path(done.path) / "train", columns=["event_hash"])[
+                "event_hash"
+            ].to_pylist()
+        )
         duplicates = sum(row["duplicate_count"] for row in table(done.path, "event_sample"))
         assert duplicates == sum(row["selected_count"] for row in table_of_qcd(request)) // 2
-    wanted = pq.read_table(made.sample_folder / "train", columns=["event_hash"])["event_hash"].to_pylist()
+    wanted = pq.read_table(made.sample_folder / "train", columns=["event_hash"])[
+        "event_hash"
+    ].to_pylist()
     assert orders[0] == orders[1] == wanted != orders[2]
 
 
@@ -178,7 +225,9 @@ def table_of_qcd(request: EventRequest) -> list[Mapping[str, Any]]:
     return [row for row in table(runs[-1], "event_cutflow") if row["class_name"] == "qcd"]
 
 
-def test_models_are_trained_judged_and_score_new_files(made: Made, spark: Any, tmp_path: Path) -> None:
+def test_models_are_trained_judged_and_score_new_files(
+    made: Made, spark: Any, tmp_path: Path
+) -> None:
     options = train.TrainOptions(("forest", "boosting", "xgboost"))
     small = {"forest": {"trees": 5, "depth": 3}, "boosting": {"trees": 2, "depth": 2, "rate": 0.3}}
     with pytest.MonkeyPatch.context() as patched:
@@ -191,9 +240,14 @@ def test_models_are_trained_judged_and_score_new_files(made: Made, spark: Any, t
     hlf, labels = events.hlf, events.labels
     for kind, row in rows.items():
         folder = Path(done.path) / "models" / kind
-        assert {"model.json", "scalers.json", "metrics.json", "report.html", "model_card.md", "roc.png"} <= {
-            path.name for path in folder.iterdir()
-        }
+        assert {
+            "model.json",
+            "scalers.json",
+            "metrics.json",
+            "report.html",
+            "model_card.md",
+            "roc.png",
+        } <= {path.name for path in folder.iterdir()}
         scores = load(folder).predict(hlf, None)
         assert scores.sum(axis=1) == pytest.approx(1, abs=1e-5)
         assert (scores.argmax(axis=1) == labels).mean() == pytest.approx(row["accuracy"])
@@ -217,8 +271,12 @@ def test_models_are_trained_judged_and_score_new_files(made: Made, spark: Any, t
     stream_of_files(made, spark, request, tmp_path, len(wanted.hlf))
 
 
-def scores_of_odd_files(made: Made, spark: Any, request: score_files.ScoreRequest, folder: Path) -> None:
-    """A file that is torn in its middle leaves no score behind, also of its good ranges; no event is a valid result."""
+def scores_of_odd_files(
+    made: Made, spark: Any, request: score_files.ScoreRequest, folder: Path
+) -> None:
+    """A file that is torn in its middle leaves no score behind, also of its good
+    ranges; no event is a valid result.
+    """
     whole = bytearray((made.files / "qcd_000.root").read_bytes())
     whole[-60_000:-40_000] = b"x" * 20_000
     torn, good, output = folder / "torn.root", made.files / "wjets_000.root", folder / "odd scores"
@@ -233,14 +291,21 @@ def scores_of_odd_files(made: Made, spark: Any, request: score_files.ScoreReques
     rows = pq.read_table(output)
     assert set(rows["file"].to_pylist()) == {str(good)} and rows.num_rows == done.selected > 50
     assert not list(folder.glob("_*"))
-    write_tree(folder / "none.root", {name: rows[:0] for name, rows in make_events(MODELS["qcd"], 3, RNG).items()})
+    write_tree(
+        folder / "none.root",
+        {name: rows[:0] for name, rows in make_events(MODELS["qcd"], 3, RNG).items()},
+    )
     (folder / "no scores").mkdir()
-    done = score_files.score_files(spark, [str(folder / "none.root")], small, str(folder / "no scores"))
+    done = score_files.score_files(
+        spark, [str(folder / "none.root")], small, str(folder / "no scores")
+    )
     assert (done.events, done.selected, done.left_out) == (0, 0, ())
     assert pq.read_table(folder / "no scores").schema.names == rows.schema.names
 
 
-def stream_of_files(made: Made, spark: Any, request: score_files.ScoreRequest, folder: Path, selected: int) -> None:
+def stream_of_files(
+    made: Made, spark: Any, request: score_files.ScoreRequest, folder: Path, selected: int
+) -> None:
     """Files are scored once each as they arrive; damaged ones are named and the stream goes on."""
     arriving, output = folder / "files to score", folder / "stream"
     arriving.mkdir()
@@ -258,7 +323,9 @@ def stream_of_files(made: Made, spark: Any, request: score_files.ScoreRequest, f
     run()
     run()
     shutil.copytree(request.model, folder / "another")
-    (folder / "another/model.json").write_text((request.model / "model.json").read_text().replace("seed", "sead"))
+    (folder / "another/model.json").write_text(
+        (request.model / "model.json").read_text().replace("seed", "sead")
+    )
     with pytest.raises(OutputError, match="scores of another model"):
         run(replace(request, model=folder / "another"))
     batches = sorted(path.name for path in output.glob("batch-*"))
@@ -270,7 +337,9 @@ def stream_of_files(made: Made, spark: Any, request: score_files.ScoreRequest, f
     assert json.loads(line)["file"] == str(arriving / "bad.root")
 
 
-def test_a_search_does_not_repeat_finished_trials(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_does_not_repeat_finished_trials(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = search.SearchOptions(trials=3, events=300, seed=1)
     asked: list[str] = []
     whole = search._Trials._trial
@@ -290,11 +359,16 @@ def test_a_search_does_not_repeat_finished_trials(made: Made, monkeypatch: pytes
     done = search.run(request, options)
     assert "1 of 3 trials are finished already" in logged
     rows = table(done.path, "event_search")
-    assert [row["trial"] for row in rows] == [0, 1, 2] and len({row["parameters"] for row in rows}) == 3
+    assert [row["trial"] for row in rows] == [0, 1, 2] and len(
+        {row["parameters"] for row in rows}
+    ) == 3
     (best,) = [row for row in rows if row["is_best"]]
     assert best["auc"] == max(row["auc"] for row in rows)
     assert load(Path(done.path) / "best").kind == "xgboost"
-    assert "| learned from | 300 events of the part train |" in (Path(done.path) / "best/model_card.md").read_text()
+    assert (
+        "| learned from | 300 events of the part train |"
+        in (Path(done.path) / "best/model_card.md").read_text()
+    )
 
 
 def test_without_events_or_a_sample_the_job_to_run_is_named(spark: Any, tmp_path: Path) -> None:
@@ -309,9 +383,19 @@ def test_without_events_or_a_sample_the_job_to_run_is_named(spark: Any, tmp_path
 def test_the_demo_goes_from_made_files_to_scores(spark: Any, tmp_path: Path) -> None:
     options = demo_run.DemoOptions(tmp_path / "demo", events=120, kinds=("xgboost",), trials=1)
     steps = demo_run.run(request_in(tmp_path), options)
-    assert [step.name for step in steps] == ["make files", "prepare", "sample", "train", "search", "score"]
+    assert [step.name for step in steps] == [
+        "make files",
+        "prepare",
+        "sample",
+        "train",
+        "search",
+        "score",
+    ]
     scores = pq.read_table(tmp_path / "demo" / demo_run.SCORES)
     assert steps[-1].result.startswith(f"{scores.num_rows} of 60 events in ")
     assert 30 < scores.num_rows <= 60
     with pytest.raises(UsageError, match="a store on this host"):
-        demo_run.run(EventRequest("hdfs:///store", DAY, request_in(tmp_path).settings, lambda text: None), options)
+        demo_run.run(
+            EventRequest("hdfs:///store", DAY, request_in(tmp_path).settings, lambda text: None),
+            options,
+        )

@@ -22,7 +22,12 @@ from cmsspark.apps.events.result_files import write_result
 from cmsspark.apps.events.runs import EventRequest, event_run
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.topology import TOPOLOGY
-from cmsspark.apps.events.tree_training import fit_xgboost, parse_parameters, train_with_spark, vectors
+from cmsspark.apps.events.tree_training import (
+    fit_xgboost,
+    parse_parameters,
+    train_with_spark,
+    vectors,
+)
 from cmsspark.base.errors import DataError, InputMissing, SettingsError, UsageError
 from cmsspark.engines import session
 from cmsspark.settings.settings import Settings
@@ -41,9 +46,16 @@ def sample(tmp_path: Path) -> Path:
     folder = tmp_path / "sample"
     for part in ("train", "test"):
         (folder / part).mkdir(parents=True)
-        with PartWriter(str(folder / part), 0, event_schema(low_level=False, origin=False)) as writer:
+        with PartWriter(
+            str(folder / part), 0, event_schema(low_level=False, origin=False)
+        ) as writer:
             writer.write(
-                {"hlf": HLF, "label": LABELS, "event_hash": np.arange(600, dtype=np.uint64), "weight": np.ones(600)}
+                {
+                    "hlf": HLF,
+                    "label": LABELS,
+                    "event_hash": np.arange(600, dtype=np.uint64),
+                    "weight": np.ones(600),
+                }
             )
     scalers = Scalers(HLF.min(axis=0).astype(float), HLF.max(axis=0).astype(float))
     (folder / "scalers.json").write_text(json.dumps(scalers.as_dict()))
@@ -71,7 +83,9 @@ def test_a_judgement_by_hand() -> None:
     assert judged.as_dict()["auc_by_class"]["qcd"] == 1 and judged.scores.sum() == 12
     # The mean of the scores, not of the middles of their bins.
     label = score_distribution(judged, 0).label
-    assert label.endswith("mean 0.80 of true QCD; mean 0.45 of true ttbar; mean 0.50 of true W+jets")
+    assert label.endswith(
+        "mean 0.80 of true QCD; mean 0.45 of true ttbar; mean 0.50 of true W+jets"
+    )
     with pytest.raises(DataError, match="all classes") as raised:
         evaluate(np.array([0, 1]), scores[:2], TOPOLOGY.classes)
     assert raised.value.found == "1 qcd, 1 ttbar, 0 wjets"
@@ -79,15 +93,21 @@ def test_a_judgement_by_hand() -> None:
         evaluate(np.array([0, 1, 2, 1]), np.where(scores == 0.8, np.nan, scores), TOPOLOGY.classes)
 
 
-def test_trees_as_arrays_give_the_probabilities_of_spark(sample: Path, spark: Any, tmp_path: Path) -> None:
+def test_trees_as_arrays_give_the_probabilities_of_spark(
+    sample: Path, spark: Any, tmp_path: Path
+) -> None:
     from pyspark.ml.classification import RandomForestClassifier
 
     rows = vectors(spark, str(sample / "train"), Scalers.load(sample))
     parameters = {"trees": 7, "depth": 4, "rate": 0.3}
     ours = train_with_spark(spark, "forest", rows, f"file://{tmp_path}/scratch", parameters, 3, 3)
-    theirs = RandomForestClassifier(numTrees=7, maxDepth=4, seed=3).fit(rows).transform(rows).collect()
+    theirs = (
+        RandomForestClassifier(numTrees=7, maxDepth=4, seed=3).fit(rows).transform(rows).collect()
+    )
     hlf = np.array([row["features"].toArray() for row in theirs], np.float32)
-    assert ours.predict(hlf) == pytest.approx(np.array([row["probability"].toArray() for row in theirs]), abs=1e-6)
+    assert ours.predict(hlf) == pytest.approx(
+        np.array([row["probability"].toArray() for row in theirs]), abs=1e-6
+    )
     ours.save(tmp_path / "trees.npz")
     assert np.array_equal(type(ours).load(tmp_path / "trees.npz").predict(hlf), ours.predict(hlf))
     (tmp_path / "trees.npz").write_bytes(b"no arrays")
@@ -95,7 +115,9 @@ def test_trees_as_arrays_give_the_probabilities_of_spark(sample: Path, spark: An
         type(ours).load(tmp_path / "trees.npz")
 
 
-def test_boosting_stops_where_it_no_longer_helps_and_a_seed_is_a_model(sample: Path, tmp_path: Path) -> None:
+def test_boosting_stops_where_it_no_longer_helps_and_a_seed_is_a_model(
+    sample: Path, tmp_path: Path
+) -> None:
     parameters = parse_parameters("xgboost", ("depth=3", "rate=0.5", "subsample=0.7"))
     model, history = fit_xgboost(EVENTS, SCALERS, parameters, 4, 1)
     assert model.rounds < len(history) < 300
@@ -103,7 +125,9 @@ def test_boosting_stops_where_it_no_longer_helps_and_a_seed_is_a_model(sample: P
     again, _ = fit_xgboost(EVENTS, SCALERS, parameters, 4, 1)
     other, _ = fit_xgboost(EVENTS, SCALERS, parameters, 5, 1)
     scores = load(tmp_path / "model").predict(HLF, None)
-    assert np.array_equal(scores, again.predict(HLF)) and not np.array_equal(scores, other.predict(HLF))
+    assert np.array_equal(scores, again.predict(HLF)) and not np.array_equal(
+        scores, other.predict(HLF)
+    )
     assert evaluate(LABELS, scores, TOPOLOGY.classes).auc > 0.95
 
 
@@ -113,7 +137,9 @@ def test_the_loss_of_rounds_with_negative_weights_is_that_of_the_judgement() -> 
     events = replace(EVENTS, weights=weights)
     model, history = fit_xgboost(events, scalers, parse_parameters("xgboost", ("trees=20",)), 0, 1)
     learned = slice(0, 500)
-    judged = evaluate(LABELS[learned], model.predict(HLF[learned]), TOPOLOGY.classes, weights[learned])
+    judged = evaluate(
+        LABELS[learned], model.predict(HLF[learned]), TOPOLOGY.classes, weights[learned]
+    )
     assert history[model.rounds - 1]["train_loss"] == pytest.approx(judged.log_loss, rel=0.1)
 
 
@@ -126,7 +152,11 @@ def test_parameters_are_known_numbers_above_zero(text: str) -> None:
 def test_a_folder_without_a_model_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputMissing, match="the model has no folder"):
         read_description(tmp_path)
-    for content, found in (("{", "damaged"), ('{"format_version": 9, "kind": "forest"}', "format 9"), ("[]", "format")):
+    for content, found in (
+        ("{", "damaged"),
+        ('{"format_version": 9, "kind": "forest"}', "format 9"),
+        ("[]", "format"),
+    ):
         (tmp_path / "model.json").write_text(content)
         with pytest.raises(DataError, match=found):
             read_description(tmp_path)
@@ -138,15 +168,26 @@ def test_trials_are_the_same_for_the_same_seed_and_inside_their_ranges() -> None
     assert drawn[:10] == search.draw_trials(search.SearchOptions(trials=10, seed=2))
     assert drawn != search.draw_trials(search.SearchOptions(trials=40, seed=3))
     for name, (low, high, _) in search.RANGES.items():
-        assert all(low <= one[name] <= high for one in drawn) and len({one[name] for one in drawn}) > 5
+        assert (
+            all(low <= one[name] <= high for one in drawn)
+            and len({one[name] for one in drawn}) > 5
+        )
     grid = search.draw_trials(search.SearchOptions("grid", trials=1_000))
     assert len(grid) == len({json.dumps(one) for one in grid}) == 60
 
 
 def test_evaluate_writes_the_result_beside_a_model(sample: Path, tmp_path: Path) -> None:
     parameters = parse_parameters("xgboost", ("trees=20",))
-    write_model(tmp_path / "model", fit_xgboost(EVENTS, SCALERS, parameters, 0, 1)[0], parameters, 0, sample)
-    ended = CliRunner().invoke(command, ["evaluate", "--model", f"{tmp_path}/model", "--sample", str(sample)])
+    write_model(
+        tmp_path / "model",
+        fit_xgboost(EVENTS, SCALERS, parameters, 0, 1)[0],
+        parameters,
+        0,
+        sample,
+    )
+    ended = CliRunner().invoke(
+        command, ["evaluate", "--model", f"{tmp_path}/model", "--sample", str(sample)]
+    )
     assert ended.exit_code == 0, ended.output
     assert "true class" in ended.stdout and "W+jets" in ended.stdout
     metrics = json.loads((tmp_path / "model/metrics.json").read_text())
@@ -154,16 +195,28 @@ def test_evaluate_writes_the_result_beside_a_model(sample: Path, tmp_path: Path)
     page = (tmp_path / "model/report.html").read_text()
     assert page.count("<svg") == 5 and "ROC curves" in page and "Confusion matrix" in page
     assert f"{metrics['auc']:.4f}" in (tmp_path / "model/model_card.md").read_text()
-    arguments = ["evaluate", "--model", f"{tmp_path}/model", "--sample", str(sample), "--part", "train"]
+    arguments = [
+        "evaluate",
+        "--model",
+        f"{tmp_path}/model",
+        "--sample",
+        str(sample),
+        "--part",
+        "train",
+    ]
     assert CliRunner().invoke(command, arguments).exit_code == 0
     card = (tmp_path / "model/model_card.md").read_text()
     page = (tmp_path / "model/report.html").read_text()
     assert "events of the part train |" in card and "the part test" not in card + page
-    ended = CliRunner().invoke(command, ["evaluate", "--model", f"{tmp_path}/model", "--sample", str(tmp_path)])
+    ended = CliRunner().invoke(
+        command, ["evaluate", "--model", f"{tmp_path}/model", "--sample", str(tmp_path)]
+    )
     assert isinstance(ended.exception, InputMissing)
 
 
-def test_the_page_of_weighted_events_says_that_its_sums_are_of_weights(sample: Path, tmp_path: Path) -> None:
+def test_the_page_of_weighted_events_says_that_its_sums_are_of_weights(
+    sample: Path, tmp_path: Path
+) -> None:
     parameters = parse_parameters("xgboost", ("trees=3",))
     model, _ = fit_xgboost(EVENTS, SCALERS, parameters, 0, 1)
     write_model(tmp_path, model, parameters, 0, sample)
@@ -173,13 +226,18 @@ def test_the_page_of_weighted_events_says_that_its_sums_are_of_weights(sample: P
 
 
 def test_losses_that_rise_are_not_said_to_fall() -> None:
-    history = [{"train_loss": 0.5, "validation_loss": 0.4}, {"train_loss": 0.2, "validation_loss": 0.9}]
+    history = [
+        {"train_loss": 0.5, "validation_loss": 0.4},
+        {"train_loss": 0.2, "validation_loss": 0.9},
+    ]
     assert learning_curves(history).label == "Loss over 2 epochs or rounds: between 0.2 and 0.9"
 
 
 def test_score_wants_files_or_a_folder_to_watch(tmp_path: Path) -> None:
     for more in ([], ["a.root", "--stream", "folder"]):
-        ended = CliRunner().invoke(command, ["score", "--model", "m", "-o", str(tmp_path / "out"), *more])
+        ended = CliRunner().invoke(
+            command, ["score", "--model", "m", "-o", str(tmp_path / "out"), *more]
+        )
         assert isinstance(ended.exception, UsageError)
 
 
@@ -189,7 +247,9 @@ def test_a_package_that_lacks_is_named_with_the_extra() -> None:
     assert "cmsspark[events]" in str(raised.value)
 
 
-def test_a_job_without_a_session_names_run_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_a_session_names_run_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(session, "has_session", lambda: False)
     settings = Settings(None, None, tmp_path / "state", tmp_path / "cache")
     from datetime import date

@@ -1,4 +1,6 @@
-"""Networks of events: what they compute, that training repeats itself, goes on after a stop, and ends early."""
+"""Networks of events: what they compute, that training repeats itself, goes on after a
+stop, and ends early.
+"""
 
 from __future__ import annotations
 
@@ -55,18 +57,27 @@ def test_the_sequence_network_is_its_definition_and_padding_changes_nothing() ->
     short[2, 11:] = 0
     padded = np.concatenate([short, np.zeros((4, 50, FEATURES), np.float32)], axis=1)
     scores = np.asarray(networks.logits("sequence", weights, np.zeros((4, 14)), short))
-    expected = [plain_gru(weights, event) @ weights["out/weight"] + weights["out/bias"] for event in short]
+    expected = [
+        plain_gru(weights, event) @ weights["out/weight"] + weights["out/bias"] for event in short
+    ]
     assert scores == pytest.approx(np.array(expected), abs=2e-5)
-    assert np.asarray(networks.logits("sequence", weights, np.zeros((4, 14)), padded)) == pytest.approx(
-        scores, abs=1e-6
-    )
+    assert np.asarray(
+        networks.logits("sequence", weights, np.zeros((4, 14)), padded)
+    ) == pytest.approx(scores, abs=1e-6)
 
 
 def test_the_layers_of_each_kind_are_those_of_the_documentation() -> None:
-    shapes = {name: value.shape for name, value in networks.initial_weights("hlf", 0).items() if "weight" in name}
+    shapes = {
+        name: value.shape
+        for name, value in networks.initial_weights("hlf", 0).items()
+        if "weight" in name
+    }
     assert list(shapes.values()) == [(14, 50), (50, 20), (20, 10), (10, 3)]
     inclusive = networks.initial_weights("inclusive", 0)
-    assert inclusive["gru/weight"].shape == (19, 150) and inclusive["dense/weight"].shape == (64, 25)
+    assert inclusive["gru/weight"].shape == (19, 150) and inclusive["dense/weight"].shape == (
+        64,
+        25,
+    )
 
 
 def test_dropout_is_used_only_while_training() -> None:
@@ -80,13 +91,20 @@ def test_dropout_is_used_only_while_training() -> None:
     assert len({tuple(row) for row in np.asarray(dropped).tolist()}) > 1
 
 
-def test_the_same_seed_gives_the_same_model_and_another_seed_another(sample: Path, tmp_path: Path) -> None:
-    one, same, other = (train(sample, tmp_path / str(i), replace(HLF, seed=seed)) for i, seed in enumerate((7, 7, 8)))
+def test_the_same_seed_gives_the_same_model_and_another_seed_another(
+    sample: Path, tmp_path: Path
+) -> None:
+    one, same, other = (
+        train(sample, tmp_path / str(i), replace(HLF, seed=seed))
+        for i, seed in enumerate((7, 7, 8))
+    )
     assert equal(one.weights, same.weights)
     assert not equal(one.weights, other.weights)
 
 
-def test_a_killed_training_goes_on_to_the_model_that_it_would_have_made(sample: Path, tmp_path: Path) -> None:
+def test_a_killed_training_goes_on_to_the_model_that_it_would_have_made(
+    sample: Path, tmp_path: Path
+) -> None:
     training = replace(HLF, epochs=4)
     whole = train(sample, tmp_path / "whole", training)
 
@@ -102,16 +120,23 @@ def test_a_killed_training_goes_on_to_the_model_that_it_would_have_made(sample: 
     resumed = train(sample, tmp_path / "killed", training, log=lines.append)
     assert lines[0] == "goes on after round 2" and len(lines) == 3
     assert equal(whole.weights, resumed.weights) and whole.parameters == resumed.parameters
-    logged = [json.loads(line) for line in (tmp_path / "killed/training_log.jsonl").read_text().splitlines()]
+    logged = [
+        json.loads(line)
+        for line in (tmp_path / "killed/training_log.jsonl").read_text().splitlines()
+    ]
     assert [line["epoch"] for line in logged] == [1, 2, 3, 4]
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(sample: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    sample: Path, tmp_path: Path
+) -> None:
     whole = train(sample, tmp_path, replace(HLF, epochs=3))
     newest = max((tmp_path / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:500])
     lines: list[str] = []
-    assert equal(train(sample, tmp_path, replace(HLF, epochs=3), log=lines.append).weights, whole.weights)
+    assert equal(
+        train(sample, tmp_path, replace(HLF, epochs=3), log=lines.append).weights, whole.weights
+    )
     assert lines[0] == "goes on after round 2"
     assert len((tmp_path / "training_log.jsonl").read_text().splitlines()) == 3
 
@@ -134,7 +159,8 @@ def test_training_stops_where_the_validation_gets_no_better_and_keeps_the_best_e
 ) -> None:
     network = train(sample, tmp_path, Training("hlf", epochs=60, learning_rate=0.3, patience=2))
     losses = [
-        json.loads(line)["validation_loss"] for line in (tmp_path / "training_log.jsonl").read_text().splitlines()
+        json.loads(line)["validation_loss"]
+        for line in (tmp_path / "training_log.jsonl").read_text().splitlines()
     ]
     assert len(losses) < 60
     assert len(losses) - 1 - losses.index(min(losses)) == 2
@@ -149,14 +175,18 @@ def test_the_learning_rate_is_that_of_all_workers_and_then_falls() -> None:
     assert float(HLF.rate(1, 1000)(0)) == pytest.approx(1e-3)
 
 
-def test_a_stored_network_gives_the_probabilities_of_the_trained_one(sample: Path, tmp_path: Path) -> None:
+def test_a_stored_network_gives_the_probabilities_of_the_trained_one(
+    sample: Path, tmp_path: Path
+) -> None:
     network = train(sample, tmp_path, replace(HLF, epochs=6))
     hlf, _, label, _ = events(1_500, 99)
     probabilities = networks.load(tmp_path / "model").predict(hlf)
     assert probabilities.dtype == np.float32 and probabilities.shape == (1_500, 3)
     assert np.array_equal(probabilities, network.predict(hlf))
     assert probabilities.sum(axis=1) == pytest.approx(np.ones(1_500), abs=1e-5)
-    assert networks.load(tmp_path / "model").predict(hlf[:7]) == pytest.approx(probabilities[:7], abs=1e-6)
+    assert networks.load(tmp_path / "model").predict(hlf[:7]) == pytest.approx(
+        probabilities[:7], abs=1e-6
+    )
     assert networks.load(tmp_path / "model").predict(hlf[:0]).shape == (0, 3)
     assert (probabilities.argmax(axis=1) == label).mean() > 0.75
 
@@ -173,25 +203,37 @@ def test_networks_of_particles_learn(kind: str, with_particles: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 9])
-def test_shares_of_all_workers_are_the_sample_each_event_once(with_particles: Path, workers: int) -> None:
+def test_shares_of_all_workers_are_the_sample_each_event_once(
+    with_particles: Path, workers: int
+) -> None:
     shares = [Share(with_particles, "hlf", rank, workers) for rank in range(workers)]
-    seen = [rows.hlf for share in shares for rows in (*share.batches(1, 0, 1), *share.validation(7))]
+    seen = [
+        rows.hlf for share in shares for rows in (*share.batches(1, 0, 1), *share.validation(7))
+    ]
     whole = Share(with_particles, "hlf")
-    all_rows = np.concatenate([rows.hlf for rows in (*whole.batches(1, 0, 1), *whole.validation(7))])
-    assert sorted(map(tuple, np.concatenate(seen).tolist())) == sorted(map(tuple, all_rows.tolist()))
+    all_rows = np.concatenate(
+        [rows.hlf for rows in (*whole.batches(1, 0, 1), *whole.validation(7))]
+    )
+    assert sorted(map(tuple, np.concatenate(seen).tolist())) == sorted(
+        map(tuple, all_rows.tolist())
+    )
     assert sum(share.train_count for share in shares) == whole.train_count
 
 
 def test_batches_of_an_epoch_are_shuffled_anew_and_the_same_again(with_particles: Path) -> None:
     share = Share(with_particles, "inclusive")
     share.length = share.longest_sequence()
-    first, again, next_epoch = ([rows.hlf for rows in share.batches(32, 5, epoch)] for epoch in (1, 1, 2))
+    first, again, next_epoch = (
+        [rows.hlf for rows in share.batches(32, 5, epoch)] for epoch in (1, 1, 2)
+    )
     assert share.length == 64 < PARTICLES
     assert np.array_equal(np.stack(first), np.stack(again))
     assert not np.array_equal(first[0], next_epoch[0])
 
 
-def test_what_is_no_sample_is_refused_with_its_reason(sample: Path, with_particles: Path, tmp_path: Path) -> None:
+def test_what_is_no_sample_is_refused_with_its_reason(
+    sample: Path, with_particles: Path, tmp_path: Path
+) -> None:
     with pytest.raises(InputMissing, match="scalers"):
         train(tmp_path, tmp_path, HLF)
     with pytest.raises(DataError, match="read the column low_level") as error:
@@ -208,7 +250,9 @@ def test_what_is_no_sample_is_refused_with_its_reason(sample: Path, with_particl
         train(tmp_path, tmp_path, HLF)
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"kind": "hlf"}', "[1]", '{"kind": "x", "parameters": {}, "seed": 0}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"kind": "hlf"}', "[1]", '{"kind": "x", "parameters": {}, "seed": 0}']
+)
 def test_what_is_no_model_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputMissing):
         networks.load(tmp_path)
@@ -237,5 +281,8 @@ def test_old_checkpoints_go_and_half_written_ones_are_none(tmp_path: Path) -> No
     for epoch in range(1, 6):
         checkpoints.write(Progress(weights, (np.zeros(1),), weights, epoch, 0.5, 0))
     (tmp_path / "round-000009.part").write_bytes(b"half")
-    assert sorted(path.name for path in tmp_path.glob("*.npz")) == ["round-000004.npz", "round-000005.npz"]
+    assert sorted(path.name for path in tmp_path.glob("*.npz")) == [
+        "round-000004.npz",
+        "round-000005.npz",
+    ]
     assert checkpoints.latest(Progress(weights, (np.zeros(1),), weights)).round == 5

@@ -1,4 +1,6 @@
-"""The jobs on other people's files: NanoAOD of two versions, own classes, signed weights, from files to scores."""
+"""The jobs on other people's files: NanoAOD of two versions, own classes, signed
+weights, from files to scores.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,24 @@ def test_nanoaod_goes_from_files_with_signed_weights_to_scores(spark: Any, tmp_p
         events = nano_events(900, seed + 10, v15=True, shift=shift)
         write_nano(tmp_path / f"{name}_15.root", events, as_ntuple=True)
     request = EventRequest(
-        str(tmp_path / "store"), DAY, Settings(None, None, tmp_path / "state", tmp_path / "cache"), lambda text: None
+        str(tmp_path / "store"),
+        DAY,
+        Settings(None, None, tmp_path / "state", tmp_path / "cache"),
+        lambda text: None,
     )
     inputs = [f"{name}={tmp_path}/{name}_*.root" for name in ("signal", "background")]
-    prepared = prepare.run(request, prepare.PrepareOptions(inputs, low_level=True, definition="nanoaod"))
+    prepared = prepare.run(
+        request, prepare.PrepareOptions(inputs, low_level=True, definition="nanoaod")
+    )
     document = prepared.manifest.document
     assert document["classes"] == {"signal": "signal", "background": "background"}
-    assert document["defaults"] == {"jet.id": 2} and any("jet.id" in text for text in prepared.manifest.warnings)
+    assert document["defaults"] == {"jet.id": 2} and any(
+        "jet.id" in text for text in prepared.manifest.warnings
+    )
     for flow in document["cutflow"].values():
-        assert flow["events"] == 1_800 == flow["not_finite"] + flow["one_lepton"] + flow["selected"]
+        assert (
+            flow["events"] == 1_800 == flow["not_finite"] + flow["one_lepton"] + flow["selected"]
+        )
 
     sampled = sample.run(request, sample.SampleOptions(small=5))
     folder = Path(sampled.path)
@@ -54,7 +65,10 @@ def test_nanoaod_goes_from_files_with_signed_weights_to_scores(spark: Any, tmp_p
 
     done = train.run(request, train.TrainOptions(("xgboost",), ("trees=30", "depth=3")))
     judged = pq.read_table(Path(done.path) / "event_models").to_pylist()[0]
-    assert judged["auc"] > 0.75 and set(json.loads(judged["auc_by_class"])) == {"signal", "background"}
+    assert judged["auc"] > 0.75 and set(json.loads(judged["auc_by_class"])) == {
+        "signal",
+        "background",
+    }
     with pytest.raises(DataError, match="weights of 0 and more"):
         train.run(request, train.TrainOptions(("forest",)))
 
@@ -63,15 +77,19 @@ def test_nanoaod_goes_from_files_with_signed_weights_to_scores(spark: Any, tmp_p
         score_files.definition_of_model(model, "delphes", None)
     definition = score_files.definition_of_model(model, None, None)
     scoring = score_files.ScoreRequest(model, definition)
-    scored = score_files.score_files(spark, [f"{tmp_path}/signal_*.root"], scoring, str(tmp_path / "scores"))
+    scored = score_files.score_files(
+        spark, [f"{tmp_path}/signal_*.root"], scoring, str(tmp_path / "scores")
+    )
     scores = pq.read_table(tmp_path / "scores")
     assert scored.selected == scores.num_rows == document["cutflow"]["signal"]["selected"]
     assert scores.schema.names[3:] == ["weight", "signal", "background", "predicted"]
-    assert set(scores["weight"].to_pylist()) == {-12.5, 12.5} and set(scores["predicted"].to_pylist()) == {
-        "signal", "background",
-    }  # fmt: skip
+    assert set(scores["weight"].to_pylist()) == {-12.5, 12.5} and set(
+        scores["predicted"].to_pylist()
+    ) == {"signal", "background"}
     assert np.mean(scores["signal"].to_numpy()) > 0.5
 
-    network = train_network(folder, tmp_path / "network", Training("inclusive", steps=30, batch=32))
+    network = train_network(
+        folder, tmp_path / "network", Training("inclusive", steps=30, batch=32)
+    )
     found = network.predict(events["test"].hlf, events["test"].low_level)
     assert found.shape == (len(events["test"].labels), 2) and np.isfinite(found).all()

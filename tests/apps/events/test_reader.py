@@ -56,22 +56,32 @@ def test_what_cannot_be_read_is_refused(train: Path, tmp_path: Path) -> None:
         next(SampleReader(train, low_level=True).epoch())
 
 
-def test_pytorch_gets_tensors_of_one_epoch_after_another(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorch_gets_tensors_of_one_epoch_after_another(
+    train: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UsageError, match="needs PyTorch"):
         torch_dataset(SampleReader(train))
     torch, data = ModuleType("torch"), ModuleType("torch.utils.data")
     torch.from_numpy = lambda array: ("tensor", array)  # type: ignore[attr-defined]
     data.IterableDataset = type("IterableDataset", (), {})  # type: ignore[attr-defined]
-    for name, module in (("torch", torch), ("torch.utils", ModuleType("torch.utils")), ("torch.utils.data", data)):
+    for name, module in (
+        ("torch", torch),
+        ("torch.utils", ModuleType("torch.utils")),
+        ("torch.utils.data", data),
+    ):
         monkeypatch.setitem(sys.modules, name, module)
     dataset = torch_dataset(SampleReader(train, 100))
     for epoch in range(2):
         kinds, arrays = zip(*(batch["hlf"] for batch in dataset), strict=True)
         assert set(kinds) == {"tensor"}
-        assert [row.tobytes() for array in arrays for row in array] == rows(SampleReader(train, 100), epoch)
+        assert [row.tobytes() for array in arrays for row in array] == rows(
+            SampleReader(train, 100), epoch
+        )
 
 
-def test_tensorflow_gets_features_labels_and_weights(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorflow_gets_features_labels_and_weights(
+    train: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UsageError, match="needs TensorFlow"):
         tensorflow_dataset(SampleReader(train))
     given: dict[str, Any] = {}
@@ -82,12 +92,18 @@ def test_tensorflow_gets_features_labels_and_weights(train: Path, monkeypatch: p
 
     tensorflow = ModuleType("tensorflow")
     attributes = {
-        "float32": "f4", "int64": "i8", "TensorSpec": lambda shape, kind: (shape, kind),
+        "float32": "f4",
+        "int64": "i8",
+        "TensorSpec": lambda shape, kind: (shape, kind),
         "data": SimpleNamespace(Dataset=SimpleNamespace(from_generator=from_generator)),
-    }  # fmt: skip
+    }
     vars(tensorflow).update(attributes)
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
     generator = tensorflow_dataset(SampleReader(train, 100))
     assert given["signature"] == ({"hlf": ((None, 14), "f4")}, ((None,), "i8"), ((None,), "f4"))
     features, label, weight = next(generator())
-    assert features["hlf"].shape == (100, 14) and label.dtype == np.int64 and weight.dtype == np.float32
+    assert (
+        features["hlf"].shape == (100, 14)
+        and label.dtype == np.int64
+        and weight.dtype == np.float32
+    )

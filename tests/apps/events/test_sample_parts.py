@@ -14,12 +14,27 @@ from cmsspark.apps.events import sample
 from cmsspark.apps.events.parts import PartWriter, keep_only, read_events
 from cmsspark.apps.events.sample import write_small
 from cmsspark.apps.events.sample_choice import SampleOptions, chosen_counts, last_bin
-from cmsspark.apps.events.sample_tasks import WriteTask, _as_bytes, _from_bytes, assign_parts, is_test, make_keys
+from cmsspark.apps.events.sample_tasks import (
+    WriteTask,
+    _as_bytes,
+    _from_bytes,
+    assign_parts,
+    is_test,
+    make_keys,
+)
 from cmsspark.apps.events.scalers import Moments, Scalers
 from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.base.errors import DataError, InputMissing, OutputError
 from cmsspark.filesystems.storage import LocalFiles
-from tests.apps.events.events import CLASSES, FEATURES, HLF_COUNT, MATRIX, PARTICLES, event_schema, write_schema
+from tests.apps.events.events import (
+    CLASSES,
+    FEATURES,
+    HLF_COUNT,
+    MATRIX,
+    PARTICLES,
+    event_schema,
+    write_schema,
+)
 
 RNG = np.random.default_rng(0)
 HASHES = RNG.integers(0, 2**64, 100_000, dtype=np.uint64)
@@ -35,7 +50,9 @@ def write(folder: Path, number: int, rows: int, *, low_level: bool = False) -> N
         "event_hash": HASHES[:rows],
         "weight": np.ones(rows),
     }
-    with PartWriter(str(folder), number, event_schema(low_level=low_level, origin=False)) as writer:
+    with PartWriter(
+        str(folder), number, event_schema(low_level=low_level, origin=False)
+    ) as writer:
         writer.write({name: columns[name] for name in writer.schema.names})
 
 
@@ -56,11 +73,20 @@ def test_the_split_has_its_share_and_depends_on_no_seed() -> None:
 def test_parts_are_ranges_of_keys_of_equal_size() -> None:
     keys = np.sort(make_keys(HASHES, 0))
     parts = assign_parts(keys, 7)
-    assert (np.diff(parts) >= 0).all() and np.bincount(parts) == pytest.approx(len(keys) / 7, rel=0.05)
+    assert (np.diff(parts) >= 0).all() and np.bincount(parts) == pytest.approx(
+        len(keys) / 7, rel=0.05
+    )
 
 
 def test_as_many_events_of_each_class_as_the_smallest_has() -> None:
-    available = {(False, 0): 90, (False, 1): 50, (False, 2): 70, (True, 0): 20, (True, 1): 30, (True, 2): 25}
+    available = {
+        (False, 0): 90,
+        (False, 1): 50,
+        (False, 2): 70,
+        (True, 0): 20,
+        (True, 1): 30,
+        (True, 2): 25,
+    }
     assert chosen_counts(available, SampleOptions(), CLASSES) == {False: 50, True: 20}
     assert chosen_counts(available, SampleOptions(per_class=40), CLASSES) == {False: 40, True: 10}
     assert chosen_counts(available, SampleOptions(per_class=999), CLASSES) == {False: 50, True: 20}
@@ -70,7 +96,14 @@ def test_as_many_events_of_each_class_as_the_smallest_has() -> None:
 
 def test_the_last_chosen_key_is_found_by_bins() -> None:
     bins = {3: 5, 1: 2, 8: 4}
-    assert [last_bin(bins, count) for count in (1, 2, 3, 7, 8, 11)] == [(1, 1), (1, 2), (3, 1), (3, 5), (8, 1), (8, 4)]
+    assert [last_bin(bins, count) for count in (1, 2, 3, 7, 8, 11)] == [
+        (1, 1),
+        (1, 2),
+        (3, 1),
+        (3, 5),
+        (8, 1),
+        (8, 4),
+    ]
 
 
 def test_floats_travel_as_bytes_and_come_back() -> None:
@@ -81,18 +114,29 @@ def test_floats_travel_as_bytes_and_come_back() -> None:
     assert _from_bytes(packed.slice(0, 0), 5).shape == (0, 5)
 
 
-def test_an_event_counts_once_in_each_class_and_weights_of_mean_1_are_weights(tmp_path: Path) -> None:
+def test_an_event_counts_once_in_each_class_and_weights_of_mean_1_are_weights(
+    tmp_path: Path,
+) -> None:
     def batch(*events: tuple[int, int, float]) -> pa.RecordBatch:
         keys, labels, weights = map(np.array, zip(*events, strict=True))
         columns = {
-            "part": np.zeros(len(keys), np.int32), "key": keys, "label": labels.astype(np.int8), "event_hash": keys,
-            "weight": weights, "hlf": _as_bytes(np.ones((len(keys), HLF_COUNT), np.float32)),
-        }  # fmt: skip
+            "part": np.zeros(len(keys), np.int32),
+            "key": keys,
+            "label": labels.astype(np.int8),
+            "event_hash": keys,
+            "weight": weights,
+            "hlf": _as_bytes(np.ones((len(keys), HLF_COUNT), np.float32)),
+        }
         return pa.RecordBatch.from_pydict(columns)
 
     task = WriteTask((str(tmp_path), str(tmp_path)), (1, 1), TOPOLOGY.without_matrix())
-    batches = [batch((1, 0, 0.5), (1, 0, 0.5), (1, 1, 1.0)), batch((1, 1, 1.0), (1, 2, 1.0), (2, 0, 1.5))]
-    [row] = [json.loads(text) for rows in task(batches) for text in rows.column("result").to_pylist()]
+    batches = [
+        batch((1, 0, 0.5), (1, 0, 0.5), (1, 1, 1.0)),
+        batch((1, 1, 1.0), (1, 2, 1.0), (2, 0, 1.5)),
+    ]
+    [row] = [
+        json.loads(text) for rows in task(batches) for text in rows.column("result").to_pylist()
+    ]
     assert row["labels"] == row["weights"] == [2, 1, 1]
     assert sample._scalers([row], TOPOLOGY.without_matrix()).mean_weights.tolist() == [1, 1, 1]
 
@@ -110,9 +154,15 @@ def test_scalers_of_parts_are_those_of_all_and_padding_stays_zero() -> None:
         whole.merge(Moments.from_dict(json.loads(json.dumps(other.as_dict()))))
     scalers = whole.scalers(low_level=True)
     particles = low_level[:, :20].reshape(-1, FEATURES).astype(float)
-    assert scalers.mean == pytest.approx(particles.mean(axis=0)) and scalers.std == pytest.approx(particles.std(axis=0))
+    assert scalers.mean == pytest.approx(particles.mean(axis=0)) and scalers.std == pytest.approx(
+        particles.std(axis=0)
+    )
     scaled = scalers.hlf(hlf)
-    assert scaled.dtype == np.float32 and (scaled.min(), scaled.max()) == (0, 1) and not scaled[:, 5].any()
+    assert (
+        scaled.dtype == np.float32
+        and (scaled.min(), scaled.max()) == (0, 1)
+        and not scaled[:, 5].any()
+    )
     matrices = scalers.low_level(low_level)
     assert not matrices[:, 20:].any() and not matrices[..., 3].any()
     assert matrices[:, :20, 0].std() == pytest.approx(1, abs=1e-3)
@@ -140,8 +190,15 @@ def test_a_part_has_fixed_lists_and_appears_when_it_is_whole(tmp_path: Path) -> 
     file = pq.ParquetFile(part)
     assert file.schema_arrow.field("hlf").type.list_size == 14
     assert file.schema_arrow.field("low_level").type.list_size == MATRIX
-    assert [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)] == [500, 500, 100]
-    with pytest.raises(RuntimeError), PartWriter(str(tmp_path), 4, event_schema(low_level=False)) as writer:
+    assert [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)] == [
+        500,
+        500,
+        100,
+    ]
+    with (
+        pytest.raises(RuntimeError),
+        PartWriter(str(tmp_path), 4, event_schema(low_level=False)) as writer,
+    ):
         writer.write({**ROW, "file": ["a"], "entry": [0]})
         raise RuntimeError
     with PartWriter(str(tmp_path), 5, event_schema(low_level=False)):
@@ -152,7 +209,9 @@ def test_a_part_has_fixed_lists_and_appears_when_it_is_whole(tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with (
         pytest.raises(OutputError, match="a part cannot be written"),
-        PartWriter(str(tmp_path / "gone"), 0, event_schema(low_level=False, origin=False)) as writer,
+        PartWriter(
+            str(tmp_path / "gone"), 0, event_schema(low_level=False, origin=False)
+        ) as writer,
     ):
         writer.write(ROW)
 
@@ -163,7 +222,9 @@ def test_parts_of_failed_tasks_are_removed(tmp_path: Path) -> None:
     write(tmp_path, 0, 10)
     (tmp_path / "_part-x.incomplete").write_text("")
     size = keep_only(LocalFiles(), str(tmp_path), [kept])
-    assert [path.name for path in tmp_path.iterdir()] == [kept] and size == (tmp_path / kept).stat().st_size
+    assert [path.name for path in tmp_path.iterdir()] == [kept] and size == (
+        tmp_path / kept
+    ).stat().st_size
     with pytest.raises(OutputError, match="are not there"):
         keep_only(LocalFiles(), str(tmp_path), [kept, "part-000009.parquet"])
 

@@ -1,4 +1,6 @@
-"""Events at the edges of each definition, against the plain oracle: thresholds, ties, the circle's end, full groups."""
+"""Events at the edges of each definition, against the plain oracle: thresholds, ties,
+the circle's end, full groups.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ _PI = float(np.float32(math.pi))
 
 def single(one: Event) -> Event:
     """The event with the numbers that a ROOT file of single precision holds."""
-    return {name: [tuple(float(np.float32(x)) for x in row) for row in rows] for name, rows in one.items()}
+    return {
+        name: [tuple(float(np.float32(x)) for x in row) for row in rows]
+        for name, rows in one.items()
+    }
 
 
 def check(*events: Event) -> list[str]:
@@ -34,14 +39,18 @@ def check(*events: Event) -> list[str]:
         if not isinstance(wanted, str):
             assert found.hlf[place] == pytest.approx(wanted, rel=TOLERANCE, abs=TOLERANCE)
             rows = np.array(plain_features.matrix(one))
-            np.testing.assert_allclose(found.low_level[place], rows, rtol=TOLERANCE, atol=TOLERANCE)
+            np.testing.assert_allclose(
+                found.low_level[place], rows, rtol=TOLERANCE, atol=TOLERANCE
+            )
             place += 1
     assert place == len(found.hlf)
     return cuts
 
 
 def drawn(seed: int, tracks: int, photons: int, neutrals: int, leptons: int = 1) -> Event:
-    """An event whose numbers come from coarse grids: many are equal, at thresholds, or at the circle's end."""
+    """An event whose numbers come from coarse grids: many are equal, at thresholds, or
+    at the circle's end.
+    """
     draw = np.random.default_rng(seed)
     phis = [-_PI, _PI, -3.125, 3.125, 0.0, 3.5, -4.0, 7.0]
 
@@ -84,7 +93,11 @@ def test_an_event_of_nothing_but_a_lepton_and_missing_energy() -> None:
 @pytest.mark.parametrize("phi", [-_PI, _PI, 3 * _PI, -3 * _PI, 100.0])
 def test_directions_at_the_end_of_the_circle_are_one(phi: float) -> None:
     """The single precision of π is above π: what is stored may be just outside of the circle."""
-    near = [(30.0, 0.5, phi, -1, 0.0, 0.0, 0.0), (4.0, 0.6, phi - 0.1, 1, 0, 0, 0), (3.0, 0.6, phi + 0.1, 1, 0, 0, 0)]
+    near = [
+        (30.0, 0.5, phi, -1, 0.0, 0.0, 0.0),
+        (4.0, 0.6, phi - 0.1, 1, 0, 0, 0),
+        (3.0, 0.6, phi + 0.1, 1, 0, 0, 0),
+    ]
     one = event(MuonTight=[(30.0, 0.5, phi, -1)], EFlowTrack=near, MissingET=[(20.0, -phi)])
     assert check(one) == ["selected"]
     hlf = features(one).hlf[0]

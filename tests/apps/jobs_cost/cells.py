@@ -15,12 +15,20 @@ from cmsspark.settings.settings import load_settings
 from cmsspark.store.results import CurrentTable
 
 
-def count(root: Path, day: date, fout: Path, feed: feeds.Feed = feeds.CONDOR, **options: Any) -> CurrentTable:
+def count(
+    root: Path, day: date, fout: Path, feed: feeds.Feed = feeds.CONDOR, **options: Any
+) -> CurrentTable:
     """Count a day, by processes unless ``engine`` says otherwise, with states below ``fout``."""
-    environment = {"XDG_STATE_HOME": str(fout / "state"), "XDG_CACHE_HOME": str(fout / "cache"), "HOME": str(fout)}
+    environment = {
+        "XDG_STATE_HOME": str(fout / "state"),
+        "XDG_CACHE_HOME": str(fout / "cache"),
+        "HOME": str(fout),
+    }
     settings = load_settings(None, environment)
     options = {"engine": "processes", "max_malformed": "100%", **options}
-    request = FeedRequest(feed.job, day, str(fout / "store"), settings, str(root), feed=feed, **options)
+    request = FeedRequest(
+        feed.job, day, str(fout / "store"), settings, str(root), feed=feed, **options
+    )
     return run(request, lambda text: None)
 
 
@@ -31,5 +39,7 @@ def rows(done: CurrentTable, table: str) -> dict[tuple[Any, ...], dict[str, Any]
     for row in pq.read_table(f"{done.path}/{table}").to_pylist():
         key = tuple(row.pop(name) for name in schema.keys)
         assert key not in found
-        found[key] = {name: value for name, value in row.items() if name not in ("day", "timestamp")}
+        found[key] = {
+            name: value for name, value in row.items() if name not in ("day", "timestamp")
+        }
     return found

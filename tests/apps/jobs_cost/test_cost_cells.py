@@ -1,4 +1,6 @@
-"""Every cell of ``job_efficiency``, ``core_hours`` and ``running_cores`` equals the oracle's, by both engines."""
+"""Every cell of ``job_efficiency``, ``core_hours`` and ``running_cores`` equals the
+oracle's, by both engines.
+"""
 
 from __future__ import annotations
 
@@ -40,20 +42,25 @@ def _moved(line: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def expected(root: Path) -> oracle.CostDay:
-    lines = [list(jobs.condor_lines(files_of)) for back in range(2)
-             if (files_of := jobs.condor_folder(root, DAY - timedelta(days=back)))]  # fmt: skip
+    lines = [
+        list(jobs.condor_lines(files_of))
+        for back in range(2)
+        if (files_of := jobs.condor_folder(root, DAY - timedelta(days=back)))
+    ]
     return oracle.count(lines[0], DAY, lines[1])
 
 
 def check(done: CurrentTable, expected: oracle.CostDay) -> None:
     """Compare bins and all cells."""
     found = done.manifest.reconciliation["condor_costs"]
-    assert {name: value for name, value in found.items() if value and name != "unmatched"} == dict(+expected.bins)
+    assert {name: value for name, value in found.items() if value and name != "unmatched"} == dict(
+        +expected.bins
+    )
     for table, wanted in (
         ("job_efficiency", expected.efficiency),
         ("core_hours", expected.core_hours),
         ("running_cores", expected.running),
-    ):  # fmt: skip
+    ):
         cells = rows(done, table)
         assert cells.keys() == wanted.keys(), table
         for key, row in cells.items():
@@ -62,7 +69,11 @@ def check(done: CurrentTable, expected: oracle.CostDay) -> None:
 
 @pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled", "plain"])
 def test_rules_49_to_54_processes_give_every_cell(
-    root: Path, expected: oracle.CostDay, tmp_path: Path, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+    root: Path,
+    expected: oracle.CostDay,
+    tmp_path: Path,
+    is_compiled: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not is_compiled:
         monkeypatch.setattr("cmsspark.sources.formats.fast_keys._key_reader", None)
@@ -80,7 +91,8 @@ def test_rules_49_to_54_spark_gives_every_cell(
 
 def test_the_corpus_has_every_bin_and_outcome(expected: oracle.CostDay) -> None:
     assert all(
-        expected.bins[name] for name in ("malformed", "out_of_day", "not_final", "never_ran", "repeated", "matched")
+        expected.bins[name]
+        for name in ("malformed", "out_of_day", "not_final", "never_ran", "repeated", "matched")
     )
     assert {key[7] for key in expected.efficiency} == {"ok", "outlier", "failed", "removed"}
     assert {key[2] for key in expected.core_hours} >= {
@@ -95,15 +107,24 @@ def test_the_corpus_has_every_bin_and_outcome(expected: oracle.CostDay) -> None:
     }
 
 
-def test_rule_49_each_ill_typed_field_of_costs_makes_a_record_malformed_here_and_not_in_the_stream() -> None:
+def test_rule_49_each_ill_typed_field_of_costs_makes_a_record_malformed_here_and_not_in_the_stream() -> (
+    None
+):
     from cmsspark.sources.reader import Reader
 
     for line in costs.malformed():
-        assert len(Reader("condor_costs", "json", LEGACY_DAY).chunk(line + b"\n", "f").malformed) == 1, line
-        assert not Reader("condor", "json", LEGACY_DAY).chunk(line + b"\n", "f").malformed or b"NaN" in line, line
+        assert (
+            len(Reader("condor_costs", "json", LEGACY_DAY).chunk(line + b"\n", "f").malformed) == 1
+        ), line
+        assert (
+            not Reader("condor", "json", LEGACY_DAY).chunk(line + b"\n", "f").malformed
+            or b"NaN" in line
+        ), line
 
 
-def test_rule_31_stored_ids_of_the_day_before_serve_as_its_logs_do(root: Path, tmp_path: Path, expected: Any) -> None:
+def test_rule_31_stored_ids_of_the_day_before_serve_as_its_logs_do(
+    root: Path, tmp_path: Path, expected: Any
+) -> None:
     before = count(root, DAY - timedelta(days=1), tmp_path)
     done = count(root, DAY, tmp_path)
     assert done.manifest.document["earlier_jobs"]["condor_costs"]["ids_from"] == "stored"

@@ -1,4 +1,6 @@
-"""What the manifest of a day says beside its tables: totals, silent hours, too many core hours (rule 62)."""
+"""What the manifest of a day says beside its tables: totals, silent hours, too many
+core hours (rule 62).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ START = 1_781_481_600_000
 
 def _record(name: str, minute: int, **changes: object) -> bytes:
     time = START + minute * 60_000
-    values = {"GlobalJobId": name, "Status": "Running", "RecordTime": time, "RequestCpus": 2, "Site": "T3_US_NERSC"}
+    values = {
+        "GlobalJobId": name,
+        "Status": "Running",
+        "RecordTime": time,
+        "RequestCpus": 2,
+        "Site": "T3_US_NERSC",
+    }
     return job({**costs.COSTS, **values, **changes}, {"timestamp": time})
 
 
@@ -36,7 +44,11 @@ def test_rule_54_cores_of_windows_and_silent_hours(tmp_path: Path) -> None:
     done = _count(tmp_path, lines)
     found = rows(done, "running_cores")  # type: ignore[arg-type]
     nersc = ("T3_US_NERSC", None, "NERSC", "analysis")
-    assert found[*nersc, 0] == {"window_count": 3, "core_windows_milli": 2000 + 8000, "job_windows": 2}
+    assert found[*nersc, 0] == {
+        "window_count": 3,
+        "core_windows_milli": 2000 + 8000,
+        "job_windows": 2,
+    }
     assert found[*nersc, 1] == {"window_count": 1, "core_windows_milli": 2000, "job_windows": 1}
     manifest = done.manifest  # type: ignore[attr-defined]
     assert manifest.document["job_cost_checks"]["windows_by_hour"][:3] == [3, 1, 0]
@@ -62,9 +74,15 @@ def test_a_sum_beyond_64_bits_is_65_and_a_day_without_records_75(tmp_path: Path)
         _count(tmp_path, [b""])
 
 
-def test_records_of_jobs_above_a_limit_are_in_quarantine_and_the_result_is_partial(tmp_path: Path) -> None:
+def test_records_of_jobs_above_a_limit_are_in_quarantine_and_the_result_is_partial(
+    tmp_path: Path,
+) -> None:
     ended = {"Status": "Completed", "WallClockHr": 3.0, "CpuTimeHr": 1.0}
-    lines = [_record("a", 0), _record("b", 30, **ended), _record("x", 30, **{**ended, "WallClockHr": 10**12})]
+    lines = [
+        _record("a", 0),
+        _record("b", 30, **ended),
+        _record("x", 30, **{**ended, "WallClockHr": 10**12}),
+    ]
     done = _count(tmp_path, lines, quarantine_above=10**10)
     manifest = done.manifest  # type: ignore[attr-defined]
     assert manifest.partial
@@ -76,14 +94,25 @@ def test_records_of_jobs_above_a_limit_are_in_quarantine_and_the_result_is_parti
 
 
 def test_reports_above_a_limit_are_in_quarantine_and_the_result_is_partial(tmp_path: Path) -> None:
-    steps = [{"name": "cmsRun1", "performance": {"cpu": {"TotalJobTime": seconds}}} for seconds in (60, 10**7)]
+    steps = [
+        {"name": "cmsRun1", "performance": {"cpu": {"TotalJobTime": seconds}}}
+        for seconds in (60, 10**7)
+    ]
     lines = [
         json.dumps(
-            {"data": {"wmaid": str(number), "wmats": START // 1000, "task": "/r/t", "steps": [step],
-                      "meta_data": {"jobstate": "success", "jobtype": "Processing", "host": "h"}}, "metadata": {}}
+            {
+                "data": {
+                    "wmaid": str(number),
+                    "wmats": START // 1000,
+                    "task": "/r/t",
+                    "steps": [step],
+                    "meta_data": {"jobstate": "success", "jobtype": "Processing", "host": "h"},
+                },
+                "metadata": {},
+            }
         ).encode()
         for number, step in enumerate(steps)
-    ]  # fmt: skip
+    ]
     Tree(tmp_path, DAY).write_lines("wmarchive", lines, parts=1)
     done = count(tmp_path, DAY, tmp_path / "fout", feeds.WMARCHIVE, quarantine_above=10**6)
     assert done.manifest.partial
@@ -91,7 +120,9 @@ def test_reports_above_a_limit_are_in_quarantine_and_the_result_is_partial(tmp_p
     assert [row["step_count"] for row in rows(done, "step_efficiency").values()] == [1]
 
 
-def test_malformed_records_beyond_the_tolerance_fail_the_day_and_are_in_quarantine(tmp_path: Path) -> None:
+def test_malformed_records_beyond_the_tolerance_fail_the_day_and_are_in_quarantine(
+    tmp_path: Path,
+) -> None:
     lines = [_record(str(number), 0, RequestCpus="x") for number in range(11)]
     with pytest.raises(DataError, match="11 of 12 records are malformed") as caught:
         _count(tmp_path, [*lines, _record("a", 0)], max_malformed=None)
@@ -103,9 +134,16 @@ def test_malformed_records_beyond_the_tolerance_fail_the_day_and_are_in_quaranti
 
 @pytest.mark.parametrize(
     "text",
-    ["sites: [{hpc: X}]", "sites: [{site: T1}]", "sites: [{hpc: X, site: A, site_suffix: B}]",
-     "sites: [{hpc: X, site: ''}]", "sites: [{hpc: X, site: []}]", "sites: [{hpc: X, site: A, more: B}]", "sites: 5"],
-)  # fmt: skip
+    [
+        "sites: [{hpc: X}]",
+        "sites: [{site: T1}]",
+        "sites: [{hpc: X, site: A, site_suffix: B}]",
+        "sites: [{hpc: X, site: ''}]",
+        "sites: [{hpc: X, site: []}]",
+        "sites: [{hpc: X, site: A, more: B}]",
+        "sites: 5",
+    ],
+)
 def test_a_wrong_table_of_hpc_sites_is_78(tmp_path: Path, text: str) -> None:
     file = tmp_path / "hpc.yaml"
     file.write_text(text + "\n")
@@ -115,7 +153,9 @@ def test_a_wrong_table_of_hpc_sites_is_78(tmp_path: Path, text: str) -> None:
 
 def test_a_table_of_hpc_sites_of_ones_own_replaces_the_built_in_one(tmp_path: Path) -> None:
     file = tmp_path / "hpc.yaml"
-    file.write_text("sites:\n  - {hpc: X, site: [A, B], subsite: C}\n  - {hpc: Y, site_suffix: _Z}\n")
+    file.write_text(
+        "sites:\n  - {hpc: X, site: [A, B], subsite: C}\n  - {hpc: Y, site_suffix: _Z}\n"
+    )
     table = HpcSites.load(str(file))
     places = [("A", "C"), ("B", None), ("B_Z", None), ("T3_US_NERSC", None)]
     assert [table.find(*place) for place in places] == ["X", None, "Y", None]

@@ -17,15 +17,21 @@ DAY = date(2026, 1, 15)
 
 def _row(**changes: Any) -> dict[str, Any]:
     schema = stored_table("job_efficiency")
-    row: dict[str, Any] = {column.name: 7 if column.type == "long" else "x" for column in schema.columns}
+    row: dict[str, Any] = {
+        column.name: 7 if column.type == "long" else "x" for column in schema.columns
+    }
     return {**row, "day": DAY, "timestamp": 1_768_435_200_000, "type": "analysis", **changes}
 
 
 @pytest.mark.parametrize(
     ("changes", "has_workflow"),
-    [({"distinct_users": 2}, False), ({"distinct_users": 0}, False), ({"distinct_users": 3}, True),
-     ({"distinct_users": 1, "type": "production"}, True)],
-)  # fmt: skip
+    [
+        ({"distinct_users": 2}, False),
+        ({"distinct_users": 0}, False),
+        ({"distinct_users": 3}, True),
+        ({"distinct_users": 1, "type": "production"}, True),
+    ],
+)
 def test_rule_61_rows_of_few_people_do_not_name_the_workflow_of_analysis_jobs(
     changes: dict[str, Any], has_workflow: bool
 ) -> None:
@@ -39,8 +45,14 @@ def test_rule_61_rows_of_few_people_do_not_name_the_workflow_of_analysis_jobs(
 
 
 def test_the_type_of_jobs_has_a_field_that_the_metadata_do_not_replace() -> None:
-    body = document(DocumentSpec(stored_table("job_efficiency"), DAY, "cms", "t"), _row(type="tier0"))
-    assert (body["workload_type"], body["metadata"]["type"], "type" in body) == ("tier0", "t", False)
+    body = document(
+        DocumentSpec(stored_table("job_efficiency"), DAY, "cms", "t"), _row(type="tier0")
+    )
+    assert (body["workload_type"], body["metadata"]["type"], "type" in body) == (
+        "tier0",
+        "t",
+        False,
+    )
 
 
 def test_ids_of_jobs_and_reports_are_never_published() -> None:

@@ -40,12 +40,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any], li
 def _period(fout: Path, job: str, **options: Any) -> Any:
     first = DAY - timedelta(days=1)
     period = periods.between(first, DAY)
-    settings = load_settings(None, {"XDG_STATE_HOME": str(fout), "XDG_CACHE_HOME": str(fout), "HOME": str(fout)})
+    settings = load_settings(
+        None, {"XDG_STATE_HOME": str(fout), "XDG_CACHE_HOME": str(fout), "HOME": str(fout)}
+    )
     return run(job, period, str(fout / "store"), settings, log=lambda text: None, **options)
 
 
-@pytest.mark.parametrize("table", ["job_efficiency", "core_hours", "step_efficiency", "agent_reports"])
-def test_rule_55_a_period_is_the_sum_of_its_days(store: tuple[Path, list[Any], list[Any]], table: str) -> None:
+@pytest.mark.parametrize(
+    "table", ["job_efficiency", "core_hours", "step_efficiency", "agent_reports"]
+)
+def test_rule_55_a_period_is_the_sum_of_its_days(
+    store: tuple[Path, list[Any], list[Any]], table: str
+) -> None:
     fout, of_jobs, of_reports = store
     runs = of_jobs if table in ("job_efficiency", "core_hours") else of_reports
     done = _period(fout, "job_efficiency" if runs is of_jobs else "step_efficiency")
@@ -57,19 +63,29 @@ def test_rule_55_a_period_is_the_sum_of_its_days(store: tuple[Path, list[Any], l
             )
     found = rows(done, f"period_{table}")
     assert found.keys() == expected.keys()
-    largest = ("distinct_schedds", "distinct_users", "site_count", "rss_max_mb", "vsize_max_mb", "day_count")
+    largest = (
+        "distinct_schedds",
+        "distinct_users",
+        "site_count",
+        "rss_max_mb",
+        "vsize_max_mb",
+        "day_count",
+    )
     for key, row in found.items():
         for name, value in row.items():
             if name not in (*largest, "period", "first_day", "last_day"):
                 assert value == pytest.approx(expected[key].get(name)), (key, name)
 
 
-def test_rule_55_running_cores_are_averages_over_the_stored_days(store: tuple[Path, list[Any], list[Any]]) -> None:
+def test_rule_55_running_cores_are_averages_over_the_stored_days(
+    store: tuple[Path, list[Any], list[Any]],
+) -> None:
     fout, runs, _ = store
     found = rows(_period(fout, "job_efficiency"), "period_running_cores")
     days = [rows(day, "running_cores") for day in runs]
     windows = [
-        sum(day.manifest.document["job_cost_checks"]["windows_by_hour"][hour] for day in runs) for hour in range(24)
+        sum(day.manifest.document["job_cost_checks"]["windows_by_hour"][hour] for day in runs)
+        for hour in range(24)
     ]
     for key, row in found.items():
         total = sum(day[key]["core_windows_milli"] for day in days if key in day)
@@ -81,10 +97,19 @@ def test_rule_55_running_cores_are_averages_over_the_stored_days(store: tuple[Pa
 def test_a_missing_day_is_66_and_can_be_left_out(store: tuple[Path, list[Any], list[Any]]) -> None:
     fout, _, _ = store
     period = periods.between(DAY - timedelta(days=2), DAY)
-    settings = load_settings(None, {"XDG_STATE_HOME": str(fout), "XDG_CACHE_HOME": str(fout), "HOME": str(fout)})
+    settings = load_settings(
+        None, {"XDG_STATE_HOME": str(fout), "XDG_CACHE_HOME": str(fout), "HOME": str(fout)}
+    )
     with pytest.raises(InputMissing, match="1 of the 3 days"):
         run("job_efficiency", period, str(fout / "store"), settings, log=lambda text: None)
-    done = run("job_efficiency", period, str(fout / "store"), settings, log=lambda text: None, allow_missing=True)
+    done = run(
+        "job_efficiency",
+        period,
+        str(fout / "store"),
+        settings,
+        log=lambda text: None,
+        allow_missing=True,
+    )
     assert done.manifest.partial
     assert {row["day_count"] for row in rows(done, "period_running_cores").values()} == {2}
 

@@ -1,4 +1,6 @@
-"""The jobs on costs in Spark: how many jobs, stages and files a day takes. A change that adds one fails here."""
+"""The jobs on costs in Spark: how many jobs, stages and files a day takes. A change
+that adds one fails here.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,17 @@ def test_a_day_is_one_spark_job_of_two_stages_and_a_file_a_table(
         done: list[Any] = []
         fout = tmp_path / str(size)
         found = jobs_of(
-            spark, lambda fout=fout, done=done: done.append(count(tmp_path / "root", DAY, fout, feed, engine="spark"))
+            spark,
+            lambda fout=fout, done=done: done.append(
+                count(tmp_path / "root", DAY, fout, feed, engine="spark")
+            ),
         )
         assert (len(found.jobs), found.stages_that_ran) == (1, 2)
         assert {table.files for table in done[0].manifest.tables.values()} == {1}
         assert {*done[0].manifest.tables} == {*JOBS[feed.job].tables}
-        cells.append([rows(done[0], table) for table in JOBS[feed.job].tables if not table.endswith("ids")])
+        cells.append(
+            [rows(done[0], table) for table in JOBS[feed.job].tables if not table.endswith("ids")]
+        )
         tasks.append(sum(found.tasks))
     assert cells[0] == cells[1]
     assert all(cells[0])

@@ -16,9 +16,19 @@ NOON = 1_781_524_800_000
 
 
 def _job(number: int, **changes: object) -> bytes:
-    values = {"GlobalJobId": f"j{number}", "Type": "production", "Workflow": "W", "WMAgent_RequestName": None,
-              "RecordTime": NOON, "RequestCpus": 4, "WallClockHr": 2.0, "CpuTimeHr": 6.0, "CommittedCoreHr": 7.0,
-              "CommittedWallClockHr": 1.5, "Tier": "T1"}  # fmt: skip
+    values = {
+        "GlobalJobId": f"j{number}",
+        "Type": "production",
+        "Workflow": "W",
+        "WMAgent_RequestName": None,
+        "RecordTime": NOON,
+        "RequestCpus": 4,
+        "WallClockHr": 2.0,
+        "CpuTimeHr": 6.0,
+        "CommittedCoreHr": 7.0,
+        "CommittedWallClockHr": 1.5,
+        "Tier": "T1",
+    }
     return job({**costs.COSTS, **values, **changes}, {"timestamp": NOON})
 
 
@@ -26,16 +36,26 @@ def _job(number: int, **changes: object) -> bytes:
 def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
     root = tmp_path_factory.mktemp("views")
     lines = [
-        _job(1), _job(2, Tier="T3", CpuTimeHr=2.0), _job(3, CpuEffOutlier=1, CpuTimeHr=9.0), _job(4, JobFailed=1),
-        _job(5, Status="Removed"), _job(6, Type="folding@home"), _job(7, Workflow="None", CommittedCoreHr=None),
-    ]  # fmt: skip
+        _job(1),
+        _job(2, Tier="T3", CpuTimeHr=2.0),
+        _job(3, CpuEffOutlier=1, CpuTimeHr=9.0),
+        _job(4, JobFailed=1),
+        _job(5, Status="Removed"),
+        _job(6, Type="folding@home"),
+        _job(7, Workflow="None", CommittedCoreHr=None),
+    ]
     Tree(root, DAY).write_lines("condor", lines, parts=1)
     done = count(root, DAY, root / "fout", feeds.CONDOR)
     return Database(done.path.split("/job_efficiency/")[0])
 
 
-def test_rule_52_the_view_has_cmssparks_numbers_of_jobs_that_did_not_fail(database: Database) -> None:
-    rows = {row["Workflow"]: row for row in database.query("select * from cmsspark_cpu_efficiency").dicts}
+def test_rule_52_the_view_has_cmssparks_numbers_of_jobs_that_did_not_fail(
+    database: Database,
+) -> None:
+    rows = {
+        row["Workflow"]: row
+        for row in database.query("select * from cmsspark_cpu_efficiency").dicts
+    }
     assert rows.keys() == {"W", "None"}
     row = rows["W"]
     # Jobs 1, 2 and 3: CPU 6 + 2 + 9 h of 3 × 8 core hours.
@@ -51,5 +71,7 @@ def test_rule_52_the_view_has_cmssparks_numbers_of_jobs_that_did_not_fail(databa
 
 
 def test_rule_52_the_view_by_tier(database: Database) -> None:
-    rows = database.query('select "Tier", "CpuEff" from cmsspark_cpu_efficiency_by_tier where "Workflow" = \'W\'').rows
+    rows = database.query(
+        'select "Tier", "CpuEff" from cmsspark_cpu_efficiency_by_tier where "Workflow" = \'W\''
+    ).rows
     assert dict(rows) == {"T1": pytest.approx(100 * 15 / 16), "T3": pytest.approx(100 * 2 / 8)}

@@ -19,24 +19,38 @@ from cmsspark.settings.settings import load_settings
 
 DAY = date(2026, 6, 15)
 NAMES = {
-    "/A/Run2025A-PromptReco-v1/RAW": 1, "/A/Run2025A-v1/RAW": 2, "/A/Run2025A-ParkingX-v1/RAW": 4,
-    "/A/Run2025A-Parking-PromptReco-v1/AOD": 8, "/A/MyTest-PromptReco-v1/AOD": 16, "/B/x-PromptReco-v1/GEN-SIM": 32,
-    "/ExpressA/x-v1/RAW": 64, "/AlcaB/x-v1/RAW": 128, "/A/promptreco-v1/RAW": 256,
-}  # fmt: skip
+    "/A/Run2025A-PromptReco-v1/RAW": 1,
+    "/A/Run2025A-v1/RAW": 2,
+    "/A/Run2025A-ParkingX-v1/RAW": 4,
+    "/A/Run2025A-Parking-PromptReco-v1/AOD": 8,
+    "/A/MyTest-PromptReco-v1/AOD": 16,
+    "/B/x-PromptReco-v1/GEN-SIM": 32,
+    "/ExpressA/x-v1/RAW": 64,
+    "/AlcaB/x-v1/RAW": 128,
+    "/A/promptreco-v1/RAW": 256,
+}
 
 
 def frames() -> dict[str, pl.DataFrame]:
     """A DBS with a block for each dataset, whose events name it as bits."""
     rows = list(enumerate(NAMES))
-    blocks = pl.DataFrame({
-        "dataset_id": [number for number, _ in rows], "month": ["2025-01"] * len(rows),
-        "block_count": [1] * len(rows), "file_count": [1] * len(rows), "events": list(NAMES.values()),
-        "bytes": [1] * len(rows),
-    })  # fmt: skip
-    datasets = pl.DataFrame({
-        "dataset_id": [number for number, _ in rows], "dataset": [name for _, name in rows],
-        "is_dataset_valid": [1] * len(rows),
-    })  # fmt: skip
+    blocks = pl.DataFrame(
+        {
+            "dataset_id": [number for number, _ in rows],
+            "month": ["2025-01"] * len(rows),
+            "block_count": [1] * len(rows),
+            "file_count": [1] * len(rows),
+            "events": list(NAMES.values()),
+            "bytes": [1] * len(rows),
+        }
+    )
+    datasets = pl.DataFrame(
+        {
+            "dataset_id": [number for number, _ in rows],
+            "dataset": [name for _, name in rows],
+            "is_dataset_valid": [1] * len(rows),
+        }
+    )
     return {"block_sums": blocks, "DATASETS": datasets}
 
 
@@ -53,24 +67,39 @@ def test_rule_59_a_dataset_with_a_skim_counts_as_tier_and_skim() -> None:
     job = event_counts.configured({"valid_files": False, "skims": "PromptReco, Parking"}, settings)
     found = _events(job.build(frames(), DAY))
     assert found == {
-        ("RAW/PromptReco",): 1, ("RAW",): 2 + 4 + 64 + 128 + 256, ("AOD/PromptReco",): 8, ("GEN-SIM/PromptReco",): 32,
-    }  # fmt: skip
+        ("RAW/PromptReco",): 1,
+        ("RAW",): 2 + 4 + 64 + 128 + 256,
+        ("AOD/PromptReco",): 8,
+        ("GEN-SIM/PromptReco",): 32,
+    }
 
 
 def test_rule_59_the_two_selections_of_the_report() -> None:
     settings = load_settings(None, {"HOME": "/nowhere"})
     job = crsg_event_counts.configured({"valid_files": False}, settings)
     assert _events(job.build(frames(), DAY)) == {
-        ("data", "RAW/PromptReco"): 1, ("data", "RAW"): 2 + 4 + 256, ("data", "AOD/PromptReco"): 8,
+        ("data", "RAW/PromptReco"): 1,
+        ("data", "RAW"): 2 + 4 + 256,
+        ("data", "AOD/PromptReco"): 8,
         ("simulation", "GEN-SIM"): 32,
-    }  # fmt: skip
-    own = crsg_event_counts.configured({"valid_files": False, "tiers": "AOD", "remove": "zzz"}, settings)
+    }
+    own = crsg_event_counts.configured(
+        {"valid_files": False, "tiers": "AOD", "remove": "zzz"}, settings
+    )
     assert _events(own.build(frames(), DAY)) == {("custom", "AOD"): 8 + 16}
 
 
 def test_a_picture_stacks_the_largest_tiers_and_names_every_month() -> None:
-    rows = [{"selection": "data", "month": f"2025-{month:02}", "data_tier": f"T{tier}", "events": 10**tier}
-            for month in (1, 3) for tier in range(9)]  # fmt: skip
+    rows = [
+        {
+            "selection": "data",
+            "month": f"2025-{month:02}",
+            "data_tier": f"T{tier}",
+            "events": 10**tier,
+        }
+        for month in (1, 3)
+        for tier in range(9)
+    ]
     (picture,) = crsg_pictures.pictures(rows)
     assert "2025-01 to 2025-03, at most 111 M a month" in picture.chart.label
     svg = standalone(picture.chart, picture.title, picture.about)
@@ -97,7 +126,10 @@ def test_event_counts_take_a_month_and_no_other_picture(tmp_path: Path) -> None:
     for arguments, reason in (
         (["--since", "2025-13", *usual], "--since is a month"),
         (["--picture", "sites", *usual], "event_counts is drawn alone"),
-        (["--since", "2025-11", "--picture", "sites", *usual[2:]], "--since is an option of the picture event_counts"),
+        (
+            ["--since", "2025-11", "--picture", "sites", *usual[2:]],
+            "--since is an option of the picture event_counts",
+        ),
     ):
         pictures = ["--pictures", str(tmp_path), *arguments]
         outcome = CliRunner().invoke(report.command, pictures, standalone_mode=False)

@@ -37,22 +37,35 @@ def expected(root: Path) -> oracle.ReportDay:
     lines = []
     for back in range(2):
         folder = Tree(root, DAY - timedelta(days=back)).folder("wmarchive")
-        lines.append([line for file in files.data_files(folder) for line in files.records(files.content(file))])
+        lines.append(
+            [
+                line
+                for file in files.data_files(folder)
+                for line in files.records(files.content(file))
+            ]
+        )
     return oracle.count(lines[0], DAY, lines[1])
 
 
 def check(done: CurrentTable, expected: oracle.ReportDay) -> None:
     """Compare bins and all cells."""
     bins = done.manifest.reconciliation["wmarchive"]
-    assert {name: value for name, value in bins.items() if value and name != "unmatched"} == dict(+expected.bins)
-    for table, wanted in (("step_efficiency", oracle.step_rows(expected)), ("agent_reports", expected.agents)):
+    assert {name: value for name, value in bins.items() if value and name != "unmatched"} == dict(
+        +expected.bins
+    )
+    for table, wanted in (
+        ("step_efficiency", oracle.step_rows(expected)),
+        ("agent_reports", expected.agents),
+    ):
         cells = rows(done, table)
         assert cells.keys() == wanted.keys(), table
         for key, row in cells.items():
             assert row == wanted[key], (table, key)
 
 
-def test_rules_56_to_58_processes_give_every_cell(root: Path, expected: oracle.ReportDay, tmp_path: Path) -> None:
+def test_rules_56_to_58_processes_give_every_cell(
+    root: Path, expected: oracle.ReportDay, tmp_path: Path
+) -> None:
     before = count(root, DAY - timedelta(days=1), tmp_path, WMARCHIVE)
     assert before.manifest.document["earlier_jobs"]["wmarchive"]["ids_from"] is None
     stored = count(root, DAY, tmp_path, WMARCHIVE)
@@ -85,7 +98,9 @@ def test_rule_57_each_hostile_line_is_malformed_for_both_or_for_neither() -> Non
 
 
 def test_rule_1_a_report_may_be_nested_deeply_where_nothing_is_needed() -> None:
-    line = reports.report("deep", NOON).replace(b'"LFNArray":[["x"]]', b'"LFNArray":' + b"[" * 5000 + b"]" * 5000)
+    line = reports.report("deep", NOON).replace(
+        b'"LFNArray":[["x"]]', b'"LFNArray":' + b"[" * 5000 + b"]" * 5000
+    )
     assert len(Reader("wmarchive", "json", DAY).chunk(line + b"\n", "f").jobs) == 1
 
 

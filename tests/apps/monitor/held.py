@@ -1,4 +1,6 @@
-"""Holds so many MB until a sample that was begun after that is in the database: ``held.py DATABASE MB [WORDS …]``."""
+"""Holds so many MB until a sample that was begun after that is in the database:
+``held.py DATABASE MB [WORDS …]``.
+"""
 
 import os
 import sqlite3

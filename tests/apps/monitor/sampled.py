@@ -1,7 +1,8 @@
-"""A run of ``run_spark`` whose samples its script can see: a state that lasts until it was sampled is never missed.
+"""A run of ``run_spark`` whose samples its script can see: a state that lasts until it
+was sampled is never missed.
 
-Scripts call :func:`until_sampled` instead of sleeping. It reads the samples of the measurement, which the run started
-by :data:`MAIN` writes to a file as it takes them.
+Scripts call :func:`until_sampled` instead of sleeping. It reads the samples of the
+measurement, which the run started by :data:`MAIN` writes to a file as it takes them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def written(self, sample):
 RunMeasure._sampled = written
 main()
 """
-#: Longer than the slowest machine needs: it only bounds how long a test hangs that would fail anyway.
+#: Longer than the slowest machine needs: it only bounds how long a test hangs that
+#: would fail anyway.
 _PATIENCE_S = 300.0
 
 

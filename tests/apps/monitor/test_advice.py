@@ -1,4 +1,6 @@
-"""Advice: the formulas by numbers that are written by hand, what is kept, and what cannot be known."""
+"""Advice: the formulas by numbers that are written by hand, what is kept, and what
+cannot be known.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +13,49 @@ from cmsspark.apps.monitor.advice import Advice, advise
 from cmsspark.apps.monitor.event_plans import FIXED_PARTITIONS
 from cmsspark.main import command
 from cmsspark.store import run_metrics
-from cmsspark.store.run_metrics import ExecutorEntry, Finding, Query, RunMetrics, StageEntry, TaskTotals
+from cmsspark.store.run_metrics import (
+    ExecutorEntry,
+    Finding,
+    Query,
+    RunMetrics,
+    StageEntry,
+    TaskTotals,
+)
 
 GIB = 1 << 30
 MIB = 1 << 20
 
 
-def measured(*, heap: int, unified: int = 0, gc: float = 0.02, spilled: int = 0, **peaks: int) -> RunMetrics:
-    """A run on YARN with executors of 4 GiB and 1 GiB beside; the worst of two executors has these peaks."""
-    run = RunMetrics("20260115T060000Z-1a2b3c", "job", "spark", 0, "DONE", master="yarn", deploy_mode="client")
+def measured(
+    *, heap: int, unified: int = 0, gc: float = 0.02, spilled: int = 0, **peaks: int
+) -> RunMetrics:
+    """A run on YARN with executors of 4 GiB and 1 GiB beside; the worst of two
+    executors has these peaks.
+    """
+    run = RunMetrics(
+        "20260115T060000Z-1a2b3c", "job", "spark", 0, "DONE", master="yarn", deploy_mode="client"
+    )
     run.options = {
-        "spark.master": "yarn", "spark.executor.memory": "4g", "spark.executor.memoryOverhead": "1g",
-        "spark.executor.cores": "4", "spark.sql.shuffle.partitions": "200",
-    }  # fmt: skip
-    worst = {"JVMHeapMemory": heap, "OnHeapUnifiedMemory": unified, "ProcessTreeJVMRSSMemory": 4 * GIB, **peaks}
+        "spark.master": "yarn",
+        "spark.executor.memory": "4g",
+        "spark.executor.memoryOverhead": "1g",
+        "spark.executor.cores": "4",
+        "spark.sql.shuffle.partitions": "200",
+    }
+    worst = {
+        "JVMHeapMemory": heap,
+        "OnHeapUnifiedMemory": unified,
+        "ProcessTreeJVMRSSMemory": 4 * GIB,
+        **peaks,
+    }
     run.executors = [
         ExecutorEntry("driver", "edge", peaks={"JVMHeapMemory": 100 * GIB}),
         ExecutorEntry("1", "node1", 4, peaks={"JVMHeapMemory": heap // 2}),
         ExecutorEntry("2", "node2", 4, peaks=worst),
     ]
-    run.totals = TaskTotals(tasks=100, run_ms=1_000_000, gc_ms=int(1_000_000 * gc), disk_spilled_bytes=spilled)
+    run.totals = TaskTotals(
+        tasks=100, run_ms=1_000_000, gc_ms=int(1_000_000 * gc), disk_spilled_bytes=spilled
+    )
     return run
 
 
@@ -43,7 +68,8 @@ def test_a_heap_grows_by_a_quarter_to_thirty_percent_where_it_is_full() -> None:
     advice = of("executor heap", measured(heap=int(3.9 * GIB)))
     assert advice.conf == "spark.executor.memory=5g"
     assert "above 95%" in advice.text
-    # A need of 2.4 GiB / 0.6 + 300 MiB = 4.29 GiB does not count where 25 % are more; nor does one beyond 30 %.
+    # A need of 2.4 GiB / 0.6 + 300 MiB = 4.29 GiB does not count where 25 % are more;
+    # nor does one beyond 30 %.
     assert (
         of("executor heap", measured(heap=3 * GIB, spilled=1, unified=int(2.4 * GIB))).conf
         == "spark.executor.memory=5g"
@@ -55,9 +81,14 @@ def test_a_heap_grows_by_a_quarter_to_thirty_percent_where_it_is_full() -> None:
 def test_a_heap_shrinks_to_what_is_needed_by_at_most_thirty_percent() -> None:
     # 1.2 × 2.6 GiB = 3.12 GiB
     assert of("executor heap", measured(heap=int(2.6 * GIB))).conf == "spark.executor.memory=3328m"
-    assert of("executor heap", measured(heap=GIB)).conf == "spark.executor.memory=3g", "not below 70 % at once"
+    assert of("executor heap", measured(heap=GIB)).conf == "spark.executor.memory=3g", (
+        "not below 70 % at once"
+    )
     # 1.9 GiB / 0.6 + 300 MiB = 3.46 GiB: execution needs it, though the peak is low
-    assert of("executor heap", measured(heap=2 * GIB, unified=int(1.9 * GIB))).conf == "spark.executor.memory=3584m"
+    assert (
+        of("executor heap", measured(heap=2 * GIB, unified=int(1.9 * GIB))).conf
+        == "spark.executor.memory=3584m"
+    )
 
 
 @pytest.mark.parametrize("run", [measured(heap=3 * GIB), measured(heap=2 * GIB, gc=0.07)])
@@ -81,15 +112,25 @@ def test_runs_with_another_heap_are_not_compared() -> None:
 
 def test_the_overhead_covers_what_is_outside_of_the_heap() -> None:
     # 1.2 × (4.5 − 4 + 1.5 + 0.1) GiB = 2.52 GiB
-    peaks = {"ProcessTreeJVMRSSMemory": int(4.5 * GIB), "ProcessTreePythonRSSMemory": int(1.5 * GIB)}
+    peaks = {
+        "ProcessTreeJVMRSSMemory": int(4.5 * GIB),
+        "ProcessTreePythonRSSMemory": int(1.5 * GIB),
+    }
     run = measured(heap=3 * GIB, **peaks, ProcessTreeOtherRSSMemory=GIB // 10)
     assert of("executor overhead", run).conf == "spark.executor.memoryOverhead=2816m"
-    run.executors[2].peaks |= {"ProcessTreeJVMVMemory": 9 * GIB, "ProcessTreeOtherVMemory": 9 * GIB}
+    run.executors[2].peaks |= {
+        "ProcessTreeJVMVMemory": 9 * GIB,
+        "ProcessTreeOtherVMemory": 9 * GIB,
+    }
     run.executors[2].peaks["ProcessTreeOtherRSSMemory"] = 4 * GIB
-    assert of("executor overhead", run).conf == "spark.executor.memoryOverhead=2560m", "a copy of the JVM is no memory"
+    assert of("executor overhead", run).conf == "spark.executor.memoryOverhead=2560m", (
+        "a copy of the JVM is no memory"
+    )
     run.findings.append(Finding("container_killed", "t", "w", "c"))
     run.executors[2].peaks["ProcessTreePythonRSSMemory"] = 0
-    assert of("executor overhead", run).conf == "spark.executor.memoryOverhead=1536m", "1.5 × 1 GiB"
+    assert of("executor overhead", run).conf == "spark.executor.memoryOverhead=1536m", (
+        "1.5 × 1 GiB"
+    )
 
 
 def test_a_killed_container_without_figures_gets_one_and_a_half_times_its_overhead() -> None:
@@ -105,7 +146,9 @@ def test_without_memory_of_processes_the_overhead_is_not_known() -> None:
     run = measured(heap=3 * GIB)
     del run.executors[2].peaks["ProcessTreeJVMRSSMemory"]
     advice = of("executor overhead", run)
-    assert advice.conf is None and advice.text.startswith("not known") and advice.confidence == "none"
+    assert (
+        advice.conf is None and advice.text.startswith("not known") and advice.confidence == "none"
+    )
 
 
 def test_the_memory_fraction_changes_only_for_large_heaps_and_never_with_the_heap() -> None:
@@ -114,7 +157,9 @@ def test_the_memory_fraction_changes_only_for_large_heaps_and_never_with_the_hea
     large.options["spark.executor.memory"] = "16g"
     assert of("memory fraction", large).conf == "spark.memory.fraction=0.7"
     large.totals.gc_ms = 200_000
-    assert of("executor heap", large).conf is not None and of("memory fraction", large).conf is None
+    assert (
+        of("executor heap", large).conf is not None and of("memory fraction", large).conf is None
+    )
 
 
 @pytest.mark.parametrize("storage", [0, MIB, GIB])
@@ -123,10 +168,16 @@ def test_the_storage_fraction_is_not_advised_for_spills(storage: int) -> None:
     assert of("storage fraction", run).conf is None
 
 
-def spilling(tasks: int, *, shuffled: int = 40 * GIB, adaptive: str = "false", fixed: int = 0) -> RunMetrics:
-    """A run whose stage of so many tasks spilled 300 MB of memory a task, beside 500 MB that it held."""
+def spilling(
+    tasks: int, *, shuffled: int = 40 * GIB, adaptive: str = "false", fixed: int = 0
+) -> RunMetrics:
+    """A run whose stage of so many tasks spilled 300 MB of memory a task, beside 500 MB
+    that it held.
+    """
     run = measured(heap=3 * GIB, spilled=20 * GIB)
-    totals = TaskTotals(tasks=tasks, disk_spilled_bytes=20 * GIB, memory_spilled_bytes=tasks * 300 * MIB)
+    totals = TaskTotals(
+        tasks=tasks, disk_spilled_bytes=20 * GIB, memory_spilled_bytes=tasks * 300 * MIB
+    )
     totals.peak_execution_bytes, totals.shuffle_read_bytes = 500 * MIB, shuffled
     run.stages = [StageEntry(3, 0, "save at job.py:7", tasks, totals=totals)]
     run.options["spark.sql.adaptive.enabled"] = adaptive
@@ -137,9 +188,13 @@ def spilling(tasks: int, *, shuffled: int = 40 * GIB, adaptive: str = "false", f
 
 def test_partitions_give_tasks_that_spilled_what_they_need_and_the_heap_stays() -> None:
     run = spilling(200)
-    # A task needs 1.5 × 300 + 500 MiB; it had (4096 − 300) × 0.6 / 4 = 569 MiB: 200 × 950 / 569, in rounds of 4 or 8.
+    # A task needs 1.5 × 300 + 500 MiB; it had (4096 − 300) × 0.6 / 4 = 569 MiB: 200 ×
+    # 950 / 569, in rounds of 4 or 8.
     assert of("partitions", run).conf == "spark.sql.shuffle.partitions=336"
-    assert of("executor heap", run).conf is None and "more partitions" in of("executor heap", run).text
+    assert (
+        of("executor heap", run).conf is None
+        and "more partitions" in of("executor heap", run).text
+    )
     assert not [one for one in advise([run]) if one.subject == "partition size"]
 
 
@@ -154,28 +209,40 @@ def test_where_few_of_many_tasks_spilled_their_partitions_get_smaller_not_larger
     run = spilling(40, shuffled=4 * GIB, adaptive="true")
     totals = run.stages[0].totals
     totals.memory_spilled_bytes, totals.peak_execution_bytes = 40 * MIB, 300 * MIB
-    # A part had 102 MiB: 1.25 × 40 of 80 MiB are 50, in rounds of 4 are 52; 302 MiB a task would be 24 of 170 MiB.
+    # A part had 102 MiB: 1.25 × 40 of 80 MiB are 50, in rounds of 4 are 52; 302 MiB a
+    # task would be 24 of 170 MiB.
     assert of("partition size", run).conf == "spark.sql.adaptive.advisoryPartitionSizeInBytes=78m"
     assert "needs 746.3 MB and had 597.1 MB" in of("partitions", run).inputs
 
 
-@pytest.mark.parametrize("run", [spilling(40), spilling(200, shuffled=0), spilling(200, fixed=200)])
+@pytest.mark.parametrize(
+    "run", [spilling(40), spilling(200, shuffled=0), spilling(200, fixed=200)]
+)
 def test_a_heap_grows_for_tasks_whose_number_is_fixed(run: RunMetrics) -> None:
     # 950 MiB × 4 / 0.6 + 300 MiB
     assert of("executor heap", run).conf == "spark.executor.memory=6633m"
-    assert not [one.conf for one in advise([run]) if one.conf and "artition" in one.conf and "sql" in one.conf][1:]
+    assert not [
+        one.conf
+        for one in advise([run])
+        if one.conf and "artition" in one.conf and "sql" in one.conf
+    ][1:]
 
 
 def test_cores_and_partitions() -> None:
     assert of("cores", measured(heap=3 * GIB, gc=0.2)).conf is None, "the heap grows instead"
     full = measured(heap=3 * GIB, gc=0.2)
     full.smallest_node_bytes = int(4.7 * GIB)
-    assert of("executor heap", full).conf is None and of("cores", full).conf == "spark.executor.cores=3"
+    assert (
+        of("executor heap", full).conf is None
+        and of("cores", full).conf == "spark.executor.cores=3"
+    )
     assert of("cores", measured(heap=3 * GIB)).conf is None
     run = measured(heap=3 * GIB)
     assert of("partitions", run).text.startswith("not known")
     run.stages = [StageEntry(1, totals=TaskTotals(shuffle_read_bytes=50 * GIB))]
-    assert of("partitions", run).conf == "spark.sql.shuffle.partitions=400", "50 GiB / 128 MiB in rounds of 8 cores"
+    assert of("partitions", run).conf == "spark.sql.shuffle.partitions=400", (
+        "50 GiB / 128 MiB in rounds of 8 cores"
+    )
 
 
 def test_in_local_mode_the_driver_is_what_works() -> None:
@@ -197,17 +264,26 @@ def test_the_command_prints_inputs_formula_confidence_and_the_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path))
-    run_metrics.write(run_metrics.run_file(tmp_path, "20260115T060000Z-1a2b3c"), measured(heap=int(3.9 * GIB)))
+    run_metrics.write(
+        run_metrics.run_file(tmp_path, "20260115T060000Z-1a2b3c"), measured(heap=int(3.9 * GIB))
+    )
     done = CliRunner().invoke(command, ["lab", "advise", "some/job"], standalone_mode=False)
     assert done.exception is None, done.output
     assert "--conf spark.executor.memory=5g" in done.stdout
     assert "inputs      heap peak 4.2 GB = 97% of 4.3 GB" in done.stdout
-    assert "formula     max(unified / 0.6 + 300 MB" in done.stdout and "confidence  medium" in done.stdout
+    assert (
+        "formula     max(unified / 0.6 + 300 MB" in done.stdout
+        and "confidence  medium" in done.stdout
+    )
     assert "from 1 measured run, the latest" in done.stdout
     smaller = measured(heap=GIB)
     smaller.options["spark.executor.memory"] = "2g"
     run_metrics.write(run_metrics.run_file(tmp_path, "20260114T060000Z-1a2b3c"), smaller)
     done = CliRunner().invoke(command, ["lab", "advise", "some/job"], standalone_mode=False)
-    assert "from 1 measured run (1 more had another heap, or no figures), the latest" in done.stdout
+    assert (
+        "from 1 measured run (1 more had another heap, or no figures), the latest" in done.stdout
+    )
     missing = CliRunner().invoke(command, ["lab", "advise", "other"], standalone_mode=False)
-    assert getattr(missing.exception, "exit_code", None) == 66 and "runs of job" in str(missing.exception)
+    assert getattr(missing.exception, "exit_code", None) == 66 and "runs of job" in str(
+        missing.exception
+    )

@@ -1,4 +1,6 @@
-"""Advice and ``show`` where runs failed, still run, lack figures, or have damaged files or those of a later format."""
+"""Advice and ``show`` where runs failed, still run, lack figures, or have damaged files
+or those of a later format.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,15 @@ def test_a_heap_is_the_same_however_it_is_written(text: str) -> None:
 
 def test_options_are_read_as_spark_reads_them() -> None:
     off_heap = {"spark.memory.offHeap.enabled": "TRUE", "spark.memory.offHeap.size": "1073741824"}
-    assert sizes.off_heap(off_heap) == GIB and sizes.off_heap({**off_heap, "spark.memory.offHeap.enabled": "no"}) == 0
+    assert (
+        sizes.off_heap(off_heap) == GIB
+        and sizes.off_heap({**off_heap, "spark.memory.offHeap.enabled": "no"}) == 0
+    )
     least = {"spark.executor.memory": "1g", "spark.executor.minMemoryOverhead": "600m"}
-    assert sizes.overhead(least, "executor") == 600 * MIB and sizes.overhead({}, "executor") == 384 * MIB
+    assert (
+        sizes.overhead(least, "executor") == 600 * MIB
+        and sizes.overhead({}, "executor") == 384 * MIB
+    )
 
 
 def test_numbers_without_a_unit_are_what_the_master_takes_them_for() -> None:
@@ -59,15 +67,22 @@ def test_numbers_without_a_unit_are_what_the_master_takes_them_for() -> None:
     assert sizes.heap({"spark.executor.memory": "4294967296"}, "executor") == 4 * GIB
     pods = {"spark.executor.memory": "10g", "spark.kubernetes.memoryOverheadFactor": "0.4"}
     assert sizes.overhead(pods, "executor") == 4 * GIB
-    assert sizes.overhead({**pods, "spark.executor.memoryOverheadFactor": "0.2"}, "executor") == 2 * GIB
+    assert (
+        sizes.overhead({**pods, "spark.executor.memoryOverheadFactor": "0.2"}, "executor")
+        == 2 * GIB
+    )
     assert sizes.KEPT.fullmatch("spark.kubernetes.memoryOverheadFactor")
 
 
 @pytest.mark.parametrize("now", [450, 500, 512, 600, 700, 716, 768, 1024, 1331, 4096, 20_000])
 @pytest.mark.parametrize("share", [0.1, 0.6, 0.69, 0.71, 0.94, 0.96])
 @pytest.mark.parametrize("spilled", [0, 1])
-def test_a_heap_goes_the_way_of_its_reason_by_thirty_percent_at_most(now: int, share: float, spilled: int) -> None:
-    run = measured(heap=int(share * now * MIB), unified=int(0.9 * share * now * MIB), spilled=spilled)
+def test_a_heap_goes_the_way_of_its_reason_by_thirty_percent_at_most(
+    now: int, share: float, spilled: int
+) -> None:
+    run = measured(
+        heap=int(share * now * MIB), unified=int(0.9 * share * now * MIB), spilled=spilled
+    )
     run.options["spark.executor.memory"] = f"{now}m"
     conf = of("executor heap", run).conf
     advised = sizes.size(conf.partition("=")[2]) if conf else now * MIB
@@ -79,7 +94,9 @@ def test_a_heap_goes_the_way_of_its_reason_by_thirty_percent_at_most(now: int, s
 
 def test_only_a_step_that_has_a_limit_is_said_to_have_one() -> None:
     grown = of("executor overhead", measured(heap=3 * GIB, ProcessTreePythonRSSMemory=8 * GIB))
-    assert grown.conf == "spark.executor.memoryOverhead=9984m" and "at most 30%" not in grown.formula
+    assert (
+        grown.conf == "spark.executor.memoryOverhead=9984m" and "at most 30%" not in grown.formula
+    )
     run = measured(heap=3 * GIB, OffHeapUnifiedMemory=GIB)
     run.options |= {"spark.memory.offHeap.enabled": "true", "spark.memory.offHeap.size": "10g"}
     shrunk = of("off-heap memory", run)
@@ -91,19 +108,26 @@ def test_runs_that_all_failed_never_shrink_anything() -> None:
     run.state = "FAILED"
     assert [one.conf for one in advise([run]) if one.conf] == []
     assert "no run succeeded" in of("executor heap", run).text
-    assert of("executor heap", run, measured(heap=GIB)).conf == "spark.executor.memory=3g", "one of them succeeded"
+    assert of("executor heap", run, measured(heap=GIB)).conf == "spark.executor.memory=3g", (
+        "one of them succeeded"
+    )
 
 
 @pytest.mark.parametrize(("where", "grows"), [("tasks", True), ("the driver's log", False)])
 def test_a_heap_that_ran_out_grows_whatever_its_peak_was(where: str, grows: bool) -> None:
     run = measured(heap=2 * GIB)
-    run.state, run.findings = "FAILED", [Finding("heap_space", "no heap was left", where, "", "error")]
+    run.state, run.findings = (
+        "FAILED",
+        [Finding("heap_space", "no heap was left", where, "", "error")],
+    )
     advice = of("executor heap", run)
     assert (advice.conf == "spark.executor.memory=5g") is grows
     assert ("no heap was left" in advice.text) is grows
     run.executors[2].peaks.clear()
     run.executors[1].peaks.clear()
-    assert (of("executor heap", run).conf == "spark.executor.memory=5g") is grows, "also without any peak"
+    assert (of("executor heap", run).conf == "spark.executor.memory=5g") is grows, (
+        "also without any peak"
+    )
 
 
 def test_without_peaks_and_times_nothing_is_said_to_fit() -> None:
@@ -112,7 +136,9 @@ def test_without_peaks_and_times_nothing_is_said_to_fit() -> None:
     for entry in run.executors:
         entry.peaks.clear()
     advice = advise([run])
-    assert [one.conf for one in advice if one.conf] == [] and not any("fits" in one.text for one in advice)
+    assert [one.conf for one in advice if one.conf] == [] and not any(
+        "fits" in one.text for one in advice
+    )
     assert sum(one.text.startswith("not known") for one in advice) >= 5
 
 
@@ -121,10 +147,16 @@ def test_an_executor_does_not_grow_beyond_the_smallest_node() -> None:
     run.smallest_node_bytes = 16 * GIB
     assert of("executor heap", run).conf == "spark.executor.memory=5g"
     run.smallest_node_bytes = int(5.6 * GIB)
-    assert of("executor heap", run).conf == "spark.executor.memory=4864m", "beside 768m of overhead"
+    assert of("executor heap", run).conf == "spark.executor.memory=4864m", (
+        "beside 768m of overhead"
+    )
     run.smallest_node_bytes = int(4.9 * GIB)
     advice = of("executor heap", run)
-    assert advice.conf is None and "fewer cores" in advice.text and "the smallest node has" in advice.text
+    assert (
+        advice.conf is None
+        and "fewer cores" in advice.text
+        and "the smallest node has" in advice.text
+    )
 
 
 def test_a_huge_executor_and_nonsense_in_options_do_no_harm() -> None:
@@ -132,7 +164,11 @@ def test_a_huge_executor_and_nonsense_in_options_do_no_harm() -> None:
     run.options |= {"spark.executor.memory": "1t"}
     assert of("executor heap", run).text.startswith("1024g fits")
     for value in ("lots", "", "-1g", "0", "1g 2g", "nan"):
-        run.options |= {"spark.executor.memory": value, "spark.memory.fraction": value, "spark.executor.cores": value}
+        run.options |= {
+            "spark.executor.memory": value,
+            "spark.memory.fraction": value,
+            "spark.executor.cores": value,
+        }
         assert len(advise([run])) == 7
     run.totals = TaskTotals(run_ms=-5, gc_ms=-1)
     assert of("cores", run).text.startswith("not known")
@@ -177,7 +213,9 @@ def as_folder(path: Path) -> None:
         (as_folder, "Is a directory"),
     ],
 )
-def test_a_damaged_file_is_named_with_its_reason(state: Path, damage: Callable[[Path], object], reason: str) -> None:
+def test_a_damaged_file_is_named_with_its_reason(
+    state: Path, damage: Callable[[Path], object], reason: str
+) -> None:
     path = put(state, measured(heap=GIB))
     damage(path)
     _, error = call("show", "20260115T060000Z")
@@ -185,7 +223,9 @@ def test_a_damaged_file_is_named_with_its_reason(state: Path, damage: Callable[[
     _, error = call("lab", "advise", "job")
     assert error.exit_code == 66 and "1 of which the file cannot be read" in str(error)
     put(state, measured(heap=GIB), 1)
-    assert call("lab", "advise", "job")[1] is None, "the damaged one does not stand in the way of others"
+    assert call("lab", "advise", "job")[1] is None, (
+        "the damaged one does not stand in the way of others"
+    )
 
 
 def test_a_later_format_that_can_be_read_is_shown_with_a_note(state: Path) -> None:

@@ -33,14 +33,32 @@ def read(lines: Iterable[bytes]) -> RunMetrics:
 def test_tasks_are_summed_and_spread_by_stage_and_executor() -> None:
     metrics = read(application(40))
     totals, only = metrics.totals, metrics.stages[0]
-    assert (metrics.application, metrics.spark_version, metrics.jobs) == ("application_1_0001", "4.1.1", 1)
-    assert (totals.tasks, totals.run_ms, totals.cpu_ms, totals.input_bytes) == (40, 40_000, 20_000, 440)
+    assert (metrics.application, metrics.spark_version, metrics.jobs) == (
+        "application_1_0001",
+        "4.1.1",
+        1,
+    )
+    assert (totals.tasks, totals.run_ms, totals.cpu_ms, totals.input_bytes) == (
+        40,
+        40_000,
+        20_000,
+        440,
+    )
     assert totals.shuffle_read_bytes == 79 * MB
-    assert (totals.shuffle_write_bytes, totals.shuffle_write_ms, totals.result_bytes) == (280, 80, 4000)
+    assert (totals.shuffle_write_bytes, totals.shuffle_write_ms, totals.result_bytes) == (
+        280,
+        80,
+        4000,
+    )
     assert only.totals == totals
-    assert only.shuffle_read_bytes == Spread(MB, only.shuffle_read_bytes.median, 40 * MB, 39, "node1")
+    assert only.shuffle_read_bytes == Spread(
+        MB, only.shuffle_read_bytes.median, 40 * MB, 39, "node1"
+    )
     assert only.shuffle_read_bytes.median == pytest.approx(MB, rel=0.01)
-    assert metrics.executors[0].peaks == {"JVMHeapMemory": 500 * MB, "OnHeapUnifiedMemory": 90 * MB}
+    assert metrics.executors[0].peaks == {
+        "JVMHeapMemory": 500 * MB,
+        "OnHeapUnifiedMemory": 90 * MB,
+    }
     assert metrics.task_spans == [(BEGAN + 1000, BEGAN + 2000)]
 
 
@@ -55,20 +73,32 @@ def test_failed_tasks_count_and_do_not_change_the_spread() -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("spark-3.5.7.zstd", ("3.5.7", 5, 1, 874, 3)), ("spark-4.3.0.zstd", ("4.3.0", 279, 0, 4_198_925, 30))],
+    [
+        ("spark-3.5.7.zstd", ("3.5.7", 5, 1, 874, 3)),
+        ("spark-4.3.0.zstd", ("4.3.0", 279, 0, 4_198_925, 30)),
+    ],
 )
 def test_logs_that_spark_wrote_are_read(name: str, expected: tuple[object, ...]) -> None:
     """The numbers were summed from the lines by hand."""
     metrics = read_event_log(find_log(str(LOGS / name))).metrics()
     totals = metrics.totals
-    found = (metrics.spark_version, totals.tasks, totals.failed_tasks, totals.shuffle_read_bytes, metrics.jobs)
+    found = (
+        metrics.spark_version,
+        totals.tasks,
+        totals.failed_tasks,
+        totals.shuffle_read_bytes,
+        metrics.jobs,
+    )
     assert found == expected
     assert metrics.notes == []
     assert metrics.executors[0].peaks["ProcessTreePythonRSSMemory"] > 50 * MB
 
 
 def test_keys_in_another_order_and_unknown_events_are_no_fault() -> None:
-    lines = [json.dumps(dict(sorted(json.loads(line).items(), reverse=True))).encode() for line in application(3)]
+    lines = [
+        json.dumps(dict(sorted(json.loads(line).items(), reverse=True))).encode()
+        for line in application(3)
+    ]
     lines.insert(2, b'{"Weight": 1, "Event": "com.example.Mine"}')
     reader = EventLogReader()
     reader.read(lines)
@@ -95,16 +125,23 @@ def test_damaged_lines_are_counted_and_the_others_read(tmp_path: Path) -> None:
     assert metrics.notes == ["3 lines of the event log are damaged and were left out"]
 
 
-def test_a_line_that_is_too_long_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(event_log_files, "MOST_LINE", 1_000_000)
     log = tmp_path / "app"
     lines = [*application(3)]
-    log.write_bytes(b"\n".join([*lines[:6], b'{"Event":"x","a":"' + b"y" * 3_000_000 + b'"}', *lines[6:]]) + b"\n")
+    log.write_bytes(
+        b"\n".join([*lines[:6], b'{"Event":"x","a":"' + b"y" * 3_000_000 + b'"}', *lines[6:]])
+        + b"\n"
+    )
     metrics = read_event_log(find_log(str(log))).metrics()
     assert metrics.totals.tasks == 3 and "1 lines of the event log are longer" in metrics.notes[0]
 
 
-def test_a_rolling_folder_is_read_in_the_order_of_its_numbers_from_the_last_compact_file(tmp_path: Path) -> None:
+def test_a_rolling_folder_is_read_in_the_order_of_its_numbers_from_the_last_compact_file(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "eventlog_v2_app"
     folder.mkdir()
     lines = [*application(30)]
@@ -113,7 +150,9 @@ def test_a_rolling_folder_is_read_in_the_order_of_its_numbers_from_the_last_comp
     (folder / "events_9_app.compact").write_bytes(b"\n".join(lines[:20]) + b"\n")
     (folder / "events_10_app").write_bytes(b"\n".join(lines[20:]) + b"\n")
     assert read_event_log(find_log(str(folder))).metrics().totals.tasks == 30
-    assert read_event_log(find_log(str(tmp_path))).metrics().totals.tasks == 30, "the only log of a folder"
+    assert read_event_log(find_log(str(tmp_path))).metrics().totals.tasks == 30, (
+        "the only log of a folder"
+    )
     (tmp_path / "another").write_bytes(b"")
     with pytest.raises(UsageError, match="another, eventlog_v2_app"):
         find_log(str(tmp_path))

@@ -1,4 +1,6 @@
-"""Compressed event logs: those of Spark's own codecs, of other programs, and what is left of cut ones."""
+"""Compressed event logs: those of Spark's own codecs, of other programs, and what is
+left of cut ones.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def lz4_java(data: bytes) -> bytes:
     stream = b""
     for number, first in enumerate(range(0, len(data), 32_768)):
         block = data[first : first + 32_768]
-        packed = block if number == 1 else bytes(cramjam.lz4.compress_block(block, store_size=False))
+        packed = (
+            block if number == 1 else bytes(cramjam.lz4.compress_block(block, store_size=False))
+        )
         token = (0x10 if number == 1 else 0x20) | 5
         stream += struct.pack("<8sBiii", b"LZ4Block", token, len(packed), len(block), 0) + packed
     return stream + struct.pack("<8sBiii", b"LZ4Block", 0x15, 0, 0, 0)
@@ -49,9 +53,14 @@ def lz4_frame(data: bytes) -> bytes:
 
 
 CODECS: dict[str, Callable[[bytes], bytes]] = {
-    "plain": bytes, "zstd": zstd, "lz4": lz4_java, "snappy": snappy_java, "lz4 frame": lz4_frame,
-    "gzip": gzip.compress, "bzip2": bz2.compress,
-}  # fmt: skip
+    "plain": bytes,
+    "zstd": zstd,
+    "lz4": lz4_java,
+    "snappy": snappy_java,
+    "lz4 frame": lz4_frame,
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+}
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -96,7 +105,9 @@ def test_an_empty_file_is_an_empty_log() -> None:
 def test_streams_of_sparks_own_codecs_are_read(spark: Any, codec: str) -> None:
     jvm = spark.sparkContext._jvm
     sink = jvm.java.io.ByteArrayOutputStream()
-    stream = jvm.org.apache.spark.io.CompressionCodec.createCodec(jvm.org.apache.spark.SparkConf(), codec)
+    stream = jvm.org.apache.spark.io.CompressionCodec.createCodec(
+        jvm.org.apache.spark.SparkConf(), codec
+    )
     stream = stream.compressedOutputStream(sink)
     stream.write(TEXT[:300_000])
     stream.flush()

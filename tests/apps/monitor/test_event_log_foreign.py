@@ -1,4 +1,6 @@
-"""Event logs of other programs, other versions and bad days: what they say is read, and nothing ends the reader."""
+"""Event logs of other programs, other versions and bad days: what they say is read, and
+nothing ends the reader.
+"""
 
 from __future__ import annotations
 
@@ -70,14 +72,25 @@ def test_an_executor_without_metrics_is_an_executor() -> None:
 def test_negative_figures_are_none_of_the_sums() -> None:
     def backwards(one: dict[str, Any]) -> None:
         one["Task Info"]["Finish Time"] = BEGAN - 5000
-        one["Task Metrics"] |= {"Executor Run Time": -5, "JVM GC Time": -1, "Peak Execution Memory": -1}
+        one["Task Metrics"] |= {
+            "Executor Run Time": -5,
+            "JVM GC Time": -1,
+            "Peak Execution Memory": -1,
+        }
         one["Task Metrics"]["Shuffle Read Metrics"]["Remote Bytes Read"] = -(10**12)
 
     metrics, _ = read(changed(backwards))
     totals = metrics.totals
-    assert (totals.task_ms, totals.run_ms, totals.gc_ms, totals.peak_execution_bytes) == (0, 0, 0, 0)
+    assert (totals.task_ms, totals.run_ms, totals.gc_ms, totals.peak_execution_bytes) == (
+        0,
+        0,
+        0,
+        0,
+    )
     assert 0 <= totals.shuffle_read_bytes < 80 * MB
-    early = changed(lambda one: one["Stage Info"].update({"Completion Time": BEGAN - 9}), "StageCompleted")
+    early = changed(
+        lambda one: one["Stage Info"].update({"Completion Time": BEGAN - 9}), "StageCompleted"
+    )
     metrics, _ = read([*early[:-1], event("ApplicationEnd", Timestamp=BEGAN - 10)])
     text = "\n".join(report(metrics, 80))
     assert "elapsedTime => 0" in text and " -" not in text
@@ -92,7 +105,9 @@ def test_events_out_of_order_and_twice_are_taken_as_they_come() -> None:
     rows = [*application(40)]
     assert read(rows[::-1])[0].totals.tasks == 40
     twice, _ = read(rows + rows)
-    assert (twice.totals.tasks, twice.stage_count) == (80, 2), "the ids of a second context begin again"
+    assert (twice.totals.tasks, twice.stage_count) == (80, 2), (
+        "the ids of a second context begin again"
+    )
 
 
 def test_attempts_of_a_stage_and_speculative_tasks_are_apart() -> None:
@@ -104,10 +119,16 @@ def test_attempts_of_a_stage_and_speculative_tasks_are_apart() -> None:
             for number in range(10):
                 one = json.loads(task(number, shuffle=MB))
                 one["Stage Attempt ID"] = attempt
-                one["Task Info"] |= {"Speculative": number == 9, "Killed": number == 9, "Finish Time": BEGAN + 90_000}
+                one["Task Info"] |= {
+                    "Speculative": number == 9,
+                    "Killed": number == 9,
+                    "Finish Time": BEGAN + 90_000,
+                }
                 yield json.dumps(one).encode()
             failure = {} if attempt == 2 else {"Failure Reason": "FetchFailed " * 1000}
-            yield event("StageCompleted", Stage_Info=info | {"Completion Time": BEGAN + 100} | failure)
+            yield event(
+                "StageCompleted", Stage_Info=info | {"Completion Time": BEGAN + 100} | failure
+            )
 
     metrics, _ = read(rows())
     assert [(one.attempt, bool(one.failure), one.totals.tasks) for one in metrics.stages] == [
@@ -128,7 +149,10 @@ def test_plans_that_are_huge_or_nested_too_deep_cost_only_themselves(tmp_path: P
     node = b'{"nodeName":"Project","simpleString":"p","metrics":[],"children":['
     deep = node * 5000 + b"]}" * 5000
     start = f'{{"Event":"{SQL}SQLExecutionStart","executionId":1,"description":"d","time":1,"sparkPlanInfo":'.encode()
-    wide = [{"nodeName": "CartesianProduct", "simpleString": "é" * 3000, "metrics": []} for _ in range(1000)]
+    wide = [
+        {"nodeName": "CartesianProduct", "simpleString": "é" * 3000, "metrics": []}
+        for _ in range(1000)
+    ]
     plan = {"nodeName": "Union", "children": wide, "simpleString": "U" * 1_000_000}
     rows = [start + deep + b"}", start + json.dumps(plan).encode() + b"}", *application(40)]
     metrics, reader = read(rows)
@@ -143,7 +167,9 @@ def test_plans_that_are_huge_or_nested_too_deep_cost_only_themselves(tmp_path: P
 
 def test_names_in_any_script_are_shown_and_control_characters_are_not(tmp_path: Path) -> None:
     name = "データ \x1b[31m\u202e\x00 é"
-    (tmp_path / "log").write_bytes(b"\n".join(changed(lambda one: one.update({"App Name": name}), "ApplicationStart")))
+    (tmp_path / "log").write_bytes(
+        b"\n".join(changed(lambda one: one.update({"App Name": name}), "ApplicationStart"))
+    )
     shown = CliRunner().invoke(command, ["monitor", "events", str(tmp_path / "log")])
     assert shown.exit_code == 0 and "データ" in shown.stdout and "\x1b" not in shown.stdout
 
@@ -153,9 +179,21 @@ def test_names_in_any_script_are_shown_and_control_characters_are_not(tmp_path: 
     [
         {"spark_memory_fraction": "0", "spark_executor_memory": "0", "spark_executor_cores": "0"},
         {"spark_memory_fraction": "nan", "spark_executor_memoryOverheadFactor": "inf"},
-        {"spark_memory_fraction": "-1", "spark_executor_memoryOverheadFactor": "1e400", "spark_task_cpus": "0"},
-        {"spark_executor_memory": "9" * 15 + "g", "spark_sql_shuffle_partitions": "-1", "spark_executor_cores": "x"},
-        {"spark_executor_memory": "four", "spark_executor_memoryOverhead": "", "spark_memory_storageFraction": "much"},
+        {
+            "spark_memory_fraction": "-1",
+            "spark_executor_memoryOverheadFactor": "1e400",
+            "spark_task_cpus": "0",
+        },
+        {
+            "spark_executor_memory": "9" * 15 + "g",
+            "spark_sql_shuffle_partitions": "-1",
+            "spark_executor_cores": "x",
+        },
+        {
+            "spark_executor_memory": "four",
+            "spark_executor_memoryOverhead": "",
+            "spark_memory_storageFraction": "much",
+        },
     ],
 )
 def test_options_that_no_spark_takes_are_as_good_as_none(options: dict[str, str]) -> None:
@@ -164,7 +202,15 @@ def test_options_that_no_spark_takes_are_as_good_as_none(options: dict[str, str]
 
 
 @pytest.mark.parametrize(
-    "content", [b"root:x:0:0\n" * 3, b"[1]\n", b"\xff\xfe\x00", b'{"Event":3}\n{}\n', b"[" * 100_000, b'"\\ud800"\n']
+    "content",
+    [
+        b"root:x:0:0\n" * 3,
+        b"[1]\n",
+        b"\xff\xfe\x00",
+        b'{"Event":3}\n{}\n',
+        b"[" * 100_000,
+        b'"\\ud800"\n',
+    ],
 )
 def test_a_file_that_is_no_event_log_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "log").write_bytes(content)
@@ -175,8 +221,12 @@ def test_a_file_that_is_no_event_log_is_refused(tmp_path: Path, content: bytes) 
 @pytest.mark.parametrize("content", [b"", b"\n \n\n" * 100])
 def test_an_empty_log_is_65_and_says_when_to_read_it_again(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "log.inprogress").write_bytes(content)
-    done = CliRunner().invoke(command, ["monitor", "events", str(tmp_path / "log.inprogress")], standalone_mode=False)
-    assert getattr(done.exception, "exit_code", None) == 65 and "read it again" in str(done.exception)
+    done = CliRunner().invoke(
+        command, ["monitor", "events", str(tmp_path / "log.inprogress")], standalone_mode=False
+    )
+    assert getattr(done.exception, "exit_code", None) == 65 and "read it again" in str(
+        done.exception
+    )
 
 
 def test_blank_lines_that_compress_to_nothing_are_refused_by_their_size_on_disk(
@@ -193,7 +243,9 @@ def test_blank_lines_that_compress_to_nothing_are_refused_by_their_size_on_disk(
     assert read_event_log(find_log(str(tmp_path / "log.zstd"))).metrics().totals.tasks == 4_000
 
 
-def test_a_long_line_of_another_form_is_damaged_and_never_becomes_python_objects(tmp_path: Path) -> None:
+def test_a_long_line_of_another_form_is_damaged_and_never_becomes_python_objects(
+    tmp_path: Path,
+) -> None:
     line = b'{"Event":"SparkListenerTaskEnd","Stage ID":null,"x":[' + b"{}," * 500_000 + b"{}]}"
     (tmp_path / "log").write_bytes(b"\n".join([*application(3), line]))
     assert read_event_log(find_log(str(tmp_path / "log"))).damaged == 1
@@ -203,7 +255,10 @@ def test_a_long_line_of_another_form_is_damaged_and_never_becomes_python_objects
     ("names", "missing"),
     [
         (["events_1_app", "events_2_app"], []),
-        (["events_1_app", "events_3_app", "events_7_app"], ["part 2 missing", "parts 4 to 6 missing"]),
+        (
+            ["events_1_app", "events_3_app", "events_7_app"],
+            ["part 2 missing", "parts 4 to 6 missing"],
+        ),
         (["events_3_app"], ["parts 1 to 2 missing"]),
         (["events_8_app.compact", "events_9_app", "events_11_app"], ["part 10 missing"]),
         (["events_1_app.zstd", "events_8_app.zstd.compact", "events_9_app.zstd"], []),

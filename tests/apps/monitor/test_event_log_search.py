@@ -1,4 +1,6 @@
-"""Event logs on another file system: found by the application or by the run, read when somebody wants the run."""
+"""Event logs on another file system: found by the application or by the run, read when
+somebody wants the run.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Far(LocalFiles):
         return f"{self._folder}{path.removeprefix(HDFS)}"
 
     def _there(self, entry: Entry) -> Entry:
-        return Entry(entry.path.replace(str(self._folder), HDFS), entry.is_dir, entry.size, entry.mtime_ms)
+        return Entry(
+            entry.path.replace(str(self._folder), HDFS), entry.is_dir, entry.size, entry.mtime_ms
+        )
 
     def stat(self, path: str) -> Entry | None:
         entry = super().stat(self._here(path))
@@ -49,7 +53,9 @@ class Far(LocalFiles):
 def run_of(**fields: object) -> RunMetrics:
     """A run whose log is on HDFS."""
     options = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": HDFS}
-    metrics = RunMetrics("20260115-aaa", "job.py", "spark", 1000, "DONE", ended_ms=2000, exit_code=0, master="yarn")
+    metrics = RunMetrics(
+        "20260115-aaa", "job.py", "spark", 1000, "DONE", ended_ms=2000, exit_code=0, master="yarn"
+    )
     for name, value in fields.items():
         setattr(metrics, name, value)
     return finish(metrics, Path("/nowhere"), options, {})
@@ -67,14 +73,18 @@ def test_a_log_on_hdfs_waits_and_is_read_and_stored_when_the_run_is_shown(tmp_pa
     write(logs, "application_1_00010")
     write(logs, "eventlog_v2_application_1_0001_1").rename(tmp_path / "part")
     (logs / "eventlog_v2_application_1_0001_1").mkdir()
-    (tmp_path / "part").rename(logs / "eventlog_v2_application_1_0001_1" / "events_1_application_1_0001_1")
+    (tmp_path / "part").rename(
+        logs / "eventlog_v2_application_1_0001_1" / "events_1_application_1_0001_1"
+    )
     metrics = run_of(application="application_1_0001", deploy_mode="cluster")
     assert metrics.pending_events == HDFS and metrics.notes == [pending_note(HDFS)]
     result = completed(tmp_path, metrics, lambda _: Far(logs))
     assert result.totals.tasks == 40 and result.notes == [] and result.pending_events is None
     assert [finding.code for finding in result.findings] == ["skewed_stage"]
     assert result.event_log == f"{HDFS}/eventlog_v2_application_1_0001_1"
-    assert (result.began_ms, result.ended_ms) == (1000, BEGAN + 4000), "nobody waited for the application"
+    assert (result.began_ms, result.ended_ms) == (1000, BEGAN + 4000), (
+        "nobody waited for the application"
+    )
     stored = run_metrics.read(run_metrics.run_file(tmp_path, metrics.run))
     assert stored.totals.tasks == 40
 
@@ -92,11 +102,15 @@ def test_without_the_id_of_the_application_the_head_of_a_log_names_the_run(tmp_p
     metrics = run_of()
     assert find_event_log(HDFS, metrics, Far(tmp_path)) == f"{HDFS}/app-2"
     metrics.run = "20260115-bbb"
-    assert find_event_log(HDFS, metrics, Far(tmp_path)) == f"{HDFS}/app-3", "the option of a driver on another host"
+    assert find_event_log(HDFS, metrics, Far(tmp_path)) == f"{HDFS}/app-3", (
+        "the option of a driver on another host"
+    )
     for file in tmp_path.iterdir():
         os.utime(file, (0, 0))
     metrics.began_ms = 100_000
-    assert find_event_log(HDFS, metrics, Far(tmp_path)) is None, "logs that are older than the run are not looked into"
+    assert find_event_log(HDFS, metrics, Far(tmp_path)) is None, (
+        "logs that are older than the run are not looked into"
+    )
 
 
 def test_a_log_without_an_end_is_read_again_until_it_has_one(tmp_path: Path) -> None:
@@ -110,7 +124,9 @@ def test_a_log_without_an_end_is_read_again_until_it_has_one(tmp_path: Path) -> 
     os.utime(file, (0, 0))
     completed(tmp_path, stored, lambda _: Far(tmp_path / "logs"))
     stored = run_metrics.read(run_metrics.run_file(tmp_path, metrics.run))
-    assert stored.pending_events is None and stored.totals.tasks == result.totals.tasks, "the driver was killed"
+    assert stored.pending_events is None and stored.totals.tasks == result.totals.tasks, (
+        "the driver was killed"
+    )
 
 
 def test_a_log_that_is_gone_is_named_and_the_run_stays_as_it_is(tmp_path: Path) -> None:
@@ -120,7 +136,9 @@ def test_a_log_that_is_gone_is_named_and_the_run_stays_as_it_is(tmp_path: Path) 
     assert metrics.pending_events == HDFS and metrics.notes == [pending_note(HDFS)]
 
 
-def test_the_commands_read_it_and_say_where_they_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_read_it_and_say_where_they_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logs = tmp_path / "logs"
     metrics = run_of(application="application_1_0001", process=process_identity.identity())
     run_metrics.write(run_metrics.run_file(tmp_path, metrics.run), metrics)
@@ -131,7 +149,10 @@ def test_the_commands_read_it_and_say_where_they_cannot(tmp_path: Path, monkeypa
 
     monkeypatch.setattr("cmsspark.apps.monitor.event_log_search.event_files", away)
     shown = CliRunner().invoke(command, ["show", "application_1_0001"])
-    assert shown.exit_code == 0 and "without the event log: the cluster does not answer" in shown.stderr
+    assert (
+        shown.exit_code == 0
+        and "without the event log: the cluster does not answer" in shown.stderr
+    )
     assert pending_note(HDFS) in shown.stdout
     write(logs, "application_1_0001")
     monkeypatch.setattr("cmsspark.apps.monitor.event_log_search.event_files", lambda _: Far(logs))
@@ -143,4 +164,6 @@ def test_the_commands_read_it_and_say_where_they_cannot(tmp_path: Path, monkeypa
 def test_a_cluster_driver_s_log_in_a_local_folder_is_on_its_host(tmp_path: Path) -> None:
     metrics = RunMetrics("20260115-aaa", "job.py", "spark", 1000, "DONE", deploy_mode="cluster")
     result = event_log_search.with_event_log(metrics, str(tmp_path / "none"))
-    assert result.notes == ["Spark wrote no event log here: the driver's host has it, if there is one"]
+    assert result.notes == [
+        "Spark wrote no event log here: the driver's host has it, if there is one"
+    ]

@@ -1,4 +1,6 @@
-"""Stages and tasks at the edges of an event log: late, resubmitted, without a begin, shorter than a millisecond."""
+"""Stages and tasks at the edges of an event log: late, resubmitted, without a begin,
+shorter than a millisecond.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,24 @@ def changed(row: bytes, reason: str = "", **info: Any) -> bytes:
 
 def test_a_task_that_ends_after_its_stage_counts_in_it() -> None:
     rows = [*application(4)]
-    metrics, _ = read([*rows, changed(task(9, shuffle=70 * MB), Killed=True), task(10, run=9000, shuffle=90 * MB)])
+    metrics, _ = read(
+        [
+            *rows,
+            changed(task(9, shuffle=70 * MB), Killed=True),
+            task(10, run=9000, shuffle=90 * MB),
+        ]
+    )
     (entry,) = metrics.stages
-    assert (entry.totals.tasks, entry.totals.killed_tasks, entry.shuffle_read_bytes.task) == (6, 1, 10)
-    assert (entry.task_ms.max, entry.shuffle_read_bytes.max, metrics.stage_count) == (9000, 90 * MB, 1)
+    assert (entry.totals.tasks, entry.totals.killed_tasks, entry.shuffle_read_bytes.task) == (
+        6,
+        1,
+        10,
+    )
+    assert (entry.task_ms.max, entry.shuffle_read_bytes.max, metrics.stage_count) == (
+        9000,
+        90 * MB,
+        1,
+    )
 
 
 def test_tasks_that_were_only_killed_are_named(tmp_path: Path) -> None:
@@ -60,7 +76,11 @@ def test_a_second_context_begins_its_stages_anew() -> None:
 def test_tasks_of_a_stage_without_a_begin_are_its_tasks() -> None:
     metrics, _ = read([row for row in application(40) if b"StageSubmitted" not in row])
     (entry,) = metrics.stages
-    assert (entry.totals.tasks, entry.shuffle_read_bytes.max, entry.name) == (40, 40 * MB, "save at job.py:1")
+    assert (entry.totals.tasks, entry.shuffle_read_bytes.max, entry.name) == (
+        40,
+        40 * MB,
+        "save at job.py:1",
+    )
     metrics, _ = read([task(number) for number in range(3)])
     assert [(one.totals.tasks, one.duration_ms) for one in metrics.stages] == [(3, None)]
 
@@ -72,14 +92,23 @@ def test_a_resubmitted_task_has_failed_and_is_none_of_the_spread() -> None:
     (entry,) = metrics.stages
     assert (entry.totals.tasks, entry.totals.failed_tasks, entry.task_ms.max) == (5, 1, 1000)
     assert entry.totals.task_ms == 4000, "its time was added when it ended first"
-    assert entry.shuffle_read_bytes.min == MB and metrics.failures == {"Resubmitted: the block is gone": 1}
+    assert entry.shuffle_read_bytes.min == MB and metrics.failures == {
+        "Resubmitted: the block is gone": 1
+    }
 
 
 @pytest.mark.parametrize(
     ("reason", "failed", "killed"),
-    [("FetchFailed", 1, 0), ("TaskKilled", 0, 1), ("ExecutorLostFailure", 1, 0), ("Success", 0, 0)],
+    [
+        ("FetchFailed", 1, 0),
+        ("TaskKilled", 0, 1),
+        ("ExecutorLostFailure", 1, 0),
+        ("Success", 0, 0),
+    ],
 )
-def test_a_reason_counts_where_the_flags_are_missing(reason: str, failed: int, killed: int) -> None:
+def test_a_reason_counts_where_the_flags_are_missing(
+    reason: str, failed: int, killed: int
+) -> None:
     one = json.loads(changed(task(0), reason))
     del one["Task Info"]["Failed"], one["Task Info"]["Killed"]
     totals = read([json.dumps(one).encode()])[0].totals
@@ -103,7 +132,9 @@ def test_numbers_that_java_does_not_have_are_damage() -> None:
     rows = [
         changed(task(0), Finish_Time=big),
         event("ApplicationStart", App_Name="a", Timestamp=2**63 - 1),
-        json.dumps(json.loads(task(1)) | {"Task Executor Metrics": {"JVMHeapMemory": big}}).encode(),
+        json.dumps(
+            json.loads(task(1)) | {"Task Executor Metrics": {"JVMHeapMemory": big}}
+        ).encode(),
         json.dumps(end | {"Timestamp": big}).encode(),
     ]
     metrics, reader = read([*application(40), *rows])
@@ -131,18 +162,31 @@ def executor(name: str, added: int, removed: int | None = None, cores: int = 4) 
     info = {"Host": "n", "Total Cores": cores}
     rows = [event("ExecutorAdded", Timestamp=BEGAN + added, Executor_ID=name, Executor_Info=info)]
     if removed is not None:
-        rows.append(event("ExecutorRemoved", Timestamp=BEGAN + removed, Executor_ID=name, Removed_Reason="lost"))
+        rows.append(
+            event(
+                "ExecutorRemoved",
+                Timestamp=BEGAN + removed,
+                Executor_ID=name,
+                Removed_Reason="lost",
+            )
+        )
     return rows
 
 
 def test_cores_of_executors_that_replaced_others_are_not_added_up() -> None:
-    rows = [row for name in range(2, 12) for row in executor(str(name), 1000 * name, 1000 * name + 1000)]
+    rows = [
+        row
+        for name in range(2, 12)
+        for row in executor(str(name), 1000 * name, 1000 * name + 1000)
+    ]
     metrics, _ = read([*begin(cores=4), *rows])
     assert parallel_tasks(metrics) == 8, "executor 1 and one other at a time"
     info = stage(0, 6, Submission_Time=BEGAN + 60_000, Completion_Time=BEGAN + 120_000)
     metrics, _ = read([*begin(cores=4), *rows, event("StageCompleted", Stage_Info=info)])
     assert parallel_tasks(metrics, metrics.stages[0]) == 4 and findings.find(metrics) == []
-    metrics, _ = read([*begin(cores=4), *executor("2", 70_000), event("StageCompleted", Stage_Info=info)])
+    metrics, _ = read(
+        [*begin(cores=4), *executor("2", 70_000), event("StageCompleted", Stage_Info=info)]
+    )
     assert [one.title for one in findings.find(metrics)] == ["6 tasks on 8 cores, for 60 s"]
 
 
@@ -162,12 +206,16 @@ def test_a_file_that_repeats_a_part_is_read_once_and_named(tmp_path: Path) -> No
     folder.mkdir()
     rows = [*application(4)]
     for name, content in (
-        ("events_1_app", rows[:5]), ("events_1_app.copy", rows[:5]), ("events_2_app", []),
-        ("events_2_app.new", rows[5:]), ("events_2_app.compact.inprogress", rows),
-    ):  # fmt: skip
+        ("events_1_app", rows[:5]),
+        ("events_1_app.copy", rows[:5]),
+        ("events_2_app", []),
+        ("events_2_app.new", rows[5:]),
+        ("events_2_app.compact.inprogress", rows),
+    ):
         (folder / name).write_bytes(b"\n".join(content))
     metrics = read_event_log(find_log(str(folder))).metrics()
     assert (metrics.totals.tasks, len(metrics.executors)) == (4, 1)
     assert metrics.notes == [
-        f"{name} repeats a part of the event log, and was left out" for name in ("events_1_app.copy", "events_2_app")
+        f"{name} repeats a part of the event log, and was left out"
+        for name in ("events_1_app.copy", "events_2_app")
     ]

@@ -33,7 +33,15 @@ YARN = {
 
 def on_yarn(seconds: float, read: int, began_s: int = 0, **more: object) -> RunMetrics:
     """A run on YARN whose cores read ``read`` bytes together."""
-    run = RunMetrics(f"2026-{began_s:04}", "dbs_aaa", "spark", began_s * 1000, "DONE", master="yarn", options=YARN)
+    run = RunMetrics(
+        f"2026-{began_s:04}",
+        "dbs_aaa",
+        "spark",
+        began_s * 1000,
+        "DONE",
+        master="yarn",
+        options=YARN,
+    )
     run.ended_ms, run.reported = run.began_ms + round(seconds * 1000), [Reported(input_bytes=read)]
     for name, value in more.items():
         setattr(run, name, value)
@@ -46,23 +54,33 @@ def stored(state: Path, *runs: RunMetrics) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "slots", "executors"), [(1, 1, 1), (GB, 8, 2), (20 * GB, 157, 40), (1000 * GB, 200, 50)]
+    ("read", "slots", "executors"),
+    [(1, 1, 1), (GB, 8, 2), (20 * GB, 157, 40), (1000 * GB, 200, 50)],
 )
-def test_executors_are_as_many_as_tasks_and_the_cap_allow(read: int, slots: int, executors: int) -> None:
+def test_executors_are_as_many_as_tasks_and_the_cap_allow(
+    read: int, slots: int, executors: int
+) -> None:
     size = size_spark_run(read, YARN)
     assert (size.slots, size.executors) == (slots, executors)
 
 
 def test_without_dynamic_allocation_the_instances_count_and_locally_the_cores() -> None:
     assert size_spark_run(1, {"spark.master": "yarn"}) == Size(1, 2, 1)
-    fixed = {"spark.master": "k8s://https://x", "spark.executor.instances": "3", "spark.executor.cores": "2"}
+    fixed = {
+        "spark.master": "k8s://https://x",
+        "spark.executor.instances": "3",
+        "spark.executor.cores": "2",
+    }
     assert size_spark_run(1, fixed) == Size(1, 6, 2)
     assert size_spark_run(1, {"spark.master": "local[3]"}) == Size(1, 3, 3)
 
 
 def test_runs_of_different_sizes_give_the_fixed_part_and_that_of_a_byte() -> None:
     # 30 s, and 10 s for each GB of a core.
-    runs = [on_yarn(30 + 10 * size_spark_run(read, YARN).share, read) for read in (300 * GB, 600 * GB, 900 * GB)]
+    runs = [
+        on_yarn(30 + 10 * size_spark_run(read, YARN).share, read)
+        for read in (300 * GB, 600 * GB, 900 * GB)
+    ]
     size = size_spark_run(500 * GB, YARN)
     assert estimate(runs, "yarn", size).expected_s == pytest.approx(30 + 10 * 2.5)
 
@@ -74,11 +92,15 @@ def test_runs_of_one_size_scale_the_figures_of_our_machine() -> None:
     runs = [on_yarn(factor * usual.expected_s, 300 * GB) for factor in (1.9, 2.0, 5.0)]
     assert estimate(runs, "yarn", size).expected_s == pytest.approx(2 * usual.expected_s)
     larger = size_spark_run(600 * GB, YARN)
-    assert estimate(runs, "yarn", larger).expected_s == pytest.approx(2 * estimate([], "yarn", larger).expected_s)
+    assert estimate(runs, "yarn", larger).expected_s == pytest.approx(
+        2 * estimate([], "yarn", larger).expected_s
+    )
 
 
 def test_only_runs_that_can_be_compared_count(tmp_path: Path) -> None:
-    here = on_yarn(9, GB, 5, engine="processes", master="", executors=[ExecutorEntry("workers", cores=2)])
+    here = on_yarn(
+        9, GB, 5, engine="processes", master="", executors=[ExecutorEntry("workers", cores=2)]
+    )
     here.totals = TaskTotals(tasks=4)
     reused = on_yarn(1, GB, 6, engine="processes", master="")
     failed, other, read_nothing = (
@@ -86,10 +108,14 @@ def test_only_runs_that_can_be_compared_count(tmp_path: Path) -> None:
         on_yarn(9, GB, 3, job="dbs_eos"),
         on_yarn(9, 0, 4),
     )
-    stored(tmp_path, on_yarn(40, GB, 1), failed, other, read_nothing, here, reused, on_yarn(50, GB, 7))
+    stored(
+        tmp_path, on_yarn(40, GB, 1), failed, other, read_nothing, here, reused, on_yarn(50, GB, 7)
+    )
     assert [run.began_ms for run in comparable(tmp_path, "dbs_aaa", "yarn")] == [7000, 1000]
     assert [run.began_ms for run in comparable(tmp_path, "dbs_aaa", "yarn", 7000)] == [1000]
-    assert [run.began_ms for run in comparable(tmp_path, "dbs_aaa", classify_run("processes", ""))] == [5000]
+    assert [
+        run.began_ms for run in comparable(tmp_path, "dbs_aaa", classify_run("processes", ""))
+    ] == [5000]
     assert size_run(here) == Size(GB, 2, 2)
 
 
@@ -128,7 +154,9 @@ def test_a_run_that_ended_is_compared_with_what_was_expected_before_it(tmp_path:
         return on_yarn(seconds, GB, began_s, totals=totals, executors=executors)
 
     last = run(110, 300, 45, 3 * GB)
-    stored(tmp_path, run(90, 1, 40, GB), run(110, 100, 60, 3 * GB), last, run(900, 500, 900, 9 * GB))
+    stored(
+        tmp_path, run(90, 1, 40, GB), run(110, 100, 60, 3 * GB), last, run(900, 500, 900, 9 * GB)
+    )
     assert deviation(tmp_path, last) == [
         "Expected: 100 s, by 2 measured runs of 1.0 GB, which took 90 to 110 s",
         "  time    110 s instead of 100 s: 10% more",
@@ -143,4 +171,7 @@ def test_a_run_that_ended_is_compared_with_what_was_expected_before_it(tmp_path:
         "  time    0.4 s instead of 0.8 s: 50% less",
     ]
     # Nothing but the time of a run was measured.
-    assert [line.split()[0] for line in deviation(tmp_path, on_yarn(110, GB, 300))] == ["Expected:", "time"]
+    assert [line.split()[0] for line in deviation(tmp_path, on_yarn(110, GB, 300))] == [
+        "Expected:",
+        "time",
+    ]

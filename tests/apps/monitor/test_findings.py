@@ -29,16 +29,36 @@ GIB = 1 << 30
 def healthy() -> RunMetrics:
     """A run of which nothing is to be said."""
     totals = TaskTotals(tasks=40, run_ms=400_000, task_ms=420_000, gc_ms=20_000)
-    stage = StageEntry(3, 0, "save at job.py:7", 40, 1000, 50_000, totals=totals, task_ms=Spread(9_000, 10_000, 14_000))
+    stage = StageEntry(
+        3,
+        0,
+        "save at job.py:7",
+        40,
+        1000,
+        50_000,
+        totals=totals,
+        task_ms=Spread(9_000, 10_000, 14_000),
+    )
     stage.shuffle_read_bytes = Spread(90 * MB, 100 * MB, 130 * MB)
-    run = RunMetrics("r", "job", "spark", 0, master="yarn", sources=["events", "samples"], stages=[stage])
+    run = RunMetrics(
+        "r", "job", "spark", 0, master="yarn", sources=["events", "samples"], stages=[stage]
+    )
     run.totals, run.task_spans = totals, [(1000, 50_000)]
-    run.executors = [ExecutorEntry("driver", "edge"), ExecutorEntry("1", "node1", 4), ExecutorEntry("2", "node2", 4)]
-    run.options = {"spark.master": "yarn", "spark.executor.memory": "4g", "spark.executor.memoryOverhead": "1g"}
+    run.executors = [
+        ExecutorEntry("driver", "edge"),
+        ExecutorEntry("1", "node1", 4),
+        ExecutorEntry("2", "node2", 4),
+    ]
+    run.options = {
+        "spark.master": "yarn",
+        "spark.executor.memory": "4g",
+        "spark.executor.memoryOverhead": "1g",
+    }
     run.smallest_node_bytes = 5 * GIB
     heap = [100 * MB + number * 4 * MB for number in range(60)]
     run.samples = [
-        Sample(1000 * number, 600 * MB, 150 * MB, 300 * MB, 2, 77, 150 * MB, value) for number, value in enumerate(heap)
+        Sample(1000 * number, 600 * MB, 150 * MB, 300 * MB, 2, 77, 150 * MB, value)
+        for number, value in enumerate(heap)
     ]
     return run
 
@@ -112,7 +132,9 @@ def merge(small: int, large: int) -> Callable[[RunMetrics], None]:
     return query((joins.SMALL_SIDE, text, small), (joins.LARGE_SIDE, text, large))
 
 
-def straggling(longest: int, second: int | None = 12_000, read: int = 130 * MB) -> Callable[[RunMetrics], None]:
+def straggling(
+    longest: int, second: int | None = 12_000, read: int = 130 * MB
+) -> Callable[[RunMetrics], None]:
     """A task of so many milliseconds beside others of 1 s, which read as much."""
 
     def change(run: RunMetrics) -> None:
@@ -129,7 +151,10 @@ def tiny(tasks: int, median: int, read: int = 10_000) -> Callable[[RunMetrics], 
     def change(run: RunMetrics) -> None:
         totals = TaskTotals(tasks=tasks, run_ms=tasks * median, task_ms=tasks * median)
         stage = StageEntry(4, 0, "count at job.py:8", tasks, 51_000, 59_000, totals=totals)
-        stage.task_ms, stage.shuffle_read_bytes = Spread(1, median, 3 * median), Spread(0, read, 2 * read)
+        stage.task_ms, stage.shuffle_read_bytes = (
+            Spread(1, median, 3 * median),
+            Spread(0, read, 2 * read),
+        )
         run.stages.append(stage)
 
     return change
@@ -145,7 +170,10 @@ def many_rows(rows: int, seconds: int) -> Callable[[RunMetrics], None]:
 
     def change(run: RunMetrics) -> None:
         stage = run.stages[0]
-        stage.shuffle_read_bytes, stage.shuffle_read_records = Spread(0, MB, 3 * MB), Spread(0, 20_000, rows)
+        stage.shuffle_read_bytes, stage.shuffle_read_records = (
+            Spread(0, MB, 3 * MB),
+            Spread(0, 20_000, rows),
+        )
         stage.task_ms = Spread(100, 200, 1000 * seconds)
 
     return change
@@ -181,7 +209,9 @@ def removed(text: str, *, had_work: bool = True) -> Callable[[RunMetrics], None]
 def saved(tasks: int, size: int) -> Callable[[RunMetrics], None]:
     """A stage of saveAsTextFile()."""
     totals = TaskTotals(tasks=tasks, output_bytes=size)
-    stage = StageEntry(5, 0, "runJob at SparkHadoopWriter.scala:83", tasks, 51_000, 52_000, totals=totals)
+    stage = StageEntry(
+        5, 0, "runJob at SparkHadoopWriter.scala:83", tasks, 51_000, 52_000, totals=totals
+    )
     return lambda run: run.stages.append(stage)
 
 
@@ -194,7 +224,9 @@ def hint(kind: str, count: int | None) -> Callable[[RunMetrics], None]:
 
 
 def killed(run: RunMetrics) -> None:
-    run.executors[1].reason = "Container from a bad node: container_1 on host: node1. Exit status: 137."
+    run.executors[
+        1
+    ].reason = "Container from a bad node: container_1 on host: node1. Exit status: 137."
 
 
 def log(line: str) -> Callable[[RunMetrics], None]:
@@ -208,14 +240,19 @@ def failure(run: RunMetrics) -> None:
 def jump(
     field: str, *, at: int = 55, python: int = 0, pickled: int = 0, moved: int = 0, result: int = 0
 ) -> Callable[[RunMetrics], None]:
-    """A rise of 400 MB, with what is seen beside it: of Python's memory, of bytes pickled and moved, of a result."""
+    """A rise of 400 MB, with what is seen beside it: of Python's memory, of bytes
+    pickled and moved, of a result.
+    """
 
     def change(run: RunMetrics) -> None:
         for number, sample in enumerate(run.samples):
             is_after = number >= at
             setattr(sample, field, getattr(sample, field) + 400 * MB * is_after)
             sample.driver_python_rss = (sample.driver_python_rss or 0) + python * is_after
-            sample.python_written_bytes, sample.jvm_moved_bytes = MB + pickled * is_after, MB + moved * is_after
+            sample.python_written_bytes, sample.jvm_moved_bytes = (
+                MB + pickled * is_after,
+                MB + moved * is_after,
+            )
         run.stages[0].totals.result_bytes = result
 
     return change
@@ -224,7 +261,9 @@ def jump(
 def less_often(run: RunMetrics) -> None:
     """The samples of a run that is older than two minutes: each 5 seconds and a little."""
     jump("driver_python_rss", at=53)(run)
-    run.samples = [msgspec.structs.replace(sample, at_ms=sample.at_ms + 3) for sample in run.samples[1:51:5]]
+    run.samples = [
+        msgspec.structs.replace(sample, at_ms=sample.at_ms + 3) for sample in run.samples[1:51:5]
+    ]
     run.samples += [
         Sample(51_100, driver_python_rss=150 * MB, python_written_bytes=0),
         Sample(56_105, driver_python_rss=550 * MB, python_written_bytes=400 * MB),
@@ -281,11 +320,18 @@ def leaking(run: RunMetrics) -> None:
 
 
 def leaking_with_rests(run: RunMetrics) -> None:
-    """The worker stays alive while no task runs: in the middle, and for a minute at the end, when it ends."""
+    """The worker stays alive while no task runs: in the middle, and for a minute at the
+    end, when it ends.
+    """
     run.task_spans = [(1000, 10_500), (30_500, 40_500)]
     for second, sample in enumerate(run.samples):
-        sample.largest_worker_rss = (80 + 20 * (min(second, 10) + min(max(second - 30, 0), 10))) * MB
-    run.samples += [Sample(60_000 + 1000 * n, largest_worker=77, largest_worker_rss=480 * MB) for n in range(60)]
+        sample.largest_worker_rss = (
+            80 + 20 * (min(second, 10) + min(max(second - 30, 0), 10))
+        ) * MB
+    run.samples += [
+        Sample(60_000 + 1000 * n, largest_worker=77, largest_worker_rss=480 * MB)
+        for n in range(60)
+    ]
     run.samples.append(Sample(120_000, largest_worker=77, largest_worker_rss=0))  # it ends
 
 
@@ -309,7 +355,11 @@ def freed_after(run: RunMetrics) -> None:
 
 
 BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
-    ("skewed_stage", skewed, "one task has 300.0 MB read from the shuffle, the median 1.0 MB (task 17 on node2)"),
+    (
+        "skewed_stage",
+        skewed,
+        "one task has 300.0 MB read from the shuffle, the median 1.0 MB (task 17 on node2)",
+    ),
     ("skewed_stage", skewed_input, "300.0 MB of input, the median 1.0 MB (task 5 on node1)"),
     ("skewed_stage", slow_and_larger, "one task ran 60 s, the median 2.0 s"),
     ("spill", spilled, "2.0 MB spilled to disk"),
@@ -317,8 +367,16 @@ BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
     ("few_tasks", too_few, "3 tasks on 8 cores, for 49 s"),
     ("few_tasks", too_few_of_two_cores, "3 tasks of 2 cores on 8 cores, for 49 s"),
     ("executor_too_large", too_large, "the smallest node has"),
-    ("small_files", query((plans.FILES_READ, "S", 200), (plans.BYTES_READ, "S", 50 * MB)), "200 files of 250.0 kB"),
-    ("small_files", query((plans.FILES_WRITTEN, "W", 500), (plans.BYTES_WRITTEN, "W", MB)), "500 files of 2.0 kB"),
+    (
+        "small_files",
+        query((plans.FILES_READ, "S", 200), (plans.BYTES_READ, "S", 50 * MB)),
+        "200 files of 250.0 kB",
+    ),
+    (
+        "small_files",
+        query((plans.FILES_WRITTEN, "W", 500), (plans.BYTES_WRITTEN, "W", MB)),
+        "500 files of 2.0 kB",
+    ),
     ("small_files", saved(150, 30 * MB), "150 files of 200.0 kB each were written"),
     ("small_files", reported, "400 files of 125.0 kB each were read"),
     ("cartesian_join", pairs(6 * MB, 2000), "CartesianProduct compared 6,000,000 pairs of rows"),
@@ -326,45 +384,127 @@ BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
     ("cartesian_join", pairs(6 * MB, None), "6,000,000 pairs"),
     ("small_join_side", merge(8_000, 40 * MB), "SortMergeJoin shuffled 40.0 MB to join 8.0 kB"),
     ("small_join_side", merge(90 << 20, 11 << 30), "to join 94.4 MB"),
-    ("sort_for_first_rows", query((plans.SORT_LIMITED, "Sort [a], true, 0", None)), "of which few are kept"),
-    ("sort_for_first_rows", query((plans.SORT_COLLECTED, "Sort", 200_000)), "200,000 rows were sorted"),
+    (
+        "sort_for_first_rows",
+        query((plans.SORT_LIMITED, "Sort [a], true, 0", None)),
+        "of which few are kept",
+    ),
+    (
+        "sort_for_first_rows",
+        query((plans.SORT_COLLECTED, "Sort", 200_000)),
+        "200,000 rows were sorted",
+    ),
     ("sort_for_first_rows", hint(plans.SORTED_FOR_FIRST, 5 * MB), "5.0 MB were shuffled"),
     ("cached_unused", hint(plans.CACHED_ONCE, None), "cached, and read once only"),
     ("container_killed", killed, "killed (exit 137)"),
-    ("driver_unreachable", log("YARN: Caused by: java.io.IOException: Failed to connect to /192.0.2.1:9"), "192.0.2.1"),
-    ("driver_unreachable", log("java.io.IOException: Failed to connect to driver at edge:4040, retrying"), "edge:4040"),
-    ("py4j_object", log("\tat py4j.Protocol.getOutputCommand(Protocol.java:316)"), "py4j.Protocol.getOutputCommand"),
+    (
+        "driver_unreachable",
+        log("YARN: Caused by: java.io.IOException: Failed to connect to /192.0.2.1:9"),
+        "192.0.2.1",
+    ),
+    (
+        "driver_unreachable",
+        log("java.io.IOException: Failed to connect to driver at edge:4040, retrying"),
+        "edge:4040",
+    ),
+    (
+        "py4j_object",
+        log("\tat py4j.Protocol.getOutputCommand(Protocol.java:316)"),
+        "py4j.Protocol.getOutputCommand",
+    ),
     ("heap_space", log("java.lang.OutOfMemoryError: Java heap space"), "no heap was left"),
     ("heap_space", failure, "Java heap space"),
     ("heap_space", full_heap, "470.0 MB of 536.9 MB were in use before it failed"),
-    ("driver_heap_jump", jump("heap_bytes", python=90 * MB, moved=80 * MB), "the driver's heap rose by 4"),
-    ("driver_heap_jump", jump("heap_bytes", python=90 * MB, moved=80 * MB), "and its Python by 90.0 MB"),
+    (
+        "driver_heap_jump",
+        jump("heap_bytes", python=90 * MB, moved=80 * MB),
+        "the driver's heap rose by 4",
+    ),
+    (
+        "driver_heap_jump",
+        jump("heap_bytes", python=90 * MB, moved=80 * MB),
+        "and its Python by 90.0 MB",
+    ),
     ("driver_python_jump", jump("driver_python_rss", pickled=300 * MB), "by 400.0 MB to 550.0 MB"),
     ("driver_python_jump", jump("driver_python_rss", pickled=300 * MB), "300.0 MB were pickled"),
     ("driver_python_jump", less_often, "to 550.0 MB in 5 s while 400.0 MB were pickled"),
     ("driver_python_jump", busy_host(1_900), "by 300.0 MB to 400.0 MB in 10 s while"),
-    ("collected_to_driver", jump("driver_python_rss", at=51, result=80 * MB), "while 80.0 MB of results arrived"),
-    ("collected_to_driver", jump("driver_python_rss", at=30, result=80 * MB), "while 80.0 MB of results arrived"),
-    ("collected_to_driver", arriving_late, "rose by 800.0 MB to 950.0 MB while 30.0 MB of results arrived"),
-    ("straggler", straggling(45_000), "one task ran 45 s, the median 1.0 s, with as much data (task 21 on node2)"),
-    ("skewed_stage", many_rows(900_000, 3), "one task has 900,000 rows of the shuffle, the median 20,000"),
+    (
+        "collected_to_driver",
+        jump("driver_python_rss", at=51, result=80 * MB),
+        "while 80.0 MB of results arrived",
+    ),
+    (
+        "collected_to_driver",
+        jump("driver_python_rss", at=30, result=80 * MB),
+        "while 80.0 MB of results arrived",
+    ),
+    (
+        "collected_to_driver",
+        arriving_late,
+        "rose by 800.0 MB to 950.0 MB while 30.0 MB of results arrived",
+    ),
+    (
+        "straggler",
+        straggling(45_000),
+        "one task ran 45 s, the median 1.0 s, with as much data (task 21 on node2)",
+    ),
+    (
+        "skewed_stage",
+        many_rows(900_000, 3),
+        "one task has 900,000 rows of the shuffle, the median 20,000",
+    ),
     ("tiny_tasks", tiny(800, 40), "800 tasks of 40 ms"),
     ("idle_cores", idle(100_000), "idle for 74% of their time (292 of 392 s)"),
-    ("failed_task", failing("ExceptionFailure: ValueError: no number"), "ValueError: no number (2 tasks failed)"),
-    ("failed_task", failing("ExceptionFailure: ValueError: no number", job=False), "ValueError: no number"),
-    ("lost_executor", removed("Command exited with code 134"), "lost: Command exited with code 134"),
-    ("python_worker_killed", failing("ExceptionFailure: E Python worker exited unexpectedly (crashed)"), "crashed"),
-    ("max_result_size", stage_failure("Results are bigger than spark.driver.maxResultSize (1 GiB)"), "bigger"),
-    ("fetch_failure", failing("FetchFailed: java.io.IOException: no such file", job=False), "FetchFailed"),
-    ("no_space", failing("ExceptionFailure: java.io.IOException No space left on device"), "No space left"),
-    ("heartbeat", removed("Executor heartbeat timed out after 131072 ms"), "heartbeat timed out after 131072 ms"),
+    (
+        "failed_task",
+        failing("ExceptionFailure: ValueError: no number"),
+        "ValueError: no number (2 tasks failed)",
+    ),
+    (
+        "failed_task",
+        failing("ExceptionFailure: ValueError: no number", job=False),
+        "ValueError: no number",
+    ),
+    (
+        "lost_executor",
+        removed("Command exited with code 134"),
+        "lost: Command exited with code 134",
+    ),
+    (
+        "python_worker_killed",
+        failing("ExceptionFailure: E Python worker exited unexpectedly (crashed)"),
+        "crashed",
+    ),
+    (
+        "max_result_size",
+        stage_failure("Results are bigger than spark.driver.maxResultSize (1 GiB)"),
+        "bigger",
+    ),
+    (
+        "fetch_failure",
+        failing("FetchFailed: java.io.IOException: no such file", job=False),
+        "FetchFailed",
+    ),
+    (
+        "no_space",
+        failing("ExceptionFailure: java.io.IOException No space left on device"),
+        "No space left",
+    ),
+    (
+        "heartbeat",
+        removed("Executor heartbeat timed out after 131072 ms"),
+        "heartbeat timed out after 131072 ms",
+    ),
     ("broadcast_timeout", query_error("Could not execute broadcast in 300 secs."), "in 300 secs"),
     ("python_worker_leak", leaking, "a Python worker grew from 80.0 MB to 611.0 MB"),
     ("python_worker_leak", leaking_with_rests, "a Python worker grew from 80.0 MB to 480.0 MB"),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("code", "change", "title"), BAD, ids=[f"{code}-{n}" for n, (code, _, _) in enumerate(BAD)])
+@pytest.mark.parametrize(
+    ("code", "change", "title"), BAD, ids=[f"{code}-{n}" for n, (code, _, _) in enumerate(BAD)]
+)
 def test_a_cause_is_named(code: str, change: Callable[[RunMetrics], None], title: str) -> None:
     run = healthy()
     change(run)
@@ -409,7 +549,9 @@ GOOD: list[Callable[[RunMetrics], None]] = [
     busy_host(9_000),
     grown_once,
     freed_after,
-    lambda run: setattr(run, "samples", [Sample(51_000, heap_bytes=MB), Sample(66_001, heap_bytes=999 * MB)]),
+    lambda run: setattr(
+        run, "samples", [Sample(51_000, heap_bytes=MB), Sample(66_001, heap_bytes=999 * MB)]
+    ),
     pairs(900_000, 900),
     pairs(900 * MB, 1),
     pairs(9 * MB, 99),
@@ -468,5 +610,7 @@ def test_a_container_is_heap_overhead_and_off_heap() -> None:
     options = {"spark.master": "yarn", "spark.executor.memory": "8g"}
     assert executor_container(options) == 8 * GIB + int(0.1 * 8 * GIB)
     options |= {"spark.memory.offHeap.enabled": "true", "spark.memory.offHeap.size": "1g"}
-    assert executor_container({**options, "spark.executor.memoryOverhead": "500"}) == 9 * GIB + (500 << 20)
+    assert executor_container({**options, "spark.executor.memoryOverhead": "500"}) == 9 * GIB + (
+        500 << 20
+    )
     assert executor_container({"spark.master": "local[2]"}) is None

@@ -1,4 +1,6 @@
-"""Findings at their thresholds, one step on either side, and healthy runs of all kinds, which have none."""
+"""Findings at their thresholds, one step on either side, and healthy runs of all kinds,
+which have none.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from cmsspark.apps.monitor.driver_growth import JUMP_BYTES
 from cmsspark.apps.monitor.findings import find
 from cmsspark.apps.monitor.findings_driver import LEAK_BYTES
 from cmsspark.apps.monitor.findings_plans import SMALL_FILE_BYTES
-from cmsspark.store.run_metrics import (  # fmt: skip
+from cmsspark.store.run_metrics import (
     ExecutorEntry,
     Finding,
     Query,
@@ -35,9 +37,24 @@ def empty(engine: str, master: str) -> RunMetrics:
 
 def by_processes() -> RunMetrics:
     run = empty("processes", "")
-    run.stages = [StageEntry(0, 0, "count", 8, 0, 90_000, totals=TaskTotals(tasks=8, run_ms=160_000, task_ms=160_000))]
-    run.executors = [ExecutorEntry("workers", "h", 2, peaks={"ProcessTreePythonRSSMemory": 300 * MB})]
-    run.samples = [Sample(1000 * n, driver_python_rss=100 * MB, workers_rss=200 * MB, workers=2) for n in range(90)]
+    run.stages = [
+        StageEntry(
+            0,
+            0,
+            "count",
+            8,
+            0,
+            90_000,
+            totals=TaskTotals(tasks=8, run_ms=160_000, task_ms=160_000),
+        )
+    ]
+    run.executors = [
+        ExecutorEntry("workers", "h", 2, peaks={"ProcessTreePythonRSSMemory": 300 * MB})
+    ]
+    run.samples = [
+        Sample(1000 * n, driver_python_rss=100 * MB, workers_rss=200 * MB, workers=2)
+        for n in range(90)
+    ]
     run.reported = [Reported("r", "job", "2026-01-15", 10**9, 99)]
     run.task_spans = [(0, 90_000)]
     return run
@@ -53,18 +70,31 @@ def local() -> RunMetrics:
 def tiny() -> RunMetrics:
     """A small job: its shares and ratios are large, and mean nothing."""
     run = empty("spark", "local[2]")
-    totals = TaskTotals(tasks=8, run_ms=100, task_ms=400, gc_ms=90, disk_spilled_bytes=1, memory_spilled_bytes=1)
-    stage = StageEntry(0, 0, "count at a.py:1", 8, 0, 400, totals=totals, task_ms=Spread(1, 2, 390))
+    totals = TaskTotals(
+        tasks=8, run_ms=100, task_ms=400, gc_ms=90, disk_spilled_bytes=1, memory_spilled_bytes=1
+    )
+    stage = StageEntry(
+        0, 0, "count at a.py:1", 8, 0, 400, totals=totals, task_ms=Spread(1, 2, 390)
+    )
     stage.shuffle_read_bytes, stage.input_bytes = Spread(0, 1, 4000), Spread(0, 0, 900_000)
     run.stages, run.totals, run.task_spans = [stage], totals, [(0, 400)]
     run.samples = [Sample(0, heap_bytes=20 * MB, driver_python_rss=40 * MB)]
-    run.queries = [Query(0, "q", nodes=[(joins.PAIRS, "CartesianProduct", 100), (plans.FILES_READ, "S", 3)])]
+    run.queries = [
+        Query(0, "q", nodes=[(joins.PAIRS, "CartesianProduct", 100), (plans.FILES_READ, "S", 3)])
+    ]
     return run
 
 
 @pytest.mark.parametrize(
     "run",
-    [empty("spark", "local[1]"), empty("spark", "yarn"), empty("processes", ""), by_processes(), local(), tiny()],
+    [
+        empty("spark", "local[1]"),
+        empty("spark", "yarn"),
+        empty("processes", ""),
+        by_processes(),
+        local(),
+        tiny(),
+    ],
     ids=["empty local", "empty yarn", "empty processes", "processes", "local", "tiny"],
 )
 def test_healthy_runs_of_all_kinds_have_no_finding(run: RunMetrics) -> None:
@@ -88,12 +118,17 @@ def spill(count: int) -> Callable[[RunMetrics], None]:
 
 
 def collected(gc_ms: int, run_ms: int) -> Callable[[RunMetrics], None]:
-    return lambda run: setattr(run, "totals", TaskTotals(tasks=9, gc_ms=gc_ms, run_ms=run_ms, task_ms=300_000))
+    return lambda run: setattr(
+        run, "totals", TaskTotals(tasks=9, gc_ms=gc_ms, run_ms=run_ms, task_ms=300_000)
+    )
 
 
 def stage_of(tasks: int, ms: int) -> Callable[[RunMetrics], None]:
     def change(run: RunMetrics) -> None:
-        run.stages[0].task_count, run.stages[0].completed_ms = tasks, (run.stages[0].submitted_ms or 0) + ms
+        run.stages[0].task_count, run.stages[0].completed_ms = (
+            tasks,
+            (run.stages[0].submitted_ms or 0) + ms,
+        )
 
     return change
 
@@ -148,7 +183,11 @@ BORDERS = [
     ("small_files", files(99, 0), files(100, 0)),
     ("small_files", files(100, 100 * SMALL_FILE_BYTES), files(100, 100 * SMALL_FILE_BYTES - 1)),
     ("cartesian_join", nodes((joins.PAIRS, "C", 999_999)), nodes((joins.PAIRS, "C", 1_000_000))),
-    ("sort_for_first_rows", nodes((plans.SORT_COLLECTED, "S", 99_999)), nodes((plans.SORT_COLLECTED, "S", 100_000))),
+    (
+        "sort_for_first_rows",
+        nodes((plans.SORT_COLLECTED, "S", 99_999)),
+        nodes((plans.SORT_COLLECTED, "S", 100_000)),
+    ),
     ("driver_python_jump", rise(JUMP_BYTES - 1), rise(JUMP_BYTES)),
     ("python_worker_leak", leak(LEAK_BYTES - 1), leak(LEAK_BYTES)),
     ("container_killed", reason("returned code 1370"), reason("exited with code 137")),
@@ -157,7 +196,9 @@ BORDERS = [
 ]
 
 
-@pytest.mark.parametrize(("code", "below", "at"), BORDERS, ids=[f"{code}-{n}" for n, (code, *_) in enumerate(BORDERS)])
+@pytest.mark.parametrize(
+    ("code", "below", "at"), BORDERS, ids=[f"{code}-{n}" for n, (code, *_) in enumerate(BORDERS)]
+)
 def test_a_threshold_divides_exactly(
     code: str, below: Callable[[RunMetrics], None], at: Callable[[RunMetrics], None]
 ) -> None:
@@ -178,7 +219,9 @@ def test_a_stage_of_few_tasks_has_no_median_to_be_skewed_from(tasks: int) -> Non
 
 def test_at_most_five_of_a_kind_and_errors_first() -> None:
     run = healthy()
-    run.stages = [StageEntry(number, totals=TaskTotals(disk_spilled_bytes=9 * MB)) for number in range(30)]
+    run.stages = [
+        StageEntry(number, totals=TaskTotals(disk_spilled_bytes=9 * MB)) for number in range(30)
+    ]
     run.log_lines = ["java.lang.OutOfMemoryError: Java heap space"]
     found: list[Finding] = find(run)
     assert [finding.code for finding in found] == ["heap_space", *["spill"] * 5]

@@ -1,4 +1,6 @@
-"""Findings on a corpus of scripts, half of them built to go wrong: precision and recall of each code."""
+"""Findings on a corpus of scripts, half of them built to go wrong: precision and recall
+of each code.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,26 @@ def test_half_of_the_scripts_are_healthy_and_every_code_has_a_script() -> None:
 def test_each_finding_is_right_nine_times_in_ten() -> None:
     scores = corpus.scores({name: corpus.codes(corpus.kept(name)) for name in LABELS}, LABELS)
     weak = [line for line in corpus.table(scores) if "false in" in line or "missed in" in line]
-    assert all(min(score.precision, score.recall) >= corpus.LEAST for score in scores.values()), weak
+    assert all(min(score.precision, score.recall) >= corpus.LEAST for score in scores.values()), (
+        weak
+    )
 
 
 def test_the_kept_logs_are_small_and_name_nobody() -> None:
     files = list(corpus.LOGS.iterdir())
     assert sum(file.stat().st_size for file in files) < 3_000_000
     for name in LABELS:
-        text = json.dumps([str(line) for line in corpus.find_log(str(corpus.LOGS / f"{name}.zst"))])
+        text = json.dumps(
+            [str(line) for line in corpus.find_log(str(corpus.LOGS / f"{name}.zst"))]
+        )
         assert str(corpus.TOP) not in text and f'"{Path.home()}/' not in text
 
 
 def test_a_score_counts_what_is_false_and_what_is_missed() -> None:
     expected = {"a": "spill", "b": "spill", "c": "nothing", "d": "gc"}
-    scores = corpus.scores({"a": {"spill"}, "b": set(), "c": {"spill"}, "d": {"gc", "spill"}}, expected)
+    scores = corpus.scores(
+        {"a": {"spill"}, "b": set(), "c": {"spill"}, "d": {"gc", "spill"}}, expected
+    )
     assert (scores["spill"].precision, scores["spill"].recall) == (1 / 3, 0.5)
     assert scores["spill"].false == ["c", "d"] and scores["spill"].missed == ["b"]
     assert (scores["gc"].precision, scores["gc"].recall) == (1.0, 1.0)
@@ -46,6 +54,10 @@ def test_a_score_counts_what_is_false_and_what_is_missed() -> None:
 @pytest.mark.long
 def test_the_scripts_run_again_give_the_same_findings(tmp_path: Path) -> None:
     list(corpus.record(LABELS, tmp_path))
-    scores = corpus.scores({name: corpus.codes(corpus.kept(name, tmp_path)) for name in LABELS}, LABELS)
+    scores = corpus.scores(
+        {name: corpus.codes(corpus.kept(name, tmp_path)) for name in LABELS}, LABELS
+    )
     weak = [line for line in corpus.table(scores) if "false in" in line or "missed in" in line]
-    assert all(min(score.precision, score.recall) >= corpus.LEAST for score in scores.values()), weak
+    assert all(min(score.precision, score.recall) >= corpus.LEAST for score in scores.values()), (
+        weak
+    )

@@ -1,4 +1,6 @@
-"""``cmsspark lab lint``: each rule on its place, none where the work is done well, silence, and exit codes."""
+"""``cmsspark lab lint``: each rule on its place, none where the work is done well,
+silence, and exit codes.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,22 @@ def test_a_careful_script_has_no_problem() -> None:
         ("spark.udf.register('g', lambda x: x)\n", ["SPK102"]),
         ("@F.pandas_udf('long')\ndef g(x):\n    return x\n", []),
         ("@udf\ndef g(x):\n    return x\n", ["SPK102"]),
-        ("from pyspark.sql.functions import udf as u\n@u('long')\ndef g(x):\n    return x\n", ["SPK102"]),
-        ("from pyspark.sql.functions import pandas_udf as udf\n@udf('long')\ndef g(x):\n    return x\n", []),
-        ("import pyspark.sql.functions as f\n@f.pandas_udf('long')\ndef g(x):\n    return x\n", []),
-        ("import pyspark.sql.functions as f\n@f.udf('long')\ndef g(x):\n    return x\n", ["SPK102"]),
+        (
+            "from pyspark.sql.functions import udf as u\n@u('long')\ndef g(x):\n    return x\n",
+            ["SPK102"],
+        ),
+        (
+            "from pyspark.sql.functions import pandas_udf as udf\n@udf('long')\ndef g(x):\n    return x\n",
+            [],
+        ),
+        (
+            "import pyspark.sql.functions as f\n@f.pandas_udf('long')\ndef g(x):\n    return x\n",
+            [],
+        ),
+        (
+            "import pyspark.sql.functions as f\n@f.udf('long')\ndef g(x):\n    return x\n",
+            ["SPK102"],
+        ),
         ("@F.pandas_udf('long')\ndef g(x):\n    return x\nspark.udf.register('g', g)\n", []),
         ("g = F.pandas_udf(f, 'long')\nspark.udf.register('g', g)\n", []),
         ("spark.udf.register('g', F.pandas_udf(f, 'long'))\n", []),
@@ -96,7 +110,11 @@ def test_a_rule_knows_what_it_means(text: str, expected: list[str]) -> None:
 def test_a_line_is_silenced_by_its_code_or_altogether() -> None:
     text = "x = df.toPandas()"
     assert codes(f"{text}  # noqa: SPK106\n") == codes(f"{text}  # noqa\n") == []
-    assert codes(f"{text}  # noqa: SPK101\n") == codes(f"{text}  # a noqa in a text: '# noqa'\n") == ["SPK106"]
+    assert (
+        codes(f"{text}  # noqa: SPK101\n")
+        == codes(f"{text}  # a noqa in a text: '# noqa'\n")
+        == ["SPK106"]
+    )
 
 
 def test_a_script_without_spark_is_left_alone() -> None:
@@ -108,7 +126,10 @@ def test_the_command_names_place_why_and_cure_and_ends_with_65() -> None:
     assert done.return_value == 65
     assert "careless.py:19:4: SPK104 count() to test emptiness" in done.stdout
     assert "    why:  it reads all rows" in done.stdout and "    cure: df.isEmpty()" in done.stdout
-    problems = [json.loads(line) for line in run(str(SCRIPTS / "careless.py"), "--json").stdout.splitlines()]
+    problems = [
+        json.loads(line)
+        for line in run(str(SCRIPTS / "careless.py"), "--json").stdout.splitlines()
+    ]
     assert {problem["code"] for problem in problems} == set(RULES)
 
 
@@ -135,19 +156,35 @@ def notebook(*cells: str | list[str], **more: object) -> str:
     written: list[dict[str, object]] = [
         {"cell_type": "code", "source": source, "outputs": [], "metadata": {}} for source in cells
     ]
-    return json.dumps({"cells": [{"cell_type": "markdown", "source": "# x"}, *written], "nbformat": 4, **more})
+    return json.dumps(
+        {"cells": [{"cell_type": "markdown", "source": "# x"}, *written], "nbformat": 4, **more}
+    )
 
 
 def test_a_notebook_is_read_by_cells_and_its_magics_are_no_python(tmp_path: Path) -> None:
-    first = ["%matplotlib inline\n", "!ls\n", "from pyspark.sql import SparkSession\n", "df = make()\n", "df.cache?\n"]
+    first = [
+        "%matplotlib inline\n",
+        "!ls\n",
+        "from pyspark.sql import SparkSession\n",
+        "df = make()\n",
+        "df.cache?\n",
+    ]
     (tmp_path / "one.ipynb").write_text(
-        notebook(first, "%%sql\nselect ' from\n", "%%time\nfor i in range(3):\n    %time x\n    df.count()\n", "")
+        notebook(
+            first,
+            "%%sql\nselect ' from\n",
+            "%%time\nfor i in range(3):\n    %time x\n    df.count()\n",
+            "",
+        )
     )
     for folder in (".ipynb_checkpoints", "venv/lib/python3.11/site-packages"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "one.ipynb").write_text("never read")
     done = run(str(tmp_path))
-    assert done.return_value == 65 and "one.ipynb:cell 4:4:8: SPK101 an action in a loop" in done.stdout
+    assert (
+        done.return_value == 65
+        and "one.ipynb:cell 4:4:8: SPK101 an action in a loop" in done.stdout
+    )
     (problem,) = map(json.loads, run(str(tmp_path), "--json").stdout.splitlines())
     assert (problem["cell"], problem["line"]) == (4, 4)
 
@@ -159,19 +196,31 @@ def test_files_that_are_no_python_are_named_with_the_next_step(tmp_path: Path) -
         ("deep.py", b"import pyspark\nx = " + b"-" * 100_000 + b"1\n", ["deep.py"]),
         ("cut.ipynb", b'{"cells": [', ["a notebook of Jupyter"]),
         ("list.ipynb", b"[1]", ["a notebook of Jupyter"]),
-        ("syntax.ipynb", notebook("import pyspark", "x = 1\nif True\n").encode(), ["syntax.ipynb:cell 3:2"]),
+        (
+            "syntax.ipynb",
+            notebook("import pyspark", "x = 1\nif True\n").encode(),
+            ["syntax.ipynb:cell 3:2"],
+        ),
     ):
         (tmp_path / name).write_bytes(content)
         done = run(str(tmp_path / name))
         text = f"{done.exception} {getattr(done.exception, 'where', '')} {getattr(done.exception, 'next_step', '')}"
-        assert getattr(done.exception, "exit_code", None) == 65 and all(word in text for word in words), (name, text)
-    for name, content in (("empty.py", b""), ("bom.py", b"\xef\xbb\xbfx = 1\n"), ("none.ipynb", b'{"cells": []}')):
+        assert getattr(done.exception, "exit_code", None) == 65 and all(
+            word in text for word in words
+        ), (name, text)
+    for name, content in (
+        ("empty.py", b""),
+        ("bom.py", b"\xef\xbb\xbfx = 1\n"),
+        ("none.ipynb", b'{"cells": []}'),
+    ):
         (tmp_path / name).write_bytes(content)
         assert run(str(tmp_path / name)).return_value == 0, name
 
 
 def test_a_notebook_has_a_session_that_it_does_not_import(tmp_path: Path) -> None:
-    for number, cell in enumerate(("spark.table('x')", "rows = sc.parallelize([])", "sqlContext.sql('x')", "x = 1")):
+    for number, cell in enumerate(
+        ("spark.table('x')", "rows = sc.parallelize([])", "sqlContext.sql('x')", "x = 1")
+    ):
         path = tmp_path / f"{number}.ipynb"
         path.write_text(notebook(cell, "for n in ns:\n    df.count()\n"))
         assert run(str(path)).return_value == (0 if cell == "x = 1" else 65), cell
@@ -190,7 +239,9 @@ def test_a_notebook_has_a_session_that_it_does_not_import(tmp_path: Path) -> Non
         ("%%pyspark\nfor n in ns:\n    df.count()\n", 3),
     ],
 )
-def test_lines_of_a_cell_that_are_for_ipython_move_no_line(tmp_path: Path, cell: str, line: int) -> None:
+def test_lines_of_a_cell_that_are_for_ipython_move_no_line(
+    tmp_path: Path, cell: str, line: int
+) -> None:
     path = tmp_path / "one.ipynb"
     path.write_text(notebook("import pyspark", cell, "x = df.toPandas()"))
     printed = run(str(path), "--json").stdout.splitlines()
@@ -202,10 +253,17 @@ def test_a_broken_file_does_not_hide_what_the_others_have(tmp_path: Path) -> Non
     (tmp_path / "a.py").write_text("import pyspark\nif True\n")
     (tmp_path / "b.py").write_text("import pyspark\nx = df.toPandas()\n")
     (tmp_path / "c.ipynb").write_text("{")
-    done = CliRunner().invoke(command, ["lab", "lint", str(tmp_path), "--json"], standalone_mode=False)
-    assert [json.loads(line)["file"] for line in done.stdout.splitlines()] == [str(tmp_path / "b.py")]
+    done = CliRunner().invoke(
+        command, ["lab", "lint", str(tmp_path), "--json"], standalone_mode=False
+    )
+    assert [json.loads(line)["file"] for line in done.stdout.splitlines()] == [
+        str(tmp_path / "b.py")
+    ]
     assert getattr(done.exception, "exit_code", None) == 65 and "c.ipynb" in str(done.exception)
-    assert done.stderr.startswith("cmsspark: the script is not in Python 3") and "a.py:2" in done.stderr
+    assert (
+        done.stderr.startswith("cmsspark: the script is not in Python 3")
+        and "a.py:2" in done.stderr
+    )
 
 
 def test_a_warning_of_the_parser_is_not_shown(recwarn: pytest.WarningsRecorder) -> None:

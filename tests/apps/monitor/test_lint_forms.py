@@ -13,7 +13,11 @@ ACTIONS: list[tuple[str, list[str]]] = [
     ("df = df.groupBy('a').agg(F.sum('b'))\ndf = df.orderBy('a')\nx = df.toPandas()\n", []),
     ("df = df.limit(5)\ndf = spark.table('x')\nx = df.toPandas()\n", ["SPK106"]),
     (PANDAS + "x = pd.read_csv('a')\nx = x.dropna()\nfor c in cs:\n    x[c].count()\n", []),
-    (PANDAS + "def f(p: pd.DataFrame) -> pd.DataFrame:\n    for c in cs:\n        p[c].count()\n    return p\n", []),
+    (
+        PANDAS
+        + "def f(p: pd.DataFrame) -> pd.DataFrame:\n    for c in cs:\n        p[c].count()\n    return p\n",
+        [],
+    ),
     (
         PANDAS
         + "from typing import Iterator\ndef f(ps: Iterator[pd.DataFrame]):\n    for p in ps:\n        n = p.count()\n",
@@ -27,9 +31,15 @@ ACTIONS: list[tuple[str, list[str]]] = [
     ("with timer() as t:\n    for n in ns:\n        df.show()\n", ["SPK101"]),
     (PANDAS + "for part in pd.read_csv('a', chunksize=5):\n    part.count()\n", []),
     (PANDAS + "t: object = pd.read_csv('a')\nfor n in ns:\n    t.count()\n", []),
-    (PANDAS + "if (t := pd.read_csv('a')) is not None:\n    for n in ns:\n        t.count()\n", []),
+    (
+        PANDAS + "if (t := pd.read_csv('a')) is not None:\n    for n in ns:\n        t.count()\n",
+        [],
+    ),
     ("for d in [a, b]:\n    d.count()\n", ["SPK101"]),
-    ("import collections\nd = collections.defaultdict(list)\nfor n in ns:\n    d[n].count()\n", ["SPK101"]),
+    (
+        "import collections\nd = collections.defaultdict(list)\nfor n in ns:\n    d[n].count()\n",
+        ["SPK101"],
+    ),
     ("for n in ns:\n    t = df.groupBy(n).pivot('b').count()\n", []),
     ("for n in ns:\n    t = df.rollup(n).count()\n", []),
     ("for n in ns:\n    t = df.filter(n).groupBy('a').count().collect()\n", ["SPK101"]),
@@ -39,8 +49,14 @@ ACTIONS: list[tuple[str, list[str]]] = [
     ("for n in ns:\n    df.show(truncate=False)\n", ["SPK101"]),
     ("for n in ns:\n    df.toLocalIterator(prefetchPartitions=True)\n", ["SPK101"]),
     ("import matplotlib.pyplot as plt\nfor n in ns:\n    plt.show()\n", []),
-    ("import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nfor n in ns:\n    fig.show()\n", []),
-    ("rows = df.collect()\nrows = spark.createDataFrame(rows)\nfor n in ns:\n    rows.count()\n", ["SPK101"]),
+    (
+        "import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nfor n in ns:\n    fig.show()\n",
+        [],
+    ),
+    (
+        "rows = df.collect()\nrows = spark.createDataFrame(rows)\nfor n in ns:\n    rows.count()\n",
+        ["SPK101"],
+    ),
     ("for n in ns:\n    for m in df.collect():\n        pass\n", ["SPK101"]),
     ("while True:\n    try:\n        df.count()\n    except E:\n        pass\n", ["SPK101"]),
     ("while True:\n    with x:\n        if y:\n            df.show()\n", ["SPK101"]),
@@ -74,7 +90,10 @@ UDFS: list[tuple[str, list[str]]] = [
     ("spark.udf.registerJavaFunction('g', 'a.B')\n", []),
     ("spark.conf.set('spark.sql.execution.pythonUDF.arrow.enabled', 'true')\nf = F.udf(g)\n", []),
     ("spark.conf.set('spark.sql.execution.pythonUDF.arrow.enabled', True)\nf = F.udf(g)\n", []),
-    ("spark.conf.set('spark.sql.execution.pythonUDF.arrow.enabled', 'false')\nf = F.udf(g)\n", ["SPK102"]),
+    (
+        "spark.conf.set('spark.sql.execution.pythonUDF.arrow.enabled', 'false')\nf = F.udf(g)\n",
+        ["SPK102"],
+    ),
     ("f: object = F.udf(g)\n", ["SPK102"]),
     ("f = F.arrow_udf(g)\n", []),
     ("udf = F.pandas_udf(g, 'int')\ndf.select(udf('x'))\n", []),
@@ -93,16 +112,28 @@ NAMES: list[tuple[str, list[str]]] = [
     ("from pyspark.sql.functions import max\nx = max(a, b)\n", ["SPK103"]),
     ("from pyspark.sql.functions import max\nx = max(d.values())\n", ["SPK103"]),
     ("from pyspark.sql.functions import round\nx = round(3.2)\n", ["SPK103"]),
-    ("from pyspark.sql.functions import round\nx = df.select(round('a', 2), round(F.col('a'), 1))\n", []),
+    (
+        "from pyspark.sql.functions import round\nx = df.select(round('a', 2), round(F.col('a'), 1))\n",
+        [],
+    ),
     ("from pyspark.sql.functions import abs\nx = abs(-1)\n", ["SPK103"]),
     ("from pyspark.sql.functions import pow\nx = df.select(pow(2, 'x'))\n", []),
     ("from pyspark.sql.functions import pow\nx = pow(2, 3)\n", ["SPK103"]),
     ("from pyspark.sql.functions import filter\nx = filter(lambda v: v, xs)\n", ["SPK103"]),
-    ("from pyspark.sql.functions import filter\nx = df.select(filter('x', lambda v: v > 1))\n", []),
-    ("from pyspark.sql.functions import sum\nx = sum(F.when(F.col('a') > 1, 1).otherwise(0))\n", []),
+    (
+        "from pyspark.sql.functions import filter\nx = df.select(filter('x', lambda v: v > 1))\n",
+        [],
+    ),
+    (
+        "from pyspark.sql.functions import sum\nx = sum(F.when(F.col('a') > 1, 1).otherwise(0))\n",
+        [],
+    ),
     ("from pyspark.sql.functions import sum\nimport builtins\nx = builtins.sum([1])\n", []),
     ("from pyspark.sql.functions import sum\nfrom builtins import sum\nx = sum([1])\n", []),
-    ("def f():\n    from pyspark.sql.functions import sum\n    return sum('a')\nx = sum([1])\n", []),
+    (
+        "def f():\n    from pyspark.sql.functions import sum\n    return sum('a')\nx = sum([1])\n",
+        [],
+    ),
     ("df.agg(sum('a'))\n", ["SPK103"]),
     ("df.groupBy('x').agg(max('a').alias('m'))\n", ["SPK103"]),
     ("df.agg(F.sum('a'))\n", []),
@@ -216,7 +247,9 @@ def codes(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("text", "expected"), ACTIONS)
-def test_an_action_in_a_loop_is_one_of_spark_and_in_the_loop(text: str, expected: list[str]) -> None:
+def test_an_action_in_a_loop_is_one_of_spark_and_in_the_loop(
+    text: str, expected: list[str]
+) -> None:
     assert codes(text) == expected
 
 
@@ -241,7 +274,9 @@ def test_a_repartition_is_followed_to_its_write(text: str, expected: list[str]) 
 
 
 @pytest.mark.parametrize(("text", "expected"), FETCHES)
-def test_what_makes_a_table_small_is_followed_through_names_and_sql(text: str, expected: list[str]) -> None:
+def test_what_makes_a_table_small_is_followed_through_names_and_sql(
+    text: str, expected: list[str]
+) -> None:
     assert codes(text) == expected
 
 
@@ -251,5 +286,7 @@ def test_a_sort_is_followed_to_the_first_rows(text: str, expected: list[str]) ->
 
 
 @pytest.mark.parametrize(("text", "expected"), SILENCED)
-def test_a_comment_silences_its_line_and_at_the_end_its_statement(text: str, expected: list[str]) -> None:
+def test_a_comment_silences_its_line_and_at_the_end_its_statement(
+    text: str, expected: list[str]
+) -> None:
     assert codes(text) == expected

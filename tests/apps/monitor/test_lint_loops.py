@@ -1,4 +1,6 @@
-"""``cmsspark lab lint``: loops that call actions, loops that converge, tests of counts, windows, whole tables."""
+"""``cmsspark lab lint``: loops that call actions, loops that converge, tests of counts,
+windows, whole tables.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ TABLE = "df = spark.read.parquet('x')\n"
 
 LOOPS: list[tuple[str, list[str]]] = [
     ("def f(d):\n    return d.count()\nfor n in ns:\n    f(n)\n", ["SPK101"]),
-    ("def f(d):\n    return d.count()\ndef g(d):\n    f(d)\nfor n in ns:\n    print(g(n))\n", ["SPK101"]),
+    (
+        "def f(d):\n    return d.count()\ndef g(d):\n    f(d)\nfor n in ns:\n    print(g(n))\n",
+        ["SPK101"],
+    ),
     ("for n in ns:\n    f(n)\ndef f(d):\n    d.write.parquet('x')\n", ["SPK101"]),
     (
         "class A:\n    def f(self):\n        self.d.show()\n    def g(self):\n        for n in ns: self.f()\n",
@@ -32,8 +37,14 @@ LOOPS: list[tuple[str, list[str]]] = [
     ("for n in ns:\n    parts.append(spark.table(n).withColumn('n', F.lit(n)))\n", []),
     ("for n in ns:\n    t = spark.table(n).withColumn('n', F.lit(n))\n", []),
     ("df = df.withColumn('a', F.lit(1)).withColumn('b', F.lit(2))\n", []),
-    ("while delta > 0.1:\n    df = step(df)\n    delta = df.agg(F.max('d')).collect()[0][0]\n", []),
-    ("old = 0\nwhile True:\n    df = step(df)\n    n = df.count()\n    if n == old:\n        break\n    old = n\n", []),
+    (
+        "while delta > 0.1:\n    df = step(df)\n    delta = df.agg(F.max('d')).collect()[0][0]\n",
+        [],
+    ),
+    (
+        "old = 0\nwhile True:\n    df = step(df)\n    n = df.count()\n    if n == old:\n        break\n    old = n\n",
+        [],
+    ),
     (
         "for i in range(20):\n    df = step(df)\n    d = df.agg(F.sum('d')).first()[0]\n    if d < 1: break\n",
         [],
@@ -42,9 +53,18 @@ LOOPS: list[tuple[str, list[str]]] = [
         "for i in range(20):\n    d = df.agg(F.sum('d')).first()[0]\n    e = abs(d)\n    if e < 0.1:\n        break\n",
         [],
     ),
-    ("while delta > 0.1:\n    df = step(df)\n    df.show()\n    delta = df.agg(F.max('d')).first()[0]\n", ["SPK101"]),
-    ("for i in range(20):\n    n = df.filter(F.col('a') == i).count()\n    if n == 5:\n        break\n", ["SPK101"]),
-    ("for s in sites:\n    rows = df.filter(s).collect()\n    if not rows:\n        break\n", ["SPK101"]),
+    (
+        "while delta > 0.1:\n    df = step(df)\n    df.show()\n    delta = df.agg(F.max('d')).first()[0]\n",
+        ["SPK101"],
+    ),
+    (
+        "for i in range(20):\n    n = df.filter(F.col('a') == i).count()\n    if n == 5:\n        break\n",
+        ["SPK101"],
+    ),
+    (
+        "for s in sites:\n    rows = df.filter(s).collect()\n    if not rows:\n        break\n",
+        ["SPK101"],
+    ),
 ]
 COUNTS: list[tuple[str, list[str]]] = [
     ("n = df.count()\nif n == 0:\n    raise E\n", ["SPK104"]),
@@ -56,11 +76,17 @@ COUNTS: list[tuple[str, list[str]]] = [
     ("n = df.count()\nif n == 5:\n    raise E\n", []),
     ("n = words.collect().count()\nif n == 0:\n    raise E\n", []),
     ("n = df.groupBy('a').count()\nif n is None:\n    raise E\n", []),
-    ("def f(df):\n    n = df.count()\n    return n\ndef g(n):\n    if n == 0:\n        pass\n", []),
+    (
+        "def f(df):\n    n = df.count()\n    return n\ndef g(n):\n    if n == 0:\n        pass\n",
+        [],
+    ),
 ]
 ROWS: list[tuple[str, list[str]]] = [
     ("x = df.withColumn('r', F.row_number().over(Window.orderBy('a')))\n", ["SPK108"]),
-    ("w = Window.orderBy('a').rowsBetween(-1, 0)\nx = df.select(F.sum('b').over(w))\n", ["SPK108"]),
+    (
+        "w = Window.orderBy('a').rowsBetween(-1, 0)\nx = df.select(F.sum('b').over(w))\n",
+        ["SPK108"],
+    ),
     ("x = df.select(F.lag('b').over(Window.partitionBy().orderBy('a')))\n", ["SPK108"]),
     ("x = spark.sql('select row_number() over (order by a) as r from t')\n", ["SPK108"]),
     ("x = df.selectExpr('sum(a) over (  ORDER BY b) as s')\n", ["SPK108"]),
@@ -99,5 +125,7 @@ def test_a_rule_knows_what_it_means(text: str, expected: list[str]) -> None:
 
 
 def test_a_call_in_a_loop_names_the_function_and_its_action() -> None:
-    (problem,) = lint((HEAD + "def f(d):\n    return d.count()\nfor n in ns:\n    f(n)\n").encode())
+    (problem,) = lint(
+        (HEAD + "def f(d):\n    return d.count()\nfor n in ns:\n    f(n)\n").encode()
+    )
     assert (problem.line, problem.detail) == (6, "f() calls count()")

@@ -27,7 +27,11 @@ from cmsspark.submit.watching import is_watched
 from tests.apps.monitor.event_logs import application
 from tests.submit.hosts import SETTINGS
 
-OPTIONS = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.eventLog.enabled": "true"}
+OPTIONS = {
+    "spark.master": "local[2]",
+    "spark.ui.enabled": "false",
+    "spark.eventLog.enabled": "true",
+}
 
 
 def begin(state: Path, **options: str) -> spark_watch.RunMeasure:
@@ -45,18 +49,25 @@ def sh(script: str) -> Command:
     return Command(["/bin/sh", "-c", script], {}, "client")
 
 
-def test_a_run_is_stored_with_its_event_log_samples_and_what_the_job_reported(tmp_path: Path) -> None:
+def test_a_run_is_stored_with_its_event_log_samples_and_what_the_job_reported(
+    tmp_path: Path,
+) -> None:
     events = tmp_path / "events"
     events.mkdir()
     measure = begin(tmp_path, **{"spark.eventLog.dir": events.as_uri()})
     (events / "of_another").write_bytes(b"\n".join(application(3, measured="another")))
     (events / "mine").write_bytes(b"\n".join(application(40, measured=measure.metrics.run)))
-    script = (
-        'echo "$SPARK_SUBMIT_OPTS" | grep -q -- "-Dcmsspark-run=" || exit 9; echo "{\\"read\\":{\\"input_bytes\\":7}}" '
+    script = 'echo "$SPARK_SUBMIT_OPTS" | grep -q -- "-Dcmsspark-run=" || exit 9; echo "{\\"read\\":{\\"input_bytes\\":7}}" '
+    assert (
+        run(sh(script + '> "$CMSSPARK_MEASURED/reported.jsonl"'), os.environ, None, measure) == 0
     )
-    assert run(sh(script + '> "$CMSSPARK_MEASURED/reported.jsonl"'), os.environ, None, measure) == 0
     metrics = stored(tmp_path)
-    assert (metrics.job, metrics.state, metrics.exit_code, metrics.totals.tasks) == ("job.py", "DONE", 0, 40)
+    assert (metrics.job, metrics.state, metrics.exit_code, metrics.totals.tasks) == (
+        "job.py",
+        "DONE",
+        0,
+        40,
+    )
     assert [entry.input_bytes for entry in metrics.reported] == [7]
     assert [finding.code for finding in metrics.findings] == ["skewed_stage"]
     assert oct(run_metrics.run_file(tmp_path, metrics.run).stat().st_mode)[-3:] == "600"
@@ -83,7 +94,9 @@ def test_what_yarn_says_of_an_application_that_failed_is_among_the_lines(
 
 
 @pytest.mark.parametrize("broken", ["started", "environment", "_end_samples", "_write"])
-def test_whatever_breaks_the_run_ends_as_it_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+def test_whatever_breaks_the_run_ends_as_it_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
     measure = begin(tmp_path)
 
     def fail(*_: Any) -> None:
@@ -100,7 +113,9 @@ def test_whatever_breaks_the_run_ends_as_it_would(tmp_path: Path, monkeypatch: p
 def test_a_state_folder_that_cannot_be_written_is_said_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said: list[str] = []
-    assert spark_watch.begin(tmp_path / "file", "job", OPTIONS, has_jvm=True, log=said.append) is None
+    assert (
+        spark_watch.begin(tmp_path / "file", "job", OPTIONS, has_jvm=True, log=said.append) is None
+    )
     assert "the run is not measured" in said[0]
     assert spark_watch.usable_events_folder(tmp_path / "file") is None
     uri = spark_watch.usable_events_folder(tmp_path / "with blank")
@@ -110,7 +125,10 @@ def test_a_state_folder_that_cannot_be_written_is_said_and_no_error(tmp_path: Pa
 def test_measuring_is_turned_off_by_the_line_the_environment_or_the_settings() -> None:
     from dataclasses import replace
 
-    on, off = split(["./job.py"], lambda _: None), split(["./job.py", "--no-monitor"], lambda _: None)
+    on, off = (
+        split(["./job.py"], lambda _: None),
+        split(["./job.py", "--no-monitor"], lambda _: None),
+    )
     assert is_watched(on, SETTINGS, {})
     assert not is_watched(off, SETTINGS, {})
     assert not is_watched(on, SETTINGS, {"CMSSPARK_MONITOR": "0"})
@@ -128,25 +146,40 @@ def test_a_run_whose_process_is_gone_has_failed(tmp_path: Path) -> None:
     assert find_job_runs(tmp_path, "somewhere/job.py", 5)[0].run == measure.metrics.run
 
 
-def test_old_runs_and_event_logs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_runs_and_event_logs_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(spark_watch, "MOST_RUNS", 3)
     monkeypatch.setattr(spark_watch, "MOST_EVENT_BYTES", 2500)
     events = run_metrics.events_folder(tmp_path)
     events.mkdir(parents=True)
     for number in range(6):
-        run_metrics.write(run_metrics.run_file(tmp_path, f"run{number}"), RunMetrics(f"run{number}", "j", "spark", 0))
+        run_metrics.write(
+            run_metrics.run_file(tmp_path, f"run{number}"),
+            RunMetrics(f"run{number}", "j", "spark", 0),
+        )
         (events / f"log{number}").write_bytes(b"x" * 1000)
         os.utime(events / f"log{number}", (number, number))
     spark_watch.prune(tmp_path)
-    assert sorted(entry.name for entry in run_metrics.runs_folder(tmp_path).iterdir()) == ["run3", "run4", "run5"]
+    assert sorted(entry.name for entry in run_metrics.runs_folder(tmp_path).iterdir()) == [
+        "run3",
+        "run4",
+        "run5",
+    ]
     assert sorted(entry.name for entry in events.iterdir()) == ["log4", "log5"]
 
 
 def test_a_tree_is_sampled_by_roles(tmp_path: Path) -> None:
-    """A shell stands for the JVM, a Python below it for the driver's, one named like the daemon for that."""
-    worker = "import sys, time\ndata = b'x' * 30_000_000\nprint('up', flush=True)\nsys.stdin.read()"
+    """A shell stands for the JVM, a Python below it for the driver's, one named like
+    the daemon for that.
+    """
+    worker = (
+        "import sys, time\ndata = b'x' * 30_000_000\nprint('up', flush=True)\nsys.stdin.read()"
+    )
     daemon = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {worker!r}]) # pyspark.daemon"
-    script = f'"{sys.executable}" -c "$DRIVER" & exec 3<&0; "{sys.executable}" -c "$DAEMON" <&3; wait'
+    script = (
+        f'"{sys.executable}" -c "$DRIVER" & exec 3<&0; "{sys.executable}" -c "$DAEMON" <&3; wait'
+    )
     environ = {**os.environ, "DRIVER": "import sys\nsys.stdin.read()", "DAEMON": daemon}
     with subprocess.Popen(
         ["/bin/sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
@@ -166,7 +199,9 @@ def test_a_process_without_pages_is_no_sample(monkeypatch: pytest.MonkeyPatch) -
     reader = TreeReader(os.getpid())
     assert (reader._rss(os.getpid()) or 0) > 1_000_000
     no_pages = reader._process(os.getpid()).memory_info()._replace(rss=0)
-    monkeypatch.setattr(type(reader._process(os.getpid())._proc), "memory_info", lambda process: no_pages)
+    monkeypatch.setattr(
+        type(reader._process(os.getpid())._proc), "memory_info", lambda process: no_pages
+    )
     assert reader._rss(os.getpid()) is None
 
 
@@ -178,7 +213,9 @@ def test_of_many_samples_those_with_the_most_memory_stay() -> None:
 def test_counters_of_no_jvm_are_none(tmp_path: Path) -> None:
     (tmp_path / "hsperfdata_me").mkdir()
     assert JvmCounters(4711, tmp_path).heap() is None
-    (tmp_path / "hsperfdata_me" / "4711").write_bytes(b"\xca\xfe\xc0\xc0\x01\x02\x00\x01" + b"\0" * 24)
+    (tmp_path / "hsperfdata_me" / "4711").write_bytes(
+        b"\xca\xfe\xc0\xc0\x01\x02\x00\x01" + b"\0" * 24
+    )
     assert JvmCounters(4711, tmp_path).heap() is None
 
 
@@ -193,7 +230,9 @@ def test_rest_rows_and_ports() -> None:
         assert server.getsockname()[1] in listening(os.getpid())
 
 
-def test_processes_report_their_work_like_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_report_their_work_like_a_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(self_metrics.VARIABLE, str(tmp_path))
     stage = self_metrics.StageTimes("reading", 3)
     began = stage.now() - 2
@@ -213,10 +252,17 @@ def test_processes_report_their_work_like_a_stage(tmp_path: Path, monkeypatch: p
     assert (metrics.reported[0].input_records, metrics.reported[0].malformed_records) == (15, 1)
 
 
-def test_show_has_the_measured_run_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_has_the_measured_run_of_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path))
     measure = begin(tmp_path)
     run(sh("exit 0"), os.environ, None, measure)
     done = CliRunner().invoke(command, ["show", measure.metrics.run])
     assert "Measured: job.py" in done.stdout and "Not known:" in done.stdout
-    assert json.loads(CliRunner().invoke(command, ["show", measure.metrics.run, "--json"]).stdout)["job"] == "job.py"
+    assert (
+        json.loads(CliRunner().invoke(command, ["show", measure.metrics.run, "--json"]).stdout)[
+            "job"
+        ]
+        == "job.py"
+    )

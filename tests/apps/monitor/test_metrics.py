@@ -1,4 +1,6 @@
-"""Live metrics: Spark's Graphite sink in a real InfluxDB with our templates, our own lines, and every panel's query."""
+"""Live metrics: Spark's Graphite sink in a real InfluxDB with our templates, our own
+lines, and every panel's query.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ from tests.influxdb import InfluxDb
 METRICS = influxdb.TOP / "etc" / "metrics"
 DASHBOARD = json.loads((influxdb.TOP / "etc" / "dashboards" / "grafana-spark.json").read_text())
 RUN = "from cmsspark.submit import main; main()"
-#: A shuffle, and tasks in Python; then it lasts until the receiver has its counters twice, and its processes.
+#: A shuffle, and tasks in Python; then it lasts until the receiver has its counters
+#: twice, and its processes.
 SCRIPT = """
 import os, time, urllib.parse, urllib.request
 from pyspark.sql import SparkSession
@@ -85,7 +88,12 @@ def application(influx: InfluxDb, tmp_path_factory: pytest.TempPathFactory) -> s
     """The id of an application that sent its metrics."""
     folder = tmp_path_factory.mktemp("live")
     (folder / "job.py").write_text(SCRIPT)
-    metrics = {"host": "127.0.0.1", "port": influx.graphite, "period_seconds": 1, "prometheus": False}
+    metrics = {
+        "host": "127.0.0.1",
+        "port": influx.graphite,
+        "period_seconds": 1,
+        "prometheus": False,
+    }
     settings = folder / "settings.yaml"
     settings.write_text(yaml.safe_dump({"metrics": metrics, "state_dir": str(folder / "state")}))
     command = [
@@ -97,13 +105,21 @@ def application(influx: InfluxDb, tmp_path_factory: pytest.TempPathFactory) -> s
         *("--driver-memory", "600m", "--conf", "spark.sql.shuffle.partitions=4", *LIGHT_JVM),
         str(folder / "job.py"),
     ]
-    environ = {**os.environ, "CMSSPARK_MONITOR": "1", "INFLUXDB": f"http://127.0.0.1:{influx.http}"}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environ, check=False)
+    environ = {
+        **os.environ,
+        "CMSSPARK_MONITOR": "1",
+        "INFLUXDB": f"http://127.0.0.1:{influx.http}",
+    }
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, env=environ, check=False
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.split()[-1]
 
 
-def test_sparks_sink_arrives_with_the_tags_of_our_templates(influx: InfluxDb, application: str) -> None:
+def test_sparks_sink_arrives_with_the_tags_of_our_templates(
+    influx: InfluxDb, application: str
+) -> None:
     where = f"WHERE applicationid = '{application}'"
     for measurement, tags in (
         ("JVMHeapMemory", {"namespace": "ExecutorMetrics"}),
@@ -132,7 +148,9 @@ def test_the_python_driver_is_among_the_metrics_of_ours(influx: InfluxDb) -> Non
     assert by_role["java_driver"] > by_role["python_driver"] > 10_000_000
 
 
-def test_stages_of_a_run_are_on_the_time_axis_without_a_command(influx: InfluxDb, application: str) -> None:
+def test_stages_of_a_run_are_on_the_time_axis_without_a_command(
+    influx: InfluxDb, application: str
+) -> None:
     where = f"WHERE applicationid = '{application}' AND namespace = 'events'"
     series = influx.until(f'SELECT "value", "name" FROM "begin" {where}')
     assert any(name.startswith("stage_") for _, _, name in series[0]["values"])
@@ -140,26 +158,44 @@ def test_stages_of_a_run_are_on_the_time_axis_without_a_command(influx: InfluxDb
 
 @pytest.fixture(scope="module")
 def ended_job(influx: InfluxDb, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A run of 10 seconds of one of our jobs, whose counters were sent: the InfluxQL that finds them."""
+    """A run of 10 seconds of one of our jobs, whose counters were sent: the InfluxQL
+    that finds them.
+    """
     folder = tmp_path_factory.mktemp("ended")
     now = clock.now_ms() // 1000 * 1000
-    metrics = RunMetrics("run-1", "data_aggregation", "processes", now - 10_000, "DONE", ended_ms=now)
+    metrics = RunMetrics(
+        "run-1", "data_aggregation", "processes", now - 10_000, "DONE", ended_ms=now
+    )
     for day in ("2026-01-01", "2026-01-02"):
-        counts = {"input_bytes": 500, "input_files": 2, "input_records": 50, "malformed_records": 1}
+        counts = {
+            "input_bytes": 500,
+            "input_files": 2,
+            "input_records": 50,
+            "malformed_records": 1,
+        }
         metrics.reported.append(Reported("r", "data_aggregation", day, **counts))
     run_metrics.write(folder / "run.json", metrics)
     send_run(MetricsSettings("127.0.0.1", influx.graphite), folder / "run.json")
     return "WHERE applicationid = 'run-1' AND namespace = 'jobs' AND \"name\" = 'data_aggregation'"
 
 
-def test_counters_of_our_jobs_begin_at_zero_and_are_shown_as_rates(influx: InfluxDb, ended_job: str) -> None:
-    for counter, total in (("records_read", 100), ("records_malformed", 2), ("input_bytes", 1000), ("input_files", 4)):
+def test_counters_of_our_jobs_begin_at_zero_and_are_shown_as_rates(
+    influx: InfluxDb, ended_job: str
+) -> None:
+    for counter, total in (
+        ("records_read", 100),
+        ("records_malformed", 2),
+        ("input_bytes", 1000),
+        ("input_files", 4),
+    ):
         values = influx.until(f'SELECT "value" FROM "{counter}" {ended_job}')[0]["values"]
         assert [value for _, value in values] == [0, total], counter
     grouped = "AND time > now() - 1h GROUP BY time(1s) fill(none)"
     rate = f'SELECT non_negative_derivative(max("value"), 1s) FROM "records_read" {ended_job} {grouped}'
     assert influx.query(rate)[0]["values"][-1][1] == 10
-    assert counter_lines("x", RunMetrics("r", "job.py", "spark", 1000)) == [], "a job that reports nothing has none"
+    assert counter_lines("x", RunMetrics("r", "job.py", "spark", 1000)) == [], (
+        "a job that reports nothing has none"
+    )
 
 
 def test_counters_of_a_running_job_arrive_while_it_runs(influx: InfluxDb, tmp_path: Path) -> None:
@@ -168,15 +204,21 @@ def test_counters_of_a_running_job_arrive_while_it_runs(influx: InfluxDb, tmp_pa
     live, began_ms = folder / self_metrics.LIVE_FILE, clock.now_ms() - 5_000
     live.touch()
     sender = GraphiteSender(MetricsSettings("127.0.0.1", influx.graphite, period_seconds=1))
-    options = WatchOptions(tmp_path, "x", 0.1, on_samples=LiveSender(sender, folder, "dbs_aaa", began_ms).send)
+    options = WatchOptions(
+        tmp_path, "x", 0.1, on_samples=LiveSender(sender, folder, "dbs_aaa", began_ms).send
+    )
     where = "WHERE applicationid = 'run-live' AND namespace = 'jobs' AND \"name\" = 'dbs_aaa'"
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as job:
         watch = processes_watch.start(job.pid, options)
         assert watch is not None
         influx.until(
-            "SELECT \"value\" FROM rss_bytes WHERE namespace = 'processes' AND applicationid = '" + watch.run + "'"
+            "SELECT \"value\" FROM rss_bytes WHERE namespace = 'processes' AND applicationid = '"
+            + watch.run
+            + "'"
         )
-        assert influx.query(f'SELECT "value" FROM "records_read" {where}') == [], "it has not counted yet"
+        assert influx.query(f'SELECT "value" FROM "records_read" {where}') == [], (
+            "it has not counted yet"
+        )
         for records in (100, 250):
             live.write_text(json.dumps({"records_read": records, "input_files": 1}))
             influx.until(f'SELECT "value" FROM "records_read" {where} AND "value" = {records}')
@@ -184,11 +226,20 @@ def test_counters_of_a_running_job_arrive_while_it_runs(influx: InfluxDb, tmp_pa
         job.communicate(b"\n")
     watch.end(0)
     values = influx.query(f'SELECT "value" FROM "records_read" {where}')[0]["values"]
-    assert values[0] == [began_ms // 1000, 0] and sorted({value for _, value in values}) == [0, 100, 250]
-    assert {value for _, value in influx.query(f'SELECT "value" FROM "input_files" {where}')[0]["values"]} == {0, 1}
+    assert values[0] == [began_ms // 1000, 0] and sorted({value for _, value in values}) == [
+        0,
+        100,
+        250,
+    ]
+    assert {
+        value
+        for _, value in influx.query(f'SELECT "value" FROM "input_files" {where}')[0]["values"]
+    } == {0, 1}
 
 
-def test_a_run_whose_receiver_is_away_or_whose_file_is_none_ends_as_it_would(tmp_path: Path) -> None:
+def test_a_run_whose_receiver_is_away_or_whose_file_is_none_ends_as_it_would(
+    tmp_path: Path,
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         settings = MetricsSettings("127.0.0.1", free.getsockname()[1])
@@ -206,15 +257,22 @@ def test_every_query_of_the_dashboard_is_answered(influx: InfluxDb, application:
             text = text.replace("$timeFilter", "time > now() - 1h").replace("$__interval", "1s")
             if not influx.query(text):
                 empty.add((panel["title"], target["alias"]))
-    # Of one host: nothing is read from files or from other hosts, nothing spills. A counter that is 0 has a rate of 0.
+    # Of one host: nothing is read from files or from other hosts, nothing spills. A
+    # counter that is 0 has a rate of 0.
     assert empty == set()
     for variable in DASHBOARD["templating"]["list"][1:]:
         assert influx.query(variable["query"])
     for note in DASHBOARD["annotations"]["list"]:
-        influx.query(note["query"].replace("$application", application).replace("$timeFilter", "time > now() - 1h"))
+        influx.query(
+            note["query"]
+            .replace("$application", application)
+            .replace("$timeFilter", "time > now() - 1h")
+        )
 
 
-def test_stages_and_queries_stand_on_the_time_axis(influx: InfluxDb, application: str, tmp_path: Path) -> None:
+def test_stages_and_queries_stand_on_the_time_axis(
+    influx: InfluxDb, application: str, tmp_path: Path
+) -> None:
     begun = 1_790_000_000_000
     metrics = RunMetrics("r", "job.py", "spark", begun, application=application)
     metrics.stages = [
@@ -260,7 +318,8 @@ def test_a_receiver_that_is_away_drops_lines_and_holds_up_nobody() -> None:
 
 def test_lines_are_sums_by_role_and_their_parts_hold_no_dots() -> None:
     samples = [
-        ProcessSample("r.1", 5_000, "h.x", pid, 0, 0, "java", rss_bytes=pid, cpu_percent=0.5) for pid in (1, 2, 3)
+        ProcessSample("r.1", 5_000, "h.x", pid, 0, 0, "java", rss_bytes=pid, cpu_percent=0.5)
+        for pid in (1, 2, 3)
     ]
     lines = process_lines("my.prefix", samples)
     assert "my_prefix.r_1.h_x.processes.java.rss_bytes 6 5" in lines
@@ -273,14 +332,20 @@ def test_nothing_is_sent_unless_the_settings_name_a_host() -> None:
     options = metrics_options(MetricsSettings("collector", 2004, 5, "mine"))
     start = "spark.metrics.conf.*.sink.graphite."
     assert {name: value for name, (value, _) in options.items()} == {
-        f"{start}class": "org.apache.spark.metrics.sink.GraphiteSink", f"{start}host": "collector",
-        f"{start}port": "2004", f"{start}period": "5", f"{start}unit": "seconds", f"{start}prefix": "mine",
+        f"{start}class": "org.apache.spark.metrics.sink.GraphiteSink",
+        f"{start}host": "collector",
+        f"{start}port": "2004",
+        f"{start}period": "5",
+        f"{start}unit": "seconds",
+        f"{start}prefix": "mine",
         "spark.metrics.conf.*.source.jvm.class": "org.apache.spark.metrics.source.JvmSource",
-    }  # fmt: skip
+    }
     assert "spark.ui.prometheus.enabled" in metrics_options(MetricsSettings(prometheus=True))
 
 
-@pytest.mark.parametrize("text", ["{port: 0}", "{prefix: a.b}", "{period_seconds: 0}", "{hots: x}", "{port: x}"])
+@pytest.mark.parametrize(
+    "text", ["{port: 0}", "{prefix: a.b}", "{period_seconds: 0}", "{hots: x}", "{port: x}"]
+)
 def test_wrong_settings_are_refused_with_their_line(text: str) -> None:
     with pytest.raises(SettingsError, match="line 2"):
         parse(f"profile: local\nmetrics: {text}\n".encode(), "file")
@@ -292,12 +357,16 @@ def test_all_files_for_receivers_have_the_same_templates_and_loopback_ports() ->
         return [line.strip(' -",') for line in text.splitlines() if "measurement*" in line]
 
     assert len(lines("influxdb.conf")) == 7
-    assert lines("influxdb.conf") == lines("influxdb-container.conf") == lines("helm-influxdb.yaml")
+    assert (
+        lines("influxdb.conf") == lines("influxdb-container.conf") == lines("helm-influxdb.yaml")
+    )
     compose = yaml.safe_load((METRICS / "compose.yaml").read_text(encoding="utf-8"))
     ports = [port for service in compose["services"].values() for port in service["ports"]]
     assert ports and all(port.startswith("127.0.0.1:") for port in ports)
     for service in compose["services"].values():
-        files = [volume.partition(":")[0] for volume in service["volumes"] if volume.startswith(".")]
+        files = [
+            volume.partition(":")[0] for volume in service["volumes"] if volume.startswith(".")
+        ]
         assert all((METRICS / file).is_file() for file in files)
     for file in METRICS.glob("*.yaml"):
         assert yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -308,9 +377,14 @@ def test_counters_are_shown_as_rates() -> None:
     counters = [query for query in queries if '.count"' in query]
     assert len(counters) >= 8
     assert all("non_negative_derivative" in query for query in counters)
-    rates = [panel for panel in DASHBOARD["panels"] if "derivative" in panel["targets"][0]["query"]]
+    rates = [
+        panel for panel in DASHBOARD["panels"] if "derivative" in panel["targets"][0]["query"]
+    ]
     units = {
-        (target["query"].partition(", ")[2].partition(")")[0], panel["fieldConfig"]["defaults"]["unit"])
+        (
+            target["query"].partition(", ")[2].partition(")")[0],
+            panel["fieldConfig"]["defaults"]["unit"],
+        )
         for panel in rates
         for target in panel["targets"]
     }

@@ -1,4 +1,6 @@
-"""Monitors of two nodes and the collector: real process trees, real HTTP, a collector that goes away and comes back."""
+"""Monitors of two nodes and the collector: real process trees, real HTTP, a collector
+that goes away and comes back.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ import pytest
 
 from cmsspark.apps.monitor.node_identity import check_address
 from cmsspark.apps.monitor.processes_collector import Batch, Collector
-from cmsspark.apps.monitor.processes_node import Buffer, collector_server, find_node_manager, sender_to
+from cmsspark.apps.monitor.processes_node import (
+    Buffer,
+    collector_server,
+    find_node_manager,
+    sender_to,
+)
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
 from tests.apps.monitor.test_processes_watch import until
@@ -55,7 +62,9 @@ def collector(tmp_path: Path) -> Iterator[Collector]:
 @pytest.fixture
 def trees() -> Iterator[list[subprocess.Popen[str]]]:
     roots = [
-        subprocess.Popen([sys.executable, "-c", TREE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", TREE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
     for root in roots:
@@ -66,13 +75,27 @@ def trees() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def node(url: str, token_file: Path, pid: int, folder: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", CLI, "monitor", "node", "--collector", url, "--token-file", str(token_file)]
+    command = [
+        sys.executable,
+        "-c",
+        CLI,
+        "monitor",
+        "node",
+        "--collector",
+        url,
+        "--token-file",
+        str(token_file),
+    ]
     command += ["--pid", str(pid), "--buffer", str(folder), "--interval", "0.2", *words]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
-def request(url: str, body: bytes | None = None, token: str | None = TOKEN, **headers: str) -> tuple[int, Any]:
-    given = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+def request(
+    url: str, body: bytes | None = None, token: str | None = TOKEN, **headers: str
+) -> tuple[int, Any]:
+    given = {"Content-Type": "application/json"} | (
+        {"Authorization": f"Bearer {token}"} if token else {}
+    )
     asked = urllib.request.Request(url, body, {**given, **headers})
     try:
         with urllib.request.urlopen(asked, timeout=300) as answer:
@@ -97,7 +120,9 @@ def test_two_nodes_send_their_trees_and_end_with_their_run(
         node(collector.url, token_file, root.pid, tmp_path / f"node-{n}", "--run", "suite-1")
         for n, root in enumerate(trees)
     ]
-    wanted = {child.pid for root in trees for child in [root, *psutil.Process(root.pid).children()]}
+    wanted = {
+        child.pid for root in trees for child in [root, *psutil.Process(root.pid).children()]
+    }
     assert len(wanted) == 4
     until(lambda: stored_pids(state, "suite-1") >= wanted)
     with open_processes(state) as database:
@@ -107,7 +132,10 @@ def test_two_nodes_send_their_trees_and_end_with_their_run(
         assert process.returncode == 0
         assert "ended: its run has ended (DONE)" in err
     with open_processes(state) as database:
-        assert len([entry for entry in database.log("suite-1") if "monitor ended" in entry.message]) >= 1
+        assert (
+            len([entry for entry in database.log("suite-1") if "monitor ended" in entry.message])
+            >= 1
+        )
 
 
 def test_what_cannot_be_sent_waits_on_disk_and_is_sent_later_once(
@@ -137,7 +165,10 @@ def test_what_cannot_be_sent_waits_on_disk_and_is_sent_later_once(
 
 
 def test_a_monitor_that_cannot_send_at_its_end_says_what_waits_and_the_next_one_sends_it(
-    tmp_path: Path, token_file: Path, trees: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    token_file: Path,
+    trees: list[subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     buffer = Buffer(tmp_path / "buffer")
     row = WatchedRun("r", 1, "h")
@@ -155,7 +186,9 @@ def test_a_monitor_that_cannot_send_at_its_end_says_what_waits_and_the_next_one_
 def test_the_monitor_of_a_node_ends_with_the_process_that_it_watches(
     tmp_path: Path, collector: Collector, token_file: Path
 ) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True) as root:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True
+    ) as root:
         process = node(collector.url, token_file, root.pid, tmp_path / "buffer")
         until(lambda: bool(stored_runs(tmp_path / "state")))
         root.communicate("\n")
@@ -195,7 +228,9 @@ def test_a_wrong_token_ends_the_monitor_with_77(
 def test_requests_without_token_too_large_or_damaged_are_refused_and_nothing_is_stored(
     tmp_path: Path, collector: Collector
 ) -> None:
-    batch = msgspec.json.encode(Batch(WatchedRun("r", 1, "h"), [], [LogEntry("r", 1, "info", "x")]))
+    batch = msgspec.json.encode(
+        Batch(WatchedRun("r", 1, "h"), [], [LogEntry("r", 1, "info", "x")])
+    )
     url = f"{collector.url}/v1/batches"
     assert request(f"{collector.url}/health", token=None) == (200, {"status": "ok"})
     assert request(url, batch, token=None)[0] == 401
@@ -217,7 +252,10 @@ def test_requests_without_token_too_large_or_damaged_are_refused_and_nothing_is_
     ("body", "why"),
     [
         (b'{"run":{"run":"r","start_ms":1000000000000000000000000,"host":"h"}}', "64 bits"),
-        (b'{"run":{"run":"r","start_ms":1,"host":"h"},"log":[{"run":"r","time_ms":-9e30,"type":"","message":""}]}', ""),
+        (
+            b'{"run":{"run":"r","start_ms":1,"host":"h"},"log":[{"run":"r","time_ms":-9e30,"type":"","message":""}]}',
+            "",
+        ),
         (b'{"run":{"run":"../../x","start_ms":1,"host":"h"}}', "id of a run"),
         (b'{"run":{"run":"","start_ms":1,"host":"h"}}', "id of a run"),
         (b'{"run":{"run":"a\\u0000","start_ms":1,"host":"h"}}', "id of a run"),
@@ -232,22 +270,32 @@ def test_a_batch_that_no_table_takes_is_refused_for_good(
     tmp_path: Path, collector: Collector, body: bytes, why: str
 ) -> None:
     status, answer = request(f"{collector.url}/v1/batches", body)
-    assert status == 400 and why in str(answer), "a node that gets no answer would send it for ever"
+    assert status == 400 and why in str(answer), (
+        "a node that gets no answer would send it for ever"
+    )
     assert stored_runs(tmp_path / "state") == []
 
 
 @pytest.mark.parametrize("length", ["9000000", "9" * 5000])
 def test_a_request_that_is_too_large_is_answered(collector: Collector, length: str) -> None:
-    with socket.create_connection(("127.0.0.1", int(collector.url.rpartition(":")[2])), 300) as raw:
-        raw.sendall(f"POST /v1/batches HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+    with socket.create_connection(
+        ("127.0.0.1", int(collector.url.rpartition(":")[2])), 300
+    ) as raw:
+        raw.sendall(
+            f"POST /v1/batches HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+        )
         raw.sendall(b"x" * 9_000_000)
         assert raw.recv(100).startswith(b"HTTP/1.1 413")
 
 
-def test_a_batch_that_is_too_large_does_not_hold_up_those_after_it(tmp_path: Path, collector: Collector) -> None:
+def test_a_batch_that_is_too_large_does_not_hold_up_those_after_it(
+    tmp_path: Path, collector: Collector
+) -> None:
     said: list[str] = []
     sender = sender_to(collector_server(collector.url, TOKEN), tmp_path / "buffer", said.append)
-    sender.buffer.add(Batch(WatchedRun("r", 1, "h"), [], [LogEntry("r", 1, "info", "x" * 9_000_000)]))
+    sender.buffer.add(
+        Batch(WatchedRun("r", 1, "h"), [], [LogEntry("r", 1, "info", "x" * 9_000_000)])
+    )
     sender.buffer.add(Batch(WatchedRun("r", 1, "h"), [], [LogEntry("r", 2, "info", "y")]))
     assert sender.send() and sender.buffer.files() == [] and "left out" in said[0]
     sender.client.close()
@@ -268,7 +316,9 @@ def test_a_short_token_is_refused(tmp_path: Path) -> None:
         Collector(tmp_path, "short")
 
 
-@pytest.mark.parametrize("url", ["host:1", "ftp://host", "http://u:p@host", "http://host/path", "http://host:x", ""])
+@pytest.mark.parametrize(
+    "url", ["host:1", "ftp://host", "http://u:p@host", "http://host/path", "http://host:x", ""]
+)
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="--collector is"):
         collector_server(url, TOKEN)
@@ -277,7 +327,9 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 def test_a_full_buffer_loses_its_oldest_batches_and_counts_them(tmp_path: Path) -> None:
     buffer = Buffer(tmp_path / "b", most_bytes=2_000)
     for number in range(50):
-        buffer.add(Batch(WatchedRun(f"r{number}", 1, "h"), [ProcessSample("r", 1, "h", 1, 0, 0, "java")]))
+        buffer.add(
+            Batch(WatchedRun(f"r{number}", 1, "h"), [ProcessSample("r", 1, "h", 1, 0, 0, "java")])
+        )
     assert sum(file.stat().st_size for file in buffer.files()) <= 2_000
     assert buffer.dropped == 50 - len(buffer.files())
     assert b'"r49"' in buffer.files()[-1].read_bytes()
@@ -287,7 +339,9 @@ def test_a_full_buffer_loses_its_oldest_batches_and_counts_them(tmp_path: Path) 
 def test_the_nodemanager_is_found_by_its_command_line(tmp_path: Path) -> None:
     name = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
     others = [p.pid for p in psutil.process_iter(["cmdline"]) if name in (p.info["cmdline"] or [])]
-    with subprocess.Popen(["java", "-c", "read x", name], executable="/bin/sh", stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        ["java", "-c", "read x", name], executable="/bin/sh", stdin=subprocess.PIPE
+    ) as process:
         try:
             found = {find_node_manager()}
         except UsageError as error:

@@ -1,4 +1,6 @@
-"""A watch beside a run: what it stores of real processes, and that it ends and leaves nothing behind."""
+"""A watch beside a run: what it stores of real processes, and that it ends and leaves
+nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from cmsspark.apps.monitor.processes_watch import WatchOptions, next_interval
 from cmsspark.store.process_samples import FILE, ProcessDatabase, ProcessSample, open_processes
 from cmsspark.store.state_database import make_private
 
-#: A Python driver that grows by 60 MB while nothing else runs, and a worker of it that stays as it is.
+#: A Python driver that grows by 60 MB while nothing else runs, and a worker of it that
+#: stays as it is.
 GROWS = """
 import subprocess, sys, time
 worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -34,7 +37,8 @@ sys.stdin.read()
 worker.kill()
 """
 
-#: The driver while it is small, and its proportional memory, which is measured in the third sample.
+#: The driver while it is small, and its proportional memory, which is measured in the
+#: third sample.
 SMALL = "SELECT 1 FROM ProcessMonitor WHERE role = 'python_driver' AND pss_bytes > 0"
 
 
@@ -53,9 +57,14 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-def started(tmp_path: Path, script: str = GROWS, *words: str) -> tuple[subprocess.Popen[str], processes_watch.Watch]:
+def started(
+    tmp_path: Path, script: str = GROWS, *words: str
+) -> tuple[subprocess.Popen[str], processes_watch.Watch]:
     root = subprocess.Popen(
-        [sys.executable, "-c", script, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     watch = processes_watch.start(root.pid, WatchOptions(tmp_path, "grows", interval=0.1))
     assert watch is not None
@@ -72,7 +81,10 @@ def grow(root: subprocess.Popen[str]) -> None:
 
 def rows(folder: Path, query: str) -> list[tuple[object, ...]]:
     """Rows of the database; none while its tables are being made."""
-    with closing(sqlite3.connect(f"file:{folder / FILE}?mode=ro", uri=True)) as db, suppress(sqlite3.OperationalError):
+    with (
+        closing(sqlite3.connect(f"file:{folder / FILE}?mode=ro", uri=True)) as db,
+        suppress(sqlite3.OperationalError),
+    ):
         return db.execute(query).fetchall()
     return []
 
@@ -83,12 +95,15 @@ def test_a_python_driver_that_grows_is_visible_in_the_table_of_processes(tmp_pat
     grow(root)
     grown = "SELECT 1 FROM ProcessMonitor WHERE rss_bytes > 68000000"
     until(lambda: (tmp_path / FILE).exists() and rows(tmp_path, grown) != [])
-    # Of a process that ends while it is sampled some figures are missing: samples until here have all.
+    # Of a process that ends while it is sampled some figures are missing: samples until
+    # here have all.
     ((last_ms,),) = rows(tmp_path, "SELECT max(time_ms) FROM ProcessMonitor")
     root.communicate("", timeout=300)
     watch.end(root.returncode)
     until(lambda: not psutil.pid_exists(watch.pid))
-    (run,) = rows(tmp_path, "SELECT run, status, exit_code, root_pid, job FROM Runs WHERE end_ms > start_ms")
+    (run,) = rows(
+        tmp_path, "SELECT run, status, exit_code, root_pid, job FROM Runs WHERE end_ms > start_ms"
+    )
     assert run == (watch.run, "DONE", 0, root.pid, "grows")
     first, last = rows(
         tmp_path,
@@ -98,7 +113,9 @@ def test_a_python_driver_that_grows_is_visible_in_the_table_of_processes(tmp_pat
     assert first[1] - first[0] >= 50_000_000  # type: ignore[operator]
     assert last[1] - last[0] < 30_000_000  # type: ignore[operator]
     figures = "count(*), count(pss_bytes), count(fds), count(cpu_seconds), count(cpu_percent)"
-    (measured,) = rows(tmp_path, f"SELECT {figures} FROM ProcessMonitor WHERE time_ms <= {last_ms}")
+    (measured,) = rows(
+        tmp_path, f"SELECT {figures} FROM ProcessMonitor WHERE time_ms <= {last_ms}"
+    )
     assert 0 < measured[1] < measured[0] == measured[2] == measured[3]  # type: ignore[operator]
     # A process that began in the moment of its first sample has no share of it yet.
     assert measured[4] >= measured[0] - 2  # type: ignore[operator]
@@ -106,10 +123,14 @@ def test_a_python_driver_that_grows_is_visible_in_the_table_of_processes(tmp_pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_monitor_of_a_killed_run_ends_and_leaves_no_process(tmp_path: Path, number: int) -> None:
+def test_the_monitor_of_a_killed_run_ends_and_leaves_no_process(
+    tmp_path: Path, number: int
+) -> None:
     root, watch = started(tmp_path)
     grow(root)
-    until(lambda: (tmp_path / FILE).exists() and rows(tmp_path, "SELECT 1 FROM ProcessMonitor") != [])
+    until(
+        lambda: (tmp_path / FILE).exists() and rows(tmp_path, "SELECT 1 FROM ProcessMonitor") != []
+    )
     worker = psutil.Process(root.pid).children()[0]
     root.send_signal(number)
     root.wait(300)
@@ -160,7 +181,9 @@ def test_a_process_with_any_bytes_in_its_name_is_stored_as_text(tmp_path: Path) 
         with open_processes(tmp_path) as database:
             database.add(samples)
             stored = {sample.pid: sample for sample in database.samples("x")}
-        assert msgspec.json.decode(msgspec.json.encode(samples), type=list[ProcessSample]) == samples
+        assert (
+            msgspec.json.decode(msgspec.json.encode(samples), type=list[ProcessSample]) == samples
+        )
         texts = [f"{stored[pid].short_command} {stored[pid].long_command}" for pid in pids]
         assert "d\\xff 600" in texts[0] and "été=" in texts[1] and "hunter2" not in texts[2]
     finally:
@@ -224,11 +247,15 @@ def test_a_child_is_seen_in_the_next_sample_also_between_looks_at_all_processes(
 def test_pages_are_walked_again_when_memory_has_changed_and_not_before() -> None:
     script = "import sys; print('up', flush=True); sys.stdin.readline(); kept = bytearray(b'x') * 30_000_000; "
     script += "print('grown', flush=True); input()"
-    root = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    root = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert root.stdout is not None and root.stdout.readline() == "up\n"
     sampler = TreeSampler("x", [root.pid])
     measured = [sampler.sample()[0].pss_bytes is not None for _ in range(36)]
-    assert [number for number, is_measured in enumerate(measured) if is_measured] == [2, 32], "the latest is the 30th"
+    assert [number for number, is_measured in enumerate(measured) if is_measured] == [2, 32], (
+        "the latest is the 30th"
+    )
     grow(root)
     after = [sampler.sample()[0] for _ in range(3)]
     assert [sample.pss_bytes is not None for sample in after] == [False, False, True]
@@ -238,7 +265,9 @@ def test_pages_are_walked_again_when_memory_has_changed_and_not_before() -> None
 
 def test_a_script_that_becomes_a_program_late_has_the_role_of_the_program() -> None:
     program = f"exec -a java {sys.executable} -c 'import time; time.sleep(600)' org.apache.spark.deploy.SparkSubmit"
-    root = subprocess.Popen(["bash", "-c", f"read line; {program}"], stdin=subprocess.PIPE, text=True)
+    root = subprocess.Popen(
+        ["bash", "-c", f"read line; {program}"], stdin=subprocess.PIPE, text=True
+    )
     assert root.stdin is not None
     sampler = TreeSampler("x", [root.pid])
     assert [sampler.sample()[0].role for _ in range(5)] == ["other"] * 5
@@ -246,14 +275,19 @@ def test_a_script_that_becomes_a_program_late_has_the_role_of_the_program() -> N
     root.stdin.flush()
     until(lambda: "other" not in {sample.role for sample in sampler.sample()})
     sample = sampler.sample()[0]
-    assert (sample.pid, sample.role) == (root.pid, "java_driver") and sample.short_command.startswith("java")
+    assert (sample.pid, sample.role) == (
+        root.pid,
+        "java_driver",
+    ) and sample.short_command.startswith("java")
     root.kill()
     root.communicate(timeout=300)
 
 
 def test_a_jvm_that_starts_a_program_counts_once() -> None:
     script = "import os, sys, time; os.fork(); sys.stdout.write('x'); sys.stdout.flush(); time.sleep(600)"
-    root = subprocess.Popen(["java", "-c", script], executable=sys.executable, stdout=subprocess.PIPE, text=True)
+    root = subprocess.Popen(
+        ["java", "-c", script], executable=sys.executable, stdout=subprocess.PIPE, text=True
+    )
     assert root.stdout is not None and root.stdout.read(2) == "xx"
     (copy,) = psutil.Process(root.pid).children()
     sampler = TreeSampler("x", [root.pid])
@@ -264,7 +298,9 @@ def test_a_jvm_that_starts_a_program_counts_once() -> None:
     root.communicate(timeout=300)
 
 
-def test_the_oldest_runs_go_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_runs_go_when_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from cmsspark.store import process_samples
     from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun
 
@@ -272,7 +308,9 @@ def test_the_oldest_runs_go_when_there_are_too_many(tmp_path: Path, monkeypatch:
     with open_processes(tmp_path) as database:
         for number in range(5):
             database.put_run(WatchedRun(f"r{number}", number, "h"))
-            samples = [ProcessSample(f"r{number}", tick, "h", 1, 0, 0, "java") for tick in range(10)]
+            samples = [
+                ProcessSample(f"r{number}", tick, "h", 1, 0, 0, "java") for tick in range(10)
+            ]
             database.add(samples, [LogEntry(f"r{number}", 1, "info", "x")])
             database.add(samples)  # sent twice, stored once
         assert database.prune() == 3
@@ -288,11 +326,18 @@ def test_a_damaged_database_is_set_aside(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob(f"{FILE}.damaged-*"))) == 1
 
 
-def test_a_second_connection_of_a_process_does_not_take_away_the_locks_of_the_first(tmp_path: Path) -> None:
-    other = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+def test_a_second_connection_of_a_process_does_not_take_away_the_locks_of_the_first(
+    tmp_path: Path,
+) -> None:
+    other = (
+        "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+    )
     with open_processes(tmp_path) as first, first._transaction():
         make_private(tmp_path / FILE, "it")
         ended = subprocess.run(
-            [sys.executable, "-c", other, str(tmp_path / FILE)], capture_output=True, text=True, check=False
+            [sys.executable, "-c", other, str(tmp_path / FILE)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert "database is locked" in ended.stderr

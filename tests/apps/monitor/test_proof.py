@@ -1,7 +1,8 @@
 """Real runs of Spark that are built to go wrong: each is named, and a healthy one is not.
 
-A run is a JVM of its own. Those marked ``long`` end in figures of a stage or of the driver's heap as others here do;
-``test_findings.py`` and ``test_findings_borders.py`` have the rule behind each finding.
+A run is a JVM of its own. Those marked ``long`` end in figures of a stage or of the
+driver's heap as others here do; ``test_findings.py`` and ``test_findings_borders.py``
+have the rule behind each finding.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ TOP = Path(__file__).resolve().parents[3]
 LIGHT = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=4", *LIGHT_JVM)
 
 
-def measured(folder: Path, script: str, *options: str, words: tuple[str, ...] = (), code: int | None = 0) -> RunMetrics:
+def measured(
+    folder: Path, script: str, *options: str, words: tuple[str, ...] = (), code: int | None = 0
+) -> RunMetrics:
     """The measurement of a run of ``run_spark``; ``code``: that it must end with, None for any."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-c", sampled.MAIN, *LIGHT, *options, str(SCRIPTS / script), *words]
@@ -41,7 +44,9 @@ def measured(folder: Path, script: str, *options: str, words: tuple[str, ...] = 
         "PYTHONPATH": str(TOP),
         sampled.VARIABLE: str(folder / "samples.jsonl"),
     }
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600, check=False, cwd=folder)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=600, check=False, cwd=folder
+    )
     assert code is None or done.returncode == code, done.stdout + done.stderr
     (metrics,) = measured_runs(folder)
     return metrics
@@ -57,7 +62,12 @@ def test_a_healthy_run_has_figures_and_no_finding(tmp_path: Path) -> None:
     assert metrics.sources == ["samples", "events"] and metrics.state == "DONE"
     assert metrics.totals.tasks > 10 and metrics.totals.failed_tasks == 0 and metrics.jobs > 4
     peaks = metrics.executors[0].peaks
-    for area in ("JVMHeapMemory", "JVMOffHeapMemory", "OnHeapUnifiedMemory", "ProcessTreeJVMRSSMemory"):
+    for area in (
+        "JVMHeapMemory",
+        "JVMOffHeapMemory",
+        "OnHeapUnifiedMemory",
+        "ProcessTreeJVMRSSMemory",
+    ):
         assert peaks[area] > 0, area
     assert peaks["ProcessTreePythonRSSMemory"] > 50_000_000 and "MinorGCCount" in peaks
     assert max(sample.heap_bytes or 0 for sample in metrics.samples) > 20_000_000
@@ -92,7 +102,9 @@ def test_an_object_that_py4j_pulls_is_named_though_no_task_ran(tmp_path: Path) -
 
 def test_a_heap_that_objects_fill_is_named_as_what_ended_the_run(tmp_path: Path) -> None:
     full = round(FULL_HEAP * (size("500m") or 0))
-    metrics = measured(tmp_path, "full_heap.py", "--driver-memory", "500m", words=(str(full),), code=1)
+    metrics = measured(
+        tmp_path, "full_heap.py", "--driver-memory", "500m", words=(str(full),), code=1
+    )
     assert codes(metrics)[0] == "heap_space" and metrics.findings[0].severity == "error"
 
 
@@ -103,13 +115,20 @@ def test_the_same_text_by_arrow_is_no_finding(tmp_path: Path) -> None:
 
 
 def test_a_python_worker_that_leaks_is_named(tmp_path: Path) -> None:
-    metrics = measured(tmp_path, "leaking_worker.py", "--driver-memory", "1g", "--master", "local[1]")
+    metrics = measured(
+        tmp_path, "leaking_worker.py", "--driver-memory", "1g", "--master", "local[1]"
+    )
     assert codes(metrics) == ["python_worker_leak"]
 
 
 def test_what_plans_say_is_named(tmp_path: Path) -> None:
     metrics = measured(tmp_path, "plans.py", "--driver-memory", "1g")
-    assert set(codes(metrics)) == {"cartesian_join", "small_files", "sort_for_first_rows", "cached_unused"}
+    assert set(codes(metrics)) == {
+        "cartesian_join",
+        "small_files",
+        "sort_for_first_rows",
+        "cached_unused",
+    }
 
 
 @pytest.mark.long
@@ -119,7 +138,9 @@ def test_advised_memory_sorts_the_demo_month_and_30_percent_less_hurts(tmp_path:
     logs = (str(month / "project" / "monitoring" / "archive"), "5")
 
     def run_with(heap: str, **more: Any) -> RunMetrics:
-        return measured(tmp_path / f"heap-{heap}", "month.py", "--driver-memory", heap, words=logs, **more)
+        return measured(
+            tmp_path / f"heap-{heap}", "month.py", "--driver-memory", heap, words=logs, **more
+        )
 
     heap, tried, signs = "1536m", [], {"spill", "gc", "heap_space"}
     while True:

@@ -1,4 +1,6 @@
-"""From a run to its answer: the exception on top, the lines at the end of run_spark, one id, names of runs."""
+"""From a run to its answer: the exception on top, the lines at the end of run_spark,
+one id, names of runs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def failed(**fields: object) -> RunMetrics:
 
 def test_the_exception_of_tasks_stands_on_top_with_how_to_see_all_of_it() -> None:
     line = "ExceptionFailure: ValueError: no number"
-    run = failed(failures={line: 4, "TaskKilled: stage": 9}, failure_texts={line: WORKER}, failed_jobs=1)
+    run = failed(
+        failures={line: 4, "TaskKilled: stage": 9}, failure_texts={line: WORKER}, failed_jobs=1
+    )
     run.driver_trace = "Traceback (most recent call last):\n  File 'x'\nPy4JJavaError: o1"
     lines = list(report(run))
     assert lines[2] == "Exception: ValueError: no number (4 tasks)"
@@ -40,17 +44,23 @@ def test_the_exception_of_tasks_stands_on_top_with_how_to_see_all_of_it() -> Non
 
 def test_the_driver_s_own_exception_is_named_where_no_job_failed() -> None:
     trace = "Traceback (most recent call last):\n  File 'x', line 1\nKeyError: 'day'\n"
-    exception = find_exception(failed(driver_trace=trace, failures={"ExceptionFailure: A: retried": 1}))
+    exception = find_exception(
+        failed(driver_trace=trace, failures={"ExceptionFailure: A: retried": 1})
+    )
     assert exception is not None and (exception.line, exception.tasks) == ("KeyError: 'day'", 0)
 
 
 def test_a_run_without_any_failure_has_no_exception() -> None:
     assert find_exception(RunMetrics("r", "j", "spark", 0, "DONE")) is None
-    assert not any(line.startswith("Exception") for line in report(RunMetrics("r", "j", "spark", 0, "DONE")))
+    assert not any(
+        line.startswith("Exception") for line in report(RunMetrics("r", "j", "spark", 0, "DONE"))
+    )
 
 
 def test_run_spark_ends_with_one_line_for_each_finding() -> None:
-    run = failed(findings=[Finding("spill", f"{n} MB spilled", "stage 1", "more") for n in range(3)])
+    run = failed(
+        findings=[Finding("spill", f"{n} MB spilled", "stage 1", "more") for n in range(3)]
+    )
     run.findings.append(Finding("gc", "x" * 500, "all", "more"))
     spill, gc = ending_lines(run)
     assert spill == "spill: 0 MB spilled: cmsspark show 20260115-aaa"
@@ -60,13 +70,19 @@ def test_run_spark_ends_with_one_line_for_each_finding() -> None:
 
 @pytest.mark.parametrize(
     ("title", "code", "lines"),
-    [("cmsspark.base.errors.DataError: a gzip file is damaged (1 task failed)", 65, 0),
-     ("cmsspark.base.errors.NotReady: a file server is away (1 task failed)", 0, 1),
-     ("cmsspark.base.errors.DataError: a gzip file is damaged (1 task failed)", 1, 1),
-     ("ValueError: no number (1 task failed)", 1, 1)],
-)  # fmt: skip
-def test_run_spark_does_not_repeat_the_error_that_a_job_has_printed(title: str, code: int, lines: int) -> None:
-    run = failed(exit_code=code, findings=[Finding("failed_task", title, "tasks", "the whole trace")])
+    [
+        ("cmsspark.base.errors.DataError: a gzip file is damaged (1 task failed)", 65, 0),
+        ("cmsspark.base.errors.NotReady: a file server is away (1 task failed)", 0, 1),
+        ("cmsspark.base.errors.DataError: a gzip file is damaged (1 task failed)", 1, 1),
+        ("ValueError: no number (1 task failed)", 1, 1),
+    ],
+)
+def test_run_spark_does_not_repeat_the_error_that_a_job_has_printed(
+    title: str, code: int, lines: int
+) -> None:
+    run = failed(
+        exit_code=code, findings=[Finding("failed_task", title, "tasks", "the whole trace")]
+    )
     assert len(list(ending_lines(run))) == lines
 
 
@@ -75,9 +91,7 @@ def test_the_last_trace_of_the_driver_is_stored_and_shown(
 ) -> None:
     measure = spark_watch.begin(tmp_path, "my.py", {"spark.ui.enabled": "false"}, has_jvm=True)
     assert measure is not None
-    script = (
-        "printf 'WARN a\\nTraceback (most recent call last):\\n  File \"my.py\", line 1\\nKeyError: 1\\n' >&2; exit 1"
-    )
+    script = "printf 'WARN a\\nTraceback (most recent call last):\\n  File \"my.py\", line 1\\nKeyError: 1\\n' >&2; exit 1"
     assert run(Command(["/bin/sh", "-c", script], {}, "client"), os.environ, None, measure) == 1
     stored = run_metrics.read(run_metrics.run_file(tmp_path, measure.metrics.run))
     assert stored.driver_trace is not None and stored.driver_trace.startswith("Traceback")
@@ -86,7 +100,9 @@ def test_the_last_trace_of_the_driver_is_stored_and_shown(
         shown = CliRunner().invoke(command, ["show", name], standalone_mode=False)
         assert shown.exit_code == 0 and "\nException: KeyError: 1\n" in shown.output, name
     whole = CliRunner().invoke(command, ["show", "my.py", "--trace"], standalone_mode=False)
-    assert whole.output == 'Traceback (most recent call last):\n  File "my.py", line 1\nKeyError: 1\n'
+    assert (
+        whole.output == 'Traceback (most recent call last):\n  File "my.py", line 1\nKeyError: 1\n'
+    )
 
 
 def test_a_run_that_went_well_keeps_no_trace_of_what_it_handled(tmp_path: Path) -> None:
@@ -97,7 +113,9 @@ def test_a_run_that_went_well_keeps_no_trace_of_what_it_handled(tmp_path: Path) 
     assert measure.metrics.driver_trace is None
 
 
-def test_the_first_run_of_a_measured_process_has_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_run_of_a_measured_process_has_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(self_metrics.VARIABLE, str(tmp_path / "20260115T000000-abc"))
     assert run_context._run_id(1.0) == "20260115T000000-abc"
     assert run_context._run_id(1.0) != "20260115T000000-abc", "another day of the same process"

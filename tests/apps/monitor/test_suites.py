@@ -1,4 +1,6 @@
-"""Suites: files with errors at their line, real runs with marks and maxima, comparisons, laws of growth, pages."""
+"""Suites: files with errors at their line, real runs with marks and maxima,
+comparisons, laws of growth, pages.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,11 @@ from tests.apps.monitor.test_processes_watch import lives, until
 
 MB = 1_000_000
 CLI = "from cmsspark.main import main; main()"
-#: The words of a step that holds so many MB until a sample has seen it. The database is beside the suite.
-HELD = f'"{{python}}", "{Path(__file__).with_name("held.py")}", "{{suite_folder}}/processes.sqlite"'
+#: The words of a step that holds so many MB until a sample has seen it. The database is
+#: beside the suite.
+HELD = (
+    f'"{{python}}", "{Path(__file__).with_name("held.py")}", "{{suite_folder}}/processes.sqlite"'
+)
 
 
 def suite_file(folder: Path, steps: str, more: str = "") -> Path:
@@ -46,7 +51,9 @@ def suite_file(folder: Path, steps: str, more: str = "") -> Path:
 def perf(state: Path, *words: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", CLI, "lab", "perf", *words]
     environ = {**os.environ, "CMSSPARK_STATE_DIR": str(state)}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environ, cwd=state, check=False)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=900, env=environ, cwd=state, check=False
+    )
     assert check is None or ended.returncode == check, ended.stdout + ended.stderr
     return ended
 
@@ -58,27 +65,41 @@ def test_a_missing_suite_is_66(tmp_path: Path) -> None:
 
 def test_the_release_gate_is_a_suite() -> None:
     suite = read_suite(Path(str(resource("etc/suites/release.yaml"))))
-    assert suite.suite == "release" and len(suite.sizes) >= 3 and len(suite.steps) >= 3 and suite.limits
+    assert (
+        suite.suite == "release"
+        and len(suite.sizes) >= 3
+        and len(suite.steps) >= 3
+        and suite.limits
+    )
 
 
 def test_a_suite_runs_marks_its_steps_measures_them_and_compares(tmp_path: Path) -> None:
     steps = f'  - {{name: load, command: [{HELD}, "{{size}}"]}}\n'
     steps += f'  - {{name: rest, command: [{HELD}, "1", --password, hunter2]}}\n'
-    file = suite_file(tmp_path, steps, "sizes: [30, 60, 120]\nlimits:\n  - {step: load, rss_bytes: 900000000}\n")
+    file = suite_file(
+        tmp_path, steps, "sizes: [30, 60, 120]\nlimits:\n  - {step: load, rss_bytes: 900000000}\n"
+    )
     shown = perf(tmp_path, "run", str(file), "--release", "one").stdout
     assert shown.count("DONE") == 3 and "load" in shown and "python_driver" in shown
     with open_processes(tmp_path) as database:
         results = latest_by_size(database, "mine", "one")
-        marks = [entry.message for entry in database.log(results[30.0].run.run) if entry.type == "mark"]
+        marks = [
+            entry.message for entry in database.log(results[30.0].run.run) if entry.type == "mark"
+        ]
         commands = [sample.long_command for sample in database.samples(results[30.0].run.run)]
     assert marks == ["begin load", "end load exit 0", "begin rest", "end rest exit 0"]
     assert not any("hunter2" in (command or "") for command in commands)
     peaks = [results[size].maxima["load", "all"].rss_bytes for size in (30.0, 60.0, 120.0)]
     assert 25 * MB < peaks[1] - peaks[0] < 35 * MB and 55 * MB < peaks[2] - peaks[1] < 65 * MB
-    rows = [json.loads(line) for line in perf(tmp_path, "compare", "mine", "one", "--json").stdout.splitlines()]
-    assert {row["step"]: row["grows as"] for row in rows if row["measure"] == "resident" and row["role"] == "all"}[
-        "load"
-    ].startswith("n ")
+    rows = [
+        json.loads(line)
+        for line in perf(tmp_path, "compare", "mine", "one", "--json").stdout.splitlines()
+    ]
+    assert {
+        row["step"]: row["grows as"]
+        for row in rows
+        if row["measure"] == "resident" and row["role"] == "all"
+    }["load"].startswith("n ")
     more = steps.replace("{size}", "90")
     perf(tmp_path, "run", str(suite_file(tmp_path, more, "sizes: [30]\n")), "--release", "two")
     ended = perf(tmp_path, "compare", "mine", "one", "two", "--tolerance", "0.3", check=65)
@@ -102,7 +123,10 @@ def test_a_broken_limit_is_65_and_a_failed_step_has_its_own_code(tmp_path: Path)
     assert Path(ended.stderr.rpartition("its output: ")[2].strip()).read_text() == "1\n"
     assert not (tmp_path / "ran").exists()
     steps = '  - {name: a, timeout_seconds: 0.3, command: ["{python}", -c, "import time; time.sleep(60)"]}\n'
-    assert "more than 0.3 s" in perf(tmp_path, "run", str(suite_file(tmp_path, steps)), check=75).stderr
+    assert (
+        "more than 0.3 s"
+        in perf(tmp_path, "run", str(suite_file(tmp_path, steps)), check=75).stderr
+    )
     missing = suite_file(tmp_path, "  - {name: a, command: [no-such-program]}\n")
     assert "cannot be started" in perf(tmp_path, "run", str(missing), check=78).stderr
 
@@ -128,11 +152,12 @@ def test_nodes_are_watched_for_the_run_and_their_monitors_end_with_it(tmp_path: 
     token = tmp_path / "token"
     token.touch(mode=0o600)
     token.write_text("a-token-of-these-tests-0123456789")
-    trees = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2)]
+    trees = [
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        for _ in range(2)
+    ]
     start = f'["{{python}}", -c, "{CLI}", monitor, node, --collector, "{{collector}}", --token-file, "{token}", '
-    start += (
-        f'--run, "{{run}}", --ttl, "{{ttl}}", --pid, "{{host}}", --interval, "0.2", --buffer, "{tmp_path}/b-{{host}}"]'
-    )
+    start += f'--run, "{{run}}", --ttl, "{{ttl}}", --pid, "{{host}}", --interval, "0.2", --buffer, "{tmp_path}/b-{{host}}"]'
     hosts = ", ".join(f'"{tree.pid}"' for tree in trees)
     # The step ends when both nodes were heard.
     waits = (
@@ -150,31 +175,78 @@ def test_nodes_are_watched_for_the_run_and_their_monitors_end_with_it(tmp_path: 
             tree.communicate(b"\n")
 
 
-def samples(tick: int, rss: dict[int, int], role: str = "java_driver", host: str = "h") -> list[ProcessSample]:
+def samples(
+    tick: int, rss: dict[int, int], role: str = "java_driver", host: str = "h"
+) -> list[ProcessSample]:
     return [
-        ProcessSample("r", tick, host, pid, 0, 0, role, 50.0, 1.0, 1.0, size, size // 2, virtual_bytes=2 * size)
+        ProcessSample(
+            "r",
+            tick,
+            host,
+            pid,
+            0,
+            0,
+            role,
+            50.0,
+            1.0,
+            1.0,
+            size,
+            size // 2,
+            virtual_bytes=2 * size,
+        )
         for pid, size in rss.items()
     ]
 
 
 def test_maxima_are_sums_over_a_role_at_one_time_on_one_host_within_the_step() -> None:
-    log = [LogEntry("r", time, "mark", text) for time, text in
-           ((10, "begin a"), (20, "end a exit 0"), (20, "begin b"), (40, "end b exit 3"))]  # fmt: skip
+    log = [
+        LogEntry("r", time, "mark", text)
+        for time, text in (
+            (10, "begin a"),
+            (20, "end a exit 0"),
+            (20, "begin b"),
+            (40, "end b exit 3"),
+        )
+    ]
     steps = step_times(log)
-    assert [(one.name, one.seconds, one.exit_code) for one in steps] == [("a", 0.01, 0), ("b", 0.02, 3)]
-    rows = [*samples(5, {1: 999}), *samples(12, {1: 100, 2: 50}), *samples(14, {1: 120}),
-            *samples(14, {9: 130}, host="g"), *samples(14, {3: 7}, "python_worker"), *samples(30, {1: 10})]  # fmt: skip
+    assert [(one.name, one.seconds, one.exit_code) for one in steps] == [
+        ("a", 0.01, 0),
+        ("b", 0.02, 3),
+    ]
+    rows = [
+        *samples(5, {1: 999}),
+        *samples(12, {1: 100, 2: 50}),
+        *samples(14, {1: 120}),
+        *samples(14, {9: 130}, host="g"),
+        *samples(14, {3: 7}, "python_worker"),
+        *samples(30, {1: 10}),
+    ]
     found = compute_maxima(rows, steps)
     assert found["a", "java_driver"].rss_bytes == 150 and found["a", "java_driver"].processes == 2
-    assert found["a", "java_driver"].cpu_percent == 100.0 and found["a", "java_driver"].virtual_bytes == 300
+    assert (
+        found["a", "java_driver"].cpu_percent == 100.0
+        and found["a", "java_driver"].virtual_bytes == 300
+    )
     assert found["a", "all"].rss_bytes == 150 and found["a", "python_worker"].rss_bytes == 7
     assert found["b", "all"].rss_bytes == 10 and ("b", "python_worker") not in found
 
 
 def result(release: str, seconds: int, rss: int, size: float | None = None) -> SuiteResult:
-    log = [LogEntry("r", 0, "mark", "begin a"), LogEntry("r", seconds * 1000, "mark", "end a exit 0")]
+    log = [
+        LogEntry("r", 0, "mark", "begin a"),
+        LogEntry("r", seconds * 1000, "mark", "end a exit 0"),
+    ]
     steps = step_times(log)
-    run = WatchedRun("r", 0, "h", release=release, suite="s", input_size=size, end_ms=seconds * 1000, status="DONE")
+    run = WatchedRun(
+        "r",
+        0,
+        "h",
+        release=release,
+        suite="s",
+        input_size=size,
+        end_ms=seconds * 1000,
+        status="DONE",
+    )
     return SuiteResult(run, steps, compute_maxima(samples(1, {1: rss}), steps))
 
 
@@ -185,10 +257,16 @@ def test_differences_and_limits_are_exact() -> None:
     }
     assert rows["all", "seconds"] == 1.5 and rows["java_driver", "rss_bytes"] == 1.5
     assert differences({1.0: result("1", 2, 100)}, {2.0: result("2", 3, 150)}) == []
-    limits = [Limit("a", rss_bytes=99), Limit("a", seconds=2.0), Limit("a", "python_worker", cpu_percent=1.0)]
+    limits = [
+        Limit("a", rss_bytes=99),
+        Limit("a", seconds=2.0),
+        Limit("a", "python_worker", cpu_percent=1.0),
+    ]
     lines = broken_limits(result("1", 2, 100), limits)
-    assert lines == ["a, all, rss_bytes: 100 is over the limit of 99",
-                     "a, python_worker, cpu_percent: nothing was measured; the limit is 1"]  # fmt: skip
+    assert lines == [
+        "a, all, rss_bytes: 100 is over the limit of 99",
+        "a, python_worker, cpu_percent: nothing was measured; the limit is 1",
+    ]
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -200,7 +278,10 @@ def test_the_law_of_growth_is_found_also_with_noise(law: str) -> None:
     assert exact is not None and exact.law == law
     assert exact.at(1e6) == pytest.approx(10 + 5 * LAWS[law](1e6), rel=0.02)
     noisy = fit(
-        [(size, value * (1.03 if n % 2 else 0.98)) for n, (size, value) in enumerate(zip(sizes, values, strict=True))]
+        [
+            (size, value * (1.03 if n % 2 else 0.98))
+            for n, (size, value) in enumerate(zip(sizes, values, strict=True))
+        ]
     )
     assert noisy is not None and noisy.law == law
 
@@ -215,16 +296,21 @@ def test_pages_escape_what_they_show() -> None:
     one = result("<b>1</b>", 2, 100, 1.0)
     rows = [ProcessSample("r", 1, "<i>h</i>", 1, 0, 0, "java", rss_bytes=5)]
     texts = [
-        suite_pages.results_page(one, rows, [one, one]), suite_pages.trend_page("<u>s</u>", [one]),
+        suite_pages.results_page(one, rows, [one, one]),
+        suite_pages.trend_page("<u>s</u>", [one]),
         suite_pages.hosts_page(rows, int(time.time() * 1000), [("<s>x</s>", "y")]),
-    ]  # fmt: skip
+    ]
     for text in texts:
         for tag in ("<b>", "<i>", "<u>", "<s>"):
             assert tag not in text
 
 
 def test_a_trend_has_a_line_for_each_input_size() -> None:
-    results = [result(release, 2, rss * 1000, size) for release in "12" for rss, size in ((5, 10.0), (900, 1000.0))]
+    results = [
+        result(release, 2, rss * 1000, size)
+        for release in "12"
+        for rss, size in ((5, 10.0), (900, 1000.0))
+    ]
     page = suite_pages.trend_page("s", results)
     assert page.count("<polyline") == 4, "memory and seconds"
     assert "a, 10<" in page and "a, 1000<" in page and ">a<" not in page
@@ -234,7 +320,11 @@ def test_a_trend_has_a_line_for_each_input_size() -> None:
 def test_containers_of_a_role_are_those_in_which_it_runs() -> None:
     rows = [
         ProcessSample("r", 1, "h", pid, 0, 0, role, container=container)
-        for pid, role, container in ((1, "java_executor", "c1"), (2, "java_executor", "c2"), (3, "python_worker", "c1"))
+        for pid, role, container in (
+            (1, "java_executor", "c1"),
+            (2, "java_executor", "c2"),
+            (3, "python_worker", "c1"),
+        )
     ]
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", suite_pages.hosts_page(rows, 1, []))
     of_role = {cells[place]: cells[place + 2] for place in range(2, len(cells), 9)}

@@ -1,4 +1,6 @@
-"""Suites that go wrong: files, programs, nodes and processes that do not do what they should, and odd comparisons."""
+"""Suites that go wrong: files, programs, nodes and processes that do not do what they
+should, and odd comparisons.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from cmsspark.apps.monitor.perf_cli import _echo_scaling
 from cmsspark.apps.monitor.scaling_law import fit
 from cmsspark.apps.monitor.suite_file import filled, read_suite, size_text
 from cmsspark.apps.monitor.suite_pages import scaling_rows
-from cmsspark.apps.monitor.suite_results import Maxima, StepTime, SuiteResult, differences, only_in_one
+from cmsspark.apps.monitor.suite_results import (
+    Maxima,
+    StepTime,
+    SuiteResult,
+    differences,
+    only_in_one,
+)
 from cmsspark.base.errors import SettingsError
 from cmsspark.store.process_samples import LogEntry, WatchedRun, open_processes
 from tests.apps.monitor.test_processes_watch import lives, until
@@ -39,10 +47,25 @@ A = "  - {name: a, command: [x]}\n"
         ("  - {name: a, command: ['{sise}']}\n", "", 4, "a placeholder is one of"),
         ("  - {name: a, command: ['{size}']}\n", "", 4, "{size} needs `sizes`"),
         ("  - {name: a, command: [x], timeout_seconds: 0}\n", "", 4, "timeout_seconds"),
-        ("  - {name: a, command: [x]}\n", "limits:\n  - {step: b, rss_bytes: 1}\n", 6, "a limit names a step"),
-        ("  - {name: a, command: [x]}\n", "limits:\n  - {step: a, role: jvm, rss_bytes: 1}\n", 6, "names a role"),
+        (
+            "  - {name: a, command: [x]}\n",
+            "limits:\n  - {step: b, rss_bytes: 1}\n",
+            6,
+            "a limit names a step",
+        ),
+        (
+            "  - {name: a, command: [x]}\n",
+            "limits:\n  - {step: a, role: jvm, rss_bytes: 1}\n",
+            6,
+            "names a role",
+        ),
         ("  - {name: a, command: [x]}\n", "limits:\n  - {step: a}\n", 6, "a limit has one of"),
-        ("  - {name: a, command: [x]}\n", "nodes: {hosts: [h], start: ['{hots}'], token_file: t}\n", 5, "placeholder"),
+        (
+            "  - {name: a, command: [x]}\n",
+            "nodes: {hosts: [h], start: ['{hots}'], token_file: t}\n",
+            5,
+            "placeholder",
+        ),
         ("  []\n", "", 3, "steps is a list with at least 1 in it"),
         ("  - {name: a/b, command: [x]}\n", "", 4, "such as 'a_b'"),
         ("  - {name: 'a b', command: [x]}\n", "", 4, "such as 'a_b'"),
@@ -57,19 +80,44 @@ A = "  - {name: a, command: [x]}\n"
         ("  - {name: a, command: [x], env: {A: '{sise}'}}\n", "", 4, "did you mean {size}?"),
         ("  - {name: a, command: [awk, '{print}']}\n", "", 4, "other braces need a blank"),
         ("  - {name: a, command: [x], timeout_seconds: .inf}\n", "", 4, "timeout_seconds"),
-        ("  - {name: a, command: [x], env: {B: b, OMP_NUM_THREADS: 1}}\n", "", 4, "env.OMP_NUM_THREADS is a text"),
+        (
+            "  - {name: a, command: [x], env: {B: b, OMP_NUM_THREADS: 1}}\n",
+            "",
+            4,
+            "env.OMP_NUM_THREADS is a text",
+        ),
         ('  - {name: a, command: ["x\\ud800"]}\n', "", 4, "no half of a character"),
         (A, "limits:\n  - {step: a, seconds: .nan}\n", 6, "limits.seconds is a number >= 0"),
         (A, "limits:\n  - {step: a, cpu_percent: -1}\n", 6, "limits.cpu_percent is a number >= 0"),
-        (A, "limits:\n  - {step: a, rss_bytes: -1}\n", 6, "limits.rss_bytes is a whole number >= 0"),
+        (
+            A,
+            "limits:\n  - {step: a, rss_bytes: -1}\n",
+            6,
+            "limits.rss_bytes is a whole number >= 0",
+        ),
         (A, "sizes: [.inf]\n", 5, "sizes"),
         (A, "sizes: [.nan]\n", 5, "sizes"),
         (A, "sizes: [1, 2, 1]\n", 5, "each input size is named once"),
         (A, "limits:\n  - {step: aa, rss_bytes: 1}\n", 6, "did you mean a?"),
-        (A, "limits:\n  - {step: a, role: python_drivr, rss_bytes: 1}\n", 6, "did you mean python_driver?"),
+        (
+            A,
+            "limits:\n  - {step: a, role: python_drivr, rss_bytes: 1}\n",
+            6,
+            "did you mean python_driver?",
+        ),
         (A, "nodes: {hosts: [h, h], start: [s], token_file: t}\n", 5, "each host is named once"),
-        (A, "nodes: {hosts: [-oProxyCommand=x], start: [s], token_file: t}\n", 5, "does not begin with a dash"),
-        (A, "nodes: {hosts: [], start: [s], token_file: t}\n", 5, "hosts is a list with at least 1"),
+        (
+            A,
+            "nodes: {hosts: [-oProxyCommand=x], start: [s], token_file: t}\n",
+            5,
+            "does not begin with a dash",
+        ),
+        (
+            A,
+            "nodes: {hosts: [], start: [s], token_file: t}\n",
+            5,
+            "hosts is a list with at least 1",
+        ),
         ("  - {name: a, command: [x\n", "", 4, "plain YAML"),
     ],
 )
@@ -83,13 +131,30 @@ def test_a_wrong_suite_is_refused_with_file_line_and_a_next_step(
 
 def test_values_are_filled_in_once_and_sizes_keep_their_digits() -> None:
     assert filled(["{folder}/{size}"], {"{size}": "3", "{folder}": "/x{size}"}) == ["/x{size}/3"]
-    assert [size_text(size) for size in (1.0, 10_000_000, 1234567.5, 0.25)] == ["1", "10000000", "1234567.5", "0.25"]
+    assert [size_text(size) for size in (1.0, 10_000_000, 1234567.5, 0.25)] == [
+        "1",
+        "10000000",
+        "1234567.5",
+        "0.25",
+    ]
 
 
-def test_names_of_all_letters_env_with_placeholders_and_steps_too_short_to_sample(tmp_path: Path) -> None:
+def test_names_of_all_letters_env_with_placeholders_and_steps_too_short_to_sample(
+    tmp_path: Path,
+) -> None:
     steps = "  - {name: größe_計, env: {N: 'n={size}'}, command: [sh, -c, 'echo $N; exit 3'], exit_codes: [3]}\n"
-    shown = perf(tmp_path, "run", str(suite_file(tmp_path, steps, "sizes: [10000000]\n")), "--release", "v 1/ü")
-    assert "größe_計" in shown.stdout and "size 10000000" in shown.stdout and "1e+07" not in shown.stdout
+    shown = perf(
+        tmp_path,
+        "run",
+        str(suite_file(tmp_path, steps, "sizes: [10000000]\n")),
+        "--release",
+        "v 1/ü",
+    )
+    assert (
+        "größe_計" in shown.stdout
+        and "size 10000000" in shown.stdout
+        and "1e+07" not in shown.stdout
+    )
     assert [file.read_text() for file in tmp_path.glob("perf/*/größe_計.log")] == ["n=10000000\n"]
     again = perf(tmp_path, "compare", "mine", "v 1/ü").stdout
     assert "größe_計" in again and "needs 3 sizes" in again
@@ -136,11 +201,20 @@ def words_of(process: psutil.Process) -> list[str]:
 def test_what_a_step_leaves_is_ended_and_named_also_daemons(tmp_path: Path) -> None:
     # The second one is in a session of its own and has no parent any more.
     daemon = "import sys, time; open(*sys.argv[1:]); time.sleep(600)"
-    # The step ends when the daemon is at work: a process that is about to start its program has no environment yet.
+    # The step ends when the daemon is at work: a process that is about to start its
+    # program has no environment yet.
     text = f'sleep 600 & setsid -f "{{python}}" -c "{daemon}" {{folder}}/up w; '
     text += "until [ -e {folder}/up ]; do sleep 0.1; done"
-    ended = perf(tmp_path, "run", str(suite_file(tmp_path, f"  - {{name: a, command: [sh, -c, '{text}']}}\n")))
-    assert re.search(r"a left 2 processes, which are ended: ((sleep|python\S*) \(\d+\)(, )?){2}$", ended.stderr, re.M)
+    ended = perf(
+        tmp_path,
+        "run",
+        str(suite_file(tmp_path, f"  - {{name: a, command: [sh, -c, '{text}']}}\n")),
+    )
+    assert re.search(
+        r"a left 2 processes, which are ended: ((sleep|python\S*) \(\d+\)(, )?){2}$",
+        ended.stderr,
+        re.M,
+    )
     with open_processes(tmp_path) as database:
         run = database.runs()[0].run
         assert [entry.type for entry in database.log(run)] == ["mark", "mark", "info"]
@@ -155,7 +229,8 @@ def test_ctrl_c_ends_a_step_that_ignores_it_and_what_it_started(tmp_path: Path) 
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         run = process.stderr.readline().split()[1]
-        # A process that is about to start its program has no environment: it would not be found, here and there.
+        # A process that is about to start its program has no environment: it would not
+        # be found, here and there.
         until(lambda: ["sleep", "600"] in map(words_of, marked(run)))
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=300)
@@ -168,7 +243,9 @@ def test_ctrl_c_ends_a_step_that_ignores_it_and_what_it_started(tmp_path: Path) 
 def test_a_runner_that_is_killed_leaves_no_step_no_daemon_and_no_monitor(tmp_path: Path) -> None:
     text = 'trap "" TERM; setsid sleep 600 & env -i sleep 600 & touch {folder}/up; while true; do sleep 0.1; done'
     steps = f"  - {{name: a, command: [sh, -c, '{text}']}}\n"
-    file = suite_file(tmp_path, steps, nodes(tmp_path, "h", "[sh, -c, 'exec sleep 600', '{host}']"))
+    file = suite_file(
+        tmp_path, steps, nodes(tmp_path, "h", "[sh, -c, 'exec sleep 600', '{host}']")
+    )
     command = [sys.executable, "-c", CLI, "lab", "perf", "run", str(file)]
     environ = {**os.environ, "CMSSPARK_STATE_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as runner:
@@ -186,7 +263,9 @@ def test_a_runner_that_is_killed_leaves_no_step_no_daemon_and_no_monitor(tmp_pat
 
 
 def test_what_is_killed_is_gone_afterwards() -> None:
-    with subprocess.Popen(["sleep", "600"], env={**os.environ, STEP_VARIABLE: f"killed-{os.getpid()}/0/"}) as process:
+    with subprocess.Popen(
+        ["sleep", "600"], env={**os.environ, STEP_VARIABLE: f"killed-{os.getpid()}/0/"}
+    ) as process:
         orphan_reaper._kill((), f"killed-{os.getpid()}/")
         assert not psutil.pid_exists(process.pid)
 
@@ -195,7 +274,9 @@ def test_a_guard_that_does_not_end_in_time_changes_nothing_for_the_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orphan_reaper, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(orphan_reaper, "_MAIN", "import sys, time; sys.stdin.read(); time.sleep(600)")
+    monkeypatch.setattr(
+        orphan_reaper, "_MAIN", "import sys, time; sys.stdin.read(); time.sleep(600)"
+    )
     with orphan_reaper.OrphanReaper(tmp_path) as guard:
         guard.run_began("run", tmp_path / "scratch")
     assert guard._process is not None
@@ -211,11 +292,16 @@ def nodes(folder: Path, hosts: str, start: str) -> str:
     return f"nodes: {{hosts: [{hosts}], start: {start}, token_file: token}}\n"
 
 
-def test_a_monitor_that_cannot_be_started_ends_the_run_before_its_first_step(tmp_path: Path) -> None:
+def test_a_monitor_that_cannot_be_started_ends_the_run_before_its_first_step(
+    tmp_path: Path,
+) -> None:
     steps = "  - {name: a, command: [touch, '{suite_folder}/ran']}\n"
     file = suite_file(tmp_path, steps, nodes(tmp_path, "h", "[no-such-program, '{host}']"))
     ended = perf(tmp_path, "run", str(file), check=78)
-    assert "the command of the monitor of h cannot be started" in ended.stderr and "is it on PATH?" in ended.stderr
+    assert (
+        "the command of the monitor of h cannot be started" in ended.stderr
+        and "is it on PATH?" in ended.stderr
+    )
     assert not (tmp_path / "ran").exists()
 
 
@@ -232,24 +318,43 @@ def test_a_node_that_cannot_be_reached_is_named_and_the_run_goes_on(tmp_path: Pa
 def test_comparisons_that_say_nothing_are_refused(tmp_path: Path) -> None:
     with open_processes(tmp_path) as database:
         for release in ("1.0", "2.0"):
-            database.put_run(WatchedRun(f"r{release}", 1, "h", suite="train", release=release, status="DONE"))
+            database.put_run(
+                WatchedRun(f"r{release}", 1, "h", suite="train", release=release, status="DONE")
+            )
     assert "two releases" in perf(tmp_path, "compare", "train", "1.0", "1.0", check=2).stderr
-    assert "not a number" in perf(tmp_path, "compare", "train", "1.0", "2.0", "--tolerance", "nan", check=2).stderr
+    assert (
+        "not a number"
+        in perf(tmp_path, "compare", "train", "1.0", "2.0", "--tolerance", "nan", check=2).stderr
+    )
     for page in ("compare", "results", "trend"):
         assert "did you mean train?" in perf(tmp_path, page, "trian", check=66).stderr
-    assert "complete runs of releases: " in perf(tmp_path, "compare", "train", "3.0", check=66).stderr
+    assert (
+        "complete runs of releases: " in perf(tmp_path, "compare", "train", "3.0", check=66).stderr
+    )
     missing = tmp_path / "none" / "x.html"
-    assert "No such file" in perf(tmp_path, "results", "train", "--out", str(missing), check=73).stderr
+    assert (
+        "No such file"
+        in perf(tmp_path, "results", "train", "--out", str(missing), check=73).stderr
+    )
 
 
 def test_the_same_release_twice_counts_with_its_latest_run(tmp_path: Path) -> None:
     with open_processes(tmp_path) as database:
         for run, start, release, seconds in (("a", 1, "1", 9), ("b", 2, "1", 2), ("c", 3, "2", 4)):
-            database.put_run(WatchedRun(run, start, "h", suite="s", release=release, status="DONE"))
-            database.add(
-                [], [LogEntry(run, 0, "mark", "begin x"), LogEntry(run, seconds * 1000, "mark", "end x exit 0")]
+            database.put_run(
+                WatchedRun(run, start, "h", suite="s", release=release, status="DONE")
             )
-    rows = [json.loads(line) for line in perf(tmp_path, "compare", "s", "1", "2", "--json").stdout.splitlines()]
+            database.add(
+                [],
+                [
+                    LogEntry(run, 0, "mark", "begin x"),
+                    LogEntry(run, seconds * 1000, "mark", "end x exit 0"),
+                ],
+            )
+    rows = [
+        json.loads(line)
+        for line in perf(tmp_path, "compare", "s", "1", "2", "--json").stdout.splitlines()
+    ]
     assert [(row["step"], row["measure"], row["ratio"]) for row in rows] == [("x", "seconds", 2.0)]
 
 
@@ -260,7 +365,9 @@ def test_steps_and_sizes_of_one_side_are_named() -> None:
         "only BEFORE has a run of the input size 4",
         "only AFTER has the step new",
     ]
-    assert [row.ratio for row in differences({1.0: one}, {1.0: more}) if row.step == "new"] == [None]
+    assert [row.ratio for row in differences({1.0: one}, {1.0: more}) if row.step == "new"] == [
+        None
+    ]
 
 
 @pytest.mark.parametrize(
@@ -273,7 +380,9 @@ def test_steps_and_sizes_of_one_side_are_named() -> None:
         ([100, 200, 400, 800], "n (exponent 1.00, ±0%)", "8.0 kB"),
     ],
 )
-def test_no_law_is_named_for_values_that_fall_or_have_none(values: list[int], text: str, at: str) -> None:
+def test_no_law_is_named_for_values_that_fall_or_have_none(
+    values: list[int], text: str, at: str
+) -> None:
     results = [result("1", 1, value, float(2**number)) for number, value in enumerate(values)]
     row = next(row for row in scaling_rows(results) if row[1:3] == ("all", "resident"))
     assert text in row[4] and row[5] == at
@@ -283,28 +392,56 @@ def test_scaling_as_json_has_numbers(tmp_path: Path) -> None:
     with open_processes(tmp_path) as database:
         for number, size in enumerate((1.0, 10.0, 100.0)):
             run = f"r{number}"
-            database.put_run(WatchedRun(run, number, "h", suite="s", release="1", status="DONE", input_size=size))
-            entries = [LogEntry(run, 0, "mark", "begin x"), LogEntry(run, int(size * 1000), "mark", "end x exit 0")]
+            database.put_run(
+                WatchedRun(
+                    run, number, "h", suite="s", release="1", status="DONE", input_size=size
+                )
+            )
+            entries = [
+                LogEntry(run, 0, "mark", "begin x"),
+                LogEntry(run, int(size * 1000), "mark", "end x exit 0"),
+            ]
             database.add([], entries)
-    rows = [json.loads(line) for line in perf(tmp_path, "compare", "s", "--json").stdout.splitlines()]
-    assert [(row["step"], row["measure"], row["law"], row["exponent"]) for row in rows] == [("x", "seconds", "n", 1.0)]
-    assert rows[0]["points"] == [[1.0, 1.0], [10.0, 10.0], [100.0, 100.0]] and rows[0]["error"] == 0
-    assert rows[0]["grows as"] == "n (exponent 1.00, ±0%)" and rows[0]["at 10 × the largest"] == "1000.0 s"
+    rows = [
+        json.loads(line) for line in perf(tmp_path, "compare", "s", "--json").stdout.splitlines()
+    ]
+    assert [(row["step"], row["measure"], row["law"], row["exponent"]) for row in rows] == [
+        ("x", "seconds", "n", 1.0)
+    ]
+    assert (
+        rows[0]["points"] == [[1.0, 1.0], [10.0, 10.0], [100.0, 100.0]] and rows[0]["error"] == 0
+    )
+    assert (
+        rows[0]["grows as"] == "n (exponent 1.00, ±0%)"
+        and rows[0]["at 10 × the largest"] == "1000.0 s"
+    )
 
 
-def test_the_law_stays_whole_in_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_law_stays_whole_in_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = "a_step_whose_name_is_as_long_as_names_of_steps_may_be_or_so"
     steps = [StepTime(name, 0, 5_000, 0)]
-    runs = [WatchedRun(f"r{n}", n, "h", suite="s", release="1", input_size=10.0**n, status="DONE") for n in range(3)]
+    runs = [
+        WatchedRun(f"r{n}", n, "h", suite="s", release="1", input_size=10.0**n, status="DONE")
+        for n in range(3)
+    ]
     results = [
-        SuiteResult(run, steps, {(name, role): Maxima(1.0, 2, 10**9, None, 1) for role in ("all", "python_driver")})
+        SuiteResult(
+            run,
+            steps,
+            {(name, role): Maxima(1.0, 2, 10**9, None, 1) for role in ("all", "python_driver")},
+        )
         for run in runs
     ]
     shown: list[str] = []
     monkeypatch.setattr("cmsspark.base.text.terminal.terminal_width", lambda: 80)
     monkeypatch.setattr("click.echo", lambda text: shown.append(text))
     _echo_scaling(results, as_json=False)
-    assert max(map(len, shown)) <= 80 and sum("constant (exponent 0.00, ±0%)" in line for line in shown) == 3
+    assert (
+        max(map(len, shown)) <= 80
+        and sum("constant (exponent 0.00, ±0%)" in line for line in shown) == 3
+    )
 
 
 def test_equal_sizes_and_one_point_have_no_law() -> None:

@@ -1,4 +1,6 @@
-"""Locks of Rucio's rules keep copies, from a table or from the dump; plans of many datasets fit into memory."""
+"""Locks of Rucio's rules keep copies, from a table or from the dump; plans of many
+datasets fit into memory.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def test_a_lock_keeps_the_copy_at_its_site_and_without_a_site_all(tmp_path: Path
 def write_dump(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> Path:
     for table, records in rows.items():
         kinds = {"ID": "bytes", "RSE_ID": "bytes", "RULE_ID": "bytes", "DELETED_AT": "long"}
-        fields = [{"name": name, "type": ["null", kinds.get(name, "string")]} for name in records[0]]
+        fields = [
+            {"name": name, "type": ["null", kinds.get(name, "string")]} for name in records[0]
+        ]
         place = folder / table.lower()
         place.mkdir(parents=True)
         with (place / "part-m-00000.avro").open("wb") as file:
@@ -48,7 +52,13 @@ def write_dump(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> Path:
 
 def test_locks_of_the_dump_of_rucio_name_sites_by_their_rses(tmp_path: Path) -> None:
     disk, tape, unknown = b"\x01" * 16, b"\x02" * 16, b"\x03" * 16
-    lock = {"RSE_ID": disk, "RULE_ID": b"r" * 16, "SCOPE": "cms", "NAME": f"{COLD}#1-2", "STATE": "O"}
+    lock = {
+        "RSE_ID": disk,
+        "RULE_ID": b"r" * 16,
+        "SCOPE": "cms",
+        "NAME": f"{COLD}#1-2",
+        "STATE": "O",
+    }
     dump = write_dump(
         tmp_path / "dump",
         {
@@ -57,11 +67,14 @@ def test_locks_of_the_dump_of_rucio_name_sites_by_their_rses(tmp_path: Path) -> 
                 {"ID": tape, "RSE": f"{B}_Tape", "RSE_TYPE": "TAPE", "DELETED_AT": None},
             ],
             "DATASET_LOCKS": [
-                lock, {**lock, "RSE_ID": tape}, {**lock, "RSE_ID": unknown}, {**lock, "NAME": None},
+                lock,
+                {**lock, "RSE_ID": tape},
+                {**lock, "RSE_ID": unknown},
+                {**lock, "NAME": None},
                 {**lock, "NAME": "/Stuck/x/AOD#3", "STATE": "S"},
             ],
         },
-    )  # fmt: skip
+    )
     assert read_locks(dump) == {(COLD, A), ("/Stuck/x/AOD", A)}
     part = dump / "dataset_locks" / "part-m-00000.avro"
     part.write_bytes(part.read_bytes()[:-20])
@@ -79,7 +92,11 @@ def write_hostile(folder: Path, name: str, fields: list[str], rows: list[dict[st
     place = folder / name
     place.mkdir(parents=True)
     schema = fastavro.parse_schema(
-        {"type": "record", "name": name, "fields": [{"name": each, "type": _ANY} for each in fields]}
+        {
+            "type": "record",
+            "name": name,
+            "fields": [{"name": each, "type": _ANY} for each in fields],
+        }
     )
     with (place / "part-m-00000.avro").open("wb") as file:
         fastavro.writer(file, schema, rows)
@@ -88,22 +105,45 @@ def write_hostile(folder: Path, name: str, fields: list[str], rows: list[dict[st
 def hostile_locks(
     folder: Path, damaged: int = 0, fields: tuple[str, ...] = ("rse_id", "Scope", "NAME", "STATE")
 ) -> Path:
-    """A dump with fields in any case, ids in any form, other scopes, odd states, RSEs that are deleted or for tests."""
-    ids = {name: bytes([number]) * 16 for number, name in enumerate((f"{A}_Disk", "T2_X_Test", "T2_Gone", "T2_Odd"))}
-    rses = [{"Id": value, "Rse": name, "RSE_TYPE": None, "deleted_at": 0 if name == "T2_Gone" else None}
-            for name, value in ids.items()]  # fmt: skip
+    """A dump with fields in any case, ids in any form, other scopes, odd states, RSEs
+    that are deleted or for tests.
+    """
+    ids = {
+        name: bytes([number]) * 16
+        for number, name in enumerate((f"{A}_Disk", "T2_X_Test", "T2_Gone", "T2_Odd"))
+    }
+    rses = [
+        {
+            "Id": value,
+            "Rse": name,
+            "RSE_TYPE": None,
+            "deleted_at": 0 if name == "T2_Gone" else None,
+        }
+        for name, value in ids.items()
+    ]
     write_hostile(folder, "rses", ["Id", "Rse", "RSE_TYPE", "deleted_at"], rses)
     disk = ids[f"{A}_Disk"].hex()
     dashed = f"{disk[:8]}-{disk[8:12]}-{disk[12:16]}-{disk[16:20]}-{disk[20:]}"
     values: list[tuple[Any, Any, Any, Any]] = [
-        (dashed.upper(), "cms", "/Dashed/é/AOD#1", "O"), (disk, "cms", "/Hex/x/AOD#1#2", "?"),
-        (ids[f"{A}_Disk"], "cms", "/Container/x/AOD", None), (disk, "user.me", "/Theirs/x/AOD#1", "O"),
-        (disk, "CMS", "/Upper/x/AOD#1", "O"), (disk, None, "/None/x/AOD#1", "O"), (None, "cms", "/NoRse/x/AOD#1", "O"),
-        (ids["T2_X_Test"], "cms", "/Test/x/AOD#1", "O"), (ids["T2_Gone"], "cms", "/Gone/x/AOD#1", "O"),
-        (ids["T2_Odd"], "cms", "/Odd/x/AOD#1", "S"), (b"short", "cms", "/Damaged/x/AOD#1", "O"),
+        (dashed.upper(), "cms", "/Dashed/é/AOD#1", "O"),
+        (disk, "cms", "/Hex/x/AOD#1#2", "?"),
+        (ids[f"{A}_Disk"], "cms", "/Container/x/AOD", None),
+        (disk, "user.me", "/Theirs/x/AOD#1", "O"),
+        (disk, "CMS", "/Upper/x/AOD#1", "O"),
+        (disk, None, "/None/x/AOD#1", "O"),
+        (None, "cms", "/NoRse/x/AOD#1", "O"),
+        (ids["T2_X_Test"], "cms", "/Test/x/AOD#1", "O"),
+        (ids["T2_Gone"], "cms", "/Gone/x/AOD#1", "O"),
+        (ids["T2_Odd"], "cms", "/Odd/x/AOD#1", "S"),
+        (b"short", "cms", "/Damaged/x/AOD#1", "O"),
         *[(1.5, "cms", "/Damaged/x/AOD#1", "O")] * damaged,
-    ]  # fmt: skip
-    write_hostile(folder, "dataset_locks", list(fields), [dict(zip(fields, row, strict=True)) for row in values])
+    ]
+    write_hostile(
+        folder,
+        "dataset_locks",
+        list(fields),
+        [dict(zip(fields, row, strict=True)) for row in values],
+    )
     return folder
 
 
@@ -167,6 +207,8 @@ print(len(plan.added), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @pytest.mark.long
 def test_a_plan_of_100_000_datasets_at_100_sites_takes_less_than_two_gigabytes() -> None:
-    done = subprocess.run([sys.executable, "-c", _LARGE], capture_output=True, text=True, check=True, timeout=1200)
+    done = subprocess.run(
+        [sys.executable, "-c", _LARGE], capture_output=True, text=True, check=True, timeout=1200
+    )
     added, kilobytes = map(int, done.stdout.split())
     assert added > 1_000 and kilobytes < 1_500_000

@@ -14,18 +14,35 @@ from cmsspark.apps.placement.demand import Demand, Outlook, expected, group_data
 from cmsspark.apps.placement.plan import Limits, make_plan
 from cmsspark.apps.placement.reads import Reads
 from cmsspark.apps.placement.replicas import Replicas, Space
-from tests.apps.placement.worlds import COLD, HOT, NEW, TB, A, B, C, copies_of, copy, full, reads_of
+from tests.apps.placement.worlds import (
+    COLD,
+    HOT,
+    NEW,
+    TB,
+    A,
+    B,
+    C,
+    copies_of,
+    copy,
+    full,
+    reads_of,
+)
 
 
-def plan_of(reads: Reads, replicas: Replicas, space: Space | None = None, **options: Any) -> tuple[set[Any], set[Any]]:
-    """(copies to make, copies that go) as pairs of names; without ``space`` there is room for anything."""
+def plan_of(
+    reads: Reads, replicas: Replicas, space: Space | None = None, **options: Any
+) -> tuple[set[Any], set[Any]]:
+    """(copies to make, copies that go) as pairs of names; without ``space`` there is
+    room for anything.
+    """
     named = reads.named(replicas.datasets, replicas.sites)
     plenty = Space(np.full(len(replicas.sites), 1e18), np.full(len(replicas.sites), np.inf))
     wanted = expected(named, group_datasets(named.datasets))
     plan = make_plan(replicas, wanted, space or plenty, Limits(**options))
     made = {(replicas.datasets[dataset], replicas.sites[site]) for dataset, site in plan.added}
     gone = {
-        (replicas.datasets[replicas.dataset[i]], replicas.sites[replicas.site[i]]) for i in np.nonzero(plan.gone)[0]
+        (replicas.datasets[replicas.dataset[i]], replicas.sites[replicas.site[i]])
+        for i in np.nonzero(plan.gone)[0]
     }
     return made, gone
 
@@ -43,19 +60,25 @@ def test_where_a_complete_copy_is_none_is_made_and_an_incomplete_one_is_complete
     reads = reads_of(*DAILY)
     there = copies_of(copy(HOT, A), copy(HOT, B), reads=reads)
     assert plan_of(reads, there) == (set(), set())
-    partial = copies_of(copy(HOT, A), copy(HOT, B, bytes=TB / 4, complete=False, locked=True), reads=reads)
+    partial = copies_of(
+        copy(HOT, A), copy(HOT, B, bytes=TB / 4, complete=False, locked=True), reads=reads
+    )
     named = reads.named(partial.datasets, partial.sites)
     space = full(partial, T2_DE_B=TB)
     plan = make_plan(partial, expected(named, group_datasets(named.datasets)), space)
     assert plan.moved_bytes == pytest.approx(0.75 * TB) and not plan.gone.any()
     after = plan.result()
-    assert after.used().sum() == pytest.approx(2 * TB), "the incomplete copy is not counted beside the complete one"
+    assert after.used().sum() == pytest.approx(2 * TB), (
+        "the incomplete copy is not counted beside the complete one"
+    )
     assert after.is_fixed.sum() == 1, "a lock stays"
 
 
 def test_an_incomplete_copy_with_all_bytes_needs_none() -> None:
     reads = reads_of(*DAILY)
-    partial = copies_of(copy(HOT, A, size=TB), copy(HOT, B, bytes=1.5 * TB, size=TB, complete=False), reads=reads)
+    partial = copies_of(
+        copy(HOT, A, size=TB), copy(HOT, B, bytes=1.5 * TB, size=TB, complete=False), reads=reads
+    )
     named = reads.named(partial.datasets, partial.sites)
     space = full(partial, T2_DE_B=2 * TB)
     plan = make_plan(partial, expected(named, group_datasets(named.datasets)), space)
@@ -78,7 +101,9 @@ def test_a_full_site_lets_go_what_is_read_least_for_its_bytes() -> None:
         [copy(COLD, A, kind="buffer")],
     ],
 )
-def test_the_last_complete_copy_on_disk_stays_whatever_lies_on_tape(other: list[dict[str, Any]]) -> None:
+def test_the_last_complete_copy_on_disk_stays_whatever_lies_on_tape(
+    other: list[dict[str, Any]],
+) -> None:
     reads = reads_of(*DAILY)
     replicas = copies_of(copy(HOT, A), copy(COLD, B), *other, reads=reads)
     assert plan_of(reads, replicas, full(replicas)) == (set(), set())
@@ -98,7 +123,9 @@ def test_locked_and_custodial_copies_stay(flag: str) -> None:
     reads = reads_of(*DAILY)
     replicas = copies_of(copy(HOT, A), copy(COLD, A), copy(COLD, B, **{flag: True}), reads=reads)
     assert plan_of(reads, replicas, full(replicas)) == (set(), set())
-    pattern = copies_of(copy(HOT, A), copy(COLD, A), copy(COLD, B), reads=reads).fixed_too(["/Old/*"])
+    pattern = copies_of(copy(HOT, A), copy(COLD, A), copy(COLD, B), reads=reads).fixed_too(
+        ["/Old/*"]
+    )
     assert plan_of(reads, pattern, full(pattern))[1] == set()
 
 
@@ -133,7 +160,10 @@ def test_a_budget_bounds_what_is_copied_and_a_free_share_what_stays() -> None:
     named = reads.named(replicas.datasets, replicas.sites)
     outlook = expected(named, group_datasets(named.datasets))
     plan = make_plan(replicas, outlook, tight, Limits(free_share=0.4, least_accesses=1e9))
-    freed = {(replicas.datasets[replicas.dataset[i]], replicas.sites[replicas.site[i]]) for i in plan.freed}
+    freed = {
+        (replicas.datasets[replicas.dataset[i]], replicas.sites[replicas.site[i]])
+        for i in plan.freed
+    }
     assert len(freed) == 1 and next(iter(freed))[0] == COLD, "one copy of it has to stay"
 
 
@@ -152,7 +182,9 @@ def test_a_new_dataset_is_placed_by_its_siblings() -> None:
     named = reads.named(replicas.datasets, replicas.sites)
     wanted = expected(named, group_datasets(named.datasets))
     new = replicas.datasets.index(NEW)
-    assert wanted.from_siblings[new] and wanted.accesses[new] == pytest.approx(7 * 40), "their first weeks"
+    assert wanted.from_siblings[new] and wanted.accesses[new] == pytest.approx(7 * 40), (
+        "their first weeks"
+    )
     assert wanted.share.sum(1) == pytest.approx(np.ones(len(replicas.datasets)))
 
 
@@ -169,7 +201,10 @@ def test_the_rule_by_tier_knows_no_single_dataset() -> None:
     sizes = np.array([TB, TB, TB])
     wanted = demand.by_tier(reads, group_datasets(reads.datasets), sizes)
     hot, cold = reads.datasets.index(HOT), reads.datasets.index(COLD)
-    assert wanted.accesses[hot] == wanted.accesses[cold] and (wanted.share[hot] == wanted.share[cold]).all()
+    assert (
+        wanted.accesses[hot] == wanted.accesses[cold]
+        and (wanted.share[hot] == wanted.share[cold]).all()
+    )
 
 
 @given(st.integers(0, 10_000))
@@ -181,12 +216,23 @@ def test_no_plan_breaks_a_rule(seed: int) -> None:
     dataset, site = pairs // sites, pairs % sites
     whole = generator.random(count) < 0.7
     replicas = Replicas(
-        tuple(f"/d{i:02}/x/AOD" for i in range(datasets)), tuple(f"T2_{i}" for i in range(sites)), dataset, site,
-        np.where(whole, size[dataset], size[dataset] / 2), whole, generator.random(count) < 0.2, size,
+        tuple(f"/d{i:02}/x/AOD" for i in range(datasets)),
+        tuple(f"T2_{i}" for i in range(sites)),
+        dataset,
+        site,
+        np.where(whole, size[dataset], size[dataset] / 2),
+        whole,
+        generator.random(count) < 0.2,
+        size,
         np.zeros(datasets, bool),
-    )  # fmt: skip
+    )
     share = generator.dirichlet(np.ones(sites), datasets)
-    wanted = Demand(generator.exponential(50, datasets), share, np.zeros(datasets, bool), np.ones((datasets, sites)))
+    wanted = Demand(
+        generator.exponential(50, datasets),
+        share,
+        np.zeros(datasets, bool),
+        np.ones((datasets, sites)),
+    )
     used = replicas.used()
     capacity = used * generator.uniform(0.8, 1.3, sites)
     budget = generator.uniform(0, 15, sites)
@@ -205,13 +251,17 @@ def test_no_plan_breaks_a_rule(seed: int) -> None:
         copied[pair[1]] += plan.bytes_to_copy(*pair)
         assert not replicas.has_copy()[pair]
     assert (copied <= budget + 1e-9).all() and len(set(plan.added)) == len(plan.added)
-    assert len(set(zip(after.dataset.tolist(), after.site.tolist(), strict=True))) == len(after.dataset)
+    assert len(set(zip(after.dataset.tolist(), after.site.tolist(), strict=True))) == len(
+        after.dataset
+    )
 
 
 def test_what_is_complete_only_with_tape_is_no_copy_on_disk() -> None:
     """is_complete of stored tables is over all kinds of storage of a site."""
     whole = {"complete": True, "size": TB}
-    mixed = copies_of(copy(HOT, A, **{**whole, "bytes": TB / 2}), copy(HOT, A, **{**whole, "kind": "tape"}))
+    mixed = copies_of(
+        copy(HOT, A, **{**whole, "bytes": TB / 2}), copy(HOT, A, **{**whole, "kind": "tape"})
+    )
     assert mixed.copies().tolist() == [0] and mixed.on_tape.tolist() == [True]
     # Invalid files are in the size of DBS, and nowhere on disk.
     alone = copies_of(copy(HOT, A, complete=True, size=TB, bytes=0.99 * TB))

@@ -18,30 +18,57 @@ from cmsspark.base import errors
 from cmsspark.base.periods import between
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.store import stored_days
-from tests.apps.placement.worlds import COLD, FIRST, HOT, NEW, TB, A, B, copies_of, copy, full, reads_of, run
+from tests.apps.placement.worlds import (
+    COLD,
+    FIRST,
+    HOT,
+    NEW,
+    TB,
+    A,
+    B,
+    copies_of,
+    copy,
+    full,
+    reads_of,
+    run,
+)
 from tests.run.partial_days import partial, store_partials, store_table
 
 
 def test_nodes_are_sites_with_their_kind(tmp_path: Path) -> None:
     file = tmp_path / "r.csv"
-    file.write_text(f"dataset,node,bytes\n{HOT},T1_US_A_MSS,5\n{HOT},T1_US_A_Disk,5\n{HOT},T2_DE_B,4\n")
+    file.write_text(
+        f"dataset,node,bytes\n{HOT},T1_US_A_MSS,5\n{HOT},T1_US_A_Disk,5\n{HOT},T2_DE_B,4\n"
+    )
     made = make_replicas(read_replicas(file))
     assert made.sites == ("T1_US_A", "T2_DE_B") and made.on_tape.tolist() == [True]
-    assert made.bytes.tolist() == [5, 4] and made.is_complete.tolist() == [True, False], "the largest copy is the size"
+    assert made.bytes.tolist() == [5, 4] and made.is_complete.tolist() == [True, False], (
+        "the largest copy is the size"
+    )
 
 
 def test_a_node_with_a_kind_of_its_own_is_its_site(tmp_path: Path) -> None:
     file = tmp_path / "r.csv"
-    file.write_text(f"dataset,site,kind,bytes\n{HOT},T1_US_A_Disk,disk,5\n{HOT},T1_US_A_MSS,tape,5\n")
+    file.write_text(
+        f"dataset,site,kind,bytes\n{HOT},T1_US_A_Disk,disk,5\n{HOT},T1_US_A_MSS,tape,5\n"
+    )
     made = make_replicas(read_replicas(file))
-    assert made.sites == ("T1_US_A",) and made.bytes.tolist() == [5] and made.on_tape.tolist() == [True]
+    assert (
+        made.sites == ("T1_US_A",)
+        and made.bytes.tolist() == [5]
+        and made.on_tape.tolist() == [True]
+    )
 
 
 def test_reads_without_a_site_are_counted_and_dropped() -> None:
     reads = reads_of((0, HOT, "unknown", 7), (0, HOT, B, 1))
     assert reads.dropped == 7 and "unknown" not in reads.sites
     with pytest.raises(errors.InputMissing, match="no access names a site"):
-        make_reads(pl.DataFrame({"day": [FIRST], "dataset": [HOT], "site": ["unknown"], "accesses": [1.0]}))
+        make_reads(
+            pl.DataFrame(
+                {"day": [FIRST], "dataset": [HOT], "site": ["unknown"], "accesses": [1.0]}
+            )
+        )
 
 
 def test_days_whose_reads_name_no_site_are_days_of_the_plan(tmp_path: Path) -> None:
@@ -50,18 +77,34 @@ def test_days_whose_reads_name_no_site_are_days_of_the_plan(tmp_path: Path) -> N
     table = pl.DataFrame({"day": days, "dataset": [HOT] * 3, "site": sites, "accesses": [1.0] * 3})
     assert make_reads(table).days == tuple(days)
     for day, site in zip(days, sites, strict=True):
-        store_partials(tmp_path, day, [partial(day, site_name=site, stream="condor" if day == days[2] else "aaa")])
+        store_partials(
+            tmp_path,
+            day,
+            [partial(day, site_name=site, stream="condor" if day == days[2] else "aaa")],
+        )
     period = between(days[0], days[2])
-    assert stored_reads(stored_days.find_days(LocalFiles(), str(tmp_path), period)).days == tuple(days)
+    assert stored_reads(stored_days.find_days(LocalFiles(), str(tmp_path), period)).days == tuple(
+        days
+    )
 
 
 def test_capacities_of_parquet_may_be_floats(tmp_path: Path) -> None:
-    pl.DataFrame({"site": ["T2_A", "T2_B"], "capacity": [3.6e16, 1000.0]}).write_parquet(tmp_path / "space.parquet")
-    assert read_space(tmp_path / "space.parquet") == {"T2_A": (3.6e16, None), "T2_B": (1000.0, None)}
+    pl.DataFrame({"site": ["T2_A", "T2_B"], "capacity": [3.6e16, 1000.0]}).write_parquet(
+        tmp_path / "space.parquet"
+    )
+    assert read_space(tmp_path / "space.parquet") == {
+        "T2_A": (3.6e16, None),
+        "T2_B": (1000.0, None),
+    }
 
 
 def test_sizes_are_read_as_people_write_them() -> None:
-    assert [parse_bytes(text) for text in ("1000", "1.5TB", "2 KiB", "3pb")] == [1000, 15 * 10**11, 2048, 3 * 10**15]
+    assert [parse_bytes(text) for text in ("1000", "1.5TB", "2 KiB", "3pb")] == [
+        1000,
+        15 * 10**11,
+        2048,
+        3 * 10**15,
+    ]
     with pytest.raises(errors.UsageError, match="not a size"):
         parse_bytes("much")
 
@@ -91,10 +134,15 @@ def test_recommend_prints_and_writes_the_plan(files: list[str], tmp_path: Path) 
     assert "copies to make: 1" in shown.stdout and "copies that can go: 1" in shown.stdout
     told = json.loads(run("recommend", *files, "--json").stdout)
     assert told["first_day"] == "2026-02-16"
-    rows = [(row["action"], row["dataset"], row["site"], row["copies"], row["why"]) for row in told["rows"]]
+    rows = [
+        (row["action"], row["dataset"], row["site"], row["copies"], row["why"])
+        for row in told["rows"]
+    ]
     assert rows == [("copy", HOT, B, 1, "its reads"), ("remove", COLD, B, 2, "another copy")]
     by_site = {row["site"]: row for row in told["sites"]}
-    assert by_site[B]["copied"] == by_site[B]["removed"] == TB and by_site[B]["capacity"] == 1.2 * TB
+    assert (
+        by_site[B]["copied"] == by_site[B]["removed"] == TB and by_site[B]["capacity"] == 1.2 * TB
+    )
     out = tmp_path / "plan.csv"
     assert run("recommend", *files, "-o", str(out)).exit_code == 0
     assert pl.read_csv(out).select("action", "dataset", "site").rows() == [row[:3] for row in rows]
@@ -105,12 +153,22 @@ def test_replay_compares_rules_and_marks_synthetic_data(files: list[str]) -> Non
     totals = {row["rule"]: row for row in told["sums"]}
     assert totals["as-is"]["weeks"] == 2 and totals["as-is"]["remote_reads"] == 2 * 210
     assert totals["predicted"]["remote_reads"] < 210 and told["is_synthetic"] is False
-    made_up = run("replay", "--synthetic", "1", "--last", "1", "--rule", "tier", "--rule", "recent")
-    assert made_up.exit_code == 0 and "synthetic data" in made_up.stdout and "no measurement" in made_up.stdout
+    made_up = run(
+        "replay", "--synthetic", "1", "--last", "1", "--rule", "tier", "--rule", "recent"
+    )
+    assert (
+        made_up.exit_code == 0
+        and "synthetic data" in made_up.stdout
+        and "no measurement" in made_up.stdout
+    )
 
 
-def test_a_replay_names_a_rule_once_and_no_share_of_bytes_that_nobody_logged(files: list[str]) -> None:
-    text = run("replay", *files, "--last", "1", "--weekly", "--rule", "tier", "--rule", "tier").stdout
+def test_a_replay_names_a_rule_once_and_no_share_of_bytes_that_nobody_logged(
+    files: list[str],
+) -> None:
+    text = run(
+        "replay", *files, "--last", "1", "--weekly", "--rule", "tier", "--rule", "tier"
+    ).stdout
     assert text.startswith("1 week from 2026-02-09 on")
     lines = [line.split() for line in text.splitlines() if "tier" in line.split()[:2]]
     assert [len(line) for line in lines] == [8, 11], "one line of the week, one of the sums"
@@ -142,11 +200,16 @@ def test_wrong_words_end_in_2(arguments: list[str]) -> None:
 def test_locks_that_keep_nothing_are_named(files: list[str], tmp_path: Path) -> None:
     locks = tmp_path / "locks.csv"
     locks.write_text(f"dataset,site\n{COLD},{B}\n{COLD},\n")
-    assert "warning" not in run("recommend", *files, "--locks", str(locks), "--locked", "/Old/*/*").stderr
+    assert (
+        "warning"
+        not in run("recommend", *files, "--locks", str(locks), "--locked", "/Old/*/*").stderr
+    )
     locks.write_text(f"dataset,site\n{COLD},{B}\n{COLD},T2_DE_Typo\n")
     text = run("recommend", *files, "--locks", str(locks), "--locked", "/Cosmics/*/RAW").stderr
     assert "2 locks of datasets on disk" in text
-    assert "warning: 2 locks of names that no read and no replica has, such as /Cosmics/*/RAW" in text
+    assert (
+        "warning: 2 locks of names that no read and no replica has, such as /Cosmics/*/RAW" in text
+    )
 
 
 def test_a_site_that_nobody_knows_is_named(files: list[str], tmp_path: Path) -> None:
@@ -160,7 +223,11 @@ def test_advice_keeps_its_columns_without_rows() -> None:
     replicas = copies_of(copy(HOT, A), reads=reads)
     named = reads.named(replicas.datasets, replicas.sites)
     advice = recommend(named, lambda day: replicas, full, Outlook(np.zeros(len(named.datasets))))
-    assert advice.rows == [] and pl.DataFrame([], schema=advice.schema).columns[:3] == ["action", "dataset", "site"]
+    assert advice.rows == [] and pl.DataFrame([], schema=advice.schema).columns[:3] == [
+        "action",
+        "dataset",
+        "site",
+    ]
 
 
 @pytest.fixture
@@ -170,16 +237,28 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for number in range(42):
         day = FIRST + timedelta(days=number)
-        rows = [partial(day, dataset_name=HOT, site_name=B, nacc=30), partial(day, dataset_name=COLD, site_name=A)]
+        rows = [
+            partial(day, dataset_name=HOT, site_name=B, nacc=30),
+            partial(day, dataset_name=COLD, site_name=A),
+        ]
         store_partials(tmp_path, day, rows)
     for number, datasets in ((10, [HOT, COLD]), (37, [HOT, COLD, NEW])):
         day = FIRST + timedelta(days=number)
         lying = [
-            {"day": day, "dataset_name": name, "site_name": A, "kind": "disk", "present_bytes": 10**12,
-             "dataset_bytes": 10**12, "present_file_count": 1, "present_block_count": 1, "is_complete": True,
-             "timestamp": 1}
+            {
+                "day": day,
+                "dataset_name": name,
+                "site_name": A,
+                "kind": "disk",
+                "present_bytes": 10**12,
+                "dataset_bytes": 10**12,
+                "present_file_count": 1,
+                "present_block_count": 1,
+                "is_complete": True,
+                "timestamp": 1,
+            }
             for name in datasets
-        ]  # fmt: skip
+        ]
         store_table(tmp_path, "dbs_rucio", "dbs_rucio", day, lying)
     return tmp_path
 
@@ -189,14 +268,20 @@ def test_plans_and_replays_of_a_store(store: Path) -> None:
     space.write_text(f"site,capacity\n{B},5TB\n")
     words = ["--fout", str(store), "--space", str(space), "--model", "average"]
     told = json.loads(run("recommend", *words, "--json").stdout)
-    assert [(row["action"], row["dataset"], row["site"]) for row in told["rows"]] == [("copy", HOT, B)]
-    shown = json.loads(run("replay", *words, "--rule", "as-is", "--rule", "recent", "--json").stdout)
+    assert [(row["action"], row["dataset"], row["site"]) for row in told["rows"]] == [
+        ("copy", HOT, B)
+    ]
+    shown = json.loads(
+        run("replay", *words, "--rule", "as-is", "--rule", "recent", "--json").stdout
+    )
     assert [row["remote_reads"] for row in shown["weeks"]] == [210, 0, 210, 0]
     early = run("replay", *words, "--from", "2026-01-05", "--to", "2026-02-15", "--last", "2")
     assert early.exit_code == 0 and "remote reads" in early.stdout
 
 
-def test_a_store_without_replicas_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_replicas_says_what_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     store_partials(tmp_path, FIRST, [partial(FIRST)])
     error = run("recommend", "--fout", str(tmp_path), "--from", "2026-01-05").exception

@@ -20,16 +20,26 @@ from tests.apps.placement.worlds import FIRST, HOT, NEW, TB, A, B, copies_of, co
 def replayed(reads: Reads, replicas: Replicas, **options: Any) -> list[replay.Week]:
     named = reads.named(replicas.datasets, replicas.sites)
     space = full(replicas, **options)
-    return replay.Replay(named, lambda day: replicas, space).run(["as-is", "tier", "recent", "oracle"])
+    return replay.Replay(named, lambda day: replicas, space).run(
+        ["as-is", "tier", "recent", "oracle"]
+    )
 
 
 def test_a_replay_by_hand() -> None:
-    """HOT is read at B, 30 a day; the week of day 28 has 210 reads of it, all remote as long as nothing is copied."""
-    reads = reads_of(*[(day, HOT, B, 30) for day in range(35)], weeks=5, bytes=[7.0] * 35 + [0.0, 0.0])
-    rows = replayed(reads, copies_of(copy(HOT, A), copy("/Clock/x/RAW", A), reads=reads), T2_DE_B=TB)
+    """HOT is read at B, 30 a day; the week of day 28 has 210 reads of it, all remote as
+    long as nothing is copied.
+    """
+    reads = reads_of(
+        *[(day, HOT, B, 30) for day in range(35)], weeks=5, bytes=[7.0] * 35 + [0.0, 0.0]
+    )
+    rows = replayed(
+        reads, copies_of(copy(HOT, A), copy("/Clock/x/RAW", A), reads=reads), T2_DE_B=TB
+    )
     assert [row.rule for row in rows] == ["as-is", "tier", "recent", "oracle"]
     assert [row.remote_reads for row in rows] == [210, 0, 0, 0]
-    assert [row.remote_bytes for row in rows] == [49, 0, 0, 0] and {row.reads for row in rows} == {211}
+    assert [row.remote_bytes for row in rows] == [49, 0, 0, 0] and {row.reads for row in rows} == {
+        211
+    }
     assert [row.copied_bytes for row in rows] == [0, TB, TB, TB]
     totals = {row["rule"]: row for row in replay.sums(rows)}
     assert totals["recent"]["remote_reads_against_as_is"] == -1 and totals["recent"]["weeks"] == 1
@@ -61,19 +71,45 @@ def test_a_replay_is_blind_to_what_comes_later() -> None:
     whole = of(reads)
     noise = np.random.default_rng(1).integers(1, 500, len(reads.day))
     later = np.where(reads.day >= 35, noise, reads.accesses)
-    other = of(Reads(reads.days, names, sites, reads.day, reads.dataset, reads.site, later, reads.can_say,
-                     reads.remote, reads.bytes))  # fmt: skip
-    plans = [(row.copied_bytes, row.removed_bytes, row.copies_made, row.copies_removed) for row in whole]
-    others = [(row.copied_bytes, row.removed_bytes, row.copies_made, row.copies_removed) for row in other]
-    assert plans[:6] == others[:6], "the weeks of days 28 and 35 are planned from the days before them"
+    other = of(
+        Reads(
+            reads.days,
+            names,
+            sites,
+            reads.day,
+            reads.dataset,
+            reads.site,
+            later,
+            reads.can_say,
+            reads.remote,
+            reads.bytes,
+        )
+    )
+    plans = [
+        (row.copied_bytes, row.removed_bytes, row.copies_made, row.copies_removed) for row in whole
+    ]
+    others = [
+        (row.copied_bytes, row.removed_bytes, row.copies_made, row.copies_removed) for row in other
+    ]
+    assert plans[:6] == others[:6], (
+        "the weeks of days 28 and 35 are planned from the days before them"
+    )
     assert plans[6:] != others[6:] and whole[:3] == other[:3] and whole[3:6] != other[3:6]
 
 
 def test_snapshots_of_later_days_are_not_seen() -> None:
-    table = pl.DataFrame([
-        {"dataset": HOT, "site": A, "bytes": TB, "kind": "disk", "since": FIRST},
-        {"dataset": NEW, "site": A, "bytes": TB, "kind": "disk", "since": FIRST + timedelta(days=9)},
-    ])  # fmt: skip
+    table = pl.DataFrame(
+        [
+            {"dataset": HOT, "site": A, "bytes": TB, "kind": "disk", "since": FIRST},
+            {
+                "dataset": NEW,
+                "site": A,
+                "bytes": TB,
+                "kind": "disk",
+                "since": FIRST + timedelta(days=9),
+            },
+        ]
+    )
     at = make_replicas(table, datasets=[NEW], until=FIRST + timedelta(days=9))
     assert at.copies().tolist() == [1, 0] and at.datasets == (HOT, NEW)
     later = make_replicas(table, until=FIRST + timedelta(days=10))

@@ -19,17 +19,26 @@ TB = 1e12
 
 
 def reads_of(*rows: tuple[int, str, str, float], weeks: int = 4, **columns: Any) -> Reads:
-    """Reads of rows (day, dataset, site, accesses); a read of another dataset at A fixes the first and last day."""
+    """Reads of rows (day, dataset, site, accesses); a read of another dataset at A
+    fixes the first and last day.
+    """
     rows = (*rows, (0, "/Clock/x/RAW", A, 1), (7 * weeks - 1, "/Clock/x/RAW", A, 1))
     table = {
-        "day": [FIRST + timedelta(days=row[0]) for row in rows], "dataset": [row[1] for row in rows],
-        "site": [row[2] for row in rows], "accesses": [float(row[3]) for row in rows],
-    }  # fmt: skip
+        "day": [FIRST + timedelta(days=row[0]) for row in rows],
+        "dataset": [row[1] for row in rows],
+        "site": [row[2] for row in rows],
+        "accesses": [float(row[3]) for row in rows],
+    }
     return make_reads(pl.DataFrame({**table, **columns}))
 
 
-def copies_of(*rows: dict[str, Any], sites: tuple[str, ...] = (A, B, C), reads: Reads | None = None) -> Replicas:
-    full = [{"kind": "disk", "bytes": TB, "complete": True, "locked": False, "custodial": False, **row} for row in rows]
+def copies_of(
+    *rows: dict[str, Any], sites: tuple[str, ...] = (A, B, C), reads: Reads | None = None
+) -> Replicas:
+    full = [
+        {"kind": "disk", "bytes": TB, "complete": True, "locked": False, "custodial": False, **row}
+        for row in rows
+    ]
     names = reads.datasets if reads else ()
     return make_replicas(pl.DataFrame(full), datasets=names, sites=sites)
 

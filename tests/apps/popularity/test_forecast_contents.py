@@ -1,4 +1,6 @@
-"""What a forecast says beside the probability: quantiles, reasons, baselines, calibration that helps."""
+"""What a forecast says beside the probability: quantiles, reasons, baselines,
+calibration that helps.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ def test_quantiles_are_in_order_and_most_datasets_lie_between_them() -> None:
     weeks, inside = Weeks(series, Label(10)), []
     for day in (49, 56, 63):
         found = expected(weeks, day, "accesses")
-        assert found is not None and (np.diff(found.quantiles, axis=1) >= 0).all() and (found.quantiles >= 0).all()
+        assert (
+            found is not None
+            and (np.diff(found.quantiles, axis=1) >= 0).all()
+            and (found.quantiles >= 0).all()
+        )
         low, middle, high = found.quantiles.T
         assert (found.mean >= low).all() and (found.mean <= high).all()
         happened = series.accesses[day : day + 7].sum(0)
@@ -47,7 +53,9 @@ def test_quantiles_are_in_order_and_most_datasets_lie_between_them() -> None:
 
 def test_quantiles_know_no_later_day_and_no_measure_that_there_is_not() -> None:
     series = made_series(days=60)
-    found, cut = (expected(Weeks(each, Label(10)), DAY, "accesses") for each in (series, series.until(DAY)))
+    found, cut = (
+        expected(Weeks(each, Label(10)), DAY, "accesses") for each in (series, series.until(DAY))
+    )
     assert found is not None and cut is not None and np.array_equal(found.quantiles, cut.quantiles)
     assert expected(Weeks(series, Label(10)), DAY, "bytes") is None
 
@@ -80,11 +88,21 @@ def test_a_forecast_has_amounts_reasons_and_what_it_rests_on() -> None:
     rows = predictions(weeks, series.days[-1] + timedelta(days=1), "boosting")
     by_name = {row["dataset_name"]: row for row in rows.to_dicts()}
     unknown, sibling = by_name[names[4]], by_name[names[5]]
-    assert (unknown["basis"], unknown["probability"], unknown["expected_nacc"]) == ("unknown", None, None)
+    assert (unknown["basis"], unknown["probability"], unknown["expected_nacc"]) == (
+        "unknown",
+        None,
+        None,
+    )
     assert unknown["rank"] == 60 and unknown["stratum"] == "new"
-    assert sibling["basis"] == "siblings" and 0 <= sibling["probability"] <= 1 and sibling["nacc_p90"] >= 0
+    assert (
+        sibling["basis"] == "siblings"
+        and 0 <= sibling["probability"] <= 1
+        and sibling["nacc_p90"] >= 0
+    )
     others = [row for row in by_name.values() if row["basis"] == "use"]
-    assert len(others) >= 50 and all(row["nacc_p10"] <= row["nacc_p50"] <= row["nacc_p90"] for row in others)
+    assert len(others) >= 50 and all(
+        row["nacc_p10"] <= row["nacc_p50"] <= row["nacc_p90"] for row in others
+    )
     assert all(row["expected_bytes"] is not None for row in others) and others[0]["reasons"]
     assert [row["rank"] for row in rows.to_dicts()] == list(range(1, 61))
 
@@ -101,20 +119,31 @@ def test_a_calibration_is_used_where_it_helps_in_each_week_only() -> None:
     assert helpful_calibration([week(1.0, day) for day in range(3)]) is None
     found = helpful_calibration([week(0.3, day) for day in range(3)])
     assert found is not None and found[0] < 0.8
-    assert helpful_calibration([week(0.3, 0), week(0.3, 1), week(1.6, 2)]) is None, "it would harm one week"
+    assert helpful_calibration([week(0.3, 0), week(0.3, 1), week(1.6, 2)]) is None, (
+        "it would harm one week"
+    )
     assert helpful_calibration([week(0.3, 0), week(0.3, 1)]) is None, "two weeks say too little"
 
 
 def test_a_warning_says_where_a_baseline_was_better() -> None:
     rows = [
         {"model": name, "average_precision": value}
-        for name, values in {"blend": (0.5, 0.7), "decayed": (0.6, 0.66), "last-week": (0.9, None)}.items()
+        for name, values in {
+            "blend": (0.5, 0.7),
+            "decayed": (0.6, 0.66),
+            "last-week": (0.9, None),
+        }.items()
         for value in values
     ]
     (text,) = warnings(rows, "blend")
-    assert text.startswith("in the last 2 weeks the baseline last-week was better than blend: average precision 0.900")
+    assert text.startswith(
+        "in the last 2 weeks the baseline last-week was better than blend: average precision 0.900"
+    )
     assert warnings(rows, "decayed") == [] and warnings(rows[:2], "blend") == []
-    equal = [{"model": "blend", "average_precision": 0.9994}, {"model": "last-week", "average_precision": 1.0}]
+    equal = [
+        {"model": "blend", "average_precision": 0.9994},
+        {"model": "last-week", "average_precision": 1.0},
+    ]
     assert warnings(equal, "blend")[0].startswith("in the last week the baseline last-week")
     equal[0]["average_precision"] = 0.99996
     assert warnings(equal, "blend") == [], "both are printed as 1.000"
@@ -125,7 +154,9 @@ def test_a_warning_says_where_a_baseline_was_better() -> None:
 
 def test_ties_are_told(tmp_path: Path) -> None:
     file = write(made_series(), tmp_path / "a.csv")
-    shown = CliRunner().invoke(command, ["predict", "--accesses", str(file), "--model", "persistence", "--top", "5"])
+    shown = CliRunner().invoke(
+        command, ["predict", "--accesses", str(file), "--model", "persistence", "--top", "5"]
+    )
     assert "5 rows share a probability as shown, such as 1.000" in shown.stdout
 
 

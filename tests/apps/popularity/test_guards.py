@@ -33,7 +33,9 @@ def measured_series(seed: int, datasets: int = 150) -> Series:
 
 
 def of_the_week(series: Series, kind: str, day: int, seed: int) -> Any:
-    """What nobody knows on that day: a measure of its week, whole or in part, or a noisy copy of the accesses."""
+    """What nobody knows on that day: a measure of its week, whole or in part, or a
+    noisy copy of the accesses.
+    """
     week = series.values[:, day : day + 7]
     generator = np.random.default_rng([seed, day])
     noise = generator.normal(0, 1, len(series.datasets))
@@ -57,12 +59,22 @@ def check_with(monkeypatch: pytest.MonkeyPatch, series: Series, column: Any) -> 
     check_columns(Weeks(series, Label(10)), series.mondays()[-4:])
 
 
-KINDS = ["cpu", "users", "bytes", "logarithm", "half a factor of noise", "a factor of noise", "three of its days"]
+KINDS = [
+    "cpu",
+    "users",
+    "bytes",
+    "logarithm",
+    "half a factor of noise",
+    "a factor of noise",
+    "three of its days",
+]
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_column_of_the_predicted_week_fails_the_run(monkeypatch: pytest.MonkeyPatch, kind: str, seed: int) -> None:
+def test_a_column_of_the_predicted_week_fails_the_run(
+    monkeypatch: pytest.MonkeyPatch, kind: str, seed: int
+) -> None:
     series = measured_series(seed)
     with pytest.raises(errors.DataError, match="the feature suspect knows the week") as caught:
         check_with(monkeypatch, series, lambda day: of_the_week(series, kind, day, seed))
@@ -73,7 +85,11 @@ def test_a_column_of_the_predicted_week_fails_the_run(monkeypatch: pytest.Monkey
 def test_columns_of_the_past_pass(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     series = measured_series(seed, datasets=(25, 60, 400)[seed % 3])
     for back in (7, 8, 14):
-        check_with(monkeypatch, series, lambda day, back=back: of_the_week(series, "cpu", max(day - back, 0), seed))
+        check_with(
+            monkeypatch,
+            series,
+            lambda day, back=back: of_the_week(series, "cpu", max(day - back, 0), seed),
+        )
 
 
 def test_a_series_in_which_every_dataset_is_new_passes() -> None:

@@ -19,7 +19,9 @@ from tests.apps.popularity.example_series import made_series
 
 
 @pytest.mark.parametrize("kind", ["logistic", "forest"])
-def test_a_model_of_spark_beats_guessing_and_comes_back_from_its_file(spark: object, kind: str) -> None:
+def test_a_model_of_spark_beats_guessing_and_comes_back_from_its_file(
+    spark: object, kind: str
+) -> None:
     series = made_series(days=30, datasets=40)
     weeks, day = Weeks(series, Label(10)), 22
     training = weeks.training(day)
@@ -56,13 +58,18 @@ def test_tuning_on_spark_is_the_tuning_of_this_process(spark: Any) -> None:
     series, grid = made_series(), {"ridge": [3.0, 300.0]}
     here = tune(series, Label(10), "logistic", grid, weeks=2)
     there = tune(series, Label(10), "logistic", grid, weeks=2, spark=spark)
-    # The order of a sum in BLAS depends on its threads, and calibration by Newton's steps makes more of it.
+    # The order of a sum in BLAS depends on its threads, and calibration by Newton's
+    # steps makes more of it.
     assert [row.keys() for row in there] == [row.keys() for row in here]
     for row, wanted in zip(there, here, strict=True):
-        assert all(row[name] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value)
-                   for name, value in wanted.items())  # fmt: skip
+        assert all(
+            row[name] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value)
+            for name, value in wanted.items()
+        )
     assert {row["options"]["ridge"] for row in here} == {3.0, 300.0}
-    assert here[0]["average_precision"] >= here[1]["average_precision"] and len(here[0]["weeks"]) == 2
+    assert (
+        here[0]["average_precision"] >= here[1]["average_precision"] and len(here[0]["weeks"]) == 2
+    )
 
 
 def test_tuning_does_not_see_the_week_that_is_held_back() -> None:
@@ -78,12 +85,26 @@ def test_tuning_does_not_see_the_week_that_is_held_back() -> None:
 
 
 def test_grids_are_read_and_wrong_ones_refused() -> None:
-    assert parse_grid("boosting", ["max_depth=2,3", "rounds=50"]) == {"max_depth": [2, 3], "rounds": [50]}
+    assert parse_grid("boosting", ["max_depth=2,3", "rounds=50"]) == {
+        "max_depth": [2, 3],
+        "rounds": [50],
+    }
     assert len(configurations(parse_grid("forest", []))) == 18
-    for model, texts in (("blend", []), ("forest", ["luck=1"]), ("forest", ["max_depth=deep"]), ("forest", ["2"])):
+    for model, texts in (
+        ("blend", []),
+        ("forest", ["luck=1"]),
+        ("forest", ["max_depth=deep"]),
+        ("forest", ["2"]),
+    ):
         with pytest.raises(errors.UsageError):
             parse_grid(model, texts)
-    for values in ("max_depth=2.5", "max_depth=true", "max_depth=-3", "colsample_bynode=1.5", "max_depth=null"):
+    for values in (
+        "max_depth=2.5",
+        "max_depth=true",
+        "max_depth=-3",
+        "colsample_bynode=1.5",
+        "max_depth=null",
+    ):
         with pytest.raises(errors.UsageError, match=r"not a (whole )?number above 0"):
             parse_grid("forest", [values])
     with pytest.raises(errors.InputMissing, match="too few weeks"):
@@ -92,5 +113,9 @@ def test_grids_are_read_and_wrong_ones_refused() -> None:
 
 def test_options_change_a_model() -> None:
     weeks = Weeks(made_series(), Label(10))
-    usual, tight = (fit(weeks, 32, "logistic", options=options) for options in (None, {"ridge": 1e6}))
-    assert usual.model.predict(weeks.rows(32)).std() > 2 * tight.model.predict(weeks.rows(32)).std()
+    usual, tight = (
+        fit(weeks, 32, "logistic", options=options) for options in (None, {"ridge": 1e6})
+    )
+    assert (
+        usual.model.predict(weeks.rows(32)).std() > 2 * tight.model.predict(weeks.rows(32)).std()
+    )

@@ -28,12 +28,17 @@ from tests.apps.popularity.example_series import FIRST, made_series
 def test_average_precision_and_area_by_hand() -> None:
     labels = np.array([1.0, 0, 1, 0])
     assert average_precision(labels, np.array([4.0, 3, 2, 1])) == pytest.approx((1 + 2 / 3) / 2)
-    assert average_precision(np.arange(28) > 21, np.arange(28)) == 1, "a perfect order is no >99.9%"
-    assert average_precision(labels, np.array([1.0, 1, 1, 1])) == pytest.approx(0.5), "ties are taken together"
+    assert average_precision(np.arange(28) > 21, np.arange(28)) == 1, (
+        "a perfect order is no >99.9%"
+    )
+    assert average_precision(labels, np.array([1.0, 1, 1, 1])) == pytest.approx(0.5), (
+        "ties are taken together"
+    )
     assert area_under_curve(labels, np.array([4.0, 3, 2, 1])) == pytest.approx(0.75)
     assert area_under_curve(labels, np.array([1.0, 1, 1, 1])) == pytest.approx(0.5)
     assert (
-        average_precision(np.zeros(3), np.arange(3.0)) is None and area_under_curve(np.ones(3), np.arange(3.0)) is None
+        average_precision(np.zeros(3), np.arange(3.0)) is None
+        and area_under_curve(np.ones(3), np.arange(3.0)) is None
     )
 
 
@@ -43,14 +48,18 @@ def test_metrics_have_an_interval_and_nulls_where_nothing_is() -> None:
     assert low <= row["average_precision"] <= high and (row["tpr"], row["tnr"]) == (1, 1)
     assert row["brier"] == pytest.approx((0.01 + 0.04 + 0.16 + 0.16) / 4)
     nothing = metrics(np.zeros(0), np.zeros(0))
-    assert nothing["rows"] == 0 and nothing["average_precision"] is None and nothing["brier"] is None
+    assert (
+        nothing["rows"] == 0 and nothing["average_precision"] is None and nothing["brier"] is None
+    )
 
 
 def test_labels_count_the_coming_weeks_only() -> None:
     values = np.zeros((len(MEASURES), 21, 2))
     values[0, 7:14] = [[1, 2]] * 7  # 7 and 14 accesses in the second week
     values[1, 7] = [9, 2]
-    series = Series(tuple(FIRST + timedelta(days=i) for i in range(21)), ("/a/b/C", "/a/c/C"), values)
+    series = Series(
+        tuple(FIRST + timedelta(days=i) for i in range(21)), ("/a/b/C", "/a/c/C"), values
+    )
     assert Label(7).mark(series, 7).tolist() == [0, 1]
     assert Label(6, users=5).mark(series, 7).tolist() == [1, 0]
     assert Label(10, weeks=2).mark(series, 0).tolist() == [0, 1]
@@ -60,21 +69,38 @@ def test_labels_count_the_coming_weeks_only() -> None:
 def test_features_of_a_day_by_hand() -> None:
     values = np.zeros((len(MEASURES), 10, 2))
     values[0, 2, 0], values[0, 8, 0] = 5, 3
-    past = Series(tuple(FIRST + timedelta(days=i) for i in range(10)), ("/a/b/C", "/d/e/F"), values)
+    past = Series(
+        tuple(FIRST + timedelta(days=i) for i in range(10)), ("/a/b/C", "/d/e/F"), values
+    )
     columns, rows = features(past, Names(past.datasets))
     of = {name: rows[:, number] for number, name in enumerate(columns)}
-    assert of["log_accesses_1d"].tolist() == [0, 0] and of["log_accesses_2d"][0] == pytest.approx(np.log1p(3))
-    assert of["log_accesses_28d"][0] == pytest.approx(np.log1p(8 / 10 * 28)), "a longer window is scaled to its length"
-    assert of["log_recency_days"].tolist() == [pytest.approx(np.log1p(1)), pytest.approx(np.log1p(10))]
+    assert of["log_accesses_1d"].tolist() == [0, 0] and of["log_accesses_2d"][0] == pytest.approx(
+        np.log1p(3)
+    )
+    assert of["log_accesses_28d"][0] == pytest.approx(np.log1p(8 / 10 * 28)), (
+        "a longer window is scaled to its length"
+    )
+    assert of["log_recency_days"].tolist() == [
+        pytest.approx(np.log1p(1)),
+        pytest.approx(np.log1p(10)),
+    ]
     assert of["log_age_days"].tolist() == [pytest.approx(np.log1p(8)), 0]
     assert of["active_share_7d"][0] == pytest.approx(1 / 7)
     assert of["log_gap_days"].tolist() == [pytest.approx(np.log1p(6)), pytest.approx(np.log1p(10))]
-    assert of["log_run_days"].tolist() == [0, 0] and of["log_peak_day"].tolist() == [pytest.approx(np.log1p(5)), 0]
-    assert of["log_peak_age_days"].tolist() == [pytest.approx(np.log1p(8)), pytest.approx(np.log1p(10))]
+    assert of["log_run_days"].tolist() == [0, 0] and of["log_peak_day"].tolist() == [
+        pytest.approx(np.log1p(5)),
+        0,
+    ]
+    assert of["log_peak_age_days"].tolist() == [
+        pytest.approx(np.log1p(8)),
+        pytest.approx(np.log1p(10)),
+    ]
     assert of["spread_28d"][0] == pytest.approx(np.log1p([0, 0, 5, 0, 0, 0, 0, 0, 3, 0]).std())
     values[0, 7:10, 1] = 1
     _, again = features(Series(past.days, past.datasets, values), Names(past.datasets))
-    assert again[1, columns.index("log_run_days")] == pytest.approx(np.log1p(3)), "the last three days"
+    assert again[1, columns.index("log_run_days")] == pytest.approx(np.log1p(3)), (
+        "the last three days"
+    )
     assert all(np.isfinite(column).all() for column in of.values())
 
 
@@ -90,7 +116,9 @@ def test_features_of_siblings_count_datasets_from_their_first_use_on() -> None:
     check_later_days(Weeks(series, Label(10)), [7])
 
 
-def test_a_dataset_of_later_days_that_changes_others_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_of_later_days_that_changes_others_fails_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     series = made_series()
     values = series.values.copy()
     values[:, :32, 5] = 0
@@ -100,7 +128,9 @@ def test_a_dataset_of_later_days_that_changes_others_fails_the_run(monkeypatch: 
 
     def with_all_names(past: Series, names: Names) -> tuple[list[str], Any]:
         columns, rows = real(past, names)
-        return [*columns, "names"], np.append(rows, np.full((len(rows), 1), float(len(past.datasets))), axis=1)
+        return [*columns, "names"], np.append(
+            rows, np.full((len(rows), 1), float(len(past.datasets))), axis=1
+        )
 
     check_guards(Weeks(late, Label(10)), [32])
     monkeypatch.setattr(training_code, "features", with_all_names)
@@ -141,7 +171,9 @@ def test_weeks_in_which_nothing_or_everything_is_popular_are_judged_with_nulls(k
     values = series.values.copy()
     values[0] = 0 if kind == "none" else values[0] + 5
     values[0, 0] += 1
-    _, rows = forecast_and_judge(Weeks(replace(series, values=values), Label(10)), ["persistence", "logistic"], last=2)
+    _, rows = forecast_and_judge(
+        Weeks(replace(series, values=values), Label(10)), ["persistence", "logistic"], last=2
+    )
     assert len(rows) == 4 and {row["auc"] for row in rows} == {None}
     assert {row["average_precision"] for row in rows} == ({None} if kind == "none" else {1.0})
     assert all(0 <= row["brier"] < 0.1 for row in rows)
@@ -153,7 +185,14 @@ def test_one_dataset_and_days_with_gaps_are_predicted() -> None:
     assert [row["rows"] for row in rows] == [1] * 4
     values = series.values.copy()
     values[:, 5:30] = 0
-    assert len(forecast_and_judge(Weeks(replace(series, values=values), Label(1)), ["logistic"], last=1)[1]) == 1
+    assert (
+        len(
+            forecast_and_judge(
+                Weeks(replace(series, values=values), Label(1)), ["logistic"], last=1
+            )[1]
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("spark-")])
@@ -219,19 +258,30 @@ def test_a_feature_that_changes_with_later_days_fails_the_run() -> None:
 def test_strata_part_the_datasets() -> None:
     series = made_series()
     parts = strata(series, 30)
-    assert (sum(part.astype(int) for part in parts.values()) == 1).all() and set(parts) == {"active", "dormant", "new"}
+    assert (sum(part.astype(int) for part in parts.values()) == 1).all() and set(parts) == {
+        "active",
+        "dormant",
+        "new",
+    }
 
 
 def test_evaluation_has_a_row_for_each_week_and_model() -> None:
-    _, rows = forecast_and_judge(Weeks(made_series(), Label(10)), ["persistence", "logistic"], last=2)
-    assert [(row["week"].weekday(), row["model"]) for row in rows] == [(0, "persistence"), (0, "logistic")] * 2
+    _, rows = forecast_and_judge(
+        Weeks(made_series(), Label(10)), ["persistence", "logistic"], last=2
+    )
+    assert [(row["week"].weekday(), row["model"]) for row in rows] == [
+        (0, "persistence"),
+        (0, "logistic"),
+    ] * 2
     with pytest.raises(errors.InputMissing, match="no week can be predicted"):
         forecast_and_judge(Weeks(made_series(days=15), Label(10)), ["persistence"])
 
 
 @pytest.mark.parametrize("first", [FIRST, date(2026, 1, 5), date(2026, 1, 6)])
 @pytest.mark.parametrize("horizon", [1, 2])
-def test_a_short_series_says_how_many_days_it_needs_and_they_are_enough(first: date, horizon: int) -> None:
+def test_a_short_series_says_how_many_days_it_needs_and_they_are_enough(
+    first: date, horizon: int
+) -> None:
     label = Label(10, weeks=horizon)
     whole = made_series(60, 8)
     days = tuple(first + timedelta(days=number) for number in range(60))
@@ -242,7 +292,9 @@ def test_a_short_series_says_how_many_days_it_needs_and_they_are_enough(first: d
     found = re.search(r"give (\d+) days, to (\S+), or begin earlier", str(caught.value.next_step))
     assert found is not None
     needed = int(found[1])
-    assert found[2] == str(days[needed - 1]) and len(evaluated_days(series.until(needed), label)) == 1
+    assert (
+        found[2] == str(days[needed - 1]) and len(evaluated_days(series.until(needed), label)) == 1
+    )
     with pytest.raises(errors.InputMissing):
         evaluated_days(series.until(needed - 1), label)
     for count in (needed, needed + 6):

@@ -27,12 +27,19 @@ def test_commands_on_a_file(tmp_path: Path) -> None:
     file = write(made_series(), tmp_path / "a.csv")
     assert read_series(file).datasets == made_series().datasets
     rows = json.loads(ask("predict", "--accesses", file, "--model", "logistic", "--json").stdout)
-    assert [row["rank"] for row in rows] == list(range(1, 61)) and rows[0]["probability"] >= rows[-1]["probability"]
+    assert [row["rank"] for row in rows] == list(range(1, 61)) and rows[0]["probability"] >= rows[
+        -1
+    ]["probability"]
     table = ask("evaluate", "--accesses", file, "--model", "persistence", "--last", "1").stdout
     assert "mean" in table and "average precision" in table
     assert ask("features", "--accesses", file, "-o", tmp_path / "f.parquet").exit_code == 0
     page = tmp_path / "r.html"
-    assert ask("report", "--accesses", file, "--model", "logistic", "--last", "1", "-o", page).exit_code == 0
+    assert (
+        ask(
+            "report", "--accesses", file, "--model", "logistic", "--last", "1", "-o", page
+        ).exit_code
+        == 0
+    )
     assert page.read_text().count("<svg") == 2 and "<script" not in page.read_text()
 
 
@@ -49,29 +56,54 @@ def test_wrong_words_end_in_2(tmp_path: Path) -> None:
 def test_a_saved_model_predicts_the_same_bits_and_says_what_it_is(tmp_path: Path) -> None:
     file, folder = write(made_series(), tmp_path / "a.csv"), tmp_path / "models"
     for name in ("blend", "logistic", "persistence"):
-        place = Path(ask("train", "--accesses", file, "--model", name, "--last", "1", "-o", folder).stdout.strip())
+        place = Path(
+            ask(
+                "train", "--accesses", file, "--model", name, "--last", "1", "-o", folder
+            ).stdout.strip()
+        )
         direct = ask("predict", "--accesses", file, "--model", name, "--json").stdout
-        assert ask("predict", "--accesses", file, "--model", folder, "--json").stdout == direct, name
+        assert ask("predict", "--accesses", file, "--model", folder, "--json").stdout == direct, (
+            name
+        )
         card = json.loads((place / "card.json").read_text())
-        assert card["model"] == name and card["learned_until"] == "2026-02-14" and card["label"]["threshold"] == 10
+        assert (
+            card["model"] == name
+            and card["learned_until"] == "2026-02-14"
+            and card["label"]["threshold"] == 10
+        )
         assert [row["model"] for row in card["weeks"]] == list(
             with_baselines([name]) if name != "persistence" else ["persistence"]
         )
     assert len([path for path in folder.iterdir() if path.is_dir()]) == 3
-    again = ask("train", "--accesses", file, "--model", "logistic", "--last", "1", "-o", folder).stdout.strip()
-    assert Path(again).name in {path.name for path in folder.iterdir()}, "the same data and seed: the same version"
+    again = ask(
+        "train", "--accesses", file, "--model", "logistic", "--last", "1", "-o", folder
+    ).stdout.strip()
+    assert Path(again).name in {path.name for path in folder.iterdir()}, (
+        "the same data and seed: the same version"
+    )
 
 
 def test_a_saved_model_is_not_asked_about_days_that_it_knows(tmp_path: Path) -> None:
     file, folder = write(made_series(), tmp_path / "a.csv"), tmp_path / "models"
-    assert ask("train", "--accesses", file, "--model", "average", "--last", "1", "-o", folder).exit_code == 0
+    assert (
+        ask(
+            "train", "--accesses", file, "--model", "average", "--last", "1", "-o", folder
+        ).exit_code
+        == 0
+    )
     error = ask("predict", "--accesses", file, "--model", folder, "--date", "2026-02-10").exception
     assert isinstance(error, errors.DataError) and "knows days" in error.text()
 
 
-def test_a_saved_model_takes_series_with_other_tiers_and_refuses_what_is_damaged(tmp_path: Path) -> None:
+def test_a_saved_model_takes_series_with_other_tiers_and_refuses_what_is_damaged(
+    tmp_path: Path,
+) -> None:
     file, folder = write(made_series(), tmp_path / "a.csv"), tmp_path / "models"
-    place = Path(ask("train", "--accesses", file, "--model", "average", "--last", "1", "-o", folder).stdout.strip())
+    place = Path(
+        ask(
+            "train", "--accesses", file, "--model", "average", "--last", "1", "-o", folder
+        ).stdout.strip()
+    )
     other = made_series(days=60)
     names = tuple(sorted(f"/Q/{name.split('/')[2]}/NANO" for name in other.datasets))
     renamed = write(Series(other.days, names, other.values), tmp_path / "b.csv")
@@ -81,9 +113,14 @@ def test_a_saved_model_takes_series_with_other_tiers_and_refuses_what_is_damaged
     damaged = ask("predict", "--accesses", file, "--model", folder).exception
     assert isinstance(damaged, errors.DataError) and "digest" in damaged.text()
     (place / "model.json").write_text("{}")
-    assert isinstance(ask("predict", "--accesses", file, "--model", place).exception, errors.DataError)
+    assert isinstance(
+        ask("predict", "--accesses", file, "--model", place).exception, errors.DataError
+    )
     (tmp_path / "empty").mkdir()
-    assert isinstance(ask("predict", "--accesses", file, "--model", tmp_path / "empty").exception, errors.InputMissing)
+    assert isinstance(
+        ask("predict", "--accesses", file, "--model", tmp_path / "empty").exception,
+        errors.InputMissing,
+    )
 
 
 def test_a_saved_model_is_that_of_a_version_or_the_newest_of_a_folder(tmp_path: Path) -> None:

@@ -42,14 +42,27 @@ def silent(text: str) -> None:
 
 def features(store: Path, day: date = MONDAY, **options: Any) -> list[dict[str, Any]]:
     label = options.pop("label", Label())
-    jobs.run("popularity_features", day, str(store), settings_of(store), label=label, log=silent, **options)
+    jobs.run(
+        "popularity_features",
+        day,
+        str(store),
+        settings_of(store),
+        label=label,
+        log=silent,
+        **options,
+    )
     return rows_of(store, "popularity_features")
 
 
-def test_features_have_a_row_for_each_dataset_and_week_with_labels_that_are_known(store: Path) -> None:
+def test_features_have_a_row_for_each_dataset_and_week_with_labels_that_are_known(
+    store: Path,
+) -> None:
     rows = features(store)
     weeks = sorted({row["first_day"] for row in rows})
-    assert weeks == [FIRST + timedelta(days=7 * number) for number in range(1, 9)] and weeks[-1] == MONDAY
+    assert (
+        weeks == [FIRST + timedelta(days=7 * number) for number in range(1, 9)]
+        and weeks[-1] == MONDAY
+    )
     assert len(rows) == 8 * 23 and {row["day"] for row in rows} == {MONDAY}
     hot = {row["first_day"]: row for row in rows if row["dataset_name"] == HOT}
     assert all(row["log_accesses_7d"] == pytest.approx(np.log1p(140)) for row in hot.values())
@@ -69,22 +82,41 @@ def test_features_by_site_have_a_row_for_each_dataset_site_and_week(store: Path)
     week = MONDAY - timedelta(days=7)
     for number in range(7):
         day = MONDAY - timedelta(days=14 - number)
-        rows = [partial(day, dataset_name=HOT, site_name=site, nacc=nacc) for site, nacc in (("T1_X", 1), ("T2_Y", 9))]
+        rows = [
+            partial(day, dataset_name=HOT, site_name=site, nacc=nacc)
+            for site, nacc in (("T1_X", 1), ("T2_Y", 9))
+        ]
         store_partials(store, day, rows, run="r2")
-    jobs.run("popularity_site_features", MONDAY, str(store), settings_of(store), label=Label(), last=2, log=silent)
+    jobs.run(
+        "popularity_site_features",
+        MONDAY,
+        str(store),
+        settings_of(store),
+        label=Label(),
+        last=2,
+        log=silent,
+    )
     rows = rows_of(store, "popularity_site_features")
     hot = {(row["site_name"], row["first_day"]): row for row in rows if row["dataset_name"] == HOT}
-    assert {site for site, _ in hot} == {"T1_X", "T2_Y", "T2_DE_B"} and len({week for _, week in hot}) == 3
+    assert {site for site, _ in hot} == {"T1_X", "T2_Y", "T2_DE_B"} and len(
+        {week for _, week in hot}
+    ) == 3
     at_sites = [hot[site, week]["log_accesses_7d"] for site in ("T1_X", "T2_Y")]
     assert at_sites == pytest.approx(np.log1p([7, 63]).tolist())
     before = week - timedelta(days=7)
-    assert ("T1_X", before) not in hot and ("T2_Y", before) not in hot, "they enter with their first rows"
+    assert ("T1_X", before) not in hot and ("T2_Y", before) not in hot, (
+        "they enter with their first rows"
+    )
     assert hot["T2_DE_B", before]["is_popular"] is False
-    assert len({(row["first_day"], row["dataset_name"], row["site_name"]) for row in rows}) == len(rows)
+    assert len({(row["first_day"], row["dataset_name"], row["site_name"]) for row in rows}) == len(
+        rows
+    )
     words = ["--date", str(MONDAY), "--fout", str(store), "--last", "1", "--json"]
     done = CliRunner().invoke(load_command(JOBS["popularity_site_features"]), words)
     assert done.exit_code == 0
-    assert rows_of(store, "popularity_site_features") == [row for row in rows if row["first_day"] >= week]
+    assert rows_of(store, "popularity_site_features") == [
+        row for row in rows if row["first_day"] >= week
+    ]
 
 
 def test_stored_features_are_bit_identical_when_later_days_are_deleted(store: Path) -> None:
@@ -93,22 +125,32 @@ def test_stored_features_are_bit_identical_when_later_days_are_deleted(store: Pa
     later = [week + timedelta(days=number) for number in range(14)]
     for day in later:
         shutil.rmtree(store / "data_aggregation" / day.isoformat())
-        store_partials(store, day, [partial(day, dataset_name=name, nacc=10**6) for name in (HOT, sibling)])
+        store_partials(
+            store, day, [partial(day, dataset_name=name, nacc=10**6) for name in (HOT, sibling)]
+        )
     whole = [row for row in features(store) if row["first_day"] == week]
     for day in later:
         shutil.rmtree(store / "data_aggregation" / day.isoformat())
     shutil.rmtree(store / "popularity_features")
     cut = {row["dataset_name"]: row for row in features(store, week) if row["first_day"] == week}
-    assert {row["dataset_name"] for row in whole} == {*cut} and len(cut) == 23, "the sibling has not entered"
+    assert {row["dataset_name"] for row in whole} == {*cut} and len(cut) == 23, (
+        "the sibling has not entered"
+    )
     for row in whole:
-        assert [row[name] for name in BASE_COLUMNS] == [cut[row["dataset_name"]][name] for name in BASE_COLUMNS]
+        assert [row[name] for name in BASE_COLUMNS] == [
+            cut[row["dataset_name"]][name] for name in BASE_COLUMNS
+        ]
 
 
 def test_a_trained_model_is_stored_with_its_card_and_predicts(store: Path) -> None:
     options: dict[str, Any] = {"label": Label(20), "model": "average", "log": silent}
     done = jobs.run("popularity_train", MONDAY, str(store), settings_of(store), **options)
     (row,) = rows_of(store, "popularity_models")
-    assert (row["model"], row["label"], row["dataset_count"]) == ("average", "more than 20 accesses in 1 week", 23)
+    assert (row["model"], row["label"], row["dataset_count"]) == (
+        "average",
+        "more than 20 accesses in 1 week",
+        23,
+    )
     assert row["learned_until"] == MONDAY - timedelta(days=1) and row["judged_week_count"] == 4
     assert row["average_precision"] > 0.5
     folder = Path(done.path, "models")
@@ -124,7 +166,9 @@ def test_a_trained_model_is_stored_with_its_card_and_predicts(store: Path) -> No
         "--to",
         str(MONDAY - timedelta(days=1)),
     ]
-    shown = json.loads(CliRunner().invoke(command, [*words, "--model", str(folder), "--json"]).stdout)
+    shown = json.loads(
+        CliRunner().invoke(command, [*words, "--model", str(folder), "--json"]).stdout
+    )
     direct = [*words, "--model", "average", "--threshold", "20", "--json"]
     assert shown == json.loads(CliRunner().invoke(command, direct).stdout)
     assert shown[0]["dataset"] in (HOT, "/P19/Run1-v19/AOD", "/P18/Run1-v18/AOD")
@@ -132,8 +176,15 @@ def test_a_trained_model_is_stored_with_its_card_and_predicts(store: Path) -> No
 
 
 def evaluation(store: Path, spark: Any = None) -> list[dict[str, Any]]:
-    options: dict[str, Any] = {"label": Label(), "models": ("persistence", "average"), "last": 2, "log": silent}
-    done = jobs.run("popularity_evaluate", MONDAY, str(store), settings_of(store), spark=spark, **options)
+    options: dict[str, Any] = {
+        "label": Label(),
+        "models": ("persistence", "average"),
+        "last": 2,
+        "log": silent,
+    }
+    done = jobs.run(
+        "popularity_evaluate", MONDAY, str(store), settings_of(store), spark=spark, **options
+    )
     page = Path(done.path, "popularity.html").read_text()
     assert page.count("<svg") == 2 and "average: logistic regression" in page
     return rows_of(store, "popularity_evaluation")
@@ -173,7 +224,9 @@ def test_an_evaluation_has_each_week_model_and_stratum_and_a_page(store: Path) -
             )
 
 
-def test_an_evaluation_on_spark_is_that_of_this_process_in_one_job(store: Path, spark: Any) -> None:
+def test_an_evaluation_on_spark_is_that_of_this_process_in_one_job(
+    store: Path, spark: Any
+) -> None:
     here = evaluation(store)
     group = "popularity-evaluation"
     spark.sparkContext.setJobGroup(group, "evaluation")
@@ -192,7 +245,9 @@ def test_an_evaluation_on_spark_is_that_of_this_process_in_one_job(store: Path, 
 
 
 @pytest.mark.parametrize("job", ["popularity_features", "popularity_train", "popularity_evaluate"])
-def test_jobs_of_popularity_need_the_day_before_and_keep_the_last_result(store: Path, job: str) -> None:
+def test_jobs_of_popularity_need_the_day_before_and_keep_the_last_result(
+    store: Path, job: str
+) -> None:
     arguments: dict[str, Any] = {"label": Label(), "log": silent}
     if job == "popularity_evaluate":
         arguments |= {"spark": None, "models": ("persistence",)}
@@ -203,7 +258,10 @@ def test_jobs_of_popularity_need_the_day_before_and_keep_the_last_result(store: 
     with pytest.raises(errors.InputMissing, match="the day before 2026-03-03 is not stored"):
         jobs.run(job, MONDAY + timedelta(days=1), str(store), settings_of(store), **arguments)
     with pytest.raises(errors.DataError, match="the series has no"):
-        bad = {**arguments, "label": Label(users=5) if job == "popularity_train" else Label(top_bytes=3)}
+        bad = {
+            **arguments,
+            "label": Label(users=5) if job == "popularity_train" else Label(top_bytes=3),
+        }
         store_without_bytes_and_users(store)
         jobs.run(job, MONDAY, str(store), settings_of(store), **bad)
     assert (store / job / MONDAY.isoformat() / "CURRENT").read_text() == before
@@ -213,14 +271,20 @@ def store_without_bytes_and_users(store: Path) -> None:
     for number in range(56):
         day = FIRST + timedelta(days=number)
         shutil.rmtree(store / "data_aggregation" / day.isoformat())
-        store_partials(store, day, [partial(day, dataset_name=HOT, nacc=20, user=None, read_bytes=None)])
+        store_partials(
+            store, day, [partial(day, dataset_name=HOT, nacc=20, user=None, read_bytes=None)]
+        )
 
 
 def test_columns_of_the_stored_features_are_those_of_the_models() -> None:
     from cmsspark.apps.popularity.dataset_reads import OF_SITES
 
     features = (*BASE_COLUMNS, *STORE_COLUMNS)
-    described = [column.name for column in stored_table("popularity_features").columns if column.about]
+    described = [
+        column.name for column in stored_table("popularity_features").columns if column.about
+    ]
     assert [name for name in described if name in features] == list(features)
     by_site = stored_table("popularity_site_features").names
-    assert [name for name in by_site if name in features] == [name for name in features if name not in OF_SITES]
+    assert [name for name in by_site if name in features] == [
+        name for name in features if name not in OF_SITES
+    ]

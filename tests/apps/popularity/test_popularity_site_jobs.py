@@ -1,4 +1,6 @@
-"""The jobs and commands of popularity by site: forecasts, evaluations and models of datasets at sites."""
+"""The jobs and commands of popularity by site: forecasts, evaluations and models of
+datasets at sites.
+"""
 
 from __future__ import annotations
 
@@ -40,18 +42,31 @@ HERE, THERE = "T1_US_A", "T2_DE_B"
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Eight weeks in which each dataset is read at two sites in different numbers, and a table of DBS."""
+    """Eight weeks in which each dataset is read at two sites in different numbers, and
+    a table of DBS.
+    """
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(7)
     for number in range(DAYS):
         day = FIRST + timedelta(days=number)
-        rows = [partial(day, dataset_name=SPLIT, site_name=site, nacc=n) for site, n in ((HERE, 20), (THERE, 1))]
+        rows = [
+            partial(day, dataset_name=SPLIT, site_name=site, nacc=n)
+            for site, n in ((HERE, 20), (THERE, 1))
+        ]
         for i in range(12):
             name = f"/P{i}/Run1-v{i}/AOD"
-            rows.append(partial(day, dataset_name=name, site_name=HERE, nacc=int(generator.poisson(i / 4)) + 1))
+            rows.append(
+                partial(
+                    day, dataset_name=name, site_name=HERE, nacc=int(generator.poisson(i / 4)) + 1
+                )
+            )
             if number % 7 < i % 5:
-                rows.append(partial(day, dataset_name=name, site_name=THERE, nacc=int(generator.poisson(3)) + 1))
+                rows.append(
+                    partial(
+                        day, dataset_name=name, site_name=THERE, nacc=int(generator.poisson(3)) + 1
+                    )
+                )
         store_partials(tmp_path, day, rows)
     dbs: dict[str, Any] = {column.name: None for column in stored_table("dbs_events").columns}
     dbs |= {"dataset_name": SPLIT, "dataset_bytes": 7, "file_count": 3, "timestamp": 1}
@@ -93,13 +108,18 @@ def test_a_forecast_by_site_knows_nothing_of_its_week(store: Path) -> None:
     before = rows_of(store, "popularity_site_predictions")
     for number in range(7):
         later = day + timedelta(days=number)
-        rows = [partial(later, dataset_name=SPLIT, site_name=site, nacc=10**6) for site in (THERE, "T3_New")]
+        rows = [
+            partial(later, dataset_name=SPLIT, site_name=site, nacc=10**6)
+            for site in (THERE, "T3_New")
+        ]
         store_partials(store, later, rows, run="r2")
     forecast(store, day)
     assert rows_of(store, "popularity_site_predictions") == before
 
 
-def test_documents_of_forecasts_by_site_are_valid_and_have_an_id_for_each_site(store: Path) -> None:
+def test_documents_of_forecasts_by_site_are_valid_and_have_an_id_for_each_site(
+    store: Path,
+) -> None:
     forecast(store)
     for table in ("popularity_site_forecast", "popularity_site_quality"):
         made = [
@@ -110,13 +130,20 @@ def test_documents_of_forecasts_by_site_are_valid_and_have_an_id_for_each_site(s
             jsonschema.validate(one, json.loads(read_text(f"schemas/documents/{table}.json")))
         assert len({one["metadata"]["_id"] for one in made}) == len(made) > 0
     with pytest.raises(errors.UsageError, match="never published"):
-        document(DocumentSpec(stored_table("popularity_site_predictions"), MONDAY, "cms-spark", "x"), {})
+        document(
+            DocumentSpec(stored_table("popularity_site_predictions"), MONDAY, "cms-spark", "x"), {}
+        )
 
 
-def test_a_column_of_the_same_week_fails_a_forecast_by_site(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_of_the_same_week_fails_a_forecast_by_site(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forecast(store, weeks=1)
     of_features = feature_code.features
-    whole = stored_series(find_days(LocalFiles(), str(store), between(FIRST, MONDAY - timedelta(days=1))), by_site=True)
+    whole = stored_series(
+        find_days(LocalFiles(), str(store), between(FIRST, MONDAY - timedelta(days=1))),
+        by_site=True,
+    )
     pairs = list(zip(whole.datasets, whole.sites or (), strict=True))
 
     def with_leak(past: Series, names: Names) -> tuple[list[str], Any]:
@@ -130,18 +157,31 @@ def test_a_column_of_the_same_week_fails_a_forecast_by_site(store: Path, monkeyp
     monkeypatch.setattr(training_code, "features", with_leak)
     with pytest.raises(errors.DataError, match="the feature leak knows the week"):
         forecast(store, weeks=1)
-    assert (store / "popularity_site_forecast" / MONDAY.isoformat() / "CURRENT").read_text() == before
+    assert (
+        store / "popularity_site_forecast" / MONDAY.isoformat() / "CURRENT"
+    ).read_text() == before
 
 
 def test_a_model_by_site_predicts_series_by_site_only(store: Path) -> None:
     settings = load_settings(str(store / "cmsspark.yaml"))
     done = jobs.run(
         "popularity_site_train",
-        MONDAY, str(store), settings, label=Label(20), model="average", judged=1, log=lambda text: None
+        MONDAY,
+        str(store),
+        settings,
+        label=Label(20),
+        model="average",
+        judged=1,
+        log=lambda text: None,
     )
     (row,) = rows_of(store, "popularity_site_models")
-    assert (row["label"], row["dataset_count"]) == ("more than 20 accesses at the site in 1 week", 23)
-    assert row["average_precision"] is not None and row["learned_until"] == MONDAY - timedelta(days=1)
+    assert (row["label"], row["dataset_count"]) == (
+        "more than 20 accesses at the site in 1 week",
+        23,
+    )
+    assert row["average_precision"] is not None and row["learned_until"] == MONDAY - timedelta(
+        days=1
+    )
     folder = Path(done.path, "models")
     shown = json.loads(ask(store, "predict", "--by-site", "--model", folder, "--json").stdout)
     direct = ask(store, "predict", "--by-site", "--model", "average", "--threshold", 20, "--json")
@@ -151,8 +191,14 @@ def test_a_model_by_site_predicts_series_by_site_only(store: Path) -> None:
     nothing = ask(store, "predict", "--model", (store / "nothing").as_uri()).exception
     assert isinstance(nothing, errors.InputMissing) and "no saved model" in nothing.text()
     whole = ask(store, "predict", "--model", folder).exception
-    assert isinstance(whole, errors.UsageError) and "the model is of datasets at sites" in whole.text()
-    assert ask(store, "train", "--model", "average", "--last", 1, "-o", store / "whole").exit_code == 0
+    assert (
+        isinstance(whole, errors.UsageError)
+        and "the model is of datasets at sites" in whole.text()
+    )
+    assert (
+        ask(store, "train", "--model", "average", "--last", 1, "-o", store / "whole").exit_code
+        == 0
+    )
     other = ask(store, "predict", "--by-site", "--model", store / "whole").exception
     assert isinstance(other, errors.UsageError) and "the model is of datasets," in other.text()
 
@@ -161,17 +207,29 @@ def test_an_evaluation_by_site_is_that_of_the_command_and_has_a_page(store: Path
     settings = load_settings(str(store / "cmsspark.yaml"))
     done = jobs.run(
         "popularity_site_evaluate",
-        MONDAY, str(store), settings, label=Label(), models=("average",), last=1, log=lambda text: None
+        MONDAY,
+        str(store),
+        settings,
+        label=Label(),
+        models=("average",),
+        last=1,
+        log=lambda text: None,
     )
     page = Path(done.path, "popularity.html").read_text()
     assert "23 datasets at sites" in page and "more than 10 accesses at the site" in page
     rows = [row for row in rows_of(store, "popularity_site_evaluation") if row["stratum"] == "all"]
     stored = {row["model"]: (row["average_precision"], row["brier"]) for row in rows}
     words = ("evaluate", "--by-site", "--model", "average", "--last", 1, "--json")
-    shown = {row["model"]: (row["average_precision"], row["brier"]) for row in json.loads(ask(store, *words).stdout)}
+    shown = {
+        row["model"]: (row["average_precision"], row["brier"])
+        for row in json.loads(ask(store, *words).stdout)
+    }
     assert shown == stored and set(stored) == {"average", "persistence", "last-week", "decayed"}
     file = store / "page.html"
-    assert ask(store, "report", "--by-site", "--model", "average", "--last", 1, "-o", file).exit_code == 0
+    assert (
+        ask(store, "report", "--by-site", "--model", "average", "--last", 1, "-o", file).exit_code
+        == 0
+    )
     assert "at which sites" in file.read_text()
 
 
@@ -179,17 +237,36 @@ def test_a_model_and_its_manifest_name_the_runs_of_days_and_tables(store: Path) 
     settings = load_settings(str(store / "cmsspark.yaml"))
     done = jobs.run(
         "popularity_site_train",
-        MONDAY, str(store), settings, label=Label(), model="average", judged=1, log=lambda text: None
+        MONDAY,
+        str(store),
+        settings,
+        label=Label(),
+        model="average",
+        judged=1,
+        log=lambda text: None,
     )
     tables = {"dbs_events": {"2026-01-07": "r1"}}
     days = {(FIRST + timedelta(days=number)).isoformat(): "r1" for number in range(DAYS)}
-    assert done.manifest.document["dataset_tables"] == tables and done.manifest.document["days"] == days
+    assert (
+        done.manifest.document["dataset_tables"] == tables
+        and done.manifest.document["days"] == days
+    )
     (card,) = Path(done.path, "models").glob("*/card.json")
     assert json.loads(card.read_text())["inputs"] == {"days": days, "tables": tables}
 
 
 def test_each_job_by_site_has_its_command(store: Path) -> None:
-    words = ["--date", str(MONDAY), "--fout", str(store), "--model", "average", "--judged", "1", "--json"]
+    words = [
+        "--date",
+        str(MONDAY),
+        "--fout",
+        str(store),
+        "--model",
+        "average",
+        "--judged",
+        "1",
+        "--json",
+    ]
     for name in ("popularity_site_forecast", "popularity_site_train"):
         done = CliRunner().invoke(load_command(JOBS[name]), words)
         assert done.exit_code == 0 and json.loads(done.stdout)["job"] == name

@@ -38,11 +38,17 @@ def test_stored_series_are_of_accesses_without_jobs(tmp_path: Path) -> None:
         day = date(2026, 1, 5) + timedelta(days=number)
         rows = [
             partial(day, nacc=3 + number, user=user(1)),
-            partial(day, stream="condor", nacc=90_000, user=user(2), read_bytes=10**15, cpu_time=5.0),
-            partial(day, stream="condor", nacc=70_000, dataset_name="/only/jobs/AOD", user=user(3)),
+            partial(
+                day, stream="condor", nacc=90_000, user=user(2), read_bytes=10**15, cpu_time=5.0
+            ),
+            partial(
+                day, stream="condor", nacc=70_000, dataset_name="/only/jobs/AOD", user=user(3)
+            ),
         ]
         store_partials(tmp_path, day, rows)
-    stored = stored_days.find_days(LocalFiles(), str(tmp_path), between(date(2026, 1, 5), date(2026, 1, 7)))
+    stored = stored_days.find_days(
+        LocalFiles(), str(tmp_path), between(date(2026, 1, 5), date(2026, 1, 7))
+    )
     series = stored_series(stored)
     assert list(series.datasets) == ["/ZMM/Run2026A-v1/AOD"]
     assert series.accesses.tolist() == [[3.0], [4.0], [5.0]]
@@ -51,7 +57,10 @@ def test_stored_series_are_of_accesses_without_jobs(tmp_path: Path) -> None:
 
 def test_rows_of_a_dataset_in_several_part_files_of_a_day_are_added_up(tmp_path: Path) -> None:
     day = date(2026, 1, 5)
-    rows = [partial(day, nacc=number, user=user(number % 3), site_name=f"T2_DE_{number}") for number in range(1, 6)]
+    rows = [
+        partial(day, nacc=number, user=user(number % 3), site_name=f"T2_DE_{number}")
+        for number in range(1, 6)
+    ]
     store_partials(tmp_path, day, rows)
     assert len(list(tmp_path.rglob("part-*.parquet"))) == 2
     series = stored_series(stored_days.find_days(LocalFiles(), str(tmp_path), between(day, day)))
@@ -65,6 +74,8 @@ def test_a_stored_day_without_accesses_is_a_day_without_use(tmp_path: Path) -> N
     store_partials(tmp_path, days[2], [partial(days[2], stream="condor")])
     for by_site in (False, True):
         period = between(days[0] - timedelta(days=1), days[2] + timedelta(days=1))
-        series = stored_series(stored_days.find_days(LocalFiles(), str(tmp_path), period), by_site=by_site)
+        series = stored_series(
+            stored_days.find_days(LocalFiles(), str(tmp_path), period), by_site=by_site
+        )
         assert list(series.days) == days, "a forecast begins on the day after the last stored one"
         assert series.accesses.tolist() == [[0], [4], [0]] and series.missing == (days[0], days[2])

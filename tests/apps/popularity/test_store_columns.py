@@ -34,7 +34,11 @@ TB = 10**12
 def days_of(store: Path, count: int = 28) -> None:
     for number in range(count):
         day = FIRST + timedelta(days=number)
-        store_partials(store, day, [partial(day, dataset_name=name, nacc=number % 5 + 1) for name in (A, B, C)])
+        store_partials(
+            store,
+            day,
+            [partial(day, dataset_name=name, nacc=number % 5 + 1) for name in (A, B, C)],
+        )
 
 
 def series_of(store: Path, count: int = 28) -> Series:
@@ -52,42 +56,79 @@ def on(series: Series, day: int) -> dict[str, dict[str, float]]:
     }
 
 
-def store_dbs(store: Path, day: date, sizes: dict[str, int], dump: date | str | None = "none", **other: Any) -> None:
+def store_dbs(
+    store: Path, day: date, sizes: dict[str, int], dump: date | str | None = "none", **other: Any
+) -> None:
     rows = [
-        {"day": day, "dataset_name": name, "events": size * 10, "file_count": size, "invalid_file_count": 0,
-         "dataset_bytes": size * TB, "created_ms": start_ms(FIRST) - 9 * 86_400_000 - 1, "timestamp": 1,
-         "release_versions": "CMSSW_10_6_8,CMSSW_9_4_1_patch1", **other}
+        {
+            "day": day,
+            "dataset_name": name,
+            "events": size * 10,
+            "file_count": size,
+            "invalid_file_count": 0,
+            "dataset_bytes": size * TB,
+            "created_ms": start_ms(FIRST) - 9 * 86_400_000 - 1,
+            "timestamp": 1,
+            "release_versions": "CMSSW_10_6_8,CMSSW_9_4_1_patch1",
+            **other,
+        }
         for name, size in sizes.items()
-    ]  # fmt: skip
+    ]
     dumps = {} if dump == "none" else {"dbs": {"folder": "x", "day": str(dump) if dump else None}}
     store_table(store, "dbs_events", "dbs_events", day, rows, dumps=dumps)
 
 
 def replica(day: date, name: str, site: str, kind: str = "disk", **other: Any) -> Row:
     return {
-        "day": day, "dataset_name": name, "site_name": site, "kind": kind, "site_tier": site.partition("_")[0],
-        "present_bytes": TB, "dataset_bytes": TB, "present_file_count": 1, "present_block_count": 1,
-        "is_complete": True, "timestamp": 1, **other,
-    }  # fmt: skip
+        "day": day,
+        "dataset_name": name,
+        "site_name": site,
+        "kind": kind,
+        "site_tier": site.partition("_")[0],
+        "present_bytes": TB,
+        "dataset_bytes": TB,
+        "present_file_count": 1,
+        "present_block_count": 1,
+        "is_complete": True,
+        "timestamp": 1,
+        **other,
+    }
 
 
-def test_size_events_age_and_release_come_from_the_newest_table_before_the_monday(tmp_path: Path) -> None:
+def test_size_events_age_and_release_come_from_the_newest_table_before_the_monday(
+    tmp_path: Path,
+) -> None:
     days_of(tmp_path)
     store_dbs(tmp_path, FIRST + timedelta(days=2), {A: 3, B: 4})
     store_dbs(tmp_path, FIRST + timedelta(days=9), {A: 7}, events=None, release_versions=None)
     series = series_of(tmp_path)
     found = on(series, 7)
-    assert found[A]["log_dbs_bytes"] == pytest.approx(np.log1p(3 * TB)) and found[A]["log_dbs_files"] == np.log1p(3)
-    assert found[A]["log_dbs_events"] == np.log1p(30) and found[A]["release"] == pytest.approx(10.06)
+    assert found[A]["log_dbs_bytes"] == pytest.approx(np.log1p(3 * TB)) and found[A][
+        "log_dbs_files"
+    ] == np.log1p(3)
+    assert found[A]["log_dbs_events"] == np.log1p(30) and found[A]["release"] == pytest.approx(
+        10.06
+    )
     assert found[A]["log_dbs_age_days"] == np.log1p(7 + 10) and found[A]["is_events_known"] == 1
     assert (found[B]["is_in_dbs"], found[C]["is_in_dbs"]) == (1, 0)
-    assert [found[C][name] for name in ("log_dbs_bytes", "log_dbs_events", "log_dbs_age_days", "release")] == [0] * 4
-    assert on(series, 13)[A]["log_dbs_files"] == np.log1p(3), "the week of the second table does not know it"
+    assert [
+        found[C][name]
+        for name in ("log_dbs_bytes", "log_dbs_events", "log_dbs_age_days", "release")
+    ] == [0] * 4
+    assert on(series, 13)[A]["log_dbs_files"] == np.log1p(3), (
+        "the week of the second table does not know it"
+    )
     later = on(series, 14)
     assert later[A]["log_dbs_files"] == np.log1p(7) and later[B]["is_in_dbs"] == 0
-    assert (later[A]["is_events_known"], later[A]["log_dbs_events"], later[A]["release"]) == (0, 0, 0)
+    assert (later[A]["is_events_known"], later[A]["log_dbs_events"], later[A]["release"]) == (
+        0,
+        0,
+        0,
+    )
     weeks = Weeks(series, Label(10))
-    assert "log_disk_copies_t1" not in weeks.columns and weeks.columns[: len(BASE_COLUMNS)] == list(BASE_COLUMNS)
+    assert "log_disk_copies_t1" not in weeks.columns and weeks.columns[
+        : len(BASE_COLUMNS)
+    ] == list(BASE_COLUMNS)
 
 
 def test_a_table_counts_when_its_dumps_are_older_than_the_monday(tmp_path: Path) -> None:
@@ -98,7 +139,12 @@ def test_a_table_counts_when_its_dumps_are_older_than_the_monday(tmp_path: Path)
     store_dbs(tmp_path, monday - timedelta(days=1), {A: 2}, dump=monday)
     store_dbs(tmp_path, monday - timedelta(days=2), {A: 9}, dump=None)
     series = series_of(tmp_path)
-    assert [round(np.expm1(on(series, day)[A]["log_dbs_files"])) for day in (7, 14, 20, 21)] == [1, 1, 1, 2]
+    assert [round(np.expm1(on(series, day)[A]["log_dbs_files"])) for day in (7, 14, 20, 21)] == [
+        1,
+        1,
+        1,
+        2,
+    ]
 
 
 def test_complete_copies_are_counted_by_tier_and_kind(tmp_path: Path) -> None:
@@ -107,41 +153,77 @@ def test_complete_copies_are_counted_by_tier_and_kind(tmp_path: Path) -> None:
     store_table(tmp_path, "dbs_phedex", "dbs_phedex", day, [replica(day, C, "T2_DE_B")])
     newer = day + timedelta(days=1)
     rows = [
-        replica(newer, A, "T1_US_A"), replica(newer, A, "T1_US_A", "tape"),
-        replica(newer, A, "T2_DE_B"), replica(newer, A, "T2_FR_C"), replica(newer, A, "T3_US_D"),
+        replica(newer, A, "T1_US_A"),
+        replica(newer, A, "T1_US_A", "tape"),
+        replica(newer, A, "T2_DE_B"),
+        replica(newer, A, "T2_FR_C"),
+        replica(newer, A, "T3_US_D"),
         replica(newer, A, "T0_CH_E", "tape"),
         replica(newer, A, "T2_IT_F", is_complete=False, present_bytes=TB // 2),
         # Complete over disk and tape together, on neither alone.
-        replica(newer, B, "T1_US_A", present_bytes=TB // 2), replica(newer, B, "T1_US_A", "tape", present_bytes=1),
+        replica(newer, B, "T1_US_A", present_bytes=TB // 2),
+        replica(newer, B, "T1_US_A", "tape", present_bytes=1),
         replica(newer, B, "T2_DE_B", dataset_bytes=None),
-    ]  # fmt: skip
+    ]
     store_table(tmp_path, "dbs_rucio", "dbs_rucio", newer, rows)
     found = on(series_of(tmp_path), 7)
-    names = ("log_disk_copies_t0", "log_disk_copies_t1", "log_disk_copies_t2", "log_disk_copies_t3", "log_tape_copies")
-    counts = {name: [round(np.expm1(of[column])) for column in names] for name, of in found.items()}
+    names = (
+        "log_disk_copies_t0",
+        "log_disk_copies_t1",
+        "log_disk_copies_t2",
+        "log_disk_copies_t3",
+        "log_tape_copies",
+    )
+    counts = {
+        name: [round(np.expm1(of[column])) for column in names] for name, of in found.items()
+    }
     assert counts == {A: [0, 1, 2, 1, 2], B: [0, 0, 1, 0, 0], C: [0, 0, 0, 0, 0]}
     assert {of["is_replicas_known"] for of in found.values()} == {1}
     early = on(series_of(tmp_path), 6)
     assert {early[A][name] for name in (*names, "is_replicas_known")} == {0}
 
 
-def test_columns_of_the_store_are_bit_identical_when_later_tables_and_days_are_deleted(tmp_path: Path) -> None:
+def test_columns_of_the_store_are_bit_identical_when_later_tables_and_days_are_deleted(
+    tmp_path: Path,
+) -> None:
     days_of(tmp_path)
     for number in (2, 8, 13, 16):
         day = FIRST + timedelta(days=number)
         store_dbs(tmp_path, day, {A: number + 1, B: 5})
-        store_table(tmp_path, "dbs_rucio", "dbs_rucio", day, [replica(day, A, f"T2_DE_{i}") for i in range(number)])
+        store_table(
+            tmp_path,
+            "dbs_rucio",
+            "dbs_rucio",
+            day,
+            [replica(day, A, f"T2_DE_{i}") for i in range(number)],
+        )
         sites = [f"T2_DE_{i}" for i in range(number % 4 + 1)]
-        store_partials(tmp_path, day, [
-            partial(day, dataset_name=name, nacc=i + 1, remote_nacc=i, site_name=site, user=user(i + number))
-            for name in (A, B, C) for i, site in enumerate(sites)
-        ], run="r2")  # fmt: skip
+        store_partials(
+            tmp_path,
+            day,
+            [
+                partial(
+                    day,
+                    dataset_name=name,
+                    nacc=i + 1,
+                    remote_nacc=i,
+                    site_name=site,
+                    user=user(i + number),
+                )
+                for name in (A, B, C)
+                for i, site in enumerate(sites)
+            ],
+            run="r2",
+        )
     for cut in (14, 17, 21):
         whole = series_of(tmp_path)
         for job in ("data_aggregation", "dbs_events", "dbs_rucio"):
             shutil.copytree(tmp_path / job, tmp_path / "cut" / job)
             for number in range(cut, 28):
-                shutil.rmtree(tmp_path / "cut" / job / str(FIRST + timedelta(days=number)), ignore_errors=True)
+                shutil.rmtree(
+                    tmp_path / "cut" / job / str(FIRST + timedelta(days=number)),
+                    ignore_errors=True,
+                )
         fewer = series_of(tmp_path / "cut", cut)
         assert fewer.datasets == whole.datasets and len(fewer.days) == cut
         for day in range(7, cut + 1):
@@ -159,18 +241,41 @@ def test_sites_streams_remote_reads_and_users_of_the_last_days(tmp_path: Path) -
         rows = [partial(day, dataset_name=C)]
         if number == 1:
             # Out of the last 28 days on the last day.
-            rows += [partial(day, dataset_name=A, site_name="T3_X", nacc=1000, remote_nacc=1000, user=user(77))]
+            rows += [
+                partial(
+                    day,
+                    dataset_name=A,
+                    site_name="T3_X",
+                    nacc=1000,
+                    remote_nacc=1000,
+                    user=user(77),
+                )
+            ]
         if number == 5:
             rows += [
                 partial(day, dataset_name=A, site_name=site, nacc=4, remote_nacc=1, user=user(1)),
                 partial(day, dataset_name=A, site_name=site, nacc=2, stream="eos", user=user(2)),
-                partial(day, dataset_name=A, site_name="unknown", nacc=30, stream="eos", user=None),
-                partial(day, dataset_name=A, site_name=other, nacc=500, stream="condor", user=user(9)),
+                partial(
+                    day, dataset_name=A, site_name="unknown", nacc=30, stream="eos", user=None
+                ),
+                partial(
+                    day, dataset_name=A, site_name=other, nacc=500, stream="condor", user=user(9)
+                ),
             ]
         if number == 24:
             rows += [
-                partial(day, dataset_name=A, site_name=other, nacc=12, stream="cmssw", user=user(2)),
-                partial(day, dataset_name=A, site_name=other, nacc=2, remote_nacc=2, user=user(3), app="other"),
+                partial(
+                    day, dataset_name=A, site_name=other, nacc=12, stream="cmssw", user=user(2)
+                ),
+                partial(
+                    day,
+                    dataset_name=A,
+                    site_name=other,
+                    nacc=2,
+                    remote_nacc=2,
+                    user=user(3),
+                    app="other",
+                ),
                 partial(day, dataset_name=B, site_name=other, user=user(3)),
             ]
         store_partials(tmp_path, day, rows)
@@ -179,15 +284,29 @@ def test_sites_streams_remote_reads_and_users_of_the_last_days(tmp_path: Path) -
     assert np.expm1([of["log_sites_7d"], of["log_sites_28d"]]).round().tolist() == [1, 2]
     assert (of["largest_site_share_7d"], of["largest_site_share_28d"]) == (1, 14 / 20)
     assert (of["remote_share_7d"], of["remote_share_28d"]) == (1, 3 / 6)
-    assert np.expm1([of["log_distinct_users_7d"], of["log_distinct_users_28d"]]).round().tolist() == [2, 3]
-    shares = {name: (of[f"{name}_share_7d"], of[f"{name}_share_28d"]) for name in ("aaa", "eos", "cmssw", "crab")}
-    assert shares == {"aaa": (2 / 14, 6 / 50), "eos": (0, 32 / 50), "cmssw": (12 / 14, 12 / 50), "crab": (0, 0)}
+    assert np.expm1(
+        [of["log_distinct_users_7d"], of["log_distinct_users_28d"]]
+    ).round().tolist() == [2, 3]
+    shares = {
+        name: (of[f"{name}_share_7d"], of[f"{name}_share_28d"])
+        for name in ("aaa", "eos", "cmssw", "crab")
+    }
+    assert shares == {
+        "aaa": (2 / 14, 6 / 50),
+        "eos": (0, 32 / 50),
+        "cmssw": (12 / 14, 12 / 50),
+        "crab": (0, 0),
+    }
     nothing = on(series, 24)[B]
     assert {nothing[name] for name in READS_COLUMNS} == {0}
     assert on(series, 30)[C]["is_remote_known_28d"] == 0 and of["is_remote_known_28d"] == 1
     fewer = on(series.only(np.array([0, 2])), 30)
     assert set(fewer) == {A, C}
-    assert all(fewer[name][column] == on(series, 30)[name][column] for name in (A, C) for column in READS_COLUMNS)
+    assert all(
+        fewer[name][column] == on(series, 30)[name][column]
+        for name in (A, C)
+        for column in READS_COLUMNS
+    )
 
 
 def store_sites(store: Path) -> None:
@@ -196,9 +315,17 @@ def store_sites(store: Path) -> None:
     for number in range(42):
         day = FIRST + timedelta(days=number)
         rows = [
-            partial(day, dataset_name=name, site_name=site, nacc=int(generator.integers(1, 9)), user=user(number % 3))
-            for name in (A, B) for site in ("T1_US_A", "T2_DE_B") if (name, site) != (A, "T2_DE_B") or number % 7 < 2
-        ]  # fmt: skip
+            partial(
+                day,
+                dataset_name=name,
+                site_name=site,
+                nacc=int(generator.integers(1, 9)),
+                user=user(number % 3),
+            )
+            for name in (A, B)
+            for site in ("T1_US_A", "T2_DE_B")
+            if (name, site) != (A, "T2_DE_B") or number % 7 < 2
+        ]
         if number >= 24:
             rows.append(partial(day, dataset_name=C, site_name="T2_DE_B", nacc=20))
         store_partials(store, day, rows)
@@ -214,35 +341,66 @@ def test_features_by_site_have_a_row_for_each_dataset_week_and_site(tmp_path: Pa
     rows = pl.read_parquet(file)
     pairs = {(A, "T1_US_A"), (A, "T2_DE_B"), (B, "T1_US_A"), (B, "T2_DE_B"), (C, "T2_DE_B")}
     mondays = [FIRST + timedelta(days=number) for number in (28, 35, 42)]
-    assert set(rows.select("dataset", "site", "first_day").iter_rows()) == {(*p, d) for p in pairs for d in mondays}
-    assert rows.columns[:3] == ["first_day", "dataset", "site"] and "log_sites_7d" not in rows.columns
-    one = rows.filter((pl.col("dataset") == A) & (pl.col("site") == "T2_DE_B")).sort("first_day").to_dicts()
+    assert set(rows.select("dataset", "site", "first_day").iter_rows()) == {
+        (*p, d) for p in pairs for d in mondays
+    }
+    assert (
+        rows.columns[:3] == ["first_day", "dataset", "site"] and "log_sites_7d" not in rows.columns
+    )
+    one = (
+        rows.filter((pl.col("dataset") == A) & (pl.col("site") == "T2_DE_B"))
+        .sort("first_day")
+        .to_dicts()
+    )
     assert [row["active_share_7d"] for row in one] == [pytest.approx(2 / 7)] * 3
     assert [round(np.expm1(row["log_distinct_users_7d"])) for row in one] == [2] * 3
     assert {round(np.expm1(row["log_dbs_files"])) for row in one} == {3}
     whole = tmp_path / "w.parquet"
     assert ask("features", *days, "--last", 2, "-o", whole).exit_code == 0
-    sums = rows.filter(dataset=A).group_by("first_day").agg(pl.col("log_accesses_7d").exp().sum() - pl.len())
-    wanted = pl.read_parquet(whole).filter(dataset=A).select("first_day", pl.col("log_accesses_7d").exp() - 1)
+    sums = (
+        rows.filter(dataset=A)
+        .group_by("first_day")
+        .agg(pl.col("log_accesses_7d").exp().sum() - pl.len())
+    )
+    wanted = (
+        pl.read_parquet(whole)
+        .filter(dataset=A)
+        .select("first_day", pl.col("log_accesses_7d").exp() - 1)
+    )
     assert dict(sums.iter_rows()) == pytest.approx(dict(wanted.iter_rows()))
-    siblings = {row["site"]: row["siblings_tier"] for row in rows.filter(dataset=A, first_day=mondays[0]).to_dicts()}
-    of_b = {row["site"]: row["log_accesses_7d"] for row in rows.filter(dataset=B, first_day=mondays[0]).to_dicts()}
+    siblings = {
+        row["site"]: row["siblings_tier"]
+        for row in rows.filter(dataset=A, first_day=mondays[0]).to_dicts()
+    }
+    of_b = {
+        row["site"]: row["log_accesses_7d"]
+        for row in rows.filter(dataset=B, first_day=mondays[0]).to_dicts()
+    }
     assert siblings == pytest.approx(of_b), "the other dataset of the tier at the same site"
 
 
 def test_series_by_site_keep_the_guards_and_are_judged(tmp_path: Path) -> None:
     store_sites(tmp_path)
     period = between(FIRST, FIRST + timedelta(days=41))
-    series = stored_series(stored_days.find_days(LocalFiles(), str(tmp_path), period), by_site=True)
+    series = stored_series(
+        stored_days.find_days(LocalFiles(), str(tmp_path), period), by_site=True
+    )
     check_later_days(Weeks(series, Label(10)), [14, 21, 28])
     cut_period = between(FIRST, FIRST + timedelta(days=20))
-    cut = stored_series(stored_days.find_days(LocalFiles(), str(tmp_path), cut_period), by_site=True)
+    cut = stored_series(
+        stored_days.find_days(LocalFiles(), str(tmp_path), cut_period), by_site=True
+    )
     known = np.array([name != C for name in series.datasets])
-    one, other = Weeks(series.until(21).only(np.nonzero(known)[0]), Label(10)), Weeks(cut, Label(10))
+    one, other = (
+        Weeks(series.until(21).only(np.nonzero(known)[0]), Label(10)),
+        Weeks(cut, Label(10)),
+    )
     assert (one.series.sites, one.series.datasets) == (cut.sites, cut.datasets)
     assert one.columns == other.columns and np.array_equal(one.rows(21), other.rows(21))
     days = ["--fout", tmp_path, "--from", FIRST, "--to", FIRST + timedelta(days=41)]
-    judged = json.loads(ask("evaluate", *days, "--by-site", "--model", "persistence", "--last", 1, "--json").stdout)
+    judged = json.loads(
+        ask("evaluate", *days, "--by-site", "--model", "persistence", "--last", 1, "--json").stdout
+    )
     assert [row["rows"] for row in judged] == [5]
 
 
@@ -265,10 +423,14 @@ def wide_series() -> Series:
 def test_a_table_that_knows_the_week_fails_the_run() -> None:
     series = wide_series()
     week = series.accesses[14:21].sum(0)
-    honest, leak = (np.stack([size, size, size, size * 0, size * 0]) for size in (np.arange(40.0), week))
+    honest, leak = (
+        np.stack([size, size, size, size * 0, size * 0]) for size in (np.arange(40.0), week)
+    )
     for values, is_leak in ((honest, False), (leak, True)):
         catalogue = Catalogue({"dbs": (Snapshot(14, values),)})
-        weeks = Weeks(Series(series.days, series.datasets, series.values, catalogue=catalogue), Label(10))
+        weeks = Weeks(
+            Series(series.days, series.datasets, series.values, catalogue=catalogue), Label(10)
+        )
         if is_leak:
             with pytest.raises(errors.DataError, match="the feature log_dbs_bytes knows the week"):
                 check_columns(weeks, [14])
@@ -280,7 +442,9 @@ def test_reads_that_know_the_week_fail_the_run(monkeypatch: pytest.MonkeyPatch) 
     series = wide_series()
     day, dataset = np.nonzero(series.accesses)
     accesses = series.accesses[day, dataset].astype(np.int64)
-    frame = pl.DataFrame({"day": day, "dataset_name": dataset, "user": range(len(day)), "nacc": accesses})
+    frame = pl.DataFrame(
+        {"day": day, "dataset_name": dataset, "user": range(len(day)), "nacc": accesses}
+    )
     frame = frame.with_columns(site_name=pl.lit(0), stream=pl.lit(0), remote_nacc="nacc").cast(
         {name: pl.Int32 for name in ("day", "dataset_name", "site_name", "stream", "user")}
     )
@@ -292,7 +456,9 @@ def test_reads_that_know_the_week_fail_the_run(monkeypatch: pytest.MonkeyPatch) 
     def with_week(past: DatasetReads, day: int, count: int) -> dict[str, Any]:
         found = real(past, day, count)
         return found | {
-            "log_sites_7d": series.accesses[day : day + 7].sum(0)[:count] if day + 7 <= 35 else found["log_sites_7d"]
+            "log_sites_7d": series.accesses[day : day + 7].sum(0)[:count]
+            if day + 7 <= 35
+            else found["log_sites_7d"]
         }
 
     monkeypatch.setattr(DatasetReads, "columns", with_week)
@@ -311,9 +477,9 @@ def test_a_catalogue_of_later_days_fails_the_run() -> None:
         def rows(self, day: int) -> Any:
             assert self.series.catalogue is not None
             rows = super().rows(day).copy()
-            rows[:, self.columns.index("log_dbs_bytes")] = self.series.catalogue.columns(len(self.series.days), 40)[
-                "log_dbs_bytes"
-            ]
+            rows[:, self.columns.index("log_dbs_bytes")] = self.series.catalogue.columns(
+                len(self.series.days), 40
+            )["log_dbs_bytes"]
             return rows
 
     check_later_days(Weeks(with_tables, Label(10)), [14])
@@ -334,7 +500,10 @@ def test_a_model_of_a_store_says_that_a_file_has_no_such_tables(tmp_path: Path) 
     lines = [f"{FIRST + timedelta(days=number)},{A},{number % 5}" for number in range(36)]
     file.write_text("\n".join(["day,dataset,accesses", *lines]))
     error = ask("predict", "--accesses", file, "--model", tmp_path / "m").exception
-    assert isinstance(error, errors.DataError) and "columns of a store that this series has not" in error.text()
+    assert (
+        isinstance(error, errors.DataError)
+        and "columns of a store that this series has not" in error.text()
+    )
     assert "no log_sites_7d" in error.text() and "log_dbs_bytes" in error.text()
 
 

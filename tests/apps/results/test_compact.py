@@ -1,4 +1,6 @@
-"""``cmsspark lab compact``: few files, the same rows, and nobody who used the old run has work again."""
+"""``cmsspark lab compact``: few files, the same rows, and nobody who used the old run
+has work again.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from cmsspark.store.stored_days import CurrentRuns
 from tests.publish.days import DAY, SPEC, row, rows, store_day
 
 TABLE = "data_aggregation"
-GIVEN = [row(7, app="fuse", cpu_time=1.25), *rows(6), row(3, site_name="T1_US_FNAL", remote_nacc=2), row(9, app="lhc")]
+GIVEN = [
+    row(7, app="fuse", cpu_time=1.25),
+    *rows(6),
+    row(3, site_name="T1_US_FNAL", remote_nacc=2),
+    row(9, app="lhc"),
+]
 
 
 @pytest.fixture
@@ -32,7 +39,9 @@ def store(tmp_path: Path) -> Path:
     """A day of nine files, in no order."""
     store_day(tmp_path, GIVEN)
     spread(tmp_path / TABLE / DAY.isoformat() / "runs" / "r1" / TABLE)
-    (tmp_path / TABLE / DAY.isoformat() / "runs" / "r1" / "report.html").write_text("<p>the day</p>")
+    (tmp_path / TABLE / DAY.isoformat() / "runs" / "r1" / "report.html").write_text(
+        "<p>the day</p>"
+    )
     return tmp_path
 
 
@@ -42,7 +51,11 @@ def spread(folder: Path) -> None:
     for part in folder.iterdir():
         part.unlink()
     for number in range(whole.num_rows):
-        pq.write_table(whole.slice(number, 1), folder / f"part-{number:05d}.snappy.parquet", store_schema=False)
+        pq.write_table(
+            whole.slice(number, 1),
+            folder / f"part-{number:05d}.snappy.parquet",
+            store_schema=False,
+        )
 
 
 def current(store: Path) -> results.CurrentTable:
@@ -71,14 +84,21 @@ def test_a_compacted_day_has_the_rows_of_the_old_run_in_one_sorted_file(store: P
     entry = done.manifest.tables[TABLE]
     assert (entry.rows, entry.files, entry.format) == (9, 1, "parquet")
     assert entry.bytes == sum(part.stat().st_size for part in Path(done.path).iterdir())
-    assert done.manifest.rows_run == done.manifest.document["compacted"]["run"] == "r1" != done.manifest.run
+    assert (
+        done.manifest.rows_run
+        == done.manifest.document["compacted"]["run"]
+        == "r1"
+        != done.manifest.run
+    )
     assert done.manifest.document["compacted"]["files"] == {TABLE: 9}
     assert done.manifest.reconciliation["aaa"]["matched"] == 10
     assert Path(done.path).parent.joinpath("report.html").read_text() == "<p>the day</p>"
     assert output_of(store) == "nothing to compact\n"
 
 
-def test_files_are_as_large_as_those_of_a_new_run(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_as_large_as_those_of_a_new_run(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(staged_runs, "FILE_ROWS", 4)
     output_of(store)
     parts = sorted(Path(current(store).path).iterdir())
@@ -89,14 +109,29 @@ def test_files_are_as_large_as_those_of_a_new_run(store: Path, monkeypatch: pyte
 
 def test_a_dry_run_changes_nothing(store: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
-    assert "would compact: data_aggregation of 2026-01-15: 9 files as 1" in output_of(store, "--dry-run")
+    assert "would compact: data_aggregation of 2026-01-15: 9 files as 1" in output_of(
+        store, "--dry-run"
+    )
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
 
 
-def test_a_compacted_day_is_not_sent_again_and_stays_published(store: Path, tmp_path: Path) -> None:
+def test_a_compacted_day_is_not_sent_again_and_stays_published(
+    store: Path, tmp_path: Path
+) -> None:
     settings = tmp_path / "cmsspark.yaml"
-    settings.write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\nstore: {store}\n")
-    given = ["--date", "20260115", "--settings", str(settings), "--sink", "file", "--spool", str(tmp_path / "sent")]
+    settings.write_text(
+        f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\nstore: {store}\n"
+    )
+    given = [
+        "--date",
+        "20260115",
+        "--settings",
+        str(settings),
+        "--sink",
+        "file",
+        "--spool",
+        str(tmp_path / "sent"),
+    ]
 
     def publish() -> str:
         result = CliRunner().invoke(command, ["publish", *given], catch_exceptions=False)
@@ -108,7 +143,9 @@ def test_a_compacted_day_is_not_sent_again_and_stays_published(store: Path, tmp_
     assert sent
     output_of(store)
     assert "nothing has changed since it was published" in publish()
-    assert {path: path.read_bytes() for path in (tmp_path / "sent").rglob("*") if path.is_file()} == sent
+    assert {
+        path: path.read_bytes() for path in (tmp_path / "sent").rglob("*") if path.is_file()
+    } == sent
 
 
 def test_documents_that_wait_are_resumed_after_a_compaction(store: Path) -> None:
@@ -136,7 +173,9 @@ def test_a_run_compacted_twice_still_names_the_run_that_made_its_rows(store: Pat
     first = current(store)
     spread(Path(first.path))
     manifest = Path(first.path).parent / "manifest.json"
-    manifest.write_text(json.dumps({**first.manifest.document, "tables": {TABLE: {"rows": 9, "files": 9}}}))
+    manifest.write_text(
+        json.dumps({**first.manifest.document, "tables": {TABLE: {"rows": 9, "files": 9}}})
+    )
     output_of(store)
     assert current(store).manifest.rows_of == "r1"
     assert current(store).manifest.document["compacted"]["run"] == first.manifest.run
@@ -147,7 +186,9 @@ def test_prune_removes_the_old_run_and_never_the_compacted_one(store: Path) -> N
     for run in (store / TABLE / DAY.isoformat() / "runs").iterdir():
         os.utime(run, (1_760_000_000, 1_760_000_000))
     prune(LocalFiles(), str(store), 1_770_000_000_000, remove=True)
-    assert [run.name for run in (store / TABLE / DAY.isoformat() / "runs").iterdir()] == [current(store).manifest.run]
+    assert [run.name for run in (store / TABLE / DAY.isoformat() / "runs").iterdir()] == [
+        current(store).manifest.run
+    ]
     assert pq.read_table(current(store).path).num_rows == 9
 
 
@@ -174,7 +215,9 @@ def test_what_a_killed_compaction_leaves_is_removed_by_the_next(store: Path) -> 
     assert not dead.exists()
 
 
-def test_another_row_read_back_keeps_the_old_day(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_row_read_back_keeps_the_old_day(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = staged_runs.write_part
     monkeypatch.setattr(staged_runs, "write_part", lambda rows, part: write(rows.slice(1), part))
     with pytest.raises(OutputError, match="9 rows of data_aggregation were written"):
@@ -192,7 +235,9 @@ def test_a_day_that_another_process_works_on_is_left_out(store: Path) -> None:
 def test_a_damaged_day_fails_and_the_others_are_compacted(store: Path) -> None:
     other = store / TABLE / "2026-01-16"
     shutil.copytree(store / TABLE / DAY.isoformat(), other)
-    (store / TABLE / DAY.isoformat() / "runs" / "r1" / TABLE / "part-00003.snappy.parquet").write_bytes(b"no Parquet")
+    (
+        store / TABLE / DAY.isoformat() / "runs" / "r1" / TABLE / "part-00003.snappy.parquet"
+    ).write_bytes(b"no Parquet")
     with pytest.raises(DataError, match="part-00003"):
         compact(LocalFiles(), str(store))
     found = results.current(LocalFiles(), str(store), TABLE, TABLE, date(2026, 1, 16))
@@ -214,7 +259,11 @@ def test_options_choose_what_is_compacted(store: Path) -> None:
     assert "compacted" in output_of(store, "--job", TABLE, "--date", "20260115")
 
 
-def test_an_empty_store_has_nothing_to_compact_and_one_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_an_empty_store_has_nothing_to_compact_and_one_that_is_not_there_is_an_error(
+    tmp_path: Path,
+) -> None:
     assert output_of(tmp_path) == "nothing to compact\n"
     with pytest.raises(InputMissing, match="there is no store"):
-        CliRunner().invoke(command, ["lab", "compact", "--fout", str(tmp_path / "none")], catch_exceptions=False)
+        CliRunner().invoke(
+            command, ["lab", "compact", "--fout", str(tmp_path / "none")], catch_exceptions=False
+        )

@@ -60,16 +60,21 @@ def test_a_port_in_use_and_a_token_for_all_to_read_are_refused(tmp_path: Path) -
 def test_a_token_from_a_file_is_not_in_the_address(host: str, tmp_path: Path) -> None:
     stores.store_day(tmp_path / "store", LAST, stores.partial_rows(LAST, count=20))
     options = Options(host, 0, token="a-token-of-a-file-0123")
-    server = open_server(str(tmp_path / "store"), tmp_path / "state", tmp_path / "cache", options, lambda text: None)
+    server = open_server(
+        str(tmp_path / "store"), tmp_path / "state", tmp_path / "cache", options, lambda text: None
+    )
     try:
         assert "token" not in server.address
     finally:
         server.close()
 
 
-def test_without_its_packages_it_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The command imports the package again: both of its names are put back afterwards, and what only the second import
-    # loaded goes, as its classes are others than those of the first.
+def test_without_its_packages_it_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The command imports the package again: both of its names are put back afterwards,
+    # and what only the second import loaded goes, as its classes are others than those
+    # of the first.
     monkeypatch.setattr(apps, "dashboard", importlib.import_module("cmsspark.apps.dashboard"))
     first = {name for name in sys.modules if name.startswith("cmsspark.apps.dashboard")}
     for name in first:
@@ -77,14 +82,20 @@ def test_without_its_packages_it_names_the_extra(tmp_path: Path, monkeypatch: py
     for name in ["waitress", *(name for name in sys.modules if name.startswith("waitress."))]:
         monkeypatch.setitem(sys.modules, name, None)
     code, text = run("--fout", str(tmp_path), "--port", "0")
-    for name in [name for name in sys.modules if name.startswith("cmsspark.apps.dashboard") and name not in first]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.startswith("cmsspark.apps.dashboard") and name not in first
+    ]:
         del sys.modules[name]
     assert code == 2 and "cmsspark[dashboard]" in text
 
 
 def test_it_serves_with_a_token_where_others_reach_it_and_ends_at_sigterm(tmp_path: Path) -> None:
     stores.store_day(tmp_path / "store", LAST, stores.partial_rows(LAST, count=20))
-    (tmp_path / "cmsspark.yaml").write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
+    (tmp_path / "cmsspark.yaml").write_text(
+        f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n"
+    )
     words = [
         "--fout",
         f"{tmp_path}/store",
@@ -96,7 +107,9 @@ def test_it_serves_with_a_token_where_others_reach_it_and_ends_at_sigterm(tmp_pa
         "0",
     ]
     call = [sys.executable, "-c", "from cmsspark.main import main; main()", "dashboard", *words]
-    with subprocess.Popen(call, stderr=subprocess.PIPE, text=True, env={**os.environ, "TZ": "UTC"}) as process:
+    with subprocess.Popen(
+        call, stderr=subprocess.PIPE, text=True, env={**os.environ, "TZ": "UTC"}
+    ) as process:
         assert process.stderr is not None
         lines = iter(process.stderr)
         address = next(line for line in lines if line.startswith("dashboard of")).split()[-1]
@@ -112,7 +125,8 @@ def test_it_serves_with_a_token_where_others_reach_it_and_ends_at_sigterm(tmp_pa
         assert rest[-1] == "ended\n", rest
 
 
-#: Serves until a thread of its own sends SIGTERM, which it does as soon as the server handles that signal.
+#: Serves until a thread of its own sends SIGTERM, which it does as soon as the server
+#: handles that signal.
 SERVES = """
 import os, signal, sys, threading, time
 from pathlib import Path
@@ -132,5 +146,7 @@ print(signal.getsignal(signal.SIGTERM) is before)
 
 
 def test_a_server_that_has_ended_leaves_the_handler_of_sigterm_as_it_was(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", SERVES, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", SERVES, str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
     assert done.stdout.splitlines()[-2:] == ["ended", "True"], done.stderr

@@ -22,14 +22,18 @@ SECOND = between(date(2026, 1, 4), date(2026, 1, 6))
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two ranges of three days: in the second one /A has three accesses more, /B is gone, /C is new."""
+    """Two ranges of three days: in the second one /A has three accesses more, /B is
+    gone, /C is new.
+    """
     monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "store"
     for number in range(6):
         day = date(2026, 1, 1) + timedelta(days=number)
         names = ("/A/x/AOD", "/B/x/AOD") if number < 3 else ("/A/x/AOD", "/C/x/AOD")
-        rows = [partial(day, dataset_name=name, nacc=1 + (number >= 3), user=user(1)) for name in names]
+        rows = [
+            partial(day, dataset_name=name, nacc=1 + (number >= 3), user=user(1)) for name in names
+        ]
         store_partials(place, day, rows)
     for period in (FIRST, SECOND):
         period_job.run(period, str(place), load_settings(), log=lambda text: None)
@@ -47,7 +51,12 @@ def test_two_ranges_differ_by_dataset(store: Path) -> None:
 
 def test_two_runs_of_one_range_and_their_documents(store: Path) -> None:
     before = found_run(store)
-    store_partials(store, date(2026, 1, 3), [partial(date(2026, 1, 3), dataset_name="/A/x/AOD", nacc=5)], run="r2")
+    store_partials(
+        store,
+        date(2026, 1, 3),
+        [partial(date(2026, 1, 3), dataset_name="/A/x/AOD", nacc=5)],
+        run="r2",
+    )
     period_job.run(FIRST, str(store), load_settings(), log=lambda text: None)
     name = FIRST.isoformat()
     found = diff(store, f"{name}@{before}", name, "--by", "dataset", "--publish-impact")
@@ -67,7 +76,9 @@ def test_people_see_the_names_of_the_periods(store: Path) -> None:
 
 def test_what_cannot_be_compared_says_what_can(store: Path) -> None:
     assert "two periods" in fails(UsageError, store, "20260101", FIRST.isoformat())
-    assert "two days" in fails(UsageError, store, FIRST.isoformat(), SECOND.isoformat(), "--job", "data_aggregation")
+    assert "two days" in fails(
+        UsageError, store, FIRST.isoformat(), SECOND.isoformat(), "--job", "data_aggregation"
+    )
     assert "two periods" in fails(UsageError, store, "20260101", "20260102", "--job", "period")
     assert "2026-W46" in fails(UsageError, store, "2026-W99", FIRST.isoformat())
     assert "2026-02" in fails(InputMissing, store, "2026-02", FIRST.isoformat())
@@ -75,7 +86,9 @@ def test_what_cannot_be_compared_says_what_can(store: Path) -> None:
 
 @pytest.mark.parametrize("job", ["crab_popularity", "crab_users", "cache_comparison"])
 def test_results_without_accesses_are_refused(store: Path, job: str) -> None:
-    assert "counts no accesses" in fails(UsageError, store, FIRST.isoformat(), SECOND.isoformat(), "--job", job)
+    assert "counts no accesses" in fails(
+        UsageError, store, FIRST.isoformat(), SECOND.isoformat(), "--job", job
+    )
 
 
 def test_views_are_compared_also_where_they_have_no_stream(store: Path) -> None:

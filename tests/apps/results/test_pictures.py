@@ -1,4 +1,6 @@
-"""The page with the answer, ``cmsspark report`` with pictures and as a site, in a real Chromium too."""
+"""The page with the answer, ``cmsspark report`` with pictures and as a site, in a real
+Chromium too.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from tests.run.places import Place, write_streams
 from tests.store.query.stores import FIRST, HISTORY, KEY, days, make_store
 
 TOP = Path(__file__).resolve().parents[3]
-#: Until a browser that hangs ends a test; Playwright's own half a minute is short for a busy machine.
+#: Until a browser that hangs ends a test; Playwright's own half a minute is short for a
+#: busy machine.
 PATIENCE_MS = 300_000
 
 
@@ -34,7 +37,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = make_store(tmp_path_factory.mktemp("store"), 7)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CMSSPARK_STATE_DIR", str(tmp_path_factory.mktemp("state")))
-        period.run(Period(FIRST, FIRST + timedelta(days=7)), folder, load_settings(), log=lambda _: None)
+        period.run(
+            Period(FIRST, FIRST + timedelta(days=7)), folder, load_settings(), log=lambda _: None
+        )
     return folder
 
 
@@ -61,7 +66,9 @@ def page_of(store: str, folder: Path, *when: str) -> str:
 
 def seen(page: str) -> str:
     """The text of a page."""
-    return " ".join(unescape(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL)).split())
+    return " ".join(
+        unescape(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL)).split()
+    )
 
 
 def test_the_page_of_a_day_begins_with_what_was_read(store: str, tmp_path: Path) -> None:
@@ -87,8 +94,13 @@ def test_the_page_of_a_day_begins_with_what_was_read(store: str, tmp_path: Path)
         assert f"<title>{name}: {si(count)}</title>" in page
     headings = re.findall(r"<h[12][^>]*>(.*?)</h", page)
     assert headings.index("Most read datasets") < headings.index("How it was counted")
-    assert {"Sites that serve most", "Accesses day by day", "What is read where", "Local and remote reads",
-            "CPU time by data tier"} <= set(headings)  # fmt: skip
+    assert {
+        "Sites that serve most",
+        "Accesses day by day",
+        "What is read where",
+        "Local and remote reads",
+        "CPU time by data tier",
+    } <= set(headings)
     assert "data_aggregation of 2026-01-07" in text
     assert not re.search(r'(src|href)="?https?:', page) and "<script" not in page
 
@@ -97,13 +109,17 @@ def test_the_page_of_a_week_is_that_of_its_period(store: str, tmp_path: Path) ->
     page = page_of(store, tmp_path, "--week", "2026-W02")
     assert "What CMS read in week 2 of 2026 (5 to 11 January 2026)" in page
     with Database(store) as database:
-        (nacc,) = database.query("select sum(accesses) from data_aggregation where stream <> 'condor'").rows[0]
+        (nacc,) = database.query(
+            "select sum(accesses) from data_aggregation where stream <> 'condor'"
+        ).rows[0]
     assert f"{si(nacc)} accesses" in seen(page)
     assert next(Path(store).glob("period/2026-W02/runs/*/report.html")).read_text() == page
 
 
 def test_a_period_that_is_not_stored_says_what_to_run(store: str, tmp_path: Path) -> None:
-    ended = run("report", "--month", "2026-01", "--fout", store, "--html", str(tmp_path / "x.html"))
+    ended = run(
+        "report", "--month", "2026-01", "--fout", store, "--html", str(tmp_path / "x.html")
+    )
     assert isinstance(ended.exception, CmssparkError) and ended.exception.exit_code == 66
     assert "--month 2026-01" in str(ended.exception.next_step)
 
@@ -124,7 +140,11 @@ def test_plot_writes_every_picture_as_png_and_svg(store: str, tmp_path: Path) ->
             assert width >= 1_200
             # Glyphs and bars: a white picture packs to a few kB.
             assert len(content) > 8_000
-    assert not [p for p in paths if b"http://" in p.read_bytes().replace(b"http://www.w3.org/2000/svg", b"")]
+    assert not [
+        p
+        for p in paths
+        if b"http://" in p.read_bytes().replace(b"http://www.w3.org/2000/svg", b"")
+    ]
     one = run(
         "report",
         "--picture",
@@ -142,12 +162,19 @@ def test_plot_writes_every_picture_as_png_and_svg(store: str, tmp_path: Path) ->
 
 
 def test_plot_says_which_pictures_there_are(store: str, tmp_path: Path) -> None:
-    for words, found in ((["--picture", "cats"], "datasets"), (["dbs_events"], "data_aggregation")):
-        ended = run("report", *words, "--date", "2026-01-07", "--fout", store, "--pictures", str(tmp_path))
+    for words, found in (
+        (["--picture", "cats"], "datasets"),
+        (["dbs_events"], "data_aggregation"),
+    ):
+        ended = run(
+            "report", *words, "--date", "2026-01-07", "--fout", store, "--pictures", str(tmp_path)
+        )
         assert isinstance(ended.exception, CmssparkError) and ended.exception.exit_code == 2
         assert found in str(ended.exception)
     (tmp_path / "file").touch()
-    ended = run("report", "--date", "2026-01-07", "--fout", store, "--pictures", str(tmp_path / "file"))
+    ended = run(
+        "report", "--date", "2026-01-07", "--fout", store, "--pictures", str(tmp_path / "file")
+    )
     assert isinstance(ended.exception, CmssparkError) and ended.exception.exit_code == 73
 
 
@@ -156,11 +183,16 @@ def test_a_site_has_an_index_and_every_page_and_makes_only_what_changed(tmp_path
     assert run("report", "--site", str(out), "--fout", store).exception is None
     index = (out / "index.html").read_text()
     links = re.findall(r'<td class="warn"><a href="([^"]+)" title="([^"]+)"><b>(\d+)</b>', index)
-    assert [(link, number) for link, _, number in links] == [(f"days/{day}.html", str(day.day)) for day in days(3)]
+    assert [(link, number) for link, _, number in links] == [
+        (f"days/{day}.html", str(day.day)) for day in days(3)
+    ]
     assert "January 2026" in index and links[0][1].startswith("2026-01-05: warning; 1 warning")
     for link, _, number in links:
         page = (out / link).read_text()
-        assert f"<title>What CMS read on {number} January 2026</title>" in page and 'href="../index.html"' in page
+        assert (
+            f"<title>What CMS read on {number} January 2026</title>" in page
+            and 'href="../index.html"' in page
+        )
     times = {link: (out / link).stat().st_mtime_ns for link, *_ in links}
     store_day(HISTORY, store, KEY.key_id, FIRST)
     (damaged,) = (Path(store) / "data_aggregation" / "2026-01-06").glob("runs/*/manifest.json")
@@ -178,7 +210,9 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     hostile = "/A<img src=x onerror=alert(1)>/<script>/AOD"
     partials = HISTORY.partials(FIRST, _schema())
     names = partials["dataset_name"].to_pylist()
-    store_day(HISTORY, str(tmp_path), KEY.key_id, FIRST, _renamed(partials, [hostile] * len(names)))
+    store_day(
+        HISTORY, str(tmp_path), KEY.key_id, FIRST, _renamed(partials, [hostile] * len(names))
+    )
     page = page_of(str(tmp_path), tmp_path, "--date", str(FIRST))
     assert "<img" not in page and "<script" not in page and "&lt;script&gt;" in page
 
@@ -205,21 +239,36 @@ def test_a_browser_shows_it_without_overflow_or_errors(
     with chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme) as view:
         errors: list[str] = []
         view.on("console", lambda message: errors.append(message.text))
-        view.on("request", lambda request: errors.append(request.url) if not request.url.startswith("file:") else None)
+        view.on(
+            "request",
+            lambda request: (
+                errors.append(request.url) if not request.url.startswith("file:") else None
+            ),
+        )
         view.goto(f"file://{tmp_path}/page.html", timeout=PATIENCE_MS)
-        assert view.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-        sizes = view.evaluate("[...document.querySelectorAll('svg.chart')].map(e => e.getBoundingClientRect().width)")
+        assert view.evaluate(
+            "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        )
+        sizes = view.evaluate(
+            "[...document.querySelectorAll('svg.chart')].map(e => e.getBoundingClientRect().width)"
+        )
         assert len(sizes) == 6 and min(sizes) >= 250
         # A table that is wider than the page scrolls inside its own box.
-        boxes = view.evaluate("[...document.querySelectorAll('.scroll')].map(e => getComputedStyle(e).overflowX)")
+        boxes = view.evaluate(
+            "[...document.querySelectorAll('.scroll')].map(e => getComputedStyle(e).overflowX)"
+        )
         assert set(boxes) == {"auto"}
         assert errors == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_is_accessible(counted: Path, chromium: Browser, scheme: Any) -> None:
-    """As axe checks it: names, contrasts, headings, keyboards. The page of a counted day has all its tables."""
-    with chromium.new_context(bypass_csp=True, color_scheme=scheme, viewport={"width": 390, "height": 800}) as context:
+    """As axe checks it: names, contrasts, headings, keyboards. The page of a counted
+    day has all its tables.
+    """
+    with chromium.new_context(
+        bypass_csp=True, color_scheme=scheme, viewport={"width": 390, "height": 800}
+    ) as context:
         view = context.new_page()
         view.goto(f"file://{counted}", timeout=PATIENCE_MS)
         (script,) = (TOP / "tests" / "apps" / "dashboard").glob("axe-*.js")
@@ -234,7 +283,10 @@ def test_on_paper_it_is_a_few_pages(store: str, tmp_path: Path, chromium: Browse
         view.goto(f"file://{tmp_path}/page.html", timeout=PATIENCE_MS)
         pdf = view.pdf(format="A4", print_background=True)
         view.emulate_media(media="print", color_scheme="dark")
-        assert view.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert (
+            view.evaluate("getComputedStyle(document.body).backgroundColor")
+            == "rgb(255, 255, 255)"
+        )
     assert pdf.startswith(b"%PDF-") and len(pdf) > 20_000
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 4
 
@@ -243,4 +295,7 @@ def test_words_for_intervals() -> None:
     from cmsspark.pages.use_pictures import format_when
 
     assert format_when(Period(date(2026, 1, 1), date(2026, 2, 1))) == "in January 2026"
-    assert format_when(Period(date(2026, 1, 30), date(2026, 2, 3))) == "from 30 January 2026 to 2 February 2026"
+    assert (
+        format_when(Period(date(2026, 1, 30), date(2026, 2, 3)))
+        == "from 30 January 2026 to 2 February 2026"
+    )

@@ -24,7 +24,9 @@ ELSEWHERE = {"host": "other.example.org", "pid": 7, "kernel": "another boot", "s
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A day that was run three times, the last of which counts, and a run that never ended; all old."""
+    """A day that was run three times, the last of which counts, and a run that never
+    ended; all old.
+    """
     for number in (1, 2, 3):
         store_day(tmp_path, rows(number), f"r{number}")
     (runs(tmp_path) / "dead").mkdir()
@@ -42,7 +44,9 @@ def names(store: Path) -> list[str]:
 
 
 def output_of(store: Path, *arguments: str) -> str:
-    result = CliRunner().invoke(command, ["prune", "--fout", str(store), *arguments], catch_exceptions=False)
+    result = CliRunner().invoke(
+        command, ["prune", "--fout", str(store), *arguments], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -101,10 +105,13 @@ def test_a_run_that_became_current_meanwhile_stays(store: Path) -> None:
     assert names(store) == ["r1", "r3"]
 
 
-# Leases and ledgers ------------------------------------------------------------------------------------------------
+# Leases and ledgers
+# ------------------------------------------------------------------------------------------------
 
 
-def old_lease(store: Path, day: date = DAY, process: dict[str, object] | None = None, released: bool = True) -> Path:
+def old_lease(
+    store: Path, day: date = DAY, process: dict[str, object] | None = None, released: bool = True
+) -> Path:
     """The lease of a day, last written long ago."""
     folder = lease.lease_folder(str(store), "data_aggregation", day)
     held = Lease(LocalFiles(), folder, "the day", **({"process": process} if process else {}))
@@ -144,7 +151,10 @@ def test_old_damaged_run_histories_are_removed_while_one_works(tmp_path: Path) -
     state.mkdir()
     settings = tmp_path / "cmsspark.yaml"
     settings.write_text("state_dir: state\n")
-    aside = [state / "runs.sqlite.damaged-20250101T000000", state / "runs.sqlite-wal.damaged-20250101T000000"]
+    aside = [
+        state / "runs.sqlite.damaged-20250101T000000",
+        state / "runs.sqlite-wal.damaged-20250101T000000",
+    ]
     young = state / "runs.sqlite.damaged-20260101T000000"
     for path in (*aside, young):
         path.write_bytes(b"x")
@@ -166,4 +176,6 @@ def test_yes_and_dry_run_exclude_each_other(tmp_path: Path) -> None:
 
 def test_a_store_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputMissing, match="there is no store"):
-        CliRunner().invoke(command, ["prune", "--fout", str(tmp_path / "none")], catch_exceptions=False)
+        CliRunner().invoke(
+            command, ["prune", "--fout", str(tmp_path / "none")], catch_exceptions=False
+        )

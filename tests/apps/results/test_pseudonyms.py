@@ -48,7 +48,10 @@ def test_a_rotation_that_drops_keys_asks_for_yes(state: Path) -> None:
     assert kept.current.key_id in str(refused.exception)
     assert pseudonyms.load(state / "pseudonym.key") == kept
     assert run(state, "rotate", "--from", "2026-01-01", "--yes").exit_code == 0
-    assert pseudonyms.load(state / "pseudonym.key").of_day(date(2026, 2, 1)) not in (kept.current, kept.older[0][1])
+    assert pseudonyms.load(state / "pseudonym.key").of_day(date(2026, 2, 1)) not in (
+        kept.current,
+        kept.older[0][1],
+    )
 
 
 def test_forgetting_needs_yes_and_names_the_keys(state: Path) -> None:
@@ -65,7 +68,9 @@ def test_without_a_key_there_is_nothing_to_list(state: Path) -> None:
     assert not state.exists()
 
 
-def test_a_day_counted_again_after_a_rotation_keeps_its_pseudonyms_unless_the_new_key_is_for_it(tmp_path: Path) -> None:
+def test_a_day_counted_again_after_a_rotation_keeps_its_pseudonyms_unless_the_new_key_is_for_it(
+    tmp_path: Path,
+) -> None:
     place = Place(tmp_path)
     write_streams(place.tree)
 

@@ -1,4 +1,6 @@
-"""``cmsspark runs``, ``show`` and ``status``: what people see of runs, without a JVM, also when the ledger is gone."""
+"""``cmsspark runs``, ``show`` and ``status``: what people see of runs, without a JVM,
+also when the ledger is gone.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Place:
 
     def word(self, day: date = DAY) -> str:
         """What status says of the day."""
-        told = json.loads(self.cmsspark("status", "--days", "1", "--to", day.isoformat(), "--json").stdout)
+        told = json.loads(
+            self.cmsspark("status", "--days", "1", "--to", day.isoformat(), "--json").stdout
+        )
         return str(told[day.isoformat()][JOB])
 
 
@@ -62,7 +66,12 @@ def place(tmp_path: Path) -> Place:
 def test_a_run_is_listed_and_shown_with_what_it_came_to(place: Place) -> None:
     stored = place.work()
     listed = json.loads(place.cmsspark("runs", "--json").stdout)
-    assert (listed["state"], listed["job"], listed["stored_run"], listed["rows"]) == ("DONE", JOB, stored, 1)
+    assert (listed["state"], listed["job"], listed["stored_run"], listed["rows"]) == (
+        "DONE",
+        JOB,
+        stored,
+        1,
+    )
     shown = place.cmsspark("show", stored).stdout
     assert "data_aggregation of 2026-01-15: DONE" in shown
     assert "cmsspark 1" in shown
@@ -72,7 +81,10 @@ def test_a_run_is_listed_and_shown_with_what_it_came_to(place: Place) -> None:
 def test_a_run_that_failed_keeps_its_code_and_reason(place: Place) -> None:
     place.fail(DataError("too much is malformed", where="here"))
     place.fail(ValueError("a bug"))
-    listed = [json.loads(line) for line in place.cmsspark("runs", "--state", "failed", "--json").stdout.splitlines()]
+    listed = [
+        json.loads(line)
+        for line in place.cmsspark("runs", "--state", "failed", "--json").stdout.splitlines()
+    ]
     assert [run["exit_code"] for run in listed] == [70, 65]
     assert "too much is malformed\n  where: here" in listed[1]["error"]
     assert "65: too much is malformed" in place.cmsspark("runs").stdout
@@ -84,7 +96,9 @@ def test_a_run_that_was_interrupted_says_so(place: Place) -> None:
     assert json.loads(place.cmsspark("runs", "--json").stdout)["state"] == "INTERRUPTED"
 
 
-def test_a_run_history_that_cannot_be_written_is_reported_once_and_stops_no_run(place: Place) -> None:
+def test_a_run_history_that_cannot_be_written_is_reported_once_and_stops_no_run(
+    place: Place,
+) -> None:
     place.state.write_text("a file where a folder should be")
     told: list[str] = []
     with running(settings(place.folder), place.fout, JOB, DAY, told.append) as run_of_day:
@@ -95,7 +109,9 @@ def test_a_run_history_that_cannot_be_written_is_reported_once_and_stops_no_run(
 
 
 @pytest.mark.parametrize("harm", ["gone", "damaged"])
-def test_a_run_history_that_is_gone_or_damaged_is_rebuilt_from_the_manifests(place: Place, harm: str) -> None:
+def test_a_run_history_that_is_gone_or_damaged_is_rebuilt_from_the_manifests(
+    place: Place, harm: str
+) -> None:
     stored = {place.work(), place.work()}
     for path in place.state.glob(f"{FILE}*"):
         path.unlink() if harm == "gone" else path.write_bytes(b"garbage" * 1_000)
@@ -105,7 +121,9 @@ def test_a_run_history_that_is_gone_or_damaged_is_rebuilt_from_the_manifests(pla
     assert place.word() == "done"
 
 
-def test_rebuilding_is_possible_at_any_time_and_names_manifests_of_another_form(place: Place) -> None:
+def test_rebuilding_is_possible_at_any_time_and_names_manifests_of_another_form(
+    place: Place,
+) -> None:
     stored = place.work()
     place.cmsspark("runs")
     other = Path(place.fout) / JOB / "2026-01-16" / "runs" / "x"
@@ -175,7 +193,9 @@ def test_status_says_that_there_is_no_store_where_it_was_asked_for_one(place: Pl
 def test_status_finds_a_result_that_a_run_stored_by_a_relative_path(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `bin/demo` does: `run_spark … --fout demo-cms/store`, and then a look from another folder."""
+    """As `bin/demo` does: `run_spark … --fout demo-cms/store`, and then a look from
+    another folder.
+    """
     monkeypatch.chdir(place.folder)
     place.fout = "store"
     work(Path(), LocalFiles(), "rows")
@@ -203,12 +223,18 @@ def test_runs_and_show_are_of_the_store_that_is_named(place: Place) -> None:
     own, place.fout = place.fout, str(place.folder / "other")
     place.fail(DataError("too much is malformed", where="here"))
     nowhere = place.cmsspark("runs", "--fout", f"{place.folder}/nowhere")
-    assert (nowhere.stdout, nowhere.stderr) == ("", f"no such run is recorded of the store {place.folder}/nowhere\n")
+    assert (nowhere.stdout, nowhere.stderr) == (
+        "",
+        f"no such run is recorded of the store {place.folder}/nowhere\n",
+    )
     (run,) = place.cmsspark("runs", "--fout", own, "--json").stdout.splitlines()
     assert json.loads(run)["stored_run"] == stored
     assert len(place.cmsspark("runs", "--json").stdout.splitlines()) == 2
     for name in ("latest", JOB):
-        assert json.loads(place.cmsspark("show", name, "--fout", own, "--json").stdout)["stored_run"] == stored
+        assert (
+            json.loads(place.cmsspark("show", name, "--fout", own, "--json").stdout)["stored_run"]
+            == stored
+        )
         assert json.loads(place.cmsspark("show", name, "--json").stdout)["state"] == "FAILED"
 
 
@@ -224,13 +250,20 @@ def test_a_year_of_all_jobs_is_shown(place: Place) -> None:
     jobs = ("data_aggregation", "dbs_aaa", "dbs_eos", "dbs_phedex", "site_tier_usage")
     with run_history.open_history(place.state) as book:
         rows = [
-            replace(entry(State.DONE, 1), run=f"{job}-{back}-{number}", job=job, day=DAY - timedelta(days=back))
+            replace(
+                entry(State.DONE, 1),
+                run=f"{job}-{back}-{number}",
+                job=job,
+                day=DAY - timedelta(days=back),
+            )
             for job in jobs
             for back in range(365)
             for number in range(2)
         ]
         store = place.folder / "store"
-        book.rebuild(str(store), [replace(run, stored_run=run.run, store=str(store)) for run in rows])
+        book.rebuild(
+            str(store), [replace(run, stored_run=run.run, store=str(store)) for run in rows]
+        )
     for run in rows:
         current = store / run.job / run.day.isoformat() / "CURRENT"
         current.parent.mkdir(parents=True, exist_ok=True)

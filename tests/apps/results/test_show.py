@@ -21,7 +21,9 @@ DAY = date(2019, 6, 15)
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     files = LocalFiles()
-    run = StagedRun(files, f"{tmp_path}/store/data_aggregation/{DAY}", "run-1", "data_aggregation", DAY)
+    run = StagedRun(
+        files, f"{tmp_path}/store/data_aggregation/{DAY}", "run-1", "data_aggregation", DAY
+    )
     for table in ("data_aggregation", "partials"):
         files.make_dirs(run.table_path(table))
         run.tables[table] = {"rows": 0}
@@ -34,7 +36,9 @@ def run(*arguments: str) -> None:
     reporting.run_click(command, "cmsspark", list(arguments))
 
 
-def test_path_prints_the_uri_and_nothing_else(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_path_prints_the_uri_and_nothing_else(
+    stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     wanted = f"file://{stored}/store/data_aggregation/2019-06-15/runs/run-1/partials\n"
     for fout in (f"{stored}/store", f"file://{stored}/store"):
         run("show", "partials", "--path", "--date", "20190615", "--fout", fout)
@@ -42,7 +46,15 @@ def test_path_prints_the_uri_and_nothing_else(stored: Path, capsys: pytest.Captu
 
 
 def test_manifest_prints_json(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run("show", "data_aggregation", "--manifest", "--date", "2019-06-15", "--fout", f"{stored}/store")
+    run(
+        "show",
+        "data_aggregation",
+        "--manifest",
+        "--date",
+        "2019-06-15",
+        "--fout",
+        f"{stored}/store",
+    )
     manifest = json.loads(capsys.readouterr().out)
     assert manifest["reconciliation"] == {"aaa": {"read": 1}}
     assert manifest["quarantine"] == "ünï"
@@ -51,7 +63,15 @@ def test_manifest_prints_json(stored: Path, capsys: pytest.CaptureFixture[str]) 
 def test_the_settings_name_the_store_where_the_command_does_not(
     stored: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run("show", "partials", "--path", "--date", "20190615", "--settings", str(stored / "cmsspark.yaml"))
+    run(
+        "show",
+        "partials",
+        "--path",
+        "--date",
+        "20190615",
+        "--settings",
+        str(stored / "cmsspark.yaml"),
+    )
     assert capsys.readouterr().out.endswith("/run-1/partials\n")
 
 

@@ -32,7 +32,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def sql(store: str, *words: str, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(command, ["sql", *words, "--fout", store], input=stdin, standalone_mode=False)
+    return CliRunner().invoke(
+        command, ["sql", *words, "--fout", store], input=stdin, standalone_mode=False
+    )
 
 
 def failed(store: str, *words: str, stdin: str | None = None) -> CmssparkError:
@@ -47,12 +49,17 @@ def test_every_format_has_the_same_rows(store: str, tmp_path: Path) -> None:
     assert rows[2]["bytes"] is None and all(isinstance(row["nacc"], int) for row in rows)
     as_csv = list(csv.DictReader(io.StringIO(sql(store, BY_STREAM, "--csv").stdout)))
     assert [(row["stream"], int(row["nacc"]), row["bytes"]) for row in as_csv] == [
-        (row["stream"], row["nacc"], "" if row["bytes"] is None else str(row["bytes"])) for row in rows
+        (row["stream"], row["nacc"], "" if row["bytes"] is None else str(row["bytes"]))
+        for row in rows
     ]
     markdown = sql(store, BY_STREAM, "--markdown").stdout.splitlines()
     assert markdown[:2] == ["| stream | nacc | bytes |", "| --- | ---: | ---: |"]
     assert markdown[2] == f"| aaa | {rows[0]['nacc']} | {rows[0]['bytes']} |"
-    for name, read in {"x.parquet": pl.read_parquet, "x.csv": pl.read_csv, "x.jsonl": pl.read_ndjson}.items():
+    for name, read in {
+        "x.parquet": pl.read_parquet,
+        "x.csv": pl.read_csv,
+        "x.jsonl": pl.read_ndjson,
+    }.items():
         ended = sql(store, BY_STREAM, "-o", str(tmp_path / name))
         assert ended.exception is None and not ended.stdout
         assert read(tmp_path / name).to_dicts() == rows
@@ -69,7 +76,10 @@ def test_a_table_has_a_hundred_rows_and_says_so(store: str) -> None:
 
 def test_cells_cannot_control_a_terminal_or_break_a_table(store: str) -> None:
     assert "\x1b" not in sql(store, "select chr(27) || '[31m' as x").stdout
-    assert sql(store, "select 'a|b' as x, chr(10) as y", "--markdown").stdout.splitlines()[2] == "| a\\|b | \\\\x0a |"
+    assert (
+        sql(store, "select 'a|b' as x, chr(10) as y", "--markdown").stdout.splitlines()[2]
+        == "| a\\|b | \\\\x0a |"
+    )
 
 
 def test_a_query_comes_from_a_file_or_a_pipe(store: str, tmp_path: Path) -> None:
@@ -85,7 +95,15 @@ def test_errors_have_their_exit_codes_and_a_next_step(store: str, tmp_path: Path
         (UsageError, ("select nac from partials",), 2),
         (UsageError, ("drop view partials",), 2),
         (NotAllowed, ("from read_csv('/etc/passwd')",), 77),
-        (NotReady, ("select count(*) from range(10000000000000) t(i) where i % 7 = 3", "--time-limit", "0.2"), 75),
+        (
+            NotReady,
+            (
+                "select count(*) from range(10000000000000) t(i) where i % 7 = 3",
+                "--time-limit",
+                "0.2",
+            ),
+            75,
+        ),
         (UsageError, ("select 1", "-o", "x.txt"), 2),
         (UsageError, ("select 1", "-o", "x.csv", "--json"), 2),
         (UsageError, ("select 1", "-f", "x.sql"), 2),
@@ -103,9 +121,23 @@ def test_errors_have_their_exit_codes_and_a_next_step(store: str, tmp_path: Path
 def typed(store: str, state: Path, lines: list[str]) -> str:
     """What the prompt prints on a terminal for these lines."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(TOP), "CMSSPARK_STATE_DIR": str(state), "TERM": "dumb"}
-    program = [sys.executable, "-c", "from cmsspark.main import main; main()", "sql", "--fout", store]
-    with subprocess.Popen(program, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(TOP),
+        "CMSSPARK_STATE_DIR": str(state),
+        "TERM": "dumb",
+    }
+    program = [
+        sys.executable,
+        "-c",
+        "from cmsspark.main import main; main()",
+        "sql",
+        "--fout",
+        store,
+    ]
+    with subprocess.Popen(
+        program, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
         os.close(theirs)
         os.write(ours, "".join(f"{line}\n" for line in lines).encode())
         shown = b""
@@ -122,8 +154,18 @@ def typed(store: str, state: Path, lines: list[str]) -> str:
     return shown.decode()
 
 
-def test_the_prompt_answers_goes_on_after_errors_and_keeps_its_history(store: str, tmp_path: Path) -> None:
-    lines = ["select count(*) as n", "from partials;", "select x;", ".rows 2", "from partials;", ".help", ".tables"]
+def test_the_prompt_answers_goes_on_after_errors_and_keeps_its_history(
+    store: str, tmp_path: Path
+) -> None:
+    lines = [
+        "select count(*) as n",
+        "from partials;",
+        "select x;",
+        ".rows 2",
+        "from partials;",
+        ".help",
+        ".tables",
+    ]
     lines += [".schema partials", "exit"]
     shown = typed(store, tmp_path, lines)
     assert "2 days, 2026-01-05 to 2026-01-06" in shown

@@ -1,4 +1,6 @@
-"""Plays what a cluster does beside its API server: the controller of Jobs, and nodes that set the states of pods."""
+"""Plays what a cluster does beside its API server: the controller of Jobs, and nodes
+that set the states of pods.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,13 @@ _KINDS = ("pod", "secret", "config_map", "service")
 
 
 class Cluster:
-    """A namespace of its own. While it is entered, each new Job gets its pods, and each pod its fate."""
+    """A namespace of its own. While it is entered, each new Job gets its pods, and each
+    pod its fate.
+    """
 
-    def __init__(self, server: KubeServer, kubelet: Kubelet, namespace: str, fate: Fate | None) -> None:
+    def __init__(
+        self, server: KubeServer, kubelet: Kubelet, namespace: str, fate: Fate | None
+    ) -> None:
         from kubernetes import client
 
         self.server, self.kubelet, self.namespace, self.fate = server, kubelet, namespace, fate
@@ -60,10 +66,19 @@ class Cluster:
         for rank in range(job.spec.completions):
             template = self.server.api().sanitize_for_serialization(job.spec.template)
             index = {"batch.kubernetes.io/job-completion-index": str(rank)}
-            labels = {**template["metadata"]["labels"], "batch.kubernetes.io/job-name": job.metadata.name, **index}
-            metadata = {"name": f"{job.metadata.name}-{rank}-abcde", "labels": labels, "annotations": index}
+            labels = {
+                **template["metadata"]["labels"],
+                "batch.kubernetes.io/job-name": job.metadata.name,
+                **index,
+            }
+            metadata = {
+                "name": f"{job.metadata.name}-{rank}-abcde",
+                "labels": labels,
+                "annotations": index,
+            }
             pod = self.core.create_namespaced_pod(
-                self.namespace, {"metadata": metadata, "spec": {**template["spec"], "nodeName": NODE}}
+                self.namespace,
+                {"metadata": metadata, "spec": {**template["spec"], "nodeName": NODE}},
             )
             thread = threading.Thread(target=self.fate, args=(self, pod, rank), daemon=True)
             self._threads.append(thread)
@@ -72,15 +87,26 @@ class Cluster:
     def set_status(self, pod: Any, phase: str, **status: Any) -> None:
         """Set the state of a pod, as its node would."""
         name = pod.metadata.name
-        self.core.patch_namespaced_pod_status(name, self.namespace, {"status": {"phase": phase, **status}})
+        self.core.patch_namespaced_pod_status(
+            name, self.namespace, {"status": {"phase": phase, **status}}
+        )
 
     def left(self) -> list[str]:
         """All objects of runs that are in the namespace, but pods that are on their way out."""
-        found = [f"job {job.metadata.name}" for job in self.batch.list_namespaced_job(self.namespace).items]
+        found = [
+            f"job {job.metadata.name}"
+            for job in self.batch.list_namespaced_job(self.namespace).items
+        ]
         for kind in _KINDS:
             selector = "app.kubernetes.io/managed-by=cmsspark-train"
-            objects = getattr(self.core, f"list_namespaced_{kind}")(self.namespace, label_selector=selector).items
-            found += [f"{kind} {each.metadata.name}" for each in objects if not each.metadata.deletion_timestamp]
+            objects = getattr(self.core, f"list_namespaced_{kind}")(
+                self.namespace, label_selector=selector
+            ).items
+            found += [
+                f"{kind} {each.metadata.name}"
+                for each in objects
+                if not each.metadata.deletion_timestamp
+            ]
         return found
 
 
@@ -91,7 +117,16 @@ def key(pod: Any) -> str:
 
 def container(state: dict[str, Any], *, ready: bool = False) -> list[dict[str, Any]]:
     """The status of a pod's container."""
-    return [{"name": "worker", "image": "x", "imageID": "", "ready": ready, "restartCount": 0, "state": state}]
+    return [
+        {
+            "name": "worker",
+            "image": "x",
+            "imageID": "",
+            "ready": ready,
+            "restartCount": 0,
+            "state": state,
+        }
+    ]
 
 
 RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
@@ -104,7 +139,9 @@ def runs(cluster: Cluster, pod: Any, rank: int) -> None:
 
 
 def really_runs(folder: Path) -> Fate:
-    """The fate of a pod whose program runs as a process of this host, with its volumes below ``folder``."""
+    """The fate of a pod whose program runs as a process of this host, with its volumes
+    below ``folder``.
+    """
 
     def fate(cluster: Cluster, pod: Any, rank: int) -> None:
         _mount(cluster, pod, folder)
@@ -113,17 +150,25 @@ def really_runs(folder: Path) -> Fate:
         environ = {**with_path(), "JOB_COMPLETION_INDEX": str(rank)}
         address = {"podIP": own_address(), "podIPs": [{"ip": own_address()}]}
         process = subprocess.Popen(
-            [sys.executable, "-c", program, str(folder)], env=environ, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program, str(folder)],
+            env=environ,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         log = cluster.kubelet.logs.setdefault(key(pod), [])
         cluster.set_status(pod, "Running", containerStatuses=container(RUNNING), **address)
-        reader = threading.Thread(target=_log, args=(process.stdout, log, cluster, pod), daemon=True)
+        reader = threading.Thread(
+            target=_log, args=(process.stdout, log, cluster, pod), daemon=True
+        )
         reader.start()
         while process.poll() is None:
             if _is_served():
                 conditions = [{"type": "Ready", "status": "True"}]
                 cluster.set_status(
-                    pod, "Running", containerStatuses=container(RUNNING, ready=True), conditions=conditions
+                    pod,
+                    "Running",
+                    containerStatuses=container(RUNNING, ready=True),
+                    conditions=conditions,
                 )
             time.sleep(0.1)
             with suppress(Exception):
@@ -166,11 +211,18 @@ def _mount(cluster: Cluster, pod: Any, folder: Path) -> None:
         for _ in range(200):
             try:
                 if volume.config_map:
-                    stored = cluster.core.read_namespaced_config_map(volume.config_map.name, cluster.namespace)
+                    stored = cluster.core.read_namespaced_config_map(
+                        volume.config_map.name, cluster.namespace
+                    )
                     data = {name: text.encode() for name, text in stored.data.items()}
-                    data |= {name: base64.b64decode(text) for name, text in (stored.binary_data or {}).items()}
+                    data |= {
+                        name: base64.b64decode(text)
+                        for name, text in (stored.binary_data or {}).items()
+                    }
                 elif volume.secret:
-                    stored = cluster.core.read_namespaced_secret(volume.secret.secret_name, cluster.namespace).data
+                    stored = cluster.core.read_namespaced_secret(
+                        volume.secret.secret_name, cluster.namespace
+                    ).data
                     data = {name: base64.b64decode(value) for name, value in stored.items()}
                 else:
                     data = {}

@@ -46,7 +46,9 @@ USES_FILES = "import own.helper\nprint('helped by', own.helper.text())"
 
 
 def with_files(folder: Path) -> Path:
-    """A folder for --files: a package that reads a file of data; caches and hidden files stay behind."""
+    """A folder for --files: a package that reads a file of data; caches and hidden
+    files stay behind.
+    """
     (folder / "own" / "__pycache__").mkdir(parents=True)
     (folder / "own/__init__.py").write_text("")
     text = "import os\ndef text():\n    return open(os.environ['CMSSPARK_TRAIN_FILES'] + '/data/x.txt').read()\n"

@@ -38,7 +38,9 @@ def test_a_script_that_is_not_there_is_66(tmp_path: Path) -> None:
             check_script(path, (), checks_imports=True)
 
 
-def test_missing_modules_are_named_with_their_lines_and_optional_ones_are_not(tmp_path: Path) -> None:
+def test_missing_modules_are_named_with_their_lines_and_optional_ones_are_not(
+    tmp_path: Path,
+) -> None:
     text = """
 import os, json.decoder, no_such_a
 from no_such_b.part import x
@@ -58,7 +60,12 @@ import importlib.metadata
 import os.path
 """
     (tmp_path / "beside.py").write_text("")
-    missing = [("no_such_a", 2), ("no_such_b.part", 3), ("no_such_e", 12), ("xml.no_such_part", 13)]
+    missing = [
+        ("no_such_a", 2),
+        ("no_such_b.part", 3),
+        ("no_such_e", 12),
+        ("xml.no_such_part", 13),
+    ]
     assert missing_imports(text, str(tmp_path)) == missing
     with pytest.raises(UsageError, match="not installed") as error:
         check(tmp_path, text)
@@ -83,7 +90,9 @@ if not parser.parse_args().dry_run:
 """
 
 
-def test_arguments_are_tried_with_the_scripts_own_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_are_tried_with_the_scripts_own_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     check(tmp_path, ARGPARSE, "--epochs", "3")
     with pytest.raises(UsageError, match="refuses its arguments") as error:
@@ -96,13 +105,17 @@ def test_a_script_without_a_dry_run_is_not_run(tmp_path: Path) -> None:
     assert check(tmp_path, "raise SystemExit(1)", "--anything")
 
 
-@pytest.mark.parametrize("name", ["", "A", "-a", "a-", "a_b", "../a", "a/b", "a" * 41, "1a", "a\n", "ä"])
+@pytest.mark.parametrize(
+    "name", ["", "A", "-a", "a-", "a_b", "../a", "a/b", "a" * 41, "1a", "a\n", "ä"]
+)
 def test_names_that_pods_cannot_have_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="small letters"):
         run_name(Path("x.py"), name)
 
 
-@pytest.mark.parametrize("script", ["fit.py", "-c.py", "3 d.py", "ü.py", ".py", "$(rm).py", "X" * 200 + ".py"])
+@pytest.mark.parametrize(
+    "script", ["fit.py", "-c.py", "3 d.py", "ü.py", ".py", "$(rm).py", "X" * 200 + ".py"]
+)
 def test_names_that_are_made_fit_pods_and_differ(script: str) -> None:
     names = {run_name(Path(script), None) for _ in range(20)}
     assert len(names) == 20
@@ -110,7 +123,12 @@ def test_names_that_are_made_fit_pods_and_differ(script: str) -> None:
 
 
 def test_sizes_are_those_of_kubernetes() -> None:
-    assert [parse_memory(text) for text in ("8Gi", "512Mi", "1.5G", "100000000")] == [2**33, 2**29, 15 * 10**8, 10**8]
+    assert [parse_memory(text) for text in ("8Gi", "512Mi", "1.5G", "100000000")] == [
+        2**33,
+        2**29,
+        15 * 10**8,
+        10**8,
+    ]
     for text in ("", "8", "8gb", "-1Gi", "1e9", "8 Gi", "1Ki", "nan"):
         with pytest.raises(UsageError, match="--memory"):
             parse_memory(text)

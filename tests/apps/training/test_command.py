@@ -1,4 +1,6 @@
-"""``cmsspark lab train`` as people type it: dry runs, status, logs, stop, fetch, forget, and wrong command lines."""
+"""``cmsspark lab train`` as people type it: dry runs, status, logs, stop, fetch,
+forget, and wrong command lines.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def test_a_run_from_start_to_fetch(home: Path) -> None:
     ended = train("run", "hello.py", "--workers", "2", "--name", "first", "--", "--epochs", "3")
     assert ended.exit_code == 0 and '"argv": ["--epochs", "3"]' in ended.stdout
     assert "first: done" in ended.stderr
-    assert "first" in train("status").stdout and "worker 1  done" in train("status", "first").stdout
+    assert (
+        "first" in train("status").stdout and "worker 1  done" in train("status", "first").stdout
+    )
     assert train("logs", "first").stdout == ended.stdout
     assert train("logs", "first", "--worker", "1", "--follow").stdout.count('"rank": "1"') == 1
     assert train("stop", "first").stdout == "first: done; nothing to stop\n"
@@ -69,7 +73,9 @@ def test_a_failed_run_ends_with_65_and_says_so_afterwards(home: Path) -> None:
 def test_stop_ends_a_run_of_another_process(home: Path) -> None:
     (home / "long.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)")
     words = [sys.executable, "-m", "cmsspark", "lab", "train", "run", "long.py", "--name", "long"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=with_path()) as launcher:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=with_path()
+    ) as launcher:
         assert launcher.stdout is not None and launcher.stdout.readline() == b"worker 0 | up\n"
         assert refused("forget", "long").exit_code == 75
         assert train("stop", "long").stdout == "long: stopped\n"
@@ -83,15 +89,30 @@ def test_a_dry_run_starts_nothing_and_shows_no_secret(home: Path) -> None:
     (home / "s/TOKEN").write_text("very-secret")
     (home / "s/TOKEN").chmod(0o600)
     for backend in (("local",), ("spark",), ("k8s", "--image", "registry/x:1")):
-        shown = train("run", "hello.py", "--on", *backend, "--workers", "2", "--secret", "s=s", "--dry-run").stdout
+        shown = train(
+            "run", "hello.py", "--on", *backend, "--workers", "2", "--secret", "s=s", "--dry-run"
+        ).stdout
         assert "TOKEN" in shown and "very-secret" not in shown
     assert not (home / "state").exists()
 
 
-def test_secrets_among_the_arguments_of_a_script_reach_it_and_are_stored_nowhere(home: Path) -> None:
-    words = ("--", "--token", "Xy7-hunter2", "--url", "https://me:Xy7-hunter2@host", "hf_" + "a1B2" * 8)
+def test_secrets_among_the_arguments_of_a_script_reach_it_and_are_stored_nowhere(
+    home: Path,
+) -> None:
+    words = (
+        "--",
+        "--token",
+        "Xy7-hunter2",
+        "--url",
+        "https://me:Xy7-hunter2@host",
+        "hf_" + "a1B2" * 8,
+    )
     shown = train("run", "hello.py", "--dry-run", "--env", "API_TOKEN=Xy7-hunter2", *words).stdout
-    assert "--token *** --url https://***@host ***" in shown and "hunter2" not in shown and "a1B2" not in shown
+    assert (
+        "--token *** --url https://***@host ***" in shown
+        and "hunter2" not in shown
+        and "a1B2" not in shown
+    )
     ended = train("run", "hello.py", "--name", "first", *words)
     assert '"--token", "Xy7-hunter2"' in ended.stdout
     record = (home / "state/training/first/run.json").read_text()
@@ -113,12 +134,16 @@ def test_secrets_among_the_arguments_of_a_script_reach_it_and_are_stored_nowhere
         (("hello.py", "--name", "../x"), 2),
     ],
 )
-def test_wrong_command_lines_are_refused_before_anything_is_made(home: Path, words: tuple[str, ...], code: int) -> None:
+def test_wrong_command_lines_are_refused_before_anything_is_made(
+    home: Path, words: tuple[str, ...], code: int
+) -> None:
     assert refused("run", *words).exit_code == code
     assert not (home / "state").exists()
 
 
-@pytest.mark.parametrize("words", [("run",), ("run", "hello.py", "--workers", "0"), ("run", "hello.py", "--on", "x")])
+@pytest.mark.parametrize(
+    "words", [("run",), ("run", "hello.py", "--workers", "0"), ("run", "hello.py", "--on", "x")]
+)
 def test_command_lines_that_click_refuses_end_with_2(home: Path, words: tuple[str, ...]) -> None:
     assert train(*words).exit_code == 2
 

@@ -1,4 +1,6 @@
-"""Training on Kubernetes, against a real API server: manifests, a run to its end, faults, and that nothing is left."""
+"""Training on Kubernetes, against a real API server: manifests, a run to its end,
+faults, and that nothing is left.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def namespace() -> str:
     return f"t-{uuid.uuid4().hex[:8]}"
 
 
-def backend(server: KubeServer, namespace: str, token: str | None = None, **values: Any) -> K8sBackend:
+def backend(
+    server: KubeServer, namespace: str, token: str | None = None, **values: Any
+) -> K8sBackend:
     api = server.api(token) if token else server.api()
     return K8sBackend("registry/x:1", namespace, api=api, poll_seconds=0.2, **values)
 
@@ -41,7 +45,9 @@ def run_to_end(
     cluster: Cluster, folder: Path, text: str = "pass", token: str | None = None, **values: Any
 ) -> list[str]:
     """The merged lines of a run on the cluster; it leaves nothing there, however it ends."""
-    options = {name: values.pop(name) for name in ("start_seconds", "claim", "image") if name in values}
+    options = {
+        name: values.pop(name) for name in ("start_seconds", "claim", "image") if name in values
+    }
     lines: list[str] = []
     try:
         launched(
@@ -69,18 +75,36 @@ def cluster(kube: KubeServer, kubelet: Kubelet, namespace: str) -> Iterator[Clus
 
 
 @pytest.mark.parametrize("claim", [None, "my-claim"])
-def test_the_api_server_takes_every_manifest_as_it_is(kube: KubeServer, tmp_path: Path, claim: str | None) -> None:
+def test_the_api_server_takes_every_manifest_as_it_is(
+    kube: KubeServer, tmp_path: Path, claim: str | None
+) -> None:
     from kubernetes import utils
 
     run = run_of(
-        tmp_path, "x = 1", workers=3, backend="k8s", secrets=(Secret("a.b", {"K.e-y_1": "v"}), Secret("c")), cpus=2
+        tmp_path,
+        "x = 1",
+        workers=3,
+        backend="k8s",
+        secrets=(Secret("a.b", {"K.e-y_1": "v"}), Secret("c")),
+        cpus=2,
     )
     text = backend(kube, "default", claim=claim).yaml(run, "x = 1")
     documents = list(yaml.safe_load_all(text))
-    assert [each["kind"] for each in documents] == ["Job", "Secret", "Secret", "ConfigMap", "Service"]
+    assert [each["kind"] for each in documents] == [
+        "Job",
+        "Secret",
+        "Secret",
+        "ConfigMap",
+        "Service",
+    ]
     for document in documents:
         utils.create_from_dict(kube.api(), document, dry_run="All")
-    assert "v" not in [value for each in documents if each["kind"] == "Secret" for value in each["stringData"].values()]
+    assert "v" not in [
+        value
+        for each in documents
+        if each["kind"] == "Secret"
+        for value in each["stringData"].values()
+    ]
 
 
 def test_the_api_server_refuses_what_a_manifest_may_not_have(
@@ -93,7 +117,9 @@ def test_the_api_server_refuses_what_a_manifest_may_not_have(
     assert cluster.left() == []
 
 
-def test_a_run_goes_to_its_end_and_brings_back_what_its_pod_left(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_run_goes_to_its_end_and_brings_back_what_its_pod_left(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     text = (
         "import os, pathlib, sys\nout = pathlib.Path(os.environ['CMSSPARK_TRAIN_OUTPUT'])\n"
         "(out / 'events').mkdir()\n(out / 'events/log').write_text('e')\n"
@@ -105,7 +131,10 @@ def test_a_run_goes_to_its_end_and_brings_back_what_its_pod_left(cluster: Cluste
     with cluster:
         secret = Secret("s3", {"TOKEN": "a-secret-value"})
         lines = run_to_end(cluster, tmp_path, text, secrets=(secret,), arguments=("a b", "--c"))
-    assert f"worker 0 | argv ['a b', '--c'] 0 test-run-0.test-run.{cluster.namespace}.svc:2222" in lines
+    assert (
+        f"worker 0 | argv ['a b', '--c'] 0 test-run-0.test-run.{cluster.namespace}.svc:2222"
+        in lines
+    )
     assert "worker 0 | token *** 14" in lines
     folder = RunFolder.find(tmp_path / "training", "test-run")
     assert (folder.output / "worker-0/model").read_bytes() == bytes(range(256)) * 4000
@@ -121,7 +150,10 @@ def test_a_script_that_fails_in_its_pod_is_reported_with_its_last_lines_and_its_
         "print('it breaks')\nsys.exit(3)"
     )
     cluster.fate = really_runs(tmp_path / "pod")
-    with cluster, pytest.raises(WorkerFailed, match="worker 0 of test-run ended with exit code 3") as error:
+    with (
+        cluster,
+        pytest.raises(WorkerFailed, match="worker 0 of test-run ended with exit code 3") as error,
+    ):
         run_to_end(cluster, tmp_path, text)
     assert "it breaks" in str(error.value)
     assert (tmp_path / "training/test-run/output/worker-0/part").read_text() == "p"
@@ -153,19 +185,35 @@ NO_IMAGE = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"
 @pytest.mark.parametrize(
     ("fate", "reason"),
     [
-        (ends(containerStatuses=container({"terminated": {"exitCode": 3}})), "ended with exit code 3"),
-        (ends(containerStatuses=container({"terminated": {"exitCode": 137}})), "was killed by SIGKILL"),
+        (
+            ends(containerStatuses=container({"terminated": {"exitCode": 3}})),
+            "ended with exit code 3",
+        ),
+        (
+            ends(containerStatuses=container({"terminated": {"exitCode": 137}})),
+            "was killed by SIGKILL",
+        ),
         (ends(containerStatuses=container(OOM_KILLED)), "more than its --memory"),
-        (ends(reason="Evicted", message="The node was low on resource: memory."), "Evicted: The node was low"),
-        (ends("Pending", containerStatuses=container(NO_IMAGE)), "ImagePullBackOff: no such image"),
+        (
+            ends(reason="Evicted", message="The node was low on resource: memory."),
+            "Evicted: The node was low",
+        ),
+        (
+            ends("Pending", containerStatuses=container(NO_IMAGE)),
+            "ImagePullBackOff: no such image",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_worker_that_the_cluster_ends_is_reported_at_once(
     cluster: Cluster, tmp_path: Path, fate: Fate, reason: str
 ) -> None:
     began = time.monotonic()
     error = fate_of(cluster, tmp_path, fate)
-    assert isinstance(error, WorkerFailed) and "worker 1 of test-run" in str(error) and reason in str(error)
+    assert (
+        isinstance(error, WorkerFailed)
+        and "worker 1 of test-run" in str(error)
+        and reason in str(error)
+    )
     assert time.monotonic() - began < 300
     if "exit code" in reason:
         assert "line of 1" in str(error)
@@ -176,19 +224,33 @@ def test_a_pod_that_somebody_deletes_is_reported(cluster: Cluster, tmp_path: Pat
         runs(cluster, pod, rank)
         if rank == 1:
             time.sleep(2)
-            cluster.core.delete_namespaced_pod(pod.metadata.name, cluster.namespace, grace_period_seconds=0)
+            cluster.core.delete_namespaced_pod(
+                pod.metadata.name, cluster.namespace, grace_period_seconds=0
+            )
 
-    assert "worker 1 of test-run is gone: its pod was deleted" in str(fate_of(cluster, tmp_path, fate))
+    assert "worker 1 of test-run is gone: its pod was deleted" in str(
+        fate_of(cluster, tmp_path, fate)
+    )
 
 
-def test_pods_that_no_node_takes_are_reported_with_the_schedulers_reason(cluster: Cluster, tmp_path: Path) -> None:
+def test_pods_that_no_node_takes_are_reported_with_the_schedulers_reason(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     def fate(cluster: Cluster, pod: Any, rank: int) -> None:
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: cpu"}
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/1 nodes: cpu",
+        }
         cluster.set_status(pod, "Pending", conditions=[condition])
 
     error = fate_of(cluster, tmp_path, fate, start_seconds=2.0)
     assert isinstance(error, NotReady) and "0/1 nodes: cpu" in str(error)
-    assert "waits for a node: 0/1 nodes: cpu" in (tmp_path / "training/test-run/logs/merged.log").read_text()
+    assert (
+        "waits for a node: 0/1 nodes: cpu"
+        in (tmp_path / "training/test-run/logs/merged.log").read_text()
+    )
 
 
 def test_pods_that_the_quota_does_not_allow_are_reported(cluster: Cluster, tmp_path: Path) -> None:
@@ -196,13 +258,21 @@ def test_pods_that_the_quota_does_not_allow_are_reported(cluster: Cluster, tmp_p
         while not cluster.jobs:
             time.sleep(0.05)
         job = cluster.jobs[0]
-        cluster.core.create_namespaced_event(cluster.namespace, {
-            "metadata": {"name": "e1"}, "reason": "FailedCreate", "type": "Warning",
-            "message": 'Error creating: pods "x" is forbidden: exceeded quota: q, requested: cpu=1, used: cpu=4',
-            "involvedObject": {
-                "kind": "Job", "name": job.metadata.name, "namespace": cluster.namespace, "uid": job.metadata.uid,
+        cluster.core.create_namespaced_event(
+            cluster.namespace,
+            {
+                "metadata": {"name": "e1"},
+                "reason": "FailedCreate",
+                "type": "Warning",
+                "message": 'Error creating: pods "x" is forbidden: exceeded quota: q, requested: cpu=1, used: cpu=4',
+                "involvedObject": {
+                    "kind": "Job",
+                    "name": job.metadata.name,
+                    "namespace": cluster.namespace,
+                    "uid": job.metadata.uid,
+                },
             },
-        })  # fmt: skip
+        )
 
     import threading
 
@@ -211,7 +281,9 @@ def test_pods_that_the_quota_does_not_allow_are_reported(cluster: Cluster, tmp_p
     assert isinstance(error, NotReady) and "exceeded quota: q" in str(error)
 
 
-def test_a_quota_that_is_used_up_ends_it_before_anything_is_made(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_quota_that_is_used_up_ends_it_before_anything_is_made(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "0"}}}
     cluster.core.create_namespaced_resource_quota(cluster.namespace, quota)
     status = {"status": {"hard": {"count/configmaps": "0"}, "used": {"count/configmaps": "0"}}}
@@ -221,9 +293,15 @@ def test_a_quota_that_is_used_up_ends_it_before_anything_is_made(cluster: Cluste
     assert cluster.jobs == []
 
 
-def test_a_user_without_rights_gets_the_name_of_the_missing_right(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_user_without_rights_gets_the_name_of_the_missing_right(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     error = fate_of(cluster, tmp_path, runs, token=NOBODY)
-    assert isinstance(error, NotAllowed) and "is forbidden" in str(error) and "train-role.yaml" in str(error)
+    assert (
+        isinstance(error, NotAllowed)
+        and "is forbidden" in str(error)
+        and "train-role.yaml" in str(error)
+    )
     assert isinstance(
         fate_of(
             Cluster(cluster.server, cluster.kubelet, cluster.namespace + "x", runs),
@@ -241,7 +319,9 @@ def test_the_role_that_is_named_is_enough(cluster: Cluster, tmp_path: Path) -> N
     for document in yaml.safe_load_all((TOP / "etc/k8s/train-role.yaml").read_text()):
         document["metadata"]["namespace"] = cluster.namespace
         if document["kind"] == "RoleBinding":
-            document["subjects"] = [{"kind": "User", "name": "nobody", "apiGroup": "rbac.authorization.k8s.io"}]
+            document["subjects"] = [
+                {"kind": "User", "name": "nobody", "apiGroup": "rbac.authorization.k8s.io"}
+            ]
         utils.create_from_dict(cluster.server.api(), document, namespace=cluster.namespace)
     cluster.fate = really_runs(tmp_path / "pod")
     with cluster:
@@ -265,18 +345,26 @@ def test_an_api_server_that_is_not_there_is_75(kube: KubeServer, tmp_path: Path)
     api = kube.api()
     api.configuration.host = f"https://127.0.0.1:{free_port()}"
     with pytest.raises(NotReady, match="does not answer"):
-        launched(tmp_path, run_of(tmp_path, "pass", backend="k8s"), K8sBackend("x", "default", api=api))
+        launched(
+            tmp_path, run_of(tmp_path, "pass", backend="k8s"), K8sBackend("x", "default", api=api)
+        )
 
 
-def test_an_interrupted_run_leaves_nothing_and_all_it_made_was_the_jobs(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_nothing_and_all_it_made_was_the_jobs(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     found: list[Any] = []
 
     def fate(inner: Cluster, pod: Any, rank: int) -> None:
         for _ in range(100):
             found[:] = [
                 *inner.core.list_namespaced_secret(inner.namespace).items,
-                *inner.core.list_namespaced_config_map(inner.namespace, label_selector=manifests.RUN_LABEL).items,
-                *inner.core.list_namespaced_service(inner.namespace, label_selector=manifests.RUN_LABEL).items,
+                *inner.core.list_namespaced_config_map(
+                    inner.namespace, label_selector=manifests.RUN_LABEL
+                ).items,
+                *inner.core.list_namespaced_service(
+                    inner.namespace, label_selector=manifests.RUN_LABEL
+                ).items,
             ]
             if len(found) == 4:
                 break
@@ -301,9 +389,15 @@ def test_an_interrupted_run_leaves_nothing_and_all_it_made_was_the_jobs(cluster:
         backend(cluster.server, cluster.namespace).attempt(attempt)
     assert cluster.left() == []
     assert len(found) == 4
-    owners = {(each.metadata.owner_references[0].kind, each.metadata.owner_references[0].uid) for each in found}
+    owners = {
+        (each.metadata.owner_references[0].kind, each.metadata.owner_references[0].uid)
+        for each in found
+    }
     assert owners == {("Job", cluster.jobs[0].metadata.uid)}
-    assert cluster.jobs[0].spec.ttl_seconds_after_finished and cluster.jobs[0].spec.active_deadline_seconds
+    assert (
+        cluster.jobs[0].spec.ttl_seconds_after_finished
+        and cluster.jobs[0].spec.active_deadline_seconds
+    )
     plain = [
         cluster.server.api().sanitize_for_serialization(each)
         for each in [*found, *cluster.jobs]
@@ -328,7 +422,9 @@ def test_stop_removes_what_a_lost_launcher_left(
     client.BatchV1Api(kube.api()).create_namespaced_job(cluster.namespace, job)
     folder = RunFolder.create(tmp_path / "state/training", run, cluster.namespace)
     record = json.loads((folder.path / "run.json").read_text())
-    (folder.path / "run.json").write_text(json.dumps(record | {"process": os.getpid(), "process_began": 1}))
+    (folder.path / "run.json").write_text(
+        json.dumps(record | {"process": os.getpid(), "process_began": 1})
+    )
     monkeypatch.setenv("KUBECONFIG", str(kube.kubeconfig()))
     monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path / "state"))
     said = CliRunner().invoke(command, ["stop", "test-run"], catch_exceptions=False).stdout
@@ -351,7 +447,9 @@ def test_workers_go_on_while_the_api_server_is_away(
         inner.kubelet.ended.add(key(pod))
         for _ in range(50):
             try:
-                inner.set_status(pod, "Succeeded", containerStatuses=container({"terminated": {"exitCode": 0}}))
+                inner.set_status(
+                    pod, "Succeeded", containerStatuses=container({"terminated": {"exitCode": 0}})
+                )
                 return
             except Exception:
                 time.sleep(0.2)
@@ -403,20 +501,37 @@ def test_a_restricted_namespace_takes_the_pods_with_all_that_a_run_can_have(
         },
     }
     options: dict[str, Any] = {
-        "volumes": (parse_volume("data:/data:ro"), parse_volume("scratch:/scratch")), "node_selector": {"pool": "gpu"},
-        "pull_secrets": ("registry",), "template": template, "claim": "output",
-    }  # fmt: skip
-    run = run_of(tmp_path, USES_FILES, workers=2, backend="k8s", files=with_files(tmp_path / "files"), gpus=1)
+        "volumes": (parse_volume("data:/data:ro"), parse_volume("scratch:/scratch")),
+        "node_selector": {"pool": "gpu"},
+        "pull_secrets": ("registry",),
+        "template": template,
+        "claim": "output",
+    }
+    run = run_of(
+        tmp_path,
+        USES_FILES,
+        workers=2,
+        backend="k8s",
+        files=with_files(tmp_path / "files"),
+        gpus=1,
+    )
     job = create(kube, backend(kube, restricted, **options).yaml(run, USES_FILES))[0]
     pod = job["spec"]["template"]["spec"]
     container = pod["containers"][0]
-    assert len(pod["containers"]) == 1 and container["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert pod["securityContext"]["runAsUser"] == 2000 and pod["securityContext"]["runAsNonRoot"] is True
+    assert (
+        len(pod["containers"]) == 1 and container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    )
+    assert (
+        pod["securityContext"]["runAsUser"] == 2000
+        and pod["securityContext"]["runAsNonRoot"] is True
+    )
     assert {"A", "HOME", "TZ"} <= {each["name"] for each in container["env"]}
     assert {"/tmp", "/data", "/scratch", "/cmsspark/output"} <= {
         each["mountPath"] for each in container["volumeMounts"]
     }
-    assert pod["nodeSelector"] == {"pool": "gpu"} and pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert pod["nodeSelector"] == {"pool": "gpu"} and pod["imagePullSecrets"] == [
+        {"name": "registry"}
+    ]
     assert job["spec"]["template"]["metadata"]["annotations"] == {"team": "hep"}
 
 
@@ -428,14 +543,20 @@ def test_pods_that_admission_refuses_are_told_before_anything_is_made(
         launched(tmp_path, run_of(tmp_path, "pass"), backend(kube, restricted, template=template))
     assert "host namespaces" in str(error.value)
     limits = {"limits": [{"type": "Container", "max": {"memory": "1Gi"}}]}
-    kube.core().create_namespaced_limit_range(restricted, {"metadata": {"name": "small"}, "spec": limits})
+    kube.core().create_namespaced_limit_range(
+        restricted, {"metadata": {"name": "small"}, "spec": limits}
+    )
     with pytest.raises(SettingsError, match="admission refuses it") as error:
         launched(tmp_path / "b", run_of(tmp_path, "pass"), backend(kube, restricted))
     assert "maximum memory usage per Container is 1Gi" in str(error.value)
     quota = {"hard": {"limits.cpu": "0", "requests.cpu": "0"}}
     kube.core().delete_namespaced_limit_range("small", restricted)
-    kube.core().create_namespaced_resource_quota(restricted, {"metadata": {"name": "q"}, "spec": quota})
-    kube.core().patch_namespaced_resource_quota_status("q", restricted, {"status": {**quota, "used": quota["hard"]}})
+    kube.core().create_namespaced_resource_quota(
+        restricted, {"metadata": {"name": "q"}, "spec": quota}
+    )
+    kube.core().patch_namespaced_resource_quota_status(
+        "q", restricted, {"status": {**quota, "used": quota["hard"]}}
+    )
     with pytest.raises(NotReady, match="quota of the namespace is used up") as error:
         launched(tmp_path / "c", run_of(tmp_path, "pass"), backend(kube, restricted))
     assert "limits.cpu" in str(error.value)

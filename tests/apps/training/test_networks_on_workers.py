@@ -1,4 +1,6 @@
-"""The HLF network, really trained by the launcher: on processes of this host and in barrier tasks of Spark."""
+"""The HLF network, really trained by the launcher: on processes of this host and in
+barrier tasks of Spark.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,17 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_on(sample: Path, workers: int, **values: Any) -> TrainingRun:
-    arguments = (str(sample), "--model", "hlf", "--epochs", "5", "--batch", "128", "--learning-rate", "0.001")
+    arguments = (
+        str(sample),
+        "--model",
+        "hlf",
+        "--epochs",
+        "5",
+        "--batch",
+        "128",
+        "--learning-rate",
+        "0.001",
+    )
     return TrainingRun("hlf", SCRIPT, arguments, workers, **values)
 
 
@@ -69,7 +81,9 @@ def test_one_and_two_workers_agree_in_accuracy(sample: Path, by_two: Path, tmp_p
     folder, _ = launched(tmp_path, run_on(sample, 1))
     models = {1: folder.output / "worker-0/model", 2: by_two / "worker-0/model"}
     found = {workers: accuracy(model) for workers, model in models.items()}
-    assert {workers: networks.load(model).parameters["workers"] for workers, model in models.items()} == {1: 1, 2: 2}
+    assert {
+        workers: networks.load(model).parameters["workers"] for workers, model in models.items()
+    } == {1: 1, 2: 2}
     assert min(found.values()) > 0.8
     assert abs(found[1] - found[2]) < 0.03
 
@@ -78,24 +92,34 @@ def test_barrier_tasks_of_spark_train_the_model_of_processes(
     spark: Any, sample: Path, by_two: Path, tmp_path: Path
 ) -> None:
     folder, _ = launched(tmp_path, run_on(sample, 2, backend="spark"), SparkBackend(session=spark))
-    weights = [networks.load(output / "worker-0/model").weights for output in (folder.output, by_two)]
+    weights = [
+        networks.load(output / "worker-0/model").weights for output in (folder.output, by_two)
+    ]
     for name, value in weights[0].items():
         assert np.allclose(value, weights[1][name], atol=1e-4), name
     assert folder.state().workers == ["done", "done"]
 
 
-def test_training_goes_on_from_the_checkpoint_of_a_killed_worker(sample: Path, tmp_path: Path) -> None:
+def test_training_goes_on_from_the_checkpoint_of_a_killed_worker(
+    sample: Path, tmp_path: Path
+) -> None:
     script = tmp_path / "killed.py"
     script.write_text(KILLED_ONCE)
     run = replace(run_on(sample, 2, retries=1), script=script)
     folder, lines = launched(tmp_path, run)
-    assert any("was killed by SIGKILL" in line and line.endswith("attempt 2 of 2") for line in lines)
+    assert any(
+        "was killed by SIGKILL" in line and line.endswith("attempt 2 of 2") for line in lines
+    )
     assert any("goes on after round" in line for line in lines)
     assert accuracy(folder.output / "worker-0/model") > 0.8
 
 
-def test_spark_gives_workers_what_processes_get_and_brings_their_output_back(spark: Any, tmp_path: Path) -> None:
-    run = run_of(tmp_path, HELLO, workers=2, backend="spark", file="-c a.py", arguments=("--x", "$(y)"))
+def test_spark_gives_workers_what_processes_get_and_brings_their_output_back(
+    spark: Any, tmp_path: Path
+) -> None:
+    run = run_of(
+        tmp_path, HELLO, workers=2, backend="spark", file="-c a.py", arguments=("--x", "$(y)")
+    )
     folder, lines = launched(tmp_path, run, SparkBackend(session=spark))
     assert sum('"argv": ["--x", "$(y)"]' in line for line in lines) == 2
     assert (folder.output / "worker-1/model.txt").read_text() == "model of 1"
@@ -112,20 +136,28 @@ def test_output_of_tasks_is_in_the_folder_of_the_run_while_they_run_where_they_c
     spark: Any, tmp_path: Path
 ) -> None:
     """A driver that is killed would lose their checkpoints otherwise."""
-    run = run_of(tmp_path, "import os\nprint(os.environ['CMSSPARK_TRAIN_OUTPUT'])", backend="spark")
+    run = run_of(
+        tmp_path, "import os\nprint(os.environ['CMSSPARK_TRAIN_OUTPUT'])", backend="spark"
+    )
     folder, lines = launched(tmp_path, run, SparkBackend(session=spark))
     assert f"worker 0 | {folder.output}/worker-0" in lines
-    folder, lines = launched(tmp_path / "far", run_of(tmp_path, HELLO, backend="spark"), OnOtherHosts(session=spark))
+    folder, lines = launched(
+        tmp_path / "far", run_of(tmp_path, HELLO, backend="spark"), OnOtherHosts(session=spark)
+    )
     assert (folder.output / "worker-0/model.txt").read_text() == "model of 0"
 
 
 def test_files_travel_to_tasks_of_spark(spark: Any, tmp_path: Path) -> None:
-    run = run_of(tmp_path, USES_FILES, workers=2, backend="spark", files=with_files(tmp_path / "files"))
+    run = run_of(
+        tmp_path, USES_FILES, workers=2, backend="spark", files=with_files(tmp_path / "files")
+    )
     _, lines = launched(tmp_path, run, SparkBackend(session=spark))
     assert sum("helped by data 7" in line for line in lines) == 2
 
 
-def test_a_failed_worker_ends_the_barrier_stage_at_once_and_a_retry_has_its_output(spark: Any, tmp_path: Path) -> None:
+def test_a_failed_worker_ends_the_barrier_stage_at_once_and_a_retry_has_its_output(
+    spark: Any, tmp_path: Path
+) -> None:
     with pytest.raises(WorkerFailed, match="worker 1 of test-run ended with exit code 7") as error:
         launched(tmp_path / "a", run_of(tmp_path, FAILS, workers=2), SparkBackend(session=spark))
     assert "about to fail" in str(error.value)
@@ -134,8 +166,13 @@ def test_a_failed_worker_ends_the_barrier_stage_at_once_and_a_retry_has_its_outp
         "print('found', kept.exists())\nkept.write_text('')\nsys.exit(os.environ['CMSSPARK_TRAIN_ATTEMPT'] == '1')"
     )
     for backend in (SparkBackend, OnOtherHosts):
-        _, lines = launched(tmp_path / backend.__name__, run_of(tmp_path, text, retries=1), backend(session=spark))
-        assert [line for line in lines if "found" in line] == ["worker 0 | found False", "worker 0 | found True"]
+        _, lines = launched(
+            tmp_path / backend.__name__, run_of(tmp_path, text, retries=1), backend(session=spark)
+        )
+        assert [line for line in lines if "found" in line] == [
+            "worker 0 | found False",
+            "worker 0 | found True",
+        ]
 
 
 def test_an_interrupted_launcher_leaves_nothing_in_spark(spark: Any, tmp_path: Path) -> None:

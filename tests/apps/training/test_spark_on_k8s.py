@@ -58,7 +58,10 @@ def test_names_in_the_daily_job_are_those_of_its_other_objects() -> None:
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert ("ServiceAccount", pod["serviceAccountName"]) in names
     assert ("ConfigMap", volumes["settings"]["configMap"]["name"]) in names
-    assert ("PersistentVolumeClaim", volumes["data"]["persistentVolumeClaim"]["claimName"]) in names
+    assert (
+        "PersistentVolumeClaim",
+        volumes["data"]["persistentVolumeClaim"]["claimName"],
+    ) in names
     assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == volumes.keys()
 
 
@@ -78,12 +81,28 @@ def test_spark_submits_a_driver_with_our_pod_template(kube: KubeServer, tmp_path
         "spark.kubernetes.namespace": "default",
         "spark.kubernetes.submission.waitAppCompletion": "false",
     }
-    words = ("dbs_eos", "--k8s", "--master", f"k8s://{kube.url}", "--name", "two words", "--date", "20260115")
+    words = (
+        "dbs_eos",
+        "--k8s",
+        "--master",
+        f"k8s://{kube.url}",
+        "--name",
+        "two words",
+        "--date",
+        "20260115",
+    )
     options = [word for name, value in confs.items() for word in ("--conf", f"{name}={value}")]
     settings = Settings(root=None, store=None, state_dir=tmp_path, cache_dir=tmp_path)
     built = command(*words, *options, host=this_host({}), places=places, settings=settings)
-    environ = {**os.environ, **built.env, "SPARK_SUBMIT_OPTS": "", "KUBECONFIG": str(kube.kubeconfig())}
-    run = subprocess.run(built.argv, capture_output=True, text=True, env=environ, check=False, timeout=500)
+    environ = {
+        **os.environ,
+        **built.env,
+        "SPARK_SUBMIT_OPTS": "",
+        "KUBECONFIG": str(kube.kubeconfig()),
+    }
+    run = subprocess.run(
+        built.argv, capture_output=True, text=True, env=environ, check=False, timeout=500
+    )
     assert run.returncode == 0, run.stderr[-3000:]
     core = kube.core()
     drivers = core.list_namespaced_pod("default", label_selector="spark-role=driver").items
@@ -99,7 +118,8 @@ def test_spark_submits_a_driver_with_our_pod_template(kube: KubeServer, tmp_path
     owned = [
         each
         for each in maps
-        if each.metadata.owner_references and each.metadata.owner_references[0].uid == driver.metadata.uid
+        if each.metadata.owner_references
+        and each.metadata.owner_references[0].uid == driver.metadata.uid
     ]
     assert any("spark.properties" in (each.data or {}) for each in owned)
     everything = str([each.data for each in maps]) + str(driver.spec)

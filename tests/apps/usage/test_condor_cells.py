@@ -39,9 +39,15 @@ ENGINES = {
 def _request(root: Path, private: Path, day: date = DAY, **options: Any) -> DayRequest:
     settings = Settings(None, None, private / "state", private / "cache", sources=EPOCHS)
     request = DayRequest(
-        "dbs_condor", day, str(private / "store"), settings, root=str(root), streams=("condor",),
-        tables=("dbs_condor", *JOB_TABLES), max_malformed="100%",
-    )  # fmt: skip
+        "dbs_condor",
+        day,
+        str(private / "store"),
+        settings,
+        root=str(root),
+        streams=("condor",),
+        tables=("dbs_condor", *JOB_TABLES),
+        max_malformed="100%",
+    )
     return replace(request, **options)
 
 
@@ -67,15 +73,23 @@ def wanted(world: Path) -> JobCount:
 
 
 def _streams(count: JobCount) -> dict[str, StreamCount]:
-    return {"condor": StreamCount(accesses=[job.access() for job in count.jobs if job.dataset is not None])}
+    return {
+        "condor": StreamCount(
+            accesses=[job.access() for job in count.jobs if job.dataset is not None]
+        )
+    }
 
 
-def _check(tables: dict[str, list[dict[str, Any]]], manifest: dict[str, Any], wanted: JobCount) -> None:
+def _check(
+    tables: dict[str, list[dict[str, Any]]], manifest: dict[str, Any], wanted: JobCount
+) -> None:
     assert manifest["reconciliation"] == {"condor": wanted.reconciliation()}
     assert manifest["out_of_day_by_day"] == {"condor": dict(wanted.other_days)}
     report = next(iter(tables.values()))
     _same_rows(report, report_rows(_streams(wanted), DAY), REPORT_KEY)
-    assert [row["id_hash"] for row in tables["condor_ids"]] == sorted(id_hashes(list(wanted.ids)).tolist())
+    assert [row["id_hash"] for row in tables["condor_ids"]] == sorted(
+        id_hashes(list(wanted.ids)).tolist()
+    )
     _check_crab(tables["crab_partials"], wanted)
 
 
@@ -83,7 +97,11 @@ def _check_crab(rows: list[dict[str, Any]], wanted: JobCount) -> None:
     """The rows, added up by dataset, are what the oracle says of the one day."""
     assert len({tuple(row.values())[:7] for row in rows}) == len(rows)
     for row in popularity_rows([wanted]):
-        own = [one for one in rows if (one["input"], one["dataset_name"]) == (row["input"], row["dataset_name"])]
+        own = [
+            one
+            for one in rows
+            if (one["input"], one["dataset_name"]) == (row["input"], row["dataset_name"])
+        ]
         for name in ("job_count", "failed_job_count", "removed_job_count"):
             assert sum(one[name] for one in own) == row[name]
         assert len({one["block_name"] for one in own} - {None}) == row["block_count"]
@@ -115,8 +133,16 @@ def test_rules_29_to_33_every_cell_is_the_oracles_in_spark(
     name, join, feed = ENGINES[engine]
     tables, manifest = _run(_request(world, tmp_path, engine=name, join=join, feed=feed))
     _check(tables, manifest, wanted)
-    by_processes, _ = _run(_request(world, tmp_path, engine="processes", job="data_aggregation", recount=True,
-                                    tables=("data_aggregation", *JOB_TABLES)))  # fmt: skip
+    by_processes, _ = _run(
+        _request(
+            world,
+            tmp_path,
+            engine="processes",
+            job="data_aggregation",
+            recount=True,
+            tables=("data_aggregation", *JOB_TABLES),
+        )
+    )
     assert [by_processes[table] for table in JOB_TABLES] == [tables[table] for table in JOB_TABLES]
 
 
@@ -128,7 +154,11 @@ def test_rule_31_ids_kept_from_the_day_before_serve_instead_of_its_logs(
     done = run(_request(world, tmp_path), log=read.append)
     manifest = done.manifest.document
     entry = manifest["earlier_jobs"]["condor"]
-    assert (entry["ids_from"], entry["job"], entry["run"]) == ("stored", "dbs_condor", before["run"])
+    assert (entry["ids_from"], entry["job"], entry["run"]) == (
+        "stored",
+        "dbs_condor",
+        before["run"],
+    )
     assert manifest["reconciliation"] == {"condor": wanted.reconciliation()}
 
 
@@ -152,12 +182,18 @@ def test_rule_31_without_the_folder_of_the_day_before_no_job_of_it_is_repeated_a
     _run(_request(root, tmp_path, YESTERDAY))
     shutil.rmtree(Tree(root, YESTERDAY).folder("condor"))
     tables, manifest = _run(_request(root, tmp_path))
-    assert manifest["earlier_jobs"]["condor"] == {"day": "2019-06-14", "folder": None, "ids_from": None}
+    assert manifest["earlier_jobs"]["condor"] == {
+        "day": "2019-06-14",
+        "folder": None,
+        "ids_from": None,
+    }
     assert [text for text in manifest["warnings"] if "jobs already counted on" in text]
     _check(tables, manifest, count_day_of_jobs(root, DAY))
 
 
-def test_rule_29_the_day_before_may_have_an_unfinished_folder_only(world: Path, tmp_path: Path) -> None:
+def test_rule_29_the_day_before_may_have_an_unfinished_folder_only(
+    world: Path, tmp_path: Path
+) -> None:
     root = tmp_path / "root"
     shutil.copytree(world, root)
     folder = Tree(root, YESTERDAY).folder("condor")
@@ -167,7 +203,9 @@ def test_rule_29_the_day_before_may_have_an_unfinished_folder_only(world: Path, 
     _check(tables, manifest, count_day_of_jobs(root, DAY))
 
 
-def test_a_day_of_jobs_needs_no_files_of_dbs(world: Path, wanted: JobCount, tmp_path: Path) -> None:
+def test_a_day_of_jobs_needs_no_files_of_dbs(
+    world: Path, wanted: JobCount, tmp_path: Path
+) -> None:
     root = tmp_path / "root"
     shutil.copytree(world, root)
     shutil.rmtree(Tree(root, DAY).dbs() / "FILES")
@@ -180,11 +218,20 @@ def test_a_day_of_jobs_needs_no_files_of_dbs(world: Path, wanted: JobCount, tmp_
 def test_people_of_jobs_are_pseudonyms_and_partials_are_the_oracles(
     world: Path, wanted: JobCount, tmp_path: Path
 ) -> None:
-    request = _request(world, tmp_path, job="data_aggregation", tables=("data_aggregation", "partials", *JOB_TABLES))
+    request = _request(
+        world,
+        tmp_path,
+        job="data_aggregation",
+        tables=("data_aggregation", "partials", *JOB_TABLES),
+    )
     tables, _ = _run(request)
     rows = partial_rows(_streams(wanted), DAY)
     people = _people(tables["partials"], rows)
-    _same_rows([{**row, "user": people[row["user"]]} for row in tables["partials"]], rows, (*REPORT_KEY, "user"))
+    _same_rows(
+        [{**row, "user": people[row["user"]]} for row in tables["partials"]],
+        rows,
+        (*REPORT_KEY, "user"),
+    )
     stored = json.dumps(tables["crab_partials"], default=str)
     assert "alice" not in stored
     assert "Änne" not in stored
@@ -196,7 +243,12 @@ def test_the_report_of_jobs_is_made_from_data_aggregation_without_the_logs(
 ) -> None:
     tables_of_day = ("data_aggregation", "partials", *JOB_TABLES)
     request = _request(
-        world, tmp_path, job="data_aggregation", tables=tables_of_day, streams=streams, allow_missing=True
+        world,
+        tmp_path,
+        job="data_aggregation",
+        tables=tables_of_day,
+        streams=streams,
+        allow_missing=True,
     )
     _, counted = _run(request)
     tables, manifest = _run(_request(world, tmp_path))
@@ -209,7 +261,9 @@ def test_the_report_of_jobs_is_counted_where_the_logs_of_the_day_before_have_cha
 ) -> None:
     root = tmp_path / "root"
     shutil.copytree(world, root)
-    _run(_request(root, tmp_path, job="data_aggregation", tables=("data_aggregation", *JOB_TABLES)))
+    _run(
+        _request(root, tmp_path, job="data_aggregation", tables=("data_aggregation", *JOB_TABLES))
+    )
     Tree(root, YESTERDAY).write("condor", "part-9.json", b"")
     _, manifest = _run(_request(root, tmp_path))
     assert "made_from" not in manifest
@@ -219,9 +273,9 @@ def test_a_job_that_read_more_than_the_limit_is_quarantined(world: Path, tmp_pat
     tables, manifest = _run(_request(world, tmp_path, quarantine_above=10**11))
     bins = manifest["reconciliation"]["condor"]
     assert manifest["oversized"]["condor"] > 10
-    assert bins["read"] == sum(count for name, count in bins.items() if name not in ("read", "unmatched")) + sum(
-        bins["unmatched"].values()
-    )
+    assert bins["read"] == sum(
+        count for name, count in bins.items() if name not in ("read", "unmatched")
+    ) + sum(bins["unmatched"].values())
     assert max(row["read_bytes"] or 0 for row in tables["dbs_condor"]) < 10**11
     assert manifest["partial"]
 
@@ -229,7 +283,10 @@ def test_a_job_that_read_more_than_the_limit_is_quarantined(world: Path, tmp_pat
 def test_a_sum_of_bytes_beyond_64_bits_names_the_job_record_and_what_to_do(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "root", DAY)
     write_case_tables(tree.dbs(), tree.phedex())
-    huge = [jobs.job({"GlobalJobId": f"huge-{number}", "ChirpCMSSWReadBytes": 2**62 + number}) for number in range(3)]
+    huge = [
+        jobs.job({"GlobalJobId": f"huge-{number}", "ChirpCMSSWReadBytes": 2**62 + number})
+        for number in range(3)
+    ]
     tree.write("condor", "part-0", b"".join(line + b"\n" for line in huge))
     with pytest.raises(DataError, match=r"condor.*a sum is beyond 2\^63-1") as error:
         _run(_request(tree.root, tmp_path))

@@ -1,4 +1,6 @@
-"""``data_aggregation`` on made days, every cell and every bin against the oracle, which shares no code with it."""
+"""``data_aggregation`` on made days, every cell and every bin against the oracle, which
+shares no code with it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Counted:
     orphans: int
 
 
-def _run(root: Path, private: Path, engine: str, join: str, feed: str) -> tuple[Rows, Rows, Rows, Mapping[str, Any]]:
+def _run(
+    root: Path, private: Path, engine: str, join: str, feed: str
+) -> tuple[Rows, Rows, Rows, Mapping[str, Any]]:
     settings = Settings(None, None, private / "state", private / "cache")
     request = DayRequest(
         "data_aggregation",
@@ -60,7 +64,9 @@ def _run(root: Path, private: Path, engine: str, join: str, feed: str) -> tuple[
         tables=TABLES,
     )
     done = run(request, log=lambda text: None)
-    report, partials, pairs = (pq.read_table(Path(done.path) / name).to_pylist() for name in TABLES)
+    report, partials, pairs = (
+        pq.read_table(Path(done.path) / name).to_pylist() for name in TABLES
+    )
     return report, partials, pairs, done.manifest.document
 
 
@@ -81,12 +87,21 @@ DAYS: dict[str, tuple[Callable[[Tree], None], str, str, str]] = {
 
 
 # The smoke set, on the other line of Spark too, has one day by either join.
-SMOKE = ("demo day by index", "hostile day by index", "hostile day by processes", "hostile day by shuffle join")
+SMOKE = (
+    "demo day by index",
+    "hostile day by index",
+    "hostile day by processes",
+    "hostile day by shuffle join",
+)
 
 
 @pytest.fixture(scope="module")
-def wanted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[Tree], None]], tuple[Path, DayCount, int]]:
-    """What writes a day → its folder, its count and its rows of FILES without a dataset; made once for all engines."""
+def wanted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[Callable[[Tree], None]], tuple[Path, DayCount, int]]:
+    """What writes a day → its folder, its count and its rows of FILES without a
+    dataset; made once for all engines.
+    """
 
     @functools.cache
     def count(write: Callable[[Tree], None]) -> tuple[Path, DayCount, int]:
@@ -98,7 +113,8 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[Tree
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(day, marks=pytest.mark.smoke if day in SMOKE else ()) for day in DAYS]
+    scope="module",
+    params=[pytest.param(day, marks=pytest.mark.smoke if day in SMOKE else ()) for day in DAYS],
 )
 def counted(
     request: pytest.FixtureRequest,
@@ -108,7 +124,9 @@ def counted(
 ) -> Counted:
     write, engine, join, feed = DAYS[request.param]
     root, count, orphans = wanted(write)
-    return Counted(*_run(root, tmp_path_factory.mktemp("private"), engine, join, feed), count, orphans)
+    return Counted(
+        *_run(root, tmp_path_factory.mktemp("private"), engine, join, feed), count, orphans
+    )
 
 
 def test_every_bin_is_the_oracles(counted: Counted) -> None:
@@ -120,7 +138,9 @@ def test_every_record_of_a_file_that_is_not_in_dbs_is_under_a_prefix(counted: Co
     found = counted.manifest["unmatched_prefixes"]
     for stream, bins in counted.manifest["reconciliation"].items():
         if stream not in STREAMS_OF_JOBS:
-            records = sum(bins["unmatched"][name] for name in ("user_file", "temporary", "not_in_dbs"))
+            records = sum(
+                bins["unmatched"][name] for name in ("user_file", "temporary", "not_in_dbs")
+            )
             assert sum(count for _, count in found.get(stream, ())) == records, stream
 
 
@@ -140,7 +160,9 @@ def test_tables_have_the_columns_of_their_schema(counted: Counted) -> None:
     assert set(counted.wanted.partials[0]) == set(counted.partials[0])
 
 
-def test_every_cell_of_partials_is_the_oracles_under_one_pseudonym_for_each_person(counted: Counted) -> None:
+def test_every_cell_of_partials_is_the_oracles_under_one_pseudonym_for_each_person(
+    counted: Counted,
+) -> None:
     people = _people(counted.partials, counted.wanted.partials)
     renamed = [{**row, "user": people[row["user"]]} for row in counted.partials]
     _same_rows(renamed, counted.wanted.partials, (*REPORT_KEY, "user"))
@@ -151,7 +173,8 @@ def test_rule_63_every_cell_of_site_pairs_is_the_oracles_in_order(counted: Count
     _same_rows(counted.site_pairs, counted.wanted.site_pairs, schema.keys)
     assert list(counted.site_pairs[0]) == schema.names
     assert counted.site_pairs == sorted(
-        counted.site_pairs, key=lambda row: [(row[name] is not None, row[name] or "") for name in schema.keys]
+        counted.site_pairs,
+        key=lambda row: [(row[name] is not None, row[name] or "") for name in schema.keys],
     )
 
 
@@ -159,7 +182,9 @@ def test_rule_63_pairs_of_sites_add_up_to_the_accesses_of_their_stream(counted: 
     of_stream = [row for row in counted.report if row["stream"] == "aaa"]
     is_capped = any(row["read_bytes"] == 2**63 - 1 for row in counted.site_pairs)
     for name in ("nacc", "remote_nacc", *(() if is_capped else ("read_bytes",))):
-        assert sum(row[name] or 0 for row in counted.site_pairs) == sum(row[name] or 0 for row in of_stream)
+        assert sum(row[name] or 0 for row in counted.site_pairs) == sum(
+            row[name] or 0 for row in of_stream
+        )
 
 
 def test_rows_of_files_that_match_nothing_are_reported(counted: Counted) -> None:
@@ -196,7 +221,9 @@ def _same_rows(found: Rows, wanted: list[dict[str, object]], key: tuple[str, ...
     assert not wrong, "\n".join(wrong[:10])
 
 
-def _by_key(rows: list[dict[str, Any]], key: tuple[str, ...]) -> dict[tuple[Any, ...], dict[str, Any]]:
+def _by_key(
+    rows: list[dict[str, Any]], key: tuple[str, ...]
+) -> dict[tuple[Any, ...], dict[str, Any]]:
     keyed = {tuple(row[name] for name in key): row for row in rows}
     assert len(keyed) == len(rows), "a key stands twice"
     return keyed
@@ -219,7 +246,9 @@ def _people(found: Rows, wanted: list[dict[str, Any]]) -> dict[str | None, str |
 def _profiles(rows: list[dict[str, Any]]) -> dict[str | None, str]:
     cells: dict[str | None, list[str]] = {}
     for row in rows:
-        cells.setdefault(row["user"], []).append(repr([row[name] for name in (*REPORT_KEY, *SUMS)]))
+        cells.setdefault(row["user"], []).append(
+            repr([row[name] for name in (*REPORT_KEY, *SUMS)])
+        )
     # Nobody's cells are told from a person's with the same numbers.
     return {user: repr((user is None, sorted(some))) for user, some in cells.items()}
 
@@ -231,13 +260,25 @@ def test_the_oracle_counts_a_days_cases_as_they_are_written(tmp_path: Path) -> N
     for mutated in tmp_path.rglob("part-mutated.json"):
         mutated.unlink()
     counted = count_day(tmp_path, DAY)
-    cases = [case for case in hostile.cases() if f"{case.stream} {case.form}" not in ("aaa raw", "cmssw avro")]
+    cases = [
+        case
+        for case in hostile.cases()
+        if f"{case.stream} {case.form}" not in ("aaa raw", "cmssw avro")
+    ]
     for stream, count in counted.streams.items():
-        of_stream = [case for case in cases if case.stream == stream and (case.form != "avro" or in_a_day(case))]
+        of_stream = [
+            case
+            for case in cases
+            if case.stream == stream and (case.form != "avro" or in_a_day(case))
+        ]
         of_files = [case for case in hostile.file_cases_of_a_day() if case.stream == stream]
-        assert sum(count.bins.values()) == len(of_stream) + sum(sum(case.bins.values()) for case in of_files)
+        assert sum(count.bins.values()) == len(of_stream) + sum(
+            sum(case.bins.values()) for case in of_files
+        )
         matched = [case.expected for case in of_stream if isinstance(case.expected, Access)]
-        assert count.bins["matched"] == len(matched) + sum(case.bins.get("matched", 0) for case in of_files)
+        assert count.bins["matched"] == len(matched) + sum(
+            case.bins.get("matched", 0) for case in of_files
+        )
         out = [case.expected.day for case in of_stream if isinstance(case.expected, OutOfDay)]
         assert count.other_days == {day: out.count(day) for day in set(out)}
         for name in ("write_only", "no_lfn", "user_file", "temporary", "not_in_dbs"):
@@ -248,7 +289,9 @@ def test_a_sum_over_nothing_is_null_and_one_with_some_nulls_is_over_the_rest() -
     def access(user: str | None, cpu_ms: int | None, remote: bool | None) -> Access:
         return Access("/a/b/RAW", "T1_X", "crab", user, remote, None, cpu_ms, None)
 
-    some = StreamCount(accesses=[access("Bob", None, None), access(None, 1500, True), access("Bob", 1, None)])
+    some = StreamCount(
+        accesses=[access("Bob", None, None), access(None, 1500, True), access("Bob", 1, None)]
+    )
     (row,) = report_rows({"crab": some}, DAY)
     assert (row["nacc"], row["distinct_users"], row["remote_nacc"]) == (3, 1, 1)
     assert (row["read_bytes"], row["cpu_time"], row["wc_time"]) == (None, 1.501, None)

@@ -26,7 +26,9 @@ def diff(store: Path, *arguments: str) -> dict[str, Any]:
 
 
 def output_of(store: Path, *arguments: str) -> str:
-    result = CliRunner().invoke(command, ["diff", *arguments, "--fout", str(store)], catch_exceptions=False)
+    result = CliRunner().invoke(
+        command, ["diff", *arguments, "--fout", str(store)], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -39,7 +41,9 @@ def fails(kind: type[CmssparkError], store: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Two runs of a day: of the first one's rows 0 is gone, 1 has more accesses, 2 is the same, 3 is new."""
+    """Two runs of a day: of the first one's rows 0 is gone, 1 has more accesses, 2 is
+    the same, 3 is new.
+    """
     before = [row(0, nacc=10), row(1, nacc=10, read_bytes=None), row(2, nacc=10)]
     after = [row(1, nacc=15, read_bytes=None), row(2, nacc=10), row(3, nacc=1)]
     store_day(tmp_path, before, "r1")
@@ -63,7 +67,11 @@ def test_a_partial_side_is_named_as_what_it_lacks_seems_new(tmp_path: Path) -> N
     for run, lacking in (("r1", ["cmssw"]), ("r2", [])):
         file = tmp_path / "data_aggregation" / DAY.isoformat() / "runs" / run / "manifest.json"
         document = json.loads(file.read_text())
-        document |= {"streams": ["aaa", "cmssw"], "missing_streams": lacking, "partial": bool(lacking)}
+        document |= {
+            "streams": ["aaa", "cmssw"],
+            "missing_streams": lacking,
+            "partial": bool(lacking),
+        }
         file.write_text(json.dumps(document))
     arguments = ["diff", f"{TEXT}@r1", f"{TEXT}@r2", "--fout", str(tmp_path)]
     stderr = CliRunner().invoke(command, arguments, catch_exceptions=False).stderr
@@ -85,7 +93,11 @@ def test_people_see_what_is_new_gone_and_by_how_much_it_changed(store: Path) -> 
     told = output_of(store, f"{TEXT}@r1", f"{TEXT}@r2", "--by", "dataset", "--publish-impact")
     assert "nacc by dataset_name: 1 appeared, 1 vanished, 1 changed, 1 the same" in told
     lines = [line.split()[1:] for line in told.splitlines() if line.startswith("  /")]
-    assert lines == [["10", "–", "-10", "gone"], ["10", "15", "+5", "+50.0", "%"], ["–", "1", "+1", "new"]]
+    assert lines == [
+        ["10", "–", "-10", "gone"],
+        ["10", "15", "+5", "+50.0", "%"],
+        ["–", "1", "+1", "new"],
+    ]
     assert "documents: 1 new, 1 changed, 1 gone, 1 unchanged" in told
 
 
@@ -119,7 +131,10 @@ def test_a_damaged_part_is_named(store: Path) -> None:
 
 def test_sums_over_nothing_are_null_and_null_keys_are_one_group() -> None:
     kinds = {"key": pl.String, "n": pl.Int64}
-    nothing, some = pl.DataFrame(schema=kinds), pl.DataFrame({"key": [None, None], "n": [1, None]}, schema=kinds)
+    nothing, some = (
+        pl.DataFrame(schema=kinds),
+        pl.DataFrame({"key": [None, None], "n": [1, None]}, schema=kinds),
+    )
     assert differences.totals(nothing, some, ["n"]) == [Change("n", None, 1)]
     found = differences.grouped(some, some, "key", "n", 5)
     assert (found.appeared, found.vanished, found.same) == (0, 0, 1)
@@ -153,12 +168,18 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
 def test_seconds_are_summed_as_milliseconds_in_totals_and_groups(tmp_path: Path) -> None:
     values = [0.1, 0.2, 0.3, 1e9 + 0.001, 1e-3] * 7
     crab = {"stream": "crab", "read_bytes": None}
-    many = [row(1, cpu_time=value, app=f"app{number}", **crab) for number, value in enumerate(values)]
+    many = [
+        row(1, cpu_time=value, app=f"app{number}", **crab) for number, value in enumerate(values)
+    ]
     store_day(tmp_path, many, "r1")
     store_day(tmp_path, many[::-1][:-1], "r2")
     found = diff(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset", "--measure", "cpu_time")
     total = next(change for change in found["totals"] if change["key"] == "cpu_time")
-    assert (total["before"], total["after"], total["delta"]) == (7000000004.214, 7000000004.114, -0.1)
+    assert (total["before"], total["after"], total["delta"]) == (
+        7000000004.214,
+        7000000004.114,
+        -0.1,
+    )
     (by,) = found["by"]
     assert [{**change, "key": "cpu_time"} for change in by["largest"]] == [total]
     same = diff(tmp_path, f"{TEXT}@r1", f"{TEXT}@r1", "--by", "dataset", "--measure", "cpu_time")
@@ -176,24 +197,34 @@ def test_one_document_of_three_hundred_thousand_that_is_gone_is_found(tmp_path: 
 
 def test_jobs_are_beside_accesses_and_are_never_added_to_them(tmp_path: Path) -> None:
     def jobs(number: int, count: int, **other: Any) -> dict[str, Any]:
-        return row(number, stream="condor", nacc=count, read_bytes=7 * count, remote_nacc=count, **other)
+        return row(
+            number, stream="condor", nacc=count, read_bytes=7 * count, remote_nacc=count, **other
+        )
 
     accesses = {"read_bytes": 5, "remote_nacc": 2}
     store_day(tmp_path, [row(0, nacc=10, **accesses), jobs(1, 4_000), jobs(2, 100)], "r1")
     store_day(tmp_path, [row(0, nacc=12, **accesses), jobs(1, 9_000)], "r2")
     found = diff(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset")
     totals = {change["key"]: (change["before"], change["after"]) for change in found["totals"]}
-    assert totals["nacc"] == (10, 12) and totals["read_bytes"] == (5, 5) and totals["remote_nacc"] == (2, 2)
+    assert (
+        totals["nacc"] == (10, 12)
+        and totals["read_bytes"] == (5, 5)
+        and totals["remote_nacc"] == (2, 2)
+    )
     assert totals["job_count"] == (4_100, 9_000) and totals["job_read_bytes"] == (28_700, 63_000)
     assert [change["delta"] for change in found["by"][0]["largest"]] == [2]
-    (of_jobs,) = diff(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset", "--measure", "job_count")["by"]
+    (of_jobs,) = diff(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset", "--measure", "job_count")[
+        "by"
+    ]
     assert [change["delta"] for change in of_jobs["largest"]] == [5_000, -100]
     assert (of_jobs["vanished"], of_jobs["changed"]) == (1, 1)
 
 
 def test_without_jobs_there_is_no_measure_of_them(store: Path) -> None:
     assert "job_count" not in output_of(store, f"{TEXT}@r1", TEXT)
-    assert "has no jobs here" in fails(UsageError, store, f"{TEXT}@r1", TEXT, "--measure", "job_count")
+    assert "has no jobs here" in fails(
+        UsageError, store, f"{TEXT}@r1", TEXT, "--measure", "job_count"
+    )
 
 
 def test_json_has_the_same_keys_whatever_the_results_have(tmp_path: Path) -> None:
@@ -204,7 +235,13 @@ def test_json_has_the_same_keys_whatever_the_results_have(tmp_path: Path) -> Non
         store_day(tmp_path, stored, f"r{number}a")
         store_day(tmp_path, stored, f"r{number}b")
         found = diff(tmp_path, f"{TEXT}@r{number}a", TEXT)
-        keys.add((*found, *(change["key"] for change in found["totals"]), *(key for by in found["by"] for key in by)))
+        keys.add(
+            (
+                *found,
+                *(change["key"] for change in found["totals"]),
+                *(key for by in found["by"] for key in by),
+            )
+        )
         assert found["measure"] == ("job_count" if name == "jobs" else "nacc")
     assert len(keys) == 1 and {"nacc", "job_count", "job_read_bytes"} <= {*keys.pop()}
 
@@ -216,7 +253,9 @@ def test_jobs_alone_are_compared_as_jobs(tmp_path: Path) -> None:
     totals = {change["key"]: (change["before"], change["after"]) for change in found["totals"]}
     assert (totals["nacc"], totals["job_count"]) == ((None, None), (40, 50))
     assert [change["delta"] for change in found["by"][0]["largest"]] == [10]
-    assert "jobs and no accesses" in fails(UsageError, tmp_path, f"{TEXT}@r1", TEXT, "--measure", "nacc")
+    assert "jobs and no accesses" in fails(
+        UsageError, tmp_path, f"{TEXT}@r1", TEXT, "--measure", "nacc"
+    )
 
 
 def test_bytes_and_times_have_units(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ TOO_LARGE = r"does not fit 64 bits"
 A, B, C = "/a/x-v1/RAW", "/b/y-v1/AOD", "/c/z-v1/AOD"
 
 DBS: dict[str, list[tuple[Any, ...]]] = {
-    # dataset_id, dataset, is_dataset_valid, access type, era, processing era, physics group, creation_date
+    # dataset_id, dataset, is_dataset_valid, access type, era, processing era, physics
+    # group, creation_date
     "DATASETS": [
         (1, A, 1, 1, 1, 1, 1, 1.5e9),
         (2, B, 0, 2, None, None, None, None),
@@ -53,19 +54,36 @@ DBS: dict[str, list[tuple[Any, ...]]] = {
         (None, None, None, None, None, None),
     ],
     # block_name, dataset_id
-    "BLOCKS": [(f"{A}#1", 1), (f"{A}#2", 1), (f"{A}#2", 1), (f"{B}#1", 2), (None, 2), (f"{C}#1", 3), (None, None)],
+    "BLOCKS": [
+        (f"{A}#1", 1),
+        (f"{A}#2", 1),
+        (f"{A}#2", 1),
+        (f"{B}#1", 2),
+        (None, 2),
+        (f"{C}#1", 3),
+        (None, None),
+    ],
     "DATASET_ACCESS_TYPES": [(1, "VALID"), (2, "INVALID"), (None, None), (1, "VALID")],
     "ACQUISITION_ERAS": [(1, "Run2026A"), (1, "Run2026A")],
     "PROCESSING_ERAS": [(1, 3.0)],
     "PHYSICS_GROUPS": [(1, "Higgs"), (None, "nobody")],
-    "DATASET_OUTPUT_MOD_CONFIGS": [(1, 1), (1, 2), (1, 3), (1, 1), (2, 9), (None, None), (None, 1)],
+    "DATASET_OUTPUT_MOD_CONFIGS": [
+        (1, 1),
+        (1, 2),
+        (1, 3),
+        (1, 1),
+        (2, 9),
+        (None, None),
+        (None, 1),
+    ],
     "OUTPUT_MODULE_CONFIGS": [(1, 1), (2, 2), (3, 1), (1, 1), (None, None)],
     "RELEASE_VERSIONS": [(1, "CMSSW_9"), (2, "CMSSW_10"), (2, "CMSSW_10"), (None, "CMSSW_0")],
 }
 
 #: dataset, block, block files, block bytes, node, node files, node bytes, created (s)
 SNAPSHOT: list[tuple[Any, ...]] = [
-    # A: one block whole on disk, the other whole on tape of the same site: complete there, on both its rows.
+    # A: one block whole on disk, the other whole on tape of the same site: complete
+    # there, on both its rows.
     (A, f"{A}#1", 2, 200, "T1_US_FNAL_Disk", 2, 200, 10),
     (A, f"{A}#2", 3, 300, "T1_US_FNAL_MSS", 3, 300, 20),
     (A, f"{A}#2", 3, 300, "T1_US_FNAL_Disk", 1, 100, 30),
@@ -87,7 +105,9 @@ SNAPSHOT: list[tuple[Any, ...]] = [
 ]
 
 
-def rows_of(name: str, dbs: dict[str, list[tuple[Any, ...]]]) -> tuple[list[str], list[tuple[Any, ...]]]:
+def rows_of(
+    name: str, dbs: dict[str, list[tuple[Any, ...]]]
+) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The columns and rows of a hand-made table."""
     columns = {**DBS_PHEDEX.dbs, **dbs_events.DBS}[name]
     return list(columns), dbs[name]
@@ -101,20 +121,31 @@ def tables_of(
     for name, columns in job.dbs.items():
         there, rows = rows_of(name, dbs)
         schema = arrow_schema(input_table(f"dbs/{name}"), there)
-        arrays = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)]
+        arrays = [
+            pa.array(values, field.type)
+            for values, field in zip(zip(*rows, strict=True), schema, strict=True)
+        ]
         found[name] = pa.table(arrays, schema=schema).select(list(columns))
     if job.replicas:
         schema = arrow_schema(input_table("phedex/block_replicas"), REPLICA_COLUMNS)
-        rows = [(dataset, block, node, files, size, at, held, made)
-                for dataset, block, files, size, node, at, held, made in snapshot]  # fmt: skip
-        arrays = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)]
+        rows = [
+            (dataset, block, node, files, size, at, held, made)
+            for dataset, block, files, size, node, at, held, made in snapshot
+        ]
+        arrays = [
+            pa.array(values, field.type)
+            for values, field in zip(zip(*rows, strict=True), schema, strict=True)
+        ]
         found[REPLICAS] = pa.table(arrays, schema=schema)
     return found
 
 
 def parts_of(tables: dict[str, pa.Table]) -> dict[str, PartSource]:
     """The tables as parts of two rows."""
-    pieces = {name: [table.slice(start, 2) for start in range(0, table.num_rows, 2)] for name, table in tables.items()}
+    pieces = {
+        name: [table.slice(start, 2) for start in range(0, table.num_rows, 2)]
+        for name, table in tables.items()
+    }
     return {
         name: PartSource([partial(iter, [piece]) for piece in of_table], 0, tables[name].schema)
         for name, of_table in pieces.items()
@@ -127,9 +158,14 @@ def sources_of(spark: Any, tables: dict[str, pa.Table]) -> dict[str, TableSource
     sources = {}
     for name, table in tables.items():
         schema = ", ".join(f"`{field.name}` {kinds[str(field.type)]}" for field in table.schema)
-        rows = spark.createDataFrame([tuple(row.values()) for row in table.to_pylist()], schema).repartition(3)
+        rows = spark.createDataFrame(
+            [tuple(row.values()) for row in table.to_pylist()], schema
+        ).repartition(3)
         sources[name] = TableSource(
-            rows, lambda batches: (pa.Table.from_batches([batch]) for batch in batches), table.schema, table.nbytes
+            rows,
+            lambda batches: (pa.Table.from_batches([batch]) for batch in batches),
+            table.schema,
+            table.nbytes,
         )
     return sources
 
@@ -144,7 +180,9 @@ def build(request: pytest.FixtureRequest) -> Build:
     spark = request.getfixturevalue("spark") if request.param == "spark" else None
 
     def rows_of_job(
-        job: DumpJob, dbs: dict[str, list[tuple[Any, ...]]] = DBS, snapshot: list[tuple[Any, ...]] = SNAPSHOT
+        job: DumpJob,
+        dbs: dict[str, list[tuple[Any, ...]]] = DBS,
+        snapshot: list[tuple[Any, ...]] = SNAPSHOT,
     ) -> list[dict[str, Any]]:
         schema = stored_table(job.name)
         tables = tables_of(job, dbs, snapshot)
@@ -169,12 +207,16 @@ def built(build: Build) -> Built:
     for job in (DBS_PHEDEX, site_tier_usage.JOB, dbs_events.JOB, PHEDEX):
         made[job.name] = build(job)
         for column in stored_table(job.name).columns:
-            assert column.nullable or all(row[column.name] is not None for row in made[job.name]), column.name
+            assert column.nullable or all(
+                row[column.name] is not None for row in made[job.name]
+            ), column.name
     return made
 
 
 def test_dbs_phedex_has_one_row_for_each_dataset_site_and_kind(built: Built) -> None:
-    rows = {(row["dataset_name"], row["site_name"], row["kind"]): row for row in built["dbs_phedex"]}
+    rows = {
+        (row["dataset_name"], row["site_name"], row["kind"]): row for row in built["dbs_phedex"]
+    }
     expected = {
         # present bytes, files, blocks; blocks named; complete; newest
         (A, "T1_US_FNAL", "disk"): (300, 3, 2, 2, True, 30_000),
@@ -219,7 +261,15 @@ def test_dbs_phedex_adds_what_dbs_knows_and_keeps_datasets_that_it_does_not(buil
 
 
 def test_dbs_events_has_one_row_for_each_dataset_valid_or_not(built: Built) -> None:
-    names = ("events", "file_count", "invalid_file_count", "dataset_bytes", "is_valid", "access_type", "created_ms")
+    names = (
+        "events",
+        "file_count",
+        "invalid_file_count",
+        "dataset_bytes",
+        "is_valid",
+        "access_type",
+        "created_ms",
+    )
     rows = built["dbs_events"]
     assert {row["dataset_name"]: tuple(row[name] for name in names) for row in rows} == {
         A: (150, 2, 1, 1500, True, "VALID", 1_500_000_000_000),
@@ -229,19 +279,40 @@ def test_dbs_events_has_one_row_for_each_dataset_valid_or_not(built: Built) -> N
     by_name = {row["dataset_name"]: row for row in rows}
     assert len(rows) == 3
     assert (by_name[A]["processing_version"], by_name[A]["physics_group"]) == (3, "Higgs")
-    assert [by_name[A][part] for part in ("primary_name", "processing_name", "data_tier")] == ["a", "x-v1", "RAW"]
+    assert [by_name[A][part] for part in ("primary_name", "processing_name", "data_tier")] == [
+        "a",
+        "x-v1",
+        "RAW",
+    ]
 
 
 def test_phedex_has_what_is_there_by_site_kind_and_dataset(built: Built) -> None:
-    names = ("site_name", "kind", "dataset_name", "present_bytes", "present_file_count", "site_tier", "data_tier")
+    names = (
+        "site_name",
+        "kind",
+        "dataset_name",
+        "present_bytes",
+        "present_file_count",
+        "site_tier",
+        "data_tier",
+    )
     rows = {tuple(row[name] for name in names) for row in built["phedex"]}
     assert ("T2_CH_CERN_HLT", "disk", A, 500, 5, "T2", "RAW") in rows
     assert ("T1_DE_KIT", "buffer", B, 20, 2, "T1", "AOD") in rows
     assert len(rows) == 9
 
 
-def test_site_tier_usage_counts_a_datasets_events_once_and_its_replicas_by_what_they_hold(built: Built) -> None:
-    names = ("site_count", "dataset_count", "unknown_dataset_count", "events", "replica_events", "replica_bytes")
+def test_site_tier_usage_counts_a_datasets_events_once_and_its_replicas_by_what_they_hold(
+    built: Built,
+) -> None:
+    names = (
+        "site_count",
+        "dataset_count",
+        "unknown_dataset_count",
+        "events",
+        "replica_events",
+        "replica_bytes",
+    )
     rows = {
         (row["site_tier"], row["kind"], row["data_tier"]): tuple(row[name] for name in names)
         for row in built["site_tier_usage"]
@@ -257,23 +328,42 @@ def test_site_tier_usage_counts_a_datasets_events_once_and_its_replicas_by_what_
     }
 
 
-def test_a_dataset_at_two_sites_of_a_tier_counts_once_in_events_and_twice_in_replicas(build: Build) -> None:
-    snapshot = [(A, f"{A}#1", 2, 1500, node, 2, 1500, 1) for node in ("T2_DE_DESY", "T2_IT_Pisa", "T2_IT_Pisa_Disk")]
+def test_a_dataset_at_two_sites_of_a_tier_counts_once_in_events_and_twice_in_replicas(
+    build: Build,
+) -> None:
+    snapshot = [
+        (A, f"{A}#1", 2, 1500, node, 2, 1500, 1)
+        for node in ("T2_DE_DESY", "T2_IT_Pisa", "T2_IT_Pisa_Disk")
+    ]
     (row,) = build(site_tier_usage.JOB, snapshot=snapshot)
-    assert (row["site_count"], row["dataset_count"], row["events"], row["replica_events"]) == (2, 1, 150, 300)
+    assert (row["site_count"], row["dataset_count"], row["events"], row["replica_events"]) == (
+        2,
+        1,
+        150,
+        300,
+    )
     assert (row["replica_bytes"], row["replica_file_count"]) == (4500, 6)
 
 
-def test_of_two_rows_with_one_name_the_larger_id_describes_and_both_hold_files(build: Build) -> None:
+def test_of_two_rows_with_one_name_the_larger_id_describes_and_both_hold_files(
+    build: Build,
+) -> None:
     dbs = DBS | {
         "DATASETS": [*DBS["DATASETS"], (4, A, 0, 2, 1, 1, 1, 2e9)],
         "FILES": [*DBS["FILES"], ("/g", 20, 4, 1, 1, 1.0)],
     }
     (row,) = [one for one in build(dbs_events.JOB, dbs) if one["dataset_name"] == A]
-    assert (row["file_count"], row["events"], row["is_valid"], row["access_type"]) == (3, 151, False, "INVALID")
+    assert (row["file_count"], row["events"], row["is_valid"], row["access_type"]) == (
+        3,
+        151,
+        False,
+        "INVALID",
+    )
 
 
-def test_of_one_name_under_one_id_the_larger_values_count_and_null_is_the_smallest(build: Build) -> None:
+def test_of_one_name_under_one_id_the_larger_values_count_and_null_is_the_smallest(
+    build: Build,
+) -> None:
     files = [
         ("/f", 1, 1, None, 9, 9.0),
         ("/f", 1, 1, 0, 7, 7.0),
@@ -298,7 +388,11 @@ def test_a_sum_beyond_64_bits_fails_and_never_wraps(build: Build, events: int) -
     files = [(f"/f{number}", number, 1, 1, events, 1.0) for number in range(3)]
     with pytest.raises(Exception, match=TOO_LARGE):
         build(dbs_events.JOB, DBS | {"FILES": files})
-    (row,) = [one for one in build(dbs_events.JOB, DBS | {"FILES": files[:1]}) if one["dataset_name"] == A]
+    (row,) = [
+        one
+        for one in build(dbs_events.JOB, DBS | {"FILES": files[:1]})
+        if one["dataset_name"] == A
+    ]
     assert row["events"] == events
     snapshot = [(A, f"{A}#1", 1, events, node, 1, events, 1) for node in ("T2_A", "T2_A_Disk")]
     with pytest.raises(Exception, match=TOO_LARGE):

@@ -1,4 +1,6 @@
-"""The jobs on dumps, by processes and in Spark: against DuckDB, what is stored, what goes wrong, hostile dumps."""
+"""The jobs on dumps, by processes and in Spark: against DuckDB, what is stored, what
+goes wrong, hostile dumps.
+"""
 
 from __future__ import annotations
 
@@ -51,15 +53,21 @@ def sql(demo: Path) -> duckdb.DuckDBPyConnection:
     """The same dumps in DuckDB, with replicas that have their site and kind."""
     layout = Layout.load({}, str(demo))
     base = duckdb.connect()
-    dump = choose_dbs_dump(LocalFiles(), layout, DAY, dbs_events.DBS.keys() | DBS_PHEDEX.dbs.keys())
+    dump = choose_dbs_dump(
+        LocalFiles(), layout, DAY, dbs_events.DBS.keys() | DBS_PHEDEX.dbs.keys()
+    )
     for name, files in dump.tables.items():
         table = input_table(f"dbs/{name}")
-        rows = pa.concat_tables([piece for file in files for piece in read_table(file.path, table, table.names)])
+        rows = pa.concat_tables(
+            [piece for file in files for piece in read_table(file.path, table, table.names)]
+        )
         base.from_arrow(rows).create(name)
     snapshot = choose_phedex_dump(LocalFiles(), layout, DAY)
     table = input_table("phedex/block_replicas")
     files = snapshot.tables["block_replicas"]
-    rows = pa.concat_tables([piece for file in files for piece in read_table(file.path, table, table.names)])
+    rows = pa.concat_tables(
+        [piece for file in files for piece in read_table(file.path, table, table.names)]
+    )
     base.from_arrow(rows).create("snapshot")
     base.execute(
         """
@@ -90,7 +98,11 @@ def engine(request: pytest.FixtureRequest) -> str:
 def stored(
     job: DumpJob, demo: Path, out: Path, settings: Settings, engine: str = "auto"
 ) -> tuple[pa.Table, dict[str, Any]]:
-    done = dump_day.run(job, JobRequest(job.name, DAY, str(out), settings, str(demo), engine=engine), lambda _: None)
+    done = dump_day.run(
+        job,
+        JobRequest(job.name, DAY, str(out), settings, str(demo), engine=engine),
+        lambda _: None,
+    )
     assert not list(settings.cache_dir.glob("dumps/*"))
     return pq.read_table(Path(done.path) / job.name), done.manifest.document
 
@@ -103,7 +115,14 @@ def test_dbs_phedex_of_a_demo_has_the_cells_that_duckdb_counts(
     engine: str, demo: Path, sql: duckdb.DuckDBPyConnection, tmp_path: Path, settings: Settings
 ) -> None:
     found, manifest = stored(DBS_PHEDEX, demo, tmp_path, settings, engine)
-    names = ["dataset_name", "site_name", "kind", "present_bytes", "present_file_count", "newest_replica_ms"]
+    names = [
+        "dataset_name",
+        "site_name",
+        "kind",
+        "present_bytes",
+        "present_file_count",
+        "newest_replica_ms",
+    ]
     names += ["events", "dataset_bytes", "dataset_file_count", "is_complete"]
     expected = sql.execute(
         """
@@ -119,7 +138,9 @@ def test_dbs_phedex_of_a_demo_has_the_cells_that_duckdb_counts(
         left join whole h on h.dataset = n.dataset and h.site = n.site group by 1, 2, 3
         """
     ).fetchall()
-    assert cells([tuple(row[name] for name in names) for row in found.to_pylist()]) == cells(expected)
+    assert cells([tuple(row[name] for name in names) for row in found.to_pylist()]) == cells(
+        expected
+    )
     assert {row["is_complete"] for row in found.to_pylist()} == {True, False}
     assert manifest["dumps"]["dbs"]["day"] == manifest["dumps"]["phedex"]["day"] == "2015-01-16"
     assert manifest["tables"]["dbs_phedex"]["rows"] == found.num_rows
@@ -153,7 +174,9 @@ def test_site_tier_usage_of_a_demo_has_the_totals_that_duckdb_counts(
         from known k group by tier, kind, data
         """
     ).fetchall()
-    assert cells([tuple(row[name] for name in names) for row in found.to_pylist()]) == cells(expected)
+    assert cells([tuple(row[name] for name in names) for row in found.to_pylist()]) == cells(
+        expected
+    )
 
 
 def test_dbs_events_and_phedex_of_a_demo_have_the_totals_that_duckdb_counts(
@@ -162,9 +185,9 @@ def test_dbs_events_and_phedex_of_a_demo_have_the_totals_that_duckdb_counts(
     found, manifest = stored(dbs_events.JOB, demo, tmp_path, settings, engine)
     names = ["dataset_name", "events", "dataset_bytes", "file_count"]
     expected = sql.execute("select dataset, events::bigint, bytes, files from sizes").fetchall()
-    assert cells([tuple(row[name] for name in names) for row in found.to_pylist() if row["file_count"]]) == cells(
-        expected
-    )
+    assert cells(
+        [tuple(row[name] for name in names) for row in found.to_pylist() if row["file_count"]]
+    ) == cells(expected)
     assert set(manifest["dumps"]) == {"dbs"}
     assert manifest["engine"] == engine
     assert manifest.get("compiled") == (True if engine == "processes" else None)
@@ -173,7 +196,9 @@ def test_dbs_events_and_phedex_of_a_demo_have_the_totals_that_duckdb_counts(
     expected = sql.execute(
         "select dataset, site, kind, sum(bytes)::bigint, sum(files)::bigint from nodes group by all"
     ).fetchall()
-    assert cells([tuple(row[name] for name in names) for row in found.to_pylist()]) == cells(expected)
+    assert cells([tuple(row[name] for name in names) for row in found.to_pylist()]) == cells(
+        expected
+    )
     assert set(manifest["dumps"]) == {"phedex"}
 
 
@@ -194,7 +219,9 @@ def test_a_damaged_dump_fails_the_run_by_name_and_the_previous_result_stays(
     assert len(list((out / "phedex" / DAY.isoformat() / "runs").iterdir())) == 1
 
 
-def test_a_missing_or_half_written_dump_is_reported_before_anything_starts(tmp_path: Path, settings: Settings) -> None:
+def test_a_missing_or_half_written_dump_is_reported_before_anything_starts(
+    tmp_path: Path, settings: Settings
+) -> None:
     with pytest.raises(InputMissing):
         stored(PHEDEX, tmp_path / "nothing", tmp_path / "out", settings)
     root = tmp_path / "cms"
@@ -205,8 +232,18 @@ def test_a_missing_or_half_written_dump_is_reported_before_anything_starts(tmp_p
         stored(dbs_events.JOB, root, tmp_path / "out", settings)
 
 
-def test_run_spark_starts_no_jvm_where_the_dumps_lie_here(demo: Path, tmp_path: Path, settings: Settings) -> None:
-    words = ["dbs_events.py", "--date", "20150115", "--root", str(demo), "--fout", str(tmp_path / "out")]
+def test_run_spark_starts_no_jvm_where_the_dumps_lie_here(
+    demo: Path, tmp_path: Path, settings: Settings
+) -> None:
+    words = [
+        "dbs_events.py",
+        "--date",
+        "20150115",
+        "--root",
+        str(demo),
+        "--fout",
+        str(tmp_path / "out"),
+    ]
     run = subprocess.run(
         [sys.executable, "-c", "from cmsspark.submit import main; main()", *words],
         env={
@@ -229,15 +266,21 @@ def test_run_spark_starts_no_jvm_where_the_dumps_lie_here(demo: Path, tmp_path: 
     assert told["compiled"] is False and set(told["readers"]) == {"off"}
 
 
-def test_processes_are_refused_where_only_spark_can(demo: Path, tmp_path: Path, settings: Settings) -> None:
+def test_processes_are_refused_where_only_spark_can(
+    demo: Path, tmp_path: Path, settings: Settings
+) -> None:
     with pytest.raises(UsageError, match="--engine processes cannot do that"):
         dump_day.run(
             PHEDEX,
-            JobRequest("phedex", DAY, str(tmp_path), settings, str(demo), fmt="csv", engine="processes"),
+            JobRequest(
+                "phedex", DAY, str(tmp_path), settings, str(demo), fmt="csv", engine="processes"
+            ),
         )
 
 
-def test_a_folder_of_rows_is_gone_at_the_end_and_so_are_those_of_killed_runs(tmp_path: Path) -> None:
+def test_a_folder_of_rows_is_gone_at_the_end_and_so_are_those_of_killed_runs(
+    tmp_path: Path,
+) -> None:
     killed = tmp_path / "dumps" / "rows-killed"
     killed.mkdir(parents=True)
     (killed / "lock").write_bytes(b"")
@@ -248,12 +291,24 @@ def test_a_folder_of_rows_is_gone_at_the_end_and_so_are_those_of_killed_runs(tmp
             assert folder.exists() and other.exists() and folder != other
         assert folder.exists()
     assert list((tmp_path / "dumps").iterdir()) == []
-    with pytest.raises(OutputError, match="cache folder cannot be written"), spill_folder(Path("/proc/nowhere")):
+    with (
+        pytest.raises(OutputError, match="cache folder cannot be written"),
+        spill_folder(Path("/proc/nowhere")),
+    ):
         assert False
 
 
 def test_the_command_stores_the_day(spark: Any, demo: Path, tmp_path: Path) -> None:
-    arguments = ["--date", "20150115", "--root", str(demo), "--fout", str(tmp_path), "--format", "csv"]
+    arguments = [
+        "--date",
+        "20150115",
+        "--root",
+        str(demo),
+        "--fout",
+        str(tmp_path),
+        "--format",
+        "csv",
+    ]
     shown = CliRunner().invoke(PHEDEX.command(), arguments, catch_exceptions=False)
     assert shown.exit_code == 0
     (manifest,) = tmp_path.glob("phedex/2015-01-15/runs/*/manifest.json")

@@ -29,7 +29,9 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Elsewhere(LocalFiles):
-    """A file system that only this object can read: ``far://`` stands for a folder of the local disk."""
+    """A file system that only this object can read: ``far://`` stands for a folder of
+    the local disk.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -68,21 +70,35 @@ def test_on_hadoop_s_files_a_period_is_read_stored_and_published_with_the_same_c
     tmp_path: Path, spark: Any
 ) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
-    rows = [partial(day, user=user(day.day % 2), cpu_time=0.043, remote_nacc=day.day) for day in WEEK.days]
+    rows = [
+        partial(day, user=user(day.day % 2), cpu_time=0.043, remote_nacc=day.day)
+        for day in WEEK.days
+    ]
     for place in (near, far):
         place.mkdir()
         whole_week(place, rows)
-    spark.sparkContext._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.far.link./store", far.as_uri())
+    spark.sparkContext._jsc.hadoopConfiguration().set(
+        "fs.viewfs.mounttable.far.link./store", far.as_uri()
+    )
     there = "viewfs://far/store"
     done = job.run(WEEK, there, load_settings(), log=lambda text: None)
     assert done.path.startswith(there)
     (far_run,) = (far / "period" / "2026-W01" / "runs").iterdir()
-    assert rows_of(results.CurrentTable(str(far_run), Manifest.from_dict({}))) == rows_of(run(near))
+    assert rows_of(results.CurrentTable(str(far_run), Manifest.from_dict({}))) == rows_of(
+        run(near)
+    )
     for place in (there, str(near)):
-        output_of("publish", "--week", "2026-W01", "--spool", str(tmp_path / place[-4:]), "--fout", place)
+        output_of(
+            "publish", "--week", "2026-W01", "--spool", str(tmp_path / place[-4:]), "--fout", place
+        )
         assert "2026-W01" in output_of("period", "--list", "--fout", place)
-    spooled = [sorted(path.read_bytes() for path in (tmp_path / name).rglob("*.jsonl")) for name in ("tore", "near")]
-    assert output_of("period", "--view", "sites", "--week", "2026-W01", "--json", "--fout", there) == output_of(
+    spooled = [
+        sorted(path.read_bytes() for path in (tmp_path / name).rglob("*.jsonl"))
+        for name in ("tore", "near")
+    ]
+    assert output_of(
+        "period", "--view", "sites", "--week", "2026-W01", "--json", "--fout", there
+    ) == output_of(
         "period", "--view", "sites", "--week", "2026-W01", "--json", "--fout", str(near)
     )
     assert output_of("ask", "who-reads", "/*", "--json", "--fout", there) == output_of(

@@ -1,4 +1,6 @@
-"""``period``: weeks, months and ranges from stored days, cell by cell; what is missing, partial or stale is told."""
+"""``period``: weeks, months and ranges from stored days, cell by cell; what is missing,
+partial or stale is told.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,15 @@ from cmsspark.store import stored_days as stored
 from tests.apps.usage.periods import OF_WEEK, WEEK, output_of, rows_of, run, whole_week
 from tests.run.partial_days import KEY, Row, counted, partial, store_partials, user
 
-MEASURES = ("day_count", "nacc", "distinct_users", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
+MEASURES = (
+    "day_count",
+    "nacc",
+    "distinct_users",
+    "remote_nacc",
+    "read_bytes",
+    "cpu_time",
+    "wc_time",
+)
 DERIVED = ("site_tier", "primary_name", "processing_name", "data_tier")
 
 
@@ -50,7 +60,9 @@ def fails(kind: type[CmssparkError], place: Path, **options: Any) -> str:
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(OF_WEEK, max_size=30))
-def test_every_cell_of_a_week_over_the_year_s_end_is_that_of_a_plain_count(rows: list[Row]) -> None:
+def test_every_cell_of_a_week_over_the_year_s_end_is_that_of_a_plain_count(
+    rows: list[Row],
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole_week(Path(folder), rows)
         found = job.build(stored.find_days(LocalFiles(), folder, WEEK)).to_dicts()
@@ -75,9 +87,15 @@ def test_a_period_is_stored_as_days_are_and_says_which_runs_it_was_made_of(tmp_p
     done = run(tmp_path)
     (row,) = rows_of(done)
     assert (row["nacc"], row["distinct_users"], row["day_count"]) == (14, 1, 7)
-    manifest = results.current(LocalFiles(), str(tmp_path), "period", job.TABLE, WEEK).manifest.document
+    manifest = results.current(
+        LocalFiles(), str(tmp_path), "period", job.TABLE, WEEK
+    ).manifest.document
     assert manifest["days"] == {day.isoformat(): "r1" for day in WEEK.days}
-    assert (manifest["period"], manifest["partial"], manifest["pseudonym_key_id"]) == ("2026-W01", False, KEY)
+    assert (manifest["period"], manifest["partial"], manifest["pseudonym_key_id"]) == (
+        "2026-W01",
+        False,
+        KEY,
+    )
     assert (tmp_path / "period" / "2026-W01" / "CURRENT").is_file()
 
 
@@ -86,7 +104,9 @@ def _store_pairs(store: Path, day: date, rows: list[Row]) -> None:
     day_run = staged_runs.stage(LocalFiles(), str(store), "data_aggregation", day)
     day_run.write_arrow(pa.Table.from_pylist([], stored_table("partials").arrow()), "partials")
     full = [{"day": day, "stream": "aaa", "timestamp": 0, **row} for row in rows]
-    day_run.write_arrow(pa.Table.from_pylist(full, stored_table("site_pairs").arrow()), "site_pairs")
+    day_run.write_arrow(
+        pa.Table.from_pylist(full, stored_table("site_pairs").arrow()), "site_pairs"
+    )
     day_run.commit({"streams": ["aaa"], "pseudonym_key_id": KEY})
 
 
@@ -95,14 +115,21 @@ def test_rule_63_a_period_has_the_sums_of_its_days_pairs_of_sites(tmp_path: Path
     both, no_reader = ("AOD", "T2_US_MIT", "T1_US_FNAL"), (None, None, "T1_US_FNAL")
     first = [(*both, 2, 2, 5), (*no_reader, 3, None, 2**63 - 1)]
     for number, day in enumerate(WEEK.days[:-1]):
-        rows = first if number == 0 else [(*both, 1, 1, None), (*no_reader, 1, None, 7)] if number == 1 else []
+        rows = (
+            first
+            if number == 0
+            else [(*both, 1, 1, None), (*no_reader, 1, None, 7)]
+            if number == 1
+            else []
+        )
         _store_pairs(tmp_path, day, [dict(zip(names, row, strict=True)) for row in rows])
     store_partials(tmp_path, WEEK.last, [], streams=["aaa"])
     done = run(tmp_path)
     rows = pq.read_table(Path(done.path) / job.PAIRS_TABLE).to_pylist()
     assert [tuple(row[name] for name in (*names, "day_count")) for row in rows] == [
-        (*no_reader, 4, None, 2**63 - 1, 2), (*both, 3, 3, 5, 2)
-    ]  # fmt: skip
+        (*no_reader, 4, None, 2**63 - 1, 2),
+        (*both, 3, 3, 5, 2),
+    ]
     assert {(row["period"], row["first_day"], row["last_day"]) for row in rows} == {
         ("2026-W01", WEEK.first, WEEK.last)
     }
@@ -132,12 +159,17 @@ def test_days_that_are_not_stored_are_named_and_refused(tmp_path: Path) -> None:
     for day in (*WEEK.days[:2], WEEK.days[4]):
         store_partials(tmp_path, day, [partial(day)])
     told = fails(InputMissing, tmp_path)
-    assert "4 of the 7 days of 2026-W01 are not stored: 2025-12-31 to 2026-01-01, 2026-01-03 to 2026-01-04" in told
+    assert (
+        "4 of the 7 days of 2026-W01 are not stored: 2025-12-31 to 2026-01-01, 2026-01-03 to 2026-01-04"
+        in told
+    )
     assert f"cmsspark daily --from 2025-12-31 --to 2026-01-04 --fout {tmp_path}" in told
     assert not (tmp_path / "period" / "2026-W01" / "CURRENT").exists()
 
 
-def test_days_that_may_be_missing_mark_the_result_partial_and_are_named_in_it(tmp_path: Path) -> None:
+def test_days_that_may_be_missing_mark_the_result_partial_and_are_named_in_it(
+    tmp_path: Path,
+) -> None:
     store_partials(tmp_path, WEEK.days[3], [partial(WEEK.days[3])])
     done = run(tmp_path, allow_missing=True)
     assert done.manifest.document["partial"] is True
@@ -179,7 +211,9 @@ def test_two_keys_are_refused_also_where_only_the_pseudonyms_tell(tmp_path: Path
         ({"partial": True}, "as its manifest says"),
     ],
 )
-def test_a_partial_day_marks_the_period_partial_and_says_why(tmp_path: Path, told: dict[str, Any], why: str) -> None:
+def test_a_partial_day_marks_the_period_partial_and_says_why(
+    tmp_path: Path, told: dict[str, Any], why: str
+) -> None:
     whole_week(tmp_path)
     store_partials(tmp_path, WEEK.days[2], [partial(WEEK.days[2])], run="r2", **told)
     manifest = run(tmp_path).manifest.document
@@ -188,7 +222,9 @@ def test_a_partial_day_marks_the_period_partial_and_says_why(tmp_path: Path, tol
     assert "2025-12-31" in manifest["warnings"][0]
 
 
-def test_a_part_that_is_gone_or_damaged_is_reported_and_the_result_before_stays(tmp_path: Path) -> None:
+def test_a_part_that_is_gone_or_damaged_is_reported_and_the_result_before_stays(
+    tmp_path: Path,
+) -> None:
     whole_week(tmp_path, [partial(WEEK.first, site_name=site) for site in "ABC"])
     before = run(tmp_path).manifest.document["run"]
     part, _ = sorted((tmp_path / "data_aggregation" / str(WEEK.first)).rglob("*.parquet"))
@@ -197,7 +233,10 @@ def test_a_part_that_is_gone_or_damaged_is_reported_and_the_result_before_stays(
     part.unlink()
     assert "1 row where 3 were written" in fails(DataError, tmp_path)
     now = results.current(LocalFiles(), str(tmp_path), "period", job.TABLE, WEEK)
-    assert now.manifest.document["run"] == before and len(list(Path(now.path).parent.parent.iterdir())) == 1
+    assert (
+        now.manifest.document["run"] == before
+        and len(list(Path(now.path).parent.parent.iterdir())) == 1
+    )
 
 
 def test_partials_in_csv_count_the_same(tmp_path: Path) -> None:
@@ -216,10 +255,17 @@ def test_partials_in_csv_count_the_same(tmp_path: Path) -> None:
     manifest["tables"]["partials"]["format"] = "csv"
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (found,) = rows_of(run(tmp_path))
-    assert (found["site_name"], found["distinct_users"], found["cpu_time"], found["nacc"]) == ('T2,"X"', 0, 0.086, 2)
+    assert (found["site_name"], found["distinct_users"], found["cpu_time"], found["nacc"]) == (
+        'T2,"X"',
+        0,
+        0.086,
+        2,
+    )
 
 
-def test_many_rows_are_taken_in_some_days_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_taken_in_some_days_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole_week(tmp_path, [partial(day, site_name=site) for day in WEEK.days for site in "ABC"])
     days = stored.find_days(LocalFiles(), str(tmp_path), WEEK)
     at_once = job.build(days)
@@ -246,7 +292,9 @@ def test_a_day_with_more_rows_than_are_read_together_comes_in_row_groups_and_is_
         job.build(days)
 
 
-def test_documents_of_a_period_are_the_same_bytes_and_have_ids_of_their_own(tmp_path: Path) -> None:
+def test_documents_of_a_period_are_the_same_bytes_and_have_ids_of_their_own(
+    tmp_path: Path,
+) -> None:
     whole_week(tmp_path, [partial(day, user=user(day.day)) for day in WEEK.days])
     first, second = rows_of(run(tmp_path)), rows_of(run(tmp_path))
     assert first == second
@@ -265,16 +313,24 @@ def test_a_period_is_published_and_found_by_its_name(tmp_path: Path) -> None:
     fout = ("--fout", str(tmp_path))
     output_of("period", "--week", "2026-W01", *fout)
     for _ in range(2):
-        told = output_of("publish", "--week", "2026-W01", "--spool", str(tmp_path / "spool"), *fout)
+        told = output_of(
+            "publish", "--week", "2026-W01", "--spool", str(tmp_path / "spool"), *fout
+        )
     assert "nothing has changed" in told
-    (spooled,) = [path for path in (tmp_path / "spool").rglob("*.jsonl") if "2026-W01" in str(path)]
+    (spooled,) = [
+        path for path in (tmp_path / "spool").rglob("*.jsonl") if "2026-W01" in str(path)
+    ]
     bodies = [json.loads(line) for line in spooled.read_text().splitlines()]
     assert [body.get("nacc", body.get("document_count")) for body in bodies] == [7, 1]
-    assert output_of("show", job.TABLE, "--path", "--week", "2026-W01", *fout).startswith("file://")
+    assert output_of("show", job.TABLE, "--path", "--week", "2026-W01", *fout).startswith(
+        "file://"
+    )
     assert (
-        json.loads(output_of("show", job.TABLE, "--manifest", "--from", "20251229", "--to", "20260104", *fout))[
-            "period"
-        ]
+        json.loads(
+            output_of(
+                "show", job.TABLE, "--manifest", "--from", "20251229", "--to", "20260104", *fout
+            )
+        )["period"]
         == "2026-W01"
     )
     shown = output_of("runs", *fout)
@@ -332,7 +388,9 @@ def test_a_day_that_was_run_again_makes_its_periods_stale(tmp_path: Path) -> Non
 def test_a_table_of_an_older_schema_is_stale(tmp_path: Path) -> None:
     whole_week(tmp_path)
     manifest = Path(run(tmp_path).path) / "manifest.json"
-    manifest.write_text(manifest.read_text().replace(stored_table(job.TABLE).fingerprint(), "0" * 12))
+    manifest.write_text(
+        manifest.read_text().replace(stored_table(job.TABLE).fingerprint(), "0" * 12)
+    )
     assert "the schema has changed" in output_of("period", "--list", "--fout", str(tmp_path))
 
 
@@ -347,7 +405,9 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
 def test_of_two_at_once_one_works_and_the_other_is_reported(tmp_path: Path) -> None:
     whole_week(tmp_path)
     with (
-        lease.hold(LocalFiles(), lease.lease_folder(str(tmp_path), "period", WEEK), "period of 2026-W01"),
+        lease.hold(
+            LocalFiles(), lease.lease_folder(str(tmp_path), "period", WEEK), "period of 2026-W01"
+        ),
         pytest.raises(NotReady, match="another process is working on period of 2026-W01"),
     ):
         run(tmp_path)

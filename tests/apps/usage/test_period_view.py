@@ -1,4 +1,6 @@
-"""Named views: strict to read, the same cells as a plain count, made for any period, their time told."""
+"""Named views: strict to read, the same cells as a plain count, made for any period,
+their time told.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,14 @@ ROWS = [
     partial(WEEK.last, dataset_name="/Z/x/MINIAOD", app="cmsrun", read_bytes=None),
     # Jobs, which are not accesses: of a dataset that is read, and of one that only jobs have.
     partial(WEEK.last, stream="condor", nacc=1_000, user=user(7), cpu_time=3.5, wc_time=4.0),
-    partial(WEEK.first, stream="condor", nacc=500, dataset_name="/only/jobs/MINIAOD", app="crab", remote_nacc=9),
+    partial(
+        WEEK.first,
+        stream="condor",
+        nacc=500,
+        dataset_name="/only/jobs/MINIAOD",
+        app="crab",
+        remote_nacc=9,
+    ),
 ]
 
 
@@ -58,7 +67,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def output_of(*arguments: str) -> str:
-    result = CliRunner().invoke(command, ["period", "--view", *arguments, "--fout", "store"], catch_exceptions=False)
+    result = CliRunner().invoke(
+        command, ["period", "--view", *arguments, "--fout", "store"], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -81,11 +92,19 @@ def test_every_built_in_view_can_be_made_and_is_listed() -> None:
             ROWS,
             keys,
             measures,
-            lambda row, patterns=patterns: all(row[key] in texts for key, texts in patterns.items()),
+            lambda row, patterns=patterns: all(
+                row[key] in texts for key, texts in patterns.items()
+            ),
         )
-        assert name in ("jobs", "days", "transfers") or patterns["stream"] == ("aaa", "eos", "cmssw", "crab")
+        assert name in ("jobs", "days", "transfers") or patterns["stream"] == (
+            "aaa",
+            "eos",
+            "cmssw",
+            "crab",
+        )
         groups = {
-            tuple(_day(row[key]) for key in keys): {name: row[name] for name in measures} for row in found["rows"]
+            tuple(_day(row[key]) for key in keys): {name: row[name] for name in measures}
+            for row in found["rows"]
         }
         assert groups == wanted
 
@@ -100,11 +119,16 @@ def test_a_view_counts_jobs_only_where_it_names_the_stream() -> None:
     )
 
     def rows(name: str) -> list[dict[str, Any]]:
-        return list(json.loads(output_of(name, "--views", str(own), "--week", "2026-W01", "--json"))["rows"])
+        return list(
+            json.loads(output_of(name, "--views", str(own), "--week", "2026-W01", "--json"))[
+                "rows"
+            ]
+        )
 
     assert {row["dataset_name"]: row["nacc"] for row in rows("plain")} == {
-        "/ZMM/Run2026A-v1/AOD": sum(day.day for day in WEEK.days) + 2, "/Z/x/MINIAOD": 1
-    }  # fmt: skip
+        "/ZMM/Run2026A-v1/AOD": sum(day.day for day in WEEK.days) + 2,
+        "/Z/x/MINIAOD": 1,
+    }
     assert {row["dataset_name"]: row["nacc"] for row in rows("every")}["/only/jobs/MINIAOD"] == 500
     assert {row["stream"] for row in rows("streams")} == {"aaa", "condor"}
 
@@ -127,7 +151,8 @@ def test_the_settings_may_name_the_file_of_views(home: Path) -> None:
 
 def test_people_see_the_largest_first_and_how_long_it_took() -> None:
     result = CliRunner().invoke(
-        command, ["period", "--view", "datasets", "--week", "2026-W01", "--top", "1", "--fout", "store"]
+        command,
+        ["period", "--view", "datasets", "--week", "2026-W01", "--top", "1", "--fout", "store"],
     )
     lines = result.stdout.splitlines()
     assert lines[0].split() == [
@@ -193,7 +218,9 @@ def test_what_cannot_be_made_is_reported() -> None:
     assert ".parquet" in fails(UsageError, "sites", "--out", "x.xlsx")
     assert "no-such.yaml" in fails(SettingsError, "sites", "--views", "no-such.yaml")
     assert "2026-01-05" in fails(InputMissing, "sites", "--from", "20260104", "--to", "20260105")
-    assert "cannot be written" in fails(OutputError, "sites", "--week", "2026-W01", "--out", "no/such/x.csv")
+    assert "cannot be written" in fails(
+        OutputError, "sites", "--week", "2026-W01", "--out", "no/such/x.csv"
+    )
 
 
 def test_people_under_two_keys_are_refused_only_where_they_are_counted(home: Path) -> None:
@@ -218,5 +245,13 @@ def test_days_that_are_missing_are_counted_first_oldest_first(home: Path) -> Non
 
 
 def test_a_day_whose_logs_are_not_there_either_ends_the_view(home: Path) -> None:
-    told = ("--from", "20260104", "--to", "20260105", "--run-missing", "--root", str(home / "nothing"))
+    told = (
+        "--from",
+        "20260104",
+        "--to",
+        "20260105",
+        "--run-missing",
+        "--root",
+        str(home / "nothing"),
+    )
     assert "2026-01-05 cannot be counted" in fails(InputMissing, "sites", *told)

@@ -1,4 +1,6 @@
-"""``cmsspark report``: beside every run, for every day that is stored, and right about what is stored."""
+"""``cmsspark report``: beside every run, for every day that is stored, and right about
+what is stored.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,15 @@ def place(stored: Place, tmp_path: Path) -> Place:
 
 
 def report(place: Place, *words: str) -> Result:
-    arguments = ["--date", "20190615", "--fout", place.fout, "--settings", str(place.settings), *words]
+    arguments = [
+        "--date",
+        "20190615",
+        "--fout",
+        place.fout,
+        "--settings",
+        str(place.settings),
+        *words,
+    ]
     return CliRunner().invoke(command, arguments, standalone_mode=False)
 
 
@@ -58,7 +68,9 @@ def test_a_run_leaves_its_page_beside_its_tables(stored: Place) -> None:
     assert not [name for name in NAMES if name in page]
 
 
-def test_the_report_is_reported_as_text_as_json_and_as_a_page(stored: Place, tmp_path: Path) -> None:
+def test_the_report_is_reported_as_text_as_json_and_as_a_page(
+    stored: Place, tmp_path: Path
+) -> None:
     said = report(stored)
     assert (said.return_value, said.stderr) == (0, "")
     assert "aaa    /store/" not in said.stdout
@@ -104,9 +116,16 @@ def test_a_part_that_is_damaged_is_named(place: Place) -> None:
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [(["--date", "20190614"], 66), (["--run", "2018"], 66), (["nothing"], 2), (["--html", "nowhere/x.html"], 73)],
+    [
+        (["--date", "20190614"], 66),
+        (["--run", "2018"], 66),
+        (["nothing"], 2),
+        (["--html", "nowhere/x.html"], 73),
+    ],
 )
-def test_what_is_not_there_or_cannot_be_written_has_its_code(stored: Place, words: list[str], code: int) -> None:
+def test_what_is_not_there_or_cannot_be_written_has_its_code(
+    stored: Place, words: list[str], code: int
+) -> None:
     error = report(stored, *words).exception
     assert isinstance(error, CmssparkError)
     assert error.exit_code == code
@@ -132,7 +151,9 @@ def test_where_memory_is_limited_the_page_is_made_by_a_process_of_its_own(
     page = Path(done.path, PAGE)
     log: list[str] = []
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (1_500_000_000,) * 2)
-    aborted = subprocess.CompletedProcess([], 127, "", "cannot allocate memory for thread-local data: ABORT\n")
+    aborted = subprocess.CompletedProcess(
+        [], 127, "", "cannot allocate memory for thread-local data: ABORT\n"
+    )
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "run", lambda *_, **__: aborted)
         write_page(store, "data_aggregation", done, log.append)

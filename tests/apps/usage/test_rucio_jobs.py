@@ -1,4 +1,6 @@
-"""The jobs on Rucio's dumps: tables of hostile dumps beside the oracle, and hand-made rows for what it leaves out."""
+"""The jobs on Rucio's dumps: tables of hostile dumps beside the oracle, and hand-made
+rows for what it leaves out.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.replicas import dataset_last_access, event_counts, site_tier_usage
-from cmsspark.apps.replicas.replica_jobs import CATALOGUE_CHECK, DBS_PHEDEX, DBS_RUCIO, LEFTOVERS, PHEDEX, RUCIO_DAILY
+from cmsspark.apps.replicas.replica_jobs import (
+    CATALOGUE_CHECK,
+    DBS_PHEDEX,
+    DBS_RUCIO,
+    LEFTOVERS,
+    PHEDEX,
+    RUCIO_DAILY,
+)
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.schemas import input_table, stored_table
 from cmsspark.dumps import dump_plan, rucio_sources, spark_transport
@@ -45,33 +54,70 @@ JOBS = (
     dataset_last_access.JOB,
 )
 #: Datasets of the corpus, and some that only DBS has.
-NAMES = ["/P0/Run2016A-v0/AOD", "/P1/Run2016B-v1/RAW", "/P2/Run2016C-v2/É", "/Only/DBS-v1/AOD", "/MyTest/Era-v1/AOD"]
+NAMES = [
+    "/P0/Run2016A-v0/AOD",
+    "/P1/Run2016B-v1/RAW",
+    "/P2/Run2016C-v2/É",
+    "/Only/DBS-v1/AOD",
+    "/MyTest/Era-v1/AOD",
+]
 
 
 def dbs_rows(rng: random.Random, files: int) -> dict[str, list[dict[str, Any]]]:
-    """A small DBS: some datasets twice, orphans, repeated names, sizes and blocks that differ from Rucio's."""
+    """A small DBS: some datasets twice, orphans, repeated names, sizes and blocks that
+    differ from Rucio's.
+    """
     types_of = [1, 2, None, 1, 1]
     datasets = [
-        {"dataset_id": number, "dataset": name, "is_dataset_valid": number % 3 != 2, "dataset_access_type_id": kind}
+        {
+            "dataset_id": number,
+            "dataset": name,
+            "is_dataset_valid": number % 3 != 2,
+            "dataset_access_type_id": kind,
+        }
         for number, (name, kind) in enumerate(zip(NAMES, types_of, strict=True))
     ]
-    datasets.append({"dataset_id": 9, "dataset": NAMES[0], "is_dataset_valid": 1, "dataset_access_type_id": 1})
-    blocks = [{"block_id": 10 * number + x, "block_name": f"{name}#{'abcd'[x]}", "dataset_id": number,
-               "creation_date": [1_735_689_599, 1_735_689_600.5, None, 1e300][x]}
-              for number, name in enumerate(NAMES) for x in range(4)]  # fmt: skip
+    datasets.append(
+        {"dataset_id": 9, "dataset": NAMES[0], "is_dataset_valid": 1, "dataset_access_type_id": 1}
+    )
+    blocks = [
+        {
+            "block_id": 10 * number + x,
+            "block_name": f"{name}#{'abcd'[x]}",
+            "dataset_id": number,
+            "creation_date": [1_735_689_599, 1_735_689_600.5, None, 1e300][x],
+        }
+        for number, name in enumerate(NAMES)
+        for x in range(4)
+    ]
     rows = []
     for number in range(files):
         dataset = rng.choice([0, 0, 1, 2, 3, 4, 9, 77])
-        rows.append({
-            "file_id": number, "logical_file_name": f"/store/data/{number % 7}/é{number}.root",
-            "is_file_valid": rng.choice([0, 1, 1]), "dataset_id": dataset, "event_count": rng.choice([None, 5, 10]),
-            "block_id": rng.choice([10 * (dataset % 9) + x for x in range(4)] + [999, None]),
-            "file_size": rng.choice([None, 0, 1, 1_000, 2**40]),
-        })  # fmt: skip
+        rows.append(
+            {
+                "file_id": number,
+                "logical_file_name": f"/store/data/{number % 7}/é{number}.root",
+                "is_file_valid": rng.choice([0, 1, 1]),
+                "dataset_id": dataset,
+                "event_count": rng.choice([None, 5, 10]),
+                "block_id": rng.choice([10 * (dataset % 9) + x for x in range(4)] + [999, None]),
+                "file_size": rng.choice([None, 0, 1, 1_000, 2**40]),
+            }
+        )
         if number % 9 == 0:
-            rows.append({**rows[-1], "file_id": 10_000 + number, "dataset_id": 1, "is_file_valid": 0, "block_id": 11})
-    types = [{"dataset_access_type_id": 1, "dataset_access_type": "VALID"},
-             {"dataset_access_type_id": 2, "dataset_access_type": "INVALID"}]  # fmt: skip
+            rows.append(
+                {
+                    **rows[-1],
+                    "file_id": 10_000 + number,
+                    "dataset_id": 1,
+                    "is_file_valid": 0,
+                    "block_id": 11,
+                }
+            )
+    types = [
+        {"dataset_access_type_id": 1, "dataset_access_type": "VALID"},
+        {"dataset_access_type_id": 2, "dataset_access_type": "INVALID"},
+    ]
     made = {"DATASETS": datasets, "BLOCKS": blocks, "FILES": rows, "DATASET_ACCESS_TYPES": types}
     return {name: [] for name in DBS_PHEDEX.dbs} | made
 
@@ -109,7 +155,9 @@ def settings(tmp_path: Path) -> Settings:
     return load_settings(str(written))
 
 
-def stored(job: DumpJob, world: Path, settings: Settings, out: Path, engine: str = "processes") -> list[dict[str, Any]]:
+def stored(
+    job: DumpJob, world: Path, settings: Settings, out: Path, engine: str = "processes"
+) -> list[dict[str, Any]]:
     request = JobRequest(job.name, DAY, str(out), settings, str(world), engine=engine)
     done = dump_day.run(job, request, lambda _: None)
     table = pq.read_table(Path(done.path) / job.name)
@@ -119,14 +167,25 @@ def stored(job: DumpJob, world: Path, settings: Settings, out: Path, engine: str
     return table.to_pylist()
 
 
-def test_rucio_daily_is_the_oracles(world: Path, found: oracle.Rucio, settings: Settings, tmp_path: Path) -> None:
+def test_rucio_daily_is_the_oracles(
+    world: Path, found: oracle.Rucio, settings: Settings, tmp_path: Path
+) -> None:
     rows = stored(RUCIO_DAILY, world, settings, tmp_path)
-    names = ("file_count", "bytes", "new_file_count", "new_bytes", "accessed_file_count", "last_access_ms")
+    names = (
+        "file_count",
+        "bytes",
+        "new_file_count",
+        "new_bytes",
+        "accessed_file_count",
+        "last_access_ms",
+    )
     keys = ("rse", "site_name", "kind", "dataset_name")
     assert {
         tuple(row[name] for name in keys): tuple(row[name] for name in names) for row in rows
     } == oracle.rucio_daily(found, DAY)
-    assert len(rows) == len(oracle.rucio_daily(found, DAY)) and any(row["dataset_name"] is None for row in rows)
+    assert len(rows) == len(oracle.rucio_daily(found, DAY)) and any(
+        row["dataset_name"] is None for row in rows
+    )
 
 
 @pytest.mark.parametrize("job", [DBS_RUCIO, DBS_PHEDEX], ids=lambda job: job.name)
@@ -134,12 +193,20 @@ def test_replicas_are_those_of_the_oracle(
     world: Path, found: oracle.Rucio, settings: Settings, tmp_path: Path, job: DumpJob
 ) -> None:
     rows = stored(job, world, settings, tmp_path)
-    names = ("present_bytes", "present_file_count", "present_block_count", "block_count", "is_complete",
-             "newest_replica_ms")  # fmt: skip
+    names = (
+        "present_bytes",
+        "present_file_count",
+        "present_block_count",
+        "block_count",
+        "is_complete",
+        "newest_replica_ms",
+    )
     dbs_blocks = {f"{name}#{x}" for name in NAMES for x in "abcd"}
     wanted = oracle.presence(found, dbs_blocks)
-    assert {(row["dataset_name"], row["site_name"], row["kind"]): tuple(row[name] for name in names)
-            for row in rows} == wanted  # fmt: skip
+    assert {
+        (row["dataset_name"], row["site_name"], row["kind"]): tuple(row[name] for name in names)
+        for row in rows
+    } == wanted
     assert {kind for _, _, kind in wanted} == {"disk", "tape"}
 
 
@@ -156,18 +223,37 @@ def test_the_catalogues_are_compared_as_by_the_oracle(
         if row["dataset_id"] in datasets:
             block = blocks.get(row["block_id"])
             name = row["logical_file_name"]
-            files[name] = (datasets[row["dataset_id"]], block, row["is_file_valid"], row["file_size"])
+            files[name] = (
+                datasets[row["dataset_id"]],
+                block,
+                row["is_file_valid"],
+                row["file_size"],
+            )
     rows = stored(CATALOGUE_CHECK, world, settings, tmp_path)
-    made = {(row["difference"], row["dataset_name"]): (row["file_count"], row["dbs_bytes"], row["rucio_bytes"])
-            for row in rows}  # fmt: skip
+    made = {
+        (row["difference"], row["dataset_name"]): (
+            row["file_count"],
+            row["dbs_bytes"],
+            row["rucio_bytes"],
+        )
+        for row in rows
+    }
     assert made == oracle.differences(found, files)
-    assert {difference for difference, _ in made} == {"only_dbs", "only_dbs_invalid", "only_rucio", "block", "size"}
+    assert {difference for difference, _ in made} == {
+        "only_dbs",
+        "only_dbs_invalid",
+        "only_rucio",
+        "block",
+        "size",
+    }
 
 
 def test_last_accesses_are_the_oracles_and_none_is_after_the_day_after(
     world: Path, settings: Settings, tmp_path: Path
 ) -> None:
-    found = oracle.read(world / AWG / "rucio/2026-01-16", accessed_before_ms=DAY_MS + 2 * corpus.DAY_MS)
+    found = oracle.read(
+        world / AWG / "rucio/2026-01-16", accessed_before_ms=DAY_MS + 2 * corpus.DAY_MS
+    )
     rows = stored(dataset_last_access.JOB, world, settings, tmp_path)
     counts = rucio_of_manifest(tmp_path, "dataset_last_access")["tables"]
     assert min(counts[table]["ignored"]["future_access"] for table in ("REPLICAS", "DIDS")) > 0
@@ -177,27 +263,50 @@ def test_last_accesses_are_the_oracles_and_none_is_after_the_day_after(
     assert {name: time for name, time in made.items() if time is not None} == wanted
     assert made.keys() == {block.split("#")[0] for _, block in found.block_replicas}
     for row in rows:
-        replicas = {(rse, block): one for (rse, block), one in found.block_replicas.items()
-                    if block.split("#")[0] == row["dataset_name"]}  # fmt: skip
-        assert row["site_names"] == ",".join(sorted({found.places[rse][0] for rse, _ in replicas}, key=str.encode))
+        replicas = {
+            (rse, block): one
+            for (rse, block), one in found.block_replicas.items()
+            if block.split("#")[0] == row["dataset_name"]
+        }
+        assert row["site_names"] == ",".join(
+            sorted({found.places[rse][0] for rse, _ in replicas}, key=str.encode)
+        )
         for kind in ("disk", "tape"):
-            total = sum(one.node_bytes for (rse, _), one in replicas.items() if found.places[rse][1] == kind)
+            total = sum(
+                one.node_bytes
+                for (rse, _), one in replicas.items()
+                if found.places[rse][1] == kind
+            )
             assert row[f"{kind}_bytes"] == total
 
 
 def frames(**days: Any) -> Any:
-    """Frames of :func:`dataset_last_access.build`: replicas made, traces and logs, one dataset each."""
+    """Frames of :func:`dataset_last_access.build`: replicas made, traces and logs, one
+    dataset each.
+    """
     import polars as pl
 
     count = len(days["newest"])
     names = [f"/d/{number}/AOD" for number in range(count)]
-    presence = {"dataset_name": names, "site_name": ["T2_X"] * count, "kind": ["disk"] * count,
-                "present_bytes": [1] * count, "present_file_count": [1] * count}  # fmt: skip
+    presence = {
+        "dataset_name": names,
+        "site_name": ["T2_X"] * count,
+        "kind": ["disk"] * count,
+        "present_bytes": [1] * count,
+        "present_file_count": [1] * count,
+    }
     newest = pl.Series(days["newest"], dtype=pl.Int64)
-    traces = pl.DataFrame({"dataset_name": names, "rucio_last_access_ms": pl.Series(days["traced"], dtype=pl.Int64)})
-    logs = pl.DataFrame({"dataset_name": names, "log_last_access_day": pl.Series(days["logged"], dtype=pl.Date)})
-    return {"dataset_replicas": pl.DataFrame(presence).with_columns(newest_replica_ms=newest),
-            "last_access": traces.drop_nulls(), "log_last_access": logs.drop_nulls()}  # fmt: skip
+    traces = pl.DataFrame(
+        {"dataset_name": names, "rucio_last_access_ms": pl.Series(days["traced"], dtype=pl.Int64)}
+    )
+    logs = pl.DataFrame(
+        {"dataset_name": names, "log_last_access_day": pl.Series(days["logged"], dtype=pl.Date)}
+    )
+    return {
+        "dataset_replicas": pl.DataFrame(presence).with_columns(newest_replica_ms=newest),
+        "last_access": traces.drop_nulls(),
+        "log_last_access": logs.drop_nulls(),
+    }
 
 
 def test_a_dataset_is_unread_before_the_cutoff_and_a_candidate_without_newer_replicas() -> None:
@@ -217,10 +326,19 @@ def test_a_dataset_is_unread_before_the_cutoff_and_a_candidate_without_newer_rep
     assert rows["last_access_day"].to_list()[1:] == before * 2 + after * 2 + before
 
 
-def test_the_last_stored_day_of_logs_counts_not_after_the_day(world: Path, settings: Settings, tmp_path: Path) -> None:
+def test_the_last_stored_day_of_logs_counts_not_after_the_day(
+    world: Path, settings: Settings, tmp_path: Path
+) -> None:
     schema = stored_table("data_aggregation")
     for day, count in ((date(2025, 12, 30), 3), (date(2026, 1, 2), 0), (date(2026, 1, 16), 5)):
-        row = {"day": day, "stream": "aaa", "dataset_name": NAMES[0], "site_name": "T2_X", "app": "crab", "nacc": count}
+        row = {
+            "day": day,
+            "stream": "aaa",
+            "dataset_name": NAMES[0],
+            "site_name": "T2_X",
+            "app": "crab",
+            "nacc": count,
+        }
         run = staged_runs.stage(LocalFiles(), str(tmp_path), "data_aggregation", day)
         run.write_arrow(pa.Table.from_pylist([row], schema.arrow()), "data_aggregation")
         run.commit({"streams": ["aaa"]})
@@ -237,39 +355,59 @@ def test_event_counts_of_blocks_by_month(world: Path, settings: Settings, tmp_pa
     names = {row["dataset_id"]: row["dataset"] for row in dbs["DATASETS"]}
     valid = {row["dataset"]: row["is_dataset_valid"] for row in dbs["DATASETS"]}
     months = {1_735_689_599: "2024-12", 1_735_689_600.5: "2025-01"}
-    newest = {row["logical_file_name"]: row for row in sorted(dbs["FILES"], key=lambda row: row["file_id"])
-              if row["dataset_id"] in names}  # fmt: skip
+    newest = {
+        row["logical_file_name"]: row
+        for row in sorted(dbs["FILES"], key=lambda row: row["file_id"])
+        if row["dataset_id"] in names
+    }
     for only_valid in (False, True):
         wanted: dict[Any, list[Any]] = {}
         for block in dbs["BLOCKS"]:
             name = names[block["dataset_id"]]
             if not valid[name] or "test" in name.lower():
                 continue
-            key = (months.get(block["creation_date"]), name.split("/")[3], name.split("/")[2].split("-")[0])
+            key = (
+                months.get(block["creation_date"]),
+                name.split("/")[3],
+                name.split("/")[2].split("-")[0],
+            )
             sums = wanted.setdefault(key, [0, 0, None, 0])
             sums[0] += 1
             for row in newest.values():
-                if row["block_id"] == block["block_id"] and (row["is_file_valid"] or not only_valid):
+                if row["block_id"] == block["block_id"] and (
+                    row["is_file_valid"] or not only_valid
+                ):
                     sums[1] += 1
                     if row["event_count"] is not None:
                         sums[2] = (sums[2] or 0) + row["event_count"]
                     sums[3] += row["file_size"] or 0
         job = event_counts.configured({"valid_files": only_valid, "skims": None}, settings)
         rows = stored(job, world, settings, tmp_path / str(only_valid))
-        made = {(row["month"], row["data_tier"], row["campaign"]):
-                [row["block_count"], row["file_count"], row["events"], row["bytes"]] for row in rows}  # fmt: skip
+        made = {
+            (row["month"], row["data_tier"], row["campaign"]): [
+                row["block_count"],
+                row["file_count"],
+                row["events"],
+                row["bytes"],
+            ]
+            for row in rows
+        }
         assert made == wanted
         (manifest,) = (tmp_path / str(only_valid)).glob("event_counts/*/runs/*/manifest.json")
         assert '"blocks_left_out": 4' in manifest.read_text().replace("\n", "")
 
 
-@pytest.mark.parametrize(("size", "words"), [(10**30, "column file_size"), (9 * 10**18, "64 bits")])
+@pytest.mark.parametrize(
+    ("size", "words"), [(10**30, "column file_size"), (9 * 10**18, "64 bits")]
+)
 def test_sizes_beyond_64_bits_fail_event_counts_in_both_engines(
     spark: Any, settings: Settings, tmp_path: Path, size: int, words: str
 ) -> None:
     dbs = dbs_rows(random.Random(17), 20)
-    files = [{**row, "dataset_id": 0, "block_id": block, "file_size": size}
-             for row, block in zip(dbs["FILES"][-2:], (0, 0), strict=True)]  # fmt: skip
+    files = [
+        {**row, "dataset_id": 0, "block_id": block, "file_size": size}
+        for row, block in zip(dbs["FILES"][-2:], (0, 0), strict=True)
+    ]
     write_dbs(tmp_path / AWG / "dbs/PROD_GLOBAL/2026-01-16", {**dbs, "FILES": files})
     for engine in ("processes", "spark"):
         with pytest.raises(DataError, match=words):
@@ -282,8 +420,12 @@ def test_leftovers_are_orphans_invalid_and_missing_datasets(
     rows = {row["dataset_name"]: row for row in stored(LEFTOVERS, world, settings, tmp_path)}
     there = {block.split("#")[0] for _, block in found.block_replicas}
     states = {name: row["state"] for name, row in rows.items()}
-    wanted = {"/P1/Run2016B-v1/RAW": "not_valid", "/P2/Run2016C-v2/É": "not_valid", "/Only/DBS-v1/AOD": "missing",
-              "/MyTest/Era-v1/AOD": "missing"}  # fmt: skip
+    wanted = {
+        "/P1/Run2016B-v1/RAW": "not_valid",
+        "/P2/Run2016C-v2/É": "not_valid",
+        "/Only/DBS-v1/AOD": "missing",
+        "/MyTest/Era-v1/AOD": "missing",
+    }
     assert states == wanted | {name: "orphan" for name in there - set(NAMES)}
     missing = rows["/Only/DBS-v1/AOD"]
     assert (missing["site_count"], missing["site_names"]) == (0, None)
@@ -291,21 +433,30 @@ def test_leftovers_are_orphans_invalid_and_missing_datasets(
     assert missing["dbs_file_count"] > 0 and missing["campaign"] == "DBS"
 
 
-@pytest.mark.parametrize("job", [DBS_RUCIO, RUCIO_DAILY, dataset_last_access.JOB, CATALOGUE_CHECK],
-                         ids=lambda job: job.name)  # fmt: skip
+@pytest.mark.parametrize(
+    "job",
+    [DBS_RUCIO, RUCIO_DAILY, dataset_last_access.JOB, CATALOGUE_CHECK],
+    ids=lambda job: job.name,
+)
 def test_a_job_on_rucio_of_a_day_of_phedex_is_missing(
     job: DumpJob, world: Path, settings: Settings, tmp_path: Path
 ) -> None:
-    request = JobRequest(job.name, date(2020, 11, 17), str(tmp_path), settings, str(world), engine="processes")
+    request = JobRequest(
+        job.name, date(2020, 11, 17), str(tmp_path), settings, str(world), engine="processes"
+    )
     with pytest.raises(InputMissing, match="needs the dumps of Rucio") as told:
         dump_day.run(job, request, lambda _: None)
     assert "come from phedex" in str(told.value.found)
 
 
-def test_on_a_day_of_rucio_phedex_is_not_read(world: Path, settings: Settings, tmp_path: Path) -> None:
+def test_on_a_day_of_rucio_phedex_is_not_read(
+    world: Path, settings: Settings, tmp_path: Path
+) -> None:
     root = tmp_path / "root"
     (root / AWG / "phedex/block-replicas-snapshots/csv/time=2026-01-16_03h").mkdir(parents=True)
-    (root / AWG / "phedex/block-replicas-snapshots/csv/time=2026-01-16_03h/part-0").write_text("1\n")
+    (root / AWG / "phedex/block-replicas-snapshots/csv/time=2026-01-16_03h/part-0").write_text(
+        "1\n"
+    )
     request = JobRequest("phedex", DAY, str(tmp_path), settings, str(root), engine="processes")
     with pytest.raises(InputMissing, match="no rucio dump for 2026-01-15"):
         dump_day.run(PHEDEX, request, lambda _: None)
@@ -327,7 +478,9 @@ def test_a_table_that_is_written_again_while_it_is_read_is_named(
     job = replace(RUCIO_DAILY, more=write_again)
     with pytest.raises(DataError, match="changed while it was read") as told:
         stored(job, root, settings, tmp_path / "out")
-    assert f"{part} had" in str(told.value.found) or f"{part} was written again" in str(told.value.found)
+    assert f"{part} had" in str(told.value.found) or f"{part} was written again" in str(
+        told.value.found
+    )
     assert not list((tmp_path / "out").glob("rucio_daily/*/CURRENT"))
 
 
@@ -342,16 +495,24 @@ def test_a_command_takes_its_own_options(world: Path, settings: Settings, tmp_pa
         "--settings",
         str(settings.origin),
     ]
-    done = CliRunner().invoke(dataset_last_access.command, [*arguments, "--months", "1"], catch_exceptions=False)
+    done = CliRunner().invoke(
+        dataset_last_access.command, [*arguments, "--months", "1"], catch_exceptions=False
+    )
     assert done.exit_code == 0
-    assert CliRunner().invoke(dataset_last_access.command, [*arguments, "--months", "0"]).exit_code == 2
+    assert (
+        CliRunner().invoke(dataset_last_access.command, [*arguments, "--months", "0"]).exit_code
+        == 2
+    )
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
 def test_processes_and_spark_make_the_same_rows(
     spark: Any, world: Path, job: Any, settings: Settings, tmp_path: Path
 ) -> None:
-    rows = {engine: stored(job, world, settings, tmp_path / engine, engine) for engine in ("processes", "spark")}
+    rows = {
+        engine: stored(job, world, settings, tmp_path / engine, engine)
+        for engine in ("processes", "spark")
+    }
     assert sorted(map(repr, rows["spark"])) == sorted(map(repr, rows["processes"]))
 
 
@@ -361,7 +522,9 @@ def rucio_of_manifest(out: Path, job: str) -> Any:
 
 
 @pytest.mark.parametrize("feed", ["direct", "spark", "client of HDFS"])
-@pytest.mark.parametrize("job", [dataset_last_access.JOB, CATALOGUE_CHECK, DBS_RUCIO], ids=lambda job: job.name)
+@pytest.mark.parametrize(
+    "job", [dataset_last_access.JOB, CATALOGUE_CHECK, DBS_RUCIO], ids=lambda job: job.name
+)
 def test_spark_makes_the_same_rows_with_many_keys_ranges_and_feeds(
     spark: Any,
     world: Path,
@@ -382,4 +545,6 @@ def test_spark_makes_the_same_rows_with_many_keys_ranges_and_feeds(
     found = stored(job, world, settings, tmp_path / "spark", "spark")
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
     name = job.name
-    assert rucio_of_manifest(tmp_path / "spark", name) == rucio_of_manifest(tmp_path / "processes", name)
+    assert rucio_of_manifest(tmp_path / "spark", name) == rucio_of_manifest(
+        tmp_path / "processes", name
+    )

@@ -1,4 +1,6 @@
-"""Log days whose replicas are Rucio's: every cell of accesses and of jobs beside the oracle, by each engine."""
+"""Log days whose replicas are Rucio's: every cell of accesses and of jobs beside the
+oracle, by each engine.
+"""
 
 from __future__ import annotations
 
@@ -31,26 +33,56 @@ ENGINES = {
     "spark by shuffle": ("spark", "shuffle", "auto"),
     "spark by shuffle, fed by Spark": ("spark", "shuffle", "spark"),
 }
-SITES = ("T0_CH_CERN", "T1_US_FNAL", "T1_DE_KIT", "T2_UK_London_IC", "T2_US_Caltech", "T2_É", "T2_CH_CERN", None, "")
+SITES = (
+    "T0_CH_CERN",
+    "T1_US_FNAL",
+    "T1_DE_KIT",
+    "T2_UK_London_IC",
+    "T2_US_Caltech",
+    "T2_É",
+    "T2_CH_CERN",
+    None,
+    "",
+)
 STREAMS = ("cmssw", "condor")
 
 
 def write_logs(root: Path, rng: random.Random) -> None:
     tree = Tree(root, DAY)
     start = DAY_MS // 1000
-    tree.write_lines("cmssw json", [
-        cmssw({"file_lfn": f"/store/data/{number % 7}/é{number}.root", "site_name": rng.choice(SITES),
-               "start_time": start + 5, "end_time": start + 60}, metadata={"timestamp": DAY_MS + 5})
-        for number in (rng.randrange(130) for _ in range(900))
-    ])  # fmt: skip
+    tree.write_lines(
+        "cmssw json",
+        [
+            cmssw(
+                {
+                    "file_lfn": f"/store/data/{number % 7}/é{number}.root",
+                    "site_name": rng.choice(SITES),
+                    "start_time": start + 5,
+                    "end_time": start + 60,
+                },
+                metadata={"timestamp": DAY_MS + 5},
+            )
+            for number in (rng.randrange(130) for _ in range(900))
+        ],
+    )
     blocks = [f"{name}#{x}" for name in NAMES for x in ("a", "b", "#c/d", "é")]
-    tree.write_lines("condor", [
-        jobs.job({"GlobalJobId": f"job-{rng.randrange(400)}", "Status": rng.choice(("Completed", "Removed", "Running")),
-                  "Site": rng.choice(SITES), "CRAB_DataBlock": rng.choice((*blocks, "MCFakeBlock", None)),
-                  "DESIRED_CMSDataset": rng.choice((*NAMES, None)), "RecordTime": DAY_MS + rng.randrange(9)},
-                 {"timestamp": DAY_MS + 5})
-        for _ in range(900)
-    ])  # fmt: skip
+    tree.write_lines(
+        "condor",
+        [
+            jobs.job(
+                {
+                    "GlobalJobId": f"job-{rng.randrange(400)}",
+                    "Status": rng.choice(("Completed", "Removed", "Running")),
+                    "Site": rng.choice(SITES),
+                    "CRAB_DataBlock": rng.choice((*blocks, "MCFakeBlock", None)),
+                    "DESIRED_CMSDataset": rng.choice((*NAMES, None)),
+                    "RecordTime": DAY_MS + rng.randrange(9),
+                },
+                {"timestamp": DAY_MS + 5},
+            )
+            for _ in range(900)
+        ],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -67,19 +99,37 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wanted(world: Path) -> list[dict[str, object]]:
     accesses = count_stream(world, "cmssw", DAY, read_catalogue(world, DAY))
     of_jobs = count_day_of_jobs(world, DAY)
-    condor = StreamCount(accesses=[job.access() for job in of_jobs.jobs if job.dataset is not None])
+    condor = StreamCount(
+        accesses=[job.access() for job in of_jobs.jobs if job.dataset is not None]
+    )
     return report_rows({"cmssw": accesses, "condor": condor}, DAY)
 
 
-def day_request(root: Path, private: Path, engine: str, join: str, feed: str, day: date = DAY) -> DayRequest:
+def day_request(
+    root: Path, private: Path, engine: str, join: str, feed: str, day: date = DAY
+) -> DayRequest:
     settings = Settings(None, None, private / "state", private / "cache")
-    return DayRequest("data_aggregation", day, str(private / "store"), settings, root=str(root), streams=STREAMS,
-                      max_malformed="100%", engine=engine, join=join, feed=feed)  # fmt: skip
+    return DayRequest(
+        "data_aggregation",
+        day,
+        str(private / "store"),
+        settings,
+        root=str(root),
+        streams=STREAMS,
+        max_malformed="100%",
+        engine=engine,
+        join=join,
+        feed=feed,
+    )
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_cell_is_the_oracles(
-    name: str, world: Path, wanted: list[dict[str, object]], tmp_path: Path, request: pytest.FixtureRequest
+    name: str,
+    world: Path,
+    wanted: list[dict[str, object]],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     engine, join, feed = ENGINES[name]
     if engine == "spark":
@@ -90,12 +140,16 @@ def test_every_cell_is_the_oracles(
     assert done.manifest.document["join"] == join
     remote: dict[Any, int] = {}
     for row in rows:
-        remote[row["stream"], bool(row["remote_nacc"])] = remote.get((row["stream"], bool(row["remote_nacc"])), 0) + 1
+        remote[row["stream"], bool(row["remote_nacc"])] = (
+            remote.get((row["stream"], bool(row["remote_nacc"])), 0) + 1
+        )
     assert len(remote) == 4, "both streams have rows with and without remote accesses"
 
 
 @pytest.mark.parametrize("join", ["index", "shuffle"])
-def test_too_many_damaged_rows_of_rucio_are_an_error_in_spark(spark: Any, tmp_path: Path, join: str) -> None:
+def test_too_many_damaged_rows_of_rucio_are_an_error_in_spark(
+    spark: Any, tmp_path: Path, join: str
+) -> None:
     root = tmp_path / "root"
     rng = random.Random(23)
     rows = corpus.hostile_rows(rng, 120, DAY_MS)

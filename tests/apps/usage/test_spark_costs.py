@@ -1,4 +1,6 @@
-"""What a day by Spark costs: its jobs, stages, tasks and files are counted. A change that adds one fails here."""
+"""What a day by Spark costs: its jobs, stages, tasks and files are counted. A change
+that adds one fails here.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ import pytest
 
 from cmsspark.apps.demo.make import make
 from cmsspark.apps.replicas import dataset_last_access, dbs_events, event_counts, site_tier_usage
-from cmsspark.apps.replicas.replica_jobs import CATALOGUE_CHECK, DBS_PHEDEX, DBS_RUCIO, LEFTOVERS, PHEDEX, RUCIO_DAILY
+from cmsspark.apps.replicas.replica_jobs import (
+    CATALOGUE_CHECK,
+    DBS_PHEDEX,
+    DBS_RUCIO,
+    LEFTOVERS,
+    PHEDEX,
+    RUCIO_DAILY,
+)
 from cmsspark.dumps import dump_plan
 from cmsspark.engines.tasks import StreamFiles, total_weight
 from cmsspark.filesystems.storage import LocalFiles
@@ -35,7 +44,9 @@ STREAMS = ("aaa", "eos", "cmssw", "crab")
 
 @dataclass
 class Jobs:
-    """The Spark jobs of a piece of work: of each job its stages, and of each stage that ran its tasks."""
+    """The Spark jobs of a piece of work: of each job its stages, and of each stage that
+    ran its tasks.
+    """
 
     jobs: list[list[int]] = field(default_factory=list)
 
@@ -60,8 +71,11 @@ def jobs_of(spark: Any, work: Callable[[], object]) -> Jobs:
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(300_000)
     found = Jobs()
     for job in sorted(set(tracker.getJobIdsForGroup()) - before):
-        # The stages of a job come from a hash set: in another order where their ids cross a multiple of its size.
-        stages = [tracker.getStageInfo(stage) for stage in sorted(tracker.getJobInfo(job).stageIds)]
+        # The stages of a job come from a hash set: in another order where their ids
+        # cross a multiple of its size.
+        stages = [
+            tracker.getStageInfo(stage) for stage in sorted(tracker.getJobInfo(job).stageIds)
+        ]
         found.jobs.append([info.numCompletedTasks if info else 0 for info in stages])
     return found
 
@@ -88,16 +102,26 @@ def count_day(place: Place, feed: str = "auto") -> None:
 
 @pytest.mark.parametrize(
     ("driver_rows", "feed", "jobs"),
-    [(spark_runner.DRIVER_ROWS, "direct", 1), (0, "direct", 3), (spark_runner.DRIVER_ROWS, "spark", 1)],
+    [
+        (spark_runner.DRIVER_ROWS, "direct", 1),
+        (0, "direct", 3),
+        (spark_runner.DRIVER_ROWS, "spark", 1),
+    ],
 )
 def test_a_day_takes_a_job_that_reads_and_one_for_each_large_table_and_a_file_for_each_table(
-    spark: Any, place: Place, monkeypatch: pytest.MonkeyPatch, driver_rows: int, feed: str, jobs: int
+    spark: Any,
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    driver_rows: int,
+    feed: str,
+    jobs: int,
 ) -> None:
     monkeypatch.setattr(spark_runner, "DRIVER_ROWS", driver_rows)
     found = jobs_of(spark, lambda: count_day(place, feed))
     assert len(found.jobs) == jobs
     assert found.stages == 2 * jobs
-    # The scan has a task for each stream or file, the merge one: these logs are small. Later jobs read what is kept.
+    # The scan has a task for each stream or file, the merge one: these logs are small.
+    # Later jobs read what is kept.
     assert [sum(job[1:]) for job in found.jobs] == [1] * jobs
     assert [job[0] for job in found.jobs[1:]] == [0] * (jobs - 1)
     assert found.jobs[0][0] <= 8
@@ -122,7 +146,10 @@ def test_a_large_table_is_some_files_in_order_with_the_same_cells(
         assert place.rows(table) == rows
         assert place.manifest(table)["tables"][table]["files"] == -(-len(rows) // 6)
     for part in Path(place.fout).rglob("part-*.parquet"):
-        keys = [tuple(row[name] for name in spark_runner.KEYS) for row in pq.read_table(part).to_pylist()]
+        keys = [
+            tuple(row[name] for name in spark_runner.KEYS)
+            for row in pq.read_table(part).to_pylist()
+        ]
         assert keys == sorted(keys)
 
 
@@ -133,15 +160,26 @@ def test_the_partitions_of_a_merge_follow_the_bytes_of_the_logs_and_small_tables
     wanted = place.rows("partials")
     monkeypatch.setattr(spark_runner, "MERGE_BYTES", 500)
     found = jobs_of(spark, lambda: count_day(place))
-    files = [(path, size) for one in place.manifest("partials")["inputs"] for path, size, _ in one["files"]]
+    files = [
+        (path, size)
+        for one in place.manifest("partials")["inputs"]
+        for path, size, _ in one["files"]
+    ]
     assert found.jobs[0][1] == -(-total_weight([StreamFiles("", "", tuple(files))]) // 500) > 3
     assert place.manifest("partials")["tables"]["partials"]["files"] == 1
     assert place.rows("partials") == wanted
 
 
-@pytest.mark.parametrize(("fmt", "jobs", "stages"), [("parquet", [2, 1], [5, 3]), ("csv", [4, 3], [7, 5])])
+@pytest.mark.parametrize(
+    ("fmt", "jobs", "stages"), [("parquet", [2, 1], [5, 3]), ("csv", [4, 3], [7, 5])]
+)
 def test_a_day_with_jobs_of_htcondor_takes_at_most_four_jobs_and_eight_stages(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: str, jobs: list[int], stages: list[int]
+    spark: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fmt: str,
+    jobs: list[int],
+    stages: list[int],
 ) -> None:
     day = date(2026, 1, 15)
     make(tmp_path / "root", day, records=2_000, files=900, datasets=20, people=20)
@@ -154,11 +192,19 @@ def test_a_day_with_jobs_of_htcondor_takes_at_most_four_jobs_and_eight_stages(
         monkeypatch.setattr(spark_runner, "MERGE_BYTES", size)
         fout = str(tmp_path / str(size))
         request = DayRequest(
-            "data_aggregation", day, fout, settings, root=str(tmp_path / "root"), tables=tables, engine="spark",
+            "data_aggregation",
+            day,
+            fout,
+            settings,
+            root=str(tmp_path / "root"),
+            tables=tables,
+            engine="spark",
             fmt=fmt,
-        )  # fmt: skip
+        )
         costs.append(jobs_of(spark, lambda request=request: log_day.run(request)))
-        manifest = results.current(LocalFiles(), fout, "data_aggregation", "partials", day).manifest
+        manifest = results.current(
+            LocalFiles(), fout, "data_aggregation", "partials", day
+        ).manifest
         manifests.append({table: manifest.tables[table].rows for table in tables})
     # The first run makes the index, too: Rucio's replicas take a job of their own.
     assert [len(cost.jobs) for cost in costs] == jobs
@@ -167,8 +213,9 @@ def test_a_day_with_jobs_of_htcondor_takes_at_most_four_jobs_and_eight_stages(
     assert manifests[0] == manifests[1] and manifests[0]["condor_ids"] > 10
 
 
-#: Of each job on dumps: jobs and stages in Spark. One job for the small tables, one for the large ones, which merges:
-#: sums of blocks twice. With several keys the sums of datasets move once more.
+#: Of each job on dumps: jobs and stages in Spark. One job for the small tables, one for
+#: the large ones, which merges: sums of blocks twice. With several keys the sums of
+#: datasets move once more.
 DUMP_COSTS = (
     pytest.param(dbs_events.JOB, 2, 3, 1, id="dbs_events"),
     pytest.param(site_tier_usage.JOB, 2, 3, 1, id="site_tier_usage"),
@@ -182,25 +229,40 @@ DUMP_COSTS = (
 
 @pytest.mark.parametrize(("job", "jobs", "stages", "keys"), DUMP_COSTS)
 def test_a_job_on_dumps_takes_few_jobs_and_a_file(
-    spark: Any, dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: DumpJob, jobs: int, stages: int,
+    spark: Any,
+    dumps: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    job: DumpJob,
+    jobs: int,
+    stages: int,
     keys: int,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(dump_plan, "key_count", lambda *_: keys)
     written = tmp_path / "cmsspark.yaml"
     written.write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
-    request = JobRequest(job.name, DAY, str(tmp_path / "out"), load_settings(str(written)), str(dumps), engine="spark")
+    request = JobRequest(
+        job.name,
+        DAY,
+        str(tmp_path / "out"),
+        load_settings(str(written)),
+        str(dumps),
+        engine="spark",
+    )
     found = jobs_of(spark, lambda: dump_day.run(job, request, lambda _: None))
     assert (len(found.jobs), found.stages) == (jobs, stages)
     assert sum(found.tasks) <= 40, found
-    (table,) = results.current(LocalFiles(), request.fout, job.name, job.name, DAY).manifest.tables.values()
+    (table,) = results.current(
+        LocalFiles(), request.fout, job.name, job.name, DAY
+    ).manifest.tables.values()
     assert table.files == 1 and table.rows > 3
     csv = replace(request, fmt="csv")
     # Tasks write the table, and nobody counts it with Spark.
     assert len(jobs_of(spark, lambda: dump_day.run(job, csv, lambda _: None)).jobs) == jobs + 1
 
 
-#: On a day of Rucio: files meet by name, and their sums by dataset. Sums that several keys have of DBS's datasets
-#: move once more.
+#: On a day of Rucio: files meet by name, and their sums by dataset. Sums that several
+#: keys have of DBS's datasets move once more.
 RUCIO_COSTS = (
     pytest.param(RUCIO_DAILY, 1, 3, 1, id="rucio_daily"),
     pytest.param(PHEDEX, 1, 3, 1, id="phedex"),
@@ -222,14 +284,22 @@ def rucio_dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("job", "jobs", "stages", "keys"), RUCIO_COSTS)
 def test_a_job_on_rucio_reads_each_table_once_in_two_jobs(
-    spark: Any, rucio_dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: DumpJob, jobs: int,
-    stages: int, keys: int,
-) -> None:  # fmt: skip
+    spark: Any,
+    rucio_dumps: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    job: DumpJob,
+    jobs: int,
+    stages: int,
+    keys: int,
+) -> None:
     monkeypatch.setattr(dump_plan, "key_count", lambda *_: keys)
     written = tmp_path / "cmsspark.yaml"
     written.write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
     settings = load_settings(str(written))
-    request = JobRequest(job.name, RUCIO_DAY, str(tmp_path / "out"), settings, str(rucio_dumps), engine="spark")
+    request = JobRequest(
+        job.name, RUCIO_DAY, str(tmp_path / "out"), settings, str(rucio_dumps), engine="spark"
+    )
     found = jobs_of(spark, lambda: dump_day.run(job, request, lambda _: None))
     assert (len(found.jobs), found.stages) == (jobs, stages)
     # A task for each range of a file and each file of DBS, and one for each key.
@@ -245,7 +315,9 @@ def test_a_job_on_rucio_reads_each_table_once_in_two_jobs(
 
 def rows_of_avro(root: Path, table: str) -> int:
     (folder,) = (root / "project/awg/cms/rucio").glob(f"*/{table.lower()}")
-    return sum(1 for part in folder.glob("[!._]*") for _ in fastavro.reader(io.BytesIO(part.read_bytes())))
+    return sum(
+        1 for part in folder.glob("[!._]*") for _ in fastavro.reader(io.BytesIO(part.read_bytes()))
+    )
 
 
 @pytest.mark.parametrize("join", ["index", "shuffle"])
@@ -255,10 +327,19 @@ def test_the_replicas_of_a_log_day_of_rucio_take_one_job_more(
     written = tmp_path / "cmsspark.yaml"
     written.write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
     request = DayRequest(
-        "data_aggregation", RUCIO_DAY, str(tmp_path / "out"), load_settings(str(written)), root=str(rucio_dumps),
-        streams=("cmssw",), tables=("data_aggregation", "partials"), engine="spark", join=join,
-    )  # fmt: skip
-    first, again = (jobs_of(spark, lambda: log_day.run(replace(request, recount=True))) for _ in range(2))
+        "data_aggregation",
+        RUCIO_DAY,
+        str(tmp_path / "out"),
+        load_settings(str(written)),
+        root=str(rucio_dumps),
+        streams=("cmssw",),
+        tables=("data_aggregation", "partials"),
+        engine="spark",
+        join=join,
+    )
+    first, again = (
+        jobs_of(spark, lambda: log_day.run(replace(request, recount=True))) for _ in range(2)
+    )
     if join == "index":
         assert len(first.jobs) == 2 and first.stages == 4
         # The index is in the cache.

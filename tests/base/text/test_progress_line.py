@@ -1,4 +1,6 @@
-"""The line of progress: what it says, where it is written, and that logs and ``--quiet`` are heard."""
+"""The line of progress: what it says, where it is written, and that logs and
+``--quiet`` are heard.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def test_a_terminal_has_one_line_with_records_share_rate_and_time_left() -> None
         assert stream.getvalue() == "", "nothing in the first second"
         clock.now = 4.0
         line.add(3_000_000_000, 2_000)
-        assert stream.getvalue() == "\r\x1b[Kreading logs: 3,000 records, 40% of 10.0 GB, 1.00 GB/s, 0:06 left"
+        assert (
+            stream.getvalue()
+            == "\r\x1b[Kreading logs: 3,000 records, 40% of 10.0 GB, 1.00 GB/s, 0:06 left"
+        )
         line.add(1)
         assert stream.getvalue().count("\r") == 1, "a few times a second at most"
     assert stream.getvalue().endswith("\r\x1b[K"), "the line goes when the work is done"
@@ -52,7 +57,12 @@ def test_a_log_has_a_line_a_minute_at_most() -> None:
             line.add()
     assert stream.getvalue().splitlines() == [
         f"reading dumps: {done} of 400 parts ({share}%), {left} left"
-        for done, share, left in ((61, 15, "5:33"), (121, 30, "4:37"), (181, 45, "3:38"), (241, 60, "2:38"))
+        for done, share, left in (
+            (61, 15, "5:33"),
+            (121, 30, "4:37"),
+            (181, 45, "3:38"),
+            (241, 60, "2:38"),
+        )
     ]
 
 
@@ -106,6 +116,8 @@ def test_counted_passes_items_on() -> None:
     assert list(counted("abc", "work", 3, "parts")) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3_729, "1:02:09"), (-1, "0:00")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3_729, "1:02:09"), (-1, "0:00")]
+)
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text

@@ -27,6 +27,11 @@ def test_an_error_s_message_can_be_printed_and_stored_whatever_it_names() -> Non
     assert "\x1b" not in str(error) and str(error).encode()
 
 
-@given(st.recursive(st.text() | st.sampled_from(["\udcff", "\ud800x"]), lambda inner: st.lists(inner, max_size=3)))
+@given(
+    st.recursive(
+        st.text() | st.sampled_from(["\udcff", "\ud800x"]),
+        lambda inner: st.lists(inner, max_size=3),
+    )
+)
 def test_json_can_be_encoded_and_gives_every_name_again(value: object) -> None:
     assert json.loads(json_text(value, indent=1).encode()) == value

@@ -1,4 +1,6 @@
-"""A catalogue that is larger than what a container may have, once for each worker. Arguments: folder, rounds."""
+"""A catalogue that is larger than what a container may have, once for each worker.
+Arguments: folder, rounds.
+"""
 
 from __future__ import annotations
 

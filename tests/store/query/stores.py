@@ -1,4 +1,6 @@
-"""Small stores for tests of queries: a few days of partials and reports, as the daily job leaves them."""
+"""Small stores for tests of queries: a few days of partials and reports, as the daily
+job leaves them.
+"""
 
 from __future__ import annotations
 

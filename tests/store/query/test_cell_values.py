@@ -27,7 +27,9 @@ def csv_cells(result: QueryResult, path: Path) -> list[str]:
     return path.read_text().splitlines()[1].split(",")
 
 
-def test_a_whole_number_of_128_bits_keeps_its_digits(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_whole_number_of_128_bits_keeps_its_digits(
+    database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
     result = database.query(f"select {LARGE}::hugeint as n, 1e300 as e, 0.5::decimal(9, 2) as d")
     output.echo_result(result)
     shown = capsys.readouterr().out
@@ -36,13 +38,23 @@ def test_a_whole_number_of_128_bits_keeps_its_digits(database: Database, capsys:
     assert json.loads(capsys.readouterr().out) == [{"n": LARGE, "e": 1e300, "d": 0.5}]
 
 
-def test_a_share_keeps_four_digits_in_a_table(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_share_keeps_four_digits_in_a_table(
+    database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
     columns = "83 / 537 as share, 5036736.875 / 3600 as hours, 1.25::decimal(9, 2) as d, 7::double as n, 2e-5 as small"
     output.echo_result(database.query(f"select {columns}"))
-    assert capsys.readouterr().out.splitlines()[1].split() == ["0.1546", "1,399.1", "1.25", "7", "2e-05"]
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        "0.1546",
+        "1,399.1",
+        "1.25",
+        "7",
+        "2e-05",
+    ]
 
 
-def test_json_has_no_number_that_json_does_not_have(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_no_number_that_json_does_not_have(
+    database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
     result = database.query(
         "select 'nan'::double as a, 'inf'::double as b, [1.5, 'nan'::double] as c, {'x': null} as d"
     )
@@ -52,7 +64,9 @@ def test_json_has_no_number_that_json_does_not_have(database: Database, capsys: 
         raise AssertionError(word)
 
     text = capsys.readouterr().out
-    assert json.loads(text, parse_constant=refuse) == [{"a": None, "b": None, "c": [1.5, None], "d": {"x": None}}]
+    assert json.loads(text, parse_constant=refuse) == [
+        {"a": None, "b": None, "c": [1.5, None], "d": {"x": None}}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +91,9 @@ def test_a_type_that_parquet_does_not_have_names_its_column_and_leaves_no_file(
     database: Database, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="column gap") as wrong:
-        output.write(database.query("select 1 as a, interval '1' day as gap"), str(tmp_path / "x.parquet"))
+        output.write(
+            database.query("select 1 as a, interval '1' day as gap"), str(tmp_path / "x.parquet")
+        )
     assert "CAST(gap AS VARCHAR)" in str(wrong.value)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
@@ -87,7 +103,9 @@ def test_names_that_come_again_never_take_a_name_that_is_there() -> None:
     assert distinct(["a", "b"]) == ["a", "b"]
 
 
-def test_days_that_python_cannot_hold_are_texts_and_others_stay(database: Database, tmp_path: Path) -> None:
+def test_days_that_python_cannot_hold_are_texts_and_others_stay(
+    database: Database, tmp_path: Path
+) -> None:
     result = database.query(
         "select * from (values ('infinity'::date, 1), ('-infinity'::date, 2), ('99999-01-01'::date, 3), "
         "('2026-01-15'::date, 4), (null, 5)) as t(d, n) order by n"

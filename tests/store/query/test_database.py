@@ -29,8 +29,13 @@ from tests.run.partial_days import partial, store_table
 from tests.store.query.stores import FIRST, HISTORY, KEY, days, make_store
 
 TYPES = {
-    "string": "VARCHAR", "long": "BIGINT", "int": "INTEGER", "double": "DOUBLE", "date": "DATE", "boolean": "BOOLEAN",
-}  # fmt: skip
+    "string": "VARCHAR",
+    "long": "BIGINT",
+    "int": "INTEGER",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "boolean": "BOOLEAN",
+}
 
 
 @pytest.fixture
@@ -54,7 +59,9 @@ def apart(row: dict[str, Any]) -> dict[str, Any]:
         **{"accesses": row["nacc"], "jobs": row["nacc"], "remote_nacc": row["remote_nacc"]},
         **{"read_bytes": row["read_bytes"], "job_read_bytes": row["read_bytes"]},
     }
-    counts = {name: value if name.startswith("job") == is_job else None for name, value in counts.items()}
+    counts = {
+        name: value if name.startswith("job") == is_job else None for name, value in counts.items()
+    }
     return {name: value for name, value in row.items() if name != "nacc"} | counts
 
 
@@ -64,7 +71,9 @@ def test_a_view_has_the_rows_of_all_days(database: Database) -> None:
     keys = ("day", "stream", "dataset_name", "site_name", "app", "user")
     order = ", ".join(f'"{key}" nulls first' for key in keys)
     rows = database.query(f"select * from partials order by {order}").dicts
-    assert rows == sorted(wanted, key=lambda row: tuple((row[key] is not None, row[key]) for key in keys))
+    assert rows == sorted(
+        wanted, key=lambda row: tuple((row[key] is not None, row[key]) for key in keys)
+    )
 
 
 @pytest.mark.parametrize("name", list(tables()))
@@ -72,7 +81,9 @@ def test_columns_have_their_types_where_nothing_is_stored(name: str, tmp_path: P
     with Database(str(tmp_path / "none")) as database:
         described = database.query(f"describe {name}").rows
         columns = database.views[name].columns
-        assert [row[:2] for row in described] == [(column.name, TYPES[column.type]) for column in columns]
+        assert [row[:2] for row in described] == [
+            (column.name, TYPES[column.type]) for column in columns
+        ]
         assert database.query(f"select * from {name}").names == [column.name for column in columns]
         assert database.query(f"select count(*) from {name}").rows == [(0,)]
         assert database.query(f"select * from {DAYS}").rows == []
@@ -85,10 +96,9 @@ def test_the_current_run_of_a_day_counts_and_no_other(tmp_path: Path) -> None:
         assert database.query("select count(*) from partials").rows == [(600,)]
         store_day(HISTORY, store, KEY.key_id, FIRST, again)
         assert database.query("select count(*) from partials").rows == [(310,)]
-        assert database.query(f"select row_count from {DAYS} where table_name = 'partials' order by day").rows == [
-            (10,),
-            (300,),
-        ]
+        assert database.query(
+            f"select row_count from {DAYS} where table_name = 'partials' order by day"
+        ).rows == [(10,), (300,)]
 
 
 def test_days_that_are_stored_meanwhile_are_there(tmp_path: Path) -> None:
@@ -141,16 +151,26 @@ def test_a_join_leaves_out_days(database: Database, opened: list[str]) -> None:
 def test_parameters_fill_a_query(database: Database) -> None:
     sql = "select count(*) from partials where day = ? and stream = ?"
     by_position = database.query(sql, [FIRST, "aaa"]).rows
-    by_name = database.query(sql.replace("= ?", "= $d", 1).replace("= ?", "= $s"), {"d": FIRST, "s": "aaa"}).rows
+    by_name = database.query(
+        sql.replace("= ?", "= $d", 1).replace("= ?", "= $s"), {"d": FIRST, "s": "aaa"}
+    ).rows
     assert by_position == by_name
     assert by_position[0][0] > 0
-    assert database.query("select ? as hostile", ["'; drop view partials; --"]).rows == [("'; drop view partials; --",)]
+    assert database.query("select ? as hostile", ["'; drop view partials; --"]).rows == [
+        ("'; drop view partials; --",)
+    ]
 
 
 def test_sums_of_whole_numbers_are_whole_numbers(database: Database) -> None:
-    result = database.query("select sum(coalesce(accesses, jobs)) as n, sum(cpu_time) as cpu from data_aggregation")
+    result = database.query(
+        "select sum(coalesce(accesses, jobs)) as n, sum(cpu_time) as cpu from data_aggregation"
+    )
     assert [str(kind) for kind in result.table.schema.types] == ["int64", "double"]
-    wanted = [row["nacc"] for day in days(7) for row in HISTORY.partials(day, stored_table("partials")).to_pylist()]
+    wanted = [
+        row["nacc"]
+        for day in days(7)
+        for row in HISTORY.partials(day, stored_table("partials")).to_pylist()
+    ]
     assert result.rows[0][0] == sum(wanted)
 
 
@@ -196,7 +216,9 @@ def test_tables_with_a_row_for_each_person_can_be_left_out(week: str) -> None:
         ):
             with pytest.raises(CmssparkError):
                 database.query(sql)
-        with pytest.raises(UsageError, match="partials has a row for each person and is left out here"):
+        with pytest.raises(
+            UsageError, match="partials has a row for each person and is left out here"
+        ):
             database.query("select count(*) from Partials")
 
 
@@ -204,7 +226,9 @@ def part_files(store: str, day: date, table: str = "partials") -> list[Path]:
     return sorted(Path(store).glob(f"data_aggregation/{day}/runs/*/{table}/part-*"))
 
 
-@pytest.mark.parametrize("damage", ["cut", "garbage", "empty", "gone", "no manifest", "no CURRENT run", "not JSON"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "garbage", "empty", "gone", "no manifest", "no CURRENT run", "not JSON"]
+)
 def test_a_damaged_day_fails_its_own_queries_only(tmp_path: Path, damage: str) -> None:
     store = make_store(tmp_path, 3)
     bad = days(3)[0]
@@ -224,13 +248,19 @@ def test_a_damaged_day_fails_its_own_queries_only(tmp_path: Path, damage: str) -
     else:
         (folder / "CURRENT").write_text('{"run": "gone"}' if damage == "no CURRENT run" else "{")
     with Database(store) as database:
-        assert database.query(f"select count(*), sum(accesses) > 0 from partials where day > '{bad}'").rows == [
-            (600, True)
-        ]
+        assert database.query(
+            f"select count(*), sum(accesses) > 0 from partials where day > '{bad}'"
+        ).rows == [(600, True)]
         with pytest.raises(DataError) as raised:
-            database.query(f"select sum(accesses), count(distinct dataset_name) from partials where day = '{bad}'")
-        assert str(bad) in str(raised.value) and ("again" in str(raised.value) or "run_spark" in str(raised.value))
-        damaged = database.query(f"select is_damaged from {DAYS} where table_name = 'partials' order by day").rows
+            database.query(
+                f"select sum(accesses), count(distinct dataset_name) from partials where day = '{bad}'"
+            )
+        assert str(bad) in str(raised.value) and (
+            "again" in str(raised.value) or "run_spark" in str(raised.value)
+        )
+        damaged = database.query(
+            f"select is_damaged from {DAYS} where table_name = 'partials' order by day"
+        ).rows
         assert damaged == [(damage != "garbage",), (False,), (False,)]
 
 
@@ -258,7 +288,9 @@ def test_files_that_prune_removed_meanwhile_are_looked_up_again(tmp_path: Path) 
         again = HISTORY.partials(FIRST + timedelta(days=9), stored_table("partials")).slice(0, 7)
         store_day(HISTORY, store, KEY.key_id, FIRST, again)
         old.unlink()
-        assert database.query("select count(*), sum(accesses) > 0 from partials").rows == [(7, True)]
+        assert database.query("select count(*), sum(accesses) > 0 from partials").rows == [
+            (7, True)
+        ]
 
 
 def test_days_in_csv_and_of_an_older_schema_are_read_as_todays(tmp_path: Path) -> None:
@@ -269,13 +301,19 @@ def test_days_in_csv_and_of_an_older_schema_are_read_as_todays(tmp_path: Path) -
     pq.write_table(older, part)
     manifest = part.parent.parent / "manifest.json"
     told = json.loads(manifest.read_text())
-    told["tables"]["partials"] |= {"schema": "an older one", "bytes": part.stat().st_size, "sha256": None}
+    told["tables"]["partials"] |= {
+        "schema": "an older one",
+        "bytes": part.stat().st_size,
+        "sha256": None,
+    }
     manifest.write_text(json.dumps(told))
     (other,) = part_files(store, days(2)[1])
     text = other.with_suffix(".csv")
     frame = pq.read_table(other)
     lines = [",".join(frame.column_names)]
-    lines += [",".join("" if v is None else str(v) for v in row.values()) for row in frame.to_pylist()]
+    lines += [
+        ",".join("" if v is None else str(v) for v in row.values()) for row in frame.to_pylist()
+    ]
     text.write_text("\n".join(lines) + "\n")
     other.unlink()
     manifest = other.parent.parent / "manifest.json"
@@ -287,8 +325,14 @@ def test_days_in_csv_and_of_an_older_schema_are_read_as_todays(tmp_path: Path) -
         counted = database.query(
             f"select day, count(*), count(wc_time) > 0, {count} from partials group by 1 order by 1"
         )
-        wanted = [sum(HISTORY.partials(day, stored_table("partials"))["nacc"].to_pylist()) for day in days(2)]
-        assert counted.rows == [(days(2)[0], 300, False, wanted[0]), (days(2)[1], 300, True, wanted[1])]
+        wanted = [
+            sum(HISTORY.partials(day, stored_table("partials"))["nacc"].to_pylist())
+            for day in days(2)
+        ]
+        assert counted.rows == [
+            (days(2)[0], 300, False, wanted[0]),
+            (days(2)[1], 300, True, wanted[1]),
+        ]
 
 
 def test_partial_days_are_known_with_their_reason(tmp_path: Path) -> None:
@@ -304,11 +348,17 @@ def test_partial_days_are_known_with_their_reason(tmp_path: Path) -> None:
         ]
 
 
-def test_periods_are_one_view_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_periods_are_one_view_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path / "state"))
     store = make_store(tmp_path / "store", 7)
-    period.run(Period(FIRST, FIRST + timedelta(days=7)), store, load_settings(), log=lambda _: None)
-    period.run(Period(FIRST, FIRST + timedelta(days=2)), store, load_settings(), log=lambda _: None)
+    period.run(
+        Period(FIRST, FIRST + timedelta(days=7)), store, load_settings(), log=lambda _: None
+    )
+    period.run(
+        Period(FIRST, FIRST + timedelta(days=2)), store, load_settings(), log=lambda _: None
+    )
     with Database(store) as database:
         sql = "select period, first_day, last_day, sum(accesses) from period_aggregation group by all order by period"
         rows = database.query(sql).rows
@@ -318,7 +368,9 @@ def test_periods_are_one_view_by_their_names(tmp_path: Path, monkeypatch: pytest
         ]
         (total,) = database.query("select sum(accesses) from data_aggregation").rows[0]
         assert rows[1][3] == total
-        (stored,) = database.query(f"select period, day from {DAYS} where period = '2026-W02'").rows
+        (stored,) = database.query(
+            f"select period, day from {DAYS} where period = '2026-W02'"
+        ).rows
         assert stored == ("2026-W02", None)
 
 
@@ -329,8 +381,12 @@ def test_hostile_names_in_a_store_are_only_names(tmp_path: Path) -> None:
     (tmp_path / "data_aggregation" / "2026-01-06'").mkdir()
     (tmp_path / "data_aggregation" / "notes.txt").write_text("x")
     with Database(str(tmp_path)) as database:
-        assert database.query('select dataset_name, "user" from partials').rows == [(name, "k' or 1=1")]
-        assert database.query("select count(*) from partials where dataset_name = ?", [name]).rows == [(1,)]
+        assert database.query('select dataset_name, "user" from partials').rows == [
+            (name, "k' or 1=1")
+        ]
+        assert database.query(
+            "select count(*) from partials where dataset_name = ?", [name]
+        ).rows == [(1,)]
 
 
 def test_a_remote_part_reads_only_the_ranges_that_are_asked_for(tmp_path: Path) -> None:
@@ -368,13 +424,20 @@ def test_what_lists_tables_lists_all_of_them(tmp_path: Path) -> None:
     with Database(str(tmp_path)) as database:
         # One view is there already.
         database.query("from partials limit 1")
-        listed = database.query("select schema_name || '.' || view_name as name from duckdb_views() where not internal")
-    assert {row[0].removeprefix("main.") for row in listed.rows} == {*database.views, *table_views.VIEWS}
+        listed = database.query(
+            "select schema_name || '.' || view_name as name from duckdb_views() where not internal"
+        )
+    assert {row[0].removeprefix("main.") for row in listed.rows} == {
+        *database.views,
+        *table_views.VIEWS,
+    }
 
 
 def test_a_view_of_costs_has_the_tables_that_it_is_made_of(tmp_path: Path) -> None:
     with Database(str(tmp_path)) as database:
         for name in table_views.VIEWS:
             assert database.query(f"from {name}").rows == []
-        joined = database.query("select count(*) from partials join data_aggregation using (day) where false")
+        joined = database.query(
+            "select count(*) from partials join data_aggregation using (day) where false"
+        )
         assert joined.rows == [(0,)]

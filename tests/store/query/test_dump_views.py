@@ -26,7 +26,10 @@ def write_dumps(root: Path) -> None:
     tree = Tree(root, DAY)
     write_case_tables(tree.dbs(), tree.phedex())
     write_table(tree.dbs() / "FILE_LUMIS", {"part-0": tables.plain_csv(LUMIS)})
-    corpus.write_dump(root / AWG / "rucio/2026-01-16", corpus.hostile_rows(random.Random(3), 40, 1_768_435_200_000))
+    corpus.write_dump(
+        root / AWG / "rucio/2026-01-16",
+        corpus.hostile_rows(random.Random(3), 40, 1_768_435_200_000),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -56,27 +59,44 @@ def test_rule_60_a_table_in_csv_has_each_value_as_rule_19_reads_it(root: Path) -
     assert {(str(row["file_id"]), row["logical_file_name"]) for row in found} == expected
     assert len(found) == len(tables.FILES)
     blocks = rows(root, "select block_name from dbs.blocks")
-    assert sorted(str(row["block_name"]) for row in blocks) == sorted(row[1] for row in tables.BLOCKS)
+    assert sorted(str(row["block_name"]) for row in blocks) == sorted(
+        row[1] for row in tables.BLOCKS
+    )
 
 
 def test_rule_60_joins_patterns_and_replicas_are_one_line_of_sql(root: Path) -> None:
     lumis = rows(
-        root, "select file_id, count(*) as n from dbs.file_lumis where run_num is not null group by 1 order by 1"
+        root,
+        "select file_id, count(*) as n from dbs.file_lumis where run_num is not null group by 1 order by 1",
     )
     assert lumis == [{"file_id": 1, "n": 2}, {"file_id": 2, "n": 1}]
     nodes = rows(root, "select count(*) as n from phedex.replicas")
     assert nodes == [{"n": len(tables.REPLICAS)}]
     ids = rows(root, "select distinct length(id) as n from rucio.rses where id is not null")
     assert ids == [{"n": 32}]
-    joined = rows(root, "select count(*) as n, sum(bytes) as b from rucio.replicas join rucio.rses on rse_id = id")
+    joined = rows(
+        root,
+        "select count(*) as n, sum(bytes) as b from rucio.replicas join rucio.rses on rse_id = id",
+    )
     assert isinstance(joined[0]["n"], int) and joined[0]["n"] > 10
 
 
-def test_a_table_that_the_dump_lacks_is_no_view_and_a_query_may_stand_in_the_place_of_the_date(root: Path) -> None:
+def test_a_table_that_the_dump_lacks_is_no_view_and_a_query_may_stand_in_the_place_of_the_date(
+    root: Path,
+) -> None:
     outcome = sql(root, "select * from dbs.data_tiers")
     assert "data_tiers" in str(outcome.exception)
-    arguments = ["sql", "--dumps", "select count(*) as n from dbs.datasets", "--json", "--root", str(root)]
-    outcome = CliRunner().invoke(command, arguments, standalone_mode=False, env={"HOME": str(root)})
+    arguments = [
+        "sql",
+        "--dumps",
+        "select count(*) as n from dbs.datasets",
+        "--json",
+        "--root",
+        str(root),
+    ]
+    outcome = CliRunner().invoke(
+        command, arguments, standalone_mode=False, env={"HOME": str(root)}
+    )
     assert json.loads(outcome.stdout) == [{"n": len(tables.DATASETS)}]
 
 

@@ -1,4 +1,6 @@
-"""Each example that gives accesses gives those of the demo's table: in README, docs, notebooks, advice and pages."""
+"""Each example that gives accesses gives those of the demo's table: in README, docs,
+notebooks, advice and pages.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def demo_table(out: Path, day: date) -> list[tuple[int, int | None, str]]:
     (_, *lines), _ = cli._most_used(cli.DemoPaths.below(out), day)
     rows = []
     for line in lines:
-        accesses, jobs, name = re.fullmatch(r"\s*([\d,]+) .* ([\d,]+|–)\s+[\d,–]+\s+(/\S+)\s*", line).groups()  # type: ignore[union-attr]
+        accesses, jobs, name = re.fullmatch(
+            r"\s*([\d,]+) .* ([\d,]+|–)\s+[\d,–]+\s+(/\S+)\s*", line
+        ).groups()  # type: ignore[union-attr]
         rows.append((number(accesses), None if jobs == "–" else number(jobs), name))
     assert len(rows) == 10 and any(jobs for _, jobs, _ in rows)
     return rows
@@ -60,10 +64,15 @@ def assert_equals_demo(rows: list[tuple[str, Any, Any]], out: Path, day: date) -
     """Compare (dataset, accesses, jobs) with the demo's table."""
     shown = demo_table(out, day)
     assert [int(accesses) for _, accesses, _ in rows] == [accesses for accesses, _, _ in shown]
-    counts = [(name, int(accesses), None if pd.isna(jobs) else int(jobs) or None) for name, accesses, jobs in rows]
+    counts = [
+        (name, int(accesses), None if pd.isna(jobs) else int(jobs) or None)
+        for name, accesses, jobs in rows
+    ]
     for accesses, jobs, short in shown:
         begin, _, end = short.partition("…")
-        fitting = [values for name, *values in counts if name.startswith(begin) and name.endswith(end)]
+        fitting = [
+            values for name, *values in counts if name.startswith(begin) and name.endswith(end)
+        ]
         assert [accesses, jobs] in fitting
 
 
@@ -73,12 +82,20 @@ def totals(out: Path, *days: date) -> dict[str, int]:
 
 
 def stored_rows(out: Path, *days: date) -> pl.DataFrame:
-    return pl.read_parquet([path for day in days for path in out.glob(f"store/*/{day}/runs/*/partials/*.parquet")])
+    return pl.read_parquet(
+        [path for day in days for path in out.glob(f"store/*/{day}/runs/*/partials/*.parquet")]
+    )
 
 
 def sums(rows: pl.DataFrame) -> dict[str, int]:
-    accesses, jobs = (rows.filter(pl.col("stream").is_in(["condor"]) == is_job) for is_job in (False, True))
-    return {"accesses": accesses["nacc"].sum(), "jobs": jobs["nacc"].sum(), "bytes": accesses["read_bytes"].sum()}
+    accesses, jobs = (
+        rows.filter(pl.col("stream").is_in(["condor"]) == is_job) for is_job in (False, True)
+    )
+    return {
+        "accesses": accesses["nacc"].sum(),
+        "jobs": jobs["nacc"].sum(),
+        "bytes": accesses["read_bytes"].sum(),
+    }
 
 
 def assert_totals(rows: list[dict[str, Any]], out: Path, *days: date) -> None:
@@ -103,24 +120,43 @@ def frame_rows(frame: Any) -> list[tuple[str, Any, Any]]:
 
 
 def test_the_readmes_pandas(out: Path) -> None:
-    block = re.findall(r"^```python\n(.*?)^```", (TOP / "README.md").read_text(), re.MULTILINE | re.DOTALL)[0]
-    assert_equals_demo(frame_rows(result(block.replace("/data/results", f"{out}/store"), {})), out, DAYS[1])
+    block = re.findall(
+        r"^```python\n(.*?)^```", (TOP / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )[0]
+    assert_equals_demo(
+        frame_rows(result(block.replace("/data/results", f"{out}/store"), {})), out, DAYS[1]
+    )
 
 
 def page_queries(*, of_pairs: bool = False) -> list[str]:
-    lines = re.findall(r"^cmsspark sql (.*accesses.*)$", (TOP / "docs" / "sql.md").read_text(), re.MULTILINE)
+    lines = re.findall(
+        r"^cmsspark sql (.*accesses.*)$", (TOP / "docs" / "sql.md").read_text(), re.MULTILINE
+    )
     assert len(lines) >= 4
     queries = [shlex.split(line)[0] for line in lines]
     return [query for query in queries if ("from site_pairs" in query) == of_pairs]
 
 
 def test_the_page_on_sql_ranks_remote_reads_by_pair_of_sites(tmp_path: Path) -> None:
-    reads = [("T2_DE_B", "T1_US_A", 3, 3), ("T2_DE_B", "T1_US_A", 4, 4), ("T2_DE_B", "T2_DE_B", 9, 0)]
+    reads = [
+        ("T2_DE_B", "T1_US_A", 3, 3),
+        ("T2_DE_B", "T1_US_A", 4, 4),
+        ("T2_DE_B", "T2_DE_B", 9, 0),
+    ]
     rows = [
-        {"day": DAYS[0], "stream": "aaa", "data_tier": tier, "reader_site": reader, "source_site": source,
-         "nacc": count, "remote_nacc": remote, "read_bytes": 10 * count, "timestamp": 0}
+        {
+            "day": DAYS[0],
+            "stream": "aaa",
+            "data_tier": tier,
+            "reader_site": reader,
+            "source_site": source,
+            "nacc": count,
+            "remote_nacc": remote,
+            "read_bytes": 10 * count,
+            "timestamp": 0,
+        }
         for tier, (reader, source, count, remote) in zip(("AOD", "RAW", "AOD"), reads, strict=True)
-    ]  # fmt: skip
+    ]
     run = stage(LocalFiles(), str(tmp_path), "data_aggregation", DAYS[0])
     run.write_arrow(pa.Table.from_pylist(rows, stored_table("site_pairs").arrow()), "site_pairs")
     run.commit({"streams": ["aaa"]})
@@ -135,7 +171,9 @@ def test_the_commands_of_the_page_on_sql(sql: str, out: Path) -> None:
     rows = cms.sql(sql, fout=f"{out}/store", to="arrow").to_pylist()
     assert rows
     if "dataset_name" in rows[0]:
-        assert_equals_demo([(row["dataset_name"], row["accesses"], row["jobs"]) for row in rows], out, DAYS[0])
+        assert_equals_demo(
+            [(row["dataset_name"], row["accesses"], row["jobs"]) for row in rows], out, DAYS[0]
+        )
     else:
         stored = stored_rows(out, *DAYS)
         is_of_us = pl.col("site_name").str.starts_with("T2_US_")
@@ -143,7 +181,9 @@ def test_the_commands_of_the_page_on_sql(sql: str, out: Path) -> None:
 
 
 def test_the_example_of_the_dashboards_page(out: Path) -> None:
-    assert_totals(cms.sql(sql_page._EXAMPLE, fout=f"{out}/store", to="arrow").to_pylist(), out, DAYS[1])
+    assert_totals(
+        cms.sql(sql_page._EXAMPLE, fout=f"{out}/store", to="arrow").to_pylist(), out, DAYS[1]
+    )
 
 
 def test_the_advice_of_the_demo(out: Path) -> None:
@@ -159,10 +199,14 @@ def test_the_advice_of_the_demo(out: Path) -> None:
 
 def test_the_docstrings(out: Path) -> None:
     (text,) = re.findall(r'"(select data_tier.*?)"', str(query.__doc__))
-    assert_totals(cms.sql(text, list(DAYS), fout=f"{out}/store", to="arrow").to_pylist(), out, *DAYS)
+    assert_totals(
+        cms.sql(text, list(DAYS), fout=f"{out}/store", to="arrow").to_pylist(), out, *DAYS
+    )
     parts = re.findall(r'"(select dataset_name.*?)"\s*\n\s*\.\.\.\s*"(.*?)"', str(cms.sql.__doc__))
     rows = cms.sql("".join(parts[0]), [DAYS[1]], fout=f"{out}/store", to="arrow").to_pylist()
-    assert_equals_demo([(row["dataset_name"], row["accesses"], row["jobs"]) for row in rows], out, DAYS[1])
+    assert_equals_demo(
+        [(row["dataset_name"], row["accesses"], row["jobs"]) for row in rows], out, DAYS[1]
+    )
 
 
 def test_the_notebook_of_stored_tables(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,11 +218,16 @@ def test_the_notebook_of_stored_tables(out: Path, monkeypatch: pytest.MonkeyPatc
     for cell in cells:
         if cell["cell_type"] == "code":
             # All days of a notebook's range are stored; here there are two.
-            source = "".join(cell["source"]).replace("days[0], days[-1])", "days[0], days[-1], allow_missing=True)")
+            source = "".join(cell["source"]).replace(
+                "days[0], days[-1])", "days[0], days[-1], allow_missing=True)"
+            )
             shown.append(result(source, names))
     assert_equals_demo(frame_rows(shown[2]), out, DAYS[1])
     total = totals(out, *DAYS)
-    assert (names["by_tier"]["accesses"].sum(), names["by_tier"]["jobs"].sum()) == (total["accesses"], total["jobs"])
+    assert (names["by_tier"]["accesses"].sum(), names["by_tier"]["jobs"].sum()) == (
+        total["accesses"],
+        total["jobs"],
+    )
     assert names["people"]["accesses"].sum() == total["accesses"]
     assert names["trend"]["accesses"].sum().sum() == total["accesses"]
     assert names["trend"]["jobs"].sum().sum() == total["jobs"]
@@ -186,10 +235,20 @@ def test_the_notebook_of_stored_tables(out: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_example_sums_the_stored_count_over_streams() -> None:
-    pages = [TOP / "README.md", *(TOP / "docs").glob("*.md"), *(TOP / "etc" / "notebooks").glob("*.ipynb")]
-    modules = [path for room in ("query", "demo", "dashboard/pages") for path in (TOP / "cmsspark" / room).glob("*.py")]
+    pages = [
+        TOP / "README.md",
+        *(TOP / "docs").glob("*.md"),
+        *(TOP / "etc" / "notebooks").glob("*.ipynb"),
+    ]
+    modules = [
+        path
+        for room in ("query", "demo", "dashboard/pages")
+        for path in (TOP / "cmsspark" / room).glob("*.py")
+    ]
     wrong = re.compile(r"sum\(nacc\)|\.nacc\.sum|\[\"nacc\"\]\.sum|sum\(\\?\"nacc", re.IGNORECASE)
-    assert not [path.name for path in (*pages, *modules) if wrong.search(path.read_text(encoding="utf-8"))]
+    assert not [
+        path.name for path in (*pages, *modules) if wrong.search(path.read_text(encoding="utf-8"))
+    ]
 
 
 def test_a_query_for_the_stored_count_says_what_to_ask_for(out: Path) -> None:

@@ -1,4 +1,6 @@
-"""SQL over a store reaches nothing but stored tables; what is wrong is answered with what is right."""
+"""SQL over a store reaches nothing but stored tables; what is wrong is answered with
+what is right.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,12 @@ def test_a_query_reaches_nothing_but_stored_tables(database: Database, sql: str)
 
 
 def test_names_that_lead_out_of_a_table_lead_nowhere(database: Database) -> None:
-    for path in ("partials/../../../etc/passwd", "../etc/passwd", "partials/*/../../../../etc/passwd", "/etc/passwd"):
+    for path in (
+        "partials/../../../etc/passwd",
+        "../etc/passwd",
+        "partials/*/../../../../etc/passwd",
+        "/etc/passwd",
+    ):
         try:
             assert database.query(f"select * from read_text('cmsstore://{path}')").rows == []
         except CmssparkError as error:
@@ -98,15 +105,21 @@ def test_a_wrong_name_gets_a_near_one(database: Database) -> None:
 
 
 @pytest.mark.parametrize("day", ["20260105", "'20260105'"])
-def test_a_day_in_another_form_is_answered_with_the_right_one(database: Database, day: str) -> None:
+def test_a_day_in_another_form_is_answered_with_the_right_one(
+    database: Database, day: str
+) -> None:
     with pytest.raises(UsageError) as wrong:
         database.query(f"select accesses from partials where day = {day}")
     assert wrong.value.next_step == "write the day as '2026-01-05'"
-    assert database.query("select count(*) from partials where day = '2026-01-05'").rows == [(300,)]
+    assert database.query("select count(*) from partials where day = '2026-01-05'").rows == [
+        (300,)
+    ]
 
 
 @pytest.mark.parametrize("day", ["latest", "2026-02-31", "99999999"])
-def test_what_is_no_day_is_answered_with_how_days_are_written(database: Database, day: str) -> None:
+def test_what_is_no_day_is_answered_with_how_days_are_written(
+    database: Database, day: str
+) -> None:
     with pytest.raises(UsageError) as wrong:
         database.query(f"select accesses from partials where day = '{day}'")
     assert str(wrong.value.next_step).startswith("write days as '2026-01-15'")

@@ -16,7 +16,9 @@ from tests.store.query.test_dump_views import write_dumps
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "sql.md"
 LINES = [
     line
-    for block in re.findall(r"^```\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    for block in re.findall(
+        r"^```\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     for line in block.splitlines()
     if line.startswith("cmsspark sql ")
 ]

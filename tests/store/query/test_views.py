@@ -1,4 +1,6 @@
-"""Views: accesses and jobs apart, a view for each table of each job, meanings and units, a store that is gone."""
+"""Views: accesses and jobs apart, a view for each table of each job, meanings and
+units, a store that is gone.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ DAY = date(2026, 1, 5)
 def crab_row(day: date, job_count: int) -> dict[str, object]:
     return {
         **{column.name: None for column in stored_table("crab_partials").columns},
-        **{"day": day, "input": "dataset", "dataset_name": "/A/B/AOD", "is_analysis": True, "job_count": job_count},
+        **{
+            "day": day,
+            "input": "dataset",
+            "dataset_name": "/A/B/AOD",
+            "is_analysis": True,
+            "job_count": job_count,
+        },
         **{"failed_job_count": 0, "removed_job_count": 0, "first_ms": 1, "last_ms": 2},
     }
 
@@ -38,9 +46,13 @@ def mixed(tmp_path: Path) -> Iterator[Database]:
         partial(DAY, stream="condor", nacc=100, read_bytes=7_000, remote_nacc=50),
     ]
     store_table(tmp_path, "data_aggregation", "partials", DAY, rows)
-    store_table(tmp_path, "dbs_condor", "crab_partials", DAY, [crab_row(DAY, 5), crab_row(DAY, 6)], parts=1)
+    store_table(
+        tmp_path, "dbs_condor", "crab_partials", DAY, [crab_row(DAY, 5), crab_row(DAY, 6)], parts=1
+    )
     second = date(2026, 1, 6)
-    store_table(tmp_path, "data_aggregation", "crab_partials", second, [crab_row(second, 7)], parts=1)
+    store_table(
+        tmp_path, "data_aggregation", "crab_partials", second, [crab_row(second, 7)], parts=1
+    )
     with Database(str(tmp_path)) as database:
         yield database
 
@@ -51,13 +63,23 @@ def test_plain_sums_over_all_streams_add_no_jobs_to_accesses(mixed: Database) ->
 
 
 def test_a_count_of_the_other_kind_is_unknown_and_not_0(mixed: Database) -> None:
-    rows = mixed.query("select stream, accesses, jobs, read_bytes, job_read_bytes from partials order by stream").rows
-    assert rows == [("aaa", 3, None, 30, None), ("condor", None, 100, None, 7_000), ("eos", 4, None, None, None)]
+    rows = mixed.query(
+        "select stream, accesses, jobs, read_bytes, job_read_bytes from partials order by stream"
+    ).rows
+    assert rows == [
+        ("aaa", 3, None, 30, None),
+        ("condor", None, 100, None, 7_000),
+        ("eos", 4, None, None, None),
+    ]
     assert mixed.query("select sum(jobs) from partials where stream = 'aaa'").rows == [(None,)]
 
 
-def test_a_table_of_several_jobs_has_all_their_rows_and_says_whose_they_are(mixed: Database) -> None:
-    by_job = mixed.query("select job, day, sum(job_count) from crab_partials group by all order by job").rows
+def test_a_table_of_several_jobs_has_all_their_rows_and_says_whose_they_are(
+    mixed: Database,
+) -> None:
+    by_job = mixed.query(
+        "select job, day, sum(job_count) from crab_partials group by all order by job"
+    ).rows
     assert by_job == [("data_aggregation", date(2026, 1, 6), 7), ("dbs_condor", DAY, 11)]
     assert mixed.query("select count(*) from crab_partials").rows == [(3,)]
 
@@ -73,14 +95,22 @@ def test_each_table_of_each_job_has_a_view(mixed: Database) -> None:
 
 def test_the_stored_days_of_a_table_of_several_jobs_are_all_known(mixed: Database) -> None:
     sql = "select job, day, row_count from stored_days where table_name = 'crab_partials' order by day"
-    assert mixed.query(sql).rows == [("dbs_condor", DAY, 2), ("data_aggregation", date(2026, 1, 6), 1)]
-    assert [interval.job for interval in mixed.stored("dbs_condor.crab_partials")] == ["dbs_condor"]
+    assert mixed.query(sql).rows == [
+        ("dbs_condor", DAY, 2),
+        ("data_aggregation", date(2026, 1, 6), 1),
+    ]
+    assert [interval.job for interval in mixed.stored("dbs_condor.crab_partials")] == [
+        "dbs_condor"
+    ]
 
 
 def test_show_tables_says_what_is_stored_and_what_it_means(mixed: Database) -> None:
     rows = {row["table_name"]: row for row in mixed.query("SHOW TABLES;").dicts}
     assert rows["crab_partials"]["stored_count"] == 2
-    assert (rows["crab_partials"]["first_day"], rows["crab_partials"]["last_day"]) == (DAY, date(2026, 1, 6))
+    assert (rows["crab_partials"]["first_day"], rows["crab_partials"]["last_day"]) == (
+        DAY,
+        date(2026, 1, 6),
+    )
     assert rows["dbs_condor.crab_partials"]["stored_count"] == 1
     assert rows["dbs_eos"]["stored_count"] == 0 and rows["dbs_eos"]["first_day"] is None
     assert all(row["meaning"] for row in rows.values())
@@ -92,13 +122,19 @@ def test_show_tables_says_what_is_stored_and_what_it_means(mixed: Database) -> N
 def test_describe_says_meaning_unit_and_stored_days(mixed: Database) -> None:
     described = mixed.query("describe partials")
     units = {row["column_name"]: row["unit"] for row in described.dicts}
-    assert units["accesses"] == "accesses" and units["jobs"] == "jobs" and units["job_read_bytes"] == "bytes"
+    assert (
+        units["accesses"] == "accesses"
+        and units["jobs"] == "jobs"
+        and units["job_read_bytes"] == "bytes"
+    )
     assert units["cpu_time"] == "s" and units["dataset_name"] is None
     assert all(row["meaning"] for row in described.dicts)
     assert described.note.endswith("Stored: 1 day, 2026-01-05 to 2026-01-05.")
     assert mixed.query("describe dbs_eos").note.endswith("Nothing of it is stored.")
     of_job = mixed.query("describe data_aggregation.partials")
-    assert of_job.dicts == described.dicts and "data_aggregation.partials" not in str(mixed.query("show tables").rows)
+    assert of_job.dicts == described.dicts and "data_aggregation.partials" not in str(
+        mixed.query("show tables").rows
+    )
     assert mixed.query("describe select 1 as a").dicts[0]["column_name"] == "a"
     with pytest.raises(UsageError, match="Did you mean partials"):
         mixed.query("describe partial")
@@ -114,9 +150,13 @@ def test_a_column_of_bytes_times_or_counts_has_a_unit() -> None:
 
 def test_the_command_prints_the_description_above_its_table(tmp_path: Path) -> None:
     store = make_store(tmp_path, 1)
-    shown = CliRunner().invoke(command, ["sql", "describe data_aggregation", "--fout", store], standalone_mode=False)
+    shown = CliRunner().invoke(
+        command, ["sql", "describe data_aggregation", "--fout", store], standalone_mode=False
+    )
     assert "Stored: 1 day, 2026-01-05" in shown.stdout and "bytes read by jobs" in shown.stdout
-    as_json = CliRunner().invoke(command, ["sql", "show tables", "--json", "--fout", store], standalone_mode=False)
+    as_json = CliRunner().invoke(
+        command, ["sql", "show tables", "--json", "--fout", store], standalone_mode=False
+    )
     assert {"table_name", "meaning", "stored_count"} <= json.loads(as_json.stdout)[0].keys()
 
 

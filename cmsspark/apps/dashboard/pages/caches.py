@@ -1,4 +1,6 @@
-"""Caches: what caches of several sizes would have missed at a site, by policy, from the stored comparison."""
+"""Caches: what caches of several sizes would have missed at a site, by policy, from the
+stored comparison.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ _COLUMNS: Final = (
     ui.Column("capacity_bytes", "Cache", "bytes"),
     ui.Column("missed", "Bytes missed", "share", "of all requested bytes"),
     ui.Column("against_lru", "Against LRU", "text", "missed bytes against those of LRU"),
-    ui.Column("bound", "Bound", "share", "no policy misses fewer bytes; it knows the future; only with --bound"),
+    ui.Column(
+        "bound",
+        "Bound",
+        "share",
+        "no policy misses fewer bytes; it knows the future; only with --bound",
+    ),
     ui.Column("missed_count", "Requests missed", "count"),
     ui.Column("request_count", "Requests", "count"),
     ui.Column("missed_bytes", "Missed", "bytes"),
@@ -27,9 +34,13 @@ _ABOUT: Final = f"The dashed line is at {TARGET:.0%} of the bytes: a usual targe
 
 def view(request: PageRequest) -> ui.Content:
     """Return the page of a stored period and a site."""
-    periods = request.values("SELECT period FROM cache_comparison GROUP BY period ORDER BY max(last_day), period")
+    periods = request.values(
+        "SELECT period FROM cache_comparison GROUP BY period ORDER BY max(last_day), period"
+    )
     if not periods:
-        note = ui.Note("No comparison of caches is stored. Run: run_spark cache_comparison --month last")
+        note = ui.Note(
+            "No comparison of caches is stored. Run: run_spark cache_comparison --month last"
+        )
         return ui.Content("Caches", [], notes=[note])
     period = choice_parameter(request.parameters, "period", periods, periods[-1])
     sites = request.values(
@@ -52,10 +63,15 @@ def view(request: PageRequest) -> ui.Content:
             "site",
             "Site",
             site,
-            [(entry, "all sites together" if entry == "all" else ui.shown(entry)) for entry in sites],
+            [
+                (entry, "all sites together" if entry == "all" else ui.shown(entry))
+                for entry in sites
+            ],
         ),
     ]
-    sections = [ui.Section(f"Misses by size: {name}", [_figures(result.rows), _chart(result)], _ABOUT)]
+    sections = [
+        ui.Section(f"Misses by size: {name}", [_figures(result.rows), _chart(result)], _ABOUT)
+    ]
     about = "A request is a dataset that was read there on a day, with its whole size; caches are cold at the start."
     partial = [
         entry.run
@@ -69,11 +85,13 @@ def view(request: PageRequest) -> ui.Content:
 
 def _figures(rows: list[tuple[Any, ...]]) -> ui.Figures:
     requests, footprint, compulsory = rows[0][7], rows[0][9], rows[0][10]
-    return ui.Figures([
-        ui.Figure("Requests", f"{requests:,}"),
-        ui.Figure("First requests", f"{compulsory / requests:.1%}", "any cache misses them"),
-        ui.Figure("All bytes", ui.si(footprint, "B"), f"{footprint:,} B"),
-    ])  # fmt: skip
+    return ui.Figures(
+        [
+            ui.Figure("Requests", f"{requests:,}"),
+            ui.Figure("First requests", f"{compulsory / requests:.1%}", "any cache misses them"),
+            ui.Figure("All bytes", ui.si(footprint, "B"), f"{footprint:,} B"),
+        ]
+    )
 
 
 def _chart(result: Any) -> ui.Chart:
@@ -86,13 +104,26 @@ def _chart(result: Any) -> ui.Chart:
     series = {policy: [missed.get((policy, share)) for share in shares] for policy in policies}
     if bound:
         series["bound"] = [bound.get(share) for share in shares]
-    shown_rows = [(*row[:4], "–" if row[4] is None else f"{row[4]:+.1%}", *row[5:9]) for row in result.rows]
-    table = ui.Table("caches", _COLUMNS, shown_rows, "Misses by size and policy", lambda: result.table)
+    shown_rows = [
+        (*row[:4], "–" if row[4] is None else f"{row[4]:+.1%}", *row[5:9]) for row in result.rows
+    ]
+    table = ui.Table(
+        "caches", _COLUMNS, shown_rows, "Misses by size and policy", lambda: result.table
+    )
     return ui.Chart(
-        "misses", "Bytes missed by the size of the cache", "line", [ui.si(size, "B") for size in sizes],
-        series, "%", "Size of the cache", "Bytes missed",
-        is_log_x=True, table=table, x_values=sizes, target=100 * TARGET,
-    )  # fmt: skip
+        "misses",
+        "Bytes missed by the size of the cache",
+        "line",
+        [ui.si(size, "B") for size in sizes],
+        series,
+        "%",
+        "Size of the cache",
+        "Bytes missed",
+        is_log_x=True,
+        table=table,
+        x_values=sizes,
+        target=100 * TARGET,
+    )
 
 
 PAGE = PageDefinition("Caches", "What a cache would have missed.", view, needs_use=False)

@@ -1,4 +1,6 @@
-"""Compare: two periods beside each other, by dataset, site, tier, campaign or stream; what is new and what is gone."""
+"""Compare: two periods beside each other, by dataset, site, tier, campaign or stream;
+what is new and what is gone.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_BY_NAME, STREAMS_O
 _GROUPS: Final = {"dataset_name": "Dataset", "site_name": "Site", **FILTERS}
 _KINDS: Final = {name: kind for name, kind in KINDS.items() if name != "users"}
 #: What rows are shown: the parameter's value → its label.
-_SHOW: Final = {"all": "all", "new": "new: only in this period", "gone": "gone: only in the other", "both": "in both"}
+_SHOW: Final = {
+    "all": "all",
+    "new": "new: only in this period",
+    "gone": "gone: only in the other",
+    "both": "in both",
+}
 #: Measure → the streams that have it, where these are not those of accesses.
 _STREAMS: Final = {
     **dict.fromkeys(OF_JOBS, STREAMS_OF_JOBS),
@@ -34,8 +41,9 @@ _DAYS: Final = 30
 
 @dataclass(frozen=True)
 class _Row:
-    """A group with its value in both periods, None where nothing is known of it. ``kind``: new, gone, both, or empty
-    where a period has no stored day that counted such streams.
+    """A group with its value in both periods, None where nothing is known of it.
+    ``kind``: new, gone, both, or empty where a period has no stored day that counted
+    such streams.
     """
 
     name: str
@@ -84,17 +92,22 @@ def view(request: PageRequest) -> ui.Content:
         if not _is_stored(request, entry):
             notes.append(
                 ui.Note(
-                    f"No day from {entry.first} to {entry.last} is stored: nothing is known of that period.", "warn"
+                    f"No day from {entry.first} to {entry.last} is stored: nothing is known of that period.",
+                    "warn",
                 )
             )
     notes += _different_streams(request, chosen, baseline, measure)
     if _length(chosen) != _length(baseline):
-        text = f"The periods have {_length(chosen):,} and {_length(baseline):,} days: compare shares."
+        text = (
+            f"The periods have {_length(chosen):,} and {_length(baseline):,} days: compare shares."
+        )
         notes.append(ui.Note(text, "warn"))
     # Links lead to the period of the numbers, also where the address names none.
     period = {"from": chosen.first.isoformat(), "to": chosen.last.isoformat()}
     linked = replace(request, parameters={**request.parameters, **period})
-    table = _table(linked, [row for row in rows if show in ("all", row.kind)], rows, measure, group)
+    table = _table(
+        linked, [row for row in rows if show in ("all", row.kind)], rows, measure, group
+    )
     sections = [
         ui.Section("In total", [_figures(rows, measure, group)]),
         ui.Section(f"By {_GROUPS[group].lower()}", [table]),
@@ -105,14 +118,18 @@ def view(request: PageRequest) -> ui.Content:
 def _baseline(request: PageRequest, chosen: Selection) -> Selection:
     """Return the period to compare with: by default as many days, right before."""
     last = day_parameter(request.parameters, "to2", dates.days_before(chosen.first, 1))
-    first = day_parameter(request.parameters, "from2", dates.days_before(last, _length(chosen) - 1))
+    first = day_parameter(
+        request.parameters, "from2", dates.days_before(last, _length(chosen) - 1)
+    )
     if first > last:
         raise UsageError(f"the other period begins on {first} and ends before it, on {last}")
     return replace(chosen, first=first, last=last)
 
 
 def _months(request: PageRequest, chosen: Selection, baseline: Selection) -> list[ui.Control]:
-    """Return links that compare each of the newest calendar months with the one before; none for a single month."""
+    """Return links that compare each of the newest calendar months with the one before;
+    none for a single month.
+    """
     newest = request.snapshot.days[-1]
     months = sorted({day.replace(day=1) for day in request.snapshot.days}, reverse=True)[:5]
     links, current = [], ""
@@ -134,40 +151,67 @@ def _length(chosen: Selection) -> int:
     return (chosen.last - chosen.first).days + 1
 
 
-def _rows(request: PageRequest, chosen: Selection, baseline: Selection, measure: str, group: str) -> list[_Row]:
+def _rows(
+    request: PageRequest, chosen: Selection, baseline: Selection, measure: str, group: str
+) -> list[_Row]:
     """Return the groups of both periods, the largest change first."""
-    now, before = _values(request, chosen, measure, group), _values(request, baseline, measure, group)
+    now, before = (
+        _values(request, chosen, measure, group),
+        _values(request, baseline, measure, group),
+    )
     are_counted: list[bool] = []
     rows = []
     for name in now.keys() | before.keys():
         kind = "both" if name in now and name in before else "new" if name in now else "gone"
         if group == "stream" or not are_counted:
-            # Nothing is known of a period whose days did not count such streams; else what no record has was not used.
+            # Nothing is known of a period whose days did not count such streams; else
+            # what no record has was not used.
             streams = (name,) if group == "stream" else _STREAMS.get(measure, ACCESS_STREAMS)
-            are_counted = [use.is_counted(request.snapshot, entry, streams) for entry in (chosen, baseline)]
-        missing = [0 if measure in ("nacc", "job_count") and is_counted else None for is_counted in are_counted]
+            are_counted = [
+                use.is_counted(request.snapshot, entry, streams) for entry in (chosen, baseline)
+            ]
+        missing = [
+            0 if measure in ("nacc", "job_count") and is_counted else None
+            for is_counted in are_counted
+        ]
         values = now.get(name, missing[0]), before.get(name, missing[1])
         rows.append(_Row(name, *values, kind if all(are_counted) else ""))
-    return sorted(rows, key=lambda row: (-abs(row.difference or 0), -(row.now or row.before or 0), row.name))
+    return sorted(
+        rows, key=lambda row: (-abs(row.difference or 0), -(row.now or row.before or 0), row.name)
+    )
 
 
 def _is_stored(request: PageRequest, chosen: Selection) -> bool:
     return any(chosen.first <= day <= chosen.last for day in request.snapshot.days)
 
 
-def _different_streams(request: PageRequest, chosen: Selection, baseline: Selection, measure: str) -> list[ui.Note]:
-    """Return a note on streams that only one of two stored periods counted: they are a part of the difference."""
+def _different_streams(
+    request: PageRequest, chosen: Selection, baseline: Selection, measure: str
+) -> list[ui.Note]:
+    """Return a note on streams that only one of two stored periods counted: they are a
+    part of the difference.
+    """
     if not (_is_stored(request, chosen) and _is_stored(request, baseline)):
         return []
     streams = [
-        {name for name in _STREAMS.get(measure, ACCESS_STREAMS) if use.is_counted(request.snapshot, entry, (name,))}
+        {
+            name
+            for name in _STREAMS.get(measure, ACCESS_STREAMS)
+            if use.is_counted(request.snapshot, entry, (name,))
+        }
         for entry in (chosen, baseline)
     ]
     names = ", ".join(sorted(streams[0] ^ streams[1]))
-    return [ui.Note(f"Only one of the periods has days that counted {names}.", "warn")] if names else []
+    return (
+        [ui.Note(f"Only one of the periods has days that counted {names}.", "warn")]
+        if names
+        else []
+    )
 
 
-def _values(request: PageRequest, chosen: Selection, measure: str, group: str) -> dict[str, int | None]:
+def _values(
+    request: PageRequest, chosen: Selection, measure: str, group: str
+) -> dict[str, int | None]:
     """Group → the measure in a period."""
     snapshot = request.snapshot
     if group == "dataset_name":
@@ -176,38 +220,59 @@ def _values(request: PageRequest, chosen: Selection, measure: str, group: str) -
         return {name: value for name, value in values if value is not None}
     if group == "site_name":
         position = 1 + SUMS.index(measure)
-        return {row[0]: row[position] for row in site_use.all_sites(snapshot, chosen) if row[position] is not None}
+        return {
+            row[0]: row[position]
+            for row in site_use.all_sites(snapshot, chosen)
+            if row[position] is not None
+        }
     where, parameters = chosen.where(list(FILTERS))
     sql = f"SELECT {group}::VARCHAR, sum({measure}) FROM cube WHERE {where} GROUP BY 1"
-    return {name: integer(value) for name, value in snapshot.query(sql, parameters) if value is not None}
+    return {
+        name: integer(value)
+        for name, value in snapshot.query(sql, parameters)
+        if value is not None
+    }
 
 
 def _figures(rows: list[_Row], measure: str, group: str) -> ui.Figures:
     label = MEASURES[measure][0]
     now, before = added(row.now for row in rows), added(row.before for row in rows)
-    figures = [_figure(f"{label}, this period", now, measure), _figure(f"{label}, the other", before, measure)]
+    figures = [
+        _figure(f"{label}, this period", now, measure),
+        _figure(f"{label}, the other", before, measure),
+    ]
     if now is not None and before is not None:
         change = ui.formatted(now / before - 1, "change") if before else "–"
         figures.append(ui.Figure("Change", change, ui.formatted(now - before, _KINDS[measure])))
     noun = _GROUPS[group].lower()
     for kind in ("new", "gone") if any(row.kind for row in rows) else ():
         count = sum(row.kind == kind for row in rows)
-        figures.append(ui.Figure(f"{kind.capitalize()} {noun}s", f"{count:,}", f"of {len(rows):,}"))
+        figures.append(
+            ui.Figure(f"{kind.capitalize()} {noun}s", f"{count:,}", f"of {len(rows):,}")
+        )
     return ui.Figures(figures)
 
 
 def _figure(label: str, value: int | None, measure: str) -> ui.Figure:
     kind = _KINDS[measure]
-    return ui.Figure(label, ui.formatted(value, kind), f"{value:,} B" if kind == "bytes" and value is not None else "")
+    return ui.Figure(
+        label,
+        ui.formatted(value, kind),
+        f"{value:,} B" if kind == "bytes" and value is not None else "",
+    )
 
 
-def _table(request: PageRequest, shown_rows: list[_Row], rows: list[_Row], measure: str, group: str) -> ui.Table:
+def _table(
+    request: PageRequest, shown_rows: list[_Row], rows: list[_Row], measure: str, group: str
+) -> ui.Table:
     label, kind = MEASURES[measure][0], _KINDS[measure]
     totals = [added(row.now for row in rows), added(row.before for row in rows)]
     columns = (
         ui.Column(group, _GROUPS[group]),
         ui.Column("difference", "Difference", kind),
-        ui.Column("change", "Change", "change", "of the other period's value; – where that has none"),
+        ui.Column(
+            "change", "Change", "change", "of the other period's value; – where that has none"
+        ),
         ui.Column("now", label, kind, "in this period"),
         ui.Column("before", "Other period", kind),
         ui.Column("share_now", "Share", "share", "of all of this period"),
@@ -216,14 +281,21 @@ def _table(request: PageRequest, shown_rows: list[_Row], rows: list[_Row], measu
     )
     cells = [
         (
-            _link(request, row.name, group), row.difference,
-            ui.ratio(row.difference, row.before), row.now, row.before,
-            ui.ratio(row.now, totals[0]), ui.ratio(row.before, totals[1]), row.kind or None,
+            _link(request, row.name, group),
+            row.difference,
+            ui.ratio(row.difference, row.before),
+            row.now,
+            row.before,
+            ui.ratio(row.now, totals[0]),
+            ui.ratio(row.before, totals[1]),
+            row.kind or None,
         )
         for row in shown_rows
-    ]  # fmt: skip
+    ]
     caption = "The largest difference first"
-    return ui.Table("compare", columns, cells, caption, empty="Nothing of this kind.", bars=3, limit=_PAGE)
+    return ui.Table(
+        "compare", columns, cells, caption, empty="Nothing of this kind.", bars=3, limit=_PAGE
+    )
 
 
 def _link(request: PageRequest, name: str, group: str) -> Any:
@@ -232,4 +304,6 @@ def _link(request: PageRequest, name: str, group: str) -> Any:
     return ui.Cell(name, request.site_link(name)) if group == "site_name" else name or None
 
 
-PAGE = PageDefinition("Compare", "Two periods beside each other: what grew, what is new, what is gone.", view)
+PAGE = PageDefinition(
+    "Compare", "Two periods beside each other: what grew, what is new, what is gone.", view
+)

@@ -1,4 +1,6 @@
-"""Data at sites: how much lies at the sites of a tier, on disk and tape; site × data tier as a heat map."""
+"""Data at sites: how much lies at the sites of a tier, on disk and tape; site × data
+tier as a heat map.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,17 @@ _COLUMNS: Final = (
     ui.Column("site_tier", "Site tier"),
     ui.Column("kind", "Storage"),
     ui.Column("data_tier", "Data tier"),
-    ui.Column("replica_bytes", "Bytes there", "bytes", "over all sites: a dataset at three sites counts three times"),
+    ui.Column(
+        "replica_bytes",
+        "Bytes there",
+        "bytes",
+        "over all sites: a dataset at three sites counts three times",
+    ),
     ui.Column("replica_file_count", "Files", "count"),
     ui.Column("replica_events", "Events there", "count", "an estimate where replicas are partial"),
-    ui.Column("events", "Events of the datasets", "count", "each dataset once and whole, as DBS has it"),
+    ui.Column(
+        "events", "Events of the datasets", "count", "each dataset once and whole, as DBS has it"
+    ),
     ui.Column("dataset_count", "Datasets", "count"),
     ui.Column("site_count", "Sites", "count"),
 )
@@ -44,7 +53,8 @@ def view(request: PageRequest) -> ui.Content:
     day = day_parameter(request.parameters, "day", every[-1])
     if day not in every:
         raise InputMissing(
-            f"no replicas are stored for {day}", found=f"{every[0]} to {every[-1]}, {pluralize(len(every), 'day')}"
+            f"no replicas are stored for {day}",
+            found=f"{every[0]} to {every[-1]}, {pluralize(len(every), 'day')}",
         )
     kind = choice_parameter(request.parameters, "kind", ["all", *KINDS], "all")
     tier = text_parameter(request.parameters, "site_tier")
@@ -55,19 +65,31 @@ def view(request: PageRequest) -> ui.Content:
         sections.append(ui.Section("By tier", [note]))
     else:
         table = ui.Table("data_by_tier", _COLUMNS, usage, "Data at the sites of each tier", bars=3)
-        sections.append(ui.Section("By site tier, storage and data tier", [_figures(usage), table]))
+        sections.append(
+            ui.Section("By site tier, storage and data tier", [_figures(usage), table])
+        )
     of_day = next((table for table in REPLICA_TABLES if day in days[table]), None)
     sections.append(_map(request, day, kind, tier, of_day))
     tiers = _tiers(request, days)
     controls = [
         ui.Control(
-            "day", "Day", day.isoformat(), [(entry.isoformat(), entry.isoformat()) for entry in reversed(every)]
+            "day",
+            "Day",
+            day.isoformat(),
+            [(entry.isoformat(), entry.isoformat()) for entry in reversed(every)],
         ),
-        ui.Control("site_tier", "Site tier", tier, [("", "all"), *((entry, entry) for entry in tiers)]),
-        ui.Control("kind", "Storage", kind, [("all", "all"), *((entry, entry) for entry in KINDS)]),
+        ui.Control(
+            "site_tier", "Site tier", tier, [("", "all"), *((entry, entry) for entry in tiers)]
+        ),
+        ui.Control(
+            "kind", "Storage", kind, [("all", "all"), *((entry, entry) for entry in KINDS)]
+        ),
     ]
     return ui.Content(
-        "Data at sites", sections, f"Replicas as of {day}: volume by site tier, storage and data tier.", controls
+        "Data at sites",
+        sections,
+        f"Replicas as of {day}: volume by site tier, storage and data tier.",
+        controls,
     )
 
 
@@ -82,7 +104,11 @@ def _usage(request: PageRequest, day: date, kind: str, tier: str) -> list[tuple[
 
 def _figures(rows: list[tuple[Any, ...]]) -> ui.Figures:
     sums = {kind: sum(row[3] for row in rows if row[1] == kind) for kind in KINDS}
-    figures = [ui.Figure(f"On {kind}", ui.si(size, "B"), f"{size:,} B") for kind, size in sums.items() if size]
+    figures = [
+        ui.Figure(f"On {kind}", ui.si(size, "B"), f"{size:,} B")
+        for kind, size in sums.items()
+        if size
+    ]
     files = sum(row[4] for row in rows)
     events = sum(row[5] or 0 for row in rows)
     return ui.Figures(
@@ -97,7 +123,9 @@ def _figures(rows: list[tuple[Any, ...]]) -> ui.Figures:
 def _map(request: PageRequest, day: date, kind: str, tier: str, table: str | None) -> ui.Section:
     title = "Site × data tier"
     if table is None:
-        return ui.Section(title, [ui.Note(f"Not stored for this day: run_spark dbs_phedex --date {day}", "warn")])
+        return ui.Section(
+            title, [ui.Note(f"Not stored for this day: run_spark dbs_phedex --date {day}", "warn")]
+        )
     result = request.database.query(
         f"SELECT site_name, data_tier, sum(present_bytes) AS bytes FROM {table} WHERE day = $day "
         "AND ($kind = 'all' OR kind = $kind) AND ($tier = '' OR site_tier = $tier) GROUP BY ALL HAVING bytes > 0",
@@ -117,7 +145,9 @@ def _map(request: PageRequest, day: date, kind: str, tier: str, table: str | Non
         "the download has all."
     )
     caption = f"Bytes of replicas ({kind} storage)"
-    heat = ui.HeatMap("site_by_data_tier", caption, sites, tiers, cells, "bytes", lambda: result.table, links)
+    heat = ui.HeatMap(
+        "site_by_data_tier", caption, sites, tiers, cells, "bytes", lambda: result.table, links
+    )
     if not cells:
         return ui.Section(title, [ui.Note("No replica has any bytes in this choice.")])
     return ui.Section(title, [heat], about if part else "")
@@ -129,4 +159,6 @@ def _tiers(request: PageRequest, days: dict[str, list[date]]) -> list[str]:
     return request.values(sql, [days[table][-1]])
 
 
-PAGE = PageDefinition("Data at sites", "How much data the sites hold, on disk and tape.", view, needs_use=False)
+PAGE = PageDefinition(
+    "Data at sites", "How much data the sites hold, on disk and tape.", view, needs_use=False
+)

@@ -11,7 +11,12 @@ from cmsspark.apps.dashboard.formats import formatted
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection, text_parameter
-from cmsspark.apps.dashboard.series_parts import choose_measure, cost_figures, list_measures, make_chart
+from cmsspark.apps.dashboard.series_parts import (
+    choose_measure,
+    cost_figures,
+    list_measures,
+    make_chart,
+)
 from cmsspark.apps.dashboard.use import MEASURES, Series
 from cmsspark.apps.dashboard.use_columns import USUAL, stored_columns, use_cells, use_columns
 from cmsspark.base.errors import InputMissing
@@ -23,7 +28,9 @@ _REPLICAS: Final = (
     ui.Column("kind", "Storage"),
     ui.Column("present_bytes", "Bytes there", "bytes"),
     ui.Column("present_file_count", "Files", "count"),
-    ui.Column("is_complete", "Complete", "yes", "every block of the dataset is wholly at the site"),
+    ui.Column(
+        "is_complete", "Complete", "yes", "every block of the dataset is wholly at the site"
+    ),
     ui.Column("newest_replica_ms", "Newest replica", "instant"),
     ui.Column("nacc", "Accesses there", "count", "accesses at this site in the chosen period"),
     ui.Column("job_count", "Jobs there", "count", "jobs at this site in the chosen period"),
@@ -56,14 +63,18 @@ def view(request: PageRequest) -> ui.Content:
         [
             ui.Section("In total", [_figures(request, used, chosen)]),
             *([ui.Section("What it is", [ui.Figures(about)])] if about else []),
-            ui.Section(f"{MEASURES[measure][0]} over time", [_history(request, used, chosen, measure)]),
+            ui.Section(
+                f"{MEASURES[measure][0]} over time", [_history(request, used, chosen, measure)]
+            ),
             ui.Section("Where it is read", [_by(request, name, used.by_site, "site", "Site")]),
             ui.Section("With what", [_by(request, name, used.by_app, "app", "Application")]),
             ui.Section("Replicas beside accesses", [replicas]),
         ],
         f"{chosen.first} to {chosen.last}",
         [
-            ui.Control("name", "Dataset", name, kind="search", suggestions="datasets.json", wide=True),
+            ui.Control(
+                "name", "Dataset", name, kind="search", suggestions="datasets.json", wide=True
+            ),
             *request.period_controls(chosen),
             *request.filter_controls(chosen, ("stream",)),
             ui.Control("measure", "Measure", measure, measures),
@@ -77,10 +88,18 @@ def _search(request: PageRequest) -> ui.Content:
     rows = [(ui.Cell(item["name"], item["href"]), item["nacc"]) for item in result]
     columns = (ui.Column("dataset_name", "Dataset"), ui.Column("nacc", "Accesses", "count"))
     text = text_parameter(request.parameters, "q")
-    table = ui.Table("found", columns, rows, "Datasets by their accesses on all stored days", bars=1)
-    control = ui.Control("q", "Parts of the name", text, kind="search", suggestions="datasets.json", wide=True)
+    table = ui.Table(
+        "found", columns, rows, "Datasets by their accesses on all stored days", bars=1
+    )
+    control = ui.Control(
+        "q", "Parts of the name", text, kind="search", suggestions="datasets.json", wide=True
+    )
     return ui.Content(
-        "Dataset", [ui.Section("Most used datasets", [table])], "Choose a dataset.", [control], button="Search"
+        "Dataset",
+        [ui.Section("Most used datasets", [table])],
+        "Choose a dataset.",
+        [control],
+        button="Search",
     )
 
 
@@ -92,7 +111,11 @@ def _figures(request: PageRequest, used: DatasetUse, chosen: Selection) -> ui.Fi
     figures = [
         ui.Figure("Last access", last.isoformat() if last else "none", about),
         ui.count_figure("Accesses", None if chosen.is_of_jobs else accesses),
-        ui.count_figure("Distinct users", used.all_users, "of jobs" if chosen.is_of_jobs else "each person once"),
+        ui.count_figure(
+            "Distinct users",
+            used.all_users,
+            "of jobs" if chosen.is_of_jobs else "each person once",
+        ),
         *cost_figures(request.snapshot, sums),
     ]
     return ui.Figures(figures)
@@ -104,7 +127,12 @@ def _holdings(replicas: ui.Table) -> list[ui.Figure]:
     for row in replicas.rows:
         kinds.setdefault(row[1], []).append(row[2] or 0)
     return [
-        ui.Figure(f"On {kind}", ui.si(sum(sizes), "B"), f"{sum(sizes):,} B", pluralize(len(sizes), "site"))
+        ui.Figure(
+            f"On {kind}",
+            ui.si(sum(sizes), "B"),
+            f"{sum(sizes):,} B",
+            pluralize(len(sizes), "site"),
+        )
         for kind, sizes in sorted(kinds.items())
     ]
 
@@ -126,10 +154,15 @@ def _forecast(request: PageRequest, name: str) -> list[ui.Figure]:
     if not days:
         return []
     rows = request.database.query(
-        "SELECT probability, rank, label FROM popularity_forecast WHERE day = ? AND dataset_name = ?", [days[-1], name]
+        "SELECT probability, rank, label FROM popularity_forecast WHERE day = ? AND dataset_name = ?",
+        [days[-1], name],
     ).rows
     if not rows:
-        return [ui.Figure("Forecast", "–", f"not among the first ranks of the forecast from {days[-1]} on")]
+        return [
+            ui.Figure(
+                "Forecast", "–", f"not among the first ranks of the forecast from {days[-1]} on"
+            )
+        ]
     probability, rank, label = rows[0]
     value = "unknown" if probability is None else formatted(probability, "share")
     meaning = f"{label} from {days[-1]} on" if label else f"from {days[-1]} on"
@@ -138,18 +171,33 @@ def _forecast(request: PageRequest, name: str) -> list[ui.Figure]:
 
 def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure: str) -> Any:
     if measure == "users":
-        note = "" if None not in used.users else "Users cannot be counted over days of two pseudonym keys."
+        note = (
+            ""
+            if None not in used.users
+            else "Users cannot be counted over days of two pseudonym keys."
+        )
         is_counted = use.counted_steps(request.snapshot, chosen, chosen.streams_of_users)
-        users = [count if counted or count else None for count, counted in zip(used.users, is_counted, strict=True)]
+        users = [
+            count if counted or count else None
+            for count, counted in zip(used.users, is_counted, strict=True)
+        ]
         partial = use.partial_steps(request.snapshot, chosen)
-        series = Series(chosen.buckets(), {"": users}, is_additive=False, note=note, partial=partial)
+        series = Series(
+            chosen.buckets(), {"": users}, is_additive=False, note=note, partial=partial
+        )
         return make_chart("history", series, "users", chosen, "all")
     return make_chart(
-        "history", dataset_use.series_by_stream(request.snapshot, used, chosen, measure), measure, chosen, "stream"
+        "history",
+        dataset_use.series_by_stream(request.snapshot, used, chosen, measure),
+        measure,
+        chosen,
+        "stream",
     )
 
 
-def _by(request: PageRequest, dataset: str, rows: list[tuple[Any, ...]], name: str, heading: str) -> ui.Table:
+def _by(
+    request: PageRequest, dataset: str, rows: list[tuple[Any, ...]], name: str, heading: str
+) -> ui.Table:
     columns = stored_columns(request.snapshot, use_columns(*USUAL))
     last_days = dataset_use.last_at_sites(request.snapshot, dataset) if name == "site" else {}
     shown_rows: list[tuple[Any, ...]] = []
@@ -161,11 +209,18 @@ def _by(request: PageRequest, dataset: str, rows: list[tuple[Any, ...]], name: s
     if name == "site":
         columns = (
             *columns,
-            ui.Column("last_day", "Last read", "day", "the last stored day with an access or job there"),
+            ui.Column(
+                "last_day", "Last read", "day", "the last stored day with an access or job there"
+            ),
         )
     columns = (ui.Column(f"{name}_name" if name == "site" else name, heading), *columns)
     return ui.Table(
-        f"by_{name}", columns, shown_rows, f"Accesses by {heading.lower()}", empty="Not read in this period.", bars=1
+        f"by_{name}",
+        columns,
+        shown_rows,
+        f"Accesses by {heading.lower()}",
+        empty="Not read in this period.",
+        bars=1,
     )
 
 
@@ -178,16 +233,24 @@ def _replicas(request: PageRequest, used: DatasetUse, name: str, notes: list[ui.
     newest = optional(notes, "The replicas", lambda: request.database.newest(REPLICA_TABLES) or ())
     empty = "The newest replica snapshot has no replica of it."
     if not newest:
-        empty = empty if newest is None else "No replicas are stored: run_spark dbs_phedex --date DAY"
+        empty = (
+            empty if newest is None else "No replicas are stored: run_spark dbs_phedex --date DAY"
+        )
         return ui.Table("replicas", columns, [], "Replicas", empty=empty, bars=2)
     as_of, table = newest
     sql = (
         "SELECT site_name, kind, present_bytes, present_file_count, is_complete, newest_replica_ms "
         f"FROM {table} WHERE day = ? AND dataset_name = ? ORDER BY present_bytes DESC, site_name, kind"
     )
-    stored = optional(notes, "The replicas", lambda: request.database.query(sql, [as_of, name]).rows)
+    stored = optional(
+        notes, "The replicas", lambda: request.database.query(sql, [as_of, name]).rows
+    )
     rows = [
-        (ui.Cell(row[0], request.site_link(row[0])), *row[1:], *read_at.get(row[0], (0, 0))[:of_site])
+        (
+            ui.Cell(row[0], request.site_link(row[0])),
+            *row[1:],
+            *read_at.get(row[0], (0, 0))[:of_site],
+        )
         for row in stored or ()
     ]
     caption = f"Replicas as of {as_of}, and the accesses at the same site"
@@ -202,4 +265,6 @@ def _facts(request: PageRequest, name: str) -> dict[str, Any]:
     return rows[0] if rows else {}
 
 
-PAGE = PageDefinition("Dataset", "The history, sites, applications and replicas of one dataset.", view)
+PAGE = PageDefinition(
+    "Dataset", "The history, sites, applications and replicas of one dataset.", view
+)

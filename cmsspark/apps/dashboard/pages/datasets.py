@@ -1,4 +1,6 @@
-"""Datasets: all of them with use, size and replicas in one table; any columns, conditions, order and page."""
+"""Datasets: all of them with use, size and replicas in one table; any columns,
+conditions, order and page.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,17 @@ from cmsspark.apps.dashboard.selection import Selection, text_parameter
 from cmsspark.apps.dashboard.snapshot import Snapshot, to_day
 from cmsspark.apps.dashboard.use import is_counted
 from cmsspark.apps.dashboard.use_columns import use_columns
-from cmsspark.apps.dashboard.widgets import Cell, Column, Content, Control, Note, Section, Table, shown, sort_rows
+from cmsspark.apps.dashboard.widgets import (
+    Cell,
+    Column,
+    Content,
+    Control,
+    Note,
+    Section,
+    Table,
+    shown,
+    sort_rows,
+)
 from cmsspark.base.errors import UsageError
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store.stored_columns import REPLICA_TABLES
@@ -51,10 +63,21 @@ _BY_NAME: Final = {column.name: column for column in COLUMNS}
 _COMPARISONS: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _CONDITION: Final = re.compile(r"\s*(\w+)\s*(<=|>=|!=|<|>|=|~)\s*(.*?)\s*")
 _NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kMGTPE]?)B?")
-_PREFIXES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_PREFIXES: Final = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
+}
 _PAGE: Final = 25
 #: Stored table of another job → what its days have.
-_DAYS: Final = {"dbs_events": "day of sizes, events and states in DBS", "dbs_phedex": "day of replicas"}
+_DAYS: Final = {
+    "dbs_events": "day of sizes, events and states in DBS",
+    "dbs_phedex": "day of replicas",
+}
 _HELP: Final = (
     "Conditions, with commas between them: nacc<10, disk_bytes>5TB, last_day<2025-06-01, data_tier=NANOAOD|MINIAOD, "
     "dataset_name~Run2018, events=none. Values of one condition are separated by |; none is a value that is not known."
@@ -76,7 +99,9 @@ def view(request: PageRequest) -> Content:
     rows = _rows(request, chosen, notes)
     # Counting the users of all datasets takes a second: only where they decide what is shown.
     needed = f"{text} {request.parameters.get('sort', '')}"
-    if "distinct_users" in needed or (request.parameters.get("download") and "distinct_users" in names):
+    if "distinct_users" in needed or (
+        request.parameters.get("download") and "distinct_users" in names
+    ):
         rows = _with_users(request, chosen, rows)
     for test in tests:
         rows = [row for row in rows if test(row)]
@@ -85,12 +110,25 @@ def view(request: PageRequest) -> Content:
     controls = [
         *request.period_controls(chosen, with_step=False),
         *request.filter_controls(chosen),
-        Control("columns", "Columns", "", choices, "many", chosen=[name for name in names if name != "dataset_name"]),
+        Control(
+            "columns",
+            "Columns",
+            "",
+            choices,
+            "many",
+            chosen=[name for name in names if name != "dataset_name"],
+        ),
         Control("where", "Conditions", text, kind="search", wide=True),
     ]
     return Content(
         "Datasets",
-        [Section("All datasets", [_table(request, chosen, rows, [_BY_NAME[name] for name in names])], _HELP)],
+        [
+            Section(
+                "All datasets",
+                [_table(request, chosen, rows, [_BY_NAME[name] for name in names])],
+                _HELP,
+            )
+        ],
         f"{chosen.first} to {chosen.last}: use of the period beside size, replicas and last access.",
         controls,
         notes,
@@ -99,7 +137,12 @@ def view(request: PageRequest) -> Content:
 
 def _chosen_columns(request: PageRequest) -> list[str]:
     columns = request.parameters.get("columns") or ()
-    names = [name for text in ((columns,) if isinstance(columns, str) else columns) for name in text.split(",") if name]
+    names = [
+        name
+        for text in ((columns,) if isinstance(columns, str) else columns)
+        for name in text.split(",")
+        if name
+    ]
     unknown = [name for name in names if name not in _BY_NAME]
     if unknown:
         raise UsageError(f"there is no column {unknown[0][:80]!r}", found=", ".join(_BY_NAME))
@@ -112,21 +155,27 @@ def _rows(request: PageRequest, chosen: Selection, notes: list[Note]) -> list[Ro
     uses = snapshot.cached(("explore", chosen), lambda: _uses(request, chosen))
     facts = _facts(request, notes)
     tiers, campaigns = chosen.values("data_tier"), chosen.values("campaign")
-    rows: list[Row] = [{"dataset_name": name, **use, **facts.get(name, {})} for name, use in uses.items()]
+    rows: list[Row] = [
+        {"dataset_name": name, **use, **facts.get(name, {})} for name, use in uses.items()
+    ]
     is_filtered = bool(chosen.values("stream") or chosen.values("site_tier"))
     # Where accesses were counted, a dataset that no record has was read 0 times, by nobody.
     zeros = _zeros(snapshot, chosen)
     unused = zeros | ({"distinct_users": 0} if "nacc" in zeros else {})
     for name in (name for name in facts if name not in uses) if not is_filtered else ():
         parts = {column: derive_part(column, name) for column in ("data_tier", "campaign")}
-        if (not tiers or parts["data_tier"] in tiers) and (not campaigns or parts["campaign"] in campaigns):
+        if (not tiers or parts["data_tier"] in tiers) and (
+            not campaigns or parts["campaign"] in campaigns
+        ):
             last = last_access(snapshot, name)
             rows.append({"dataset_name": name, **parts, **unused, "last_day": last, **facts[name]})
     return rows
 
 
 def _zeros(snapshot: Snapshot, chosen: Selection) -> dict[str, int]:
-    """Return 0 for the counts, of accesses and of jobs, of which the period has a stored day that counted them."""
+    """Return 0 for the counts, of accesses and of jobs, of which the period has a
+    stored day that counted them.
+    """
     streams = {"nacc": ACCESS_STREAMS, "job_count": STREAMS_OF_JOBS}
     return {name: 0 for name, names in streams.items() if is_counted(snapshot, chosen, names)}
 
@@ -134,7 +183,9 @@ def _zeros(snapshot: Snapshot, chosen: Selection) -> dict[str, int]:
 def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
     """Dataset → its use in the period."""
     snapshot = request.snapshot
-    of_accesses, of_jobs = (dataset_ranking.datasets(snapshot, chosen, name).codes for name in ("nacc", "job_count"))
+    of_accesses, of_jobs = (
+        dataset_ranking.datasets(snapshot, chosen, name).codes for name in ("nacc", "job_count")
+    )
     codes = np.concatenate((of_accesses, of_jobs[~np.isin(of_jobs, of_accesses)]))
     names = [snapshot.datasets.names[code] for code in codes]
     sums = dataset_ranking.sum_datasets(snapshot, chosen, codes)
@@ -146,17 +197,25 @@ def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
     return {
         name: {
             **dict(zip(_SUMS, values, strict=True)),
-            "data_tier": tiers[number], "campaign": campaigns[number], "last_day": days[last[number]],
+            "data_tier": tiers[number],
+            "campaign": campaigns[number],
+            "last_day": days[last[number]],
         }
-        for number, (name, *values) in enumerate(zip(names, *(sums[column] for column in _SUMS), strict=True))
-    }  # fmt: skip
+        for number, (name, *values) in enumerate(
+            zip(names, *(sums[column] for column in _SUMS), strict=True)
+        )
+    }
 
 
 def _facts(request: PageRequest, notes: list[Note]) -> dict[str, dict[str, Any]]:
-    """Dataset → size, events and state in DBS, and its replicas, as the newest stored days have them."""
+    """Dataset → size, events and state in DBS, and its replicas, as the newest stored
+    days have them.
+    """
     facts: dict[str, dict[str, Any]] = {}
     queries = {
-        ("dbs_events",): "SELECT dataset_name, dataset_bytes, events, access_type FROM {} WHERE day = ?",
+        (
+            "dbs_events",
+        ): "SELECT dataset_name, dataset_bytes, events, access_type FROM {} WHERE day = ?",
         REPLICA_TABLES: (
             "SELECT dataset_name, sum(present_bytes) FILTER (kind = 'disk') AS disk_bytes, "
             "count(DISTINCT site_name) FILTER (kind = 'disk' AND present_bytes > 0) AS disk_sites, "
@@ -170,10 +229,14 @@ def _facts(request: PageRequest, notes: list[Note]) -> dict[str, dict[str, Any]]
     return facts
 
 
-def _newest(request: PageRequest, tables: Sequence[str], sql: str, notes: list[Note]) -> list[dict[str, Any]]:
+def _newest(
+    request: PageRequest, tables: Sequence[str], sql: str, notes: list[Note]
+) -> list[dict[str, Any]]:
     newest = request.database.newest(tables)
     if newest is None:
-        notes.append(Note(f"No {_DAYS[tables[0]]} is stored. Run: run_spark {tables[0]} --date DAY"))
+        notes.append(
+            Note(f"No {_DAYS[tables[0]]} is stored. Run: run_spark {tables[0]} --date DAY")
+        )
         return []
     day, table = newest
     return request.database.query(sql.format(table), [day]).dicts
@@ -188,7 +251,11 @@ def parse_condition(text: str) -> Callable[[Row], bool]:
             found=shown(text[:80]),
             next_step=f"columns: {', '.join(_BY_NAME)}",
         )
-    column, sign, values = _BY_NAME[match[1]], match[2], [part.strip() for part in match[3].split("|")]
+    column, sign, values = (
+        _BY_NAME[match[1]],
+        match[2],
+        [part.strip() for part in match[3].split("|")],
+    )
     name = column.name
     if sign == "~":
         words = [value.lower() for value in values]
@@ -196,7 +263,9 @@ def parse_condition(text: str) -> Callable[[Row], bool]:
     limits = [_value(column, value) for value in values]
     if sign in ("=", "!="):
         # A name without such a part has an empty text.
-        return lambda row: ((None if row.get(name) == "" else row.get(name)) in limits) == (sign == "=")
+        return lambda row: (
+            ((None if row.get(name) == "" else row.get(name)) in limits) == (sign == "=")
+        )
     limit = limits[0]
     if limit is None or len(limits) > 1:
         raise UsageError(f"{sign} takes one value", found=shown(text[:80]))
@@ -213,7 +282,9 @@ def _value(column: Column, text: str) -> Any:
         try:
             return date.fromisoformat(text)
         except ValueError:
-            raise UsageError(f"{column.name} is a day, such as 2026-01-15", found=shown(text[:80])) from None
+            raise UsageError(
+                f"{column.name} is a day, such as 2026-01-15", found=shown(text[:80])
+            ) from None
     if column.kind == "text":
         return text
     match = _NUMBER.fullmatch(text)
@@ -224,26 +295,36 @@ def _value(column: Column, text: str) -> Any:
 
 
 def _with_users(request: PageRequest, chosen: Selection, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with their distinct users; None of a dataset without any use in the selection."""
+    """Return the rows with their distinct users; None of a dataset without any use in
+    the selection.
+    """
     used = [row["dataset_name"] for row in rows if "nacc" in row and "distinct_users" not in row]
-    users = dict(zip(used, dataset_ranking.users_of_datasets(request.snapshot, chosen, used), strict=True))
+    users = dict(
+        zip(used, dataset_ranking.users_of_datasets(request.snapshot, chosen, used), strict=True)
+    )
     return [{"distinct_users": users.get(row["dataset_name"]), **row} for row in rows]
 
 
-def _table(request: PageRequest, chosen: Selection, rows: Sequence[Row], columns: Sequence[Column]) -> Table:
+def _table(
+    request: PageRequest, chosen: Selection, rows: Sequence[Row], columns: Sequence[Column]
+) -> Table:
     def cells(part: Sequence[Row]) -> list[tuple[Any, ...]]:
         if any(column.name == "distinct_users" for column in columns):
             part = _with_users(request, chosen, part)
         return [
-            (Cell(row["dataset_name"], request.dataset_link(row["dataset_name"])),
-             *(row.get(column.name) for column in columns[1:]))
+            (
+                Cell(row["dataset_name"], request.dataset_link(row["dataset_name"])),
+                *(row.get(column.name) for column in columns[1:]),
+            )
             for row in part
-        ]  # fmt: skip
+        ]
 
     def load(name: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
         ordered = list(rows)
         if name:
-            ordered = sort_rows(rows, lambda row: None if row.get(name) == "" else row.get(name), is_descending)
+            ordered = sort_rows(
+                rows, lambda row: None if row.get(name) == "" else row.get(name), is_descending
+            )
         return cells(ordered[first : first + count])
 
     def download() -> pa.Table:
@@ -254,7 +335,19 @@ def _table(request: PageRequest, chosen: Selection, rows: Sequence[Row], columns
 
     caption = "Datasets that are used, in DBS or at a site"
     empty = "No dataset meets these conditions."
-    return Table("datasets", columns, cells(rows[:_PAGE]), caption, download, len(rows), empty, limit=_PAGE, load=load)
+    return Table(
+        "datasets",
+        columns,
+        cells(rows[:_PAGE]),
+        caption,
+        download,
+        len(rows),
+        empty,
+        limit=_PAGE,
+        load=load,
+    )
 
 
-PAGE = PageDefinition("Datasets", "All datasets: use, size, replicas and last access, with conditions.", view)
+PAGE = PageDefinition(
+    "Datasets", "All datasets: use, size, replicas and last access, with conditions.", view
+)

@@ -1,4 +1,6 @@
-"""Efficiency: what HTCondor's jobs cost, workflows by wasted core hours, and the sites of a workflow."""
+"""Efficiency: what HTCondor's jobs cost, workflows by wasted core hours, and the sites
+of a workflow.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _DAYS, _MOST = 30, 400
 _SHOWN: Final = 20
 #: Conditions: the parameter and column, and the label.
 _CONDITIONS: Final = {"type": "Type", "tier": "Tier", "site": "Site"}
-#: Sums of a row. What failed and removed jobs used is wasted, all of it; of ok jobs what their CPU did not use.
+#: Sums of a row. What failed and removed jobs used is wasted, all of it; of ok jobs
+#: what their CPU did not use.
 _SUMS: Final = """
   sum(CASE outcome WHEN 'ok' THEN core_ms - cpu_ms WHEN 'outlier' THEN 0 ELSE core_ms END) / 3600000 AS wasted,
   sum(cpu_ms) FILTER (outcome = 'ok') / nullif(sum(core_ms) FILTER (outcome = 'ok'), 0) AS efficiency,
@@ -28,17 +31,35 @@ _SUMS: Final = """
   sum(committed_wall_ms) / nullif(sum(wall_ms), 0) AS schedule_efficiency
 """
 _COLUMNS: Final = (
-    ui.Column("wasted", "Wasted", "count", "core hours that no CPU used, and all of failed and removed jobs"),
     ui.Column(
-        "efficiency", "CPU efficiency", "share", "CPU time of core time, of jobs that did not fail, without outliers"
+        "wasted",
+        "Wasted",
+        "count",
+        "core hours that no CPU used, and all of failed and removed jobs",
+    ),
+    ui.Column(
+        "efficiency",
+        "CPU efficiency",
+        "share",
+        "CPU time of core time, of jobs that did not fail, without outliers",
     ),
     ui.Column("core_hours", "Core hours", "count", "requested cores × wall-clock hours"),
-    ui.Column("lost", "Failed, removed", "count", "core hours of jobs that failed or were evicted for good"),
+    ui.Column(
+        "lost",
+        "Failed, removed",
+        "count",
+        "core hours of jobs that failed or were evicted for good",
+    ),
     ui.Column("jobs", "Jobs", "count"),
     ui.Column(
-        "committed_efficiency", "Without evictions", "share", "CPU time of the core time of starts that were kept"
+        "committed_efficiency",
+        "Without evictions",
+        "share",
+        "CPU time of the core time of starts that were kept",
     ),
-    ui.Column("schedule_efficiency", "Schedule", "share", "wall-clock time of starts that were kept"),
+    ui.Column(
+        "schedule_efficiency", "Schedule", "share", "wall-clock time of starts that were kept"
+    ),
 )
 
 
@@ -46,35 +67,64 @@ def view(request: PageRequest) -> ui.Content:
     """Return the page of a period; with a workflow in the address its sites."""
     days = request.database.days("job_efficiency")
     if not days:
-        note = ui.Note("No day of HTCondor's jobs is stored. Run: run_spark job_efficiency --date DAY")
+        note = ui.Note(
+            "No day of HTCondor's jobs is stored. Run: run_spark job_efficiency --date DAY"
+        )
         return ui.Content("Efficiency", [], notes=[note])
     first, last = _period(request, days)
     sql = "SELECT DISTINCT {} FROM job_efficiency WHERE day BETWEEN ? AND ? ORDER BY 1"
     values = {name: request.values(sql.format(name), [first, last]) for name in _CONDITIONS}
-    chosen = {name: choice_parameter(request.parameters, name, ["", *result], "") for name, result in values.items()}
+    chosen = {
+        name: choice_parameter(request.parameters, name, ["", *result], "")
+        for name, result in values.items()
+    }
     text = text_parameter(request.parameters, "q")
     workflow = text_parameter(request.parameters, "workflow")
     where, parameters = _where(first, last, chosen, text, workflow)
     controls = [
         ui.Control("from", "From", first.isoformat(), kind="date"),
         ui.Control("to", "To (included)", last.isoformat(), kind="date"),
-        *(ui.Control(name, label, chosen[name], [("", "all"), *((entry, ui.shown(entry)) for entry in values[name])])
-          for name, label in _CONDITIONS.items()),
+        *(
+            ui.Control(
+                name,
+                label,
+                chosen[name],
+                [("", "all"), *((entry, ui.shown(entry)) for entry in values[name])],
+            )
+            for name, label in _CONDITIONS.items()
+        ),
         ui.Control("q", "Workflow contains", text, kind="text"),
-    ]  # fmt: skip
-    total = request.database.query(f"SELECT {_SUMS} FROM job_efficiency WHERE {where}", parameters).rows[0]
-    sections = [ui.Section("In total", [_figures(total), _by_day(request, first, last, where, parameters)])]
+    ]
+    total = request.database.query(
+        f"SELECT {_SUMS} FROM job_efficiency WHERE {where}", parameters
+    ).rows[0]
+    sections = [
+        ui.Section("In total", [_figures(total), _by_day(request, first, last, where, parameters)])
+    ]
     if workflow:
-        sections.append(ui.Section(f"Sites of {ui.shown(workflow)}", [_ranking(request, "site", where, parameters)]))
+        sections.append(
+            ui.Section(
+                f"Sites of {ui.shown(workflow)}", [_ranking(request, "site", where, parameters)]
+            )
+        )
     else:
         sections.append(
-            ui.Section("Workflows by wasted core hours", [_ranking(request, "workflow", where, parameters)])
+            ui.Section(
+                "Workflows by wasted core hours",
+                [_ranking(request, "workflow", where, parameters)],
+            )
         )
     sections.append(ui.Section("Outliers", [_outliers(request, where, parameters)], _OUTLIERS))
     stored = sum(first <= day <= last for day in days)
     missing = (last - first).days + 1 - stored
-    notes = [ui.Note(f"{missing:,} of the days from {first} to {last} are not stored.", "warn")] if missing else []
-    return ui.Content("Efficiency", sections, f"Jobs of HTCondor that ended, {first} to {last}.", controls, notes)
+    notes = (
+        [ui.Note(f"{missing:,} of the days from {first} to {last} are not stored.", "warn")]
+        if missing
+        else []
+    )
+    return ui.Content(
+        "Efficiency", sections, f"Jobs of HTCondor that ended, {first} to {last}.", controls, notes
+    )
 
 
 _OUTLIERS: Final = "Jobs with an efficiency of 100 % or more: the wall-clock time of short jobs is logged too small."
@@ -82,13 +132,19 @@ _OUTLIERS: Final = "Jobs with an efficiency of 100 % or more: the wall-clock tim
 
 def _period(request: PageRequest, days: list[date]) -> tuple[date, date]:
     last = day_parameter(request.parameters, "to", days[-1])
-    first = day_parameter(request.parameters, "from", max(days[0], dates.days_before(last, _DAYS - 1)))
+    first = day_parameter(
+        request.parameters, "from", max(days[0], dates.days_before(last, _DAYS - 1))
+    )
     if not 0 <= (last - first).days < _MOST:
-        raise UsageError(f"the page shows at most {_MOST} days, in order", found=f"{first} to {last}")
+        raise UsageError(
+            f"the page shows at most {_MOST} days, in order", found=f"{first} to {last}"
+        )
     return first, last
 
 
-def _where(first: date, last: date, chosen: dict[str, str], text: str, workflow: str) -> tuple[str, list[Any]]:
+def _where(
+    first: date, last: date, chosen: dict[str, str], text: str, workflow: str
+) -> tuple[str, list[Any]]:
     conditions = ["day BETWEEN ? AND ?"]
     values: list[Any] = [first, last]
     for name, value in {**chosen, "workflow": workflow}.items():
@@ -103,17 +159,24 @@ def _where(first: date, last: date, chosen: dict[str, str], text: str, workflow:
 
 def _figures(total: tuple[Any, ...]) -> ui.Figures:
     wasted, efficiency, core_hours, lost, jobs, *_ = total
-    return ui.Figures([
-        ui.Figure("Jobs", f"{jobs or 0:,}"),
-        ui.Figure("Core hours", f"{core_hours or 0:,.0f}"),
-        ui.Figure("Wasted", f"{wasted or 0:,.0f}", "core hours"),
-        ui.Figure("Of failed and removed jobs", f"{lost or 0:,.0f}", "core hours"),
-        ui.Figure("CPU efficiency", "–" if efficiency is None else f"{efficiency:.1%}",
-                  "of jobs that did not fail, without outliers"),
-    ])  # fmt: skip
+    return ui.Figures(
+        [
+            ui.Figure("Jobs", f"{jobs or 0:,}"),
+            ui.Figure("Core hours", f"{core_hours or 0:,.0f}"),
+            ui.Figure("Wasted", f"{wasted or 0:,.0f}", "core hours"),
+            ui.Figure("Of failed and removed jobs", f"{lost or 0:,.0f}", "core hours"),
+            ui.Figure(
+                "CPU efficiency",
+                "–" if efficiency is None else f"{efficiency:.1%}",
+                "of jobs that did not fail, without outliers",
+            ),
+        ]
+    )
 
 
-def _by_day(request: PageRequest, first: date, last: date, where: str, parameters: list[Any]) -> ui.Chart:
+def _by_day(
+    request: PageRequest, first: date, last: date, where: str, parameters: list[Any]
+) -> ui.Chart:
     query = (
         "SELECT day, outcome, sum(core_ms) / 3600000 AS core_hours FROM job_efficiency"
         f" WHERE {where} GROUP BY ALL ORDER BY ALL"
@@ -122,7 +185,11 @@ def _by_day(request: PageRequest, first: date, last: date, where: str, parameter
     # Days without a job have a place, too.
     days = between(first, last).days
     hours = {(row[0], row[1]): round(row[2], 1) for row in result.rows}
-    outcomes = [name for name in ("ok", "outlier", "failed", "removed") if any(key[1] == name for key in hours)]
+    outcomes = [
+        name
+        for name in ("ok", "outlier", "failed", "removed")
+        if any(key[1] == name for key in hours)
+    ]
     series = {name: [hours.get((day, name)) for day in days] for name in outcomes}
     columns = (
         ui.Column("day", "Day", "day"),
@@ -130,27 +197,56 @@ def _by_day(request: PageRequest, first: date, last: date, where: str, parameter
         ui.Column("core_hours", "Core hours", "count"),
     )
     rows = [(row[0], row[1], round(row[2])) for row in result.rows]
-    table = ui.Table("outcomes", columns, rows, "Core hours by day and outcome", lambda: result.table)
+    table = ui.Table(
+        "outcomes", columns, rows, "Core hours by day and outcome", lambda: result.table
+    )
     labels = [day.isoformat() for day in days]
-    return ui.Chart("outcomes", "Core hours by outcome", "columns", labels, series, y_title="Core hours", table=table)
+    return ui.Chart(
+        "outcomes",
+        "Core hours by outcome",
+        "columns",
+        labels,
+        series,
+        y_title="Core hours",
+        table=table,
+    )
 
 
 def _ranking(request: PageRequest, key: str, where: str, parameters: list[Any]) -> ui.Table:
     query = f"SELECT {key}, {_SUMS} FROM job_efficiency WHERE {where} GROUP BY 1 ORDER BY wasted DESC, 1"
     result = request.database.query(query, parameters)
     rows = [
-        (_name(request, key, name), _rounded(wasted), efficiency, _rounded(core_hours), _rounded(lost), *measures)
+        (
+            _name(request, key, name),
+            _rounded(wasted),
+            efficiency,
+            _rounded(core_hours),
+            _rounded(lost),
+            *measures,
+        )
         for name, wasted, efficiency, core_hours, lost, *measures in result.rows
     ]
-    heading = ui.Column(key, "Workflow", "dataset") if key == "workflow" else ui.Column(key, "Site")
-    caption = "Workflows, the largest waste first" if key == "workflow" else "Sites, the largest waste first"
-    return ui.Table(f"{key}s", (heading, *_COLUMNS), rows, caption, lambda: result.table, limit=_SHOWN, bars=1)
+    heading = (
+        ui.Column(key, "Workflow", "dataset") if key == "workflow" else ui.Column(key, "Site")
+    )
+    caption = (
+        "Workflows, the largest waste first"
+        if key == "workflow"
+        else "Sites, the largest waste first"
+    )
+    return ui.Table(
+        f"{key}s", (heading, *_COLUMNS), rows, caption, lambda: result.table, limit=_SHOWN, bars=1
+    )
 
 
 def _name(request: PageRequest, key: str, name: str | None) -> Any:
     if name is None:
         return "no workflow"
-    return ui.Cell(ui.shown(name), request.link_here(workflow=name)) if key == "workflow" else ui.shown(name)
+    return (
+        ui.Cell(ui.shown(name), request.link_here(workflow=name))
+        if key == "workflow"
+        else ui.shown(name)
+    )
 
 
 def _rounded(hours: float | None) -> int | None:
@@ -165,11 +261,19 @@ def _outliers(request: PageRequest, where: str, parameters: list[Any]) -> ui.Tab
     )
     result = request.database.query(query, parameters)
     columns = (
-        ui.Column("workflow", "Workflow", "dataset"), ui.Column("site", "Site"), ui.Column("jobs", "Jobs", "count"),
-        ui.Column("core_hours", "Core hours", "count"), ui.Column("efficiency", "CPU efficiency", "share"),
-    )  # fmt: skip
-    rows = [(ui.shown(row[0] or "no workflow"), ui.shown(row[1]), row[2], round(row[3]), row[4]) for row in result.rows]
-    return ui.Table("outliers", columns, rows, "Outliers, most jobs first", lambda: result.table, limit=_SHOWN)
+        ui.Column("workflow", "Workflow", "dataset"),
+        ui.Column("site", "Site"),
+        ui.Column("jobs", "Jobs", "count"),
+        ui.Column("core_hours", "Core hours", "count"),
+        ui.Column("efficiency", "CPU efficiency", "share"),
+    )
+    rows = [
+        (ui.shown(row[0] or "no workflow"), ui.shown(row[1]), row[2], round(row[3]), row[4])
+        for row in result.rows
+    ]
+    return ui.Table(
+        "outliers", columns, rows, "Outliers, most jobs first", lambda: result.table, limit=_SHOWN
+    )
 
 
 PAGE = PageDefinition("Efficiency", "What jobs cost and wasted.", view, needs_use=False)

@@ -1,4 +1,6 @@
-"""Forecasts: which datasets will probably be popular, and how good such forecasts were, from the stored forecast."""
+"""Forecasts: which datasets will probably be popular, and how good such forecasts were,
+from the stored forecast.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,38 @@ _STRATA: Final = ("all", "active", "dormant", "new")
 _DATASETS: Final = (
     ui.Column("rank", "Rank", "count"),
     ui.Column("dataset_name", "Dataset"),
-    ui.Column("probability", "Popular", "share", "probability to be popular, as the figure above says what that is"),
+    ui.Column(
+        "probability",
+        "Popular",
+        "share",
+        "probability to be popular, as the figure above says what that is",
+    ),
     ui.Column("expected_nacc", "Expected accesses", "count", "in the predicted weeks"),
     ui.Column("nacc_p10", "10 %", "count", "one in ten has fewer accesses"),
     ui.Column("nacc_p90", "90 %", "count", "nine in ten have fewer"),
     ui.Column("expected_bytes", "Expected bytes read", "bytes"),
     ui.Column("last_week_nacc", "Accesses last week", "count"),
-    ui.Column("basis", "Rests on", "text", "use, siblings, creation in DBS, or unknown: then there is no probability"),
+    ui.Column(
+        "basis",
+        "Rests on",
+        "text",
+        "use, siblings, creation in DBS, or unknown: then there is no probability",
+    ),
     ui.Column("reasons", "Moved by", "text", "the columns that moved the probability most"),
-    ui.Column("stratum", "Before", "text", "active: used in the seven days before; dormant: before that; new: never"),
+    ui.Column(
+        "stratum",
+        "Before",
+        "text",
+        "active: used in the seven days before; dormant: before that; new: never",
+    ),
     ui.Column("data_tier", "Data tier"),
 )
 _SITE: Final = ui.Column("site_name", "Site", "text", "where the data were read from")
 _BASELINES: Final = ("persistence", "last-week", "decayed")
 #: Columns that are shown as whole numbers.
 _ROUNDED: Final = {
-    name: f"round({name})::BIGINT AS {name}" for name in ("expected_nacc", "nacc_p10", "nacc_p90", "expected_bytes")
+    name: f"round({name})::BIGINT AS {name}"
+    for name in ("expected_nacc", "nacc_p10", "nacc_p90", "expected_bytes")
 }
 #: The job, and its table, of whole datasets and of datasets at sites.
 _JOBS: Final = ("popularity_forecast", "popularity_site_forecast")
@@ -43,18 +61,30 @@ _QUALITY: Final = (
     ui.Column("dataset_count", "Datasets", "count"),
     ui.Column("popular_share", "Were popular", "share"),
     ui.Column("average_precision", "Average precision", "share"),
-    ui.Column("average_precision_low", "From", "share", "5 % of the resamplings of datasets are below"),
+    ui.Column(
+        "average_precision_low", "From", "share", "5 % of the resamplings of datasets are below"
+    ),
     ui.Column("average_precision_high", "To", "share"),
-    ui.Column("brier", "Brier score", "share", "mean squared distance of probabilities from what happened; 0 is best"),
-    ui.Column("tpr", "Found", "share", "share of the popular datasets with a probability of 50 % and more"),
+    ui.Column(
+        "brier",
+        "Brier score",
+        "share",
+        "mean squared distance of probabilities from what happened; 0 is best",
+    ),
+    ui.Column(
+        "tpr",
+        "Found",
+        "share",
+        "share of the popular datasets with a probability of 50 % and more",
+    ),
     ui.Column("tnr", "Rightly not", "share", "share of the others with less"),
 )
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What the page shows: the forecast of a day, of whole datasets or (``by_site``) of datasets at sites, for a
-    stratum and a site. An empty site means all sites.
+    """What the page shows: the forecast of a day, of whole datasets or (``by_site``) of
+    datasets at sites, for a stratum and a site. An empty site means all sites.
     """
 
     day: date
@@ -88,11 +118,14 @@ def view(request: PageRequest) -> ui.Content:
         forecast = "forecast by site" if by_site else "forecast"
         note = ui.Note(f"No {forecast} is stored. Run: run_spark {_JOBS[by_site]} --date DAY")
         has_other_kind = request.database.days(_JOBS[not by_site])
-        return ui.Content("Forecasts", [], controls=[kinds] if has_other_kind else [], notes=[note])
+        return ui.Content(
+            "Forecasts", [], controls=[kinds] if has_other_kind else [], notes=[note]
+        )
     day = day_parameter(request.parameters, "day", days[-1])
     if day not in days:
         raise InputMissing(
-            f"no forecast is stored for {day}", found=f"{days[0]} to {days[-1]}, {pluralize(len(days), 'forecast')}"
+            f"no forecast is stored for {day}",
+            found=f"{days[0]} to {days[-1]}, {pluralize(len(days), 'forecast')}",
         )
     stratum = choice_parameter(request.parameters, "stratum", _STRATA, "all")
     chosen = _Chosen(day, stratum, by_site, request.parameters.get("site", "") if by_site else "")
@@ -104,10 +137,11 @@ def view(request: PageRequest) -> ui.Content:
     sections = [_datasets(request, chosen), _quality(judged, by_site=by_site)]
     named = [(entry.isoformat(), entry.isoformat()) for entry in reversed(days)]
     controls = [
-        kinds, ui.Control("day", "Forecast from", day.isoformat(), named),
+        kinds,
+        ui.Control("day", "Forecast from", day.isoformat(), named),
         *([_sites(request, chosen)] if by_site else []),
         ui.Control("stratum", "Datasets", stratum, [(name, name) for name in _STRATA]),
-    ]  # fmt: skip
+    ]
     where = ", and at which sites" if by_site else ""
     about = f"What is popular from {day} on{where}, predicted from the days before it."
     return ui.Content("Forecasts", sections, about, controls)
@@ -119,7 +153,9 @@ def _sites(request: PageRequest, chosen: _Chosen) -> ui.Control:
     names = request.values(sql, {"day": chosen.day})
     if chosen.site and chosen.site not in names:
         names.insert(0, chosen.site)
-    return ui.Control("site", "Site", chosen.site, [("", "all"), *((name, ui.shown(name)) for name in names)])
+    return ui.Control(
+        "site", "Site", chosen.site, [("", "all"), *((name, ui.shown(name)) for name in names)]
+    )
 
 
 def _datasets(request: PageRequest, chosen: _Chosen) -> ui.Section:
@@ -142,16 +178,22 @@ def _datasets(request: PageRequest, chosen: _Chosen) -> ui.Section:
     among = f"of the first {ranks:,} {elements} by rank"
     if count < ranks:
         among = f"of the {pluralize(count, 'row')} of this selection among the first {ranks:,} {elements} by rank"
-    figures = ui.Figures([
-        ui.Figure("Probably popular", f"{likely:,}", among),
-        ui.Figure("Popular means", means, label or "accesses in the week"),
-        ui.Figure("Model", ui.shown(model)),
-    ])  # fmt: skip
-    rows = [(row[0], ui.Cell(row[1], request.dataset_link(row[1])), *row[2:]) for row in result.rows]
+    figures = ui.Figures(
+        [
+            ui.Figure("Probably popular", f"{likely:,}", among),
+            ui.Figure("Popular means", means, label or "accesses in the week"),
+            ui.Figure("Model", ui.shown(model)),
+        ]
+    )
+    rows = [
+        (row[0], ui.Cell(row[1], request.dataset_link(row[1])), *row[2:]) for row in result.rows
+    ]
 
     caption = "Datasets by the probability to be popular"
     bars = [column.name for column in chosen.columns].index("probability")
-    drawn = ui.Table("forecast", chosen.columns, rows, caption, lambda: result.table, bars=bars, limit=_SHOWN)
+    drawn = ui.Table(
+        "forecast", chosen.columns, rows, caption, lambda: result.table, bars=bars, limit=_SHOWN
+    )
     return ui.Section("Most probable datasets", [figures, drawn])
 
 
@@ -163,15 +205,30 @@ def _quality(judged: Any, *, by_site: bool) -> ui.Section:
     weeks = sorted({row[0] for row in judged.rows})
     values = {(row[0], row[1]): row[4] for row in judged.rows}
     series = {
-        model: [None if (value := values.get((week, model))) is None else round(100 * value, 1) for week in weeks]
+        model: [
+            None if (value := values.get((week, model))) is None else round(100 * value, 1)
+            for week in weeks
+        ]
         for model in dict.fromkeys(row[1] for row in judged.rows)
     }
-    table = ui.Table("quality", _QUALITY, judged.rows, "Past weeks, each predicted from the days before it",
-                  lambda: judged.table)  # fmt: skip
+    table = ui.Table(
+        "quality",
+        _QUALITY,
+        judged.rows,
+        "Past weeks, each predicted from the days before it",
+        lambda: judged.table,
+    )
     chart = ui.Chart(
-        "precision", "Average precision by week", "line", [week.isoformat() for week in weeks], series, "%",
-        "Week from", "Average precision", table=table,
-    )  # fmt: skip
+        "precision",
+        "Average precision by week",
+        "line",
+        [week.isoformat() for week in weeks],
+        series,
+        "%",
+        "Week from",
+        "Average precision",
+        table=table,
+    )
     about = (
         "persistence: what was popular before, in as many weeks, is predicted to be popular again; last-week, decayed: "
         "by the accesses, or bytes, of the last week, or of the last days."
@@ -182,7 +239,9 @@ def _quality(judged: Any, *, by_site: bool) -> ui.Section:
 
 
 def _warnings(rows: list[tuple[Any, ...]]) -> list[ui.Note]:
-    """Return a warning where a baseline had a higher average precision than the model in the mean of the weeks."""
+    """Return a warning where a baseline had a higher average precision than the model
+    in the mean of the weeks.
+    """
     means = {}
     for model in dict.fromkeys(row[1] for row in rows):
         values = [row[4] for row in rows if row[1] == model and row[4] is not None]
@@ -190,9 +249,15 @@ def _warnings(rows: list[tuple[Any, ...]]) -> list[ui.Note]:
             means[model] = sum(values) / len(values)
     models = [name for name in means if name not in _BASELINES]
     return [
-        ui.Note(f"Warning: the baseline {name} was better than {model}: {means[name]:.1%} against {means[model]:.1%}.")
-        for model in models for name in _BASELINES if round(means.get(name, 0), 3) > round(means[model], 3)
-    ]  # fmt: skip
+        ui.Note(
+            f"Warning: the baseline {name} was better than {model}: {means[name]:.1%} against {means[model]:.1%}."
+        )
+        for model in models
+        for name in _BASELINES
+        if round(means.get(name, 0), 3) > round(means[model], 3)
+    ]
 
 
-PAGE = PageDefinition("Forecasts", "Which datasets will probably be popular.", view, needs_use=False)
+PAGE = PageDefinition(
+    "Forecasts", "Which datasets will probably be popular.", view, needs_use=False
+)

@@ -12,7 +12,8 @@ from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter
 
 _HOURS: Final = tuple(f"{hour:02}" for hour in range(24))
-#: A series of what is at no HPC site is not shown; a name is the HPC's, or all other sites of the store.
+#: A series of what is at no HPC site is not shown; a name is the HPC's, or all other
+#: sites of the store.
 _ALL: Final = "hpc IS NOT NULL"
 
 
@@ -20,7 +21,9 @@ def view(request: PageRequest) -> ui.Content:
     """Return the page of a day's cores, and of all stored months."""
     days = request.database.days("running_cores")
     if not days:
-        note = ui.Note("No day of running cores is stored. Run: run_spark job_efficiency --date DAY")
+        note = ui.Note(
+            "No day of running cores is stored. Run: run_spark job_efficiency --date DAY"
+        )
         return ui.Content("HPC", [], notes=[note])
     day = day_parameter(request.parameters, "day", days[-1])
     # Where jobs only run there are no core hours yet.
@@ -31,10 +34,12 @@ def view(request: PageRequest) -> ui.Content:
     controls = [
         ui.Control("day", "Day of the cores", day.isoformat(), kind="date", limits=limits),
         ui.Control("hpc", "HPC", hpc, [("", "all"), *((name, ui.shown(name)) for name in names)]),
-    ]  # fmt: skip
+    ]
     where, values = (f"{_ALL} AND hpc = ?", [hpc]) if hpc else (_ALL, [])
     windows = dict(
-        request.database.query("SELECT hour, max(window_count) FROM running_cores WHERE day = ? GROUP BY 1", [day]).rows
+        request.database.query(
+            "SELECT hour, max(window_count) FROM running_cores WHERE day = ? GROUP BY 1", [day]
+        ).rows
     )
     silent = [hour for hour in range(24) if windows.get(hour, 0) < 5] if day in days else []
     notes = [] if day in days else [ui.Note(f"{day} is not stored.", "warn")]
@@ -50,12 +55,17 @@ def view(request: PageRequest) -> ui.Content:
     return ui.Content("HPC", sections, "Jobs of HTCondor at HPC sites.", controls, notes)
 
 
-def _figures(request: PageRequest, day: date, days: list[date], where: str, values: list[Any]) -> ui.Figures:
-    """Return the mean cores of the day, the core hours of its month and of all days, and the largest HPC."""
+def _figures(
+    request: PageRequest, day: date, days: list[date], where: str, values: list[Any]
+) -> ui.Figures:
+    """Return the mean cores of the day, the core hours of its month and of all days,
+    and the largest HPC.
+    """
     stored = sum(f"{entry:%Y-%m}" == f"{day:%Y-%m}" for entry in days)
     stored_text = f"{stored} of {monthrange(day.year, day.month)[1]} days stored"
     ((cores,),) = request.database.query(
-        f"SELECT sum(core_windows_milli) / 120000 FROM running_cores WHERE {where} AND day = ?", [*values, day]
+        f"SELECT sum(core_windows_milli) / 120000 FROM running_cores WHERE {where} AND day = ?",
+        [*values, day],
     ).rows
     by_hpc = request.database.query(
         "SELECT hpc, sum(core_ms) / 3600000 AS hours, sum(core_ms) FILTER (strftime(day, '%Y-%m') = ?) / 3600000"
@@ -64,17 +74,32 @@ def _figures(request: PageRequest, day: date, days: list[date], where: str, valu
     ).rows
     in_all, in_month = sum(row[1] or 0 for row in by_hpc), sum(row[2] or 0 for row in by_hpc)
     figures = [
-        ui.Figure("Cores", ui.si(float(cores or 0)) if day in days else "–", f"on {day}, mean of 24 hours"),
-        ui.Figure(f"Core hours in {day:%Y-%m}", ui.si(float(in_month)), f"{in_month:,.1f}", stored_text),
-        ui.Figure("Core hours of all days", ui.si(float(in_all)), f"{in_all:,.1f}", f"{days[0]} to {days[-1]}"),
+        ui.Figure(
+            "Cores",
+            ui.si(float(cores or 0)) if day in days else "–",
+            f"on {day}, mean of 24 hours",
+        ),
+        ui.Figure(
+            f"Core hours in {day:%Y-%m}", ui.si(float(in_month)), f"{in_month:,.1f}", stored_text
+        ),
+        ui.Figure(
+            "Core hours of all days",
+            ui.si(float(in_all)),
+            f"{in_all:,.1f}",
+            f"{days[0]} to {days[-1]}",
+        ),
     ]
     if by_hpc and in_all:
         name, hours, _ = by_hpc[0]
-        figures.append(ui.Figure("Largest HPC", ui.shown(name), f"{hours / in_all:.0%} of all core hours"))
+        figures.append(
+            ui.Figure("Largest HPC", ui.shown(name), f"{hours / in_all:.0%} of all core hours")
+        )
     return ui.Figures(figures)
 
 
-def _cores(request: PageRequest, day: Any, where: str, values: list[Any], windows: Mapping[int, int]) -> ui.Chart:
+def _cores(
+    request: PageRequest, day: Any, where: str, values: list[Any], windows: Mapping[int, int]
+) -> ui.Chart:
     result = request.database.query(
         "SELECT hpc, hour, sum(core_windows_milli) / 5000 AS cores,"
         " sum(core_windows_milli) / 1000 / max(window_count) AS cores_of_windows, max(window_count) AS window_count"
@@ -88,14 +113,37 @@ def _cores(request: PageRequest, day: Any, where: str, values: list[Any], window
         for name in sorted({key[0] for key in cores})
     }
     columns = (
-        ui.Column("hpc", "HPC"), ui.Column("hour", "Hour (UTC)", "count"),
+        ui.Column("hpc", "HPC"),
+        ui.Column("hour", "Hour (UTC)", "count"),
         ui.Column("cores", "Cores", "count", "of the whole hour"),
-        ui.Column("cores_of_windows", "Cores where records were written", "count", "of the windows with any record"),
-        ui.Column("window_count", "Windows of 5", "count", "of 12 minutes, with a record of any job"),
-    )  # fmt: skip
-    rows = [(ui.shown(row[0]), row[1], round(row[2], 1), round(row[3], 1), row[4]) for row in result.rows]
-    table = ui.Table("hpc_cores", columns, rows, f"Cores by HPC and hour on {day}", lambda: result.table)
-    return ui.Chart("hpc_cores", "Cores that ran", "columns", _HOURS, series, "", "Hour (UTC)", "Cores", table=table)
+        ui.Column(
+            "cores_of_windows",
+            "Cores where records were written",
+            "count",
+            "of the windows with any record",
+        ),
+        ui.Column(
+            "window_count", "Windows of 5", "count", "of 12 minutes, with a record of any job"
+        ),
+    )
+    rows = [
+        (ui.shown(row[0]), row[1], round(row[2], 1), round(row[3], 1), row[4])
+        for row in result.rows
+    ]
+    table = ui.Table(
+        "hpc_cores", columns, rows, f"Cores by HPC and hour on {day}", lambda: result.table
+    )
+    return ui.Chart(
+        "hpc_cores",
+        "Cores that ran",
+        "columns",
+        _HOURS,
+        series,
+        "",
+        "Hour (UTC)",
+        "Cores",
+        table=table,
+    )
 
 
 def _months(request: PageRequest, where: str, values: list[Any]) -> ui.Chart:
@@ -111,18 +159,38 @@ def _months(request: PageRequest, where: str, values: list[Any]) -> ui.Chart:
     for month, name, _, core_hours, *_ in result.rows:
         hours[name, month] = hours.get((name, month), 0) + core_hours
     series = {
-        name: [None if (value := hours.get((name, month))) is None else round(value, 1) for month in months]
+        name: [
+            None if (value := hours.get((name, month))) is None else round(value, 1)
+            for month in months
+        ]
         for name in sorted({key[0] for key in hours})
     }
     columns = (
-        ui.Column("month", "Month"), ui.Column("hpc", "HPC"), ui.Column("site", "Site"),
+        ui.Column("month", "Month"),
+        ui.Column("hpc", "HPC"),
+        ui.Column("site", "Site"),
         ui.Column("core_hours", "Core hours", "count", "of jobs that were completed"),
         ui.Column("jobs", "Jobs", "count", "that ended, also removed ones"),
         ui.Column("day_count", "Days stored", "count", "of the month"),
-    )  # fmt: skip
-    rows = [(row[0], ui.shown(row[1]), ui.shown(row[2]), round(row[3], 1), *row[4:]) for row in result.rows]
-    table = ui.Table("hpc_months", columns, rows, "Core hours by month, HPC and site", lambda: result.table)
-    return ui.Chart("hpc_months", "Core hours", "columns", months, series, "", "Month", "Core hours", table=table)
+    )
+    rows = [
+        (row[0], ui.shown(row[1]), ui.shown(row[2]), round(row[3], 1), *row[4:])
+        for row in result.rows
+    ]
+    table = ui.Table(
+        "hpc_months", columns, rows, "Core hours by month, HPC and site", lambda: result.table
+    )
+    return ui.Chart(
+        "hpc_months",
+        "Core hours",
+        "columns",
+        months,
+        series,
+        "",
+        "Month",
+        "Core hours",
+        table=table,
+    )
 
 
 PAGE = PageDefinition("HPC", "Cores and core hours at HPC sites.", view, needs_use=False)

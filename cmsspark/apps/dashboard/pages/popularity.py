@@ -1,4 +1,6 @@
-"""Popularity: accesses, users, bytes and CPU over time; the most used datasets; how concentrated use is."""
+"""Popularity: accesses, users, bytes and CPU over time; the most used datasets; how
+concentrated use is.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.dataset_ranking import DatasetRanking
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, text_parameter
-from cmsspark.apps.dashboard.series_parts import choose_measure, cost_figures, list_measures, make_chart
+from cmsspark.apps.dashboard.series_parts import (
+    choose_measure,
+    cost_figures,
+    list_measures,
+    make_chart,
+)
 from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS
 from cmsspark.apps.dashboard.use_columns import stored_columns, use_columns, with_remote_share
 
@@ -21,15 +28,23 @@ if TYPE_CHECKING:
 _COLUMNS: Final = (
     ui.Column("dataset_name", "Dataset"),
     *use_columns("nacc"),
-    ui.Column("share", "Share", "share", "of all accesses of this selection; of its jobs where it is about these"),
-    ui.Column("distinct_users", "Users", "count", "distinct people of the whole period, each counted once"),
+    ui.Column(
+        "share",
+        "Share",
+        "share",
+        "of all accesses of this selection; of its jobs where it is about these",
+    ),
+    ui.Column(
+        "distinct_users",
+        "Users",
+        "count",
+        "distinct people of the whole period, each counted once",
+    ),
     *use_columns("read_bytes", "remote_share", "job_count", "job_read_bytes", "cpu_ms"),
 )
 #: Datasets of a page of the table.
 _PAGE: Final = 20
-_STREAMS_NOTE: Final = (
-    "Accesses are log records of all streams. One read can have a record in two streams, so choose a stream to compare."
-)
+_STREAMS_NOTE: Final = "Accesses are log records of all streams. One read can have a record in two streams, so choose a stream to compare."
 _JOBS_NOTE: Final = "Jobs and their users are not accesses and are never added to them."
 #: How values over time are drawn: on each other, beside each other, or as shares of each step.
 MODES: Final[Mapping[str, str]] = {"sum": "sums", "line": "lines", "share": "shares"}
@@ -42,13 +57,17 @@ def view(request: PageRequest) -> ui.Content:
     measure = choose_measure(request, chosen, notes)
     group = choice_parameter(request.parameters, "by", [*FILTERS, "none"], "stream")
     by = None if group == "none" else group
-    # A read can have a record in two streams: their sums say nothing, so they are lines beside each other.
+    # A read can have a record in two streams: their sums say nothing, so they are lines
+    # beside each other.
     is_overlapping = by == "stream" and not chosen.values("stream")
-    mode = choice_parameter(request.parameters, "mode", list(MODES), "line" if is_overlapping else "sum")
+    mode = choice_parameter(
+        request.parameters, "mode", list(MODES), "line" if is_overlapping else "sum"
+    )
     text = text_parameter(request.parameters, "q")
     series = use.series(request.snapshot, chosen, measure, by)
     chart = make_chart("over_time", series, measure, chosen, by or "all")
-    # What is not stacked is drawn beside each other whatever was asked for, and the control says so.
+    # What is not stacked is drawn beside each other whatever was asked for, and the
+    # control says so.
     mode = mode if chart.kind == "stack" else "line"
     controls = [
         *request.period_controls(chosen),
@@ -60,12 +79,18 @@ def view(request: PageRequest) -> ui.Content:
     about = f"{chosen.first} to {chosen.last}: which datasets are used, and how much."
     ranking = dataset_ranking.datasets(request.snapshot, chosen, measure)
     if not len(ranking) and not request.parameters.get("download"):
-        nothing = ui.Note("Nothing was read in this period with these filters. Choose another period or fewer filters.")
-        return ui.Content("Popularity", [ui.Section("Nothing was read", [nothing])], about, controls, notes)
+        nothing = ui.Note(
+            "Nothing was read in this period with these filters. Choose another period or fewer filters."
+        )
+        return ui.Content(
+            "Popularity", [ui.Section("Nothing was read", [nothing])], about, controls, notes
+        )
     about_streams = f"{_STREAMS_NOTE} {_JOBS_NOTE}" if request.snapshot.has_jobs else _STREAMS_NOTE
     about_top = f"Ordered by {_in_text(MEASURES[measure][0])}."
     about_top += f" Names that contain: {ui.shown(text)}" if text else ""
-    search_field = ui.Search("q", "Find datasets in this table", text, "datasets.json", "parts of a name, * for any")
+    search_field = ui.Search(
+        "q", "Find datasets in this table", text, "datasets.json", "parts of a name, * for any"
+    )
     return ui.Content(
         "Popularity",
         [
@@ -80,7 +105,11 @@ def view(request: PageRequest) -> ui.Content:
                 [search_field, _top(request, chosen, ranking, measure, text)],
                 about_top,
             ),
-            *([ui.Section("How concentrated use is", _concentration(ranking, measure))] if measure != "users" else []),
+            *(
+                [ui.Section("How concentrated use is", _concentration(ranking, measure))]
+                if measure != "users"
+                else []
+            ),
         ],
         about,
         controls,
@@ -106,8 +135,12 @@ def _people(chosen: Selection, users: int | None) -> str:
     return "of jobs, each person once" if chosen.is_of_jobs else "each person once"
 
 
-def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measure: str, text: str) -> ui.Table:
-    positions = search.matching(ranking.names(), text) if text.strip() else list(range(len(ranking)))
+def _top(
+    request: PageRequest, chosen: Selection, ranking: DatasetRanking, measure: str, text: str
+) -> ui.Table:
+    positions = (
+        search.matching(ranking.names(), text) if text.strip() else list(range(len(ranking)))
+    )
     columns = stored_columns(request.snapshot, _COLUMNS)
     counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
 
@@ -119,7 +152,12 @@ def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measu
         for number, (name, count) in enumerate(zip(names, users, strict=True)):
             cells = with_remote_share({column: values[number] for column, values in sums.items()})
             cells |= {"share": ui.ratio(cells[counted], ranking.total), "distinct_users": count}
-            rows.append((ui.Cell(name, request.dataset_link(name)), *(cells[column.name] for column in columns[1:])))
+            rows.append(
+                (
+                    ui.Cell(name, request.dataset_link(name)),
+                    *(cells[column.name] for column in columns[1:]),
+                )
+            )
         return rows
 
     def load(column: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
@@ -134,14 +172,20 @@ def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measu
         lambda: _download(request, chosen, ranking, positions),
         len(positions),
         f"No dataset of this selection has {ui.shown(text)!r} in its name.",
-        bars=[column.name for column in columns].index({"users": "distinct_users"}.get(measure, measure)),
+        bars=[column.name for column in columns].index(
+            {"users": "distinct_users"}.get(measure, measure)
+        ),
         limit=_PAGE,
         load=load,
     )
 
 
 def _ordered(
-    request: PageRequest, chosen: Selection, ranking: DatasetRanking, positions: list[int], order: tuple[str, bool]
+    request: PageRequest,
+    chosen: Selection,
+    ranking: DatasetRanking,
+    positions: list[int],
+    order: tuple[str, bool],
 ) -> list[int]:
     """Return the positions in the order of a column; datasets without a value are last."""
     column, is_descending = order
@@ -149,7 +193,10 @@ def _ordered(
         return positions
     if column == "dataset_name":
         return sorted(positions, key=ranking.names().__getitem__, reverse=is_descending)
-    measure = {"share": "job_count" if chosen.is_of_jobs else "nacc", "distinct_users": "users"}.get(column, column)
+    measure = {
+        "share": "job_count" if chosen.is_of_jobs else "nacc",
+        "distinct_users": "users",
+    }.get(column, column)
     values: list[Any]
     if measure == "remote_share":
         sums = ranking.sums(ranking.names())
@@ -161,14 +208,17 @@ def _ordered(
     return ui.sort_rows(positions, values.__getitem__, is_descending)
 
 
-def _download(request: PageRequest, chosen: Selection, ranking: DatasetRanking, positions: list[int]) -> pa.Table:
+def _download(
+    request: PageRequest, chosen: Selection, ranking: DatasetRanking, positions: list[int]
+) -> pa.Table:
     import pyarrow as pa
 
     names = ranking.names(positions)
     users = dataset_ranking.users_of_datasets(request.snapshot, chosen, names) if names else []
     columns: dict[str, Any] = {
-        "dataset_name": pa.array(names, pa.string()), "distinct_users": pa.array(users, pa.int64())
-    }  # fmt: skip
+        "dataset_name": pa.array(names, pa.string()),
+        "distinct_users": pa.array(users, pa.int64()),
+    }
     for name, values in ranking.sums(names).items():
         fits = all(value is None or value < 1 << 63 for value in values)
         columns[name] = pa.array(values, pa.int64() if fits else pa.decimal128(38, 0))
@@ -216,7 +266,9 @@ def in_mode(chart: ui.Chart, mode: str) -> ui.Chart:
         return chart
     if mode == "line":
         return replace(chart, kind="line")
-    totals = [sum(value or 0 for value in step) for step in zip(*chart.series.values(), strict=True)]
+    totals = [
+        sum(value or 0 for value in step) for step in zip(*chart.series.values(), strict=True)
+    ]
     shares = {
         name: [
             None if value is None or not total else 100 * value / total

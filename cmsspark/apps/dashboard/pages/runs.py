@@ -25,12 +25,28 @@ _DAYS, _MOST = 35, 400
 _SHOWN: Final = 40
 #: Words of days, the worst first.
 _ORDER: Final = (
-    *("failed", "lost", "kept", "interrupted", "waiting", "partial", "sending", "running", "skipped"),
+    *(
+        "failed",
+        "lost",
+        "kept",
+        "interrupted",
+        "waiting",
+        "partial",
+        "sending",
+        "running",
+        "skipped",
+    ),
     *("done", "published", "-"),
 )
 #: Columns of bins before those that may be empty.
 _FIXED: Final = 4
-_CLASSES: Final = {"green": "good", "yellow": "warn", "blue": "info", "red": "bad", "white": "none"}
+_CLASSES: Final = {
+    "green": "good",
+    "yellow": "warn",
+    "blue": "info",
+    "red": "bad",
+    "white": "none",
+}
 
 
 def view(request: PageRequest) -> ui.Content:
@@ -41,7 +57,11 @@ def view(request: PageRequest) -> ui.Content:
         return ui.Content(
             "Runs",
             [],
-            notes=[ui.Note("No run is stored. Run: cmsspark daily, or run_spark data_aggregation --date DAY")],
+            notes=[
+                ui.Note(
+                    "No run is stored. Run: cmsspark daily, or run_spark data_aggregation --date DAY"
+                )
+            ],
         )
     notes: list[ui.Note] = []
     days = _days(request, stored, notes)
@@ -61,18 +81,28 @@ def view(request: PageRequest) -> ui.Content:
         ui.Control("to", "To (included)", days[-1].isoformat(), kind="date"),
         ui.Control("job", "Job", name, options),
     ]
-    about = "Numbers count the days of each job; the calendar has the worst state of each day." if len(jobs) > 1 else ""
+    about = (
+        "Numbers count the days of each job; the calendar has the worst state of each day."
+        if len(jobs) > 1
+        else ""
+    )
     return ui.Content(
         "Runs",
         [
-            ui.Section("Each day", [_figures(index, jobs), _calendar(request, index, days, jobs)], about),
+            ui.Section(
+                "Each day", [_figures(index, jobs), _calendar(request, index, days, jobs)], about
+            ),
             *_attention(request, index, jobs),
             ui.Section(
                 "Where every record went",
                 [run_tables.reconciliation(index)],
                 "Each record of data_aggregation is in one bin: docs/counting.md.",
             ),
-            ui.Section("Publishing", [run_tables.publishing(index)], "As the run history of this account knows it."),
+            ui.Section(
+                "Publishing",
+                [run_tables.publishing(index)],
+                "As the run history of this account knows it.",
+            ),
             ui.Section(
                 "Drift",
                 [run_tables.drift(index)],
@@ -91,7 +121,10 @@ def _days(request: PageRequest, stored: list[date], notes: list[ui.Note]) -> lis
     default = date.fromordinal(max(1, last.toordinal() - _DAYS + 1))
     first = day_parameter(request.parameters, "from", default)
     if first > last:
-        raise UsageError(f"the period begins on {first} and ends before it, on {last}", next_step="exchange them")
+        raise UsageError(
+            f"the period begins on {first} and ends before it, on {last}",
+            next_step="exchange them",
+        )
     if (last - first).days >= _MOST:
         first = last - timedelta(days=_MOST - 1)
         notes.append(ui.Note(f"This page shows {_MOST} days at most: those up to {last}.", "warn"))
@@ -103,16 +136,25 @@ def _days(request: PageRequest, stored: list[date], notes: list[ui.Note]) -> lis
 
 
 def _figures(index: RunIndex, jobs: list[str]) -> ui.Figures:
-    words = Counter(cell.word for (_, job), cell in index.cells.items() if cell.word != "-" and job in jobs)
-    figures = [ui.Figure(word.capitalize(), f"{count:,}", WORDS[word][1]) for word, count in words.most_common(5)]
+    words = Counter(
+        cell.word for (_, job), cell in index.cells.items() if cell.word != "-" and job in jobs
+    )
+    figures = [
+        ui.Figure(word.capitalize(), f"{count:,}", WORDS[word][1])
+        for word, count in words.most_common(5)
+    ]
     return ui.Figures(figures or [ui.Figure("Runs", "0", "in this period")])
 
 
-def _calendar(request: PageRequest, index: RunIndex, days: list[date], jobs: list[str]) -> ui.Calendar:
+def _calendar(
+    request: PageRequest, index: RunIndex, days: list[date], jobs: list[str]
+) -> ui.Calendar:
     cells = {}
     for day in days:
         states = [(job, index.cells[day, job]) for job in jobs if (day, job) in index.cells]
-        worst = min((cell for _, cell in states), key=lambda cell: _ORDER.index(cell.word), default=None)
+        worst = min(
+            (cell for _, cell in states), key=lambda cell: _ORDER.index(cell.word), default=None
+        )
         if worst is None or worst.word == "-":
             cells[day] = ("–", "none", f"{day}: never run", "")
             continue
@@ -126,7 +168,9 @@ def _calendar(request: PageRequest, index: RunIndex, days: list[date], jobs: lis
         kind = "bad" if any(cell.refused for _, cell in states) else _CLASSES[WORDS[worst.word][0]]
         cells[day] = (worst.word, kind, f"{day}: {ui.shown(about)}", href)
     used = {cell[0] for cell in cells.values()}
-    legend = [(word, _CLASSES[colour], about) for word, (colour, about) in WORDS.items() if word in used]
+    legend = [
+        (word, _CLASSES[colour], about) for word, (colour, about) in WORDS.items() if word in used
+    ]
     return ui.Calendar(cells, "The state of each day", legend)
 
 
@@ -139,15 +183,20 @@ def _attention(request: PageRequest, index: RunIndex, jobs: list[str]) -> list[u
             link = ui.Cell(day.isoformat(), request.link_here(job=job, day=day))
             rows.append((link, cell.word, job, ui.shown(about), cell.refused or None))
     columns = (
-        ui.Column("day", "Day", "day"), ui.Column("state", "State"), ui.Column("job", "Job"), ui.Column("about", "Why"),
+        ui.Column("day", "Day", "day"),
+        ui.Column("state", "State"),
+        ui.Column("job", "Job"),
+        ui.Column("about", "Why"),
         ui.Column("refused", "Refused documents", "count"),
-    )  # fmt: skip
+    )
     table = ui.Table("attention", columns, rows, "Days that are not complete", limit=_SHOWN)
     return [ui.Section("What needs a look", [table])] if rows else []
 
 
 def _reason(index: RunIndex, day: date, job: str) -> str:
-    """Return what the state of a day and job means, and why it is in that state, as far as it is known."""
+    """Return what the state of a day and job means, and why it is in that state, as far
+    as it is known.
+    """
     word = index.cells[day, job].word
     texts = [index.skipped.get((day, job), WORDS[word][1])]
     current = index.current.get((day, job))
@@ -170,35 +219,62 @@ def _of_day(request: PageRequest, index: RunIndex, day: date) -> ui.Content:
         about = _reason(index, day, job)
         link = ui.Cell(job, request.link_here(job=job, day=day)) if cell.word != "-" else job
         rows.append(
-            (link, cell.word, ui.shown(about), None if run is None else run.rows, None if run is None else run.run)
+            (
+                link,
+                cell.word,
+                ui.shown(about),
+                None if run is None else run.rows,
+                None if run is None else run.run,
+            )
         )
     columns = (
-        ui.Column("job", "Job"), ui.Column("state", "State"), ui.Column("about", "Meaning"),
-        ui.Column("rows", "Rows", "count"), ui.Column("run", "Current run"),
-    )  # fmt: skip
+        ui.Column("job", "Job"),
+        ui.Column("state", "State"),
+        ui.Column("about", "Meaning"),
+        ui.Column("rows", "Rows", "count"),
+        ui.Column("run", "Current run"),
+    )
     sections = [ui.Section("Jobs", [ui.Table("jobs", columns, rows, f"The jobs of {day}")])]
     notes = [ui.Note(ui.shown(text), "warn") for text in index.notes]
-    return ui.Content(f"Runs of {day}", sections, "One day", _back(request), notes, "Back to the calendar")
+    return ui.Content(
+        f"Runs of {day}", sections, "One day", _back(request), notes, "Back to the calendar"
+    )
 
 
 def _back(request: PageRequest) -> list[ui.Control]:
-    return [ui.Control(name, name, request.parameters.get(name, ""), kind="hidden") for name in ("from", "to")]
+    return [
+        ui.Control(name, name, request.parameters.get(name, ""), kind="hidden")
+        for name in ("from", "to")
+    ]
 
 
 def _run_view(request: PageRequest, index: RunIndex, job: str, day: date) -> ui.Content:
     runs = [run for run in index.runs if run.job == job and run.day == day]
     current = index.current.get((day, job))
     columns = (
-        ui.Column("run", "Run"), ui.Column("state", "State"), ui.Column("began_ms", "Started", "instant"),
-        ui.Column("seconds", "Seconds", "count"), ui.Column("rows", "Rows", "count"), ui.Column("report", "Report"),
+        ui.Column("run", "Run"),
+        ui.Column("state", "State"),
+        ui.Column("began_ms", "Started", "instant"),
+        ui.Column("seconds", "Seconds", "count"),
+        ui.Column("rows", "Rows", "count"),
+        ui.Column("report", "Report"),
         ui.Column("error", "Error"),
-    )  # fmt: skip
+    )
     rows = [_run_row(request, run, current) for run in runs]
     if (day, job) in index.skipped:
         index.notes.append(f"{job} of {day} is {index.skipped[day, job]}")
     sections = [
         ui.Section(
-            "Runs", [ui.Table("runs", columns, rows, f"Runs of {job} for {day}", empty="There is no run of this day.")]
+            "Runs",
+            [
+                ui.Table(
+                    "runs",
+                    columns,
+                    rows,
+                    f"Runs of {job} for {day}",
+                    empty="There is no run of this day.",
+                )
+            ],
         )
     ]
     if current is not None:
@@ -215,28 +291,54 @@ def _run_view(request: PageRequest, index: RunIndex, job: str, day: date) -> ui.
 
 def _run_row(request: PageRequest, run: Run, current: Run | None) -> tuple[Any, ...]:
     stored = run.stored_run or ""
-    page = run_index.report_path(request.database.fout, run.job, run.day.isoformat(), stored) if stored else None
+    page = (
+        run_index.report_path(request.database.fout, run.job, run.day.isoformat(), stored)
+        if stored
+        else None
+    )
     href = f"{request.prefix}/runs/{run.job}/{run.day}/{stored}/report"
-    state = run.state.value + (" (current)" if current is not None and current.stored_run == stored else "")
+    state = run.state.value + (
+        " (current)" if current is not None and current.stored_run == stored else ""
+    )
     state += ", partial" if run.is_partial else ""
     seconds = None if run.seconds is None else round(run.seconds)
     error = run_tables.without_paths((run.error or "").partition("\n")[0])
-    return run.run, state, run.began_ms, seconds, run.rows, ui.Cell("open", href) if page else None, error
+    return (
+        run.run,
+        state,
+        run.began_ms,
+        seconds,
+        run.rows,
+        ui.Cell("open", href) if page else None,
+        error,
+    )
 
 
 def _details(run: Run) -> list[ui.Section]:
     sections = []
-    warnings = [ui.Note(ui.shown(run_tables.without_paths(text)), "warn") for text in run.details.warnings]
+    warnings = [
+        ui.Note(ui.shown(run_tables.without_paths(text)), "warn") for text in run.details.warnings
+    ]
     if warnings:
         sections.append(ui.Section("Warnings", warnings))
     tables = [(name, entry.rows, entry.bytes) for name, entry in run.details.tables.items()]
-    columns = (ui.Column("table", "Table"), ui.Column("rows", "Rows", "count"), ui.Column("bytes", "Size", "bytes"))
-    sections.append(ui.Section("Tables", [ui.Table("tables", columns, tables, "What the current run stored")]))
+    columns = (
+        ui.Column("table", "Table"),
+        ui.Column("rows", "Rows", "count"),
+        ui.Column("bytes", "Size", "bytes"),
+    )
+    sections.append(
+        ui.Section("Tables", [ui.Table("tables", columns, tables, "What the current run stored")])
+    )
     bins = run.details.reconciliation
     if bins:
         rows = [(stream, *run_tables.bin_values(counts)) for stream, counts in bins.items()]
-        table = ui.Table("bins", run_tables.bin_columns(), rows, "Records by bin; empty bins are left out")
-        sections.append(ui.Section("Where every record went", [without_noughts(table, first=_FIXED)]))
+        table = ui.Table(
+            "bins", run_tables.bin_columns(), rows, "Records by bin; empty bins are left out"
+        )
+        sections.append(
+            ui.Section("Where every record went", [without_noughts(table, first=_FIXED)])
+        )
     return sections
 
 
@@ -260,5 +362,8 @@ def report(database: Database, job: str, interval: str, run: str) -> Response:
 
 
 PAGE = PageDefinition(
-    "Runs", "Which days of which jobs are stored, and what became of every record.", view, needs_use=False
+    "Runs",
+    "Which days of which jobs are stored, and what became of every record.",
+    view,
+    needs_use=False,
 )

@@ -11,10 +11,21 @@ from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.downloads import rows_to_arrow
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
 from cmsspark.apps.dashboard.segment import SUMS
-from cmsspark.apps.dashboard.selection import Selection, choice_parameter, number_parameter, text_parameter
+from cmsspark.apps.dashboard.selection import (
+    Selection,
+    choice_parameter,
+    number_parameter,
+    text_parameter,
+)
 from cmsspark.apps.dashboard.series_parts import cost_figures, make_chart
 from cmsspark.apps.dashboard.use import Series
-from cmsspark.apps.dashboard.use_columns import USUAL, stored_columns, use_cells, use_columns, with_remote_share
+from cmsspark.apps.dashboard.use_columns import (
+    USUAL,
+    stored_columns,
+    use_cells,
+    use_columns,
+    with_remote_share,
+)
 from cmsspark.base.clock import to_second
 from cmsspark.base.names import KINDS
 from cmsspark.base.text.terminal import pluralize
@@ -22,7 +33,9 @@ from cmsspark.base.text.terminal import pluralize
 _WEEKS: Final = 12
 #: Datasets of a page of a table.
 _PAGE: Final = 20
-_ABOUT_AGES: Final = "Replicas of the newest snapshot whose datasets no access and no job read there for so long."
+_ABOUT_AGES: Final = (
+    "Replicas of the newest snapshot whose datasets no access and no job read there for so long."
+)
 _REMOTE: Final = (
     "An access is remote where its site has no copy on disk, or where the log names another reader. "
     "EOS and raw AAA do not record it."
@@ -37,7 +50,10 @@ def view(request: PageRequest) -> ui.Content:
     names = request.snapshot.names["site_name"]
     options = [
         ("", "all sites"),
-        *((name, ui.shown(name)) for name in ([site] if site and site not in names else []) + names),
+        *(
+            (name, ui.shown(name))
+            for name in ([site] if site and site not in names else []) + names
+        ),
     ]
     controls = [
         ui.Control("site", "Site", site, options),
@@ -51,7 +67,12 @@ def view(request: PageRequest) -> ui.Content:
         "Sites",
         [
             ui.Section("What is read at each site", [_overview(request, chosen, sites)], _REMOTE),
-            *(optional(notes, "Pairs of sites", lambda: site_pairs.matrix_sections(request, chosen)) or []),
+            *(
+                optional(
+                    notes, "Pairs of sites", lambda: site_pairs.matrix_sections(request, chosen)
+                )
+                or []
+            ),
         ],
         f"{chosen.first} to {chosen.last}",
         controls,
@@ -61,13 +82,23 @@ def view(request: PageRequest) -> ui.Content:
 
 def _overview(request: PageRequest, chosen: Selection, sites: list[tuple[Any, ...]]) -> ui.Table:
     used = stored_columns(request.snapshot, use_columns(*USUAL))
-    rows = [(ui.Cell(row[0], request.site_link(row[0])), *_values(used, row[1:-1]), row[-1]) for row in sites]
-    users = ui.Column("distinct_users", "Users", "count", "distinct people of the whole period, each once at each site")
+    rows = [
+        (ui.Cell(row[0], request.site_link(row[0])), *_values(used, row[1:-1]), row[-1])
+        for row in sites
+    ]
+    users = ui.Column(
+        "distinct_users",
+        "Users",
+        "count",
+        "distinct people of the whole period, each once at each site",
+    )
     columns = (ui.Column("site_name", "Site"), *used, users)
     return ui.Table("sites", columns, rows, "Accesses by site, as the logs name it", bars=1)
 
 
-def _site_view(request: PageRequest, chosen: Selection, site: str, controls: list[ui.Control]) -> ui.Content:
+def _site_view(
+    request: PageRequest, chosen: Selection, site: str, controls: list[ui.Control]
+) -> ui.Content:
     snapshot = request.snapshot
     weeks = number_parameter(request.parameters, "weeks", _WEEKS, 1, 520)
     kind = choice_parameter(request.parameters, "kind", KINDS, "disk")
@@ -80,22 +111,45 @@ def _site_view(request: PageRequest, chosen: Selection, site: str, controls: lis
         ui.Control("weeks", "Unused for weeks", str(weeks), kind="number", limits=("1", "520")),
         ui.Control("kind", "Storage", kind, [(entry, entry) for entry in KINDS]),
     ]
-    forecast = optional(notes, "The forecast", lambda: site_storage.forecast_section(request, site))
+    forecast = optional(
+        notes, "The forecast", lambda: site_storage.forecast_section(request, site)
+    )
     storage = _storage(request, site, kind, notes)
     return ui.Content(
         ui.shown(site),
         [
             ui.Section("In total", [_figures(request, chosen, site, tiers)]),
             *(
-                [ui.Section(f"What lies there unread, on {kind}", [ui.Figures(storage)], _ABOUT_AGES)]
+                [
+                    ui.Section(
+                        f"What lies there unread, on {kind}", [ui.Figures(storage)], _ABOUT_AGES
+                    )
+                ]
                 if storage
                 else []
             ),
             ui.Section("What is read there", [_datasets(request, chosen, site)]),
-            ui.Section("Local and remote accesses over time", [_local_remote(request, chosen, site)], _REMOTE),
-            ui.Section("By data tier", [_group_table(request, "data_tier", "Data tier", tiers)], is_half=True),
-            ui.Section("By application", [_group_table(request, "app", "Application", apps)], is_half=True),
-            *(optional(notes, "Pairs of sites", lambda: site_pairs.site_sections(request, chosen, site)) or []),
+            ui.Section(
+                "Local and remote accesses over time",
+                [_local_remote(request, chosen, site)],
+                _REMOTE,
+            ),
+            ui.Section(
+                "By data tier",
+                [_group_table(request, "data_tier", "Data tier", tiers)],
+                is_half=True,
+            ),
+            ui.Section(
+                "By application", [_group_table(request, "app", "Application", apps)], is_half=True
+            ),
+            *(
+                optional(
+                    notes,
+                    "Pairs of sites",
+                    lambda: site_pairs.site_sections(request, chosen, site),
+                )
+                or []
+            ),
             *([forecast] if forecast is not None else []),
             ui.Section(
                 f"Replicas there that nobody read for {pluralize(weeks, 'week')}",
@@ -112,19 +166,29 @@ def _storage(request: PageRequest, site: str, kind: str, notes: list[ui.Note]) -
     """Return figures of what is unread by age, and of the cache that the site needs."""
     make_ages = partial(site_storage.age_figures, request.snapshot, request.database, site, kind)
     ages = optional(notes, "The replicas", make_ages) or []
-    cache = optional(notes, "The comparison of caches", lambda: site_storage.cache_figure(request.database, site))
+    cache = optional(
+        notes,
+        "The comparison of caches",
+        lambda: site_storage.cache_figure(request.database, site),
+    )
     return [*ages, *([cache] if cache is not None else [])]
 
 
-def _figures(request: PageRequest, chosen: Selection, site: str, tiers: list[tuple[Any, ...]]) -> ui.Figures:
-    sums = with_remote_share({name: use.added([row[1 + n] for row in tiers]) for n, name in enumerate(SUMS)})
+def _figures(
+    request: PageRequest, chosen: Selection, site: str, tiers: list[tuple[Any, ...]]
+) -> ui.Figures:
+    sums = with_remote_share(
+        {name: use.added([row[1 + n] for row in tiers]) for n, name in enumerate(SUMS)}
+    )
     accesses = use.known_count(request.snapshot, chosen, sums["nacc"])
     users = site_use.count_users(request.snapshot, chosen).get(site, 0)
     share = ui.NOTHING if sums["remote_share"] is None else f"{sums['remote_share']:.1%}"
     of_known = f"{sums['remote_nacc'] or 0:,} of {sums['remote_known_nacc'] or 0:,}"
     figures = [
         ui.count_figure("Accesses", None if chosen.is_of_jobs else accesses),
-        ui.count_figure("Distinct users", users, "of jobs" if chosen.is_of_jobs else "each person once"),
+        ui.count_figure(
+            "Distinct users", users, "of jobs" if chosen.is_of_jobs else "each person once"
+        ),
         ui.Figure("Remote share", share, of_known),
         *cost_figures(request.snapshot, sums),
     ]
@@ -134,7 +198,9 @@ def _figures(request: PageRequest, chosen: Selection, site: str, tiers: list[tup
 def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
     buckets = chosen.buckets()
     position = {day: number for number, day in enumerate(buckets)}
-    values: dict[str, list[int | None]] = {name: [None] * len(buckets) for name in ("local", "remote", "not known")}
+    values: dict[str, list[int | None]] = {
+        name: [None] * len(buckets) for name in ("local", "remote", "not known")
+    }
     for day, *sums in site_use.over_time(request.snapshot, chosen, site):
         row = dict(zip(SUMS, sums, strict=True))
         if row["nacc"] is None:
@@ -148,10 +214,18 @@ def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
     return make_chart("local_remote", series, "nacc", chosen, "locality")
 
 
-def _group_table(request: PageRequest, name: str, heading: str, rows: list[tuple[Any, ...]]) -> ui.Table:
+def _group_table(
+    request: PageRequest, name: str, heading: str, rows: list[tuple[Any, ...]]
+) -> ui.Table:
     used = stored_columns(request.snapshot, use_columns(*USUAL))
     cells = [(ui.shown(row[0]), *_values(used, row[1:])) for row in rows]
-    return ui.Table(f"by_{name}", (ui.Column(name, heading), *used), cells, f"Accesses by {heading.lower()}", bars=1)
+    return ui.Table(
+        f"by_{name}",
+        (ui.Column(name, heading), *used),
+        cells,
+        f"Accesses by {heading.lower()}",
+        bars=1,
+    )
 
 
 def _datasets(request: PageRequest, chosen: Selection, site: str) -> ui.Table:
@@ -160,25 +234,43 @@ def _datasets(request: PageRequest, chosen: Selection, site: str) -> ui.Table:
     columns = (ui.Column("dataset_name", "Dataset"), *used)
 
     def cells(part: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        return [(ui.Cell(row[0], request.dataset_link(row[0])), *_values(used, row[1:])) for row in part]
+        return [
+            (ui.Cell(row[0], request.dataset_link(row[0])), *_values(used, row[1:]))
+            for row in part
+        ]
 
     def load(column: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
         number = next((n for n, entry in enumerate(columns) if entry.name == column), None)
         ordered = rows
         if number is not None:
-            ordered = ui.sort_rows(rows, lambda row: (row[0], *_values(used, row[1:]))[number], is_descending)
+            ordered = ui.sort_rows(
+                rows, lambda row: (row[0], *_values(used, row[1:]))[number], is_descending
+            )
         return cells(ordered[first : first + count])
 
     caption, names = "Datasets that are read at this site", ("dataset_name", *SUMS)
     return ui.Table(
-        "datasets", columns, cells(rows[:_PAGE]), caption, partial(rows_to_arrow, names, rows), len(rows), bars=1,
-        limit=_PAGE, load=load,
-    )  # fmt: skip
+        "datasets",
+        columns,
+        cells(rows[:_PAGE]),
+        caption,
+        partial(rows_to_arrow, names, rows),
+        len(rows),
+        bars=1,
+        limit=_PAGE,
+        load=load,
+    )
 
 
-def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[ui.Note]) -> list[Any]:
+def _unused(
+    request: PageRequest, site: str, weeks: int, kind: str, notes: list[ui.Note]
+) -> list[Any]:
     snapshot = request.snapshot
-    unused = optional(notes, "The replicas", lambda: site_use.unused(snapshot, request.database, site, weeks, kind))
+    unused = optional(
+        notes,
+        "The replicas",
+        lambda: site_use.unused(snapshot, request.database, site, weeks, kind),
+    )
     if unused is None:
         return []
     day, stored_bytes, count, rows = unused
@@ -188,9 +280,15 @@ def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[
     size = sum(row[1] for row in rows)
     figures = ui.Figures(
         [
-            ui.Figure("Unused there", ui.si(size, "B"), f"{size:,} B of {stored_bytes:,} B on {kind}"),
+            ui.Figure(
+                "Unused there", ui.si(size, "B"), f"{size:,} B of {stored_bytes:,} B on {kind}"
+            ),
             ui.Figure("Datasets", f"{len(rows):,}", f"of {count:,} with a replica, as of {day}"),
-            ui.Figure("Not read", f"{sum(not any(row[3:]) for row in rows):,}", "not read at any other site either"),
+            ui.Figure(
+                "Not read",
+                f"{sum(not any(row[3:]) for row in rows):,}",
+                "not read at any other site either",
+            ),
         ]
     )
     columns = (
@@ -198,18 +296,35 @@ def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[
         ui.Column("present_bytes", "Bytes there", "bytes"),
         ui.Column("newest_replica_ms", "Newest replica", "day"),
         ui.Column(
-            "nacc_elsewhere", "Accesses elsewhere", "count", "accesses at other or unknown sites in the same weeks"
+            "nacc_elsewhere",
+            "Accesses elsewhere",
+            "count",
+            "accesses at other or unknown sites in the same weeks",
         ),
-        ui.Column("jobs_elsewhere", "Jobs elsewhere", "count", "jobs at other or unknown sites in the same weeks"),
+        ui.Column(
+            "jobs_elsewhere",
+            "Jobs elsewhere",
+            "count",
+            "jobs at other or unknown sites in the same weeks",
+        ),
     )
     cells = [
-        (ui.Cell(name, request.dataset_link(name)), lying, newest and to_second(int(newest))[:10], *elsewhere)
+        (
+            ui.Cell(name, request.dataset_link(name)),
+            lying,
+            newest and to_second(int(newest))[:10],
+            *elsewhere,
+        )
         for name, lying, newest, *elsewhere in rows
     ]
     caption, names = f"Not read there from {first} to {last}", [column.name for column in columns]
-    table = ui.Table("unused", columns, cells, caption, partial(rows_to_arrow, names, rows), bars=1, limit=_PAGE)
+    table = ui.Table(
+        "unused", columns, cells, caption, partial(rows_to_arrow, names, rows), bars=1, limit=_PAGE
+    )
     missing = 7 * weeks - sum(first <= stored <= last for stored in snapshot.state.runs)
-    text = f"{missing:,} of these days are not stored: a dataset may have been read on one of them."
+    text = (
+        f"{missing:,} of these days are not stored: a dataset may have been read on one of them."
+    )
     return [figures, *([ui.Note(text, "warn")] if missing else []), table]
 
 
@@ -218,4 +333,6 @@ def _values(columns: Sequence[ui.Column], sums: Sequence[Any]) -> tuple[Any, ...
     return tuple(row[column.name] for column in columns)
 
 
-PAGE = PageDefinition("Sites", "What is read at each site, and which replicas there are unused.", view)
+PAGE = PageDefinition(
+    "Sites", "What is read at each site, and which replicas there are unused.", view
+)

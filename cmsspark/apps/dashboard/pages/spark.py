@@ -1,4 +1,6 @@
-"""Spark: memory, time and processes of one run: of an application, of a run by processes, or of a suite."""
+"""Spark: memory, time and processes of one run: of an application, of a run by
+processes, or of a suite.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,25 @@ def view(request: PageRequest) -> Content:
     choices = run_measures.choices(request.state_dir, notes)
     if not choices:
         text = "No run was measured yet. run_spark measures each run that it starts."
-        return Content("Spark", [], notes=[Note(text), *(Note(shown(item), "warn") for item in notes)])
+        return Content(
+            "Spark", [], notes=[Note(text), *(Note(shown(item), "warn") for item in notes)]
+        )
     names = [item.run for item in choices]
     chosen = choice_parameter(request.parameters, "run", names, names[0])
     run = run_measures.read_run_view(request.state_dir, choices[names.index(chosen)])
-    options = [(item.run, f"{to_second(item.began_ms)} {shown(item.label)}"[:90]) for item in choices]
+    options = [
+        (item.run, f"{to_second(item.began_ms)} {shown(item.label)}"[:90]) for item in choices
+    ]
     return Content(
         shown(run.choice.label),
         _sections(run),
         _about(run),
         [Control("run", "Application or run", chosen, options, wide=True)],
         _exception(run)
-        + [Note(shown(text), "warn") for text in (*notes, *run.notes, *(run.measured.notes if run.measured else ()))],
+        + [
+            Note(shown(text), "warn")
+            for text in (*notes, *run.notes, *(run.measured.notes if run.measured else ()))
+        ],
     )
 
 
@@ -49,7 +58,9 @@ def _about(run: RunView) -> str:
     facts = [f"run {run.choice.run}", f"{to_second(run.choice.began_ms)} UTC"]
     if measured is not None:
         facts.append(
-            f"Spark {measured.spark_version}, {measured.master}" if measured.spark_version else measured.engine
+            f"Spark {measured.spark_version}, {measured.master}"
+            if measured.spark_version
+            else measured.engine
         )
     if run.watched is not None:
         facts.append(f"on {run.watched.host}")
@@ -63,7 +74,11 @@ def _sections(run: RunView) -> list[Section]:
         sections.append(Section("What costs time or memory", [_findings(measured)]))
     if measured is not None and any(item.peaks for item in measured.executors):
         sections.append(
-            Section("Memory by area", [parts.memory_areas(measured)], "The largest value of each area while it ran.")
+            Section(
+                "Memory by area",
+                [parts.memory_areas(measured)],
+                "The largest value of each area while it ran.",
+            )
         )
     if measured is not None and measured.samples:
         sections.append(Section("Memory over time", [parts.memory_over_time(measured)]))
@@ -75,13 +90,19 @@ def _sections(run: RunView) -> list[Section]:
                 "Also the Python of a driver in client mode, which Spark does not see. Shared pages count twice.",
             )
         )
-        sections.append(Section("CPU by role", [parts.roles_over_time(run, "cpu_percent")], is_half=True))
-        sections.append(Section("Top processes over time", [parts.top_processes(run)], is_half=True))
+        sections.append(
+            Section("CPU by role", [parts.roles_over_time(run, "cpu_percent")], is_half=True)
+        )
+        sections.append(
+            Section("Top processes over time", [parts.top_processes(run)], is_half=True)
+        )
     if measured is not None:
         if any(item.active_tasks for item in measured.samples):
             sections.append(Section("Tasks", [parts.active_tasks(measured)]))
         if measured.totals.task_ms or measured.totals.run_ms:
-            sections.append(Section("Where the time of tasks went", [parts.time_components(measured)]))
+            sections.append(
+                Section("Where the time of tasks went", [parts.time_components(measured)])
+            )
         if measured.executors:
             sections.append(Section("Executors", [parts.executors(measured)]))
         if measured.stages:
@@ -92,15 +113,25 @@ def _sections(run: RunView) -> list[Section]:
         sections.append(Section("Process tree", [parts.process_tree(run)]))
     if run.log:
         rows = [(entry.time_ms, entry.type, entry.host, entry.message) for entry in run.log]
-        columns = (Column("time_ms", "Time", "instant"), Column("type", "Type"), Column("host", "Host"))
-        table = Table("log", (*columns, Column("message", "Message")), rows, "Log of the monitor", limit=100)
+        columns = (
+            Column("time_ms", "Time", "instant"),
+            Column("type", "Type"),
+            Column("host", "Host"),
+        )
+        table = Table(
+            "log", (*columns, Column("message", "Message")), rows, "Log of the monitor", limit=100
+        )
         sections.append(Section("Log", [table]))
     return sections
 
 
 def _findings(measured: RunMetrics) -> Table:
     rows = [(item.title, item.where, item.cure) for item in measured.findings]
-    columns = (Column("title", "Finding"), Column("where", "Where"), Column("cure", "What to change"))
+    columns = (
+        Column("title", "Finding"),
+        Column("where", "Where"),
+        Column("cure", "What to change"),
+    )
     return Table("findings", columns, rows, "Findings")
 
 

@@ -7,7 +7,17 @@ from typing import Any, Final
 from cmsspark.apps.dashboard import error_forms
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.query_process import Query
-from cmsspark.apps.dashboard.widgets import Column, Content, Control, Fold, Kind, Note, Section, Table, shown
+from cmsspark.apps.dashboard.widgets import (
+    Column,
+    Content,
+    Control,
+    Fold,
+    Kind,
+    Note,
+    Section,
+    Table,
+    shown,
+)
 from cmsspark.base.errors import CmssparkError, UsageError
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.query.database import QueryResult
@@ -34,30 +44,47 @@ def view(request: PageRequest) -> Content:
     tables: list[Section] = []
     is_download = bool(request.parameters.get("download"))
     try:
-        # Before the query: a process that starts for it does not know that the store was there before.
+        # Before the query: a process that starts for it does not know that the store
+        # was there before.
         tables = _tables(request)
         if sql and request.is_cross_site:
-            notes.append(Note("Another site linked to this query. Read it, then run it yourself.", "warn"))
+            notes.append(
+                Note("Another site linked to this query. Read it, then run it yourself.", "warn")
+            )
         elif sql:
             query = Query(sql, DOWNLOADED if is_download else ROWS, BYTES, SECONDS)
             result = request.queries.run(query, request.is_gone)
-            sections.append(Section("Rows", [_table(request, sql, result)], f"{result.seconds:.2f} s"))
+            sections.append(
+                Section("Rows", [_table(request, sql, result)], f"{result.seconds:.2f} s")
+            )
     except CmssparkError as error:
         if is_download:
             raise
         notes += _error_notes(error)
     limits = f"One query that reads; {SECONDS:g} s, {ROWS:,} rows here and {DOWNLOADED:,} in a download."
-    control = Control("q", "Query", sql or _EXAMPLE, kind="area", wide=True, completions="words.json")
+    control = Control(
+        "q", "Query", sql or _EXAMPLE, kind="area", wide=True, completions="words.json"
+    )
     return Content(
-        "SQL", sections + tables, f"{limits} Tables with a row for each person are left out.", [control], notes, "Run"
+        "SQL",
+        sections + tables,
+        f"{limits} Tables with a row for each person are left out.",
+        [control],
+        notes,
+        "Run",
     )
 
 
 def _error_notes(error: CmssparkError) -> list[Note]:
     """Return the lines of an error as notes, so that the form with the query stays."""
     facts = error_forms.facts(error).items()
-    lines = [(label, line) for label, value in facts for line in value.splitlines() if line.strip()]
-    return [Note(shown(error.problem), "bad"), *(Note(f"{label}: {shown(line)}") for label, line in lines)]
+    lines = [
+        (label, line) for label, value in facts for line in value.splitlines() if line.strip()
+    ]
+    return [
+        Note(shown(error.problem), "bad"),
+        *(Note(f"{label}: {shown(line)}") for label, line in lines),
+    ]
 
 
 def _table(request: PageRequest, sql: str, result: QueryResult) -> Table:
@@ -66,12 +93,23 @@ def _table(request: PageRequest, sql: str, result: QueryResult) -> Table:
         for name, field in zip(result.names, result.table.schema, strict=True)
     ]
     rows = [
-        tuple(_value(value, column.kind) for value, column in zip(row, columns, strict=True)) for row in result.rows
+        tuple(_value(value, column.kind) for value, column in zip(row, columns, strict=True))
+        for row in result.rows
     ]
     caption = (
-        f"The first {len(rows):,} rows; a download has up to {DOWNLOADED:,}" if result.is_truncated else "All rows"
+        f"The first {len(rows):,} rows; a download has up to {DOWNLOADED:,}"
+        if result.is_truncated
+        else "All rows"
     )
-    return Table("query", columns, rows, caption, lambda: result.table, empty="The query found no row.", limit=ROWS)
+    return Table(
+        "query",
+        columns,
+        rows,
+        caption,
+        lambda: result.table,
+        empty="The query found no row.",
+        limit=ROWS,
+    )
 
 
 def _kind(arrow: str) -> Kind:
@@ -91,7 +129,11 @@ def words(request: PageRequest) -> list[str]:
     tables = request.database.tables
     days = _days(request)
     names = sorted((table.name for table in tables), key=lambda name: (name not in days, name))
-    return list(dict.fromkeys([*names, *sorted({column.name for table in tables for column in table.columns})]))
+    return list(
+        dict.fromkeys(
+            [*names, *sorted({column.name for table in tables for column in table.columns})]
+        )
+    )
 
 
 def _days(request: PageRequest) -> dict[str, tuple[int, str]]:
@@ -105,21 +147,35 @@ def _days(request: PageRequest) -> dict[str, tuple[int, str]]:
 def _tables(request: PageRequest) -> list[Section]:
     days = _days(request)
     columns = (
-        Column("column", "Column", "insert"), Column("type", "Type"), Column("about", "Meaning")
-    )  # fmt: skip
+        Column("column", "Column", "insert"),
+        Column("type", "Type"),
+        Column("about", "Meaning"),
+    )
     folds: dict[bool, list[Fold]] = {True: [], False: []}
     for table in request.database.tables:
         rows = [(column.name, column.type, column.about) for column in table.columns]
         count, newest = days.get(table.name, (0, ""))
-        note = f"{pluralize(count, 'day or period', 'days and periods')}, newest {newest}" if count else ""
+        note = (
+            f"{pluralize(count, 'day or period', 'days and periods')}, newest {newest}"
+            if count
+            else ""
+        )
         is_stored = bool(count) or table.name == DAYS
-        content = Table(f"columns_{table.name}", columns, rows, f"Columns of {table.name}", limit=len(rows))
-        folds[is_stored].append(Fold(table.name, [content], note or "all stored days and periods" * is_stored))
+        content = Table(
+            f"columns_{table.name}", columns, rows, f"Columns of {table.name}", limit=len(rows)
+        )
+        folds[is_stored].append(
+            Fold(table.name, [content], note or "all stored days and periods" * is_stored)
+        )
     about = "Open a table to see its columns. As you type, the form completes their names: Tab takes the first."
     sections = [Section("Stored tables", folds[True], about)]
     if folds[False]:
-        sections.append(Section("Tables without stored results", [Fold("Show them", folds[False])]))
+        sections.append(
+            Section("Tables without stored results", [Fold("Show them", folds[False])])
+        )
     return sections
 
 
-PAGE = PageDefinition("SQL", "One query over the stored tables.", view, needs_use=False, is_quick=False)
+PAGE = PageDefinition(
+    "SQL", "One query over the stored tables.", view, needs_use=False, is_quick=False
+)

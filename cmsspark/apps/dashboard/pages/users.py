@@ -11,7 +11,9 @@ from cmsspark.apps.dashboard.selection import FILTERS, STEPS, Selection, choice_
 from cmsspark.apps.dashboard.series_parts import make_chart
 from cmsspark.sources.registry import STREAMS_BY_NAME
 
-_WITH_TIMES: Final = " and ".join(stream.name for stream in STREAMS_BY_NAME.values() if stream.has_times)
+_WITH_TIMES: Final = " and ".join(
+    stream.name for stream in STREAMS_BY_NAME.values() if stream.has_times
+)
 _GROUPS: Final = {"none": "nothing", **FILTERS}
 _CPU: Final = {"data_tier": "Data tier", "site_tier": "Site tier", "campaign": "Campaign"}
 
@@ -26,10 +28,10 @@ def view(request: PageRequest) -> ui.Content:
     cpu = use.series(request.snapshot, chosen, "cpu_ms", tier)
     sums = use.totals(request.snapshot, chosen)
     step = STEPS[chosen.step][1]
-    nobody = (
-        "A person is a pseudonym: one name in two certificates counts once. Records without a user are not counted."
-    )
-    figures = [ui.count_figure("Distinct users", sums["users"], "over the whole period, each person once")]
+    nobody = "A person is a pseudonym: one name in two certificates counts once. Records without a user are not counted."
+    figures = [
+        ui.count_figure("Distinct users", sums["users"], "over the whole period, each person once")
+    ]
     if not chosen.is_of_jobs:
         figures.append(ui.count_figure("Accesses", sums["nacc"]))
     if request.snapshot.has_jobs:
@@ -41,11 +43,16 @@ def view(request: PageRequest) -> ui.Content:
         [
             ui.Section("In total", [ui.Figures(figures)]),
             ui.Section(
-                f"Distinct users per {step}", [make_chart("users", users, "users", chosen, by or "all")], nobody
+                f"Distinct users per {step}",
+                [make_chart("users", users, "users", chosen, by or "all")],
+                nobody,
             ),
             ui.Section(
                 f"CPU time per {step} by {_CPU[tier].lower()}",
-                [make_chart("cpu", cpu, "cpu_ms", chosen, tier), _cpu_in_total(request, chosen, tier)],
+                [
+                    make_chart("cpu", cpu, "cpu_ms", chosen, tier),
+                    _cpu_in_total(request, chosen, tier),
+                ],
                 f"CPU time is in the logs of jobs only (the streams {_WITH_TIMES}).",
             ),
         ],
@@ -75,7 +82,16 @@ def _cpu_in_total(request: PageRequest, chosen: Selection, tier: str) -> ui.Tabl
         ui.Column("share", "Share", "share"),
     )
     cells = [(ui.shown(name), int(cpu), int(cpu) / total if total else None) for name, cpu in rows]
-    return ui.Table("cpu_in_total", columns, cells, f"CPU time of the period by {_CPU[tier].lower()}", bars=1, limit=20)
+    return ui.Table(
+        "cpu_in_total",
+        columns,
+        cells,
+        f"CPU time of the period by {_CPU[tier].lower()}",
+        bars=1,
+        limit=20,
+    )
 
 
-PAGE = PageDefinition("Users over time", "How many people read data, and the CPU time by tier.", view)
+PAGE = PageDefinition(
+    "Users over time", "How many people read data, and the CPU time by tier.", view
+)

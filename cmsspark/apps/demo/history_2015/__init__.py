@@ -1,8 +1,10 @@
-"""Days of the past as they are stored: partials simulated without logs, for looking at weeks, months and a year.
+"""Days of the past as they are stored: partials simulated without logs, for looking at
+weeks, months and a year.
 
-The same seed and day give the same rows. Datasets, sites and people come back from day to day, some much more often
-than others; what is popular changes over weeks, weekends are quieter, and the use grows over a year. Jobs are of the
-stream that serves the day, CRAB or HTCondor. Nulls stand where the streams have none.
+The same seed and day give the same rows. Datasets, sites and people come back from day
+to day, some much more often than others; what is popular changes over weeks, weekends
+are quieter, and the use grows over a year. Jobs are of the stream that serves the day,
+CRAB or HTCondor. Nulls stand where the streams have none.
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ _NO_BYTES_EVERY: Final = 10
 _STREAM_SHARES: Final = (0.4, 0.25, 0.25, 0.1)
 _APP_SHARES: Final = (0.45, 0.25, 0.12, 0.06, 0.06, 0.04, 0.02)
 _NOBODY: Final = 0.1
-#: The share of accesses to datasets that are popular for some weeks only, and the datasets that a day adds to them.
+#: The share of accesses to datasets that are popular for some weeks only, and the
+#: datasets that a day adds to them.
 _SHORT_LIVED: Final = 0.6
 _NEW_DATASETS_A_DAY: Final = 7
-#: Accesses on a Saturday or Sunday, where a weekday has 1; a year's growth; the deepest of the summer and winter pause.
+#: Accesses on a Saturday or Sunday, where a weekday has 1; a year's growth; the deepest
+#: of the summer and winter pause.
 _WEEKEND: Final = 0.7
 _GROWTH_A_YEAR: Final = 0.4
 _PAUSE: Final = 0.25
@@ -50,7 +54,9 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class History:
-    """A past of ``rows`` partials a day. ``pseudonym``: what stands for the name of a made-up person."""
+    """A past of ``rows`` partials a day. ``pseudonym``: what stands for the name of a
+    made-up person.
+    """
 
     pseudonym: Callable[[str], str]
     seed: int = 1
@@ -82,7 +88,10 @@ class History:
         count = len(codes["stream"])
         texts = {name: _coded(self._arrow_texts[name], codes[name]) for name in self._texts}
         texts["stream"] = _coded(pa.array([*_ACCESSES, jobs_stream(day)]), codes["stream"])
-        is_job, is_eos = codes["stream"] == len(_ACCESSES), codes["stream"] == _ACCESSES.index("eos")
+        is_job, is_eos = (
+            codes["stream"] == len(_ACCESSES),
+            codes["stream"] == _ACCESSES.index("eos"),
+        )
         accesses = np.minimum(rng.zipf(1.6, count), 100_000)
         accesses = 1 + ((accesses - 1) * activity(day)).astype(np.int64)
         remote = np.where(rng.random(count) < 0.3, rng.integers(0, accesses + 1), 0)
@@ -96,7 +105,9 @@ class History:
             "remote_nacc": pa.array(remote, mask=is_eos),
             "read_bytes": pa.array(read_bytes, mask=~has_bytes),
             "cpu_time": pa.array(cpu_ms / 1000.0, mask=~is_job),
-            "wc_time": pa.array((cpu_ms + rng.integers(0, 10_000_000, count)) / 1000.0, mask=~is_job),
+            "wc_time": pa.array(
+                (cpu_ms + rng.integers(0, 10_000_000, count)) / 1000.0, mask=~is_job
+            ),
         }
         return pa.table({name: columns[name] for name in schema.names})
 
@@ -112,13 +123,16 @@ class History:
         sites = len(self._texts["site_name"])
         datasets = _often(rng, self.datasets, more)
         newest = day.toordinal() * _NEW_DATASETS_A_DAY
-        datasets = np.where(rng.random(more) < _SHORT_LIVED, (newest - datasets) % self.datasets, datasets)
+        datasets = np.where(
+            rng.random(more) < _SHORT_LIVED, (newest - datasets) % self.datasets, datasets
+        )
         weights = 1.0 / np.arange(1, sites + 1)
         drawn = {
             "stream": rng.choice(len(_STREAM_SHARES), more, p=_STREAM_SHARES),
             "dataset_name": datasets,
             # A dataset is read where it lies: at a few of the sites.
-            "site_name": (datasets * 7 + rng.choice(sites, more, p=weights / weights.sum()) ** 2) % sites,
+            "site_name": (datasets * 7 + rng.choice(sites, more, p=weights / weights.sum()) ** 2)
+            % sites,
             "app": rng.choice(len(_APPS), more, p=_APP_SHARES),
             "user": np.where(rng.random(more) < _NOBODY, 0, 1 + _often(rng, self.people, more)),
         }
@@ -174,8 +188,8 @@ def _coded(texts: pa.Array, codes: _Ints) -> pa.Array:
 
 
 def activity(day: date) -> float:
-    """Return how much is read on a day, relative to a working day of 2025: less at weekends, in August and around New
-    Year.
+    """Return how much is read on a day, relative to a working day of 2025: less at
+    weekends, in August and around New Year.
 
     Example:
         >>> activity(date(2026, 1, 17)) < activity(date(2026, 1, 16))

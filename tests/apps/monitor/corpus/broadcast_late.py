@@ -8,7 +8,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 builder = SparkSession.builder.appName("broadcast_late")
-spark = builder.config("spark.sql.adaptive.enabled", "false").config("spark.sql.broadcastTimeout", "2").getOrCreate()
+spark = (
+    builder.config("spark.sql.adaptive.enabled", "false")
+    .config("spark.sql.broadcastTimeout", "2")
+    .getOrCreate()
+)
 
 
 def slow(batches):

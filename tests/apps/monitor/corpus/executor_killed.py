@@ -21,7 +21,11 @@ def work(number, rows):
     from pyspark import TaskContext
 
     if number == 1 and TaskContext.get().attemptNumber() == 0:
-        java = next(int(line.split()[1]) for line in open(f"/proc/{os.getppid()}/status") if line.startswith("PPid"))
+        java = next(
+            int(line.split()[1])
+            for line in open(f"/proc/{os.getppid()}/status")
+            if line.startswith("PPid")
+        )
         os.kill(java, signal.SIGKILL)
         time.sleep(30)
     return rows

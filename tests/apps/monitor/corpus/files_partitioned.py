@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 spark = SparkSession.builder.appName("files_partitioned").getOrCreate()
 with tempfile.TemporaryDirectory() as folder:
-    spark.range(0, 3000, 1, 2).select("id", (F.col("id") % 120).alias("day")).write.partitionBy("day").csv(
-        f"{folder}/t"
-    )
+    spark.range(0, 3000, 1, 2).select("id", (F.col("id") % 120).alias("day")).write.partitionBy(
+        "day"
+    ).csv(f"{folder}/t")
 spark.stop()

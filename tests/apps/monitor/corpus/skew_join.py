@@ -13,7 +13,9 @@ spark = (
     .config("spark.shuffle.compress", "false")
     .getOrCreate()
 )
-rows = spark.range(0, 1_200_000, 1, 4).selectExpr("if(id % 20 = 0, id, 7) as key", "repeat('y', 60) as payload")
+rows = spark.range(0, 1_200_000, 1, 4).selectExpr(
+    "if(id % 20 = 0, id, 7) as key", "repeat('y', 60) as payload"
+)
 other = spark.range(0, 600_000, 1, 2).selectExpr("id as key", "repeat('z', 40) as name")
 print(rows.join(other, "key").agg(F.max("payload"), F.max("name")).collect())
 spark.stop()

@@ -5,6 +5,8 @@
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.appName("sorted_rdd").getOrCreate()
-rows = spark.sparkContext.parallelize(range(400_000), 4).map(lambda n: (n * 7919 % 400_009, "x" * (n % 7)))
+rows = spark.sparkContext.parallelize(range(400_000), 4).map(
+    lambda n: (n * 7919 % 400_009, "x" * (n % 7))
+)
 print(rows.sortBy(lambda row: row[0]).take(5))
 spark.stop()

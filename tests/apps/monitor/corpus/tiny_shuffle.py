@@ -7,7 +7,15 @@ from pyspark.sql import functions as F
 
 builder = SparkSession.builder.appName("tiny_shuffle")
 spark = (
-    builder.config("spark.sql.adaptive.enabled", "false").config("spark.sql.shuffle.partitions", "800").getOrCreate()
+    builder.config("spark.sql.adaptive.enabled", "false")
+    .config("spark.sql.shuffle.partitions", "800")
+    .getOrCreate()
 )
-print(spark.range(50_000).groupBy((F.col("id") % 900).alias("k")).count().agg(F.max("count")).collect())
+print(
+    spark.range(50_000)
+    .groupBy((F.col("id") % 900).alias("k"))
+    .count()
+    .agg(F.max("count"))
+    .collect()
+)
 spark.stop()

@@ -16,5 +16,10 @@ def parse(text):
         return None
 
 
-print(spark.range(2000).select(parse(F.concat(F.lit("x"), "id")).alias("n")).agg(F.count("n")).collect())
+print(
+    spark.range(2000)
+    .select(parse(F.concat(F.lit("x"), "id")).alias("n"))
+    .agg(F.count("n"))
+    .collect()
+)
 spark.stop()

@@ -1,4 +1,6 @@
-"""Arrays of the JVM that a list keeps, until no heap is left. The argument: bytes in use of a heap that is full."""
+"""Arrays of the JVM that a list keeps, until no heap is left. The argument: bytes in
+use of a heap that is full.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""A job as it should be: groups, a join, a cache that is read twice, the first rows of a sort, Arrow batches in Python."""
+"""A job as it should be: groups, a join, a cache that is read twice, the first rows of
+a sort, Arrow batches in Python.
+"""
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -16,8 +18,8 @@ print(rows.join(sums, on="key", how="inner").where("value > 0.5").count() > 0)
 def twice(batches):
     from tests.apps.monitor.sampled import until_sampled
 
-    # Spark takes the metrics of an executor each second, and keeps those of tasks that run: three samples of ours last
-    # longer than that.
+    # Spark takes the metrics of an executor each second, and keeps those of tasks that
+    # run: three samples of ours last longer than that.
     for _ in range(3):
         until_sampled(lambda sample: sample.get("workers", 0) > 0 and sample.get("driver_python_rss", 0) > 0)
     yield from batches

@@ -1,4 +1,6 @@
-"""A Python worker that keeps something of each task for ever. Each task lasts until a sample has seen what it kept."""
+"""A Python worker that keeps something of each task for ever. Each task lasts until a
+sample has seen what it kept.
+"""
 
 import os
 

@@ -1,4 +1,6 @@
-"""Sorts the raw logs of a month, which are all in memory meanwhile. Arguments: their folder, copies of each line."""
+"""Sorts the raw logs of a month, which are all in memory meanwhile. Arguments: their
+folder, copies of each line.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ folder, copies = sys.argv[1], int(sys.argv[2])
 spark = SparkSession.builder.appName("month").getOrCreate()
 lines = spark.read.option("recursiveFileLookup", True).option("pathGlobFilter", "part*").text(folder)
 many = lines.select("value", F.explode(F.sequence(F.lit(1), F.lit(copies))).alias("copy"))
-# A sort keeps its rows until the last one is read; four digests of each make that last for seconds.
+# A sort keeps its rows until the last one is read; four digests of each make that last
+# for seconds.
 ordered = many.repartition(2, F.xxhash64("value", "copy")).sortWithinPartitions("copy", "value")
 digest = F.concat("value", F.col("copy").cast("string"))
 for _ in range(4):

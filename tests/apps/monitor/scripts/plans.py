@@ -1,4 +1,6 @@
-"""A product of all pairs, many small files, a sort whose rows all go to the driver, and a cache that nobody reads."""
+"""A product of all pairs, many small files, a sort whose rows all go to the driver, and
+a cache that nobody reads.
+"""
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F

@@ -1,4 +1,6 @@
-"""A large object of the JVM pulled through Py4J, beside no work at all; the first argument is its size in characters."""
+"""A large object of the JVM pulled through Py4J, beside no work at all; the first
+argument is its size in characters.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""A stage of 40 tasks in which one task reads hundreds of MB: nine tenths of the rows have one key."""
+"""A stage of 40 tasks in which one task reads hundreds of MB: nine tenths of the rows
+have one key.
+"""
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F

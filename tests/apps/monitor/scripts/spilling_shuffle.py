@@ -1,4 +1,6 @@
-"""A sort of rows that a shuffle brings: with few partitions its tasks spill. It stays as long as its last task."""
+"""A sort of rows that a shuffle brings: with few partitions its tasks spill. It stays
+as long as its last task.
+"""
 
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F
