@@ -53,8 +53,10 @@ BESIDE = {
 }
 #: ``module`` or ``module:attribute`` in a text: registries name what they import later.
 _NAMED = re.compile(r"cmsspark(\.[a-z_0-9]+)+(:\w+)?")
-#: Files that are named like modules.
-_FILES = {"cmsspark.yaml"}
+#: Files, and groups of entry points, that are named like modules.
+_FILES = {"cmsspark.yaml"} | {
+    f"cmsspark.{group}" for group in ("jobs", "decoders", "sinks", "pages", "policies", "findings")
+}
 #: What a command line does not need before it knows what to do.
 HEAVY = "pyspark py4j pandas polars pyarrow numpy stomp fastavro jinja2 msgspec"
 

@@ -4,7 +4,8 @@ A table's file is YAML: ``table``, ``about`` and ``columns``, each ``{name, type
 nullable, about}`` with type one of ``string, long, int, double, date, boolean``; of
 logs also ``signed`` (a negative number, too), ``flag`` (0 or 1) and ``any`` (not read).
 ``keys`` names the columns that identify a document of the table; ``private: true``
-marks a table that is never published.
+marks a table that is never published, and so does a column with ``private: true``.
+``unit`` is the unit of a column whose name does not say it.
 
 With ``extends: OTHER`` a table inherits the columns and keys of OTHER unless it defines
 its own. In its own ``columns`` a plain name inherits the column of that name, and a
@@ -74,6 +75,10 @@ class Column:
     about: str = ""
     feeds: str = ""
     is_required: bool = False
+    #: The unit of its numbers, where its name does not say it.
+    own_unit: str = ""
+    #: Its values are of single people: a table with such a column is never published.
+    is_private: bool = False
 
     @property
     def unit(self) -> str | None:
@@ -86,6 +91,8 @@ class Column:
         """
         if self.type not in ("long", "int", "double"):
             return None
+        if self.own_unit:
+            return self.own_unit
         endings = (
             unit
             for name, unit in _UNITS.items()
@@ -160,16 +167,30 @@ class Table:
         return pa.schema([(column.name, kinds[column.type]) for column in self.columns])
 
 
-@cache
+#: What finds tables that are not in ``schemas/tables``: those of users' jobs.
+TABLE_FINDERS: Final[list[Callable[[str], Table | None]]] = []
+
+
 def stored_table(name: str) -> Table:
-    """Return the schema of a stored table, from ``schemas/tables/NAME.yaml``, or from
-    ``dbs_STREAM.yaml`` for the report of a single stream. Raises FileNotFoundError
-    where neither exists, SettingsError (78) for a wrong description.
+    """Return the schema of a stored table, from ``schemas/tables/NAME.yaml``, from
+    ``dbs_STREAM.yaml`` for the report of a single stream, or of a user's job. Raises
+    FileNotFoundError where none exists, SettingsError (78) for a wrong description.
 
     Example:
         >>> "dataset_name" in stored_table("data_aggregation").names
         True
     """
+    try:
+        return _built_in_table(name)
+    except FileNotFoundError:
+        for find in TABLE_FINDERS:
+            if (table := find(name)) is not None:
+                return table
+        raise
+
+
+@cache
+def _built_in_table(name: str) -> Table:
     try:
         return described_table(f"schemas/tables/{name}.yaml")
     except FileNotFoundError:
@@ -226,6 +247,8 @@ class _ColumnDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     about: str | None = None
     feeds: str | None = None
     is_required: bool | None = msgspec.field(default=None, name="required")
+    own_unit: str | None = msgspec.field(default=None, name="unit")
+    is_private: bool | None = msgspec.field(default=None, name="private")
 
 
 class _TableDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -257,7 +280,8 @@ def _table(described: _TableDescription, file: ConfigFile, parent: Table | None)
         raise file.error(f"the key column {name!r} does not exist", "keys")
     for name in {name for name in names if names.count(name) > 1}:
         raise file.error(f"column {name!r} is defined twice", "columns")
-    return Table(described.table, described.about, tuple(columns), tuple(keys), described.private)
+    is_private = described.private or any(column.is_private for column in columns)
+    return Table(described.table, described.about, tuple(columns), tuple(keys), is_private)
 
 
 def _column(

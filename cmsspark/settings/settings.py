@@ -49,6 +49,12 @@ class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prometheus: bool = False
 
 
+class JobsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where users' jobs are. ``folders``: each Python file in them may declare jobs."""
+
+    folders: tuple[str, ...] = ()
+
+
 class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of a settings file; null means "not set". :class:`Settings` describes each."""
 
@@ -70,6 +76,7 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spark: dict[str, Any] | None = None
     monitor: bool | None = None
     metrics: MetricsSettings | None = None
+    jobs: JobsSettings | None = None
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -93,7 +100,7 @@ class Settings:
     ``event_counts`` leaves out datasets whose names have one of them.
     ``max_line_bytes``: maximum bytes of a log line; a longer line is a malformed
     record. ``monitor``: whether the processes of runs are watched. ``metrics``: where
-    Spark's live metrics go. ``origin``: the file that was read.
+    Spark's live metrics go. ``job_folders``: folders with jobs of users. ``origin``: the file that was read.
     """
 
     root: str | None
@@ -115,6 +122,7 @@ class Settings:
     max_line_bytes: int = DEFAULT_LINE_BYTES
     monitor: bool = True
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    job_folders: tuple[str, ...] = ()
     lines: Lines = field(default_factory=dict, repr=False, compare=False)
 
     def where(self, *key: str) -> str:
@@ -173,7 +181,7 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         setting: str | None = getattr(values, key)
         return _resolved(setting, base, home) if setting else None
 
-    return Settings(
+    settings = Settings(
         root=env.get("CMSSPARK_ROOT") or location("root"),
         store=location("store"),
         state_dir=folder(
@@ -197,8 +205,26 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         max_line_bytes=values.max_line_bytes or DEFAULT_LINE_BYTES,
         monitor=values.monitor is not False,
         metrics=values.metrics or MetricsSettings(),
+        job_folders=tuple(
+            _resolved(folder, base, home) for folder in (values.jobs or JobsSettings()).folders
+        ),
         lines=lines,
     )
+    global _latest
+    _latest = settings
+    return settings
+
+
+#: The settings that were loaded last in this process.
+_latest: Settings | None = None
+
+
+def latest() -> Settings:
+    """Return the settings that this process has loaded last, else those of the search order.
+
+    For what is looked up by name in any command, such as users' jobs.
+    """
+    return _latest or load_settings()
 
 
 def _find(path: str | None, env: Mapping[str, str]) -> Path | None:

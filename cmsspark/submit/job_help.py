@@ -19,7 +19,7 @@ _WIDTH: Final = 80
 _LEFT: Final = 27
 _OTHER: Final = "Other"
 #: The subsystem of a job's module → its heading in the list.
-_HEADINGS: Final = {
+HEADINGS: Final = {
     "usage": "Use of data, from logs and stored days",
     "replicas": "Datasets and replicas, from the dumps of DBS, PhEDEx and Rucio",
     "crab": "CRAB jobs of a period",
@@ -71,9 +71,9 @@ def _width() -> int:
 
 def job_list() -> str:
     """Return the built-in jobs by subject, a line each."""
-    groups: dict[str, list[Job]] = {heading: [] for heading in (*_HEADINGS.values(), _OTHER)}
+    groups: dict[str, list[Job]] = {heading: [] for heading in (*HEADINGS.values(), _OTHER)}
     for job in JOBS.values():
-        groups[_HEADINGS.get(job.location.partition(".")[0], _OTHER)].append(job)
+        groups[HEADINGS.get(job.subsystem, _OTHER)].append(job)
     lines = []
     for heading, jobs in groups.items():
         if jobs:

@@ -5,7 +5,6 @@ stale, or only publishing.
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from cmsspark.base.manifests import Manifest
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.reconciliation import TRAILING_DAYS
 from cmsspark.filesystems.storage import Files
+from cmsspark.run.job_modules import load_declaration
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
 from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS
@@ -247,11 +247,8 @@ class Planner:
             return []
         if not job.streams:
             # A job on stored results reads no dump, and says itself which result it needs.
-            of_dumps = getattr(importlib.import_module(job.module), job.dump_job, None)
-            chosen: list[Dump] = (
-                of_dumps.choose(self.files, self.layout, day) if of_dumps is not None else []
-            )
-            return chosen
+            choose = load_declaration(job).choose_dumps if job.reads_dumps else None
+            return [] if choose is None else choose(self.files, self.layout, day)
         dumps = [folders.choose_dbs_dump(self.files, self.layout, day, DUMPS["dbs"].for_streams)]
         if set(streams) & set(STREAMS_NEEDING_REPLICAS):
             dumps.append(folders.choose_replica_dump(self.files, self.layout, day))
