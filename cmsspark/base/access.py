@@ -168,6 +168,9 @@ class AccessBatch:
     cpu_ms: list[int | None] | None = None
     wall_ms: list[int | None] | None = None
     packed: Packed | None = None
+    #: The time of each access, UTC milliseconds, or None; only of decoders that keep
+    #: times (``JsonDecoder.keep_times``).
+    times_ms: list[int | None] | None = None
     read: int = 0
     #: Bytes of the text that the batch was read from, after unpacking; of Avro those of the file.
     content_bytes: int = 0

@@ -79,6 +79,8 @@ class Column:
     own_unit: str = ""
     #: Its values are of single people: a table with such a column is never published.
     is_private: bool = False
+    #: Its numbers may be negative: of users' tables.
+    is_signed: bool = False
 
     @property
     def unit(self) -> str | None:

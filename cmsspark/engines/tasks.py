@@ -19,6 +19,7 @@ from cmsspark.base.access import AccessBatch, Group
 from cmsspark.base.errors import DataError, NotAllowed, NotReady
 from cmsspark.counting.access_rows import ACCESS_COLUMNS, AccessRows
 from cmsspark.counting.catalogue import Catalogue, Replicas
+from cmsspark.counting.folded_accesses import Fold, FoldedAccesses
 from cmsspark.counting.hash_aggregator import HASH_COLUMNS, HashAggregator
 from cmsspark.counting.htcondor_jobs import EarlierJobs, JobAggregator
 from cmsspark.counting.pre_aggregate import COLUMNS, StreamAggregator, record_batch
@@ -52,6 +53,7 @@ class TaskReader(Protocol):
     ) -> Iterator[AccessBatch]: ...
     def chunk(self, chunk: bytes, file: str) -> AccessBatch: ...
     def notes(self) -> list[tuple[str, str, int, str]]: ...
+    def keep_times(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class TaskContext:
     make_reader: Callable[[str, str, date], TaskReader]
     #: One row for each access instead of pre-aggregated rows.
     single_accesses: bool = False
+    #: How the accesses of a user's job become its table.
+    fold: Fold | None = None
     #: Damaged files that are read up to the damage.
     accepted: frozenset[str] = frozenset()
     #: The merge of jobs, where a stream has any. Tasks do not need it.
@@ -116,6 +120,8 @@ class TaskContext:
         day only for the ids of jobs.
         """
         reader = self.make_reader(stream, format_name, earlier_day or self.day)
+        if self.fold is not None and self.fold.needs_times:
+            reader.keep_times()
         return reader, self.aggregator(stream, is_earlier=earlier_day is not None)
 
     def read_file(
@@ -144,6 +150,9 @@ class TaskContext:
             return EarlierJobs(stream) if is_earlier else JobAggregator(stream)
         if self.catalogue is None:
             return HashAggregator(stream)
+        if self.fold is not None:
+            catalogue = _catalogue(local_folder(self.catalogue))
+            return FoldedAccesses(stream, catalogue, fold=self.fold)
         kind = AccessRows if self.single_accesses else StreamAggregator
         return kind(stream, _catalogue(local_folder(self.catalogue)))
 

@@ -61,7 +61,7 @@ def build_schema(table: Table) -> dict[str, Any]:
     for column in table.columns:
         if column.name in ("day", "timestamp"):
             continue
-        least = {"minimum": 0} if column.type in _NUMBERS else {}
+        least = {"minimum": 0} if column.type in _NUMBERS and not column.is_signed else {}
         properties[field_name(column.name)] = {
             **_TYPES[column.type],
             **least,

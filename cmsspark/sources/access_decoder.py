@@ -116,6 +116,7 @@ class AccessDecoder(JsonDecoder):
         if self.no_names:
             lfns = [None if lfn in self.no_names else lfn for lfn in lfns]
         accesses = add_lfns(read, lfns, batch)
+        self.add_times(accesses, batch)
         add_bytes(
             sizes if len(accesses) == len(of_the_day) else _sizes(self._read, accesses), batch
         )

@@ -81,6 +81,11 @@ class Job:
         return not self.subsystem
 
     @property
+    def word(self) -> str:
+        """What names it on a command line: its name, and of a user's job its file, too."""
+        return f"{self.file}:{self.name}" if self.file else self.name
+
+    @property
     def public_tables(self) -> tuple[str, ...]:
         """The tables that are published: those without rows of single people."""
         return tuple(table for table in self.tables if not stored_table(table).is_private)

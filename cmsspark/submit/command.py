@@ -70,7 +70,7 @@ class InstallPaths:
     """Files of this installation: what spark-submit starts for a built-in job, the log
     settings, the package's zip and the pseudonyms' key (made when they are called for),
     and the URI of the folder for event logs of measured runs, None where they are not
-    measured.
+    measured. ``ship_own``: the files of a user's job that travel with it.
     """
 
     launcher: str
@@ -78,6 +78,7 @@ class InstallPaths:
     ship: Callable[[], str]
     key: Callable[[], str]
     events: str | None = None
+    ship_own: Callable[[Job], list[str]] = lambda job: []
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def build(
     that a file gives wrongly.
     """
     if job is not None and not job.needs_spark and not asks_for_cluster(request):
-        argv = [host.python, "-m", LAUNCHER, job.name, *request.arguments]
+        argv = [host.python, "-m", LAUNCHER, job.word, *request.arguments]
         return Command(argv, command_environment(request, host, job, "python"), "python")
     profile = choose_profile(request, settings)
     mode = _deploy_mode(request, profile)
@@ -143,7 +144,7 @@ def build(
     arguments = list(request.arguments)
     if mode == "cluster" and job is not None:
         arguments = _without_settings(arguments)
-    target = [paths.launcher, job.name] if job is not None else [str(request.job)]
+    target = [paths.launcher, job.word] if job is not None else [str(request.job)]
     argv = [host.spark.submit, *spark_submit_words(options), *target, *arguments]
     env = command_environment(request, host, job, mode)
     if mode == "cluster":
@@ -346,6 +347,9 @@ def _add_files(
     notes = []
     if not (options.get("spark.master") or "").startswith("local"):
         options.set_option("spark.submit.pyFiles", paths.ship(), BUILT_IN)
+        for own in paths.ship_own(job) if job is not None and job.is_own else ():
+            name = "spark.submit.pyFiles" if own.endswith((".py", ".zip")) else "spark.files"
+            options.set_option(name, own, BUILT_IN)
         if mode == "cluster":
             for file in (settings.origin, paths.key() if job is not None else None):
                 if file:

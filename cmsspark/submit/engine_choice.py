@@ -80,5 +80,5 @@ def runs_in_processes(command: Command, host: Host, job: Job, arguments: Sequenc
     # One thread for each process: the processes are the cores.
     env = {name: value for name, value in command.env.items() if name != "SPARK_HOME"}
     env["OPENBLAS_NUM_THREADS"] = "1"
-    argv = [host.python, "-m", LAUNCHER, job.name, "--engine", PROCESSES, *arguments]
+    argv = [host.python, "-m", LAUNCHER, job.word, "--engine", PROCESSES, *arguments]
     return replace(command, argv=argv, env=env, mode="python")

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from cmsspark.base.text.terminal import hanging, terminal_width
+from cmsspark.store import own_jobs
 from cmsspark.store.job_index import JOBS, Job
 from cmsspark.submit.arguments import GROUPS, Option
 from cmsspark.submit.job_commands import load_command
@@ -18,6 +19,7 @@ from cmsspark.submit.job_commands import load_command
 _WIDTH: Final = 80
 _LEFT: Final = 27
 _OTHER: Final = "Other"
+_YOURS: Final = "Yours"
 #: The subsystem of a job's module → its heading in the list.
 HEADINGS: Final = {
     "usage": "Use of data, from logs and stored days",
@@ -70,15 +72,29 @@ def _width() -> int:
 
 
 def job_list() -> str:
-    """Return the built-in jobs by subject, a line each."""
+    """Return the jobs by subject, a line each: the built-in ones, then users'."""
     groups: dict[str, list[Job]] = {heading: [] for heading in (*HEADINGS.values(), _OTHER)}
-    for job in JOBS.values():
+    for job in JOBS.built_in.values():
         groups[HEADINGS.get(job.subsystem, _OTHER)].append(job)
     lines = []
     for heading, jobs in groups.items():
         if jobs:
             lines += ["", f"{heading}:", *map(_job_line, jobs)]
+    if own := [*_own_lines()]:
+        lines += ["", f"{_YOURS}:", *own]
     return "\n".join(["Built-in jobs; run_spark JOB --help has the options of one.", *lines])
+
+
+def _own_lines() -> Iterator[str]:
+    """Yield the lines of users' jobs, and of files with jobs that cannot be used."""
+    for name, jobs in own_jobs.names().items():
+        if len(jobs) == 1:
+            yield _row(name, str(jobs[0].entry["about"]))
+        else:
+            places = " and ".join(job.where for job in jobs)
+            yield _row(name, f"(not usable) two jobs have this name: {places}")
+    for where, reason in own_jobs.errors().items():
+        yield _row("(broken)", reason if where in reason else f"{where}: {reason}")
 
 
 def _job_line(job: Job) -> str:

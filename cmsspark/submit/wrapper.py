@@ -21,9 +21,10 @@ from cmsspark.base.errors import UsageError
 from cmsspark.base.resources import resource
 from cmsspark.base.signals import interruptible
 from cmsspark.cli.options import require_store
+from cmsspark.run.job_modules import job_in_file
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store.job_index import Job, find_job
+from cmsspark.store.job_index import JOBS, Job, find_job
 from cmsspark.submit import (
     cmsspark_lines,
     cost_lines,
@@ -39,7 +40,7 @@ from cmsspark.submit.explanation import counted_by_spark, explanation, uncompile
 from cmsspark.submit.host import Host, check_java, declares_avro, find_java, find_spark, this_host
 from cmsspark.submit.job_commands import load_command
 from cmsspark.submit.job_help import help_text, job_help, job_list
-from cmsspark.submit.package import ship
+from cmsspark.submit.package import ship, ship_own
 from cmsspark.submit.preflight import check_kerberos, check_kubernetes, check_root, check_yarn
 from cmsspark.submit.run_command import run
 
@@ -90,6 +91,7 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     """Parse a command line, today's or one of CMSSpark."""
     cost_lines.check(argv)
+    _use_settings(argv, environ)
     try:
         request = split(argv, load_signature)
     except script_lines.ScriptNotIncluded as error:
@@ -113,6 +115,16 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     return latest_date.without_date(
         request, job, translation.default_day, environ, functools.partial(job_options, job)
     )
+
+
+def _use_settings(argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Load the settings that a line names before its job is looked for: they name the
+    folders of users' jobs.
+    """
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        name, _, value = word.partition("=")
+        if name == "--settings" and (value or following):
+            load_settings(value or following, environ)
 
 
 def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int:
@@ -199,12 +211,16 @@ def instead(spark: Command) -> str:
 
 
 def built_in(name: str) -> Job | None:
-    """Return the built-in job of that name, or None for the path of one's own script.
+    """Return the job of that name or file, or None for the path of one's own script.
 
     Raises UsageError (2) for neither.
     """
     if "://" in name:
         return None
+    if ("/" in name or name.removesuffix(".py") not in JOBS.built_in) and (
+        job := job_in_file(name)
+    ) is not None:
+        return job
     if "/" in name:
         if Path(name).is_file():
             return None
@@ -269,6 +285,7 @@ def install_paths(host: Host, settings: Settings, events: str | None) -> Install
         ship=functools.partial(ship, host.package, settings.cache_dir),
         key=functools.partial(private_key, settings),
         events=events,
+        ship_own=functools.partial(ship_own, cache_dir=settings.cache_dir),
     )
 
 
