@@ -173,6 +173,7 @@ _HELP: Final[Mapping[str, Entry]] = {
         "Show help on a topic (exit-codes) or on a command.",
     ),
     "lab": ("cmsspark.main", "lab", "List the commands that few people need."),
+    "new": ("cmsspark.submit.new", "command", "Write the files of a job of your own."),
 }
 COMMANDS: Final[Mapping[str, Entry]] = {
     name: entry for group in (*GROUPS.values(), _HELP) for name, entry in group.items()
@@ -188,7 +189,7 @@ class LazyGroup(click.Group):
     #: What is printed below the commands.
     foot: str = (
         "All options of a command: cmsspark COMMAND --help. Commands that few people need: cmsspark lab."
-        " Exit codes: cmsspark help exit-codes."
+        " A job of your own: cmsspark new job NAME. Exit codes: cmsspark help exit-codes."
     )
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -33,7 +33,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: ``notebook`` and ``entry`` are files.
 _ROOMS = """
     base settings filesystems sources counting engines store cli dumps pages run publish apps submit
-    notebook main entry __main__
+    notebook testing main entry __main__
 """
 FLOORS = {name: floor for floor, name in enumerate(_ROOMS.split())}
 #: Imports from one subsystem to another, with the reason.

@@ -204,7 +204,10 @@ def _built_in_table(name: str) -> Table:
         )
 
 
-@cache
+#: Input tables that are not in ``schemas/inputs``: those of users' streams.
+INPUT_TABLES: Final[dict[str, Table]] = {}
+
+
 def input_table(path: str) -> Table:
     """Return the schema of an input table, for example ``dbs/FILES`` or ``phedex/block_replicas``.
 
@@ -212,6 +215,11 @@ def input_table(path: str) -> Table:
         >>> input_table("dbs/DATASETS").names[:2]
         ['dataset_id', 'dataset']
     """
+    return INPUT_TABLES.get(path) or _built_in_input(path)
+
+
+@cache
+def _built_in_input(path: str) -> Table:
     return described_table(f"schemas/inputs/{path}.yaml")
 
 

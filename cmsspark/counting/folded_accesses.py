@@ -22,7 +22,6 @@ from cmsspark.counting.catalogue import Replicas
 from cmsspark.counting.pre_aggregate import COLUMNS, StreamAggregator, record_batch
 
 if TYPE_CHECKING:
-    import polars as pl
     import pyarrow as pa
 
 #: The kind of rows of a scan with a table of a job, in ``detail``.
@@ -69,48 +68,48 @@ class Fold:
 
     def table_of(self, batch: pa.RecordBatch) -> pa.Table:
         """Return the table of a batch of accesses."""
-        import polars as pl
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
         if self.map_batch is not None:
             return to_arrow(self.map_batch(batch))
-        frame = pl.from_arrow(batch)
-        assert isinstance(frame, pl.DataFrame)
-        known = frame.filter(pl.col("dataset_name").is_not_null())
-        rows = known.with_columns(
-            accesses=pl.lit(1, pl.Int64),
-            remote_accesses=pl.col("is_remote").cast(pl.Int64),
-        )
-        return _summed(rows, self.keys, self._stored_sums).to_arrow()
+        rows = pa.Table.from_batches([batch]).filter(pc.is_valid(batch["dataset_name"]))
+        counts = {
+            "accesses": pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows),
+            "remote_accesses": rows["is_remote"].cast(pa.int64()),
+        }
+        for name, values in counts.items():
+            rows = rows.append_column(name, values)
+        return _summed(rows, self.keys, self._stored_sums)
 
     def merged(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Return one table of the tables of several batches or tasks."""
-        import polars as pl
         import pyarrow as pa
 
         joined = pa.concat_tables(tables, promote_options="default")
         if self.merge is not None:
             return to_arrow(self.merge(joined))
-        frame = pl.from_arrow(joined)
-        assert isinstance(frame, pl.DataFrame)
-        return _summed(frame, self.keys, self._stored_sums).to_arrow()
+        return _summed(joined, self.keys, self._stored_sums)
 
-    def finished(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """Return the table of all tasks; sums of seconds are made of whole milliseconds."""
-        import polars as pl
+    def finished(self, tables: Sequence[pa.Table]) -> pa.Table | None:
+        """Return the table of all tasks, sorted by its keys; sums of seconds are made of
+        whole milliseconds. None where no access was given to the job's function.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
         if self.map_batch is not None:
             return self.merged(tables) if tables else None
         if not tables:
             return self.empty()
-        frame = pl.from_arrow(self.merged(tables))
-        assert isinstance(frame, pl.DataFrame)
-        seconds = {
-            name: pl.col(_MILLISECONDS[name]) / 1000.0
-            for name in self.sums
+        rows = self.merged(tables)
+        columns = {
+            name: pc.divide(rows[_MILLISECONDS[name]].cast(pa.float64()), 1000.0)
             if name in _MILLISECONDS
+            else rows[name]
+            for name in (*self.keys, *self.sums)
         }
-        names = [*self.keys, *self.sums]
-        return frame.with_columns(**seconds).select(names).sort(self.keys).to_arrow()
+        return pa.table(columns).sort_by([(key, "ascending") for key in self.keys])
 
     def empty(self) -> pa.Table:
         """Return the table of no access."""
@@ -133,23 +132,35 @@ class Fold:
         return [_MILLISECONDS.get(name, name) for name in self.sums]
 
 
-def _summed(rows: pl.DataFrame, keys: Sequence[str], sums: Sequence[str]) -> pl.DataFrame:
-    """Return the sums by keys, null where all are null. Raises DataError (65) beyond 64 bits."""
-    import polars as pl
+def _summed(rows: pa.Table, keys: Sequence[str], sums: Sequence[str]) -> pa.Table:
+    """Return the sums by keys, null where all are null. Raises DataError (65) beyond 64 bits.
 
-    exact = [
-        pl.when(pl.col(name).count() > 0).then(pl.col(name).cast(pl.Int128).sum()).alias(name)
-        for name in sums
-    ]
-    summed = rows.group_by(keys).agg(exact) if keys else rows.select(exact)
+    By Arrow: Polars would wait for ever in a process that was forked from one that has
+    used it.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    exact = pa.table(
+        {
+            **{key: rows[key] for key in keys},
+            **{name: rows[name].cast(pa.decimal128(19)) for name in sums},
+        }
+    )
+    options = pc.ScalarAggregateOptions(min_count=1)
+    summed = exact.group_by(list(keys), use_threads=False).aggregate(
+        [(name, "sum", options) for name in sums]
+    )
+    columns = {key: summed[key] for key in keys}
     for name in sums:
-        largest: Any = summed[name].abs().max()
-        if largest is not None and largest >= 2**63:
+        try:
+            columns[name] = summed[f"{name}_sum"].cast(pa.int64())
+        except pa.ArrowInvalid:
             raise DataError(
                 f"the sum of {name} does not fit 64 bits",
                 next_step="--quarantine-above leaves out absurd records",
-            )
-    return summed.cast({pl.Int128: pl.Int64})
+            ) from None
+    return pa.table(columns)
 
 
 def to_arrow(rows: Any) -> pa.Table:
@@ -236,23 +247,18 @@ class FoldedAccesses(AccessRows):
 
 def _without_names(batch: pa.RecordBatch) -> dict[str, Any]:
     """Return the rows of a scan, summed over all names but "unknown"."""
-    import polars as pl
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    frame = pl.from_arrow(batch)
-    assert isinstance(frame, pl.DataFrame)
-    known = {
-        name: pl.when(pl.col(name) == "unknown").then(pl.lit("unknown")).otherwise(pl.lit("known"))
-        for name in ("site_name", "app")
-    }
-    named = frame.with_columns(
-        **known,
-        user=pl.when(pl.col("user").is_not_null()).then(pl.lit("known")),
-        dataset_name=pl.lit(None, pl.String),
-    )
-    keys = ("kind", "stream", "dataset_name", "site_name", "app", "user", "detail")
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for name in ("site_name", "app"):
+        columns[name] = pc.if_else(pc.equal(columns[name], "unknown"), "unknown", "known")
+    columns["user"] = pc.if_else(pc.is_valid(columns["user"]), "known", None)
+    columns["dataset_name"] = pa.nulls(batch.num_rows, pa.string())
+    keys = [name for name, kind in COLUMNS if kind == "string"]
     sums = [name for name, kind in COLUMNS if kind == "long"]
-    summed = _summed(named, keys, sums)
-    return {name: summed[name].to_list() for name, _ in COLUMNS}
+    summed = _summed(pa.table(columns), keys, sums)
+    return {name: summed[name].to_pylist() for name, _ in COLUMNS}
 
 
 def access_batch(

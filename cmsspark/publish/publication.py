@@ -83,8 +83,15 @@ def public_tables(request: PublishRequest, *, resume: bool = False) -> list[str]
     """
     tables = request.job.public_tables
     if not tables:
+        private = [
+            f"{table}.{column.name}"
+            for table in request.job.tables
+            for column in stored_table(table).columns
+            if column.is_private
+        ]
         raise UsageError(
             f"{request.job.name} has no table to publish",
+            found=f"the column {private[0]} is private" if private else None,
             next_step="run_spark --list shows the jobs",
         )
     if resume:

@@ -37,11 +37,11 @@ from cmsspark.filesystems.storage import Files, is_local
 from cmsspark.run.own_inputs import Accesses, DumpTable, Folder, Read
 from cmsspark.run.request import DayRequest
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.sources import dumps
+from cmsspark.sources import dumps, own_streams
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.epochs import Epochs
 from cmsspark.sources.layout import Layout
-from cmsspark.sources.registry import ACCESS_STREAMS
+from cmsspark.sources.registry import find_stream
 from cmsspark.store import own_jobs
 from cmsspark.store.job_index import JOBS, Job, declare
 from cmsspark.store.own_jobs import OwnJob
@@ -467,11 +467,14 @@ def day_request(
 ) -> OwnRequest:
     """Return the request that the parsed ``options`` of a job make (click's names and values)."""
     settings = with_sources(settings, options.get("source", ()))
+    own_streams.load(settings)
     epochs = Epochs.load(settings.sources, settings.where)
     streams: tuple[str, ...] = ()
     if declared.accesses is not None:
         chosen = tuple(declared.accesses.streams)
-        streams = epochs.streams_of_day(options["day"], chosen or ACCESS_STREAMS) or chosen
+        for stream in chosen:
+            find_stream(stream)
+        streams = epochs.streams_of_day(options["day"], chosen) or chosen
     own = {name: options[name] for name in declared.options if name in options}
     left = {
         name: options[name]

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,6 +46,7 @@ from cmsspark.run.own_job import JobFunction, OwnRequest, day_request, function_
 from cmsspark.run.provenance import check_unchanged, dumps_summary, input_summary, versions
 from cmsspark.run.request import Inputs
 from cmsspark.run.run_context import RunContext, running
+from cmsspark.sources import own_streams
 from cmsspark.store import own_jobs
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import open_store
@@ -358,7 +360,7 @@ class OwnRun:
         keys = tuple(_BLOCK_ID if key == _BLOCK else key for key in accesses.keys)
         fold = Fold(keys, tuple(accesses.sums), accesses.map_batch, accesses.merge)
         if accesses.is_single:
-            fold = Fold((), ("accesses",))
+            fold = Fold(("stream",), ("accesses",))
         tables: list[pa.Table] = []
         if self.spark is None:
             with local.worker_pool() as pool:
@@ -391,7 +393,9 @@ class OwnRun:
         self, request: OwnRequest, inputs: Inputs, opened: Any, fold: Fold
     ) -> TaskContext:
         context = LogDayRun(request, inputs, opened, self.run_context).context()
-        return replace(context, fold=fold, jobs=None)
+        own = own_streams.registered(request.streams)
+        make = partial(own_streams.make_reader, own, context.make_reader) if own else None
+        return replace(context, fold=fold, jobs=None, make_reader=make or context.make_reader)
 
     def _with_blocks(self, table: Any, inputs: Inputs, accesses: Accesses) -> Any:
         """Return the table with the names of blocks in place of their ids."""
@@ -475,7 +479,12 @@ def checked_rows(returned: Any, table: Table, interval: Interval) -> pa.Table:
 
     try:
         rows = to_arrow(returned)
-    except (TypeError, pa.ArrowException) as error:
+    except pa.ArrowException as error:
+        _name_mixed_value(returned, table)
+        raise DataError(
+            f"the job {table.name} returns no table", found=" ".join(str(error).split())[:200]
+        ) from None
+    except TypeError as error:
         raise DataError(
             f"the job {table.name} returns no table", found=" ".join(str(error).split())[:200]
         ) from None
@@ -492,6 +501,21 @@ def checked_rows(returned: Any, table: Table, interval: Interval) -> pa.Table:
     checked = pa.table(columns, schema=table.arrow())
     _check_keys(checked, table)
     return checked
+
+
+def _name_mixed_value(frame: Any, table: Table) -> None:
+    """Raise DataError (65) for the first value of pandas that its column does not take."""
+    import pyarrow as pa
+
+    for column in table.columns:
+        if column.name not in frame:
+            continue
+        kind = table.arrow().field(column.name).type
+        for row, value in enumerate(frame[column.name].tolist()):
+            try:
+                pa.array([value], from_pandas=True).cast(kind)
+            except pa.ArrowException:
+                raise _wrong_value(column, row, value, f"{column.type} is needed") from None
 
 
 def _check_names(names: list[str], table: Table, interval: Interval) -> None:

@@ -55,6 +55,12 @@ class JobsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folders: tuple[str, ...] = ()
 
 
+class StreamsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where users' streams are. ``folders``: each YAML file in them describes one."""
+
+    folders: tuple[str, ...] = ()
+
+
 class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of a settings file; null means "not set". :class:`Settings` describes each."""
 
@@ -77,6 +83,7 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     monitor: bool | None = None
     metrics: MetricsSettings | None = None
     jobs: JobsSettings | None = None
+    streams: StreamsSettings | None = None
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -100,7 +107,8 @@ class Settings:
     ``event_counts`` leaves out datasets whose names have one of them.
     ``max_line_bytes``: maximum bytes of a log line; a longer line is a malformed
     record. ``monitor``: whether the processes of runs are watched. ``metrics``: where
-    Spark's live metrics go. ``job_folders``: folders with jobs of users. ``origin``: the file that was read.
+    Spark's live metrics go. ``job_folders`` and ``stream_folders``: folders with
+    jobs and streams of users. ``origin``: the file that was read.
     """
 
     root: str | None
@@ -123,6 +131,7 @@ class Settings:
     monitor: bool = True
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     job_folders: tuple[str, ...] = ()
+    stream_folders: tuple[str, ...] = ()
     lines: Lines = field(default_factory=dict, repr=False, compare=False)
 
     def where(self, *key: str) -> str:
@@ -208,15 +217,22 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         job_folders=tuple(
             _resolved(folder, base, home) for folder in (values.jobs or JobsSettings()).folders
         ),
+        stream_folders=tuple(
+            _resolved(folder, base, home)
+            for folder in (values.streams or StreamsSettings()).folders
+        ),
         lines=lines,
     )
     global _latest
-    _latest = settings
+    rank = 2 if path else int(is_named)
+    if _latest is None or rank >= _latest[0]:
+        _latest = (rank, settings)
     return settings
 
 
-#: The settings that were loaded last in this process.
-_latest: Settings | None = None
+#: The settings that were loaded last in this process; those of a named file stay before
+#: what code that knows no file loads.
+_latest: tuple[int, Settings] | None = None
 
 
 def latest() -> Settings:
@@ -224,7 +240,7 @@ def latest() -> Settings:
 
     For what is looked up by name in any command, such as users' jobs.
     """
-    return _latest or load_settings()
+    return _latest[1] if _latest is not None else load_settings()
 
 
 def _find(path: str | None, env: Mapping[str, str]) -> Path | None:

@@ -8,7 +8,6 @@ state directory, with its size and time: a file is imported again only when it c
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import json
@@ -22,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.base import schemas
+from cmsspark.base import entry_points, schemas
 from cmsspark.base.errors import CmssparkError, SettingsError, as_ours
 from cmsspark.base.schemas import Column, Table
 from cmsspark.settings import settings as settings_module
@@ -260,6 +259,10 @@ def _forget() -> None:
 
 
 def _look(settings: Settings) -> dict[str, Source]:
+    if settings.stream_folders:
+        from cmsspark.sources import own_streams
+
+        own_streams.load(settings)
     kept, current = _read(settings), {}
     for folder in settings.job_folders:
         if not Path(folder).is_dir():
@@ -306,7 +309,7 @@ def _known(kept: Source | None, path: Path) -> Source:
 
 
 def _packages(kept: Mapping[str, Source]) -> Iterator[tuple[str, Source]]:
-    for entry in entry_points(GROUP):
+    for entry in entry_points.of_group(GROUP):
         where = entry.value.partition(":")[0]
         stamp = [entry.dist.version if entry.dist else ""]
         source = kept.get(where)
@@ -318,37 +321,6 @@ def _packages(kept: Mapping[str, Source]) -> Iterator[tuple[str, Source]]:
             except Exception as error:  # whatever a package raises
                 source.error = _one_line(broken(error, where))
         yield where, source
-
-
-def entry_points(group: str) -> list[Any]:
-    """Return the entry points of a group, sorted by name."""
-    if not _has_entry_points(group, tuple(sys.path)):
-        return []
-    from importlib import metadata
-
-    return sorted(metadata.entry_points(group=group), key=lambda entry: entry.name)
-
-
-@functools.cache
-def _has_entry_points(group: str, path: tuple[str, ...]) -> bool:
-    """Return whether any distribution names the group: importlib.metadata parses all of
-    them, which takes longer than looking for a text.
-    """
-    for folder in path:
-        try:
-            entries = os.scandir(folder or ".")
-        except OSError:
-            continue
-        with entries:
-            for entry in entries:
-                if entry.name.endswith((".dist-info", ".egg-info")):
-                    try:
-                        text = Path(entry.path, "entry_points.txt").read_bytes()
-                    except OSError:
-                        continue
-                    if f"[{group}]".encode() in text:
-                        return True
-    return False
 
 
 def _one_line(error: CmssparkError) -> str:
