@@ -36,9 +36,6 @@ from cmsspark.store.job_index import Job, find_job
 if TYPE_CHECKING:
     import polars as pl
 
-#: Records of each kind that the small CMS is made of, at least.
-_SIZES = {"records": 2_000, "files": 1_000, "datasets": 40, "people": 30}
-
 
 @dataclass
 class SmallCms:
@@ -90,13 +87,14 @@ class SmallCms:
 
             files = open_store(self.store, "cmsspark testing", self.settings)
             selected = stored_periods(files, self.store, chosen.name)[-1]
-        return read(
+        rows: pl.DataFrame = read(
             chosen.tables[0],
             selected,
             to="polars",
             fout=self.store,
             settings_file=str(self.folder / "cmsspark.yaml"),
         )
+        return rows
 
     def documents(self, job: str | Path) -> list[dict[str, Any]]:
         """Publish the day of a job to files, and return the documents of its table."""
@@ -153,7 +151,7 @@ def _small_cms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
     from cmsspark.apps.demo.make import make
 
     root = tmp_path_factory.mktemp("small-cms")
-    made = make(root, SmallCms.day, **_SIZES)
+    made = make(root, SmallCms.day, records=2_000, files=1_000, datasets=40, people=30)
     yield root, made.bins[SmallCms.day]
     shutil.rmtree(root, ignore_errors=True)
 

@@ -55,7 +55,8 @@ BESIDE = {
 _NAMED = re.compile(r"cmsspark(\.[a-z_0-9]+)+(:\w+)?")
 #: Files, and groups of entry points, that are named like modules.
 _FILES = {"cmsspark.yaml"} | {
-    f"cmsspark.{group}" for group in ("jobs", "decoders", "sinks", "pages", "policies", "findings")
+    f"cmsspark.{group}"
+    for group in ("jobs", "decoders", "sinks", "pages", "policies", "findings", "runs")
 }
 #: What a command line does not need before it knows what to do.
 HEAVY = "pyspark py4j pandas polars pyarrow numpy stomp fastavro jinja2 msgspec"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cmsspark.base.errors import SettingsError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+Entry = TypeVar("Entry")
 
 
 def of_group(group: str) -> list[EntryPoint]:
@@ -34,6 +37,40 @@ def of_group(group: str) -> list[EntryPoint]:
                 next_step="uninstall one of them",
             )
     return found
+
+
+def with_packages(
+    group: str, built_in: Mapping[str, Entry], make: Callable[[EntryPoint], Entry]
+) -> dict[str, Entry]:
+    """Return a registry: the built-in entries, then those of installed packages, which
+    ``make`` makes of an entry point.
+
+    Raises SettingsError (78) for a package that takes a built-in name, or cannot be
+    loaded.
+
+    Example:
+        >>> with_packages("cmsspark.nothing", {"file": 1}, lambda entry: 2)
+        {'file': 1}
+    """
+    entries = dict(built_in)
+    for point in of_group(group):
+        where = f"entry point {point.name} of {group}: {point.value}"
+        if point.name in built_in:
+            raise SettingsError(
+                f"{point.name} is a built-in name of {group}",
+                where=where,
+                next_step="the package must take another name, or be uninstalled",
+            )
+        try:
+            entries[point.name] = make(point)
+        except Exception as error:  # whatever the package raises
+            raise SettingsError(
+                "a package's entry point cannot be loaded",
+                where=where,
+                found=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
+                next_step="correct the package, or uninstall it",
+            ) from error
+    return entries
 
 
 @cache

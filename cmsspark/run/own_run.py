@@ -30,6 +30,7 @@ from cmsspark.run import day_result, local
 from cmsspark.run.inputs import resolve
 from cmsspark.run.job_run import JobRun, begin
 from cmsspark.run.log_day import LogDayRun, open_snapshots_of, stream_files
+from cmsspark.run.own_function import JobFunction, OwnRequest, function_module
 from cmsspark.run.own_inputs import (
     Accesses,
     DumpTable,
@@ -42,7 +43,6 @@ from cmsspark.run.own_inputs import (
     read_folder,
     read_stored,
 )
-from cmsspark.run.own_job import JobFunction, OwnRequest, day_request, function_module
 from cmsspark.run.provenance import check_unchanged, dumps_summary, input_summary, versions
 from cmsspark.run.request import Inputs
 from cmsspark.run.run_context import RunContext, running
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from cmsspark.store.staged_runs import StagedRun
 
 _BLOCK, _BLOCK_ID = "block_name", "block_id"
-__all__ = ["day_request", "run_day", "run_period"]
 _SHOWN: Final = 80
 
 

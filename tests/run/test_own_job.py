@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.store import own_jobs, results
 from cmsspark.store.job_index import JOBS, find_job
 from cmsspark.store.stored_columns import open_store
+from cmsspark.submit.new import command as new_command
 from tests.commands import TOP
 
 if TYPE_CHECKING:
@@ -489,6 +491,77 @@ def test_a_job_costs_a_tenth_of_a_second_beside_its_function(cms: SmallCms, writ
 def test_an_error_crosses_no_declaration(write: Write) -> None:
     with pytest.raises(CmssparkError):
         own_jobs.load_file(write("not_free", "return None", 'columns={"a": "x"}, keys=["a"]'))
+
+
+def blocks(page: str) -> list[str]:
+    """The blocks of a page of the docs, README.md or docs/own_jobs.md."""
+    return re.findall(r"^```\w*\n(.*?)\n```$", (TOP / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_the_page_shows_the_examples_as_they_are() -> None:
+    shown = blocks("docs/own_jobs.md")
+    for file in (*(EXAMPLES / "jobs").glob("*.py"), EXAMPLES / "streams/webdav.yaml"):
+        assert file.read_text().rstrip("\n") in shown, file
+
+
+def test_the_job_in_the_readme_runs_as_written(cms: SmallCms, tmp_path: Path) -> None:
+    (text,) = (block for block in blocks("README.md") if "@cms.job" in block)
+    assert len(text.splitlines()) <= 15
+    (tmp_path / "site_hours.py").write_text(text)
+    assert cms.run(tmp_path / "site_hours.py")["accesses"].sum() == cms.accesses
+
+
+def test_three_commands_lead_from_an_empty_folder_to_documents(
+    cms: SmallCms, tmp_path: Path
+) -> None:
+    lines = blocks("docs/own_jobs.md")[0].splitlines()
+    assert len(lines) == 3
+    place = tmp_path / "empty"
+    place.mkdir()
+    code = {
+        "run_spark": "from cmsspark.entry import run_spark; run_spark()",
+        "cmsspark": "from cmsspark.entry import cmsspark; cmsspark()",
+    }
+    settings = str(cms.folder / "cmsspark.yaml")
+    environment = {**os.environ, "PYTHONPATH": str(TOP), "CMSSPARK_SETTINGS": settings}
+    for line in lines:
+        program, *words = line.replace("/data/mirror", str(cms.root)).split()
+        done = subprocess.run(
+            [sys.executable, "-c", code[program], *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=place,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stderr
+    published = [*(cms.folder / "state/published/site_hours").rglob("*.jsonl*")]
+    assert published
+    shown = next(block for block in blocks("docs/own_jobs.md") if "pytest_plugins" in block)
+    assert (place / "test_site_hours.py").read_text().strip() == shown
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_site_hours.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=place,
+        env=environment,
+    )
+    assert tested.returncode == 0, tested.stdout
+
+
+@pytest.mark.parametrize("name", ["Capital", "phedex", "a-b", "../up"])
+def test_a_new_job_needs_a_name_of_its_own(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError):
+        new_command.main(["job", name, "--folder", str(tmp_path)], standalone_mode=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_new_job_replaces_no_file(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text("mine")
+    with pytest.raises(UsageError, match="is there already"):
+        new_command.main(["job", "mine", "--folder", str(tmp_path)], standalone_mode=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["test_mine.py"]
 
 
 def test_examples_are_short() -> None:

@@ -4,6 +4,7 @@ LRU and from the bound.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -15,11 +16,12 @@ import numpy as np
 from cmsspark.apps.cache import adaptive, bounds, forecast, policies, scored
 from cmsspark.apps.cache.trace import Trace
 from cmsspark.base.arrays import Array
+from cmsspark.base.entry_points import with_packages
 from cmsspark.base.errors import DataError, UsageError
 from cmsspark.base.jit import jit
 
 #: Policies that need the trace and the size only.
-PLAIN: Final[dict[str, Callable[..., Array]]] = {
+_BUILT_IN: Final[dict[str, Callable[..., Array]]] = {
     "fifo": policies.fifo,
     "lru": policies.lru,
     "lfu": policies.lfu,
@@ -28,6 +30,8 @@ PLAIN: Final[dict[str, Callable[..., Array]]] = {
     "s3fifo": adaptive.s3fifo,
     "arc": adaptive.arc,
 }
+#: With those of installed packages: functions of the entry point group ``cmsspark.policies``.
+PLAIN: Final = with_packages("cmsspark.policies", _BUILT_IN, lambda entry: entry.load())
 #: Policies that need a forecast: evict the lowest score, or the lowest score for each
 #: byte; protect what will be popular, all of it or up to a half of the cache.
 WITH_SCORES: Final = ("learned", "learned-per-byte", "protected", "protected-half")
@@ -48,6 +52,11 @@ ABOUT: Final = {
     "learned-per-byte": "the same, for each byte; as LRU does while that misses fewer requests",
     "protected": "LRU that evicts what will be popular last, however much that is",
     "protected-half": "the same, with at most half of the cache protected",
+    **{
+        name: (inspect.getdoc(policy) or "").partition("\n")[0].rstrip(".")
+        for name, policy in PLAIN.items()
+        if name not in _BUILT_IN
+    },
 }
 #: An object is taken for popular where it is expected on at least this share of the coming days.
 POPULAR_SHARE: Final = 0.5
