@@ -30,6 +30,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "hpc": "cmsspark.apps.dashboard.pages.hpc",
     "runs": "cmsspark.apps.dashboard.pages.runs",
     "spark": "cmsspark.apps.dashboard.pages.spark",
+    "table": "cmsspark.apps.dashboard.pages.table",
     "sql": "cmsspark.apps.dashboard.pages.sql",
 }
 #: All pages; those of installed packages are modules of the entry point group
