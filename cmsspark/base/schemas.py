@@ -53,6 +53,8 @@ _UNITS: Final = {
     },
     **{"jobs": "jobs", "distinct_users": "people", "events": "events", "replica_events": "events"},
 }
+#: Endings of columns with numbers whose sums mean nothing.
+_NOT_ADDITIVE: Final = ("_ms", "_share", "_id", "_day", "_days", "_ratio")
 _STREAM_REPORT_NAME: Final = re.compile(r"dbs_([a-z][a-z0-9_]*)")
 
 
@@ -128,6 +130,23 @@ class Table:
     def names(self) -> list[str]:
         """Column names in order."""
         return [column.name for column in self.columns]
+
+    @property
+    def additive(self) -> list[str]:
+        """The columns whose sums mean something: numbers that are no keys, no times, no
+        shares and no distinct counts.
+
+        Example:
+            >>> stored_table("dbs_events").additive
+            ['events', 'file_count', 'invalid_file_count', 'dataset_bytes']
+        """
+        return [
+            column.name
+            for column in self.columns
+            if column.type in ("long", "int", "double")
+            and column.name not in (*self.keys, "timestamp", "distinct_users", "hour", "rank")
+            and not column.name.endswith(_NOT_ADDITIVE)
+        ]
 
     def fingerprint(self) -> str:
         """Return a digest of names and types, in order, that identifies this version of

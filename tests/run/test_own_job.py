@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
+from click.testing import CliRunner
 
 import cmsspark as cms_module
+from cmsspark.apps.usage.diff import command as diff_command
+from cmsspark.apps.usage.period_cli import command as period_command
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, SettingsError, UsageError
 from cmsspark.base.schemas import stored_table
 from cmsspark.store import own_jobs, results
@@ -457,6 +460,52 @@ def test_stored_tables_are_read_and_queried_by_name(cms: SmallCms, write: Write)
     assert cms_module.days("queried", fout=cms.store, settings_file=settings) == [cms.day]
     assert stored_table("queried").keys == ("a",)
     assert find_job("queried").is_own and "queried" in JOBS
+
+
+def test_two_days_are_compared_by_its_keys(cms: SmallCms, write: Write) -> None:
+    signature = "*, more: int = 0"
+    file = write(
+        "compared",
+        'return pl.DataFrame({"a": ["x", "y"], "n": [1, 2 + more]})',
+        signature=signature,
+    )
+    runs = []
+    for more in ("0", "5"):
+        cms.run(file, "--more", more)
+        files = open_store(cms.store, "test")
+        runs.append(
+            results.current(files, cms.store, "compared", "compared", cms.day).manifest.run
+        )
+    sides = [f"{cms.day:%Y%m%d}@{run}" for run in runs]
+    words = [*sides, "--job", "compared", "--json", "--fout", cms.store]
+    ended = CliRunner().invoke(
+        diff_command,
+        [*words, "--settings", str(cms.folder / "cmsspark.yaml")],
+        catch_exceptions=False,
+    )
+    document = json.loads(ended.stdout)
+    assert document["totals"] == [{"key": "n", "before": 3, "after": 8, "delta": 5}]
+    (by_key,) = document["by"]
+    assert (by_key["column"], by_key["changed"], by_key["same"]) == ("a", 1, 1)
+
+
+def test_its_days_are_summed_over_a_period(cms: SmallCms, write: Write) -> None:
+    file = write(
+        "summed",
+        'return pl.DataFrame({"a": ["x", None], "n": [day.day, None]})',
+        'columns={"a": "string", "n": "long"}, keys=["a"]',
+        "day",
+    )
+    settings = str(cms.folder / "cmsspark.yaml")
+    for day in ("2026-01-14", "2026-01-15"):
+        cms._call(cms.job(file), ["--date", day])
+    words = ["--table", "summed", "--fout", cms.store, "--settings", settings, "--json"]
+    line = [*words, "--from", "20260114", "--to", "20260115"]
+    ended = CliRunner().invoke(period_command, line, catch_exceptions=False)
+    assert json.loads(ended.stdout)["rows"] == [{"a": "x", "n": 29}, {"a": None, "n": None}]
+    with pytest.raises(InputMissing, match="2026-01-13"):
+        line = [*words, "--from", "20260113", "--to", "20260115"]
+        CliRunner().invoke(period_command, line, catch_exceptions=False)
 
 
 def test_a_file_that_is_gone_leaves_its_table_readable(cms: SmallCms, write: Write) -> None:

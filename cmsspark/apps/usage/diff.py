@@ -5,7 +5,7 @@ periods, or two runs of one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,7 +72,10 @@ class Side:
         return isinstance(self.interval, Period)
 
 
-_BY: Final = "Group by this column. Can be given several times. [default: dataset, site, stream]"
+_BY: Final = (
+    "Group by this column: dataset, site, stream or app; of other tables any. Can be given several times. "
+    "[default: dataset, site, stream; of other tables the keys]"
+)
 
 
 @click.command("diff")
@@ -83,11 +86,12 @@ _BY: Final = "Group by this column. Can be given several times. [default: datase
     "job_name",
     help="Compare results of this job. [default: data_aggregation; of periods: period]",
 )
-@click.option("--by", type=click.Choice(list(COLUMNS)), multiple=True, help=_BY)
+@click.option("--by", metavar="COLUMN", multiple=True, help=_BY)
 @click.option(
     "--measure",
-    type=click.Choice(MEASURES),
-    help="Measure to compare. [default: nacc; of jobs: job_count]",
+    metavar="COLUMN",
+    help=f"Measure to compare: {', '.join(MEASURES)}; of other tables a column of numbers. "
+    "[default: nacc; of jobs: job_count]",
 )
 @click.option(
     "--top",
@@ -146,13 +150,32 @@ def command(
         dict(zip(names, (manifest for manifest, _ in stored), strict=True)), job
     ):
         click.echo(f"warning: {warning}", err=True)
-    apart = _jobs_apart(rows)
-    sums = differences.totals(*apart, MEASURES)
-    measure = _measure(measure, rows, job)
-    rows_before, rows_after = (_with_measure(frame, measure) for frame in apart)
+    if _counts_accesses(schema):
+        for name in by:
+            _check_choice("--by", name, list(COLUMNS))
+        if measure is not None:
+            _check_choice("--measure", measure, MEASURES)
+        apart = _jobs_apart(rows)
+        sums = differences.totals(*apart, MEASURES)
+        measure = _measure(measure, rows, job)
+        rows_before, rows_after = (_with_measure(frame, measure) for frame in apart)
+        columns = [COLUMNS[name] for name in by or ("dataset", "site", "stream")]
+    else:
+        rows_before, rows_after = rows
+        for name in by:
+            _check_choice("--by", name, schema.names)
+        measures = schema.additive
+        if not measures:
+            raise UsageError(
+                f"{schema.name} has no column of numbers that can be added up",
+                next_step="cmsspark sql compares other values",
+            )
+        measure = measure or measures[0]
+        _check_choice("--measure", measure, measures)
+        sums = differences.totals(rows_before, rows_after, measures)
+        columns = list(by) or [name for name in schema.keys if name in schema.names]
     groups = [
-        differences.grouped(rows_before, rows_after, COLUMNS[name], measure, top)
-        for name in by or ("dataset", "site", "stream")
+        differences.grouped(rows_before, rows_after, column, measure, top) for column in columns
     ]
     impact = None
     if publish_impact:
@@ -172,8 +195,6 @@ def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
     """Return the job whose results are compared. Raises UsageError (2) for a day and a
     period, or no job on logs.
     """
-    from cmsspark.base.schemas import stored_table
-
     is_period = sides[0].is_period
     if is_period != sides[1].is_period:
         raise UsageError(
@@ -183,9 +204,22 @@ def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
     if job.of_periods != is_period:
         kind = "periods" if job.of_periods else "days"
         raise UsageError(f"results of {job.name} are of {kind}", next_step=f"give two {kind}")
-    if not job.tables or not {"stream", "nacc"} <= {*stored_table(job.tables[0]).names}:
-        raise UsageError(f"{job.name} counts no accesses", next_step="give a job on log streams")
+    if not job.tables:
+        raise UsageError(f"{job.name} stores no table", next_step="give another job")
     return job
+
+
+def _counts_accesses(schema: Table) -> bool:
+    """Return whether a table counts accesses or jobs by stream."""
+    return {"stream", "nacc"} <= {*schema.names}
+
+
+def _check_choice(option: str, name: str, choices: Sequence[str]) -> None:
+    """Raise UsageError (2) for a column that is none of the choices."""
+    if name not in choices:
+        raise UsageError(
+            f"{option} is one of {', '.join(choices)}", found=repr(name), where="cmsspark diff"
+        )
 
 
 def _warnings(manifests: Mapping[str, Manifest], job: Job) -> list[str]:

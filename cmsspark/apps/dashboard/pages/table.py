@@ -45,13 +45,13 @@ def view(request: PageRequest) -> ui.Content:
     intervals = stored[table.name]
     when = choice_parameter(parameters, "when", intervals, intervals[-1])
     names = [name for name in table.names if name not in _ADDED]
-    asked = parameters.get("column") or ()
+    asked = parameters.get("columns") or ()
     chosen = [asked] if isinstance(asked, str) else list(asked)
     if unknown := [name for name in chosen if name not in names]:
         raise UsageError(
             f"{table.name} has no column {unknown[0][:80]!r}", found=f"columns: {', '.join(names)}"
         )
-    measures = additive(table)
+    measures = table.additive
     measure = choice_parameter(parameters, "sum", ["", *measures], next(iter(measures), ""))
     condition = _Condition.parse(request, names)
     query = _Query(request, table, when, chosen or names, condition)
@@ -62,7 +62,7 @@ def view(request: PageRequest) -> ui.Content:
         ui.Control("table", "Table", table.name, [(name, name) for name in known]),
         ui.Control("when", "Day or period", when, [(name, name) for name in reversed(intervals)]),
         ui.Control(
-            "column", "Columns", "", [(name, name) for name in names], "many", chosen=chosen
+            "columns", "Columns", "", [(name, name) for name in names], "many", chosen=chosen
         ),
         ui.Control(
             "where",
@@ -87,19 +87,6 @@ def _stored(request: PageRequest) -> dict[str, list[str]]:
         if name not in stored.setdefault(table, []):
             stored[table].append(name)
     return stored
-
-
-def additive(table: schemas.Table) -> list[str]:
-    """Return the columns whose sum over rows means something: numbers that are no keys,
-    no times and no shares.
-    """
-    return [
-        column.name
-        for column in table.columns
-        if column.type in ("long", "int", "double")
-        and column.name not in (*table.keys, *_ADDED, "distinct_users", "hour", "rank")
-        and not column.name.endswith(("_ms", "_share", "_id", "_day", "_ratio"))
-    ]
 
 
 class _Condition:
@@ -203,13 +190,17 @@ class _Query:
         column = next(entry for entry in self.table.columns if entry.name == measure)
         unit = "B" if column.unit == "bytes" else column.own_unit
         values = [None if value is None else float(value) for _, value in rows]
+        named = "period" if "period" in self.table.names else "day"
+        columns = [ui.Column(named, named), ui.Column(measure, measure, _kind(column))]
+        exact = [(str(name), value) for name, value in rows]
         return ui.Chart(
             "sums",
-            f"{measure} by {'period' if 'period' in self.table.names else 'day'}",
+            f"{measure} by {named}",
             "line",
             [str(name) for name, _ in rows],
             {measure: values},
             unit,
+            table=ui.Table("sums", columns, exact, f"Sums of {measure}"),
         )
 
 
