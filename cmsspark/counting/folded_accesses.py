@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +41,7 @@ SUMS: Final = {
     "cpu_seconds": "double",
     "wall_seconds": "double",
 }
+_GROUP_KEYS: Final = ("stream", "dataset_name", "site_name", "app", "user")
 _MILLISECONDS: Final = {"cpu_seconds": "cpu_ms", "wall_seconds": "wall_ms"}
 #: Rows of partial tables that are kept before they are merged.
 _MERGE_AT: Final = 500_000
@@ -65,6 +66,28 @@ class Fold:
     def needs_times(self) -> bool:
         """Whether the hour of an access is read."""
         return self.map_batch is not None or "hour" in self.keys
+
+    @property
+    def is_of_groups(self) -> bool:
+        """Whether the keys are those by which every count groups accesses, so that the
+        rows of a count have all that is needed.
+        """
+        return self.map_batch is None and {*self.keys} <= {*_GROUP_KEYS, *DERIVED}
+
+    def of_groups(self, groups: pa.RecordBatch) -> pa.Table:
+        """Return the table of a count's rows by user, as :meth:`finished`."""
+        import pyarrow as pa
+
+        columns = {
+            name: column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+            for name, column in zip(groups.schema.names, groups.columns, strict=True)
+        }
+        columns |= {"accesses": columns["nacc"], "remote_accesses": columns["remote_nacc"]}
+        columns |= _derived(columns)
+        names = [*self.keys, *self._stored_sums]
+        table = self.finished([pa.table({name: columns[name] for name in names})])
+        assert table is not None
+        return table
 
     def table_of(self, batch: pa.RecordBatch) -> pa.Table:
         """Return the table of a batch of accesses."""
@@ -274,14 +297,7 @@ def access_batch(
     batch = record_batch(rows, ACCESS_COLUMNS)
     count = batch.num_rows
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for name, rule in DERIVED.items():
-        encoded = columns[rule.source].dictionary_encode()
-        texts = [
-            None if text is None else rule.derive(text) for text in encoded.dictionary.to_pylist()
-        ]
-        columns[name] = pa.DictionaryArray.from_arrays(
-            encoded.indices, pa.array(texts, pa.string())
-        ).dictionary_decode()
+    columns |= _derived(columns)
     times = list(times_ms or ())[:count]
     columns["time_ms"] = pa.array(times + [None] * (count - len(times)), pa.int64())
     hours = [None if time is None else time % dates.DAY_MS // _HOUR_MS for time in times]
@@ -289,6 +305,22 @@ def access_batch(
     for name, source in _MILLISECONDS.items():
         columns[name] = pc.divide(columns[source].cast(pa.float64()), 1000.0)
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+def _derived(columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    """Return the derived columns of names of datasets and sites."""
+    import pyarrow as pa
+
+    derived = {}
+    for name, rule in DERIVED.items():
+        encoded = columns[rule.source].dictionary_encode()
+        texts = [
+            None if text is None else rule.derive(text) for text in encoded.dictionary.to_pylist()
+        ]
+        derived[name] = pa.DictionaryArray.from_arrays(
+            encoded.indices, pa.array(texts, pa.string())
+        ).dictionary_decode()
+    return derived
 
 
 def _texts(table: pa.Table) -> Iterator[str]:

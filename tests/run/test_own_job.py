@@ -122,6 +122,32 @@ def hot_files(accesses):
     assert rows["n"].sum() == expected
 
 
+def test_both_ways_to_sum_accesses_give_the_same(cms: SmallCms, tmp_path: Path) -> None:
+    """Keys of every count are summed by compiled code, others by the batch."""
+    tables = []
+    sums = ["accesses", "remote_accesses", "read_bytes", "cpu_seconds", "wall_seconds"]
+    for name, more in (("by_groups", []), ("by_batch", ["is_remote"])):
+        keys = ["stream", "data_tier", "site_name", "app", *more]
+        kinds = {"accesses": "long", "remote_accesses": "long", "read_bytes": "long"}
+        columns = dict.fromkeys(keys, "string") | dict.fromkeys(sums, "double") | kinds
+        columns |= dict.fromkeys(more, "boolean")
+        file = tmp_path / f"{name}.py"
+        file.write_text(
+            f"{HEAD}@cms.job(reads={{'accesses': cms.Accesses({keys}, {sums})}}, "
+            f"columns={columns}, keys={keys})\ndef {name}(accesses):\n"
+            "    'About it.'\n    return accesses\n"
+        )
+        tables.append(cms.run(file))
+    keys = ["stream", "data_tier", "site_name", "app"]
+    known = [
+        pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).round(3).alias(name)
+        for name in sums
+    ]
+    first, second = (rows.group_by(keys).agg(known).sort(keys, nulls_last=True) for rows in tables)
+    assert len(first) > 20 and first["accesses"].sum() == cms.accesses
+    assert first.rows() == second.rows()
+
+
 def test_tables_of_dumps_are_read(cms: SmallCms) -> None:
     rows = cms.run(EXAMPLES / "jobs/tape_files.py")
     assert len(rows) > 3 and rows["rse"].str.contains("Tape").all()
