@@ -83,17 +83,6 @@ def job(
     and other ranges. ``frames``: what it takes tables as. It may return any kind.
 
     Raises SettingsError (78) for a declaration that does not fit together.
-
-    Example:
-        >>> import cmsspark as cms
-        >>> @cms.job(
-        ...     reads={"usage": cms.Stored("data_aggregation")},
-        ...     columns={"site_name": "string", "accesses": "long not null"},
-        ...     keys=["site_name"],
-        ... )
-        ... def site_accesses(usage, *, limit: int = 10):
-        ...     "Accesses by site."
-        ...     return usage.group_by("site_name").sum("accesses").head(limit)
     """
 
     def decorate(function: Function) -> Function:
@@ -202,8 +191,9 @@ def _own_table(
             described = described_table(str(path), lambda text: Path(text).read_text("utf-8"))
         except OSError as error:
             raise wrong("the columns' file cannot be read", f"{path}: {error.strerror}") from None
-        parsed = list(described.columns)
+        parsed, is_private = list(described.columns), described.is_private
     else:
+        is_private = False
         parsed = [_column(column, text, wrong) for column, text in columns.items()]
     if not parsed:
         raise wrong("a job needs columns")
@@ -223,7 +213,7 @@ def _own_table(
         *(replace(column, is_signed=True) for column in parsed),
         *([stamp] if "timestamp" not in given else []),
     ]
-    is_private = any(column.is_private for column in every)
+    is_private = is_private or any(column.is_private for column in every)
     return Table(name, about, tuple(every), tuple(own_keys), is_private)
 
 

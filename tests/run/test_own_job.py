@@ -515,6 +515,28 @@ def test_two_days_are_compared_by_its_keys(cms: SmallCms, write: Write) -> None:
     assert (by_key["column"], by_key["changed"], by_key["same"]) == ("a", 1, 1)
 
 
+def test_columns_may_stand_in_yaml_beside_the_file(cms: SmallCms, write: Write) -> None:
+    body = 'return pl.DataFrame({"a": ["x"], "n": [1]})'
+    file = write("in_yaml", body, 'columns="in_yaml.yaml", keys=["a"]')
+    with pytest.raises(SettingsError, match="cannot be read"):
+        cms.job(file)
+    table = {
+        "table": "in_yaml",
+        "about": "Rows.",
+        "columns": [
+            {"name": "a", "type": "string", "nullable": False, "about": "a text"},
+            {"name": "n", "type": "long", "unit": "files", "about": "files"},
+        ],
+    }
+    file.with_suffix(".yaml").write_text(json.dumps(table))
+    assert cms.run(file).columns == ["day", "a", "n", "timestamp"]
+    assert [column.unit for column in stored_table("in_yaml").columns][2] == "files"
+    file.with_suffix(".yaml").write_text(json.dumps({**table, "private": True}))
+    os.utime(file.with_suffix(".yaml"), ns=(0, 0))
+    with pytest.raises(UsageError, match="no table to publish"):
+        cms.documents(file)
+
+
 def test_its_days_are_summed_over_a_period(cms: SmallCms, write: Write) -> None:
     file = write(
         "summed",
