@@ -23,6 +23,7 @@ from cmsspark.apps.usage.diff import command as diff_command
 from cmsspark.apps.usage.period_cli import command as period_command
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, SettingsError, UsageError
 from cmsspark.base.schemas import stored_table
+from cmsspark.run.job_modules import job_of_word
 from cmsspark.store import own_jobs, results
 from cmsspark.store.job_index import JOBS, find_job
 from cmsspark.store.stored_columns import open_store
@@ -443,6 +444,16 @@ def test_a_dry_run_and_an_explanation_name_the_file(cms: SmallCms, write: Write)
     assert str(file) in py_files
     code, out, _ = run_spark(cms, *words, "--json")
     assert code == 0 and json.loads(out)["tables"]["shown_job"]["rows"] == 1
+
+
+def test_a_driver_on_a_cluster_finds_the_file_that_travelled(
+    cms: SmallCms, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark puts the files of --py-files into a folder that Python searches."""
+    file = write("travelled", 'return pl.DataFrame({"a": ["x"], "n": [1]})')
+    monkeypatch.syspath_prepend(str(file.parent))
+    job = job_of_word("/not/on/this/host/travelled.py:travelled")
+    assert job.name == "travelled" and job.file == str(file)
 
 
 def test_records_of_an_own_folder_that_do_not_fit_are_quarantined(
