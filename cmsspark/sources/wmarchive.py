@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from cmsspark.base.access import AccessBatch
-from cmsspark.sources.fields import UNKNOWN
+from cmsspark.sources.fields import UNKNOWN, site_name
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.chunk import Chunk
 from cmsspark.sources.formats.json_lines import BLANK_LINE, REJECTED, JsonDecoder, split
@@ -156,7 +156,7 @@ class ReportDecoder(JsonDecoder):
             data.task or "",
             meta.jobtype or "",
             len(steps),
-            sorted({step.site for step in steps if step.site}),
+            sorted({site_name(step.site) for step in steps} - {UNKNOWN}),
             []
             if bin_
             else [_step(step) for step in steps if (step.name or "").lower().startswith("cmsrun")],
@@ -204,7 +204,7 @@ def _step(step: StepFields) -> ReportedStep:
     has_times = cpu.cpu is not None and cpu.job is not None and cpu.threads is not None
     return ReportedStep(
         step.name or "",
-        step.site or UNKNOWN,
+        site_name(step.site),
         min((output.era for output in outputs if output.era), default=None),
         _integer(cpu.threads),
         _integer(cpu.streams),

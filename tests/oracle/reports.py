@@ -11,6 +11,7 @@ from datetime import date
 from fractions import Fraction
 from typing import Any
 
+from tests.oracle.fields import site_of
 from tests.oracle.records import Malformed, day_named
 
 TYPES = ("Production", "Processing", "Merge", "LogCollect", "Harvesting")
@@ -319,7 +320,8 @@ def count(lines: Iterable[bytes], day: date, before: Iterable[bytes]) -> ReportD
             "failed_count": sum(report.state != "success" for report in reports.values()),
             "step_sum": sum(len(report.steps) for report in reports.values()),
             "site_count": len(
-                {step.site for report in reports.values() for step in report.steps if step.site}
+                {site_of(step.site) for report in reports.values() for step in report.steps}
+                - {"unknown"}
             ),
         }
     return result
@@ -346,7 +348,7 @@ def _add(result: ReportDay, report: Report) -> None:
             request,
             step.name,
             report.type,
-            step.site or "unknown",
+            site_of(step.site),
             min(step.eras, default=None),
         )
         groups.setdefault(key, []).append(step)
