@@ -12,6 +12,10 @@ from cmsspark.base import config_files
 from cmsspark.base.resources import read_text
 
 UNKNOWN: Final = "unknown"
+#: Words, in lower case, that producers of any stream write for a site and for a person
+#: that they do not know (rules 12 and 13).
+NO_SITES: Final = frozenset((UNKNOWN, "n/a", "none", "null", "-"))
+NOBODY: Final = NO_SITES | {"not reported", "nobody"}
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -19,19 +23,31 @@ _DIGITS = re.compile(r"[0-9]+", re.ASCII)
 _PROXIES = frozenset(("proxy", "limited proxy"))
 
 
+def site_name(logged: str | None) -> str:
+    """Return a site without outer blanks and one ``_Disk`` at its end, or ``unknown``
+    (rule 12).
+    """
+    name = (logged or "").strip().removesuffix("_Disk")
+    return name if name and name.lower() not in NO_SITES else UNKNOWN
+
+
+def person_name(logged: str | None) -> str | None:
+    """Return a name that is no DN without outer blanks; None for nobody (rule 13)."""
+    name = (logged or "").strip()
+    return name if name and name.lower() not in NOBODY else None
+
+
 def user_name(identity: str | None) -> str | None:
     """Return the user's name in a certificate's DN, or the whole text of another form
-    (rule 13); None where empty.
+    (rule 13); None for nobody.
     """
-    if identity is None:
-        return None
-    name = identity.partition("&")[0].strip()
+    name = (identity or "").partition("&")[0].strip()
     if not name.startswith("/"):
-        return name or None
+        return person_name(name)
     for part in reversed(name.split("/CN=")[1:]):
         value = part.partition("/")[0]
         if _DIGITS.fullmatch(value) is None and value not in _PROXIES:
-            return value or None
+            return value if value and value.lower() not in NOBODY else None
     return None
 
 

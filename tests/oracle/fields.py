@@ -159,8 +159,22 @@ def lfn_of(name: str | None) -> str:
 
 
 def site_of(name: str | None) -> str:
-    """Rule 12."""
-    return name or UNKNOWN
+    """Rule 12: for every stream alike."""
+    name = (name or "").strip()
+    if name.endswith("_Disk"):
+        name = name[: -len("_Disk")]
+    return UNKNOWN if name.lower() in ("", "unknown", "n/a", "none", "null", "-") else name
+
+
+def is_nobody(name: str) -> bool:
+    """Rule 13: words for a person who is not known."""
+    return name.lower() in ("", "unknown", "not reported", "n/a", "none", "null", "nobody", "-")
+
+
+def person_of(name: str | None) -> str | None:
+    """Rule 13 of a text that is no DN."""
+    name = (name or "").strip()
+    return None if is_nobody(name) else name
 
 
 def user_of(dn: str | None) -> str | None:
@@ -169,9 +183,9 @@ def user_of(dn: str | None) -> str | None:
         return None
     dn = dn.split("&", 1)[0].strip(" \t")
     if not dn.startswith("/"):
-        return dn or None
+        return None if is_nobody(dn) else dn
     values = [value for value in _CN.findall(dn) if not _is_proxy(value)]
-    return (values[-1] or None) if values else None
+    return None if not values or is_nobody(values[-1]) else values[-1]
 
 
 def _is_proxy(value: str) -> bool:

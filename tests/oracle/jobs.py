@@ -52,14 +52,11 @@ class JobRecord:
 
     @property
     def site_name(self) -> str:
-        name = (self.site or "").strip()
-        name = name[: -len("_Disk")] if name.endswith("_Disk") else name
-        return UNKNOWN if name.lower() in ("", "unknown") else name
+        return fields.site_of(self.site)
 
     @property
     def user_name(self) -> str | None:
-        name = (self.user or "").strip()
-        return None if name.lower() in ("", "unknown") else name
+        return fields.person_of(self.user)
 
     @property
     def app(self) -> str:

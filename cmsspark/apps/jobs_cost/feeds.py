@@ -70,7 +70,7 @@ WMARCHIVE: Final = Feed(
     ReportSums,
     lambda sums, day, hpc_sites: tables.report_tables(sums, day),
     lambda sums: {"matched": sums.matched, "no_cmsrun": sums.no_cmsrun, "repeated": sums.repeated},
-    lambda sums, day: ({}, []),
+    tables.report_checks,
 )
 #: Job → the feed that it counts.
 FEEDS: Final = {feed.job: feed for feed in (CONDOR, WMARCHIVE)}
