@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+
+#: The number of the rules by which logs are counted; docs/counting.md lists what each
+#: number changed. Manifests without one are of 1.
+COUNTING_RULES: Final = 2
 
 
 class TableEntry(msgspec.Struct, frozen=True):
@@ -97,6 +101,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         these rows, or made a period of them, need not do it again.
         """
         return self.rows_of or self.run
+
+    @property
+    def rules(self) -> int | None:
+        """The number of the rules by which its logs were counted; None without logs."""
+        return int(self.versions.get("rules", 1)) if self.reconciliation else None
+
+    @property
+    def has_earlier_rules(self) -> bool:
+        """Whether a count of the same logs may give other numbers today."""
+        return self.rules is not None and self.rules < COUNTING_RULES
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Manifest:

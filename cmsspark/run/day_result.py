@@ -238,6 +238,7 @@ def _manifest(
         "reduction_factor": round(read / rows, 3) if rows else None,
         "dumps": dumps_summary(inputs.dumps),
         "epochs": inputs.epochs,
+        "meanings": inputs.meanings,
         "inputs": [input_summary(source) for source in inputs.streams],
         "identical_files": identical_files(inputs.streams),
         **(

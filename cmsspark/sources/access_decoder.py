@@ -61,7 +61,7 @@ class AccessDecoder(JsonDecoder):
         fields = self.schema.fed(*self.shared)
         shared = [field.attribute for field in fields]
         self._texts = [attrgetter(name) for name in shared]
-        self._meanings = [self.meaning(name) for name in shared]
+        self._meanings = [self.meaning(field.column.feeds) for field in fields]
         # What a stream does not have is the None behind the others.
         self._pick = itemgetter(
             *(shared.index(name) if name in shared else -1 for name in AccessDecoder.shared)
@@ -81,9 +81,13 @@ class AccessDecoder(JsonDecoder):
 
     def meaning(self, attribute: str) -> Callable[[str | None], Any]:
         """Return what maps the texts of an attribute to those of a group."""
-        return {"user": self.user_names.__getitem__, "app": self.apps.of.__getitem__}.get(
-            attribute, as_is
-        )
+        sites = self.site_names.__getitem__
+        return {
+            "user": self.user_names.__getitem__,
+            "app": self.apps.of.__getitem__,
+            "site": sites,
+            "reader": sites,
+        }.get(attribute, as_is)
 
     def _use_compiled(self) -> None:
         """Have compiled code read what is plain, where it is available."""

@@ -10,6 +10,7 @@ leave the decoder as
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
 from math import floor
 from typing import Any, Final, NamedTuple
@@ -28,6 +29,9 @@ WINDOW_MS: Final = 720_000
 DAY_WINDOWS, HOUR_WINDOWS = 120, 5
 #: The outcomes of a job (rule 51).
 OK, OUTLIER, FAILED, REMOVED = "ok", "outlier", "failed", "removed"
+#: Fields whose meaning changed, and the meaning since (``meanings`` in
+#: ``etc/sources.yaml``).
+WALL, CORE, LAST_START = "condor.WallClockHr", "condor.CoreHr", "last_start"
 #: The largest sum of a stored column, and a value beyond it.
 TOO_LARGE: Final = MAX_LONG + 1
 #: Tiers as logged, in any case.
@@ -110,13 +114,17 @@ class CostDecoder(JobDecoder):
         self._start_ms = dates.start_ms(day)
         self._groups: list[CoreGroup] = []
         self._numbers: dict[CoreGroup, int] = {}
-        self._wall_is_last_start = day >= date(2026, 7, 27)
+        self._wall_is_last_start = False
         super().__init__(day, apps, format_name)
 
     @property
     def groups(self) -> list[Any]:
         """The groups that presences refer to."""
         return self._groups
+
+    def use_meanings(self, meanings: Mapping[str, str]) -> None:
+        """Take what the fields mean on the day (rule 51)."""
+        self._wall_is_last_start = meanings[WALL] == LAST_START
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bin the records, and add presences and jobs that ended."""

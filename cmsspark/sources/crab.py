@@ -8,7 +8,7 @@ from itertools import compress
 from typing import Any, Final
 
 from cmsspark.base.access import AccessBatch, Group, Remote
-from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
+from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is, person_name, site_name
 from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
 from cmsspark.sources.formats.json_lines import Coder, add_lfns
 from cmsspark.sources.record_schema import load_schema
@@ -96,6 +96,6 @@ class CrabDecoder:
 
     def _number(self, key: tuple[str | None, str | None, str]) -> int:
         logged, user, app = key
-        site = logged or UNKNOWN
+        site = site_name(logged)
         remote = Remote.UNKNOWN if site == UNKNOWN else Remote.BY_REPLICA
-        return self.coder.number(site, app, user or None, remote)
+        return self.coder.number(site, app, user if person_name(user) else None, remote)

@@ -57,7 +57,7 @@ class StoredDays:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about days that are missing or partial."""
+        """Warnings about days that are missing or partial, or counted by earlier rules."""
         warnings = []
         if self.missing:
             warnings.append(
@@ -66,9 +66,12 @@ class StoredDays:
         by_reason: dict[str, list[date]] = {}
         for day, reason in self.partial.items():
             by_reason.setdefault(reason, []).append(day)
-        return warnings + [
-            f"partial ({reason}): {spans(days)}" for reason, days in by_reason.items()
-        ]
+        warnings += [f"partial ({reason}): {spans(days)}" for reason, days in by_reason.items()]
+        manifests = {day: table.manifest for day, table in self.partials.items()}
+        earlier = [day for day, manifest in manifests.items() if manifest.has_earlier_rules]
+        if earlier and len({manifest.rules for manifest in manifests.values()}) > 1:
+            warnings.append(f"counted by earlier rules than the other days: {spans(earlier)}")
+        return warnings
 
     @property
     def jobs(self) -> tuple[str, ...]:

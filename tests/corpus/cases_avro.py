@@ -11,7 +11,7 @@ from tests.corpus.cases import MALFORMED, NO_LFN, USER_FILE, Case, Cases, Expect
 from tests.corpus.cases_fields import REMOTE_AT, add_names
 from tests.corpus.cases_json import CMSSW_HIT
 from tests.corpus.json_lines import A_LFN, ALICE, DAY_START
-from tests.corpus.spellings import APPS, PEOPLE
+from tests.corpus.spellings import APPS, PEOPLE, SITES
 from tests.corpus.tables import JETS
 from tests.oracle.count import Access
 
@@ -155,7 +155,7 @@ def _crab() -> list[Case]:
             into.hit(app=app),
         )
     for site, remote in REMOTE_AT.items():
-        hit = into.hit(site=site or "unknown", remote=remote)
+        hit = into.hit(site=SITES.get(site, site.removesuffix("_Disk")), remote=remote)
         into.add(21, f"ran at {site!r}", _record(CRAB, SiteName=site), hit)
     for seconds, ms in SECONDS.items():
         for key, part in (("WrapCPU", "cpu_ms"), ("WrapWC", "wall_ms")):
@@ -168,8 +168,6 @@ def _crab() -> list[Case]:
         "Alan&x",
         "12345",
         "proxy",
-        " ",
-        "null",
         "😀",
     ):
         into.add(
@@ -177,6 +175,10 @@ def _crab() -> list[Case]:
             f"GridName {name!r} stands as it is",
             _record(CRAB, GridName=name),
             into.hit(user=name),
+        )
+    for name in (" ", "null", "unknown", " Unknown ", "NOT REPORTED", "nobody", "n/a", "-"):
+        into.add(
+            13, f"GridName {name!r} is nobody", _record(CRAB, GridName=name), into.hit(user=None)
         )
     for key, expected in {
         "FileName": NO_LFN,
@@ -298,7 +300,7 @@ def _cmssw_legacy() -> list[Case]:
             21,
             f"read at {site!r}",
             _record(CMSSW_LEGACY, SITE_NAME=site),
-            into.hit(site=site or "unknown", remote=remote),
+            into.hit(site=SITES.get(site, site.removesuffix("_Disk")), remote=remote),
         )
     close, so_far = "READ_BYTES_AT_CLOSE", "READ_BYTES"
     for name, changes, count in (

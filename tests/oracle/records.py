@@ -124,8 +124,8 @@ def _aaa(data: Object, *, site: str, remote: bool | None, reader: str | None = N
 def _aaa_enriched(value: Value) -> Record:
     data = _object(value)
     site = fields.site_of(needed(data, "src_experiment_site", fields.text))
-    reader = needed(data, "dst_experiment_site", fields.text)
-    named = None if reader in (None, "", fields.UNKNOWN) else reader
+    reader = fields.site_of(needed(data, "dst_experiment_site", fields.text))
+    named = None if reader == fields.UNKNOWN else reader
     return _aaa(data, site=site, remote=fields.remote_by_sites(site, reader), reader=named)
 
 
@@ -228,12 +228,17 @@ def _crab(record: Mapping[str, object]) -> Record:
     return Record(
         lfn=fields.lfn_of(fields.avro_text(record.get("FileName"))),
         site=fields.site_of(fields.avro_text(record.get("SiteName"))),
-        user=fields.avro_text(record.get("GridName")) or None,
+        user=_grid_name(fields.avro_text(record.get("GridName"))),
         app=fields.app_of(fields.avro_text(record.get("SubmissionTool"))),
         cpu_ms=fields.milliseconds(record.get("WrapCPU")),
         wall_ms=fields.milliseconds(record.get("WrapWC")),
         remote=BY_REPLICA,
     )
+
+
+def _grid_name(name: str | None) -> str | None:
+    """Rule 13: as it is logged, unless it names nobody."""
+    return None if name is None or fields.is_nobody(name.strip()) else name
 
 
 def _cmssw_legacy(record: Mapping[str, object]) -> Record:

@@ -14,7 +14,7 @@ from cmsspark.apps.jobs_cost.report_sums import NULLABLE_SUMS, STEP_KEYS, Report
 from cmsspark.base import buffers, dates
 from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import stored_table
-from cmsspark.sources.condor_costs import HOUR_WINDOWS
+from cmsspark.sources.condor_costs import CORE, HOUR_WINDOWS, LAST_START
 from cmsspark.sources.values import MAX_LONG
 
 if TYPE_CHECKING:
@@ -27,12 +27,16 @@ _HOURS: Final = 24
 _Row = dict[str, Any]
 
 
-def cost_tables(sums: CostSums, day: date, hpc_sites: HpcSites) -> dict[str, pa.Table]:
+def cost_tables(
+    sums: CostSums, day: date, hpc_sites: HpcSites, meanings: Mapping[str, str]
+) -> dict[str, pa.Table]:
     """Return the tables of HTCondor's jobs by name. Raises DataError (65) where a sum
     exceeds 64 bits.
     """
+    is_of_last_start = meanings[CORE] == LAST_START
+    rows = _efficiency_rows(sums, is_of_last_start=is_of_last_start)
     return {
-        "job_efficiency": _table("job_efficiency", _efficiency_rows(sums, is_of_last_start=False), day),
+        "job_efficiency": _table("job_efficiency", rows, day),
         "core_hours": _table("core_hours", _core_hour_rows(sums, hpc_sites), day),
         "running_cores": _table("running_cores", _running_rows(sums, hpc_sites), day),
         "job_cost_ids": _ids("job_cost_ids", sums.all_ids()),

@@ -190,15 +190,28 @@ def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
 
 def _warnings(manifests: Mapping[str, Manifest], job: Job) -> list[str]:
     """Return which results are partial, and why: what they lack appears or vanishes in
-    the comparison.
+    the comparison. Results of different rules differ by the rules, too.
     """
+    from cmsspark.base.manifests import COUNTING_RULES
     from cmsspark.store.stored_days import partial_reasons
 
     if job.of_periods:
         return [
             f"{name}: {text}" for name, manifest in manifests.items() for text in manifest.warnings
         ]
-    return [f"{name} is partial ({reason})" for name, reason in partial_reasons(manifests).items()]
+    warnings = [
+        f"{name} is partial ({reason})" for name, reason in partial_reasons(manifests).items()
+    ]
+    earlier = {
+        name: manifest.rules for name, manifest in manifests.items() if manifest.has_earlier_rules
+    }
+    if earlier and len({manifest.rules for manifest in manifests.values()}) > 1:
+        warnings += [
+            f"{name} was counted by rules {number}, which differ from today's {COUNTING_RULES}: "
+            "docs/counting.md lists the changes"
+            for name, number in earlier.items()
+        ]
+    return warnings
 
 
 def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[Manifest, pl.DataFrame]:

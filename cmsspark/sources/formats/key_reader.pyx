@@ -600,12 +600,17 @@ cdef inline bint _is_lower(Text text, const char* wanted, Py_ssize_t size) noexc
 
 
 cdef inline bint _is_known(Text text) noexcept nogil:
-    """Whether a text certainly names a site: ASCII, not empty, and not ``unknown``, case aside."""
+    """Whether a text certainly names a site (rule 12): ASCII without outer blanks and ``_Disk``, and no word for none."""
     cdef Py_ssize_t place
     cdef unsigned char high = 0
     for place in range(text.size):
         high |= text.at[place]
-    return text.size > 0 and not high & 128 and not _is_lower(text, b"unknown", 7)
+    if text.size <= 0 or high & 128 or text.at[0] <= 32 or text.at[text.size - 1] <= 32:
+        return False
+    if text.size >= 5 and not memcmp(text.at + text.size - 5, b"_Disk", 5):
+        return False
+    return not (_is_lower(text, b"unknown", 7) or _is_lower(text, b"n/a", 3) or _is_lower(text, b"none", 4)
+                or _is_lower(text, b"null", 4) or _is(text, b"-", 1))
 
 
 cdef inline bint _is_resolved(Text text) noexcept nogil:

@@ -77,6 +77,32 @@ def test_rule_51_an_evicted_job_has_one_efficiency_before_and_after_the_change_o
     assert row["wall_ms"] == wall * HOUR
 
 
+@pytest.mark.parametrize(
+    ("meanings", "day", "hours"),
+    [
+        ("{WallClockHr: {last_start: {from: 2026-07-01}}}", JULY, (48, 48, 0)),
+        ("{WallClockHr: {last_start: {from: never}}}", AUGUST, (48, 16, 32)),
+        ("{CoreHr: {last_start: {from: 2026-08-01}}}", AUGUST, (48, 48, None)),
+        ("{CoreHr: {last_start: {from: 2026-08-02}}}", AUGUST, (48, 48, 0)),
+    ],
+)
+def test_rule_51_the_days_on_which_fields_change_their_meaning_are_settings(
+    tmp_path: Path, meanings: str, day: date, hours: tuple[int | None, ...]
+) -> None:
+    settings = tmp_path / "cmsspark.yaml"
+    settings.write_text(f"sources: {{meanings: {{condor: {meanings}}}}}\n")
+    Tree(tmp_path, day).write_lines(
+        "condor", [job_line(day, **EVICTED, WallClockHr=6.0)], parts=1
+    )
+    done = count(tmp_path, day, tmp_path / "fout", settings_file=settings)
+    (row,) = rows(done, "job_efficiency").values()
+    names = ("core_ms", "last_core_ms", "evicted_core_ms")
+    assert tuple(row[name] for name in names) == tuple(
+        None if value is None else value * HOUR for value in hours
+    )
+    assert done.manifest.document["meanings"].keys() == {"condor.WallClockHr", "condor.CoreHr"}
+
+
 def test_rule_50_a_job_that_was_removed_while_idle_after_evictions_did_run(
     tmp_path: Path,
 ) -> None:
