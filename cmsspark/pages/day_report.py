@@ -11,7 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from cmsspark.base.manifests import Manifest
-from cmsspark.counting.reconciliation import FEW_RECORDS_SHARE, UNMATCHED_FACTOR, usual
+from cmsspark.counting.reconciliation import (
+    FEW_RECORDS_SHARE,
+    UNMATCHED_FACTOR,
+    unmatched_share,
+    usual,
+)
 from cmsspark.sources.registry import STREAMS_NEEDING_REPLICAS
 
 #: Bins in the order in which they are shown, with their labels.
@@ -21,6 +26,7 @@ BINS: Final[Mapping[str, str]] = {
     "temporary": "temporary file",
     "not_in_dbs": "not in DBS",
     "no_lfn": "no file name",
+    "deletion": "file removed",
     "write_only": "write only",
     "out_of_day": "other day",
     "malformed": "malformed",
@@ -29,7 +35,7 @@ BINS: Final[Mapping[str, str]] = {
     "not_final": "job not ended",
     "other_type": "other type of job",
     "never_ran": "job never ran",
-    "repeated": "same job again",
+    "repeated": "same job, or its file, again",
 }
 #: Bins of accesses and jobs that went through the joins. Records of other bins are
 #: counted before the joins.
@@ -144,7 +150,7 @@ def _usual(stream: str, bins: Mapping[str, Any], before: Iterable[Manifest]) -> 
     median = usual(stream, [manifest.reconciliation for manifest in before])
     if median is None:
         return {"word": "unknown"}
-    now = _share(sum(bins["unmatched"].values()), bins["read"])
+    now = round(unmatched_share(stream, bins), 6) if bins["read"] else None
     word = "usual"
     if not bins["read"]:
         word = "none"

@@ -8,7 +8,7 @@ from typing import Any, Final
 from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.base.text.terminal import percent, pluralize, printable, table, volume
 from cmsspark.pages.day_report import by_prefix
-from cmsspark.sources.registry import FEEDS
+from cmsspark.sources.registry import FEEDS, STREAMS_BY_NAME
 
 #: Result of comparing a stream with the days before.
 WORDS: Final[Mapping[str, str]] = {
@@ -23,8 +23,9 @@ WORDS: Final[Mapping[str, str]] = {
 _BINS: Final = tuple(
     dict.fromkeys(
         (
-            *("read", "matched", *UNMATCHED_BINS, "malformed", "out_of_day", "write_only"),
-            *(*UNMATCHED_JOB_BINS, *JOB_BINS),
+            *("read", "matched", *UNMATCHED_BINS, "malformed", "out_of_day"),
+            *(name for stream in STREAMS_BY_NAME.values() for name in stream.bins),
+            *("write_only", *UNMATCHED_JOB_BINS, *JOB_BINS),
             *(name for feed in FEEDS.values() for name in feed.bins),
         )
     )

@@ -82,6 +82,10 @@ def build_outcome(
         "quarantine": quarantine_file,
         **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),
         "unmatched_prefixes": summary.unmatched_prefixes(),
+        "set_aside": {
+            stream: {name: counts[name] for name in ("nacc", "read_bytes")}
+            for stream, counts in summary.set_aside.items()
+        },
         "engine": result.engine,
         **summary.compiled(),
         "join": "shuffle" if catalogue is None and inputs.has_accesses else "index",

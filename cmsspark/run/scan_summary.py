@@ -13,6 +13,7 @@ from typing import Any, Final
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting import drift, reconciliation
 from cmsspark.counting.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, SideRow
+from cmsspark.counting.pre_aggregate import SET_ASIDE
 from cmsspark.counting.prefixes import OTHER
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.run.file_records import FileNotes
@@ -44,6 +45,8 @@ class ScanSummary:
     has: dict[str, set[str]] = field(default_factory=dict)
     #: Malformed records that are counted and not kept, by stream.
     not_kept: Counter[str] = field(default_factory=Counter)
+    #: Accesses without bytes of their own, and their bytes, by stream (rule 11).
+    set_aside: dict[str, Counter[str]] = field(default_factory=dict)
     #: The notes about files, by stream.
     files: dict[str, FileNotes] = field(default_factory=dict)
 
@@ -68,6 +71,8 @@ class ScanSummary:
                 summary.files.setdefault(stream, FileNotes()).add(name, count, detail or "")
             elif kind == "prefix":
                 summary.prefixes.setdefault(stream, Counter())[name] += count
+            elif kind == SET_ASIDE:
+                summary.set_aside.setdefault(stream, Counter())[name] += count
             elif kind == "reader":
                 summary.readers[name] += count
             elif kind == HAS:

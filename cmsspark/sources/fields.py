@@ -75,13 +75,25 @@ class MemoDict(dict[_Key, _Value]):
         return value
 
 
-class _AppRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class AppRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """An application and the lower-case texts that it contains, begins with, or is."""
+
     app: str
-    terms: tuple[str, ...] = msgspec.field(name="words")
+    words: tuple[str, ...] = ()
+    begins: tuple[str, ...] = ()
+    exactly: tuple[str, ...] = ()
+
+    def fits(self, text: str) -> bool:
+        """Return whether a text in lower case is of the application."""
+        return (
+            any(word in text for word in self.words)
+            or text.startswith(self.begins)
+            or text in self.exactly
+        )
 
 
 class _AppsFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    apps: list[_AppRule]
+    apps: list[AppRule]
 
 
 class Apps:
@@ -90,10 +102,8 @@ class Apps:
     #: The cache is cleared at this size, as the texts of CRAB differ in every job.
     CACHE_SIZE: Final = 50_000
 
-    def __init__(
-        self, rules: Sequence[tuple[str, tuple[str, ...]]], cache_size: int = CACHE_SIZE
-    ) -> None:
-        self._rules = [(app, tuple(term.lower() for term in terms)) for app, terms in rules]
+    def __init__(self, rules: Sequence[AppRule], cache_size: int = CACHE_SIZE) -> None:
+        self._rules = rules
         #: text → the application's name
         self.of: MemoDict[str | None, str] = MemoDict(self._classify, cache_size)
 
@@ -102,14 +112,10 @@ class Apps:
         """Return the rules of the installation."""
         name = "etc/apps.yaml"
         file = config_files.parse(read_text(name).encode(), name).convert(_AppsFile)
-        return cls([(rule.app, rule.terms) for rule in file.apps])
+        return cls(file.apps)
 
     def _classify(self, text: str | None) -> str:
         if not text:
             return UNKNOWN
         lowered = text.lower()
-        for app, terms in self._rules:
-            for term in terms:
-                if term in lowered:
-                    return app
-        return "other"
+        return next((rule.app for rule in self._rules if rule.fits(lowered)), "other")

@@ -62,8 +62,10 @@ class Stream:
     role: str = ""
     #: Its records name the site of the reader beside that of the server (rule 63).
     names_readers: bool = False
-    #: The bins of its records besides those that every stream has, where it is a feed.
+    #: The bins of its records besides those that every stream, or stream of jobs, has.
     bins: tuple[str, ...] = ()
+    #: Some of its accesses have no bytes of their own (rule 11).
+    sets_bytes_aside: bool = False
 
     @property
     def report(self) -> str:
@@ -127,12 +129,14 @@ _STREAMS: Final = (
         "eos",
         "EOS accesses",
         (Format("eos", "cmsspark.sources.eos:EosDecoder", aliases=("json",)),),
+        bins=("deletion",),
     ),
     Stream(
         "cmssw",
         "CMSSW reports",
         (Format("json"), Format("avro", is_avro=True)),
         needs_replicas=True,
+        sets_bytes_aside=True,
     ),
     Stream(
         "crab",
@@ -143,6 +147,7 @@ _STREAMS: Final = (
         needs_replicas=True,
         report_aliases=("dbs_jm",),
         role="jobs",
+        bins=("repeated",),
     ),
     Stream(
         "condor",
@@ -161,6 +166,10 @@ STREAMS: Final = tuple(STREAMS_BY_NAME)
 #: Streams for which replicas of the file's block decide whether an access is remote (rule 21).
 STREAMS_NEEDING_REPLICAS: Final = tuple(
     stream.name for stream in _STREAMS if stream.needs_replicas
+)
+#: Streams of which some accesses have no bytes of their own.
+STREAMS_SETTING_BYTES_ASIDE: Final = tuple(
+    stream.name for stream in _STREAMS if stream.sets_bytes_aside
 )
 #: Streams whose records are jobs.
 STREAMS_OF_JOBS: Final = tuple(stream.name for stream in _STREAMS if stream.counts_jobs)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from tests.corpus.avro_files import CMSSW_FIELDS, CRAB_FIELDS
 from tests.corpus.cases import MALFORMED, NO_LFN, USER_FILE, Case, Cases, Expected
+from tests.corpus.cases_eos import COUNT_TEXTS
 from tests.corpus.cases_fields import REMOTE_AT, add_names
 from tests.corpus.cases_json import CMSSW_HIT
 from tests.corpus.json_lines import A_LFN, ALICE, DAY_START
@@ -34,15 +35,16 @@ CRAB: dict[str, object] = {
 }
 CMSSW_LEGACY: dict[str, object] = {
     "FILE_LFN": A_LFN,
-    "FILE_SIZE": 3_000_000_000,
+    "FILE_SIZE": "3000000000",
     "SITE_NAME": "T1_US_FNAL",
     "USER_DN": ALICE,
     "APP_INFO": "x:crab:y",
-    "START_TIME": DAY_START,
-    "END_TIME": DAY_START + 50,
-    "READ_BYTES": 100,
-    "READ_BYTES_AT_CLOSE": 1000,
-    "READ_SINGLE_AVERAGE": 0.5,
+    "START_TIME": str(DAY_START),
+    "END_TIME": str(DAY_START + 50),
+    "READ_BYTES": "100",
+    "READ_BYTES_AT_CLOSE": "1000",
+    "READ_SINGLE_AVERAGE": "37.4138",
+    "START_DATE": (DAY_START - 3600) * 1000,
     "FALLBACK": "-",
     "UNIQUE_ID": "u",
 }
@@ -305,16 +307,43 @@ def _cmssw_legacy() -> list[Case]:
     close, so_far = "READ_BYTES_AT_CLOSE", "READ_BYTES"
     for name, changes, count in (
         ("at close null", {close: None}, 100),
-        ("at close 0", {close: 0}, 100),
+        ("at close 0", {close: "0"}, 100),
+        ("at close empty", {close: ""}, 100),
+        ("at close a dash", {close: "-"}, 100),
         ("both null", {close: None, so_far: None}, 0),
-        ("both 0", {close: 0, so_far: 0}, 0),
+        ("both dashes", {close: "-", so_far: "-"}, 0),
+        ("both 0", {close: "0", so_far: "0"}, 0),
         ("so far null", {so_far: None}, 1000),
     ):
         add(
             11, f"bytes read: {name}", _record(CMSSW_LEGACY, **changes), into.hit(read_bytes=count)
         )
-    for key in (close, so_far):
-        add(9, f"{key} is negative", _record(CMSSW_LEGACY, **{key: -1}), MALFORMED)
+    for written, size in COUNT_TEXTS.items():
+        right: Expected = MALFORMED if size is None else into.hit(read_bytes=size or 1000)
+        add(
+            9,
+            f"{so_far} is {written[:12]!r} of {len(written)}",
+            _record(CMSSW_LEGACY, **{so_far: written, close: "0"}),
+            right if size is None or size else into.hit(read_bytes=0),
+        )
+        add(
+            9,
+            f"{close} is {written[:12]!r} of {len(written)}",
+            _record(CMSSW_LEGACY, **{close: written}),
+            right if size is None or size else into.hit(read_bytes=100),
+        )
+    sample = {
+        "FILE_LFN": A_LFN,
+        "SITE_NAME": "T2_FR_IPHC",
+        "APP_INFO": "3809_https://glidein.cern.ch/3809/1:crab:JetHT:0",
+        so_far: "438385807",
+        close: "438385807",
+        "READ_SINGLE_BYTES": "8913451",
+        "READ_VECTOR_BYTES": "429472356",
+        "FALLBACK": "-",
+    }
+    hit = into.hit(site="T2_FR_IPHC", app="crab", read_bytes=438_385_807, remote=True)
+    add(16, "a record as it was published", _record(CMSSW_LEGACY, **sample), hit)
     for key, expected in {
         "FILE_LFN": NO_LFN,
         "SITE_NAME": into.hit(site="unknown", remote=None),
@@ -328,7 +357,7 @@ def _cmssw_legacy() -> list[Case]:
     add(
         6,
         "times of another day do not matter",
-        _record(CMSSW_LEGACY, START_TIME=1, END_TIME=2),
+        _record(CMSSW_LEGACY, START_TIME="1", END_TIME="2", START_DATE=1),
         into.usual,
     )
     found = [_with(case, CMSSW_FIELDS) for case in into.found]
@@ -354,9 +383,21 @@ def _cmssw_schemas() -> list[Case]:
             expected,
             {**CMSSW_FIELDS, close: "double"},
         )
+    for value, expected in (
+        (1000, into.usual),
+        (0, into.hit(read_bytes=100)),
+        (-1, MALFORMED),
+    ):
+        into.add(
+            9,
+            f"{close} is the long {value}",
+            _record(CMSSW_LEGACY, **{close: value}),
+            expected,
+            {**CMSSW_FIELDS, close: "long"},
+        )
     for key, kind, value in (
-        (close, "string", "5"),
         (so_far, "boolean", True),
+        (so_far, "bytes", b"5"),
         ("FILE_LFN", "long", 5),
         ("APP_INFO", "bytes", b"x"),
     ):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tests.corpus.cases import NOT_IN_DBS, WRITE_ONLY, Case, Cases, Expected
+from tests.corpus.cases import MALFORMED, NO_LFN, NOT_IN_DBS, WRITE_ONLY, Case, Cases, Expected
 from tests.corpus.cases_json import AAA_HIT, AAA_RAW_HIT, CMSSW_HIT, EOS_HIT
 from tests.corpus.json_lines import ABSENT, aaa, cmssw, g3
 from tests.corpus.spellings import (
@@ -258,4 +258,27 @@ def _cmssw() -> list[Case]:
         ),
     ):
         into.add(11, f"bytes read: {name}", cmssw(changes), into.hit(read_bytes=count))
+    for read_type, is_own in READ_TYPES.items():
+        into.add(
+            11,
+            f"bytes of a file that is {read_type!r}",
+            cmssw({"read_type": read_type}),
+            into.usual if is_own else into.hit(read_bytes=None),
+        )
+    pileup = {"read_type": "embedded", "file_lfn": ""}
+    into.add(4, "a pileup file without a name", cmssw(pileup), NO_LFN)
+    into.add(9, "read_type is a number", cmssw({"read_type": 5}), MALFORMED)
     return into.found
+
+
+#: ``read_type`` → whether the bytes are of the record itself (rule 11).
+READ_TYPES: dict[object, bool] = {
+    "primary": True,
+    "secondary": False,
+    "embedded": False,
+    "Embedded": True,
+    "": True,
+    "else": True,
+    None: True,
+    ABSENT: True,
+}

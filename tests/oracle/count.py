@@ -13,6 +13,8 @@ from tests.oracle.catalogue import Catalogue, read_catalogue
 from tests.oracle.records import BY_REPLICA, Malformed, Record, bin_of, read_avro, read_line
 
 STREAMS = ("aaa", "eos", "cmssw", "crab")
+#: Rule 4: the bins that a stream alone has.
+OWN_BINS = {"eos": ("deletion",), "crab": ("repeated",)}
 UNMATCHED = ("no_lfn", "user_file", "temporary", "not_in_dbs")
 
 #: (stream, dataset, site, app)
@@ -42,6 +44,9 @@ class StreamCount:
     #: Records out of the day by the day that they name.
     other_days: Counter[str] = field(default_factory=Counter)
     accesses: list[Access] = field(default_factory=list)
+    #: Rule 11: accesses whose bytes are not their own, and these bytes.
+    set_aside: Counter[str] = field(default_factory=Counter)
+    stream: str = ""
 
     def reconciliation(self) -> dict[str, object]:
         """As ``cmsspark show --manifest`` prints it; what was read is the sum of all bins."""
@@ -51,6 +56,7 @@ class StreamCount:
             "unmatched": {name: self.bins[name] for name in UNMATCHED},
             "malformed": self.bins["malformed"],
             "out_of_day": self.bins["out_of_day"],
+            **{name: self.bins[name] for name in OWN_BINS.get(self.stream, ())},
             "write_only": self.bins["write_only"],
         }
 
@@ -69,6 +75,8 @@ def count_record(
     if found == "out_of_day":
         assert record.delivered is not None
         into.other_days[record.delivered] += 1
+    if record.aside_bytes is not None and record.lfn and found != "out_of_day":
+        into.set_aside.update(nacc=1, read_bytes=record.aside_bytes)
     if found == "matched":
         into.accesses.append(access_of(record, catalogue))
 
@@ -96,7 +104,7 @@ def access_of(record: Record, catalogue: Catalogue) -> Access:
 
 def count_stream(root: Path, stream: str, day: date, catalogue: Catalogue) -> StreamCount:
     """All records of the stream's day."""
-    counted = StreamCount()
+    counted = StreamCount(stream=stream)
     for decode in _decoders(root, stream, day):
         count_record(decode, day, catalogue, counted)
     return counted

@@ -7,7 +7,7 @@ Others are returned to the caller, and a block with inconsistent content is reje
 
 from cmsspark.sources.formats.avro_values cimport (BOOLEAN, BYTES, DOUBLE, FLOAT, LONG, NULL_KIND, STRING, Fields, Value, past_value, set_fields)
 from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, Milliseconds, is_utf8
-from cmsspark.sources.values cimport Text, is_seconds, is_whole
+from cmsspark.sources.values cimport Text, is_long_text, is_seconds, is_whole
 from cmsspark.base.xxh64 cimport Bytes
 from libc.stdint cimport int64_t
 
@@ -157,4 +157,6 @@ cdef inline bint _take_size(Value value, int64_t* size) except -1:
         return value.number >= 0
     if value.kind == FLOAT or value.kind == DOUBLE:
         return is_whole(value.text.at, value.kind == FLOAT, size)
+    if value.kind == STRING:
+        return is_long_text(value.text.at, value.text.at + value.text.size, size)
     return False
