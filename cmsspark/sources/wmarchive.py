@@ -228,10 +228,10 @@ def _step(step: StepFields) -> ReportedStep:
     job_ms = _scaled(cpu.job, 1000)
     times = [_scaled(value, 1000) for value in (storage.read_total_secs, storage.write_total_secs)]
     limit = None if job_ms is None else _IMPLAUSIBLE * job_ms * max(1, _integer(cpu.threads) or 0)
-    plausible = [
+    read_ms, write_ms = (
         None if value is None or (limit is not None and value > limit) else value
         for value in times
-    ]
+    )
     return ReportedStep(
         step.name or "",
         _site(step),
@@ -243,12 +243,13 @@ def _step(step: StepFields) -> ReportedStep:
         _scaled(cpu.job * cpu.threads, 1000) if has_times else None,  # type: ignore[operator]  # both are there
         _scaled(storage.read_total_mb, _MIB),
         _scaled(storage.write_total_mb, _MIB),
-        *plausible,
+        read_ms,
+        write_ms,
         None if memory.rss is None else float(memory.rss),
         None if memory.vsize is None else float(memory.vsize),
         step.status is not None and step.status not in (0, *NO_NUMBERS),
         _events(outputs),
-        sum(value is not None for value in times) - sum(value is not None for value in plausible),
+        (read_ms, write_ms).count(None) - times.count(None),
     )
 
 

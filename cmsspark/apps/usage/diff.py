@@ -115,7 +115,12 @@ _BY: Final = (
     "job_name",
     help="Compare results of this job, such as job_efficiency. [default: data_aggregation; of periods: period]",
 )
-@click.option("--by", type=click.Choice(_distinct(name for kind in _ALL for name in kind.columns)), multiple=True, help=_BY)
+@click.option(
+    "--by",
+    type=click.Choice(_distinct(name for kind in _ALL for name in kind.columns)),
+    multiple=True,
+    help=_BY,
+)
 @click.option(
     "--measure",
     type=click.Choice(_distinct(name for kind in _ALL for name in kind.measures)),
@@ -181,15 +186,18 @@ def command(
     ):
         click.echo(f"warning: {warning}", err=True)
     if kind is _ACCESSES:
-        before_apart, after_apart = _jobs_apart(rows)
+        rows_before, rows_after = _jobs_apart(rows)
         measure = _measure(measure, rows, job)
-        compared = [_with_measure(frame, measure) for frame in (before_apart, after_apart)]
     else:
-        before_apart, after_apart = compared = rows
+        rows_before, rows_after = rows
         measure = measure or kind.measures[0]
-    sums = differences.totals(before_apart, after_apart, kind.measures)
+    sums = differences.totals(rows_before, rows_after, kind.measures)
+    if kind is _ACCESSES:
+        rows_before, rows_after = (
+            _with_measure(frame, measure) for frame in (rows_before, rows_after)
+        )
     groups = [
-        differences.grouped(*compared, kind.columns[name], measure, top)
+        differences.grouped(rows_before, rows_after, kind.columns[name], measure, top)
         for name in by or [*kind.columns][:3]
     ]
     impact = None
@@ -226,7 +234,7 @@ def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
     is_counted = job.tables and {"stream", "nacc"} <= {*stored_table(job.tables[0]).names}
     if not is_counted and (job.of_days or job.name) not in _COSTS:
         raise UsageError(
-            f"{job.name} counts neither accesses nor what jobs cost",
+            f"{job.name} counts no accesses and not what jobs cost",
             next_step=f"give a job on log streams, {' or '.join(_COSTS)}",
         )
     return job
@@ -296,7 +304,10 @@ def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[Manifest, pl
         # Stored with other columns: those that are new are not known.
         parts = stored_parts(files, result, schema.name)
         stored = pa.concat_tables(
-            [schema.arrow().empty_table(), *(conformed_rows(files, part, schema) for part in parts)]
+            [
+                schema.arrow().empty_table(),
+                *(conformed_rows(files, part, schema) for part in parts),
+            ]
         )
     rows = pl.from_arrow(stored)
     assert isinstance(rows, pl.DataFrame)

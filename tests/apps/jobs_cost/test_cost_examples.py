@@ -50,9 +50,7 @@ def day_cells(
         )
     else:
         of_day = report_oracle.count(lines, day, [])
-        expected = (
-            of_day.agents if table == "agent_reports" else report_oracle.step_rows(of_day)
-        )
+        expected = of_day.agents if table == "agent_reports" else report_oracle.step_rows(of_day)
     assert cells == {key: dict(row) for key, row in expected.items()}
     return [dict(zip(("key",), (key,), strict=True)) | row for key, row in cells.items()]
 
@@ -91,9 +89,7 @@ def test_rule_51_the_days_on_which_fields_change_their_meaning_are_settings(
 ) -> None:
     settings = tmp_path / "cmsspark.yaml"
     settings.write_text(f"sources: {{meanings: {{condor: {meanings}}}}}\n")
-    Tree(tmp_path, day).write_lines(
-        "condor", [job_line(day, **EVICTED, WallClockHr=6.0)], parts=1
-    )
+    Tree(tmp_path, day).write_lines("condor", [job_line(day, **EVICTED, WallClockHr=6.0)], parts=1)
     done = count(tmp_path, day, tmp_path / "fout", settings_file=settings)
     (row,) = rows(done, "job_efficiency").values()
     names = ("core_ms", "last_core_ms", "evicted_core_ms")
@@ -111,7 +107,9 @@ def test_rule_50_a_job_that_was_removed_while_idle_after_evictions_did_run(
         job_line(JULY, number, **removed, WallClockHr=wall)
         for number, wall in enumerate([0, None, Raw(b"0.0")] * 3 + [0])
     ]
-    lines += [job_line(JULY, 99, **{**removed, "CoreHr": core}, WallClockHr=0) for core in (0, None)]
+    lines += [
+        job_line(JULY, 99, **{**removed, "CoreHr": core}, WallClockHr=0) for core in (0, None)
+    ]
     (row,) = day_cells(tmp_path, JULY, lines, "job_efficiency")
     assert (row["job_count"], row["core_ms"], row["cpu_ms"]) == (10, 400 * HOUR, 0)
     assert row["key"][7] == "removed"

@@ -42,7 +42,7 @@ JOBS: list[tuple[str, str, float, float, float | None, float]] = [
 CPU, ALLOCATED = 20 / 20, 20 / 52
 
 
-def _jobs_row(day: date, number: int, scale: int) -> dict[str, Any]:
+def jobs_row(day: date, number: int, scale: int) -> dict[str, Any]:
     workflow, outcome, core, last, cpu, evicted = JOBS[number]
     names = [column.name for column in stored_table("job_efficiency").columns]
     row: dict[str, Any] = dict.fromkeys(names, 0)
@@ -81,11 +81,17 @@ def _cache_row(day: date, hit: int, missed: int) -> dict[str, Any]:
     return dict.fromkeys(names, 0) | {"day": day, "site_name": "T2_US_UCSD"} | counts
 
 
-def _write(store: Path, job: str, interval: Any, tables: dict[str, list[dict[str, Any]]]) -> None:
+def write(
+    store: Path,
+    job: str,
+    interval: Any,
+    tables: dict[str, list[dict[str, Any]]],
+    more: dict[str, Any] | None = None,
+) -> None:
     run = staged_runs.stage(LocalFiles(), str(store), job, interval)
     for name, rows in tables.items():
         run.write_arrow(pa.Table.from_pylist(rows, stored_table(name).arrow()), name)
-    run.commit({"warnings": []})
+    run.commit({"warnings": [], **(more or {})})
 
 
 @pytest.fixture(scope="module")
@@ -93,21 +99,23 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
     store = tmp_path_factory.mktemp("three_days")
     for day in DAYS:
         scale = 1 if day == DAY else 10
-        jobs = [_jobs_row(day, number, scale) for number in range(len(JOBS))]
+        jobs = [jobs_row(day, number, scale) for number in range(len(JOBS))]
         cores = [_cores_row(day, hour, 100 * scale) for hour in (0, 23)]
         tables = {"job_efficiency": jobs, "running_cores": cores, "core_hours": []}
-        _write(store, "job_efficiency", day, tables)
-        _write(store, "xcache", day, {"xcache": [_cache_row(day, 300 * scale, 100 * scale)]})
+        write(store, "job_efficiency", day, tables)
+        write(store, "xcache", day, {"xcache": [_cache_row(day, 300 * scale, 100 * scale)]})
     period: dict[str, Any] = {"period": "2026-01", "first_day": DAY, "last_day": DAY}
     rows = [
-        {name: value for name, value in _jobs_row(DAY, number, 1).items() if name != "day"}
+        {name: value for name, value in jobs_row(DAY, number, 1).items() if name != "day"}
         | period
         | {"day_count": 3}
         for number in range(len(JOBS))
     ]
     from cmsspark.base.periods import month
 
-    _write(store, "job_efficiency_period", month("2026-01", date.max), {"period_job_efficiency": rows})
+    write(
+        store, "job_efficiency_period", month("2026-01", date.max), {"period_job_efficiency": rows}
+    )
     return Database(str(store))
 
 
@@ -184,16 +192,16 @@ def test_page_views_panels_and_lines_show_one_efficiency(database: Database) -> 
 
 
 def test_days_that_were_counted_before_a_sum_existed_are_in_neither_sum(tmp_path: Path) -> None:
-    _write(
+    write(
         tmp_path,
         "job_efficiency",
         DAY,
-        {"job_efficiency": [_jobs_row(DAY, 5, 1)], "running_cores": [], "core_hours": []},
+        {"job_efficiency": [jobs_row(DAY, 5, 1)], "running_cores": [], "core_hours": []},
     )
     database = Database(str(tmp_path))
-    query = f"SELECT {efficiency.ratio_sql(efficiency.CPU)} FROM ({{}})"  # noqa: S608
+    query = f"SELECT {efficiency.ratio_sql(efficiency.CPU)} FROM ({{}})"
     old = "SELECT * REPLACE (NULL::BIGINT AS last_core_with_cpu_ms) FROM job_efficiency"
-    both = f"SELECT * FROM job_efficiency UNION ALL ({old})"  # noqa: S608
+    both = f"SELECT * FROM job_efficiency UNION ALL ({old})"
     assert database.query(query.format(both)).rows == [(0.5,)]
     assert database.query(query.format(old)).rows == [(None,)]
 

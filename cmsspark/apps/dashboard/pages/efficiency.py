@@ -47,7 +47,9 @@ _COLUMNS: Final = (
     ui.Column(
         "core_hours", "Core hours", "count", "requested cores × wall-clock hours of all starts"
     ),
-    ui.Column("lost", "Failed, removed", "count", "core hours of jobs that failed or were removed"),
+    ui.Column(
+        "lost", "Failed, removed", "count", "core hours of jobs that failed or were removed"
+    ),
     ui.Column("jobs", "Jobs", "count"),
     ui.Column(
         "allocated_efficiency",
@@ -55,7 +57,9 @@ _COLUMNS: Final = (
         "share",
         f"CPU time of the core time of all starts, {efficiency.POPULATION}",
     ),
-    ui.Column("evicted", "Evicted", "count", "core hours of starts that were evicted, of all jobs"),
+    ui.Column(
+        "evicted", "Evicted", "count", "core hours of starts that were evicted, of all jobs"
+    ),
 )
 
 
