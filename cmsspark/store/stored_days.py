@@ -261,8 +261,8 @@ class JobDays(StoredDays):
                     next_step=f"run_spark {self.job} --date {day} --fout {self.fout} counts the day again",
                 )
             # The tables of a run lie beside each other.
-            beside = replace(current, path=join(current.path.rpartition("/")[0], table))
-            yield day, table_rows(self.files, beside, table, columns)
+            current_table = replace(current, path=join(current.path.rpartition("/")[0], table))
+            yield day, table_rows(self.files, current_table, table, columns)
 
 
 def find_job_days(files: Files, fout: str, period: Period, job: str, table: str) -> JobDays:

@@ -118,7 +118,7 @@ def _report(
     if isinstance(interval, Period) and not job.of_periods:
         # The period's table of the same rows, such as that of job_efficiency.
         name = f"period_{job.tables[0] if table in job.aliases else table}"
-        job = next((other for other in JOBS.values() if name in other.tables), job)
+        job = next((period_job for period_job in JOBS.values() if name in period_job.tables), job)
         table = name if name in job.tables else table
     files = open_store(store, "cmsspark report", settings)
     name = table if table in job.tables else job.name

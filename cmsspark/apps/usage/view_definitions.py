@@ -152,8 +152,8 @@ def _cost_rows(view: View, stored: JobDays) -> pl.DataFrame:
     for name in sums:
         if any(value > _MAX_LONG for value in grouped[name].drop_nulls()):
             raise DataError(f"a sum of {name} in the view {view.name} is beyond 2^63-1")
-    whole = [pl.col(name).cast(pl.Int64) for name in sums]
-    return grouped.with_columns(whole).select(*rollup.keys, *rollup.measures).sort(rollup.keys)
+    integers = [pl.col(name).cast(pl.Int64) for name in sums]
+    return grouped.with_columns(integers).select(*rollup.keys, *rollup.measures).sort(rollup.keys)
 
 
 def load_views(path: str | None) -> dict[str, View]:
