@@ -23,6 +23,8 @@ JOB_BINS: Final = ("not_final", "other_type", "never_ran", "repeated")
 
 #: Bytes read of an access that has none of its own (rule 11): null in sums.
 NO_BYTES: Final = -1
+#: The hash of no job.
+NO_JOB: Final = 0
 
 
 class Remote:
@@ -147,6 +149,12 @@ class Packed(Protocol):
     def times(self) -> tuple[npt.NDArray[np.int64], ...] | None:
         """CPU ms, whether it is valid (1 or 0), wall ms, whether it is valid; a null time is 0."""
 
+    @property
+    def jobs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The hash of each access's job, ``NO_JOB`` where it names none, and the number
+        of its record in the file; where there are times.
+        """
+
     def name(self, row: int) -> bytes: ...
 
     def add_heads(self, rows: npt.NDArray[np.int64], counts: dict[bytes, int]) -> None:
@@ -172,6 +180,10 @@ class AccessBatch:
     read_bytes: list[int] | None = None
     cpu_ms: list[int | None] | None = None
     wall_ms: list[int | None] | None = None
+    #: Where there are times: the hash of each access's job, and the number of its record
+    #: in the file.
+    job_hashes: list[int] | None = None
+    positions: list[int] | None = None
     packed: Packed | None = None
     read: int = 0
     #: Bytes of the text that the batch was read from, after unpacking; of Avro those of the file.
@@ -228,6 +240,9 @@ class AccessBatch:
                 cpu, has_cpu, wall, has_wall = packed.times
                 self.cpu_ms = [*(self.cpu_ms or ()), *_with_nulls(cpu, has_cpu)]
                 self.wall_ms = [*(self.wall_ms or ()), *_with_nulls(wall, has_wall)]
+                jobs, positions = packed.jobs
+                self.job_hashes = [*(self.job_hashes or ()), *jobs.tolist()]
+                self.positions = [*(self.positions or ()), *positions.tolist()]
         return self
 
 

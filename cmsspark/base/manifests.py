@@ -63,7 +63,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ``reconciliation``: by stream, the bins as
     :meth:`cmsspark.counting.reconciliation.StreamBins.as_dict` has them.
     ``unmatched_prefixes``: by stream, [prefix, records]. ``set_aside``: by stream, the
-    accesses without bytes of their own and the bytes of their records. ``earlier_jobs``: by stream of
+    accesses without bytes of their own and the bytes of their records. ``jobs_once``: by
+    stream of rows of jobs, how many these are, and their seconds. ``earlier_jobs``: by stream of
     jobs, the day before. ``rows_of``: of a compacted run, the run that made its rows.
     ``days``: of a period, each day's run. ``document``: the manifest as it stands in
     the file.
@@ -88,6 +89,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     drift: dict[str, list[Any]] = {}
     unmatched_prefixes: dict[str, list[Any]] = {}
     set_aside: dict[str, dict[str, int]] = {}
+    jobs_once: dict[str, dict[str, float]] = {}
     quarantine: str | None = None
     join: str | None = None
     days: dict[date, str | None] = {}

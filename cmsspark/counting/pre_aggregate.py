@@ -110,6 +110,9 @@ class StreamAggregator:
         """Rows in memory, aggregated or not."""
         return self._aggregated + self._pending
 
+    def begin_file(self, path: str) -> None:
+        """Take note of the file of the next batches, where a stream needs it."""
+
     def add(self, batch: AccessBatch) -> None:
         """Count the bins of a batch and keep its matched accesses."""
         counts = {name: getattr(batch, name) for name in ("read", "write_only", "no_lfn")}
@@ -143,7 +146,7 @@ class StreamAggregator:
         packed.add_heads(unmatched, self._heads)
         if len(self._heads) > HEADS_KEPT:
             self._bin_heads()
-        self._keep(pairs, matched, _packed_measures(packed, matched))
+        self._keep(pairs, matched, packed_measures(packed, matched))
 
     def _bin_heads(self) -> None:
         heads, self._heads = self._heads, {}
@@ -331,7 +334,8 @@ def collect_measures(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:
     }
 
 
-def _packed_measures(packed: Packed, rows: npt.NDArray[np.intp]) -> Columns:
+def packed_measures(packed: Packed, rows: npt.NDArray[np.intp]) -> Columns:
+    """Return the group and the measures of packed accesses in ``rows``."""
     sizes, times = packed.read_bytes, packed.times
     cpu, cpu_count, wall, wall_count = (
         (None,) * 4 if times is None else (column[rows] for column in times)

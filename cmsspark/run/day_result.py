@@ -86,6 +86,7 @@ def build_outcome(
             stream: {name: counts[name] for name in ("nacc", "read_bytes")}
             for stream, counts in summary.set_aside.items()
         },
+        "jobs_once": summary.jobs_once(),
         "engine": result.engine,
         **summary.compiled(),
         "join": "shuffle" if catalogue is None and inputs.has_accesses else "index",

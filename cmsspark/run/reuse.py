@@ -116,6 +116,7 @@ def restore_outcome(source: results.CurrentTable, streams: tuple[str, ...]) -> D
         "made_from": {"job": SOURCE, "run": manifest.run},
     }
     entries["set_aside"] = _of(manifest.set_aside, streams)
+    entries["jobs_once"] = _of(manifest.jobs_once, streams)
     if earlier := _of(manifest.document.get("earlier_jobs") or {}, streams):
         entries["earlier_jobs"] = earlier
     entries |= {

@@ -142,6 +142,8 @@ class _LimitedAvro:
         self.avro_fields, self.avro_required = decoder.avro_fields, decoder.avro_required
         self.fast_avro = _NoFastAvro()
         self.take = decoder.take
+        if hasattr(decoder, "take_numbered"):
+            self.take_numbered = decoder.take_numbered
         self._decoder = decoder
         self._oversized = oversized
         self._file = file

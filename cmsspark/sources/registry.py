@@ -64,6 +64,8 @@ class Stream:
     names_readers: bool = False
     #: The bins of its records besides those that every stream, or stream of jobs, has.
     bins: tuple[str, ...] = ()
+    #: A record is a file of a job for each of the job's blocks (rule 3).
+    has_job_rows: bool = False
     #: Some of its accesses have no bytes of their own (rule 11).
     sets_bytes_aside: bool = False
 
@@ -148,6 +150,7 @@ _STREAMS: Final = (
         report_aliases=("dbs_jm",),
         role="jobs",
         bins=("repeated",),
+        has_job_rows=True,
     ),
     Stream(
         "condor",
@@ -167,6 +170,8 @@ STREAMS: Final = tuple(STREAMS_BY_NAME)
 STREAMS_NEEDING_REPLICAS: Final = tuple(
     stream.name for stream in _STREAMS if stream.needs_replicas
 )
+#: Streams whose records are a file of a job for each of the job's blocks.
+STREAMS_OF_JOB_ROWS: Final = tuple(stream.name for stream in _STREAMS if stream.has_job_rows)
 #: Streams of which some accesses have no bytes of their own.
 STREAMS_SETTING_BYTES_ASIDE: Final = tuple(
     stream.name for stream in _STREAMS if stream.sets_bytes_aside

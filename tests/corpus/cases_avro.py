@@ -4,6 +4,7 @@ fields, strings that are no UTF-8.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from tests.corpus.avro_files import CMSSW_FIELDS, CRAB_FIELDS
@@ -142,12 +143,17 @@ def cases() -> list[Case]:
 
 
 def _record(defaults: Mapping[str, object], **changes: object) -> dict[str, object]:
-    return {**defaults, **changes}
+    # Each case is of a job of its own: a file of a job counts once (rule 3).
+    job = {"JobId": f"job {next(_NUMBERS)}"} if defaults is CRAB else {}
+    return {**defaults, **job, **changes}
+
+
+_NUMBERS = itertools.count()
 
 
 def _crab() -> list[Case]:
     into = Cases("crab", "avro", CRAB_HIT)
-    into.add(9, "the usual record", CRAB, into.usual, CRAB_FIELDS)
+    into.add(9, "the usual record", _record(CRAB), into.usual, CRAB_FIELDS)
     add_names(into, lambda lfn: _record(CRAB, FileName=lfn), by_replica=True)
     for app_text, app in APPS.items():
         into.add(
@@ -194,7 +200,11 @@ def _crab() -> list[Case]:
             into.add(9, f"{key} is {empty!r}", _record(CRAB, **{key: empty}), expected)
         for name, raw in NOT_UTF8.items():
             into.add(2, f"{key} holds {name}", _record(CRAB, **{key: raw}), MALFORMED)
-    for key in ("JobId", "Application", "TaskId", "UserId", "ExeCPU"):
+    for name, raw in NOT_UTF8.items():
+        into.add(2, f"JobId holds {name}", _record(CRAB, JobId=raw), MALFORMED)
+    for empty in (None, ""):
+        into.add(9, f"JobId is {empty!r}", _record(CRAB, JobId=empty), into.usual)
+    for key in ("Application", "TaskId", "UserId", "ExeCPU"):
         into.add(
             2,
             f"{key}, which is not needed, is no UTF-8",
@@ -238,9 +248,10 @@ def _crab_schemas() -> list[Case]:
         "SubmissionTool": into.hit(app="unknown"),
         "SiteName": into.hit(site="unknown", remote=None),
         "FileName": NO_LFN,
+        "JobId": into.usual,
     }.items():
         fields = {field: kind for field, kind in CRAB_FIELDS.items() if field != key}
-        record = {field: value for field, value in CRAB.items() if field != key}
+        record = {field: value for field, value in _record(CRAB).items() if field != key}
         into.add(9, f"an older file without {key}", record, expected, fields)
         for kind, value in OTHER_TYPES.items():
             typed = {

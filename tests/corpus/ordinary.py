@@ -343,12 +343,13 @@ def eos_lines(made: World, records: int, start: int) -> Iterable[bytes]:
 
 
 def crab_records(made: World, records: int) -> list[dict[str, object]]:
-    """CRAB's jobs."""
+    """CRAB's jobs: some rows are of the same jobs and files, some name no job."""
     rng = made.rng
+    jobs, files = [f"job {number}" for number in range(12)], [made.lfn() for _ in range(4)]
     return [
         {
-            "JobId": str(number),
-            "FileName": "/" + made.lfn() if rng.random() < 0.5 else made.lfn(),
+            "JobId": rng.choice((str(number), *jobs, None, "")),
+            "FileName": rng.choice(("/", "")) + rng.choice((made.lfn(), *files)),
             "UserId": "1",
             "SiteName": rng.choice((*SITES, "unknown", None)),
             "GridName": rng.choice((*made.people, "", None)),

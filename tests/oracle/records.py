@@ -38,6 +38,8 @@ class Record:
     is_deletion: bool = False
     #: Rule 11: bytes that are not the record's own; its ``read_bytes`` are null.
     aside_bytes: int | None = None
+    #: Rule 3: the job whose file a row of CRAB is.
+    job: str | None = None
 
 
 class Malformed(ValueError):
@@ -260,6 +262,7 @@ def _crab(record: Mapping[str, object]) -> Record:
         app=fields.app_of(fields.avro_text(record.get("SubmissionTool"))),
         cpu_ms=fields.milliseconds(record.get("WrapCPU")),
         wall_ms=fields.milliseconds(record.get("WrapWC")),
+        job=fields.avro_text(record.get("JobId")) or None,
         remote=BY_REPLICA,
     )
 
