@@ -79,7 +79,7 @@ _TIMES: Final = ("cpu_ms", "wall_ms")
 class CrabAggregator(StreamAggregator):
     """Collects the rows of one task. Nothing is summed."""
 
-    columns: ClassVar = CRAB_COLUMNS
+    columns: ClassVar[tuple[tuple[str, str], ...]] = CRAB_COLUMNS
     _rows: list[Columns] = field(default_factory=list)
     _row_count: int = 0
     _file: str = ""
@@ -232,7 +232,7 @@ class HashedCrabAggregator(CrabAggregator):
     carry both hashes of their lfn.
     """
 
-    columns: ClassVar = HASHED_CRAB_COLUMNS
+    columns: ClassVar[tuple[tuple[str, str], ...]] = HASHED_CRAB_COLUMNS
 
     def add(self, batch: AccessBatch) -> None:
         """Count the bins of a batch and keep its rows."""

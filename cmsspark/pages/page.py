@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from cmsspark.base.text.terminal import percent, pluralize, volume
 from cmsspark.pages import charts, layout
-from cmsspark.pages.day_report import BINS, by_prefix
+from cmsspark.pages.day_report import BINS, apart, by_prefix
 from cmsspark.pages.layout import badge, code, section, table
 from cmsspark.pages.pictures import Picture
 from cmsspark.pages.svg import Axis, Chart, si
@@ -80,6 +80,8 @@ def _parts(
         )
         if len(report["trailing_days"]) > 1:
             yield section("Compared with the days before", _trends(report), about=_ABOUT_TRENDS)
+        if lines := apart(report):
+            yield section("Beside the cells", layout.items(lines))
         yield section("Joins", _joins(report["joins"]), about=_ABOUT_JOINS)
     if inputs := [*_inputs(streams), *_dumps(report)]:
         yield section("Inputs", *inputs)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.base.text.terminal import NOTHING, percent, pluralize, printable, table, volume
-from cmsspark.pages.day_report import by_prefix
+from cmsspark.pages.day_report import apart, by_prefix
 from cmsspark.sources.registry import FEEDS, STREAMS_BY_NAME
 
 #: Result of comparing a stream with the days before.
@@ -81,6 +81,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
         "compared with the days before",
         [f"{stream['stream']:<6} {compared(stream['usual'])}" for stream in streams],
     )
+    yield from _section("beside the cells", apart(report))
     yield from _section("joins, rows in = rows out", [_join(join) for join in report["joins"]])
     yield from _section("inputs", [*_inputs(streams), *_dumps(report)])
     heading = "files that are not in DBS (user_file, temporary, not_in_dbs), by prefix"

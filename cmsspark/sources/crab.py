@@ -114,7 +114,10 @@ class CrabDecoder:
             batch.cpu_ms, batch.wall_ms = [], []
         if batch.job_hashes is None or batch.positions is None:
             batch.job_hashes, batch.positions = [], []
-        columns = (batch.groups, batch.cpu_ms, batch.wall_ms, batch.job_hashes, batch.positions)
+        columns: tuple[list[Any], ...] = (
+            *(batch.groups, batch.cpu_ms, batch.wall_ms),
+            *(batch.job_hashes, batch.positions),
+        )
         for place, column in enumerate(columns):
             column += [row[place] for row in with_lfn]
 

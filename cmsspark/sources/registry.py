@@ -180,6 +180,8 @@ STREAMS_SETTING_BYTES_ASIDE: Final = tuple(
 STREAMS_OF_JOBS: Final = tuple(stream.name for stream in _STREAMS if stream.counts_jobs)
 #: Streams whose records are accesses to files.
 ACCESS_STREAMS: Final = tuple(stream.name for stream in _STREAMS if not stream.counts_jobs)
+#: The app of EOS's own programs, which popularity leaves out (rule 14).
+STORAGE_APP: Final = "storage"
 #: Streams whose accesses have a reader's site and a server's, and the table of these pairs.
 STREAMS_NAMING_READERS: Final = tuple(stream.name for stream in _STREAMS if stream.names_readers)
 SITE_PAIRS: Final = "site_pairs"
@@ -263,9 +265,10 @@ def find_stream(name: str) -> Stream:
 
 def of_accesses(filters: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Filters on partials (column → patterns) that leave out jobs, as those are not
-    accesses; filters that choose streams stay as they are.
+    accesses, and what storage systems read for themselves; filters that choose streams
+    or apps stay as they are.
     """
-    return {"stream": ACCESS_STREAMS, **filters}
+    return {"stream": ACCESS_STREAMS, "app": (f"!{STORAGE_APP}",), **filters}
 
 
 def streams_of_day(day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, ...]:

@@ -231,7 +231,8 @@ def _view(file: ConfigFile, name: str) -> View:
         return View(name, entry.about, rollup, entry.period, sort, entry.of)
     # Rows that name their stream cannot add jobs to accesses.
     if "stream" not in keys:
-        filters = of_accesses(filters)
+        every = of_accesses(filters)
+        filters = {name: every[name] for name in every if name != "app" or "app" not in keys}
     return View(name, entry.about, Rollup(keys, measures, filters), entry.period, sort)
 
 
