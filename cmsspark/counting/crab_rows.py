@@ -172,7 +172,7 @@ class CrabAggregator(StreamAggregator):
         zeros = np.zeros(count, np.int32)
         keys, numbers = list(self._job_groups.numbers), self._job_groups.keys[rows["group"]]
         users = {user: None if user is None else pseudonym(user) for _, _, user in keys}
-        is_known = rows["pair"] != NOT_THERE
+        is_in_dbs = rows["pair"] != NOT_THERE
         # A name is either that of a program or, of a file that is not in DBS, a prefix.
         apps = [*(app for _, app, _ in keys), *self._prefixes]
         return {
@@ -180,7 +180,7 @@ class CrabAggregator(StreamAggregator):
             "stream": buffers.dictionary_array([self.stream], zeros),
             "site_name": buffers.dictionary_array([site for site, _, _ in keys], numbers),
             "app": buffers.dictionary_array(
-                apps, np.where(is_known, numbers, len(keys) + rows["prefix"])
+                apps, np.where(is_in_dbs, numbers, len(keys) + rows["prefix"])
             ),
             "user": buffers.dictionary_array([users[user] for _, _, user in keys], numbers),
             "nacc": buffers.from_numpy(rows["nacc"]),
@@ -200,16 +200,16 @@ class CrabAggregator(StreamAggregator):
     ) -> dict[str, Any]:
         """Return the dataset of each row, and whether it is remote."""
         catalogue, pairs, count = self._catalogue(), rows["pair"], len(rows["pair"])
-        is_known = pairs != NOT_THERE
-        known = np.flatnonzero(is_known)
-        datasets = np.asarray(catalogue.pair_datasets)[pairs[known]].astype(np.int64)
-        unique, places = np.unique(datasets, return_inverse=True)
+        is_in_dbs = pairs != NOT_THERE
+        in_dbs = np.flatnonzero(is_in_dbs)
+        datasets = np.asarray(catalogue.pair_datasets)[pairs[in_dbs]].astype(np.int64)
+        unique, positions = np.unique(datasets, return_inverse=True)
         names = [*catalogue.dataset_names(unique.astype(np.int32)), None]
         codes = np.full(count, len(unique), np.int64)
-        codes[known] = places.reshape(-1)
+        codes[in_dbs] = positions.reshape(-1)
         remote = np.full(count, Remote.UNKNOWN, np.int64)
-        remote[known] = self._job_groups.remote(
-            rows["group"][known], catalogue.pair_blocks, pairs[known], replicas
+        remote[in_dbs] = self._job_groups.remote(
+            rows["group"][in_dbs], catalogue.pair_blocks, pairs[in_dbs], replicas
         )
         return {
             "dataset_name": buffers.dictionary_array(names, codes),
@@ -386,8 +386,8 @@ class _JobRows:
         has_files = "file" in batches[0].schema.names
         texts, codes = {}, {}
         for name in (*USER_KEYS[1:], "file" if has_files else "detail"):
-            texts[name], found = number_texts([batch[name] for batch in batches])
-            codes[name] = found.astype(np.int64)
+            texts[name], numbers_of = number_texts([batch[name] for batch in batches])
+            codes[name] = numbers_of.astype(np.int64)
         return cls(
             batches[0]["stream"][0].as_py(),
             texts,
@@ -405,10 +405,10 @@ class _JobRows:
         """
         keys = self.job.view(np.uint64) ^ (self.lfn.view(np.uint64) * _ODD)
         runs = find_runs(keys.view(np.int64))
-        places = ((self.codes["file"] << _POSITION_BITS) + self.position)[runs.order]
-        least = np.minimum.reduceat(places, runs.starts)
-        sizes = np.diff(np.append(runs.starts, len(places)))
-        first: npt.NDArray[np.intp] = runs.order[places == np.repeat(least, sizes)]
+        orders = ((self.codes["file"] << _POSITION_BITS) + self.position)[runs.order]
+        least = np.minimum.reduceat(orders, runs.starts)
+        sizes = np.diff(np.append(runs.starts, len(orders)))
+        first: npt.NDArray[np.intp] = runs.order[orders == np.repeat(least, sizes)]
         return first
 
 

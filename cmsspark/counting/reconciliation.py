@@ -329,9 +329,9 @@ def unmatched_share(stream: str, bins: Mapping[str, Any]) -> float:
     that only this stream of accesses has: a deletion is no access, and a repeated row
     was looked up once.
     """
-    known = STREAMS_BY_NAME.get(stream)
-    own = 0 if known is None else sum(bins.get(name, 0) for name in known.bins)
-    return float(sum(bins["unmatched"].values()) / max(1, bins["read"] - own))
+    names = STREAMS_BY_NAME[stream].bins if stream in STREAMS_BY_NAME else ()
+    own_count = sum(bins.get(name, 0) for name in names)
+    return float(sum(bins["unmatched"].values()) / max(1, bins["read"] - own_count))
 
 
 def usual(stream: str, before: Sequence[Mapping[str, Any]]) -> Usual | None:

@@ -36,7 +36,7 @@ BINS: Final[Mapping[str, str]] = {
     "not_final": "job not ended",
     "other_type": "other type of job",
     "never_ran": "job never ran",
-    "repeated": "same job, or its file, again",
+    "repeated": "counted already",
 }
 #: Bins of accesses and jobs that went through the joins. Records of other bins are
 #: counted before the joins.

@@ -182,11 +182,11 @@ class AccessDecoder(JsonDecoder):
 
 def _set_aside(data: Sequence[Any], sizes: list[Any], batch: AccessBatch) -> list[Any]:
     """Return the sizes, ``NO_BYTES`` for accesses without bytes of their own, which are counted."""
-    aside = [place for place, entry in enumerate(data) if entry.read_type in ASIDE]
+    aside = [row for row, entry in enumerate(data) if entry.read_type in ASIDE]
     batch.set_aside += len(aside)
-    for place in aside:
-        batch.set_aside_bytes += int(sizes[place])
-        sizes[place] = NO_BYTES
+    for row in aside:
+        batch.set_aside_bytes += int(sizes[row])
+        sizes[row] = NO_BYTES
     return sizes
 
 

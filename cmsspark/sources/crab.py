@@ -118,8 +118,8 @@ class CrabDecoder:
             *(batch.groups, batch.cpu_ms, batch.wall_ms),
             *(batch.job_hashes, batch.positions),
         )
-        for place, column in enumerate(columns):
-            column += [row[place] for row in with_lfn]
+        for number, column in enumerate(columns):
+            column += [row[number] for row in with_lfn]
 
     def _number(self, key: tuple[str | None, str | None, str]) -> int:
         logged, user, app = key

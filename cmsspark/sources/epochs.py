@@ -65,10 +65,12 @@ class Epochs:
         Raises SettingsError (78) for unknown roles and sources, and for days that are
         none, with file and line where ``where`` knows them.
         """
-        builtin, given = read_yaml("etc/sources.yaml"), overrides or {}
-        feeds = _mapping(given.get(MEANINGS) or {}, builtin[MEANINGS], where, "sources", MEANINGS)
+        builtin, overridden = read_yaml("etc/sources.yaml"), overrides or {}
+        feeds = _mapping(
+            overridden.get(MEANINGS) or {}, builtin[MEANINGS], where, "sources", MEANINGS
+        )
         return cls(
-            _sections(builtin[KEY], given.get(KEY) or {}, where, "sources", KEY),
+            _sections(builtin[KEY], overridden.get(KEY) or {}, where, "sources", KEY),
             {
                 feed: _sections(fields, feeds.get(feed) or {}, where, "sources", MEANINGS, feed)
                 for feed, fields in builtin[MEANINGS].items()
@@ -153,12 +155,12 @@ def _mapping(values: Any, allowed: Iterable[str], where: Where, *key: str) -> Ma
 
 
 def _sections(
-    builtin: Mapping[str, Mapping[str, Any]], given: Any, where: Where, *key: str
+    builtin: Mapping[str, Mapping[str, Any]], overridden: Any, where: Where, *key: str
 ) -> dict[str, tuple[Epoch, ...]]:
-    """Return the epochs of each name of a section, with those that settings give."""
+    """Return the epochs of each name of a section, with those of settings."""
     changed = {
         name: _mapping(values, builtin[name], where, *key, name)
-        for name, values in _mapping(given, builtin, where, *key).items()
+        for name, values in _mapping(overridden, builtin, where, *key).items()
     }
     return {
         name: tuple(

@@ -81,14 +81,14 @@ class AppRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     app: str
     words: tuple[str, ...] = ()
     begins: tuple[str, ...] = ()
-    exactly: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     def fits(self, text: str) -> bool:
         """Return whether a text in lower case is of the application."""
         return (
             any(word in text for word in self.words)
             or text.startswith(self.begins)
-            or text in self.exactly
+            or text in self.names
         )
 
 
