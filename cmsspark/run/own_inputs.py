@@ -21,11 +21,11 @@ from cmsspark.base.errors import DataError, InputMissing, UsageError
 from cmsspark.base.periods import Interval, Period, spans
 from cmsspark.base.schemas import Column, Table, input_table, stored_table
 from cmsspark.base.text.terminal import pluralize
-from cmsspark.counting.folded_accesses import KEYS, SUMS
+from cmsspark.counting.folded_accesses import KEYS, SUMS, Fold
 from cmsspark.filesystems.storage import Files, join, unreadable
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.listing import InputFile, data_files
-from cmsspark.sources.registry import ACCESS_STREAMS, DUMPS
+from cmsspark.sources.registry import ACCESS_STREAMS, DUMPS, STREAMS_OF_JOB_ROWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 MALFORMED_SHARE: Final = 0.001
 MALFORMED_RECORDS: Final = 10
 _BLOCK: Final = "block_name"
+#: Streams of which each record is an access by itself.
+_OF_ACCESSES: Final = tuple(name for name in ACCESS_STREAMS if name not in STREAMS_OF_JOB_ROWS)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,9 @@ class Accesses(Read):
     ``map_batch``, a function of an Arrow batch of single accesses that returns a table,
     and ``merge``, which makes one of several such tables, the job decides itself: the
     batch also has files that are not in DBS, whose dataset is null. A job of Spark that
-    names neither takes single accesses. ``streams``: of accesses, by default all.
+    names neither takes single accesses. ``streams``: of accesses, by default all; of
+    CRAB's rows those of a job are merged later, so that it is left out where keys are
+    not those of every count.
 
     Example:
         >>> Accesses(["site_name", "hour"], ["read_bytes"]).problem("polars")
@@ -68,7 +72,7 @@ class Accesses(Read):
 
     keys: Sequence[str] = ()
     sums: Sequence[str] = ("accesses",)
-    streams: Sequence[str] = ACCESS_STREAMS
+    streams: Sequence[str] = ()
     map_batch: Callable[[Any], Any] | None = None
     merge: Callable[[Any], Any] | None = None
 
@@ -77,6 +81,14 @@ class Accesses(Read):
             value = getattr(self, name)
             names = (value,) if isinstance(value, str) else tuple(value)
             object.__setattr__(self, name, names)
+        if not self.streams:
+            fitting = ACCESS_STREAMS if self.is_of_groups else _OF_ACCESSES
+            object.__setattr__(self, "streams", fitting)
+
+    @property
+    def is_of_groups(self) -> bool:
+        """Whether the keys are those of every count."""
+        return bool(self.keys) and Fold(tuple(self.keys), map_batch=self.map_batch).is_of_groups
 
     @property
     def is_single(self) -> bool:
@@ -93,6 +105,9 @@ class Accesses(Read):
                 return (
                     f"there is no {kind} {unknown[0]!r} of accesses; there are {', '.join(known)}"
                 )
+        if not self.is_of_groups and {*self.streams} & {*STREAMS_OF_JOB_ROWS}:
+            named = ", ".join(STREAMS_OF_JOB_ROWS)
+            return f"{named} is counted by job: by stream, dataset, site, app and user only"
         if (self.map_batch is None) != (self.merge is None):
             return "map_batch and merge go together"
         for function in (self.map_batch, self.merge):

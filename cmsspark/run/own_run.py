@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.base.errors import CmssparkError, DataError
+from cmsspark.base.errors import CmssparkError, DataError, UsageError
 from cmsspark.base.periods import Interval, Period, start_ms
 from cmsspark.base.schemas import Column, Table
 from cmsspark.base.signals import interruptible
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting import reconciliation
+from cmsspark.counting.crab_rows import merge_rows
 from cmsspark.counting.folded_accesses import Fold, split_folded, to_arrow
 from cmsspark.counting.merge import merge
 from cmsspark.engines.job_work import JobTables
@@ -47,6 +48,7 @@ from cmsspark.run.provenance import check_unchanged, dumps_summary, input_summar
 from cmsspark.run.request import Inputs
 from cmsspark.run.run_context import RunContext, running
 from cmsspark.sources import own_streams
+from cmsspark.sources.registry import STREAMS_OF_JOB_ROWS
 from cmsspark.store import own_jobs
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import open_store
@@ -369,8 +371,13 @@ class OwnRun:
                     # Compiled readers count these, several times as fast.
                     context = replace(context, fold=None)
                 tasks = pack_tasks(stream_files(inputs), cores(), TASK_BYTES)
-                merged = merge(split_folded(pool.scan(tasks, context), tables))
+                merged = merge(merge_rows(split_folded(pool.scan(tasks, context), tables)))
         else:
+            if of_jobs := sorted({*request.streams} & {*STREAMS_OF_JOB_ROWS}):
+                raise UsageError(
+                    f"{', '.join(of_jobs)} is counted by job, for users' jobs by processes only",
+                    next_step="leave out --engine spark, or name other streams in cms.Accesses",
+                )
             opened = open_snapshots_of(request, inputs, self.run_context.log)
             context = self._context(request, inputs, opened, fold)
             merged = merge(split_folded(_scan_in_spark(self.spark, inputs, context), tables))

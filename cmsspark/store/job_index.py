@@ -64,6 +64,8 @@ class Job:
     reads_dumps: bool = False
     #: Its results are of weeks, months or other ranges, not of days.
     of_periods: bool = False
+    #: The job whose stored days its periods are made of.
+    of_days: str = ""
     #: It reads no day: its --date only names the result, and is today by default.
     is_day_optional: bool = False
     #: The file of a user's job; empty for a built-in job and one of a package.

@@ -32,10 +32,36 @@ COLUMNS: Final = {"dataset": "dataset_name", "site": "site_name", "stream": "str
 _OF_JOBS: Final = {"nacc": "job_count", "read_bytes": "job_read_bytes", "remote_nacc": None}
 _STORED: Final = ("nacc", "read_bytes", "remote_nacc", "cpu_time", "wc_time")
 #: Measures in bytes, and in seconds.
-_BYTES: Final = ("read_bytes", "job_read_bytes")
+_BYTES: Final = ("read_bytes", "job_read_bytes", "write_bytes")
 _SECONDS: Final = ("cpu_time", "wc_time")
 MEASURES_OF_JOBS: Final = ("job_count", "job_read_bytes")
 MEASURES: Final = (*_STORED, *MEASURES_OF_JOBS)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared of tables of one kind: columns by their names in ``--by``, of
+    which the first ones are the default, and sums.
+    """
+
+    columns: Mapping[str, str]
+    measures: tuple[str, ...]
+    #: How many of the columns are the default.
+    default_count: int = 3
+
+
+_ACCESSES: Final = Comparison(COLUMNS, MEASURES)
+#: The comparison of each table on what jobs cost; the first sum is the default.
+_COSTS: Final = {
+    "job_efficiency": Comparison(
+        {name: name for name in ("workflow", "site", "outcome", "tier", "type")},
+        ("core_ms", "last_core_ms", "evicted_core_ms", "cpu_ms", "job_count"),
+    ),
+    "step_efficiency": Comparison(
+        {"task": "task", "site": "site", "step": "step", "type": "job_type"},
+        ("thread_ms", "cpu_of_thread_ms", "step_count", "read_bytes", "write_bytes", "events"),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -74,7 +100,7 @@ class Side:
 
 _BY: Final = (
     "Group by this column: dataset, site, stream or app; of other tables any. Can be given several times. "
-    "[default: dataset, site, stream; of other tables the keys]"
+    "[default: dataset, site, stream; of costs: workflow or task, site, outcome or step; of other tables the keys]"
 )
 
 
@@ -84,14 +110,14 @@ _BY: Final = (
 @click.option(
     "--job",
     "job_name",
-    help="Compare results of this job. [default: data_aggregation; of periods: period]",
+    help="Compare results of this job, such as job_efficiency. [default: data_aggregation; of periods: period]",
 )
 @click.option("--by", metavar="COLUMN", multiple=True, help=_BY)
 @click.option(
     "--measure",
     metavar="COLUMN",
     help=f"Measure to compare: {', '.join(MEASURES)}; of other tables a column of numbers. "
-    "[default: nacc; of jobs: job_count]",
+    "[default: nacc; of jobs: job_count; of costs: core_ms or thread_ms]",
 )
 @click.option(
     "--top",
@@ -125,7 +151,7 @@ def command(
     @RUN after one of them names a run of it (20260115@RUN; RUN can be abbreviated).
 
     Prints the sums of all measures and, by dataset, site and stream, groups that
-    appeared, vanished or changed most.
+    appeared, vanished or changed most. Results on what jobs cost have sums of their own.
     """
     from cmsspark.apps.usage import differences
     from cmsspark.base.schemas import stored_table
@@ -133,12 +159,14 @@ def command(
 
     sides = Side.from_text(before), Side.from_text(after)
     job = _find_job(job_name, sides)
+    schema = stored_table(job.tables[0])
+    kind = _comparison(job, schema)
+    _check_names(job, kind, by, measure)
     if publish_impact and sides[0].interval != sides[1].interval:
         raise UsageError(
             "documents of two days cannot be compared",
             next_step="give two runs of one day: DAY@RUN",
         )
-    schema = stored_table(job.tables[0])
     store = require_store(fout, load_settings(settings_file))
     stored = [_rows(store, job.name, schema, side) for side in sides]
     names = [
@@ -150,32 +178,20 @@ def command(
         dict(zip(names, (manifest for manifest, _ in stored), strict=True)), job
     ):
         click.echo(f"warning: {warning}", err=True)
-    if _counts_accesses(schema):
-        for name in by:
-            _check_choice("--by", name, list(COLUMNS))
-        if measure is not None:
-            _check_choice("--measure", measure, MEASURES)
-        apart = _jobs_apart(rows)
-        sums = differences.totals(*apart, MEASURES)
+    if kind is _ACCESSES:
+        rows_before, rows_after = _jobs_apart(rows)
         measure = _measure(measure, rows, job)
-        rows_before, rows_after = (_with_measure(frame, measure) for frame in apart)
-        columns = [COLUMNS[name] for name in by or ("dataset", "site", "stream")]
     else:
         rows_before, rows_after = rows
-        for name in by:
-            _check_choice("--by", name, schema.names)
-        measures = schema.additive
-        if not measures:
-            raise UsageError(
-                f"{schema.name} has no column of numbers that can be added up",
-                next_step="cmsspark sql compares other values",
-            )
-        measure = measure or measures[0]
-        _check_choice("--measure", measure, measures)
-        sums = differences.totals(rows_before, rows_after, measures)
-        columns = list(by) or [name for name in schema.keys if name in schema.names]
+        measure = measure or kind.measures[0]
+    sums = differences.totals(rows_before, rows_after, kind.measures)
+    if kind is _ACCESSES:
+        rows_before, rows_after = (
+            _with_measure(frame, measure) for frame in (rows_before, rows_after)
+        )
     groups = [
-        differences.grouped(rows_before, rows_after, column, measure, top) for column in columns
+        differences.grouped(rows_before, rows_after, kind.columns[name], measure, top)
+        for name in by or [*kind.columns][: kind.default_count]
     ]
     impact = None
     if publish_impact:
@@ -201,6 +217,8 @@ def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
             "a day and a period cannot be compared", next_step="give two days, or two periods"
         )
     job = find_job(name or ("period" if is_period else "data_aggregation"))
+    if is_period and job.name in _COSTS:
+        job = find_job(f"{job.name}_period")
     if job.of_periods != is_period:
         kind = "periods" if job.of_periods else "days"
         raise UsageError(f"results of {job.name} are of {kind}", next_step=f"give two {kind}")
@@ -209,30 +227,63 @@ def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
     return job
 
 
-def _counts_accesses(schema: Table) -> bool:
-    """Return whether a table counts accesses or jobs by stream."""
-    return {"stream", "nacc"} <= {*schema.names}
-
-
-def _check_choice(option: str, name: str, choices: Sequence[str]) -> None:
-    """Raise UsageError (2) for a column that is none of the choices."""
-    if name not in choices:
+def _comparison(job: Job, schema: Table) -> Comparison:
+    """Return what is compared of a job's table. Raises UsageError (2) where it has no
+    sums.
+    """
+    if {"stream", "nacc"} <= {*schema.names}:
+        return _ACCESSES
+    if (costs := _COSTS.get(job.of_days or job.name)) is not None:
+        return costs
+    if not schema.additive:
         raise UsageError(
-            f"{option} is one of {', '.join(choices)}", found=repr(name), where="cmsspark diff"
+            f"{schema.name} has no column of numbers that can be added up",
+            next_step="cmsspark sql compares other values",
+        )
+    keys = [name for name in schema.keys if name in schema.names]
+    names = [*keys, *(name for name in schema.names if name not in keys)]
+    return Comparison({name: name for name in names}, tuple(schema.additive), len(keys))
+
+
+def _check_names(job: Job, kind: Comparison, by: Sequence[str], measure: str | None) -> None:
+    """Raise UsageError (2) for a column or a measure of another kind of tables."""
+    for name in by:
+        if name not in kind.columns:
+            raise UsageError(
+                f"results of {job.name} have no {name}",
+                next_step=f"--by takes {', '.join(kind.columns)}",
+            )
+    if measure and measure not in kind.measures:
+        raise UsageError(
+            f"results of {job.name} have no {measure}",
+            next_step=f"--measure takes {', '.join(kind.measures)}",
         )
 
 
 def _warnings(manifests: Mapping[str, Manifest], job: Job) -> list[str]:
     """Return which results are partial, and why: what they lack appears or vanishes in
-    the comparison.
+    the comparison. Results of different rules differ by the rules, too.
     """
+    from cmsspark.base.manifests import COUNTING_RULES
     from cmsspark.store.stored_days import partial_reasons
 
     if job.of_periods:
         return [
             f"{name}: {text}" for name, manifest in manifests.items() for text in manifest.warnings
         ]
-    return [f"{name} is partial ({reason})" for name, reason in partial_reasons(manifests).items()]
+    warnings = [
+        f"{name} is partial ({reason})" for name, reason in partial_reasons(manifests).items()
+    ]
+    earlier = {
+        name: manifest.rules for name, manifest in manifests.items() if manifest.has_earlier_rules
+    }
+    if earlier and len({manifest.rules for manifest in manifests.values()}) > 1:
+        warnings += [
+            f"{name} was counted by rules {number}, which differ from today's {COUNTING_RULES}: "
+            "docs/counting.md lists the changes"
+            for name, number in earlier.items()
+        ]
+    return warnings
 
 
 def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[Manifest, pl.DataFrame]:
@@ -241,16 +292,29 @@ def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[Manifest, pl
     Raises DataError (65) for a damaged part.
     """
     import polars as pl
+    import pyarrow as pa
 
     from cmsspark.store import results
-    from cmsspark.store.stored_columns import open_store, table_rows
+    from cmsspark.store.part_checks import stored_parts
+    from cmsspark.store.stored_columns import conformed_rows, open_store, table_rows
 
     files = open_store(store, "cmsspark diff")
     if side.run is None:
         result = results.current(files, store, job, schema.name, side.interval)
     else:
         result = results.run_table(files, store, job, schema.name, side.interval, side.run)
-    rows = pl.from_arrow(table_rows(files, result, schema.name, schema.names))
+    if result.manifest.tables[schema.name].schema in ("", None, schema.fingerprint()):
+        stored = table_rows(files, result, schema.name, schema.names)
+    else:
+        # Stored with other columns: those that are new are not known.
+        parts = stored_parts(files, result, schema.name)
+        stored = pa.concat_tables(
+            [
+                schema.arrow().empty_table(),
+                *(conformed_rows(files, part, schema) for part in parts),
+            ]
+        )
+    rows = pl.from_arrow(stored)
     assert isinstance(rows, pl.DataFrame)
     return result.manifest, rows
 
@@ -360,8 +424,10 @@ def _line(change: Change, measure: str) -> tuple[str, ...]:
 
 def _with_unit(value: float | None, measure: str) -> str:
     """Return a sum of a measure with its unit: bytes in powers of 1000; seconds, from
-    an hour on as hours.
+    an hour on as hours; milliseconds of costs as hours.
     """
+    if value is not None and measure.endswith("_ms"):
+        return f"{value / 3_600_000:,.1f} h"
     if value is None or measure not in (*_BYTES, *_SECONDS):
         return number(value)
     if measure in _SECONDS:

@@ -37,6 +37,7 @@ JOB: Final = Job(
     (TABLE, PAIRS_TABLE),
     needs_spark=False,
     of_periods=True,
+    of_days="data_aggregation",
     module=__name__,
 )
 KEYS: Final = ("stream", "dataset_name", "site_name", "app")
