@@ -67,9 +67,9 @@ class SmallCms:
         """The settings of the test."""
         return load_settings(str(self.folder / "cmsspark.yaml"))
 
-    def run(self, job: str | Path, *options: str, when: Sequence[str] = ()) -> pl.DataFrame:
+    def run(self, job: str | Path, *options: str, period: Sequence[str] = ()) -> pl.DataFrame:
         """Run a job for the day and return its rows. ``job``: its file, ``FILE.py:NAME``
-        or a name; ``options``: its own; ``when``: of a job of periods, such as
+        or a name; ``options``: its own; ``period``: of a job of periods, such as
         ``("--week", "2026-W03")``.
 
         Raises what the job raises.
@@ -77,7 +77,7 @@ class SmallCms:
         from cmsspark.notebook import read
 
         chosen = self.job(job)
-        interval = list(when) or ["--date", self.day.isoformat()]
+        interval = list(period) or ["--date", self.day.isoformat()]
         self._call(chosen, [*interval, *options])
         if not chosen.of_periods:
             selected: Any = self.day
@@ -104,7 +104,7 @@ class SmallCms:
         spool = self.folder / "published"
         arguments = ["--job", chosen.name, "--date", self.day.isoformat(), "--spool", str(spool)]
         with contextlib.redirect_stdout(io.StringIO()):
-            command.main([*arguments, *self._places(root=False)], standalone_mode=False)
+            command.main([*arguments, *self._location_options(root=False)], standalone_mode=False)
         lines = [
             line
             for file in sorted(spool.rglob("*.jsonl"))
@@ -121,12 +121,12 @@ class SmallCms:
             raise UsageError("the file declares no job", where=name)
         return in_file or find_job(str(name))
 
-    def _places(self, *, root: bool = True) -> list[str]:
-        places = ["--fout", self.store, "--settings", str(self.folder / "cmsspark.yaml")]
-        return [*places, "--root", str(self.root)] if root else places
+    def _location_options(self, *, root: bool = True) -> list[str]:
+        options = ["--fout", self.store, "--settings", str(self.folder / "cmsspark.yaml")]
+        return [*options, "--root", str(self.root)] if root else options
 
     def _call(self, job: Job, arguments: list[str]) -> None:
-        words = [*arguments, *self._places(root=not job.of_periods)]
+        words = [*arguments, *self._location_options(root=not job.of_periods)]
         declaration = load_declaration(job)
         if job.streams and job.is_own and not has_session():
             # Its functions run in processes that are forked, where Polars waits for ever
@@ -151,14 +151,14 @@ def _small_cms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
     from cmsspark.apps.demo.make import make
 
     root = tmp_path_factory.mktemp("small-cms")
-    made = make(root, SmallCms.day, records=2_000, files=1_000, datasets=40, people=30)
-    yield root, made.bins[SmallCms.day]
+    demo = make(root, SmallCms.day, records=2_000, files=1_000, datasets=40, people=30)
+    yield root, demo.bins[SmallCms.day]
     shutil.rmtree(root, ignore_errors=True)
 
 
 @pytest.fixture
 def cms(_small_cms: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCms:
-    """A small CMS with known numbers, and a store that is empty."""
+    """Make a small CMS with known numbers, and a store that is empty."""
     root, bins = _small_cms
     monkeypatch.setenv("CMSSPARK_QUIET", "1")
     folder = tmp_path / "cmsspark"
@@ -173,7 +173,7 @@ def cms(_small_cms: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.fixture(scope="session")
 def spark_session() -> Iterator[Any]:
-    """A local Spark session, for jobs that take DataFrames of Spark."""
+    """Start a local Spark session, for jobs that take DataFrames of Spark."""
     from cmsspark.engines.session import session
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -27,15 +27,15 @@ def of_group(group: str) -> list[EntryPoint]:
     # Not at import: it takes longer than most of a command's start.
     from importlib import metadata
 
-    found = sorted(metadata.entry_points(group=group), key=lambda entry: entry.name)
-    for first, second in itertools.pairwise(found):
+    points = sorted(metadata.entry_points(group=group), key=lambda entry: entry.name)
+    for first, second in itertools.pairwise(points):
         if first.name == second.name and first.value != second.value:
             raise SettingsError(
                 f"two packages give {first.name} of {group}",
                 found=f"{first.value} and {second.value}",
                 next_step="uninstall one of them",
             )
-    return found
+    return points
 
 
 def with_packages(

@@ -54,7 +54,7 @@ _UNITS: Final = {
     **{"jobs": "jobs", "distinct_users": "people", "events": "events", "replica_events": "events"},
 }
 #: Endings of columns with numbers whose sums mean nothing.
-_NOT_ADDITIVE: Final = ("_ms", "_share", "_id", "_day", "_days", "_ratio")
+_NOT_ADDITIVE: Final = ("_ms", "_share", "_id", "_day", "_days", "_ratio", "_version")
 _STREAM_REPORT_NAME: Final = re.compile(r"dbs_([a-z][a-z0-9_]*)")
 
 

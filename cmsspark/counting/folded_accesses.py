@@ -83,13 +83,13 @@ class Fold:
             for name, column in zip(groups.schema.names, groups.columns, strict=True)
         }
         columns |= {"accesses": columns["nacc"], "remote_accesses": columns["remote_nacc"]}
-        columns |= _derived(columns)
+        columns |= _derive_columns(columns)
         names = [*self.keys, *self._stored_sums]
         table = self.finished([pa.table({name: columns[name] for name in names})])
         assert table is not None
         return table
 
-    def table_of(self, batch: pa.RecordBatch) -> pa.Table:
+    def make_table(self, batch: pa.RecordBatch) -> pa.Table:
         """Return the table of a batch of accesses."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -230,7 +230,7 @@ class FoldedAccesses(AccessRows):
         times = self._batch.times_ms if self._batch is not None else None
         rows = super().drain(groups, replicas, pseudonym)
         if rows:
-            self._keep_table(self.fold.table_of(access_batch(rows, times)))
+            self._keep_table(self.fold.make_table(access_batch(rows, times)))
         return StreamAggregator.drain(self, groups, replicas, pseudonym)
 
     def _keep_table(self, table: pa.Table) -> None:
@@ -297,7 +297,7 @@ def access_batch(
     batch = record_batch(rows, ACCESS_COLUMNS)
     count = batch.num_rows
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns |= _derived(columns)
+    columns |= _derive_columns(columns)
     times = list(times_ms or ())[:count]
     columns["time_ms"] = pa.array(times + [None] * (count - len(times)), pa.int64())
     hours = [None if time is None else time % dates.DAY_MS // _HOUR_MS for time in times]
@@ -307,20 +307,20 @@ def access_batch(
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
-def _derived(columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+def _derive_columns(columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     """Return the derived columns of names of datasets and sites."""
     import pyarrow as pa
 
-    derived = {}
+    columns_by_name = {}
     for name, rule in DERIVED.items():
         encoded = columns[rule.source].dictionary_encode()
         texts = [
             None if text is None else rule.derive(text) for text in encoded.dictionary.to_pylist()
         ]
-        derived[name] = pa.DictionaryArray.from_arrays(
+        columns_by_name[name] = pa.DictionaryArray.from_arrays(
             encoded.indices, pa.array(texts, pa.string())
         ).dictionary_decode()
-    return derived
+    return columns_by_name
 
 
 def _texts(table: pa.Table) -> Iterator[str]:

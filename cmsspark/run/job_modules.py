@@ -66,7 +66,7 @@ def job_of_word(word: str) -> Job:
     if not name or not path.endswith(".py"):
         return find_job(word)
     if name not in DECLARED or DECLARED[name].job.file != path:
-        places = [Path(path), *(Path(folder, Path(path).name) for folder in sys.path)]
-        found = next((place for place in places if place.is_file()), places[0])
-        own_jobs.load_file(found)
+        candidates = [Path(path), *(Path(folder, Path(path).name) for folder in sys.path)]
+        file = next((entry for entry in candidates if entry.is_file()), candidates[0])
+        own_jobs.load_file(file)
     return DECLARED[name].job

@@ -75,7 +75,7 @@ def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTa
         day_run = LogDayRun(
             request,
             inputs,
-            open_snapshots_of(request, inputs, run_context.log, map_parts),
+            open_day_snapshots(request, inputs, run_context.log, map_parts),
             run_context,
         )
         return day_run.count(local.LocalRunner(pool))
@@ -98,7 +98,7 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
             # Parts of a dump on HDFS are fetched while others are read.
             with ThreadPoolExecutor(FETCHES) as fetching:
                 rucio = partial(_disk_replicas, request, inputs, starting.result)
-                opened = open_snapshots_of(
+                opened = open_day_snapshots(
                     request,
                     inputs,
                     run_context.log,
@@ -232,7 +232,7 @@ def _session(job: str) -> SparkSession:
     return session(f"cmsspark {job}")
 
 
-def open_snapshots_of(
+def open_day_snapshots(
     request: DayRequest,
     inputs: Inputs,
     log: Callable[[str], None],

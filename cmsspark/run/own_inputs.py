@@ -97,14 +97,12 @@ class Accesses(Read):
 
     def problem(self, frames: str) -> str:
         """Return what is wrong with the declaration."""
-        for kind, names, known in (
+        for kind, names, choices in (
             ("key", self.keys, (*KEYS, _BLOCK)),
             ("sum", self.sums, SUMS),
         ):
-            if unknown := [name for name in names if name not in known]:
-                return (
-                    f"there is no {kind} {unknown[0]!r} of accesses; there are {', '.join(known)}"
-                )
+            if unknown := [name for name in names if name not in choices]:
+                return f"there is no {kind} {unknown[0]!r} of accesses; there are {', '.join(choices)}"
         if not self.is_of_groups and {*self.streams} & {*STREAMS_OF_JOB_ROWS}:
             named = ", ".join(STREAMS_OF_JOB_ROWS)
             return f"{named} is counted by job: by stream, dataset, site, app and user only"
@@ -149,9 +147,9 @@ class DumpTable(Read):
 
     def problem(self, frames: str) -> str:
         """Return what is wrong with the declaration."""
-        known = [f"{kind.name}/{table}" for kind in DUMPS.values() for table in kind.tables]
-        if self.name not in known:
-            return f"there is no table {self.name!r} of dumps; there are {', '.join(known)}"
+        choices = [f"{kind.name}/{table}" for kind in DUMPS.values() for table in kind.tables]
+        if self.name not in choices:
+            return f"there is no table {self.name!r} of dumps; there are {', '.join(choices)}"
         names = input_table(self.name).names
         if unknown := [name for name in self.columns if name not in names]:
             return f"{self.name} has no column {unknown[0]!r}; it has {', '.join(names)}"
@@ -369,12 +367,12 @@ def read_stored(files: Files, read: Stored, days: Mapping[date, CurrentTable]) -
 
     from cmsspark.store.stored_columns import table_rows
 
-    known = stored_table(read.table).names
-    if unknown := [name for name in read.columns if name not in known]:
+    choices = stored_table(read.table).names
+    if unknown := [name for name in read.columns if name not in choices]:
         raise UsageError(
-            f"{read.table} has no column {unknown[0]!r}", found=f"columns: {', '.join(known)}"
+            f"{read.table} has no column {unknown[0]!r}", found=f"columns: {', '.join(choices)}"
         )
-    names = list(read.columns) or known
+    names = list(read.columns) or choices
     return pa.concat_tables(
         [table_rows(files, table, read.table, names) for table in days.values()]
     )

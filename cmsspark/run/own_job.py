@@ -83,6 +83,14 @@ def job(
     and other ranges. ``frames``: what it takes tables as. It may return any kind.
 
     Raises SettingsError (78) for a declaration that does not fit together.
+
+    Example:
+        >>> import cmsspark as cms
+        >>> reads = {"usage": cms.Stored("data_aggregation")}
+        >>> columns = {"site_name": "string", "accesses": "long not null"}
+        >>> declare = cms.job(reads=reads, columns=columns, keys=["site_name"])
+        >>> callable(declare)
+        True
     """
 
     def decorate(function: Function) -> Function:
@@ -92,7 +100,7 @@ def job(
         declared = _declaration(
             function, where, file, name, columns, keys, reads or {}, period, frames
         )
-        register(declared, own_jobs.source_of(file, function.__module__))
+        register(declared, own_jobs.find_source(file, function.__module__))
         return function
 
     return decorate
@@ -133,8 +141,8 @@ def _declaration(
     period: bool,
     frames: FrameKind,
 ) -> JobFunction:
-    def wrong(problem: str, found: object = None, next_step: str | None = None) -> SettingsError:
-        return SettingsError(problem, where=where, found=found, next_step=next_step)
+    def wrong(problem: str, actual: object = None, next_step: str | None = None) -> SettingsError:
+        return SettingsError(problem, where=where, found=actual, next_step=next_step)
 
     if not hasattr(function, "__code__"):
         raise wrong("@cms.job stands above a function", type(function).__name__)
@@ -184,7 +192,7 @@ def _own_table(
     if isinstance(columns, str):
         # On a cluster the files of a job lie in the working folder.
         path = next(
-            (place for place in (folder / columns, Path(columns)) if place.is_file()),
+            (candidate for candidate in (folder / columns, Path(columns)) if candidate.is_file()),
             folder / columns,
         )
         try:
@@ -197,10 +205,10 @@ def _own_table(
         parsed = [_column(column, text, wrong) for column, text in columns.items()]
     if not parsed:
         raise wrong("a job needs columns")
-    given = [column.name for column in parsed]
+    column_names = [column.name for column in parsed]
     own_keys = [keys] if isinstance(keys, str) else list(keys)
-    if unknown := [key for key in own_keys if key not in given]:
-        raise wrong(f"the key {unknown[0]!r} is no column", f"columns: {', '.join(given)}")
+    if unknown := [key for key in own_keys if key not in column_names]:
+        raise wrong(f"the key {unknown[0]!r} is no column", f"columns: {', '.join(column_names)}")
     if not own_keys:
         raise wrong("a job needs keys: the columns that identify a row")
     added = _PERIOD_COLUMNS if period else (_DAY_COLUMN,)
@@ -209,9 +217,9 @@ def _own_table(
         "timestamp", "long", nullable=False, about=f"start of the {of}, UTC milliseconds"
     )
     every = [
-        *(column for column in added if column.name not in given),
+        *(column for column in added if column.name not in column_names),
         *(replace(column, is_signed=True) for column in parsed),
-        *([stamp] if "timestamp" not in given else []),
+        *([stamp] if "timestamp" not in column_names else []),
     ]
     is_private = is_private or any(column.is_private for column in every)
     return Table(name, about, tuple(every), tuple(own_keys), is_private)
@@ -221,10 +229,10 @@ def _column(name: str, described: Any, wrong: Callable[..., SettingsError]) -> C
     if _NAME.fullmatch(str(name)) is None:
         raise wrong("the name of a column has small letters, digits and _", repr(name))
     if isinstance(described, Mapping):
-        known = {"type", "about", "unit", "nullable", "private"}
-        if unknown := sorted(described.keys() - known):
+        allowed = {"type", "about", "unit", "nullable", "private"}
+        if unknown := sorted(described.keys() - allowed):
             raise wrong(
-                f"column {name} has no {unknown[0]!r}", f"known: {', '.join(sorted(known))}"
+                f"column {name} has no {unknown[0]!r}", f"known: {', '.join(sorted(allowed))}"
             )
         values = dict(described)
         kind = str(values.get("type", ""))
@@ -262,15 +270,15 @@ def _check_signature(
         signature = inspect.signature(function, eval_str=True)
     except (NameError, SyntaxError, TypeError) as error:
         raise wrong("an annotation cannot be read", error) from None
-    taken = {*reads, PERIOD if period else DAY}
+    input_names = {*reads, PERIOD if period else DAY}
     options: dict[str, click.Option] = {}
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY:
             options[name] = _option(parameter, wrong)
-        elif parameter.kind is not parameter.POSITIONAL_OR_KEYWORD or name not in taken:
+        elif parameter.kind is not parameter.POSITIONAL_OR_KEYWORD or name not in input_names:
             raise wrong(
                 f"the argument {name} is no input",
-                f"inputs: {', '.join(sorted(taken))}",
+                f"inputs: {', '.join(sorted(input_names))}",
                 "name it in reads=, or put options behind `*`",
             )
     if missing := sorted(reads.keys() - signature.parameters.keys()):
@@ -305,9 +313,9 @@ def _option(parameter: inspect.Parameter, wrong: Callable[..., SettingsError]) -
 def make_command(declared: JobFunction) -> click.Command:
     """Return the click command of a job."""
     command = _period_command(declared) if declared.of_periods else _day_command(declared)
-    known = {parameter.name for parameter in command.params}
+    parameter_names = {parameter.name for parameter in command.params}
     for name, option in declared.options.items():
-        if name in known or {*option.opts} & {
+        if name in parameter_names or {*option.opts} & {
             spelling for parameter in command.params for spelling in parameter.opts
         }:
             raise SettingsError(
@@ -383,8 +391,8 @@ def day_request(
         for stream in chosen:
             find_stream(stream)
         streams = epochs.streams_of_day(options["day"], chosen) or chosen
-    own = {name: options[name] for name in declared.options if name in options}
-    left = {
+    own_options = {name: options[name] for name in declared.options if name in options}
+    reading_values = {
         name: options[name]
         for name in (
             "allow_tmp",
@@ -406,6 +414,6 @@ def day_request(
         streams=streams,
         tables=(declared.name,),
         reads_dumps=bool(declared.dump_tables),
-        own_options=own,
-        **left,
+        own_options=own_options,
+        **reading_values,
     )

@@ -30,7 +30,7 @@ from cmsspark.filesystems.storage import Files, LocalFiles
 from cmsspark.run import day_result, local
 from cmsspark.run.inputs import resolve
 from cmsspark.run.job_run import JobRun, begin
-from cmsspark.run.log_day import LogDayRun, open_snapshots_of, stream_files
+from cmsspark.run.log_day import LogDayRun, open_day_snapshots, stream_files
 from cmsspark.run.own_function import JobFunction, OwnRequest, function_module
 from cmsspark.run.own_inputs import (
     Accesses,
@@ -120,7 +120,7 @@ def _session(declared: JobFunction) -> SparkSession:
 
     spark = session(f"cmsspark {declared.name}")
     module = function_module(declared)
-    if own_jobs.source_of(str(getattr(module, "__file__", "")), "") and module is not None:
+    if own_jobs.find_source(str(getattr(module, "__file__", "")), "") and module is not None:
         # Workers on other hosts do not have the file.
         from pyspark import cloudpickle
 
@@ -212,12 +212,14 @@ class OwnRun:
             import pandas as pd
             import pyarrow as pa
 
-            whole = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype()}
+            integer_types = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype()}
             frame = table.to_pandas(date_as_object=False)
             for column in table.schema:
                 # A column with nulls would become float, which is exact up to 2^53 only.
-                if column.type in whole and table[column.name].null_count:
-                    frame[column.name] = table[column.name].to_pandas(types_mapper=whole.get)
+                if column.type in integer_types and table[column.name].null_count:
+                    frame[column.name] = table[column.name].to_pandas(
+                        types_mapper=integer_types.get
+                    )
             return frame
         from cmsspark.dumps.spark_transport import send_table
 
@@ -365,7 +367,7 @@ class OwnRun:
         tables: list[pa.Table] = []
         if self.spark is None:
             with local.worker_pool() as pool:
-                opened = open_snapshots_of(request, inputs, self.run_context.log)
+                opened = open_day_snapshots(request, inputs, self.run_context.log)
                 context = self._context(request, inputs, opened, fold)
                 if fold.is_of_groups:
                     # Compiled readers count these, several times as fast.
@@ -378,7 +380,7 @@ class OwnRun:
                     f"{', '.join(of_jobs)} is counted by job, for users' jobs by processes only",
                     next_step="leave out --engine spark, or name other streams in cms.Accesses",
                 )
-            opened = open_snapshots_of(request, inputs, self.run_context.log)
+            opened = open_day_snapshots(request, inputs, self.run_context.log)
             context = self._context(request, inputs, opened, fold)
             merged = merge(split_folded(_scan_in_spark(self.spark, inputs, context), tables))
         result = local.LocalResult(
@@ -407,8 +409,8 @@ class OwnRun:
         self, request: OwnRequest, inputs: Inputs, opened: Any, fold: Fold
     ) -> TaskContext:
         context = LogDayRun(request, inputs, opened, self.run_context).context()
-        own = own_streams.registered(request.streams)
-        make = partial(own_streams.make_reader, own, context.make_reader) if own else None
+        streams = own_streams.registered(request.streams)
+        make = partial(own_streams.make_reader, streams, context.make_reader) if streams else None
         return replace(context, fold=fold, jobs=None, make_reader=make or context.make_reader)
 
     def _with_blocks(self, table: Any, inputs: Inputs, accesses: Accesses) -> Any:

@@ -129,7 +129,7 @@ class Layout:
         for unknown sources, names or keys.
         """
         builtin: dict[str, dict[str, dict[str, Any]]] = dict(read_yaml("etc/sources.yaml"))
-        builtin |= {name: {"logs": dict(place)} for name, place in OWN_PLACES.items()}
+        builtin |= {name: {"logs": dict(entry)} for name, entry in OWN_PLACES.items()}
         overridden = dict(overrides or {})
         _check_keys("sources", overridden, builtin)
         epochs = Epochs.load(overridden, where) if where else Epochs.load(overridden)

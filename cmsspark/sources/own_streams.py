@@ -57,7 +57,7 @@ class OwnStream:
 
     stream: Stream
     table: Table
-    place: dict[str, str]
+    location: dict[str, str]
 
 
 def load(settings: Settings) -> None:
@@ -93,12 +93,12 @@ def _parsed(path: Path) -> OwnStream:
     is_nested = any(column.name.startswith("data.") for column in table.columns)
     decoder = _NESTED if is_nested or form == "avro" else _FLAT
     if described.decoder is not None:
-        found = [
+        matching = [
             entry for entry in entry_points.of_group(GROUP) if entry.name == described.decoder
         ]
-        if not found:
+        if not matching:
             raise file.error(f"no package has a decoder {described.decoder!r}", "decoder")
-        decoder = found[0].value
+        decoder = matching[0].value
     stream = Stream(
         name,
         described.title,
@@ -107,19 +107,19 @@ def _parsed(path: Path) -> OwnStream:
         needs_replicas=described.needs_replicas,
         has_report=False,
     )
-    place = described.folder
-    if "://" not in place:
-        place = "file://" + os.path.abspath(path.parent / os.path.expanduser(place))
-    return OwnStream(stream, table, {"form": form, "folder": place, "days": described.days})
+    folder = described.folder
+    if "://" not in folder:
+        folder = "file://" + os.path.abspath(path.parent / os.path.expanduser(folder))
+    return OwnStream(stream, table, {"form": form, "folder": folder, "days": described.days})
 
 
-def register(own: OwnStream) -> None:
+def register(entry: OwnStream) -> None:
     """Enter a stream in the registry."""
-    name = own.stream.name
-    registry.STREAMS_BY_NAME[name] = own.stream
-    registry.OWN_PLACES[name] = own.place
-    schemas.INPUT_TABLES[f"{name}/{own.place['form']}"] = own.table
-    _OWN[name] = own
+    name = entry.stream.name
+    registry.STREAMS_BY_NAME[name] = entry.stream
+    registry.OWN_PLACES[name] = entry.location
+    schemas.INPUT_TABLES[f"{name}/{entry.location['form']}"] = entry.table
+    _OWN[name] = entry
 
 
 _OWN: Final[dict[str, OwnStream]] = {}
@@ -131,15 +131,15 @@ def registered(names: Sequence[str]) -> tuple[OwnStream, ...]:
 
 
 def make_reader(
-    own: tuple[OwnStream, ...],
+    streams: tuple[OwnStream, ...],
     make: Callable[[str, str, date], Any],
     stream: str,
     format_name: str,
     day: date,
 ) -> Any:
     """Return a reader, also in a worker whose registry does not have the stream yet."""
-    for each in own:
-        register(each)
+    for entry in streams:
+        register(entry)
     return make(stream, format_name, day)
 
 

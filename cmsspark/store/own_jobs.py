@@ -86,7 +86,7 @@ _REGISTERED: Final[dict[str, list[OwnJob]]] = {}
 _FILES: Final[set[str]] = set()
 
 
-def source_of(code_file: str, module: str) -> str:
+def find_source(code_file: str, module: str) -> str:
     """Return where a job is declared: in a file, or in a module of a package."""
     return code_file if code_file in _FILES else module
 
@@ -98,10 +98,11 @@ def register(job: OwnJob) -> None:
     """
     if job.where not in _FILES:
         # A cell of a notebook, or a module, may be run again.
-        others = [other for other in _REGISTERED.get(job.where, []) if other.name != job.name]
-        _REGISTERED[job.where] = others
+        _REGISTERED[job.where] = [
+            entry for entry in _REGISTERED.get(job.where, []) if entry.name != job.name
+        ]
     jobs = _REGISTERED.setdefault(job.where, [])
-    if any(other.name == job.name for other in jobs):
+    if any(entry.name == job.name for entry in jobs):
         raise SettingsError(f"the job {job.name} is declared twice", where=job.where)
     jobs.append(job)
     _forget()
@@ -182,22 +183,22 @@ def declared_in(path: Path) -> list[OwnJob]:
     """
     where = str(path.absolute())
     sources = _sources()
-    known = sources.get(where)
-    if known is None or known.stamp != _stamp(path) or known.error:
+    current = sources.get(where)
+    if current is None or current.stamp != _stamp(path) or current.error:
         load_file(path)
-        known = Source(_stamp(path), _REGISTERED.get(where, []), is_named=True)
-        if known.jobs:
-            names = {job.name for job in known.jobs}
-            kept = {
+        current = Source(_stamp(path), _REGISTERED.get(where, []), is_named=True)
+        if current.jobs:
+            names = {job.name for job in current.jobs}
+            stored = {
                 key: source
                 for key, source in sources.items()
                 # A file that was moved or copied is run at its new place.
                 if not (source.is_named and names & {job.name for job in source.jobs})
             }
-            _write({**kept, where: known}, settings_module.latest())
-    for job in known.jobs:
+            _write({**stored, where: current}, settings_module.latest())
+    for job in current.jobs:
         find(job.name)
-    return known.jobs
+    return current.jobs
 
 
 def names() -> dict[str, list[OwnJob]]:
@@ -263,22 +264,22 @@ def _look(settings: Settings) -> dict[str, Source]:
         from cmsspark.sources import own_streams
 
         own_streams.load(settings)
-    kept, current = _read(settings), {}
+    stored, current = _read(settings), {}
     for folder in settings.job_folders:
         if not Path(folder).is_dir():
             current[folder] = Source([], error=f"the folder of jobs is not there: {folder}")
     for path in files_of_jobs(settings):
-        current[str(path)] = _known(kept.get(str(path)), path)
-    for where, source in kept.items():
+        current[str(path)] = _look_at(stored.get(str(path)), path)
+    for where, source in stored.items():
         if where not in current and source.is_named:
             path = Path(where)
             # Of a file that is gone the stored tables can still be read.
-            current[where] = _known(source, path) if path.is_file() else source
-    current |= dict(_packages(kept))
+            current[where] = _look_at(source, path) if path.is_file() else source
+    current |= dict(_packages(stored))
     for where, jobs in _REGISTERED.items():
         if where not in current and where not in _FILES:
             current[where] = Source([], jobs)
-    if _documents(current) != _documents(kept):
+    if _documents(current) != _documents(stored):
         _write(current, settings)
     return current
 
@@ -295,12 +296,12 @@ def files_of_jobs(settings: Settings) -> list[Path]:
     return files
 
 
-def _known(kept: Source | None, path: Path) -> Source:
+def _look_at(stored: Source | None, path: Path) -> Source:
     """Return what a file declares: as it was kept, or by importing it."""
     stamp = _stamp(path)
-    if kept is not None and kept.stamp == stamp:
-        return kept
-    is_named = kept is not None and kept.is_named
+    if stored is not None and stored.stamp == stamp:
+        return stored
+    is_named = stored is not None and stored.is_named
     try:
         load_file(path)
     except CmssparkError as error:
@@ -308,11 +309,11 @@ def _known(kept: Source | None, path: Path) -> Source:
     return Source(stamp, _REGISTERED.get(str(path.absolute()), []), is_named=is_named)
 
 
-def _packages(kept: Mapping[str, Source]) -> Iterator[tuple[str, Source]]:
+def _packages(stored: Mapping[str, Source]) -> Iterator[tuple[str, Source]]:
     for entry in entry_points.of_group(GROUP):
         where = entry.value.partition(":")[0]
         stamp = [entry.dist.version if entry.dist else ""]
-        source = kept.get(where)
+        source = stored.get(where)
         if source is None or source.stamp != stamp:
             source = Source(stamp)
             try:
@@ -334,8 +335,8 @@ def _stamp(path: Path) -> list[Any]:
     except OSError:
         return []
     # A table in YAML beside the file may change alone.
-    beside = path.with_suffix(".yaml")
-    table = beside.stat().st_mtime_ns if beside.is_file() else 0
+    table_file = path.with_suffix(".yaml")
+    table = table_file.stat().st_mtime_ns if table_file.is_file() else 0
     return [status.st_size, status.st_mtime_ns, table]
 
 

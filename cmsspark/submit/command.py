@@ -347,9 +347,9 @@ def _add_files(
     notes = []
     if not (options.get("spark.master") or "").startswith("local"):
         options.set_option("spark.submit.pyFiles", paths.ship(), BUILT_IN)
-        for own in paths.ship_own(job) if job is not None and job.is_own else ():
-            name = "spark.submit.pyFiles" if own.endswith((".py", ".zip")) else "spark.files"
-            options.set_option(name, own, BUILT_IN)
+        for path in paths.ship_own(job) if job is not None and job.is_own else ():
+            name = "spark.submit.pyFiles" if path.endswith((".py", ".zip")) else "spark.files"
+            options.set_option(name, path, BUILT_IN)
         if mode == "cluster":
             for file in (settings.origin, paths.key() if job is not None else None):
                 if file:

@@ -80,8 +80,8 @@ def job_list() -> str:
     for heading, jobs in groups.items():
         if jobs:
             lines += ["", f"{heading}:", *map(_job_line, jobs)]
-    if own := [*_own_lines()]:
-        lines += ["", f"{_YOURS}:", *own]
+    if own_lines := [*_own_lines()]:
+        lines += ["", f"{_YOURS}:", *own_lines]
     return "\n".join(["Built-in jobs; run_spark JOB --help has the options of one.", *lines])
 
 
@@ -91,8 +91,8 @@ def _own_lines() -> Iterator[str]:
         if len(jobs) == 1:
             yield _row(name, str(jobs[0].entry["about"]))
         else:
-            places = " and ".join(job.where for job in jobs)
-            yield _row(name, f"(not usable) two jobs have this name: {places}")
+            files = " and ".join(job.where for job in jobs)
+            yield _row(name, f"(not usable) two jobs have this name: {files}")
     for where, reason in own_jobs.errors().items():
         yield _row("(broken)", reason if where in reason else f"{where}: {reason}")
 

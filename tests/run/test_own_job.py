@@ -159,7 +159,7 @@ def test_tables_of_dumps_are_read(cms: SmallCms) -> None:
 def test_a_job_of_periods_reads_stored_days(cms: SmallCms) -> None:
     usage = cms.run("data_aggregation").filter(pl.col("stream") != "condor")
     week = ("--from", "2026-01-15", "--to", "2026-01-15")
-    rows = cms.run(EXAMPLES / "jobs/weekly_top.py", "--top", "3", when=week)
+    rows = cms.run(EXAMPLES / "jobs/weekly_top.py", "--top", "3", period=week)
     sums = usage.group_by("dataset_name").agg(pl.col("accesses").sum())
     assert rows["accesses"].to_list() == sums["accesses"].sort(descending=True).to_list()[:3]
     assert rows["period"].unique().to_list() == ["2026-01-15--2026-01-15"]
@@ -167,7 +167,7 @@ def test_a_job_of_periods_reads_stored_days(cms: SmallCms) -> None:
 
 def test_days_that_are_not_stored_are_named(cms: SmallCms) -> None:
     with pytest.raises(InputMissing, match="2026-01-12") as caught:
-        cms.run(EXAMPLES / "jobs/weekly_top.py", when=("--week", "2026-W03"))
+        cms.run(EXAMPLES / "jobs/weekly_top.py", period=("--week", "2026-W03"))
     assert "run_spark data_aggregation" in str(caught.value)
 
 

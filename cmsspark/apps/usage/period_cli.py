@@ -100,9 +100,9 @@ def command(
     if table is not None:
         of_a_view = [option for option in of_a_view if option != "--out"]
         if is_list or name is not None or of_a_view:
-            others = ["--list"] * is_list + ["--view"] * (name is not None) + of_a_view
+            options = ["--list"] * is_list + ["--view"] * (name is not None) + of_a_view
             raise UsageError(
-                f"{', '.join(others)}: not with --table",
+                f"{', '.join(options)}: not with --table",
                 next_step="cmsspark period --table TABLE --week WEEK",
             )
         sum_table(

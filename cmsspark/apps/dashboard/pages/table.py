@@ -36,17 +36,17 @@ def view(request: PageRequest) -> ui.Content:
     day or column that is not there.
     """
     stored = _stored(request)
-    known = {table.name: table for table in request.database.tables if table.name in stored}
-    if not known:
+    tables = {table.name: table for table in request.database.tables if table.name in stored}
+    if not tables:
         note = ui.Note("No table is stored. Run: run_spark data_aggregation --date DAY")
         return ui.Content("Table", [], notes=[note])
     parameters = request.parameters
-    table = known[choice_parameter(parameters, "table", list(known), next(iter(known)))]
+    table = tables[choice_parameter(parameters, "table", list(tables), next(iter(tables)))]
     intervals = stored[table.name]
-    when = choice_parameter(parameters, "when", intervals, intervals[-1])
+    interval = choice_parameter(parameters, "when", intervals, intervals[-1])
     names = [name for name in table.names if name not in _ADDED]
-    asked = parameters.get("columns") or ()
-    chosen = [asked] if isinstance(asked, str) else list(asked)
+    requested = parameters.get("columns") or ()
+    chosen = [requested] if isinstance(requested, str) else list(requested)
     if unknown := [name for name in chosen if name not in names]:
         raise UsageError(
             f"{table.name} has no column {unknown[0][:80]!r}", found=f"columns: {', '.join(names)}"
@@ -54,13 +54,15 @@ def view(request: PageRequest) -> ui.Content:
     measures = table.additive
     measure = choice_parameter(parameters, "sum", ["", *measures], next(iter(measures), ""))
     condition = _Condition.parse(request, names)
-    query = _Query(request, table, when, chosen or names, condition)
-    sections = [ui.Section(when, [query.rows()])]
+    query = _Query(request, table, interval, chosen or names, condition)
+    sections = [ui.Section(interval, [query.rows()])]
     if measure and len(intervals) > 1:
         sections.append(ui.Section("Sums", [query.chart(measure)]))
     controls = [
-        ui.Control("table", "Table", table.name, [(name, name) for name in known]),
-        ui.Control("when", "Day or period", when, [(name, name) for name in reversed(intervals)]),
+        ui.Control("table", "Table", table.name, [(name, name) for name in tables]),
+        ui.Control(
+            "when", "Day or period", interval, [(name, name) for name in reversed(intervals)]
+        ),
         ui.Control(
             "columns", "Columns", "", [(name, name) for name in names], "many", chosen=chosen
         ),
@@ -120,7 +122,7 @@ class _Query:
         self,
         request: PageRequest,
         table: schemas.Table,
-        when: str,
+        interval: str,
         names: Sequence[str],
         condition: _Condition,
     ) -> None:
@@ -128,7 +130,7 @@ class _Query:
         self.condition = condition
         self.interval = _quoted("period" if "period" in table.names else "day")
         self.where = f"{self.interval}::VARCHAR = $when AND {condition.sql}"
-        self.parameters = {"when": when, **condition.parameters}
+        self.parameters = {"when": interval, **condition.parameters}
         self.source = _quoted(table.name)
 
     def rows(self) -> ui.Table:
@@ -171,10 +173,10 @@ class _Query:
             load=load,
         )
 
-    def _select(self, rest: str) -> Any:
+    def _select(self, clause: str) -> Any:
         columns = ", ".join(_quoted(name) for name in self.names)
         return self.request.database.query(
-            f"SELECT {columns} FROM {self.source} WHERE {self.where} {rest}",
+            f"SELECT {columns} FROM {self.source} WHERE {self.where} {clause}",
             self.parameters,
             max_rows=DOWNLOADED,
         )
