@@ -261,7 +261,11 @@ def attributes(frames: Frames) -> pl.DataFrame:
     for table, key, value, name in _ATTRIBUTES:
         if table in frames:
             rows = rows.join(one_each(frames[table], key, value), key, "left")
-            columns.append(pl.col(value).alias(name))
+            fact = pl.col(value)
+            if name == "access_type":
+                # A code, however it is written (rule 70).
+                fact = fact.str.strip_chars().str.to_uppercase()
+            columns.append(fact.alias(name))
     if "PROCESSING_ERAS" in frames:
         # A version is a whole number; what is none is null.
         columns = [

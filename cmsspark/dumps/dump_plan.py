@@ -42,6 +42,7 @@ from cmsspark.dumps.rucio_rows import (
     hash_names,
     merge_disk_replicas,
 )
+from cmsspark.dumps.sifted_tables import ROW_USE, SiftedMapper, sum_uses
 from cmsspark.engines.packed_rows import decode_rows, encode_rows
 from cmsspark.sources.registry import REPLICAS
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from cmsspark.counting.row_use import RowUse
     from cmsspark.dumps.rucio_scan import RucioScan
     from cmsspark.sources.dumps import Dump
 
@@ -104,12 +106,14 @@ class RucioTables:
 @dataclass(frozen=True)
 class DumpRows:
     """The tables of dumps. ``frames``: those of jobs; ``rucio``: merged rows of Rucio
-    that are in no frame; ``names``: those of the datasets of DBS by number.
+    that are in no frame; ``names``: those of the datasets of DBS by number; ``uses``:
+    what was used of the tables of DBS and PhEDEx.
     """
 
     frames: dict[str, pl.DataFrame]
     rucio: list[KeyedRows]
     names: pl.Series
+    uses: dict[str, RowUse]
 
 
 def read_dumps(
@@ -134,12 +138,14 @@ def read_dumps(
     """
     small = {name: source for name, source in sources.items() if name not in LARGE}
     small_rows = [
-        transport.map(source, partial(_pass_rows, name), 1) for name, source in small.items()
+        transport.map(source, SiftedMapper(name, partial(_pass_rows, name)), 1)
+        for name, source in small.items()
     ]
     collected = rows_by_kind(transport.collect(transport.union(small_rows))) if small_rows else {}
     # Processes are forked before this one has the threads of Polars.
     from cmsspark.dumps import dump_frames
 
+    uses = sum_uses(collected.pop(ROW_USE, []))
     tables = {
         name: [decode_rows(rows.columns["rows"].tobytes()) for rows in parts]
         for name, parts in collected.items()
@@ -151,7 +157,7 @@ def read_dumps(
     datasets, names = dump_frames.datasets_in(frames)
     large = {name: source for name, source in sources.items() if name in LARGE}
     if not large and rucio is None:
-        return DumpRows(frames, [], names)
+        return DumpRows(frames, [], names, uses)
     weight = sum(source.weight for source in large.values()) + (rucio.scan.weight if rucio else 0)
     plan = _Plan(
         transport,
@@ -164,9 +170,8 @@ def read_dumps(
         blocks,
     )
     rows = plan.run()
-    return DumpRows(
-        frames | dump_frames.make_frames(rows, datasets, names, plan.frames, blocks), rows, names
-    )
+    made = dump_frames.make_frames(rows, datasets, names, plan.frames, blocks)
+    return DumpRows(frames | made, rows, names, uses | sum_uses(rows))
 
 
 def key_count(weight: int, key_bytes: int) -> int:
@@ -236,7 +241,9 @@ class _Plan:
     def run(self) -> list[KeyedRows]:
         """Read the tables and merge their rows, by key."""
         parts = {
-            name: self.transport.map(source, self._mapper(name), self.keys)
+            name: self.transport.map(
+                source, SiftedMapper(name, self._mapper(name), self.datasets), self.keys
+            )
             for name, source in self.sources.items()
         }
         if self.rucio is not None:
@@ -328,6 +335,7 @@ def merge_key(
     ``storage``: of each node, where the nodes' names do not say it.
     """
     by_kind = rows_by_kind(rows)
+    yield from by_kind[ROW_USE]
     if by_kind[TOTALS]:
         yield from dataset_contents.merge_totals(key, by_kind.pop(TOTALS))
     if by_kind[FILES]:

@@ -383,8 +383,8 @@ def test_of_one_name_under_one_id_the_larger_values_count_and_null_is_the_smalle
     assert tuple(rows[B][name] for name in names) == (4, 0, 1 + 4 + 32 + 64, 1 + 4)
 
 
-@pytest.mark.parametrize("events", [2**63 - 1, -(2**63) + 1])
-def test_a_sum_beyond_64_bits_fails_and_never_wraps(build: Build, events: int) -> None:
+def test_a_sum_beyond_64_bits_fails_and_never_wraps(build: Build) -> None:
+    events = 2**63 - 1
     files = [(f"/f{number}", number, 1, 1, events, 1.0) for number in range(3)]
     with pytest.raises(Exception, match=TOO_LARGE):
         build(dbs_events.JOB, DBS | {"FILES": files})
