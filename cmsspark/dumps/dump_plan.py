@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from cmsspark.counting.catalogue import check_hash, name_hash
+from cmsspark.counting.catalogue import Hash, Hashes, check_hash, name_hash
 from cmsspark.dumps import (
     block_contents,
     catalogue_differences,
@@ -24,7 +24,13 @@ from cmsspark.dumps import (
     dataset_replicas,
     rucio_blocks,
 )
-from cmsspark.dumps.dataset_contents import FILES, TOTALS, FileMapper, KnownDatasets
+from cmsspark.dumps.dataset_contents import (
+    FILES,
+    TOTALS,
+    VALID_BLOCKS,
+    FileMapper,
+    KnownDatasets,
+)
 from cmsspark.dumps.dataset_replicas import BLOCKS, StorageByNode
 from cmsspark.dumps.keyed_rows import (
     MOST_KEYS,
@@ -263,21 +269,30 @@ class _Plan:
         )
 
     def _mapper(self, name: str) -> Mapper[pa.Table]:
-        from cmsspark.base.buffers import array
-
         if name == REPLICAS:
             return dataset_replicas.ReplicaMapper(self.keys)
         if name == "FILES":
             if self.is_check:
                 return catalogue_differences.CheckedFileMapper(self.datasets, self.keys)
-            return FileMapper(self.datasets, self._files, self.blocks == "valid")
+            hashes = self._dataset_hashes(name_hash) if "BLOCKS" in self.sources else None
+            return FileMapper(
+                self.datasets,
+                self._files,
+                self.blocks == "valid",
+                dataset_hashes=None if self.blocks else hashes,
+            )
         if self.is_check:
             return partial(catalogue_differences.map_named_blocks, self.keys)
         if self.blocks:
             return partial(block_contents.map_blocks, self.keys)
-        texts = array(self.names, "string")
-        hashes, checks = (hash_names(texts, hash_name) for hash_name in (name_hash, check_hash))
+        hashes, checks = map(self._dataset_hashes, (name_hash, check_hash))
         return dataset_replicas.BlockMapper(self.datasets, hashes, checks, self.keys)
+
+    def _dataset_hashes(self, hash_name: Hash) -> Hashes:
+        """Return the hashes of the names that ``datasets`` numbers."""
+        from cmsspark.base.buffers import array
+
+        return hash_names(array(self.names, "string"), hash_name)
 
     def _merge_rucio(self, files: Any | None) -> Any:
         """Return the sums of files by block. ``files``: rows of FILES that are compared."""
@@ -342,7 +357,9 @@ def merge_key(
         yield from files(key, by_kind.pop(FILES))
     if replicas := by_kind[dataset_replicas.REPLICAS]:
         blocks = by_kind[BLOCKS] if counts_blocks else None
-        yield dataset_replicas.merge_replicas(key, replicas, blocks, storage)
+        yield dataset_replicas.merge_replicas(
+            key, replicas, blocks, storage, by_kind[VALID_BLOCKS]
+        )
 
 
 def _pass_rows(name: str, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
