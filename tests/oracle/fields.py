@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 
 from tests.oracle.strict_json import Number, String, Value
@@ -189,8 +190,12 @@ def app_of(info: str | None) -> str:
     return "other"
 
 
-def remote_by_sites(source: str, destination: str | None) -> bool | None:
-    """Rule 21 for AAA enriched: null where the source is unknown."""
+def remote_by_sites(
+    source: str, destination: str | None, storage: Mapping[str, tuple[str, ...]] | None = None
+) -> bool | None:
+    """Rules 21 and 72 for AAA enriched: null where the source is unknown."""
     if source == UNKNOWN:
         return None
-    return destination not in (None, "", UNKNOWN) and destination != source
+    if destination in (None, "", UNKNOWN) or destination == source:
+        return False
+    return source not in (storage or {}).get(destination, ())

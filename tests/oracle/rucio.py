@@ -347,13 +347,16 @@ def rucio_daily(
     return {key: tuple(values) for key, values in sums.items()}
 
 
-def presence(found: Rucio, dbs_blocks: set[str]) -> dict[tuple[str, str, str], tuple[Any, ...]]:
-    """Rules 20 and 26: (dataset, site, kind) → bytes, files, blocks there, blocks,
-    complete?, newest replica.
+def presence(
+    found: Rucio, dbs_blocks: set[str], without_valid: set[str]
+) -> dict[tuple[str, str, str], tuple[Any, ...]]:
+    """Rules 20, 26 and 71: (dataset, site, kind) → bytes, files, blocks there, blocks,
+    complete?, newest replica. ``without_valid``: blocks of DBS without a valid file.
     """
     named: dict[str, set[str]] = defaultdict(set)
     for block in (*dbs_blocks, *(block for _, block in found.block_replicas)):
-        named[block.split("#")[0]].add(block)
+        if block not in without_valid:
+            named[block.split("#")[0]].add(block)
     full: dict[tuple[str, str], set[str]] = defaultdict(set)
     there: dict[tuple[str, str, str], list[Any]] = {}
     blocks: dict[tuple[str, str, str], set[str]] = defaultdict(set)
@@ -365,7 +368,8 @@ def presence(found: Rucio, dbs_blocks: set[str]) -> dict[tuple[str, str, str], t
         one[2] = largest(one[2], replica.created_ms)
         blocks[dataset, site, kind].add(block)
         if (
-            replica.node_files >= found.block_files[block]
+            block not in without_valid
+            and replica.node_files >= found.block_files[block]
             and replica.node_bytes >= found.block_bytes[block]
         ):
             full[dataset, site].add(block)
@@ -375,7 +379,7 @@ def presence(found: Rucio, dbs_blocks: set[str]) -> dict[tuple[str, str, str], t
             files,
             len(blocks[key]),
             len(named[key[0]]),
-            full[key[:2]] == named[key[0]],
+            bool(named[key[0]]) and full[key[:2]] == named[key[0]],
             newest,
         )
         for key, (size, files, newest) in there.items()
