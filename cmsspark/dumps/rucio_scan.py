@@ -14,6 +14,7 @@ import numpy as np
 from cmsspark.base import dates
 from cmsspark.base.buffers import array
 from cmsspark.base.errors import DataError, NotReady
+from cmsspark.base.text.readable import encodable
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting.row_use import RowUse
 from cmsspark.dumps.keyed_rows import ROWS, Columns, KeyedRows, by_key, join_pieces, keys_of_hashes
@@ -144,7 +145,9 @@ def _pack_counts(table: str, counts: TableCounts) -> KeyedRows:
         "kind": np.arange(len(kinds)),
         "table": np.zeros(1, np.int64),
     }
-    names = {"example": counts.examples, "kind": list(kinds), "table": [table]}
+    # An example names its file, whose name may be any bytes.
+    examples = [encodable(example) for example in counts.examples]
+    names = {"example": examples, "kind": list(kinds), "table": [table]}
     return KeyedRows(
         0, READ_COUNTS, columns, {name: array(texts, "string") for name, texts in names.items()}
     )

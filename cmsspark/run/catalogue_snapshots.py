@@ -98,18 +98,18 @@ def open_snapshots(
     built = built_jobs = False
     if has_accesses:
         build = partial(_build_catalogue, files, dbs, map_parts)
-        identity = dbs.fingerprint(("FILES", "DATASETS"))
+        identity = dbs.identity(("FILES", "DATASETS"))
         catalogue, built = open_or_build(cache, "catalogue", identity, build, check_catalogue)
     if has_jobs:
         build = partial(_build_job_inputs, files, dbs, map_parts)
-        identity = dbs.fingerprint(("BLOCKS", "DATASETS"))
+        identity = dbs.identity(("BLOCKS", "DATASETS"))
         job_inputs, built_jobs = open_or_build(
             cache, "job-inputs", identity, build, check_catalogue
         )
     report = None if catalogue is None else Catalogue(catalogue).report
     if replicas is None:
         return Snapshots(catalogue, None, built or built_jobs, report, job_inputs)
-    both = dbs.fingerprint(("BLOCKS",)) + replicas.fingerprint()
+    both = dbs.identity(("BLOCKS",)) + replicas.identity()
     make: DiskReplicas = partial(_parts_of_phedex, files, replicas)
     if replicas.kind == "rucio":
         both += repr(sorted(load_sites(rses_file).items()))

@@ -16,7 +16,7 @@ EOS_SITE = "T2_CH_CERN"
 _NUMBER_TEXT = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 _SECONDS_TEXT = re.compile(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INTEGER_TEXT = re.compile(r"-?[0-9]+")
-_ROOT = re.compile(r"root://[^/]*/")
+_DOOR = re.compile(r"(root|roots|dav|davs)://[^/]*/")
 _SLASHES = re.compile(r"/+")
 _CN = re.compile(r"/CN=([^/]*)")
 
@@ -152,7 +152,9 @@ def lfn_of(name: str | None) -> str:
         return ""
     if name.startswith("file:"):
         name = name[len("file:") :]
-    name = _ROOT.sub("/", name, count=1) if _ROOT.match(name) else name
+    is_url = _DOOR.match(name)
+    name = _DOOR.sub("/", name, count=1) if is_url else name
+    name = name.split("?" if is_url else "?authz=")[0]
     name = _SLASHES.sub("/", name)
     if name.startswith("/eos/cms/"):
         name = name[len("/eos/cms") :]
