@@ -141,4 +141,5 @@ def _usual_share(name: str, earlier: Iterable[Mapping[str, Any]]) -> float | Non
     entries = [day[name] for day in earlier if day.get(name, {}).get("rows")]
     if len(entries) < TRAILING_DAYS_NEEDED:
         return None
-    return statistics.median((day["rows"] - day["used"]) / day["rows"] for day in entries)
+    share: float = statistics.median((day["rows"] - day["used"]) / day["rows"] for day in entries)
+    return share

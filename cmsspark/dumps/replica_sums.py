@@ -136,7 +136,7 @@ def _should_be(
     that is not empty and not without a valid file in DBS (rule 71).
     """
     has_files = ((validity & BITS["block_files"]) == 0) | (measures["block_files"] > 0)
-    named = ((validity & NAMED) > 0) & has_files
+    named: npt.NDArray[np.bool_] = ((validity & NAMED) > 0) & has_files
     if in_dbs is None:
         return named
     is_odd = ~in_dbs["has_valid"]

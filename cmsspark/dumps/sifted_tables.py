@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -92,12 +92,13 @@ def _sift(column: pa.ChunkedArray, name: str, use: RowUse) -> pa.ChunkedArray:
     ends = pc.min_max(column).as_py()
     is_below = ends["min"] is not None and ends["min"] < 0
     is_above = name in TIMES and ends["max"] is not None and ends["max"] >= LAST_SECOND
-    for is_odd, reason, find in (
-        (is_below, "negative", lambda values: pc.less(values, 0)),
-        (is_above, "after_2099", lambda values: pc.greater_equal(values, LAST_SECOND)),
-    ):
+    checks: tuple[tuple[bool, str, Any, int], ...] = (
+        (is_below, "negative", pc.less, 0),
+        (is_above, "after_2099", pc.greater_equal, LAST_SECOND),
+    )
+    for is_odd, reason, compare, limit in checks:
         if is_odd:
-            is_wrong = find(column).fill_null(False)
+            is_wrong = compare(column, limit).fill_null(False)
             count = pc.sum(is_wrong).as_py() or 0
             use.used -= count
             use.set_aside[reason] += count

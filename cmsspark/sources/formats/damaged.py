@@ -117,6 +117,7 @@ class Intact:
         """Return the next bytes of a file that is packed in another way than gzip; at
         its damage what came before.
         """
+        assert self._unpacked is not None
         content = bytearray()
         while len(content) < _STEP and not self.at_end:
             try:
