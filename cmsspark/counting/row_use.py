@@ -80,6 +80,7 @@ def of_bins(bins: Mapping[str, StreamBins]) -> dict[str, RowUse]:
                 {
                     **counts.unmatched,
                     **(counts.job_bins or {}),
+                    **counts.own_bins,
                     "malformed": counts.malformed,
                     "out_of_day": counts.out_of_day.total(),
                     "write_only": counts.write_only,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import IO, Any
 
@@ -26,9 +26,10 @@ class Reader:
 
     The registry names the format's decoder. ``line_limit``: maximum bytes of a JSON
     line; a longer one is malformed. ``above``: a record that read more bytes, or took
-    more seconds, is malformed too; None means no limit. ``storage_sites``: where the
-    jobs of a site have their data, if elsewhere. Raises UsageError (2) for a
-    stream or format that the registry does not have.
+    more seconds, is malformed too; None means no limit. ``meanings``: those of fields
+    whose producers changed them (:class:`cmsspark.sources.epochs.Epochs`).
+    ``storage_sites``: where the jobs of a site have their data, if elsewhere. Raises
+    UsageError (2) for a stream or format that the registry does not have.
     """
 
     def __init__(
@@ -38,10 +39,13 @@ class Reader:
         day: date,
         line_limit: int = lines.LINE_LIMIT,
         above: int | None = None,
+        meanings: Mapping[str, str] | None = None,
         storage_sites: StorageSites | None = None,
     ) -> None:
         format_ = find_stream(stream).format(format_name)
         self.decoder: Any = load_decoder(stream, format_name)(day, Apps.load(), format_.name)
+        if meanings:
+            self.decoder.use_meanings(meanings)
         if storage_sites:
             self.decoder.storage_sites = storage_sites
         self._oversized = None if above is None else Oversized(above)
