@@ -18,7 +18,7 @@ from cmsspark.submit.command import Command
 from cmsspark.submit.spark_options import cluster_defaults
 
 if TYPE_CHECKING:
-    from cmsspark.apps.monitor.processes_watch import Watch
+    from cmsspark.apps.monitor.processes.watch import Watch
 
 
 def is_watched(request: Request, settings: Settings, environ: Mapping[str, str]) -> bool:
@@ -64,7 +64,7 @@ def measuring(
         measure.metrics.smallest_node_bytes = yarn.smallest_node(environ)
         measure.diagnose = functools.partial(yarn.diagnostics, environ)
     if measure is not None and settings.metrics.host is not None:
-        from cmsspark.apps.monitor.live_metrics import send_run
+        from cmsspark.apps.monitor.processes.live_metrics import send_run
 
         # The job writes its counters there while it runs.
         (measure.folder / self_metrics.LIVE_FILE).touch(mode=0o600)
@@ -88,11 +88,11 @@ def watching_processes(
         return None
 
     def start(root: int) -> Watch | None:
-        from cmsspark.apps.monitor import processes_watch
+        from cmsspark.apps.monitor.processes import watch as processes_watch
 
         name, on_samples = Path(request.job or "").name, None
         if settings.metrics.host is not None:
-            from cmsspark.apps.monitor.live_metrics import GraphiteSender, LiveSender
+            from cmsspark.apps.monitor.processes.live_metrics import GraphiteSender, LiveSender
 
             sender = GraphiteSender(settings.metrics)
             on_samples = sender.send_samples

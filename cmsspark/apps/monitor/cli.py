@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from cmsspark.apps.monitor.options import run_options
-from cmsspark.apps.monitor.show_measured import events_command
+from cmsspark.apps.monitor.run_report import events_command
 from cmsspark.base.clock import to_second
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.terminal import echo_table, volume
@@ -210,9 +210,9 @@ def node_command(
     It ends with its run, with the NodeManager, after --ttl seconds, by a signal, or,
     with --run, when the collector has not answered for --patience seconds.
     """
-    from cmsspark.apps.monitor import processes_node
-    from cmsspark.apps.monitor.node_identity import check_node_name
-    from cmsspark.apps.monitor.processes_node import find_node_manager
+    from cmsspark.apps.monitor.processes import node as processes_node
+    from cmsspark.apps.monitor.processes.collector import check_node_name
+    from cmsspark.apps.monitor.processes.node import find_node_manager
     from cmsspark.settings.secrets import read_password
 
     server = processes_node.collector_server(collector, read_password(token_file), ca)
@@ -266,8 +266,8 @@ def collect_command(
     settings_file: str | None,
 ) -> None:
     """Take what monitors of nodes send, until a signal, and store it in the state directory."""
-    from cmsspark.apps.monitor import processes_collector
-    from cmsspark.apps.monitor.node_identity import check_address, server_tls
+    from cmsspark.apps.monitor.processes import collector as processes_collector
+    from cmsspark.apps.monitor.processes.collector import check_address, server_tls
     from cmsspark.settings.secrets import read_password
 
     check_address(host, tls_cert is not None, without_tls)
@@ -302,7 +302,7 @@ def watch_command(pid: int, interval: float | None, settings_file: str | None) -
     """
     import psutil
 
-    from cmsspark.apps.monitor.processes_watch import WatchOptions, watch
+    from cmsspark.apps.monitor.processes.watch import WatchOptions, watch
     from cmsspark.base.clock import new_run_id
 
     if not psutil.pid_exists(pid):
@@ -325,7 +325,7 @@ def annotate_command(run: str, settings_file: str | None) -> None:
 
     Dashboards draw them over the curves.
     """
-    from cmsspark.apps.monitor.live_metrics import run_annotations, send_annotations
+    from cmsspark.apps.monitor.processes.live_metrics import run_annotations, send_annotations
 
     settings = load_settings(settings_file)
     if settings.metrics.host is None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cmsspark.apps.monitor import memory_sizes
-from cmsspark.apps.monitor.advice_peaks import find_worst
+from cmsspark.apps.monitor.findings.advice import find_worst
 from cmsspark.apps.monitor.measured_runs import measured_runs
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.store.run_metrics import RunMetrics

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from cmsspark.apps.monitor.show_measured import echo_measured, find_latest, only_measured
+from cmsspark.apps.monitor.run_report import echo_measured, find_latest, only_measured
 from cmsspark.apps.results.runs import COLOURS, interval_text, load_history
 from cmsspark.base import clock
 from cmsspark.base.errors import UsageError

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor.advice import Advice, advise
-from cmsspark.apps.monitor.event_plans import FIXED_PARTITIONS
+from cmsspark.apps.monitor.findings.advice import Advice, advise
+from cmsspark.apps.monitor.logs.plans import FIXED_PARTITIONS
 from cmsspark.main import command
 from cmsspark.store import run_metrics
 from cmsspark.store.run_metrics import (

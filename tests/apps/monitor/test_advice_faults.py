@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.monitor import memory_sizes as sizes
-from cmsspark.apps.monitor.advice import advise
+from cmsspark.apps.monitor.findings.advice import advise
 from cmsspark.main import command
 from cmsspark.store import process_identity, run_metrics
 from cmsspark.store.run_metrics import Finding, RunMetrics, TaskTotals

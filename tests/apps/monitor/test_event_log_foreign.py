@@ -14,10 +14,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor import event_log_files, findings
-from cmsspark.apps.monitor.advice import advise, lines
-from cmsspark.apps.monitor.event_log import EventLogReader, read_event_log
-from cmsspark.apps.monitor.event_log_files import find_log
+from cmsspark.apps.monitor.findings import find as findings
+from cmsspark.apps.monitor.findings.advice import advise, lines
+from cmsspark.apps.monitor.logs import files as event_log_files
+from cmsspark.apps.monitor.logs.files import find_log
+from cmsspark.apps.monitor.logs.reader import EventLogReader, read_event_log
 from cmsspark.apps.monitor.run_report import report
 from cmsspark.base.errors import DataError
 from cmsspark.main import command

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor import findings
-from cmsspark.apps.monitor.event_log import EventLogReader, read_event_log
-from cmsspark.apps.monitor.event_log_files import find_log
+from cmsspark.apps.monitor.findings import find as findings
+from cmsspark.apps.monitor.logs.files import find_log
+from cmsspark.apps.monitor.logs.reader import EventLogReader, read_event_log
 from cmsspark.apps.monitor.memory_sizes import parallel_tasks
 from cmsspark.main import command
 from cmsspark.store.run_metrics import RunMetrics

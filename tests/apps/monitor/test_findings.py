@@ -7,9 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from cmsspark.apps.monitor import event_plans as plans
-from cmsspark.apps.monitor import plan_joins as joins
-from cmsspark.apps.monitor.findings import CODES, find
+from cmsspark.apps.monitor.findings.find import CODES, find
+from cmsspark.apps.monitor.logs import plans
 from cmsspark.apps.monitor.memory_sizes import executor_container, size
 from cmsspark.store.run_metrics import (
     ExecutorEntry,
@@ -122,14 +121,14 @@ def query(*nodes: tuple[str, str, int | None]) -> Callable[[RunMetrics], None]:
 
 def pairs(count: int, smaller: int | None) -> Callable[[RunMetrics], None]:
     """A product of so many pairs, of which the smaller side has so many rows."""
-    rows = [] if smaller is None else [(joins.SMALLER_ROWS, "CartesianProduct", smaller)]
-    return query((joins.PAIRS, "CartesianProduct", count), *rows)
+    rows = [] if smaller is None else [(plans.SMALLER_ROWS, "CartesianProduct", smaller)]
+    return query((plans.PAIRS, "CartesianProduct", count), *rows)
 
 
 def merge(small: int, large: int) -> Callable[[RunMetrics], None]:
     """A sort-merge join of sides of so many bytes."""
     text = "SortMergeJoin [k#1L], [k#2L], Inner"
-    return query((joins.SMALL_SIDE, text, small), (joins.LARGE_SIDE, text, large))
+    return query((plans.SMALL_SIDE, text, small), (plans.LARGE_SIDE, text, large))
 
 
 def straggling(

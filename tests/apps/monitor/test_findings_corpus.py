@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import findings as corpus
-from cmsspark.apps.monitor.findings import CODES
+from cmsspark.apps.monitor.findings.find import CODES
 
 LABELS = corpus.labels()
 #: Codes that take a cluster, or words of YARN, to be seen: their texts are in test_findings.py.

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cmsspark.apps.monitor.lint import lint
-from cmsspark.apps.monitor.lint_rules import RULES
+from cmsspark.apps.monitor.lint.checker import lint
+from cmsspark.apps.monitor.lint.rules import RULES
 from cmsspark.base.errors import DataError
 from cmsspark.main import command
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cmsspark.apps.monitor.lint import lint
+from cmsspark.apps.monitor.lint.checker import lint
 
 HEAD = "from pyspark.sql import functions as F\n"
 PANDAS = "import pandas as pd\n"

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.monitor import spark_watch
+from cmsspark.apps.monitor.logs.rest import executor, listening
 from cmsspark.apps.monitor.measured_runs import find_job_runs, find_run, measured_runs
-from cmsspark.apps.monitor.spark_rest import executor, listening
-from cmsspark.apps.monitor.spark_samples import JvmCounters, TreeReader, thinned
+from cmsspark.apps.monitor.processes.driver_samples import JvmCounters, TreeReader, thinned
 from cmsspark.base import self_metrics
 from cmsspark.main import command
 from cmsspark.store import run_metrics
@@ -103,8 +103,10 @@ def test_whatever_breaks_the_run_ends_as_it_would(
         raise OSError("no room")
 
     if broken in ("started", "environment"):
-        monkeypatch.setattr("cmsspark.apps.monitor.spark_samples.TreeReader.sample", fail)
-        monkeypatch.setattr("cmsspark.apps.monitor.event_log_search.find_event_log", fail)
+        monkeypatch.setattr(
+            "cmsspark.apps.monitor.processes.driver_samples.TreeReader.sample", fail
+        )
+        monkeypatch.setattr("cmsspark.apps.monitor.measured_runs.find_event_log", fail)
     else:
         monkeypatch.setattr(spark_watch.RunMeasure, broken, fail)
     assert run(sh("exit 7"), os.environ, None, measure) == 7
@@ -242,7 +244,7 @@ def test_processes_report_their_work_like_a_stage(
     stage.end()
     counts = {"aaa": {"read": 10, "malformed": 1, "matched": 9}, "eos": {"read": 5}}
     self_metrics.report_read("r", "dbs_aaa", "2026-01-15", [5, 6], counts)
-    from cmsspark.apps.monitor.spark_finish import add_reported
+    from cmsspark.apps.monitor.spark_watch import add_reported
 
     metrics = RunMetrics("r", "j", "processes", 0)
     add_reported(metrics, tmp_path / self_metrics.FILE)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cmsspark.apps.monitor import processes_watch
-from cmsspark.apps.monitor.live_metrics import (
+from cmsspark.apps.monitor.processes import watch as processes_watch
+from cmsspark.apps.monitor.processes.live_metrics import (
     GraphiteSender,
     LiveSender,
     counter_lines,
@@ -26,7 +26,7 @@ from cmsspark.apps.monitor.live_metrics import (
     send_annotations,
     send_run,
 )
-from cmsspark.apps.monitor.processes_watch import WatchOptions
+from cmsspark.apps.monitor.processes.watch import WatchOptions
 from cmsspark.base import clock, self_metrics
 from cmsspark.base.errors import DataError, InputMissing, SettingsError
 from cmsspark.settings.settings import MetricsSettings, parse

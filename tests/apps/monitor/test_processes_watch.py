@@ -19,9 +19,9 @@ import msgspec
 import psutil
 import pytest
 
-from cmsspark.apps.monitor import processes_watch
-from cmsspark.apps.monitor.processes_sampler import TreeSampler
-from cmsspark.apps.monitor.processes_watch import WatchOptions, next_interval
+from cmsspark.apps.monitor.processes import watch as processes_watch
+from cmsspark.apps.monitor.processes.sampler import TreeSampler
+from cmsspark.apps.monitor.processes.watch import WatchOptions, next_interval
 from cmsspark.store.process_samples import FILE, ProcessDatabase, ProcessSample, open_processes
 from cmsspark.store.state_database import make_private
 

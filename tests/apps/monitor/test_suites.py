@@ -16,10 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cmsspark.apps.monitor import suite_pages
-from cmsspark.apps.monitor.scaling_law import LAWS, fit
-from cmsspark.apps.monitor.suite_file import Limit, read_suite
-from cmsspark.apps.monitor.suite_results import (
+from cmsspark.apps.monitor.suites import pages as suite_pages
+from cmsspark.apps.monitor.suites.results import (
     SuiteResult,
     broken_limits,
     compute_maxima,
@@ -28,6 +26,8 @@ from cmsspark.apps.monitor.suite_results import (
     load_result,
     step_times,
 )
+from cmsspark.apps.monitor.suites.scaling_law import LAWS, fit
+from cmsspark.apps.monitor.suites.suite import Limit, read_suite
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.resources import resource
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes

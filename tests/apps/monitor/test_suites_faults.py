@@ -15,19 +15,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cmsspark.apps.monitor import orphan_reaper
-from cmsspark.apps.monitor.orphan_reaper import STEP_VARIABLE
-from cmsspark.apps.monitor.perf_cli import _echo_scaling
-from cmsspark.apps.monitor.scaling_law import fit
-from cmsspark.apps.monitor.suite_file import filled, read_suite, size_text
-from cmsspark.apps.monitor.suite_pages import scaling_rows
-from cmsspark.apps.monitor.suite_results import (
+from cmsspark.apps.monitor.processes import reaper as orphan_reaper
+from cmsspark.apps.monitor.processes.reaper import STEP_VARIABLE
+from cmsspark.apps.monitor.suites.cli import _echo_scaling
+from cmsspark.apps.monitor.suites.pages import scaling_rows
+from cmsspark.apps.monitor.suites.results import (
     Maxima,
     StepTime,
     SuiteResult,
     differences,
     only_in_one,
 )
+from cmsspark.apps.monitor.suites.scaling_law import fit
+from cmsspark.apps.monitor.suites.suite import filled, read_suite, size_text
 from cmsspark.base.errors import SettingsError
 from cmsspark.store.process_samples import LogEntry, WatchedRun, open_processes
 from tests.apps.monitor.test_processes_watch import lives, until

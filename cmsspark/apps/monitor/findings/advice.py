@@ -1,0 +1,601 @@
+"""Advice on memory, cores and partitions from the last measured runs of a job: formulas
+on peaks of the worst executor.
+
+A task had ``(heap − 300 MB) × spark.memory.fraction / tasks at once``; it needs what it
+held at most and what it spilled. Partitions cost nothing, so they come first; the heap
+grows only for stages whose number of tasks is fixed. The formulas are in
+``docs/monitoring.md``. Advice is never applied by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct, field, structs
+
+from cmsspark.apps.monitor import memory_sizes as sizes
+from cmsspark.apps.monitor.findings.stages import GC_LEAST_MS, SPILL_BYTES
+from cmsspark.apps.monitor.logs.plans import FIXED_PARTITIONS
+from cmsspark.apps.monitor.memory_sizes import MIB
+from cmsspark.base.text.terminal import pluralize, volume
+from cmsspark.store.run_metrics import ExecutorEntry, Finding, RunMetrics, StageEntry
+
+_ENOUGH_RUNS: Final = 3
+_SHORT_MS: Final = 10_000
+
+
+class Worst(Struct):
+    """The largest value of each figure over runs and executors; bytes."""
+
+    heap: int = 0
+    unified: int = 0
+    storage: int = 0
+    jvm_rss: int = 0
+    python: int = 0
+    other_processes: int = 0
+    off_heap_used: int = 0
+    direct: int = 0
+    gc_share: float = 0.0
+    spilled: int = 0
+    killed: bool = False
+    #: A JVM of the role had no heap left.
+    heap_space: bool = False
+    #: A run succeeded: peaks of failed ones are lower bounds.
+    has_succeeded: bool = False
+    #: Task time is known, so a share of it is.
+    has_times: bool = False
+    #: Areas of memory that were measured, also where nothing was used.
+    areas: set[str] = field(default_factory=set)
+
+
+def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
+    """Return the worst of the role's executors over runs."""
+    worst = Worst()
+    for run in runs:
+        totals = run.totals
+        worst.has_times = worst.has_times or totals.run_ms > 0
+        # The first seconds of a JVM have much garbage of their own.
+        if totals.run_ms >= GC_LEAST_MS:
+            worst.gc_share = max(worst.gc_share, totals.gc_ms / totals.run_ms)
+        worst.has_succeeded = worst.has_succeeded or run.state == "DONE"
+        worst.heap_space = worst.heap_space or any(
+            _is_full_heap(finding, run, role) for finding in run.findings
+        )
+        worst.spilled = max(worst.spilled, totals.disk_spilled_bytes)
+        worst.killed = worst.killed or any(
+            finding.code == "container_killed" for finding in run.findings
+        )
+        worst.heap = max(
+            [worst.heap, *(sample.heap_bytes or 0 for sample in run.samples if role == "driver")]
+        )
+        for entry in run.executors:
+            if (entry.executor == "driver") == (role == "driver"):
+                _take(worst, entry)
+    return worst
+
+
+def _is_full_heap(finding: Finding, run: RunMetrics, role: str) -> bool:
+    """Return whether a JVM of the role had no heap left. In local mode the driver runs
+    the tasks, too.
+    """
+    is_of_role = run.master.startswith("local") or (finding.where == "tasks") == (
+        role == "executor"
+    )
+    return finding.code == "heap_space" and is_of_role
+
+
+def _take(worst: Worst, entry: ExecutorEntry) -> None:
+    peaks = entry.peaks
+    worst.areas |= peaks.keys()
+    worst.heap = max(worst.heap, peaks.get("JVMHeapMemory", 0))
+    worst.unified = max(worst.unified, peaks.get("OnHeapUnifiedMemory", 0))
+    worst.storage = max(worst.storage, peaks.get("OnHeapStorageMemory", 0))
+    worst.jvm_rss = max(worst.jvm_rss, peaks.get("ProcessTreeJVMRSSMemory", 0))
+    worst.python = max(worst.python, peaks.get("ProcessTreePythonRSSMemory", 0))
+    worst.off_heap_used = max(worst.off_heap_used, peaks.get("OffHeapUnifiedMemory", 0))
+    worst.direct = max(worst.direct, peaks.get("DirectPoolMemory", 0))
+    # Spark runs pgrep to see its children: for a moment such a child is a copy of the
+    # JVM, as large in addresses.
+    is_copy = peaks.get("ProcessTreeOtherVMemory", 0) > 0.9 * peaks.get("ProcessTreeJVMVMemory", 1)
+    if not is_copy:
+        worst.other_processes = max(
+            worst.other_processes, peaks.get("ProcessTreeOtherRSSMemory", 0)
+        )
+
+
+def rate_confidence(runs: Sequence[RunMetrics]) -> str:
+    """``high`` from three runs of at least 10 s of task time that succeeded, ``medium``
+    from one, else ``low``.
+    """
+    long = [run for run in runs if run.totals.run_ms >= _SHORT_MS and run.state == "DONE"]
+    if len(long) >= _ENOUGH_RUNS:
+        return "high"
+    return "medium" if long else "low"
+
+
+#: The arrays of a sort double when they grow, and the largest task has more than the average.
+HEADROOM: Final = 1.5
+#: Spark's default number of partitions of a shuffle.
+PARTITIONS: Final = 200
+MOST_PARTITIONS: Final = 100_000
+#: ``spark.sql.adaptive.coalescePartitions.minPartitionSize``: Spark makes no smaller ones.
+LEAST_PARTITION: Final = MIB
+MOST_GROWTH: Final = 4
+#: A task that spilled needs at least so many times what it had.
+LEAST_GROWTH: Final = 1.25
+
+
+class SpillCure(Struct, frozen=True):
+    """The worst stage that spilled: bytes that a task needs and had. Either partitions,
+    or a heap, are the cure.
+
+    ``partition_bytes``: what adaptive execution makes of them, where it joined small ones.
+    """
+
+    stage: StageEntry
+    need: int
+    room: int
+    partitions: int | None = None
+    partition_bytes: int | None = None
+    heap: int | None = None
+
+
+def spill_cure(runs: Sequence[RunMetrics], role: str) -> SpillCure | None:
+    """Return the cure for the stage whose tasks lacked most; None where no stage that
+    spilled is known.
+    """
+    cures = [cure for run in runs for cure in _cures(run, role)]
+    if not cures:
+        return None
+    fixed = [cure for cure in cures if cure.heap is not None]
+    # A heap that is large enough for a stage of fixed tasks serves the others, too.
+    return max(fixed or cures, key=lambda cure: cure.need / max(1, cure.room))
+
+
+def _cures(run: RunMetrics, role: str) -> Iterator[SpillCure]:
+    heap = sizes.heap(run.options, role)
+    fraction = (
+        sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION) or sizes.FRACTION
+    )
+    slots = _tasks_at_once(run, role)
+    room = int(max(0, heap - sizes.RESERVED) * fraction / slots)
+    for stage in run.stages:
+        totals, tasks = stage.totals, stage.totals.tasks - stage.totals.failed_tasks
+        if totals.disk_spilled_bytes < SPILL_BYTES or tasks <= 0:
+            continue
+        need = int(HEADROOM * (totals.memory_spilled_bytes / tasks)) + totals.peak_execution_bytes
+        # Where few of many tasks spilled the average is small, but these needed more
+        # than they had.
+        need = max(need, int(LEAST_GROWTH * room))
+        total = need * tasks
+        if _has_set_partitions(run, stage) and room > 0:
+            partitions = min(MOST_PARTITIONS, -(-total // room))
+            partitions = -(-partitions // slots) * slots
+            size = (
+                max(LEAST_PARTITION, totals.shuffle_read_bytes // partitions)
+                if _is_adaptive(run)
+                else None
+            )
+            yield SpillCure(stage, need, room, partitions, size)
+        else:
+            goal = int(need * slots / fraction) + sizes.RESERVED
+            yield SpillCure(stage, need, room, heap=min(max(goal, heap), MOST_GROWTH * heap))
+
+
+def _tasks_at_once(run: RunMetrics, role: str) -> int:
+    """Return how many tasks share the memory of an executor."""
+    cores = max(
+        (
+            entry.cores
+            for entry in run.executors
+            if (entry.executor == "driver") == (role == "driver")
+        ),
+        default=1,
+    )
+    return max(1, cores // sizes.count(run.options.get("spark.task.cpus"), 1))
+
+
+def _has_set_partitions(run: RunMetrics, stage: StageEntry) -> bool:
+    """Return whether ``spark.sql.shuffle.partitions`` decides how many tasks a stage has."""
+    if not stage.totals.shuffle_read_bytes:
+        return False
+    fixed = {
+        value
+        for query in run.queries
+        for kind, _, value in query.nodes
+        if kind == FIXED_PARTITIONS
+    }
+    if stage.task_count in fixed:
+        return False
+    number = shuffle_partitions(run)
+    return stage.task_count == number or (_is_adaptive(run) and stage.task_count < number)
+
+
+def shuffle_partitions(run: RunMetrics) -> int:
+    """Return ``spark.sql.shuffle.partitions`` of a run."""
+    return sizes.count(run.options.get("spark.sql.shuffle.partitions"), PARTITIONS)
+
+
+def _is_adaptive(run: RunMetrics) -> bool:
+    return run.options.get("spark.sql.adaptive.enabled", "true").strip().lower() != "false"
+
+
+#: Shares of the heap above which it grows and below which it may shrink, and of garbage
+#: collection.
+GROW_ABOVE: Final = 0.95
+SHRINK_BELOW: Final = 0.70
+GC_GROW: Final = 0.10
+GC_SHRINK: Final = 0.05
+GROW_BY: Final = 1.25
+MOST_STEP: Final = 0.30
+_HEADROOM: Final = 1.2
+_KILLED_FACTOR: Final = 1.5
+LEAST_HEAP: Final = 512 * MIB
+#: memory.fraction may be 0.7 from this heap on, with less storage than this share of
+#: the unified memory.
+_LARGE_HEAP: Final = 8 << 30
+_LITTLE_STORAGE: Final = 0.05
+#: Areas that Spark measures together: with one of them, those without an entry are zero.
+_UNIFIED: Final = {
+    "JVMHeapMemory",
+    "OnHeapUnifiedMemory",
+    "OnHeapStorageMemory",
+    "OnHeapExecutionMemory",
+}
+_NO_UNIFIED: Final = "not known: no peak of the memory that executes and caches was measured"
+_PARTITION_BYTES: Final = 128 * MIB
+
+
+def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
+    """Advice from runs of one job, the latest first: for its executors, or for the
+    driver where that does the work.
+    """
+    alike = alike_runs(runs)
+    if not alike:
+        return [Advice("memory", _why_nothing(runs))]
+    latest, role = alike[0], _working_role(alike[0])
+    worst = find_worst(alike, role)
+    confidence = rate_confidence(alike)
+    cure = spill_cure(
+        [run for run in alike if shuffle_partitions(run) == shuffle_partitions(latest)], role
+    )
+    overhead = _overhead(worst, latest, role, confidence)
+    heap = _within_node(_heap(worst, latest, role, confidence, cure), overhead, latest, role)
+    advice = [heap, overhead, _fraction(worst, latest, role, confidence, heap)]
+    advice += [
+        _storage(worst, latest, confidence),
+        _off_heap(worst, latest),
+        _cores(worst, latest, heap),
+    ]
+    return [*advice, *_partitions(alike, latest, cure)]
+
+
+def alike_runs(runs: Sequence[RunMetrics]) -> list[RunMetrics]:
+    """Return the runs that are compared: other options make other peaks, so only those
+    with today's heap.
+    """
+    spark = [run for run in runs if run.engine == "spark" and run.executors]
+    heaps = [sizes.heap(run.options, _working_role(spark[0])) for run in spark]
+    return [run for run, heap in zip(spark, heaps, strict=True) if heap == heaps[0]]
+
+
+def _working_role(run: RunMetrics) -> str:
+    """Return which JVM works: in local mode the driver."""
+    return "driver" if run.master.startswith("local") else "executor"
+
+
+def _why_nothing(runs: Sequence[RunMetrics]) -> str:
+    if runs and all(run.engine == "processes" for run in runs):
+        text = "not known: the job runs by processes of this host, without a JVM"
+        return f"{text}; run it with --engine spark to measure it"
+    reasons = {note for run in runs for note in run.notes}
+    return f"not known: no run has figures of executors{f' ({sorted(reasons)[0]})' if reasons else ''}"
+
+
+def _heap(
+    worst: Worst, run: RunMetrics, role: str, confidence: str, cure: SpillCure | None = None
+) -> Advice:
+    subject, now = f"{role} heap", sizes.heap(run.options, role)
+    if not worst.heap and not worst.heap_space:
+        return Advice(
+            subject,
+            "not known: no peak of the heap was measured (runs too short, or processes too young)",
+        )
+    fraction = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
+    unified = (
+        int(worst.unified / (fraction or sizes.FRACTION)) + sizes.RESERVED if worst.unified else 0
+    )
+    need = max(unified, int(_HEADROOM * worst.heap))
+    share = worst.heap / now
+    inputs = (
+        f"heap peak {volume(worst.heap)} = {share:.0%} of {volume(now)}, unified peak {volume(worst.unified)}, "
+        f"GC {worst.gc_share:.1%}, spilled {volume(worst.spilled)}"
+    )
+    by_peak = volume(_HEADROOM * worst.heap)
+    formula = (
+        f"max(unified / {fraction:g} + 300 MB = {volume(unified)}, 1.2 × heap peak = {by_peak})"
+    )
+    reasons = _reasons_to_grow(worst, share, cure)
+    if reasons and cure is not None and cure.heap is not None:
+        inputs += f"; {_describe_need(cure)}"
+        formula += "; for spills: need of a task × tasks at once / fraction + 300 MB"
+    basis = Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+    if reasons:
+        of_tasks = cure.heap or 0 if cure else 0
+        goal = max(need, int(GROW_BY * now), of_tasks)
+        # What tasks spilled is known; how much more garbage or a full heap need is not:
+        # that goes in steps.
+        most = max(int((1 + MOST_STEP) * now), of_tasks)
+        return _sized(basis, f"spark.{role}.memory", now, goal, " and ".join(reasons), most)
+    if cure is not None:
+        return basis.saying(
+            f"{basis.text}: more partitions give tasks that spilled what they need"
+        )
+    if not worst.has_succeeded:
+        return basis.saying(
+            f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound"
+        )
+    goal = max(need, LEAST_HEAP)
+    if share < SHRINK_BELOW and worst.gc_share < GC_SHRINK and goal < now:
+        # The garbage of a large heap is collected late: its peak is above what is needed.
+        reason = f"the peak is below {SHRINK_BELOW:.0%} and GC below {GC_SHRINK:.0%}"
+        return _sized(basis, f"spark.{role}.memory", now, goal, reason)
+    return basis
+
+
+def _reasons_to_grow(worst: Worst, share: float, cure: SpillCure | None) -> list[str]:
+    has_fixed_tasks = worst.spilled > 0 if cure is None else cure.heap is not None
+    reasons = (
+        (
+            f"the peak is above {GROW_ABOVE:.0%}",
+            share > GROW_ABOVE and (cure is None or cure.partitions is None),
+        ),
+        (f"GC takes more than {GC_GROW:.0%}", worst.gc_share > GC_GROW),
+        ("tasks spilled", has_fixed_tasks),
+        ("no heap was left", worst.heap_space),
+    )
+    return [text for text, holds in reasons if holds]
+
+
+def _describe_need(cure: SpillCure) -> str:
+    return (
+        f"a task of stage {cure.stage.stage} needs {volume(cure.need)} and had {volume(cure.room)}"
+    )
+
+
+def _written(count: int) -> str:
+    """Bytes as an option has them, so that it can be compared with the advice."""
+    return sizes.as_option(count, MIB)
+
+
+def _within_node(heap: Advice, overhead: Advice, run: RunMetrics, role: str) -> Advice:
+    """Return the advice on the heap, made smaller where the container would not fit
+    into the smallest node.
+    """
+    node, container = run.smallest_node_bytes, sizes.executor_container(run.options)
+    goal = sizes.size((heap.conf or "").partition("=")[2])
+    now = sizes.heap(run.options, role)
+    if role != "executor" or node is None or container is None or goal is None or goal <= now:
+        return heap
+    beside_now = sizes.overhead(run.options, role)
+    overhead_bytes = sizes.size((overhead.conf or "").partition("=")[2]) or beside_now
+    room = (node - (container - now - beside_now) - overhead_bytes) // (256 * MIB) * 256 * MIB
+    if goal <= room:
+        return heap
+    limit = f"the smallest node has {volume(node)}"
+    if room > 1.05 * now:
+        return heap.saying(
+            f"{_written(now)} → {_written(room)}: {limit}",
+            f"spark.executor.memory={_written(room)}",
+        )
+    cure = "fewer cores in an executor, or more partitions"
+    return heap.saying(f"{_written(now)} is too little and {limit}: {cure}")
+
+
+def _sized(basis: Advice, option: str, now: int, goal: int, reason: str, most: int = 0) -> Advice:
+    """Advise on a size that goes from ``now`` to ``goal``, but not beyond ``most``.
+
+    It shrinks by at most :data:`MOST_STEP`.
+    """
+    value = _rounded(now, max(goal, int((1 - MOST_STEP) * now)), most)
+    size = sizes.size(value) or 0
+    if abs(size - now) < 0.05 * now or (goal < now) != (size < now):
+        return basis
+    if most or goal < now:
+        step = f"; a step is at most {MOST_STEP:.0%}, measure again after it"
+        basis = structs.replace(basis, formula=basis.formula + step)
+    return basis.saying(f"{_written(now)} → {value}: {reason}", f"{option}={value}")
+
+
+def _rounded(now: int, goal: int, most: int) -> str:
+    """Return the goal in steps of 256 MiB, or of 1 MiB where those pass ``most`` or are
+    not below the present value.
+    """
+    goal = min(goal, most or goal)
+    value = sizes.as_option(goal)
+    size = sizes.size(value) or 0
+    if (most and size > most) or (goal < now <= size):
+        # Down for a goal that is the most, up for what is needed.
+        value = sizes.as_option(goal - goal % MIB if goal == most else goal, MIB)
+    return value
+
+
+def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
+    subject = f"{role} overhead"
+    now, heap = sizes.overhead(run.options, role), sizes.heap(run.options, role)
+    if role == "driver" and run.deploy_mode != "cluster":
+        return Advice(subject, "of no effect: the driver runs on this host, in no container")
+    # A container that was killed takes its last figures with it: that it was too small
+    # is known all the same.
+    if not (worst.jvm_rss or worst.python or worst.killed):
+        reason = "spark.executor.processTreeMetrics.enabled is off, or the system has no /proc"
+        return Advice(subject, f"not known: no memory of processes was measured ({reason})")
+    beyond = max(0, worst.jvm_rss - heap)
+    need = max(
+        sizes.LEAST_OVERHEAD, int(_HEADROOM * (beyond + worst.python + worst.other_processes))
+    )
+    formula = "max(384 MB, 1.2 × (max(0, JVM RSS − heap) + Python + other))"
+    if worst.killed:
+        need, formula = (
+            max(need, int(_KILLED_FACTOR * now)),
+            f"max({formula}, 1.5 × {volume(now)}: it was killed)",
+        )
+    inputs = f"JVM RSS {volume(worst.jvm_rss)}, Python {volume(worst.python)}, other {volume(worst.other_processes)}"
+    basis = Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+    if need > now or (need < SHRINK_BELOW * now and worst.has_succeeded):
+        return _sized(
+            basis, f"spark.{role}.memoryOverhead", now, need, "what is outside of the heap"
+        )
+    return basis
+
+
+def _fraction(
+    worst: Worst, run: RunMetrics, role: str, confidence: str, advised_heap: Advice
+) -> Advice:
+    now = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
+    if not worst.areas & _UNIFIED:
+        return Advice("memory fraction", _NO_UNIFIED)
+    heap = sizes.heap(run.options, role)
+    inputs = f"heap {volume(heap)}, storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}"
+    formula = "0.7 only for heaps of 8 GB and more with almost no storage; else 0.6"
+    full = worst.unified > 0.9 * now * (heap - sizes.RESERVED)
+    basis = Advice("memory fraction", f"{now:g} fits; keep it", None, inputs, formula, confidence)
+    if advised_heap.conf is not None:
+        # Both divide the same memory: one at a time.
+        return basis.saying(f"{now:g}; keep it while the heap changes")
+    if (
+        heap >= _LARGE_HEAP
+        and worst.storage < _LITTLE_STORAGE * max(worst.unified, 1)
+        and full
+        and now < 0.7
+    ):
+        return basis.saying(
+            f"{now:g} → 0.7: execution fills its part of a large heap", "spark.memory.fraction=0.7"
+        )
+    return basis
+
+
+def _storage(worst: Worst, run: RunMetrics, confidence: str) -> Advice:
+    now = sizes.share(run.options.get("spark.memory.storageFraction"), 0.5)
+    if not worst.areas & _UNIFIED:
+        return Advice("storage fraction", _NO_UNIFIED)
+    inputs = f"storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}"
+    formula = "it only protects cached blocks: execution takes what these leave, whatever the fraction is"
+    used = (
+        "nothing is cached"
+        if not worst.storage
+        else "it decides which cached blocks stay, not what tasks get"
+    )
+    return Advice(
+        "storage fraction", f"{now:g}; keep it: {used}", None, inputs, formula, confidence
+    )
+
+
+def _off_heap(worst: Worst, run: RunMetrics) -> Advice:
+    now = sizes.off_heap(run.options)
+    inputs = f"off-heap peak {volume(worst.off_heap_used)}, direct buffers {volume(worst.direct)}"
+    if not now:
+        text = "off; what it would gain cannot be known from runs without it"
+        return Advice("off-heap memory", text, None, inputs)
+    goal = max(256 * MIB, int(_HEADROOM * worst.off_heap_used))
+    formula = "max(256 MB, 1.2 × off-heap peak)"
+    basis = Advice(
+        "off-heap memory", f"{_written(now)} fits; keep it", None, inputs, formula, "medium"
+    )
+    if goal < SHRINK_BELOW * now or worst.off_heap_used > GROW_ABOVE * now:
+        return _sized(basis, "spark.memory.offHeap.size", now, goal, "its peak")
+    return basis
+
+
+def _cores(worst: Worst, run: RunMetrics, heap: Advice) -> Advice:
+    if run.master.startswith("local"):
+        return Advice(
+            "cores", "of no effect: local mode uses the cores of this host (--master 'local[N]')"
+        )
+    if not worst.has_times:
+        return Advice("cores", "not known: no time of a task was measured")
+    now = sizes.count(run.options.get("spark.executor.cores"), 1)
+    inputs = f"{pluralize(now, 'core')}, GC {worst.gc_share:.1%}"
+    formula = "one less where GC takes more than 10 % and the heap cannot grow, not below 2"
+    fits = f"{now} fit{'s; keep it' if now == 1 else '; keep them'}"
+    basis = Advice("cores", fits, None, inputs, formula, "low")
+    if worst.gc_share > GC_GROW and now > 2 and heap.conf is None:
+        return basis.saying(
+            f"{now} → {now - 1}: fewer tasks share the heap", f"spark.executor.cores={now - 1}"
+        )
+    return basis
+
+
+def _partitions(
+    runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure | None
+) -> Iterator[Advice]:
+    """Yield parts of the largest shuffle of at most 128 MB, and small enough for tasks
+    that spilled.
+    """
+    read = max(
+        (stage.totals.shuffle_read_bytes for run in runs for stage in run.stages), default=0
+    )
+    now = shuffle_partitions(latest)
+    if not read:
+        yield Advice("partitions", "not known: no stage read a shuffle")
+        return
+    cores = max(1, sizes.parallel_tasks(latest))
+    goal = max(1, -(-read // _PARTITION_BYTES))
+    goal = -(-goal // cores) * cores
+    inputs, formula = (
+        f"largest shuffle {volume(read)}, {cores} cores",
+        "shuffle bytes / 128 MB, in rounds of the cores",
+    )
+    reason = "parts of at most 128 MB"
+    if cure is not None and cure.partitions is not None:
+        goal, reason = max(goal, cure.partitions), "tasks that spilled need less each"
+        inputs += f"; {_describe_need(cure)}"
+        formula = f"max({formula}; need of a task × tasks / memory of a task)"
+    fit = f"{now} fit; keep them (adaptive execution joins small ones)"
+    basis = Advice("partitions", fit, None, inputs, formula, "medium")
+    if goal > now:
+        basis = basis.saying(f"{now} → {goal}: {reason}", f"spark.sql.shuffle.partitions={goal}")
+    yield basis
+    if cure is not None and cure.partition_bytes is not None:
+        size = sizes.as_option(cure.partition_bytes - cure.partition_bytes % MIB or MIB, MIB)
+        text = f"at most {size}: adaptive execution joined partitions until tasks spilled"
+        conf = f"spark.sql.adaptive.advisoryPartitionSizeInBytes={size}"
+        yield Advice(
+            "partition size",
+            text,
+            conf,
+            inputs,
+            "shuffle bytes of the stage / partitions",
+            "medium",
+        )
+
+
+class Advice(Struct, frozen=True):
+    """One piece of advice. ``conf``: the exact option; None where the value should
+    stay, or nothing can be known.
+    """
+
+    subject: str
+    #: What the option is now and what it should be, or why no advice is possible.
+    text: str
+    conf: str | None = None
+    inputs: str = ""
+    formula: str = ""
+    #: ``high``, ``medium``, ``low``, or ``none`` where nothing can be known.
+    confidence: str = "none"
+
+    def saying(self, text: str, conf: str | None = None) -> Advice:
+        """Return advice on the same subject, from the same figures, that says something else."""
+        return structs.replace(self, text=text, conf=conf)
+
+
+def lines(advice: Sequence[Advice]) -> Iterator[str]:
+    """Yield advice as text."""
+    for entry in advice:
+        yield f"{entry.subject}: {entry.text}"
+        if entry.conf:
+            yield f"  --conf {entry.conf}"
+        for name in ("inputs", "formula", "confidence"):
+            if (value := getattr(entry, name)) not in ("", "none"):
+                yield f"  {name:<12}{value}"
