@@ -31,6 +31,29 @@ def test_each_finding_is_right_nine_times_in_ten() -> None:
     )
 
 
+#: Runs of which thinning leaves too little: of the worker two samples.
+UNDECIDED = {("worker_leak", 10, 4)}
+
+
+def test_fewer_samples_of_a_run_change_no_finding() -> None:
+    """A long run is sampled less often: each interval up to 10 s, from each second on."""
+    changed = set()
+    for name in filter(corpus.needs_samples, LABELS):
+        run = corpus.kept(name)
+        samples, expected = run.samples, corpus.codes(run)
+        for interval, phase in ((i, p) for i in range(2, 11) for p in range(i)):
+            thinned, due = [], samples[0].at_ms + 1000 * phase
+            for sample in samples:
+                # A sample is some milliseconds late; the last one is taken at the end.
+                if sample.at_ms >= due - 100 or sample is samples[-1]:
+                    thinned.append(sample)
+                    due = max(due + 1000 * interval, sample.at_ms - 500)
+            run.samples = thinned
+            if corpus.codes(run) != expected:
+                changed.add((name, interval, phase))
+    assert changed <= UNDECIDED
+
+
 def test_the_kept_logs_are_small_and_name_nobody() -> None:
     files = list(corpus.LOGS.iterdir())
     assert sum(file.stat().st_size for file in files) < 3_000_000

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import itertools
 import re
+import statistics
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from cmsspark.apps.monitor import memory_sizes as sizes
@@ -28,8 +29,8 @@ JUMP_MS: Final = 5_000
 #: … or, on a busy host, in this CPU time of the run and this time …
 JUMP_CPU_MS: Final = 2_000
 SLOW_JUMP_MS: Final = 60_000
-#: … or between two samples with no other between them, at most so far apart: a long run
-#: is sampled less often …
+#: … or, where samples are further apart, the time between two of them and so much more: a
+#: long run is sampled less often. Samples that are further apart than this show no rise …
 GAP_MS: Final = 15_000
 #: … by this much: planning a query makes less garbage.
 JUMP_BYTES: Final = 256 * MB
@@ -45,6 +46,17 @@ TOGETHER_SHARE: Final = 0.05
 REST_MS: Final = 4_000
 #: Data are pickled before the next task starts, and in this time.
 PICKLING_MS: Final = 60_000
+#: Samples are dense where they are at most so far apart.
+DENSE_MS: Final = 1_500
+#: A result that arrived while no sample was taken is named from this size on: in Python it
+#: takes some eight times as much.
+RESULT_UNSEEN: Final = 32 * MB
+#: Between two samples that are far apart this share of the time was without tasks.
+QUIET_SHARE: Final = 0.3
+#: The memory of a driver's Python that was first sampled after a result had arrived is
+#: taken to have been this before; the result must be this share of the rise then.
+PYTHON_BYTES: Final = 150 * MB
+UNSEEN_SHARE: Final = 0.05
 #: A sample that is not larger by this much than the one before does not grow.
 _GROWS: Final = 4 * MB
 PY4J_CURE: Final = (
@@ -80,38 +92,45 @@ def growth_findings(metrics: RunMetrics) -> Iterator[Finding]:
     yield from (finding for _, finding in results)
     if not any(sample.driver_python_rss is not None for sample in metrics.samples):
         yield from _collected(metrics)
-    python = _quiet_rise(metrics, lambda sample: sample.driver_python_rss)
-    if python is not None and not any(_overlap(rise, python) for rise, _ in results):
-        yield from _pickled(metrics, python)
-    heap = _quiet_rise(metrics, lambda sample: sample.heap_bytes)
-    if heap is not None and not any(_overlap(rise, heap) for rise, _ in results):
-        yield from _py4j(metrics, heap)
+    causes = (
+        (_pickled, lambda sample: sample.driver_python_rss),
+        (_py4j, lambda sample: sample.heap_bytes),
+    )
+    for explain, value in causes:
+        for rise in _quiet_rises(metrics, value):
+            if any(_overlap(rise, arrival) for arrival, _ in results):
+                continue
+            if (finding := explain(metrics, rise)) is not None:
+                yield finding
+                break
 
 
 def _results(metrics: RunMetrics) -> Iterator[tuple[Rise, Finding]]:
     """Yield rises of the driver's Python while a result arrived; the largest of each stage's name."""
     named: dict[str, tuple[Rise, StageEntry]] = {}
-    for stage in metrics.stages:
-        rise = _arrival(metrics, stage) if stage.totals.result_bytes >= RESULT_BYTES else None
-        if (
-            rise is None
-            or rise.bytes < JUMP_BYTES
-            or stage.totals.result_bytes < RESULT_SHARE * rise.bytes
+    points = [
+        (sample.at_ms, sample.driver_python_rss)
+        for sample in metrics.samples
+        if sample.driver_python_rss is not None
+    ]
+    begins = sorted(stage.submitted_ms for stage in metrics.stages if stage.submitted_ms)
+    for stage in metrics.stages if metrics.samples else ():
+        rise = None
+        if stage.totals.result_bytes >= RESULT_BYTES:
+            rise = _arrival(metrics, stage, points, begins)
+        if rise is not None and (
+            stage.name not in named or rise.bytes > named[stage.name][0].bytes
         ):
-            continue
-        if stage.name not in named or rise.bytes > named[stage.name][0].bytes:
             named[stage.name] = rise, stage
     for rise, stage in named.values():
-        title = (
-            f"the driver's Python rose by {volume(rise.bytes)} to {volume(rise.high)} while "
-            f"{volume(stage.totals.result_bytes)} of results arrived"
-        )
-        yield (
-            rise,
-            Finding(
-                "collected_to_driver", title, f"stage {stage.stage}, {stage.name}", _COLLECT_CURE
-            ),
-        )
+        title = f"{volume(stage.totals.result_bytes)} of results arrived"
+        if rise.high:
+            change = f"{volume(rise.bytes)} to {volume(rise.high)}"
+            title = f"the driver's Python rose by {change} while {title}"
+        else:
+            title += " in the driver's Python, of which no sample was taken meanwhile"
+        where = f"stage {stage.stage}, {stage.name}"
+        yield rise, Finding("collected_to_driver", title, where, _COLLECT_CURE)
 
 
 _COLLECT_CURE: Final = (
@@ -119,34 +138,55 @@ _COLLECT_CURE: Final = (
 )
 
 
-def _arrival(metrics: RunMetrics, stage: StageEntry) -> Rise | None:
+def _arrival(
+    metrics: RunMetrics,
+    stage: StageEntry,
+    points: Sequence[tuple[int, int]],
+    begins: Sequence[int],
+) -> Rise | None:
     """Return the rise of the driver's Python from a stage's begin until it stops to
-    grow after the stage's end.
+    grow after the stage's end, if that is a finding. ``begins``: of all stages.
+
+    Its ``high`` is 0 if the result is known by its size only: no sample was taken
+    between its arrival and the next job.
     """
-    begin, end = stage.submitted_ms, stage.completed_ms
-    if begin is None or end is None:
+    begin, end, size = stage.submitted_ms, stage.completed_ms, stage.totals.result_bytes
+    if begin is None or end is None or not points:
         return None
     # The next job starts when Python has got the result of this one.
-    limit = min(
-        (s.submitted_ms for s in metrics.stages if s.submitted_ms and s.submitted_ms > end),
-        default=None,
-    )
+    position = bisect_right(begins, end)
+    limit = begins[position] if position < len(begins) else None
     low: tuple[int, int] | None = None
     high = (0, 0)
-    grown_ms = end
-    for sample in metrics.samples:
-        rss = sample.driver_python_rss
-        if rss is None or (limit is not None and sample.at_ms > limit):
+    grown_ms, is_seen = end, False
+    before_ms = max((s.at_ms for s in metrics.samples if s.at_ms < points[0][0]), default=begin)
+    for at_ms, rss in points:
+        gap = at_ms - before_ms
+        gap = gap if gap > DENSE_MS else 0
+        before_ms = at_ms
+        if at_ms <= begin:
+            low = (at_ms, rss)
             continue
-        if sample.at_ms <= begin or low is None:
-            low = (sample.at_ms, rss)
-            continue
-        if sample.at_ms - max(end, grown_ms) > REST_MS:
+        if limit is not None and at_ms > limit:
+            # The first sample after the next job's begin is the only one of a short time.
+            if is_seen or gap == 0 or at_ms - end > GAP_MS:
+                break
+        elif at_ms >= end:
+            is_seen = True
+        if low is None and not gap:
+            low = (at_ms, rss)
+        if at_ms - max(end, grown_ms) > REST_MS + gap:
             break
         if rss > high[1]:
-            grown_ms = sample.at_ms if rss > high[1] + _GROWS else grown_ms
-            high = (sample.at_ms, rss)
-    return Rise(low[0], high[0], low[1], high[1]) if low is not None and high[1] > low[1] else None
+            grown_ms = at_ms if rss > high[1] + _GROWS else grown_ms
+            high = (at_ms, rss)
+    share = RESULT_SHARE
+    if low is None:
+        low, share = (begin, min(PYTHON_BYTES, high[1])), UNSEEN_SHARE
+    rise = Rise(low[0], high[0], low[1], high[1])
+    if rise.bytes >= JUMP_BYTES and size >= share * rise.bytes:
+        return rise
+    return Rise(begin, end, 0, 0) if not is_seen and size >= RESULT_UNSEEN else None
 
 
 def _collected(metrics: RunMetrics) -> Iterator[Finding]:
@@ -161,48 +201,52 @@ def _collected(metrics: RunMetrics) -> Iterator[Finding]:
             )
 
 
-def _quiet_rise(metrics: RunMetrics, value: Value) -> Rise | None:
-    """Return the largest rise while no task ran; None where it is small, or tasks ran meanwhile."""
+def _quiet_rises(metrics: RunMetrics, value: Value) -> list[Rise]:
+    """Return the rises while no task ran, the largest first."""
     points = [
         (sample, amount) for sample in metrics.samples if (amount := value(sample)) is not None
     ]
-    best: Rise | None = None
+    rises = []
     first = 0
     for number, (sample, amount) in enumerate(points):
-        while not _is_near(points[first][0], sample):
+        while not _is_near(points[first][0], sample, points[max(0, number - 1)][0]):
             first += 1
-        start = first
-        if first == number and number and sample.at_ms - points[number - 1][0].at_ms <= GAP_MS:
-            start = number - 1
         # What rose while tasks ran before is not what rose after them.
         idle = max((end for begin, end in metrics.task_spans if begin < sample.at_ms), default=0)
         earlier = [
-            (before.at_ms, low)
-            for before, low in points[start:number]
-            if idle <= before.at_ms < sample.at_ms
+            (before.at_ms, low) for before, low in points[first:number] if before.at_ms >= idle
         ]
-        if not earlier:
+        start = number - len(earlier)
+        if first < start:
+            # The last sample before, if most of the time since then was without tasks.
+            before, low = points[start - 1]
+            gap = points[start][0].at_ms - before.at_ms
+            passed = sample.at_ms - before.at_ms
+            if gap > DENSE_MS and sample.at_ms - idle >= QUIET_SHARE * passed:
+                earlier.append((before.at_ms, low))
+        if not earlier or idle > sample.at_ms:
             continue
         low_at, low = min(earlier, key=lambda point: point[1])
         rise = Rise(low_at, sample.at_ms, low, amount)
-        if rise.bytes >= JUMP_BYTES and (best is None or rise.bytes > best.bytes):
-            best = rise
-    return best
+        if rise.bytes >= JUMP_BYTES:
+            rises.append(rise)
+    return sorted(rises, key=lambda rise: -rise.bytes)
 
 
-def _is_near(earlier: Sample, later: Sample) -> bool:
+def _is_near(earlier: Sample, later: Sample, before: Sample) -> bool:
     """Return whether a rise from one sample to the other is a jump: in little time, or
-    in little CPU of the run.
+    in little CPU of the run. ``before``: the sample before ``later``.
     """
-    passed = later.at_ms - earlier.at_ms
-    if passed <= JUMP_MS or earlier.cpu_ms is None or later.cpu_ms is None:
-        return passed <= JUMP_MS
+    passed, gap = later.at_ms - earlier.at_ms, later.at_ms - before.at_ms
+    most = JUMP_MS + 2 * gap if DENSE_MS < gap <= GAP_MS else JUMP_MS
+    if passed <= most or earlier.cpu_ms is None or later.cpu_ms is None:
+        return passed <= most
     return passed <= SLOW_JUMP_MS and later.cpu_ms - earlier.cpu_ms <= JUMP_CPU_MS
 
 
-def _pickled(metrics: RunMetrics, rise: Rise) -> Iterator[Finding]:
-    """Yield a rise of Python while it wrote a file: broadcast(), parallelize() and
-    createDataFrame() pickle to one.
+def _pickled(metrics: RunMetrics, rise: Rise) -> Finding | None:
+    """Return the finding of a rise of Python while it wrote a file: broadcast(),
+    parallelize() and createDataFrame() pickle to one.
     """
     # What is broadcast is made first, and pickled then.
     tasks = min(
@@ -212,7 +256,7 @@ def _pickled(metrics: RunMetrics, rise: Rise) -> Iterator[Finding]:
     until = rise._replace(end_ms=min(tasks, rise.end_ms + PICKLING_MS))
     written = _change(metrics, until, lambda sample: sample.python_written_bytes)
     if written is None or written < PICKLED_SHARE * rise.bytes:
-        return
+        return None
     title = (
         f"the driver's Python rose by {volume(rise.bytes)} to {volume(rise.high)} in {_seconds(rise)} s while "
         f"{volume(written)} were pickled to a file, as for a broadcast"
@@ -221,32 +265,40 @@ def _pickled(metrics: RunMetrics, rise: Rise) -> Iterator[Finding]:
         "broadcast what tasks need only; put large tables into a file that Spark reads, instead of broadcast(), "
         "parallelize() or createDataFrame()"
     )
-    yield Finding("driver_python_jump", title, _describe_begin(metrics, rise), cure)
+    return Finding("driver_python_jump", title, _describe_begin(metrics, rise), cure)
 
 
-def _py4j(metrics: RunMetrics, rise: Rise) -> Iterator[Finding]:
-    """Yield a rise of the heap with which Python rose, too, while the JVM moved bytes."""
+def _py4j(metrics: RunMetrics, rise: Rise) -> Finding | None:
+    """Return the finding of a rise of the heap with which Python rose, too, while the JVM
+    moved bytes.
+    """
     near = Rise(rise.begin_ms, rise.end_ms + JUMP_MS, 0, 0)
     python = _change(metrics, near, lambda sample: sample.driver_python_rss)
     moved = _change(metrics, near, lambda sample: sample.jvm_moved_bytes)
     if python is None or python < TOGETHER_SHARE * rise.bytes:
-        return
+        return None
     if moved is not None and moved < MOVED_SHARE * python:
-        return
+        return None
     title = (
         f"the driver's heap rose by {volume(rise.bytes)} to {volume(rise.high)} in {_seconds(rise)} s and its Python "
         f"by {volume(python)} while no task ran: an object comes through Py4J"
     )
-    yield Finding("driver_heap_jump", title, _describe_begin(metrics, rise), PY4J_CURE)
+    return Finding("driver_heap_jump", title, _describe_begin(metrics, rise), PY4J_CURE)
 
 
 def _change(metrics: RunMetrics, rise: Rise, value: Value) -> int | None:
-    """Return by how much a value rose meanwhile; None where it was not measured."""
-    values = [
-        amount
-        for sample in metrics.samples
-        if rise.begin_ms <= sample.at_ms <= rise.end_ms and (amount := value(sample)) is not None
-    ]
+    """Return by how much a value rose meanwhile, until the next sample where these are far
+    apart; None where it was not measured.
+    """
+    values = []
+    before_ms = None
+    for sample in metrics.samples:
+        is_next = before_ms is not None and before_ms < rise.end_ms < sample.at_ms
+        is_far = before_ms is not None and DENSE_MS < sample.at_ms - before_ms <= GAP_MS
+        before_ms = sample.at_ms
+        is_within = rise.begin_ms <= sample.at_ms <= rise.end_ms or (is_next and is_far)
+        if is_within and (amount := value(sample)) is not None:
+            values.append(amount)
     return max(values) - values[0] if len(values) > 1 else None
 
 
@@ -270,6 +322,10 @@ LEAK_MS: Final = 8_000
 LEAK_THIRD: Final = 0.15
 LEAK_STEP: Final = 0.5
 _LEAST_SAMPLES: Final = 6
+#: Of samples that are far apart; a step may be this share of the rise then.
+_LEAST_SPARSE: Final = 3
+LEAK_STEP_SPARSE: Final = 0.75
+_ALL_WORKERS: Final = -1
 #: A heap of which this share is in use is full: a part of it is kept free for copying.
 FULL_HEAP: Final = 0.85
 _PY4J: Final = re.compile(r"getOutputCommand|py4j\.Protocol")
@@ -337,13 +393,20 @@ def _leak(metrics: RunMetrics) -> Iterator[Finding]:
     for sample in metrics.samples:
         # A process that ends has given its pages back before it is gone.
         if sample.largest_worker is not None and sample.largest_worker_rss:
-            by_pid.setdefault(sample.largest_worker, []).append(
-                (sample.at_ms, sample.largest_worker_rss)
-            )
+            point = (sample.at_ms, sample.largest_worker_rss)
+            by_pid.setdefault(sample.largest_worker, []).append(point)
+            by_pid.setdefault(_ALL_WORKERS, []).append(point)
+    # Samples that are far apart meet each of several workers too seldom.
+    every = by_pid.pop(_ALL_WORKERS, [])
+    times = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(every)]
+    is_sparse = bool(times) and statistics.median(times) > DENSE_MS
+    if is_sparse:
+        by_pid = {every_pid: every for every_pid in list(by_pid)[:1]}
     for pid, sampled in by_pid.items():
         points = _without_rests(sampled, metrics.task_spans)
         (first_at, first), (last_at, last) = points[0], points[-1]
-        if len(points) < _LEAST_SAMPLES or last_at - first_at < LEAK_MS:
+        least = _LEAST_SPARSE if is_sparse else _LEAST_SAMPLES
+        if len(points) < least or last_at - first_at < LEAK_MS:
             continue
         if last - first < LEAK_BYTES or last < LEAK_FACTOR * first or not _keeps_rising(points):
             continue
@@ -382,9 +445,28 @@ def _keeps_rising(points: list[tuple[int, int]]) -> bool:
         step = max(step, rss - largest) if largest else 0
         largest = max(largest, rss)
     rise = points[-1][1] - least
-    bounds = [points[(len(points) - 1) * number // 3][1] for number in range(4)]
-    thirds = [after - before for before, after in itertools.pairwise(bounds)]
-    return step <= LEAK_STEP * rise and all(third >= LEAK_THIRD * rise for third in thirds)
+    if len(points) < _LEAST_SAMPLES:
+        steps = [after - before for (_, before), (_, after) in itertools.pairwise(points)]
+        return all(LEAK_THIRD * rise <= each <= LEAK_STEP_SPARSE * rise for each in steps)
+    # By numbers of samples, or by time: they are not equally far apart.
+    first, last = points[0][0], points[-1][0]
+    every_bounds = (
+        [points[(len(points) - 1) * number // 3][1] for number in range(4)],
+        [_value_at(points, first + (last - first) * number / 3) for number in range(4)],
+    )
+    return step <= LEAK_STEP * rise and any(
+        all(after - before >= LEAK_THIRD * rise for before, after in itertools.pairwise(bounds))
+        for bounds in every_bounds
+    )
+
+
+def _value_at(points: list[tuple[int, int]], at_ms: float) -> float:
+    """Return the value between two points by a line through them."""
+    for (before_ms, before), (after_ms, after) in itertools.pairwise(points):
+        if at_ms <= after_ms:
+            share = (at_ms - before_ms) / max(1, after_ms - before_ms)
+            return before + share * (after - before)
+    return points[-1][1]
 
 
 def _task_time(metrics: RunMetrics, first: int, last: int) -> int | None:
