@@ -49,6 +49,18 @@ CODES: Final = frozenset(
         "sort_for_first_rows",
         "cached_unused",
         "executor_too_large",
+        "window_one_task",
+        "jdbc_one_connection",
+        "large_broadcast",
+        "join_multiplies_rows",
+        "filter_after_join",
+        "full_scan",
+        "python_udf",
+        "cache_does_not_fit",
+        "collected_and_parallelized",
+        "repeated_work",
+        "large_closure",
+        "python_memory_limit",
     }
 )
 _MOST_OF_A_KIND: Final = 5

@@ -5,7 +5,7 @@ that reach a join.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -228,7 +228,21 @@ FILES_WRITTEN: Final = "files written"
 BYTES_WRITTEN: Final = "bytes of files written"
 #: ``repartition(n)`` of the program: its number is not one of the options.
 FIXED_PARTITIONS: Final = "partitions of the program"
+WINDOW_ROWS: Final = "rows of a window without a partition"
+JDBC_ROWS: Final = "rows through one connection"
+BROADCAST_BYTES: Final = "bytes broadcast"
+PYTHON_MS: Final = "ms of Python functions on rows"
+#: These come in twos, with the same text.
+JOINED_ROWS: Final = "rows that a join gave"
+SIDE_ROWS: Final = "rows of its larger side"
+SCANNED_ROWS: Final = "rows read of all partitions"
+CHOSEN_ROWS: Final = "rows of the partitions meant"
+UNFILTERED_ROWS: Final = "rows joined before a filter"
+FILTERED_ROWS: Final = "rows left by the filter"
 #: Kinds in ``RunMetrics.rdd_hints``.
+CACHED: Final = "cached"
+REPEATED: Final = "shuffle computed again"
+PARALLELIZED: Final = "rows of the driver"
 CACHED_ONCE: Final = "cached, read by one action"
 SORTED_FOR_FIRST: Final = "RDD sorted for its first rows"
 
@@ -257,6 +271,21 @@ _MOST_QUERIES: Final = 500
 _MOST_JOINS: Final = 500
 _LONGEST_ERROR: Final = 300
 _MOST_RDDS: Final = 10_000
+#: Fewer rows are no work.
+_LEAST_REPEATED: Final = 100_000
+_MOST_SHUFFLES: Final = 10_000
+_COLLECTING: Final = re.compile(r"\.(?:collect\w*|toLocalIterator|toArrow)\(")
+#: Metrics of nodes whose values are needed when an execution ends.
+_NEEDED: Final = frozenset(
+    {
+        ROWS,
+        SHUFFLED_ROWS,
+        BYTES,
+        "number of partitions read",
+        "time to run Python workers",
+        "time to execute Python code",
+    }
+)
 _TEXT: Final = 120
 
 
@@ -273,9 +302,17 @@ class Plans:
         self._joins: dict[int, dict[PairJoin | MergeJoin, None]] = {}
         self._fixed: dict[int, set[int]] = {}
         self._values: dict[int, int] = {}
-        #: Accumulator → the number of tasks of its stage.
+        #: Accumulator → the number of tasks of its stage, and how long these waited for
+        #: what is no work of the JVM.
         self._tasks: dict[int, int] = {}
-        self._ids: dict[int, int] = {}
+        self._waits: dict[int, int] = {}
+        #: Execution → its accumulators, and its last plan.
+        self._ids: dict[int, set[int]] = {}
+        self._needed: set[int] = set()
+        self._roots: dict[int, PlanNode] = {}
+        self._collecting: set[int] = set()
+        #: What a shuffle computes → the executions that did, with the rows.
+        self._shuffles: dict[str, dict[int, tuple[int, int]]] = {}
         self._done: list[Query] = []
 
     def start(self, event: SqlStart) -> None:
@@ -284,6 +321,10 @@ class Plans:
             self._close(next(iter(self._open)))
         query = Query(event.execution, event.description[:_TEXT], event.at or None)
         self._open[event.execution] = query
+        if _COLLECTING.search(event.details.partition("\n")[0]) or event.description.startswith(
+            ("collect at", "toPandas at", "toArrow at")
+        ):
+            self._collecting.add(event.execution)
         self._note(event.execution, event.plan)
 
     def update(self, event: SqlUpdate) -> None:
@@ -291,14 +332,17 @@ class Plans:
         if event.execution in self._open:
             self._note(event.execution, event.plan)
 
-    def accumulate(self, values: Iterable[tuple[int, Any]], tasks: int = 0) -> None:
-        """Take values of accumulators, of a stage of so many tasks; those of no node of
-        interest are left out.
+    def accumulate(
+        self, values: Iterable[tuple[int, Any]], tasks: int = 0, waited_ms: int = 0
+    ) -> None:
+        """Take values of accumulators, of a stage of so many tasks that waited so long;
+        those of no node of interest are left out.
         """
         for number, value in values:
-            if number in self._ids:
+            if number in self._needed:
                 self._values[number] = max(self._values.get(number, 0), _as_int(value))
                 self._tasks[number] = tasks
+                self._waits[number] = waited_ms
 
     def end(self, event: SqlEnd) -> None:
         """Take the end of an execution."""
@@ -312,8 +356,23 @@ class Plans:
             self._close(execution)
         return self._done
 
+    def query(self, execution: int) -> Query | None:
+        """Return an execution that has not ended."""
+        return self._open.get(execution)
+
+    def repeated(self) -> list[tuple[str, str, int | None]]:
+        """Return hints on shuffles that several executions computed, each anew."""
+        hints = []
+        for text, computed in self._shuffles.items():
+            executions = sorted({execution for execution, _ in computed.values()})
+            if len(executions) > 2:
+                where = f"SQL {', '.join(map(str, executions[:10]))}: {text}"
+                hints.append((REPEATED, where[:_TEXT], max(rows for _, rows in computed.values())))
+        return hints[:50]
+
     def _close(self, execution: int) -> None:
         query = self._open.pop(execution)
+        self._collecting.discard(execution)
         for (kind, text), ids in self._counted.pop(execution, {}).items():
             values = [self._values[number] for number in ids if number in self._values]
             query.nodes.append((kind, text, max(values) if values else None))
@@ -322,8 +381,17 @@ class Plans:
             for number in sorted(self._fixed.pop(execution, ()))
         ]
         query.nodes += self._join_nodes(self._joins.pop(execution, {}))
-        for number in [number for number, owner in self._ids.items() if owner == execution]:
-            self._ids.pop(number), self._values.pop(number, None), self._tasks.pop(number, None)
+        if (root := self._roots.pop(execution, None)) is not None:
+            facts = PlanFacts(root, self._values, self._waits)
+            query.nodes += facts.nodes()
+            for text, number, rows in facts.shuffles():
+                if text in self._shuffles or len(self._shuffles) < _MOST_SHUFFLES:
+                    self._shuffles.setdefault(text, {})[number] = (execution, rows)
+        known = self._ids.pop(execution, set())
+        self._needed -= known
+        for number in known:
+            for values in (self._values, self._tasks, self._waits):
+                values.pop(number, None)
         if (query.nodes or query.error) and len(self._done) < _MOST_QUERIES:
             self._done.append(query)
 
@@ -340,18 +408,20 @@ class Plans:
     def _note(self, execution: int, root: PlanNode) -> None:
         counted = self._counted.setdefault(execution, {})
         joins = self._joins.setdefault(execution, {})
-        is_collected = self._open[execution].description.startswith(
-            ("collect at", "toPandas at", "toArrow at")
-        )
+        known = self._ids.setdefault(execution, set())
+        self._roots[execution] = root
+        is_collected = execution in self._collecting
         for kind, node, ids in _interesting_nodes(root, is_collected=is_collected):
             counted.setdefault((kind, node.text[:_TEXT]), set()).update(ids)
-            self._ids.update(dict.fromkeys(ids, execution))
+            known.update(ids)
         for node in _nodes(root):
+            known.update(metric.id for metric in node.metrics if metric.name in _NEEDED)
             if (match := _FIXED.search(node.text)) is not None:
                 self._fixed.setdefault(execution, set()).add(int(match[1]))
             if (join := find_join(node)) is not None and len(joins) < _MOST_JOINS:
                 joins[join] = None
-                self._ids.update(dict.fromkeys(join.ids(), execution))
+                known.update(join.ids())
+        self._needed |= known
 
 
 def _error(text: str | None) -> str | None:
@@ -392,6 +462,189 @@ def _interesting_nodes(
         ]
 
 
+_ATTRIBUTE: Final = re.compile(r"[\w.`]+#\d+")
+_NUMBER: Final = re.compile(r", \[plan_id=\d+\]|, \d+(?=\))|, [A-Z_]+$")
+_PYTHON: Final = ("BatchEvalPython", "ArrowEvalPython")
+#: The last number of ``ArrowEvalPython``: a function of rows, whose rows travel in batches.
+_ON_ROWS: Final = re.compile(r", 10[01]$")
+_EQUAL_JOINS: Final = ("SortMergeJoin", "BroadcastHashJoin", "ShuffledHashJoin")
+#: Nodes whose text is not a part of what a shuffle computes: columns that are left out.
+_SHAPE: Final = ("Filter", *_EQUAL_JOINS, "Generate", "Expand", "Window", "Union", "Range")
+
+
+class PlanFacts:
+    """What the nodes of a plan that was run say about each other, by the values of their
+    accumulators.
+    """
+
+    def __init__(
+        self, root: PlanNode, values: Mapping[int, int], waits: Mapping[int, int]
+    ) -> None:
+        self._root, self._values, self._waits = root, values, waits
+
+    def nodes(self) -> Iterator[tuple[str, str, int | None]]:
+        """Yield (kind, text, number) for ``Query.nodes``."""
+        for node, above in _with_above(self._root):
+            text = node.text[:_TEXT]
+            if node.name == "Window" and (rows := self._rows_of_all(node)) is not None:
+                yield WINDOW_ROWS, text, rows
+            elif node.name.startswith("Scan JDBCRelation") and "numPartitions=1]" in node.name:
+                yield JDBC_ROWS, text, self._value(node, ROWS)
+            elif node.name == "BroadcastExchange":
+                if (size := self._value(node, BYTES) or 0) >= 1 << 20:
+                    yield BROADCAST_BYTES, text, size
+            elif node.name in _PYTHON and (
+                node.name == "BatchEvalPython" or _ON_ROWS.search(node.text)
+            ):
+                if (self._value(node, ROWS) or 0) >= _LEAST_REPEATED:
+                    yield PYTHON_MS, text, self._python_ms(node)
+            elif node.name.startswith(_EQUAL_JOINS) and len(node.children) == 2:
+                yield from self._join_rows(node, text)
+            elif node.name == "Filter":
+                yield from self._late_filter(node, text)
+            elif node.name.startswith("Scan ") and node.metadata.get("PartitionFilters") == "[]":
+                yield from self._full_scan(node, above, text)
+
+    def _value(self, node: PlanNode, name: str) -> int | None:
+        return next((self._values.get(number) for number in metric_ids(node, name)), None)
+
+    def _rows_of_all(self, node: PlanNode) -> int | None:
+        """Return the rows that a window takes from all partitions into one."""
+        while len(node.children) == 1:
+            node = node.children[0]
+            if node.name == "Exchange":
+                rows = self._value(node, SHUFFLED_ROWS)
+                return rows if "SinglePartition" in node.text else None
+            if not node.name.startswith((*PASSING, "WindowGroupLimit")):
+                return None
+        return None
+
+    def _python_ms(self, node: PlanNode) -> int | None:
+        """Return the time of Python; of Spark 3.5, which does not count it, what tasks
+        waited for.
+        """
+        for name in ("time to execute Python code", "time to run Python workers"):
+            if (value := self._value(node, name)) is not None:
+                return value
+        return next((self._waits.get(number) for number in metric_ids(node, ROWS)), None)
+
+    def _join_rows(self, node: PlanNode, text: str) -> Iterator[tuple[str, str, int]]:
+        result = self._value(node, ROWS)
+        counts = [find_row_count(child) for child in node.children]
+        sides = [count.value(self._values) if count is not None else None for count in counts]
+        if result is not None and None not in sides:
+            larger = max(side or 0 for side in sides)
+            if result > 2 * larger:
+                yield JOINED_ROWS, text, result
+                yield SIDE_ROWS, text, larger
+
+    def _late_filter(self, node: PlanNode, text: str) -> Iterator[tuple[str, str, int]]:
+        """Yield the rows of a filter above a join that needs columns of one side only."""
+        attributes, below = set(_ATTRIBUTE.findall(node.text)), node
+        while len(below.children) == 1:
+            below = below.children[0]
+            if below.name in _PYTHON:
+                attributes = _resolved(attributes, below)
+            elif not below.name.startswith(("Project", "WholeStageCodegen", "InputAdapter")):
+                break
+        if not below.name.startswith(_EQUAL_JOINS) or len(below.children) != 2:
+            return
+        # An outer join gives rows that its other side has not.
+        sides = [
+            side
+            for side, outer in ((0, "RightOuter"), (1, "LeftOuter"))
+            if outer not in below.text
+        ]
+        rows, left = self._value(below, ROWS), self._value(node, ROWS)
+        if "FullOuter" in below.text or rows is None or left is None:
+            return
+        known = [
+            {name for inner in _nodes(child) for name in _ATTRIBUTE.findall(inner.text)}
+            for child in below.children
+        ]
+        if attributes and any(
+            attributes <= known[side] and not attributes & known[1 - side] for side in sides
+        ):
+            yield UNFILTERED_ROWS, text, rows
+            yield FILTERED_ROWS, text, left
+
+    def _full_scan(
+        self, node: PlanNode, above: Sequence[PlanNode], text: str
+    ) -> Iterator[tuple[str, str, int]]:
+        """Yield the rows of a scan of all partitions above which a filter asks for some."""
+        schema = str(node.metadata.get("ReadSchema", ""))
+        rows, partitions = self._value(node, ROWS), self._value(node, "number of partitions read")
+        if rows is None or not partitions or partitions < 2:
+            return
+        columns = _ATTRIBUTE.findall(node.text.partition(" Batched:")[0])
+        divided = {
+            name
+            for name in columns
+            if not re.search(rf"[<,]{re.escape(name.partition('#')[0])}:", schema)
+        }
+        for number, filter_ in enumerate(above):
+            if filter_.name != "Filter":
+                continue
+            attributes = set(_ATTRIBUTE.findall(filter_.text))
+            for lower in above[number + 1 :]:
+                if lower.name in _PYTHON:
+                    attributes = _resolved(attributes, lower)
+            left = self._value(filter_, ROWS)
+            if attributes & divided and left is not None:
+                yield SCANNED_ROWS, text, rows
+                yield CHOSEN_ROWS, text, left
+                return
+
+    def shuffles(self) -> Iterator[tuple[str, int, int]]:
+        """Yield (what it computes, its accumulator, rows) of shuffles of many rows."""
+        queue = [self._root]
+        while queue:
+            node = queue.pop()
+            rows = self._value(node, SHUFFLED_ROWS) or 0
+            if (
+                node.name == "Exchange"
+                and rows >= _LEAST_REPEATED
+                and _ATTRIBUTE.search(node.text)
+            ):
+                yield _shape(node), metric_ids(node, SHUFFLED_ROWS)[0], rows
+            # What is cached below was computed once.
+            queue += () if node.name == "InMemoryTableScan" else node.children
+
+
+def _with_above(root: PlanNode) -> Iterator[tuple[PlanNode, Sequence[PlanNode]]]:
+    """Yield each node with the nodes above it, from the root on."""
+    queue: list[tuple[PlanNode, tuple[PlanNode, ...]]] = [(root, ())]
+    while queue:
+        node, above = queue.pop()
+        yield node, above
+        queue += [(child, (*above, node)) for child in node.children]
+
+
+def _resolved(attributes: set[str], python: PlanNode) -> set[str]:
+    """Return attributes with those that a Python function gets instead of its result."""
+    functions, _, results = python.text.partition("], [")
+    given = set(_ATTRIBUTE.findall(results))
+    if not attributes & given:
+        return attributes
+    return (attributes - given) | set(_ATTRIBUTE.findall(functions))
+
+
+def _shape(node: PlanNode) -> str:
+    """Return what a shuffle computes, whichever columns are left out of it."""
+    parts = []
+    queue = [node]
+    while queue:
+        current = queue.pop()
+        if current.name == "Exchange" or current.name.startswith(_SHAPE):
+            parts.append(_NUMBER.sub("", current.text))
+        elif "Aggregate" in current.name:
+            parts.append(current.text.partition(", functions=")[0])
+        elif current.name.startswith("Scan "):
+            parts.append(f"{current.name}{current.metadata.get('Location', current.text)}")
+        queue += current.children
+    return " < ".join(parts)
+
+
 def _ids_below(node: PlanNode, name: str) -> list[int]:
     """Return the ids of a metric, of the nearest node below that has it."""
     while node.children:
@@ -409,6 +662,16 @@ def _as_int(value: Any) -> int:
     return number if abs(number) < 1 << 63 else 0
 
 
+#: What PySpark's parallelize() and createDataFrame() read.
+_FROM_PYTHON: Final = ("readRDDFrom", "readArrowStreamFrom", "parallelize at")
+#: Caches of Spark's own libraries: Python programs have no line in Scala.
+_LIBRARY: Final = re.compile(
+    r" at (?:[A-Z]\w*(?:Regression|Classifier|Classification|Forest|Tree\w*|Means|Mixture|Recommender|ALS|LDA"
+    r"|Optimizer|Iterations|Checkpointer|Summarizer|Pregel|GraphImpl|Word2Vec|IDF|PCA|SVC|FPGrowth|Bayes|Graph)"
+    r"|ALS|LDA|RDDLossFunction|Instrumentation|OneVsRest|CrossValidator|TrainValidationSplit)\.scala:"
+)
+
+
 class Rdds:
     """Cached RDDs that one action reads, and sorts for the first rows, while an event log is read."""
 
@@ -420,10 +683,14 @@ class Rdds:
         #: Of stages that ended: id → name, bytes written to the shuffle.
         self._stages: dict[int, tuple[str, int]] = {}
         self._sorted: dict[str, int] = {}
+        #: Stages that read what Python gave to Spark.
+        self._parallelized: list[int] = []
 
     def completed(self, info: StageInfo, user: str, shuffle_bytes: int) -> None:
         """Note a stage that ended. ``user``: the SQL execution or job that it is of."""
         cached = {rdd.id for rdd in info.rdds if rdd.level.memory or rdd.level.disk}
+        if any(rdd.callsite.startswith(_FROM_PYTHON) for rdd in info.rdds):
+            self._parallelized.append(info.stage)
         for rdd in info.rdds:
             for parent in cached.intersection(rdd.parents):
                 if len(self._readers) < _MOST_RDDS or parent in self._readers:
@@ -449,12 +716,15 @@ class Rdds:
 
     def hints(self) -> list[tuple[str, str, int | None]]:
         """(kind, where in the program, bytes of the shuffle where known)."""
+        own = [rdd for rdd in self._users if not _LIBRARY.search(self._callsites[rdd])]
         once = [
             (CACHED_ONCE, self._callsites[rdd][:_TEXT], None)
-            for rdd, users in self._users.items()
-            if len(users) == 1 and len(self._readers.get(rdd, ())) < 2
+            for rdd in own
+            if len(self._users[rdd]) == 1 and len(self._readers.get(rdd, ())) < 2
         ]
         return [
+            *((CACHED, callsite[:_TEXT], None) for callsite in list(self._callsites.values())[:5]),
+            *((PARALLELIZED, f"stage {stage}", stage) for stage in self._parallelized[:50]),
             *once[:50],
             *(
                 (SORTED_FOR_FIRST, name[:_TEXT], size)

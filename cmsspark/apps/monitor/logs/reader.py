@@ -320,7 +320,8 @@ class EventLogReader:
         stages = (entry for _, _, entry in self._longest_stages)
         run.stages = sorted(stages, key=lambda entry: (entry.stage, entry.attempt))
         run.executors = list(self._executors.values())
-        run.queries, run.rdd_hints = self._plans.queries(), self._rdds.hints()
+        run.queries = self._plans.queries()
+        run.rdd_hints = [*self._rdds.hints(), *self._plans.repeated()]
         run.task_spans = self._spans.merged()
         run.sources = [*dict.fromkeys([*run.sources, "events"])]
         if run.ended_ms is None and self.last_ms:
@@ -389,8 +390,11 @@ class EventLogReader:
         self.last_ms = max(self.last_ms, info.completed or 0)
         if info.failure:
             _count(self.run.stage_failures, " ".join(info.failure[:_LONGEST_FAILURE].split()))
+        totals = stage.entry.totals
         self._plans.accumulate(
-            ((entry.id, entry.value) for entry in info.accumulables), info.tasks
+            ((entry.id, entry.value) for entry in info.accumulables),
+            info.tasks,
+            max(0, totals.run_ms - totals.cpu_ms),
         )
         user = self._users.get(info.stage, f"stage {info.stage}")
         self._rdds.completed(info, user, stage.entry.totals.shuffle_write_bytes)

@@ -69,6 +69,7 @@ class StorageLevel(Struct):
 
 class Rdd(Struct):
     id: Int = field(name="RDD ID")
+    name: str = field(name="Name", default="")
     callsite: str = field(name="Callsite", default="")
     parents: list[int] = field(name="Parent IDs", default_factory=list)
     level: StorageLevel = field(name="Storage Level", default_factory=StorageLevel)
@@ -205,11 +206,15 @@ class PlanNode(Struct):
     text: str = field(name="simpleString", default="")
     children: list[PlanNode] = []
     metrics: list[PlanMetric] = []
+    #: Of scans: the filters, the schema and the place, not shortened.
+    metadata: dict[str, Any] = {}
 
 
 class SqlStart(Struct):
     execution: Int = field(name="executionId")
     description: str = ""
+    #: The calls that started it; the description may be the program's own words.
+    details: str = ""
     plan: PlanNode = field(name="sparkPlanInfo", default_factory=PlanNode)
     at: Ms = field(name="time", default=0)
 
