@@ -181,6 +181,7 @@ _TELLING: Final = re.compile(
     r"|[Ee]xit (?:code|status):? (?:is )?(?:137|143)|beyond (?:the )?'?(?:physical|virtual)'? memory"
     r"|Failed to connect to (?:driver|master)|YARN: .*Failed to connect to|ExecutorLostFailure|maxResultSize"
     r"|Python worker exited unexpectedly|Could not execute broadcast in|No space left on device|eartbeat timed out"
+    r"|Not enough space to cache rdd|Persisting block rdd|Broadcasting large task binary|task of very large size"
 )
 _MOST_LINES: Final = 50
 _LONGEST_LINE: Final = 300
@@ -228,6 +229,7 @@ class RunMeasure:
             from cmsspark.apps.monitor.processes.driver_samples import Sampler, TreeReader
 
             self.metrics.root_pid = pid
+            self.metrics.host_cores = len(os.sched_getaffinity(0))
             if self.options.get("spark.ui.enabled") != "false":
                 self._rest_poller = RestPoller(pid, self.options)
             self._sampler = Sampler(TreeReader(pid), self._sampled)

@@ -15,7 +15,13 @@ from typing import Final
 from msgspec import Struct, field, structs
 
 from cmsspark.apps.monitor import memory_sizes as sizes
-from cmsspark.apps.monitor.findings.stages import GC_LEAST_MS, SPILL_BYTES
+from cmsspark.apps.monitor.findings.failures import WORKER_LIMIT
+from cmsspark.apps.monitor.findings.stages import (
+    GC_LEAST_MS,
+    SPILL_BYTES,
+    find_skew,
+    skew_join_cure,
+)
 from cmsspark.apps.monitor.logs.plans import FIXED_PARTITIONS
 from cmsspark.apps.monitor.memory_sizes import MIB
 from cmsspark.base.text.terminal import pluralize, volume
@@ -139,6 +145,7 @@ class SpillCure(Struct, frozen=True):
     partitions: int | None = None
     partition_bytes: int | None = None
     heap: int | None = None
+    off_heap: int | None = None
 
 
 def spill_cure(runs: Sequence[RunMetrics], role: str) -> SpillCure | None:
@@ -148,7 +155,7 @@ def spill_cure(runs: Sequence[RunMetrics], role: str) -> SpillCure | None:
     cures = [cure for run in runs for cure in _cures(run, role)]
     if not cures:
         return None
-    fixed = [cure for cure in cures if cure.heap is not None]
+    fixed = [cure for cure in cures if cure.heap is not None or cure.off_heap is not None]
     # A heap that is large enough for a stage of fixed tasks serves the others, too.
     return max(fixed or cures, key=lambda cure: cure.need / max(1, cure.room))
 
@@ -158,18 +165,21 @@ def _cures(run: RunMetrics, role: str) -> Iterator[SpillCure]:
     fraction = (
         sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION) or sizes.FRACTION
     )
-    slots = _tasks_at_once(run, role)
-    room = int(max(0, heap - sizes.RESERVED) * fraction / slots)
+    slots, off_heap = _tasks_at_once(run, role), sizes.off_heap(run.options)
+    # With off-heap memory on, tasks execute there, and not in the heap.
+    room = off_heap // slots or int(max(0, heap - sizes.RESERVED) * fraction / slots)
     for stage in run.stages:
         totals, tasks = stage.totals, stage.totals.tasks - stage.totals.failed_tasks
-        if totals.disk_spilled_bytes < SPILL_BYTES or tasks <= 0:
+        if totals.disk_spilled_bytes < SPILL_BYTES or tasks <= 0 or find_skew(run, stage):
             continue
         need = int(HEADROOM * (totals.memory_spilled_bytes / tasks)) + totals.peak_execution_bytes
         # Where few of many tasks spilled the average is small, but these needed more
         # than they had.
         need = max(need, int(LEAST_GROWTH * room))
         total = need * tasks
-        if _has_set_partitions(run, stage) and room > 0:
+        if off_heap:
+            yield SpillCure(stage, need, room, off_heap=need * slots)
+        elif _has_set_partitions(run, stage) and room > 0:
             partitions = min(MOST_PARTITIONS, -(-total // room))
             partitions = -(-partitions // slots) * slots
             size = (
@@ -229,6 +239,13 @@ GC_GROW: Final = 0.10
 GC_SHRINK: Final = 0.05
 GROW_BY: Final = 1.25
 MOST_STEP: Final = 0.30
+#: What is more than so many times its need shrinks to twice the need first: the peak of a
+#: heap that is far too large is its own garbage.
+FAR_TOO_LARGE: Final = 4
+#: A change helped if a figure is below this share of what it was.
+HELPED: Final = 0.8
+#: Addresses that a Python worker with its libraries takes at least.
+WORKER_BYTES: Final = 2 << 30
 _HEADROOM: Final = 1.2
 _KILLED_FACTOR: Final = 1.5
 LEAST_HEAP: Final = 512 * MIB
@@ -244,6 +261,7 @@ _UNIFIED: Final = {
     "OnHeapExecutionMemory",
 }
 _NO_UNIFIED: Final = "not known: no peak of the memory that executes and caches was measured"
+_SKEWED: Final = "one task has more than its share, which memory does not change"
 _PARTITION_BYTES: Final = 128 * MIB
 
 
@@ -251,6 +269,15 @@ def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     """Advice from runs of one job, the latest first: for its executors, or for the
     driver where that does the work.
     """
+    advice = _advise(runs)
+    failed = _not_helpful(runs)
+    return [
+        entry.saying(failed[entry.subject]) if entry.subject in failed else entry
+        for entry in advice
+    ]
+
+
+def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     alike = alike_runs(runs)
     if not alike:
         return [Advice("memory", _why_nothing(runs))]
@@ -260,15 +287,104 @@ def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     cure = spill_cure(
         [run for run in alike if shuffle_partitions(run) == shuffle_partitions(latest)], role
     )
+    skew = list(_skew(latest))
+    if skew and cure is None:
+        worst.spilled = 0  # more memory changes nothing for it
     overhead = _overhead(worst, latest, role, confidence)
     heap = _within_node(_heap(worst, latest, role, confidence, cure), overhead, latest, role)
-    advice = [heap, overhead, _fraction(worst, latest, role, confidence, heap)]
+    if skew:
+        heap = heap.saying(f"{_written(sizes.heap(latest.options, role))}; keep it: {_SKEWED}")
+    advice = [*skew, heap, overhead, *_worker_limit(alike, role)]
     advice += [
+        _fraction(worst, latest, role, confidence, heap),
         _storage(worst, latest, confidence),
-        _off_heap(worst, latest),
+        _off_heap(worst, latest, cure),
         _cores(worst, latest, heap),
     ]
     return [*advice, *_partitions(alike, latest, cure)]
+
+
+def _not_helpful(runs: Sequence[RunMetrics]) -> dict[str, str]:
+    """Return subject → what to say instead of advising it again: the latest run had the
+    value that the runs before it were advised, and its trouble is as large as before.
+    """
+    ended = [run for run in runs if run.engine == "spark" and run.executors]
+    if len(ended) < 2:
+        return {}
+    latest, before = ended[0], ended[1]
+    texts = {}
+    for entry in _advise(ended[1:]):
+        option, _, value = (entry.conf or "").partition("=")
+        if not entry.aim or latest.options.get(option) != value:
+            continue
+        was, now = (_trouble(run, entry.aim) for run in (before, latest))
+        if was and now >= HELPED * was:
+            change = f"{before.options.get(option, 'the default')} → {value}"
+            texts[entry.subject] = (
+                f"{value}; {change} did not help ({_figure(entry.aim, was)} before, {_figure(entry.aim, now)} now): "
+                "what would is not known from these runs"
+            )
+    return texts
+
+
+def _trouble(run: RunMetrics, aim: str) -> float:
+    """Return how large a trouble of a run is, by the name of what advice is against."""
+    if aim == "spilled":
+        return run.totals.disk_spilled_bytes
+    if aim == "garbage":
+        return run.totals.gc_ms / run.totals.run_ms if run.totals.run_ms else 0.0
+    codes = {"killed": "container_killed", "full": "heap_space", "limit": "python_memory_limit"}
+    return float(any(finding.code == codes[aim] for finding in run.findings))
+
+
+def _figure(aim: str, value: float) -> str:
+    if aim == "spilled":
+        return f"{volume(value)} spilled"
+    return f"{value:.0%} of GC" if aim == "garbage" else "it failed"
+
+
+def _skew(run: RunMetrics) -> Iterator[Advice]:
+    """Yield the cure of a task with more than its share: no memory and no number of
+    partitions is one.
+    """
+    for stage in run.stages:
+        skew = find_skew(run, stage)
+        if skew is None or stage.totals.disk_spilled_bytes < SPILL_BYTES:
+            continue
+        text, conf = f"stage {stage.stage}: {skew.title}", None
+        if skew.is_input:
+            text += ": write its input in smaller pieces"
+        else:
+            cure = skew_join_cure(run, skew) if stage.is_join else ""
+            conf = option[0] if (option := cure.split(" ")) and "=" in option[0] else None
+            text += ": spread its key first; memory and partitions change nothing for it"
+        yield Advice("skew", text, conf, aim="spilled" if conf else "")
+        return
+
+
+def _worker_limit(runs: Sequence[RunMetrics], role: str) -> Iterator[Advice]:
+    """Yield the limit of Python workers, where one got no memory."""
+    latest = runs[0]
+    limit = sizes.size(latest.options.get(WORKER_LIMIT), "m")
+    is_reached = any(finding.code == "python_memory_limit" for finding in latest.findings)
+    if not is_reached:
+        return
+    if limit is None:
+        yield Advice(
+            "Python workers", "not known: a limit outside of Spark (ulimit -v) stopped one"
+        )
+        return
+    slots = _tasks_at_once(latest, role)
+    goal = sizes.as_option(max(2 * limit, slots * WORKER_BYTES))
+    yield Advice(
+        "Python workers",
+        f"{_written(limit)} → {goal}: a worker reached its limit of addresses",
+        f"{WORKER_LIMIT}={goal}",
+        f"{pluralize(slots, 'task')} at once, {volume(limit / slots)} of addresses each",
+        "max(2 × the limit, 2 GiB × tasks at once)",
+        "medium",
+        "limit",
+    )
 
 
 def alike_runs(runs: Sequence[RunMetrics]) -> list[RunMetrics]:
@@ -327,11 +443,13 @@ def _heap(
         # What tasks spilled is known; how much more garbage or a full heap need is not:
         # that goes in steps.
         most = max(int((1 + MOST_STEP) * now), of_tasks)
+        aim = "full" if worst.heap_space else "spilled" if of_tasks else ""
+        aim = aim or ("garbage" if worst.gc_share > GC_GROW else "")
+        basis = structs.replace(basis, aim=aim)
         return _sized(basis, f"spark.{role}.memory", now, goal, " and ".join(reasons), most)
     if cure is not None:
-        return basis.saying(
-            f"{basis.text}: more partitions give tasks that spilled what they need"
-        )
+        what = "off-heap memory gives" if cure.off_heap is not None else "more partitions give"
+        return basis.saying(f"{basis.text}: {what} tasks that spilled what they need")
     if not worst.has_succeeded:
         return basis.saying(
             f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound"
@@ -394,28 +512,31 @@ def _within_node(heap: Advice, overhead: Advice, run: RunMetrics, role: str) -> 
 
 
 def _sized(basis: Advice, option: str, now: int, goal: int, reason: str, most: int = 0) -> Advice:
-    """Advise on a size that goes from ``now`` to ``goal``, but not beyond ``most``.
-
-    It shrinks by at most :data:`MOST_STEP`.
-    """
-    value = _rounded(now, max(goal, int((1 - MOST_STEP) * now)), most)
+    """Advise on a size that goes from ``now`` to ``goal``, but not beyond ``most``."""
+    if now > FAR_TOO_LARGE * goal:
+        goal *= 2
+        step = f"; more than {FAR_TOO_LARGE} times too large: to twice the need first, measure again after it"
+        basis = structs.replace(basis, formula=basis.formula + step)
+    value = _rounded(now, goal, most)
     size = sizes.size(value) or 0
     if abs(size - now) < 0.05 * now or (goal < now) != (size < now):
         return basis
-    if most or goal < now:
+    if most:
         step = f"; a step is at most {MOST_STEP:.0%}, measure again after it"
         basis = structs.replace(basis, formula=basis.formula + step)
     return basis.saying(f"{_written(now)} → {value}: {reason}", f"{option}={value}")
 
 
 def _rounded(now: int, goal: int, most: int) -> str:
-    """Return the goal in steps of 256 MiB, or of 1 MiB where those pass ``most`` or are
-    not below the present value.
+    """Return the goal in steps of 256 MiB, or of 1 MiB where those pass ``most``. What
+    shrinks by less than such a step stays.
     """
     goal = min(goal, most or goal)
     value = sizes.as_option(goal)
     size = sizes.size(value) or 0
-    if (most and size > most) or (goal < now <= size):
+    if goal < now <= size:
+        return sizes.as_option(now, MIB)
+    if most and size > most:
         # Down for a goal that is the most, up for what is needed.
         value = sizes.as_option(goal - goal % MIB if goal == most else goal, MIB)
     return value
@@ -443,6 +564,7 @@ def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advi
         )
     inputs = f"JVM RSS {volume(worst.jvm_rss)}, Python {volume(worst.python)}, other {volume(worst.other_processes)}"
     basis = Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+    basis = structs.replace(basis, aim="killed" if worst.killed else "")
     if need > now or (need < SHRINK_BELOW * now and worst.has_succeeded):
         return _sized(
             basis, f"spark.{role}.memoryOverhead", now, need, "what is outside of the heap"
@@ -492,7 +614,7 @@ def _storage(worst: Worst, run: RunMetrics, confidence: str) -> Advice:
     )
 
 
-def _off_heap(worst: Worst, run: RunMetrics) -> Advice:
+def _off_heap(worst: Worst, run: RunMetrics, cure: SpillCure | None) -> Advice:
     now = sizes.off_heap(run.options)
     inputs = f"off-heap peak {volume(worst.off_heap_used)}, direct buffers {volume(worst.direct)}"
     if not now:
@@ -503,6 +625,13 @@ def _off_heap(worst: Worst, run: RunMetrics) -> Advice:
     basis = Advice(
         "off-heap memory", f"{_written(now)} fits; keep it", None, inputs, formula, "medium"
     )
+    if cure is not None and cure.off_heap is not None:
+        inputs += f"; {_describe_need(cure)}"
+        basis = structs.replace(
+            basis, inputs=inputs, formula="need of a task × tasks at once", aim="spilled"
+        )
+        reason = "with it on, tasks execute there, and they spilled"
+        return _sized(basis, "spark.memory.offHeap.size", now, cure.off_heap, reason)
     if goal < SHRINK_BELOW * now or worst.off_heap_used > GROW_ABOVE * now:
         return _sized(basis, "spark.memory.offHeap.size", now, goal, "its peak")
     return basis
@@ -556,6 +685,7 @@ def _partitions(
     basis = Advice("partitions", fit, None, inputs, formula, "medium")
     if goal > now:
         basis = basis.saying(f"{now} → {goal}: {reason}", f"spark.sql.shuffle.partitions={goal}")
+        basis = structs.replace(basis, aim="spilled" if cure is not None else "")
     yield basis
     if cure is not None and cure.partition_bytes is not None:
         size = sizes.as_option(cure.partition_bytes - cure.partition_bytes % MIB or MIB, MIB)
@@ -568,6 +698,7 @@ def _partitions(
             inputs,
             "shuffle bytes of the stage / partitions",
             "medium",
+            "spilled",
         )
 
 
@@ -584,6 +715,9 @@ class Advice(Struct, frozen=True):
     formula: str = ""
     #: ``high``, ``medium``, ``low``, or ``none`` where nothing can be known.
     confidence: str = "none"
+    #: What it is against: ``spilled``, ``garbage``, ``killed``, ``full`` or ``limit``; empty
+    #: for what only fits better.
+    aim: str = ""
 
     def saying(self, text: str, conf: str | None = None) -> Advice:
         """Return advice on the same subject, from the same figures, that says something else."""

@@ -335,10 +335,22 @@ _UNREACHED: Final = re.compile(
 )
 
 
+#: Spark warns of both from 1,000 KiB on; this much costs time.
+CLOSURE_BYTES: Final = 4 << 20
+_CLOSURE: Final = re.compile(
+    r"Broadcasting large task binary with size (?P<binary>[\d.]+ [KMG]iB)"
+    r"|contains a task of very large size \((?P<task>\d+) KiB\)"
+)
+#: Python that pickles as much for each of some jobs pickles a function with its data.
+CLOSURE_WRITTEN: Final = 8 * MB
+CLOSURE_TIMES: Final = 3
+
+
 def driver_findings(metrics: RunMetrics) -> Iterator[Finding]:
     """Yield the findings of the driver and of Python workers."""
     yield from _log_findings(metrics)
     yield from growth_findings(metrics)
+    yield from _closure(metrics)
     yield from _leak(metrics)
 
 
@@ -383,6 +395,52 @@ def _full_heap(metrics: RunMetrics) -> Iterator[Finding]:
     title = f"{volume(largest)} of {volume(limit)} were in use before it failed"
     cure = "a larger heap (spark.driver.memory), or less in it at once; cmsspark lab advise has figures"
     yield Finding("heap_space", title, "the driver's heap", cure, "error")
+
+
+def _closure(metrics: RunMetrics) -> Iterator[Finding]:
+    """Yield data that travel with functions or tasks: by Spark's warning, or by what
+    Python pickled for each of several jobs.
+    """
+    title, where = "", "the driver's log"
+    for line in metrics.log_lines:
+        if (match := _CLOSURE.search(line)) is not None:
+            text = match["binary"] or f"{match['task']} KiB"
+            if (sizes.size(text.replace(" ", "").replace("iB", "")) or 0) >= CLOSURE_BYTES:
+                title = f"a task has {text} of data of its own"
+                break
+    if not title:
+        written, begins = _pickled_by_job(metrics), 0
+        for size in written:
+            begins = sum(0.8 * size <= other <= 1.25 * size for other in written)
+            if size >= CLOSURE_WRITTEN and begins >= CLOSURE_TIMES:
+                title = f"Python pickled {volume(size)} for each of {begins} jobs: their functions carry data"
+                where = "the driver's Python"
+                break
+    if title:
+        cure = (
+            "give large values to functions by spark.sparkContext.broadcast(…) once, and rows by a file or table "
+            "instead of parallelize()"
+        )
+        yield Finding("large_closure", title, where, cure)
+
+
+def _pickled_by_job(metrics: RunMetrics) -> list[int]:
+    """Return what Python wrote to files before each stage that is the first of its job."""
+    points = [
+        (sample.at_ms, sample.python_written_bytes)
+        for sample in metrics.samples
+        if sample.python_written_bytes is not None
+    ]
+    written, before = [], points[0][1] if points else 0
+    for stage in sorted(metrics.stages, key=lambda stage: stage.submitted_ms or 0):
+        if stage.submitted_ms is None:
+            continue
+        # The sample after the begin has all that was written before it.
+        now = next((value for at, value in points if at >= stage.submitted_ms), None)
+        if now is not None and now > before:
+            written.append(now - before)
+            before = now
+    return written
 
 
 def _leak(metrics: RunMetrics) -> Iterator[Finding]:

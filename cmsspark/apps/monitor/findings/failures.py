@@ -61,6 +61,15 @@ CAUSES: Final = (
         "spark.python.worker.faulthandler.enabled=true shows where",
     ),
     Cause(
+        "python_memory_limit",
+        re.compile(
+            r"failed to map segment|(?<![\w.])MemoryError\b|Cannot allocate memory"
+            r"|Unable to allocate .{1,40} for an array|ArrowMemoryError|std::bad_alloc"
+            r"|can't start new thread|OpenBLAS blas_thread_init"
+        ),
+        "{limit}",
+    ),
+    Cause(
         "broadcast_timeout",
         re.compile(r"Could not execute broadcast in"),
         "spark.sql.autoBroadcastJoinThreshold=-1 where the table is large, filter it before, or a larger "
@@ -105,12 +114,29 @@ def failure_findings(metrics: RunMetrics) -> Iterator[Finding]:
                 cause.code,
                 _title(cause, text),
                 where,
-                cause.cure,
+                _worker_limit_cure(metrics) if cause.cure == "{limit}" else cause.cure,
                 "error" if is_killed else severity,
             )
     if not codes & {"container_killed", "heartbeat"}:
         yield from _lost(metrics, severity)
     yield from _exceptions(metrics, severity)
+
+
+#: The option that limits the addresses of Python workers, of an executor together.
+WORKER_LIMIT: Final = "spark.executor.pyspark.memory"
+
+
+def _worker_limit_cure(metrics: RunMetrics) -> str:
+    """Return the cure for a Python worker that got no memory from the system."""
+    if (limit := metrics.options.get(WORKER_LIMIT)) is not None:
+        return (
+            f"{WORKER_LIMIT}={limit} limits the addresses of the workers, and libraries take far more of them than "
+            "memory: cmsspark lab advise has a value, or leave it out and let spark.executor.memoryOverhead be larger"
+        )
+    return (
+        "a limit of this host (ulimit -v, a control group) or a full host stopped a Python worker: raise it, or "
+        "run fewer tasks at once (spark.executor.cores)"
+    )
 
 
 def _title(cause: Cause, text: str) -> str:

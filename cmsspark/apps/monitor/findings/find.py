@@ -65,7 +65,7 @@ CODES: Final = frozenset(
 )
 _MOST_OF_A_KIND: Final = 5
 #: A code → those that explain it: with one of them it is not named.
-_CAUSES: Final = {"gc": {"heap_space"}}
+_CAUSES: Final = {"gc": {"heap_space", "cache_does_not_fit"}}
 
 
 def find(metrics: RunMetrics) -> list[Finding]:

@@ -25,6 +25,8 @@ from cmsspark.apps.monitor.logs.records import StageInfo, TaskEnd
 from cmsspark.base.errors import DataError
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, Spread, StageEntry, TaskTotals
 
+#: RDDs that join the partitions of two others.
+_JOINING: Final = ("ZippedPartitionsRDD2", "CoGroupedRDD")
 #: Executors whose peaks a stage keeps: those with the most memory.
 _MOST_EXECUTORS: Final = 5
 _MOST_HELD: Final = 200
@@ -114,6 +116,7 @@ class OpenStage:
         entry.name, entry.task_count = info.name[:200], info.tasks
         entry.submitted_ms = info.submitted if info.submitted is not None else entry.submitted_ms
         entry.completed_ms = info.completed
+        entry.is_join = any(rdd.name in _JOINING for rdd in info.rdds)
         if info.failure:
             entry.failure = info.failure.strip()[:500]
 
@@ -251,6 +254,10 @@ _MOST_FAILURES: Final = 50
 #: Failures of tasks of which the whole text is kept.
 _MOST_TEXTS: Final = 10
 _LONGEST_FAILURE: Final = 500
+#: Names of stages that are places in Spark's own code.
+_OF_SPARK: Final = re.compile(
+    r"\$anonfun\$|.* at \$anonfun|.* at (?:CompletableFuture|SQLExecution)\."
+)
 _NAME: Final = re.compile(rb'\{"Event":"([\w.]+)"')
 
 
@@ -277,6 +284,8 @@ class EventLogReader:
     #: By executor; None for those of the run.
     _sums: dict[str | None, TaskSums] = field(default_factory=dict)
     _users: dict[int, str] = field(default_factory=dict)
+    #: Stage → its SQL execution, and the line of the program that started its job.
+    _places: dict[int, tuple[int | None, str]] = field(default_factory=dict)
     _job_stages: dict[int, list[int]] = field(default_factory=dict)
     _plans: Plans = field(default_factory=Plans)
     _rdds: Rdds = field(default_factory=Rdds)
@@ -365,28 +374,49 @@ class EventLogReader:
         self.run.jobs += 1
         execution = (event.properties or {}).get("spark.sql.execution.id")
         user = f"sql {execution}" if execution is not None else f"job {event.job}"
+        callsite = str((event.properties or {}).get("callSite.short") or "")
         self._job_stages[event.job] = event.stages
         for stage in event.stages:
             self._users[stage] = user
+            self._places[stage] = (
+                int(execution) if execution is not None and str(execution).isdigit() else None,
+                callsite,
+            )
 
     def _job_end(self, event: records.JobEnd) -> None:
         self.run.failed_jobs += event.result.result not in ("", "JobSucceeded")
         for stage in self._job_stages.pop(event.job, ()):
             self._users.pop(stage, None)
+            self._places.pop(stage, None)
 
     def _stage_submitted(self, event: records.StageEvent) -> None:
         info = event.info
         # The ids of a second context in one log begin again.
         if (ended := self._ended.pop((info.stage, info.attempt), None)) is not None:
             ended.closed()
-        self._stage(info.stage, info.attempt).describe(info)
+        self._describe(self._stage(info.stage, info.attempt), info)
+
+    def _describe(self, stage: OpenStage, info: records.StageInfo) -> None:
+        """Describe a stage; one that Spark names after its own threads gets the program's
+        line.
+        """
+        stage.describe(info)
+        query, callsite = self._places.get(info.stage, (None, ""))
+        entry = stage.entry
+        entry.query = query if query is not None else entry.query
+        if _OF_SPARK.match(entry.name):
+            described = self._plans.query(query) if query is not None else None
+            better = callsite if not _OF_SPARK.match(callsite) else ""
+            if not better and described is not None:
+                better = described.description
+            entry.name = (better or entry.name)[:200]
 
     def _stage_completed(self, event: records.StageEvent) -> None:
         info = event.info
         stage = self._stages.pop((info.stage, info.attempt), None) or OpenStage(
             info.stage, info.attempt
         )
-        stage.describe(info)
+        self._describe(stage, info)
         self.last_ms = max(self.last_ms, info.completed or 0)
         if info.failure:
             _count(self.run.stage_failures, " ".join(info.failure[:_LONGEST_FAILURE].split()))

@@ -7,6 +7,7 @@ and the workers.
 from __future__ import annotations
 
 import mmap
+import os
 import re
 import struct
 import threading
@@ -54,6 +55,8 @@ class TreeReader:
         if root_rss is None:
             return None
         sample = Sample(clock.now_ms())
+        with suppress(OSError):
+            sample.host_load = round(os.getloadavg()[0], 1)
         sample.driver_jvm_rss, sample.heap_bytes = root_rss, self._counters.heap()
         pythons, daemons = self._children_of_jvm()
         sample.jvm_moved_bytes = self._transferred(self._root, "read_chars", "write_chars")
