@@ -13,6 +13,11 @@ import warnings
 from collections.abc import Iterator
 from typing import Final
 
+from cmsspark.apps.monitor.lint.habits import (
+    cached_too_early,
+    counted_in_tasks,
+    has_one_connection,
+)
 from cmsspark.apps.monitor.lint.loops import CalledFunctions, deciding_actions
 from cmsspark.apps.monitor.lint.names import (
     OtherLibraries,
@@ -32,6 +37,50 @@ _FETCHES: Final = frozenset(
 )
 
 
+#: Functions that sum up values one by one, for which no value of a key must wait.
+_SUMS: Final = frozenset({"sum", "len", "max", "min", "reduce", "mean"})
+
+
+def _needs_all_values(function: ast.expr) -> bool:
+    """Return whether a function needs all values of a key at once: it sorts or lists them."""
+    if isinstance(function, ast.Name):
+        return function.id not in _SUMS
+    if not isinstance(function, ast.Lambda):
+        return False
+    calls = [node for node in ast.walk(function.body) if isinstance(node, ast.Call)]
+    names = {getattr(call.func, "id", getattr(call.func, "attr", "")) for call in calls}
+    return bool(names) and not names & _SUMS
+
+
+def _sides(function: ast.expr) -> set[str] | None:
+    """Return which of ``key``, ``left`` and ``right`` a function of a joined pair looks at;
+    None where that is not known.
+    """
+    if not isinstance(function, ast.Lambda) or len(function.args.args) != 1:
+        return None
+    name, seen = function.args.args[0].arg, set()
+    whole = {
+        id(node.value)
+        for node in ast.walk(function.body)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+    }
+    for node in ast.walk(function.body):
+        if isinstance(node, ast.Name) and node.id == name and id(node) not in whole:
+            return None
+        if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
+            continue
+        if isinstance(node.value, ast.Name) and node.value.id == name:
+            if node.slice.value == 0:
+                seen.add("key")
+            elif id(node) not in whole:
+                return None
+        elif isinstance(node.value, ast.Subscript):
+            inner = node.value
+            if getattr(inner.value, "id", "") == name and getattr(inner.slice, "value", 0) == 1:
+                seen.add("left" if node.slice.value == 0 else "right")
+    return seen
+
+
 class RowRules:
     """What the visitor of a script knows of its names, and the rules that need no more."""
 
@@ -40,6 +89,8 @@ class RowRules:
         self._loops = 0
         self._values = Values()
         self._libraries, self._tables = OtherLibraries(), Tables(self._values)
+        #: Names of Python functions on rows.
+        self._row_functions: set[str] = set()
         #: ``id`` of nodes that are judged already, or whose value decides when a loop ends.
         self._passed: set[int] = set()
 
@@ -57,8 +108,21 @@ class RowRules:
         if name in ("withColumn", "withColumns", "select") and self._tables.is_small(node):
             # Of few rows the order of all is cheap.
             self._passed |= {id(inner) for inner in ast.walk(node)}
-        if name == "mapValues" and node.args and getattr(node.args[0], "id", "") in _ALL_VALUES:
+        is_mapped = name in ("mapValues", "map", "flatMap") and bool(node.args)
+        if name in ("flatMapValues", "cache", "persist") or (
+            is_mapped and _needs_all_values(node.args[0])
+        ):
             self._passed.add(id(getattr(node.func, "value", node)))
+        if (
+            name in ("parallelize", "createDataFrame")
+            and node.args
+            and self._tables.is_fetched(node.args[0])
+        ):
+            self._add(node, "SPK112")
+        if name == "filter" and self._is_late_filter(node):
+            self._add(node, "SPK113")
+        if has_one_connection(node, name, self._values):
+            self._add(node, "SPK115")
         if name == "groupByKey" and id(node) not in self._passed and not self._is_local(node):
             self._add(node, "SPK110")
         is_all = (
@@ -72,10 +136,34 @@ class RowRules:
         ):
             self._add(node, "SPK111")
 
+    def _is_late_filter(self, node: ast.Call) -> bool:
+        """Return whether an RDD's filter after a join looks at the key or one side only."""
+        chain = self._values.chain(node)[1:]
+        chain = [method for method in chain if method not in ("cache", "persist")]
+        if not node.args or chain[:1] not in (["join"], ["leftOuterJoin"], ["rightOuterJoin"]):
+            return False
+        sides = _sides(node.args[0])
+        allowed = {
+            "join": ({"key"}, {"left"}, {"right"}, {"key", "left"}, {"key", "right"}),
+            "leftOuterJoin": ({"key"}, {"left"}, {"key", "left"}),
+            "rightOuterJoin": ({"key"}, {"right"}, {"key", "right"}),
+        }
+        return sides in allowed[chain[0]]
+
+    def _is_late_udf(self, node: ast.Call) -> bool:
+        """Return whether a table is filtered by a Python function after a join."""
+        chain = [name for name in self._values.chain(node)[1:] if name not in ("cache", "select")]
+        return chain[:1] == ["join"] and any(
+            isinstance(inner, ast.Call) and getattr(inner.func, "id", "") in self._row_functions
+            for argument in node.args
+            for inner in ast.walk(argument)
+        )
+
     def _adds_columns(self, node: ast.Assign) -> None:
         """Judge ``df = df.withColumn(…)`` in a loop."""
         if not self._loops or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
             return
+        self._unites(node.targets[0].id, node.value)
         current, calls = node.value, []
         while isinstance(current, ast.Call) and isinstance(current.func, ast.Attribute):
             calls.append(current)
@@ -89,6 +177,24 @@ class RowRules:
                     self._add(call, "SPK109", f"{call.func.attr}()")
                     return
 
+    def _unites(self, name: str, value: ast.expr) -> None:
+        """Judge ``df = df.union(…)`` in a loop."""
+        if {"cache", "persist", "checkpoint", "localCheckpoint"} & set(self._values.chain(value)):
+            return  # an iteration that keeps its rows
+        for call in ast.walk(value):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+                continue
+            if call.func.attr in ("union", "unionAll", "unionByName"):
+                begin = self._values.parts(call.func.value)[-1:]
+                names = {
+                    getattr(call.func.value, "id", ""),
+                    *(getattr(a, "id", "") for a in call.args),
+                }
+                if name in names and not (
+                    begin and getattr(begin[0], "id", "") in ("set", "frozenset")
+                ):
+                    self._add(call, "SPK116")
+
     def _is_local(self, node: ast.expr) -> bool:
         """Return whether a method is one of rows that are in Python already, or of
         another library's object.
@@ -101,7 +207,11 @@ class RowRules:
         is_module = (
             len(parts) == 2 and isinstance(begin, ast.Name) and self._libraries.is_module(begin.id)
         )
-        return is_module or (isinstance(begin, ast.Name) and begin.id in self._libraries)
+        if not isinstance(begin, ast.Name):
+            return False
+        # Methods of the script's own classes.
+        is_own = (begin.id == "self" and len(parts) == 2) or self._libraries.makes_local(begin.id)
+        return is_module or is_own or begin.id in self._libraries
 
     def _add(self, node: ast.AST, code: str, detail: str = "") -> None:
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
@@ -198,7 +308,26 @@ _KEEPS_ORDER: Final = frozenset(
         "withColumnRenamed",
     }
 )
-_FEW_FILES: Final = 32
+#: Methods that take the time of tasks.
+_WORK: Final = frozenset(
+    {
+        *("crossJoin", "distinct", "dropDuplicates", "flatMap", "join", "map", "mapInArrow"),
+        *(
+            "mapInPandas",
+            "mapPartitions",
+            "mapValues",
+            "orderBy",
+            "sort",
+            "transform",
+            "withColumn",
+        ),
+        *("withColumns", "groupByKey", "reduceByKey"),
+    }
+)
+#: Methods after which rows lie in new partitions, whatever comes before.
+_SHUFFLES: Final = frozenset(
+    {"repartition", "repartitionByRange", "checkpoint", "localCheckpoint"}
+)
 _DEEPEST: Final = 6_000
 #: Methods of ``df.write`` that start a job.
 _WRITES: Final = frozenset(
@@ -277,6 +406,10 @@ class _Visitor(RowRules, ast.NodeVisitor):
             self._add(call, "SPK101", detail)
         for test in self._counted.problems(node):
             self._add(test, "SPK104")
+        for where, detail in cached_too_early(node):
+            self._add(where, "SPK114", detail)
+        for where in counted_in_tasks(node):
+            self._add(where, "SPK117")
         for where, detail in self._shared.problems(node):
             self._add(where, "SPK103", detail)
 
@@ -284,6 +417,7 @@ class _Visitor(RowRules, ast.NodeVisitor):
         for decorator in node.decorator_list:
             self._udfs.defined(node.name, decorator)
             if self._udfs.takes_rows(decorator):
+                self._row_functions.add(node.name)
                 self._add(decorator, "SPK102", node.name)
         self._called.defined(node.name)
         outer, self._function = self._function, node.name
@@ -324,6 +458,13 @@ class _Visitor(RowRules, ast.NodeVisitor):
 
     def visit_Import(self, node: ast.Import) -> None:
         self._libraries.imported(node)
+        self._tables.own_modules |= {
+            alias.asname or alias.name for alias in node.names if alias.name == "cmsspark"
+        }
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._libraries.defined(node.name)
+        self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
@@ -352,6 +493,8 @@ class _Visitor(RowRules, ast.NodeVisitor):
     def _bind(self, target: ast.expr, value: ast.expr) -> None:
         for name, part in self._values.bind(target, value):
             self._udfs.defined(name, part)
+            if isinstance(part, ast.Call) and self._udfs.takes_rows(part):
+                self._row_functions.add(name)
 
     def visit_For(self, node: ast.For) -> None:
         self.visit(node.iter)
@@ -455,6 +598,14 @@ class _Visitor(RowRules, ast.NodeVisitor):
         if name == "toPandas" and not self._tables.is_small(node):
             self._add(node, "SPK106")
         self._rows(node, name)
+        if name in ("where", "filter") and self._is_late_udf(node):
+            self._add(node, "SPK113")
+        if name in ("map", "imap", "imap_unordered", "starmap") and self._is_pool(node):
+            self._called.mapped(node.args[0], node)
+            if isinstance(node.args[0], ast.Lambda):
+                self._in_loop([node.args[0].body])
+        if name == "coalesce" and self._is_alone_after_work(node, chain):
+            self._add(node, "SPK105")
         # DataFrame.take() and first() after orderBy() keep the first rows only; those
         # of an RDD after sortBy() do not.
         if (
@@ -476,12 +627,22 @@ class _Visitor(RowRules, ast.NodeVisitor):
         if self._loops and id(node) not in self._passed:
             self._add(node, "SPK101", f"write.{name}()" if is_write else f"{name}()")
 
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        call = self._values.resolved(node.value)
-        is_write = node.attr in ("write", "writeTo") or node.attr.startswith("saveAs")
-        if is_write and isinstance(call, ast.Call) and self._is_to_few_partitions(call):
-            self._add(call, "SPK105")
-        self.generic_visit(node)
+    def _is_pool(self, node: ast.Call) -> bool:
+        """Return whether a method is one of a pool of threads."""
+        begin = self._values.parts(node)[-1:]
+        name = getattr(begin[0], "id", "") if begin else ""
+        return bool(node.args) and name in ("ThreadPoolExecutor", "ThreadPool", "Pool")
+
+    def _is_alone_after_work(self, node: ast.Call, chain: list[str]) -> bool:
+        """Return whether ``coalesce(1)`` follows work on many rows that no shuffle ends."""
+        values = [*node.args, *(keyword.value for keyword in node.keywords)]
+        is_one = len(values) == 1 and getattr(self._values.resolved(values[0]), "value", 0) == 1
+        work: set[str] = set()
+        for method in chain[1:]:
+            if method in _SHUFFLES:
+                break
+            work.add(method)
+        return is_one and bool(work & _WORK) and not self._tables.is_small(node)
 
     def _is_grouped(self, node: ast.expr) -> bool:
         """Return whether the last method makes a table of groups, as
@@ -494,15 +655,3 @@ class _Visitor(RowRules, ast.NodeVisitor):
         """Return whether the last method gets rows in the order of a sort."""
         before = [name for name in self._values.chain(node)[1:] if name not in _KEEPS_ORDER]
         return bool(_SORTS & set(before[:1]))
-
-    def _is_to_few_partitions(self, call: ast.Call) -> bool:
-        """``repartition(n)`` by a small number alone."""
-        if not (isinstance(call.func, ast.Attribute) and call.func.attr == "repartition"):
-            return False
-        values = [
-            self._values.resolved(argument)
-            for argument in (*call.args, *(keyword.value for keyword in call.keywords))
-        ]
-        if len(values) != 1 or not isinstance(values[0], ast.Constant):
-            return False
-        return isinstance(values[0].value, int) and values[0].value <= _FEW_FILES

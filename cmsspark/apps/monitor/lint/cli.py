@@ -8,7 +8,7 @@ import re
 import stat
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -45,11 +45,13 @@ def command(scripts: tuple[str, ...], as_json: bool) -> int:
     refused: list[CmssparkError] = []
     for path in _files(scripts):
         try:
-            problems, position_in_cell = _lint(path)
+            problems, position_in_cell, damaged = _lint(path)
         except CmssparkError as error:
             # One file that is no Python does not hide what the others have.
             refused.append(error)
             continue
+        # One cell that is no Python does not hide what the others have.
+        refused += damaged
         count += len(problems)
         for problem in problems:
             rule = problem.rule
@@ -77,9 +79,9 @@ def command(scripts: tuple[str, ...], as_json: bool) -> int:
     return int(Exit.DATA) if count else 0
 
 
-def _lint(path: Path) -> tuple[list[Problem], PositionInCell]:
-    """Return the problems of a file, and what gives the cell (0 in a script) and the
-    line in it for a line.
+def _lint(path: Path) -> tuple[list[Problem], PositionInCell, list[DataError]]:
+    """Return the problems of a file, what gives the cell (0 in a script) and the line in
+    it for a line, and an error for each cell that is no Python.
     """
     from cmsspark.apps.monitor.lint.checker import lint
 
@@ -97,7 +99,16 @@ def _lint(path: Path) -> tuple[list[Problem], PositionInCell]:
         if path.suffix == ".ipynb":
             notebook = read_notebook(content)
             content = notebook.source
-        return lint(content), position_in_cell
+        damaged = [
+            DataError(
+                "the cell is not in Python 3, and was left out",
+                where=f"{path}:cell {number}:{line}",
+                found=reason,
+                next_step="the other cells were read; correct it, or make it a text",
+            )
+            for number, line, reason in notebook.damaged
+        ]
+        return lint(content), position_in_cell, damaged
     except SyntaxError as error:
         where = f"{path}:{_line(position_in_cell(error.lineno))}" if error.lineno else str(path)
         next_step = "Spark 3.5 and 4 run Python 3; `2to3` converts scripts for Python 2"
@@ -201,6 +212,8 @@ class NotebookScript:
 
     source: bytes
     positions: list[tuple[int, int]]
+    #: Cells that are no Python: number, line and reason.
+    damaged: list[tuple[int, int, str]] = field(default_factory=list)
 
 
 def read_notebook(content: bytes) -> NotebookScript:
@@ -211,6 +224,7 @@ def read_notebook(content: bytes) -> NotebookScript:
     notebook = msgspec.json.decode(content, type=_Notebook)
     lines: list[str] = []
     positions: list[tuple[int, int]] = []
+    damaged: list[tuple[int, int, str]] = []
     for number, cell in enumerate(notebook.cells, 1):
         if cell.cell_type != "code":
             continue
@@ -218,9 +232,28 @@ def read_notebook(content: bytes) -> NotebookScript:
         # Only these end a line of Python: a form feed or U+2028 may stand in a text.
         rows = re.split(r"\r\n|\r|\n", text)
         is_python = not text.lstrip().startswith("%%") or text.lstrip().startswith(_PYTHON_MAGICS)
-        lines += _plain(rows) if is_python else [""] * len(rows)
+        if is_python:
+            rows = _plain(rows)
+            if (error := _syntax_error(rows)) is not None:
+                damaged.append((number, *error))
+                is_python = False
+        lines += rows if is_python else [""] * len(rows)
         positions += [(number, inside) for inside in range(1, len(rows) + 1)]
-    return NotebookScript("\n".join([*lines, ""]).encode("utf-8", "replace"), positions)
+    source = "\n".join([*lines, ""]).encode("utf-8", "replace")
+    return NotebookScript(source, positions, damaged)
+
+
+def _syntax_error(rows: list[str]) -> tuple[int, str] | None:
+    """Return the line and the reason for which lines are no Python; None if they are."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse("\n".join(rows))
+    except SyntaxError as error:
+        return error.lineno or 1, error.msg
+    except (ValueError, RecursionError, MemoryError) as error:
+        return 1, str(error) or "nested too deep"
+    return None
 
 
 def _plain(rows: list[str]) -> list[str]:
@@ -228,13 +261,8 @@ def _plain(rows: list[str]) -> list[str]:
 
     In a cell that is Python a line may begin with ``%``, too.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse("\n".join(rows))
+    if _syntax_error(rows) is None:
         return rows
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        pass
     lines: list[str] = []
     goes_on = False
     for row in rows:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import Final
 
 _ENDLESS: Final = frozenset({"range", "count"})
+#: Modules of functions on numbers.
+_NUMERIC: Final = frozenset({"np", "numpy", "math"})
 _NESTED: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
@@ -19,6 +21,54 @@ def deciding_actions(loop: ast.While | ast.For | ast.AsyncFor) -> set[int]:
     A loop over values is none, nor is an expression that uses the loop's own variable:
     that asks for each value.
     """
+    return _tried_again(loop) | _deciding(loop) | _carried(loop)
+
+
+def _tried_again(loop: ast.While | ast.For | ast.AsyncFor) -> set[int]:
+    """Return ``id`` of the expressions that a loop only tries again: it ends as soon as one
+    has worked.
+    """
+    passed: set[int] = set()
+    for node in _nodes_of_loop(loop.body):
+        if isinstance(node, ast.Try) and node.handlers:
+            ends = [*node.body, *node.orelse]
+            position = loop.body.index(node) if node in loop.body else None
+            if position is not None and position + 1 < len(loop.body):
+                ends.append(loop.body[position + 1])
+            if any(isinstance(end, ast.Break | ast.Return) for end in ends):
+                passed |= {id(inner) for part in node.body for inner in ast.walk(part)}
+    return passed
+
+
+def _carried(loop: ast.While | ast.For | ast.AsyncFor) -> set[int]:
+    """Return ``id`` of the expressions of an iteration: what they give is what the next
+    turn begins with.
+    """
+    if isinstance(loop, ast.For | ast.AsyncFor) and not _is_counted(loop.iter):
+        return set()
+    assigned = [
+        (names, value) for node in _nodes_of_loop(loop.body) for names, value in _assignments(node)
+    ]
+    passed: set[int] = set()
+    for targets, value in assigned:
+        for call in ast.walk(value):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+                continue
+            sources = _names(call)
+            while more := {
+                name
+                for names, other in assigned
+                if names & sources
+                for name in _names(other) - sources
+            }:
+                sources |= more
+            # A sum over the turns is no iteration: the call itself does not use it.
+            if targets & (sources - _names(call)) or targets & _names(call):
+                passed |= {id(inner) for inner in ast.walk(call)}
+    return passed
+
+
+def _deciding(loop: ast.While | ast.For | ast.AsyncFor) -> set[int]:
     bound: set[str] = set()
     if isinstance(loop, ast.While):
         control = _names(loop.test)
@@ -71,7 +121,9 @@ def _assignments(node: ast.AST) -> Iterator[tuple[set[str], ast.expr]]:
 
 def _calls_method(value: ast.expr) -> bool:
     return any(
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and getattr(node.func.value, "id", "") not in _NUMERIC
         for node in ast.walk(value)
     )
 
@@ -133,6 +185,11 @@ class CalledFunctions:
             self._calls.setdefault(function, set()).add(name)
         if in_loop:
             self._in_loops.append((call, name))
+
+    def mapped(self, function: ast.expr, call: ast.Call) -> None:
+        """Note that a pool of threads calls a function for each of many values."""
+        if isinstance(function, ast.Name):
+            self._in_loops.append((call, function.id))
 
     def problems(self) -> Iterator[tuple[ast.Call, str]]:
         """Yield (call in a loop, the function and its action)."""

@@ -111,6 +111,7 @@ class OtherLibraries:
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._modules: set[str] = set()
+        self._classes: set[str] = set()
 
     def imported(self, node: ast.Import | ast.ImportFrom) -> None:
         """Note what an import names."""
@@ -118,7 +119,18 @@ class OtherLibraries:
             module = (node.module or "") if isinstance(node, ast.ImportFrom) else alias.name
             name = alias.asname or alias.name.split(".")[0]
             (self._names.add if module.split(".")[0] in _OTHERS else self._names.discard)(name)
+            is_class = isinstance(node, ast.ImportFrom) and name[:1].isupper()
+            is_ours = module.split(".")[0] not in ("pyspark", "cmsspark", "CMSSpark", "delta")
+            (self._classes.add if is_class and is_ours else self._classes.discard)(name)
             (self._modules.add if isinstance(node, ast.Import) else self._modules.discard)(name)
+
+    def makes_local(self, name: str) -> bool:
+        """Return whether a name is a class that is none of Spark's, such as ``Counter``."""
+        return name in self._classes
+
+    def defined(self, name: str) -> None:
+        """Note a class of the script itself."""
+        self._classes.add(name)
 
     def is_module(self, name: str) -> bool:
         """Return whether a name is of ``import name``."""

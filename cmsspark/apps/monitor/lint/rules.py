@@ -42,9 +42,9 @@ RULES: Final[dict[str, Rule]] = {
         "df.isEmpty(), or rdd.isEmpty() for an RDD",
     ),
     "SPK105": Rule(
-        "repartition(n) before a write of little",
-        "it shuffles every row to make few files",
-        "coalesce(n), which joins partitions without a shuffle",
+        "coalesce(1) after work",
+        "all the work since the last shuffle is done by one task, not only the writing",
+        "repartition(1) before the write: the work stays parallel, and its result is shuffled once",
     ),
     "SPK106": Rule(
         "toPandas() without a limit",
@@ -75,6 +75,36 @@ RULES: Final[dict[str, Rule]] = {
         "collect() of a whole table",
         "all rows go into the memory of the driver",
         "where(…), limit(n) or an aggregate before it; or write the rows and read the file",
+    ),
+    "SPK112": Rule(
+        "rows go to the driver, and back to Spark",
+        "all of them go through the memory of one Python, twice",
+        "functions of Spark, mapInPandas() or a join instead of collect() and parallelize() or createDataFrame()",
+    ),
+    "SPK113": Rule(
+        "a filter after a join",
+        "rows are shuffled that are thrown away afterwards; Spark moves no Python function before a join",
+        "filter each side before the join",
+    ),
+    "SPK114": Rule(
+        "a cache before the work instead of after it",
+        "each output repeats the shuffle; the cache only saves reading",
+        "cache() the result of the shuffle, of which the outputs are made",
+    ),
+    "SPK115": Rule(
+        "a table of a database through one connection",
+        "one task reads all rows",
+        "numPartitions with partitionColumn, lowerBound and upperBound, or predicates",
+    ),
+    "SPK116": Rule(
+        "union() in a loop",
+        "the plan grows with each turn, and Spark analyses all of it each time",
+        "one read of a list of paths, or functools.reduce(DataFrame.unionByName, frames) of few",
+    ),
+    "SPK117": Rule(
+        "an accumulator in a transformation",
+        "it counts again when a task is retried or a table is computed twice",
+        "count in an action (foreach), or make what is counted a column and aggregate it",
     ),
 }
 

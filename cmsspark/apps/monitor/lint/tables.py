@@ -110,7 +110,7 @@ class Values:
         for _ in range(_MOST_STEPS):
             if isinstance(current, ast.Call) and isinstance(current.func, ast.Attribute):
                 if current.func.attr == "sql" and current.args:
-                    return _text(self.resolved(current.args[0]))
+                    return text_of(self.resolved(current.args[0]))
                 current = current.func.value
             elif (value := self.resolved(current)) is not current:
                 current = value
@@ -119,7 +119,7 @@ class Values:
         return ""
 
 
-def _text(node: ast.expr) -> str:
+def text_of(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(
             str(part.value) if isinstance(part, ast.Constant) else "0" for part in node.values
@@ -129,7 +129,11 @@ def _text(node: ast.expr) -> str:
 
 #: Methods that make a result small, whatever it was.
 SMALL: Final = frozenset(
-    {"limit", "head", "tail", "take", "agg", "describe", "summary", "sample", "crosstab"}
+    {
+        *("limit", "head", "tail", "take", "agg", "describe", "summary", "sample", "crosstab"),
+        # One table, mostly of few rows, for each group.
+        *("applyInPandas", "applyInArrow"),
+    }
 )
 GROUPED: Final = frozenset({"count", "sum", "avg", "mean", "min", "max", "agg", "pivot"})
 GROUPS: Final = frozenset({"groupBy", "groupby", "rollup", "cube", "groupingSets"})
@@ -175,6 +179,8 @@ class Tables:
 
     def __init__(self, values: Values) -> None:
         self._values = values
+        #: Names under which a script imports this package.
+        self.own_modules: set[str] = set()
 
     def is_small(self, node: ast.expr) -> bool:
         """Return whether what the last method of a chain is called on has few rows."""
@@ -189,7 +195,7 @@ class Tables:
         """Return whether a chain begins with a stored table, of which all rows are left."""
         chain = self._values.chain(node)[1:]
         query = self._values.query(node)
-        begins = "read" in chain or "table" in chain or bool(query)
+        begins = "read" in chain or "table" in chain or bool(query) or self._is_of_cms(node)
         if (
             not begins
             or _CHOOSES & set(chain)
@@ -198,6 +204,12 @@ class Tables:
         ):
             return False
         return not self.is_small(node)
+
+    def _is_of_cms(self, node: ast.expr) -> bool:
+        """Return whether a chain begins with a table of ``import cmsspark as cms``."""
+        parts = self._values.parts(node)
+        name = parts[-1].id if parts and isinstance(parts[-1], ast.Name) else ""
+        return name in self.own_modules and len(parts) > 2
 
     def has_no_partition(self, window: ast.expr) -> bool:
         """Return whether a window is one of ``Window`` without ``partitionBy(…)`` of some column."""
@@ -226,6 +238,24 @@ class Tables:
         )
         return any(bool(call.args) and all(map(_is_aggregate, call.args)) for call in selects)
 
+    def is_fetched(self, node: ast.expr, depth: int = 6) -> bool:
+        """Return whether rows of a large table went to Python to make a value."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            chain = self._values.chain(node)
+            if node.func.attr in ("collect", "toPandas", "toArrow", "toLocalIterator"):
+                is_few = self.is_small(node) or {"distinct", "dropDuplicates"} & set(chain)
+                return not is_few and not node.args
+        if depth == 0:
+            return False
+        if isinstance(node, ast.Name):
+            value = self._values.resolved(node)
+            return value is not node and self.is_fetched(value, depth - 1)
+        return any(
+            self.is_fetched(child.iter if isinstance(child, ast.comprehension) else child, depth)
+            for child in ast.iter_child_nodes(node)
+            if isinstance(child, ast.expr | ast.comprehension)
+        )
+
 
 def without_alias(node: ast.expr) -> ast.expr:
     """``sum("x")`` of ``sum("x").alias("y")``."""
@@ -240,6 +270,12 @@ def without_alias(node: ast.expr) -> ast.expr:
 
 def _is_aggregate(node: ast.expr) -> bool:
     node = without_alias(node)
+    if isinstance(node, ast.Starred):
+        return _is_aggregate(node.value)
+    if isinstance(node, ast.ListComp | ast.GeneratorExp):
+        return _is_aggregate(node.elt)
+    if isinstance(node, ast.List | ast.Tuple):
+        return bool(node.elts) and all(map(_is_aggregate, node.elts))
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and bool(_AGGREGATE_TEXT.match(node.value))
     if isinstance(node, ast.BinOp):

@@ -14,7 +14,7 @@ spark = (
 rows = spark.range(0, 500_000, 1, 4).selectExpr(
     "if(id % 10 < 7, 7, id % 3000) as key", "id", "concat(id, repeat('y', 120)) as payload"
 )
-latest = Window.partitionBy("key").orderBy("id")
+latest = Window.partitionBy("key").orderBy("payload")
 ranked = rows.withColumn("n", F.row_number().over(latest))
 ranked.write.format("noop").mode("overwrite").save()
 spark.stop()
