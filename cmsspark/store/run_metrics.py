@@ -74,6 +74,8 @@ class TaskTotals(msgspec.Struct):
 
     tasks: int = 0
     failed_tasks: int = 0
+    #: Of them, those that had done their work, which was lost with an executor.
+    resubmitted_tasks: int = 0
     killed_tasks: int = 0
     speculative_tasks: int = 0
     task_ms: int = 0

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -27,6 +27,9 @@ from cmsspark.base.text.terminal import pluralize, table, terminal_width, volume
 from cmsspark.store.run_exceptions import find_exception
 from cmsspark.store.run_history import Run
 from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics
+
+if TYPE_CHECKING:
+    from cmsspark.apps.monitor.logs.files import LogLines
 
 _LONGEST_TITLE = 110
 #: Stages that are shown: those with the longest duration.
@@ -121,7 +124,8 @@ def finding_lines(findings: list[Finding]) -> Iterator[str]:
 def _sums(metrics: RunMetrics) -> Iterator[tuple[str, str, str]]:
     totals, tasks = metrics.totals, metrics.totals.tasks
     yield "stages", f"{metrics.stage_count}", f"{metrics.jobs} jobs" if metrics.jobs else ""
-    unwell = f"{totals.failed_tasks} failed, {totals.killed_tasks} killed"
+    again = f" ({totals.resubmitted_tasks} only resubmitted)" if totals.resubmitted_tasks else ""
+    unwell = f"{totals.failed_tasks} failed{again}, {totals.killed_tasks} killed"
     yield "tasks", f"{tasks}", unwell if totals.failed_tasks + totals.killed_tasks else ""
     if metrics.ended_ms is not None:
         elapsed = max(0, metrics.ended_ms - metrics.began_ms)
@@ -300,6 +304,12 @@ def _echo(state_dir: Path, metrics: RunMetrics) -> None:
         click.echo(readable(line))
 
 
+def _no_event(log: LogLines) -> str:
+    if log.cut:
+        return f"{log.disk_bytes:,} bytes, which end in their first block ({log.cut[0]})"
+    return f"{log.plain_bytes:,} blank bytes" if log.plain_bytes else "an empty file"
+
+
 @click.command("events")
 @click.argument("location", metavar="FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -321,7 +331,7 @@ def events_command(location: str, as_json: bool) -> None:
         raise DataError(
             "an event log has at least one event",
             where=log.parts[0],
-            found=f"{log.plain_bytes:,} blank bytes" if log.plain_bytes else "an empty file",
+            found=_no_event(log),
             next_step="Spark writes its first events some seconds after the application starts: read it again then",
         )
     metrics = reader.metrics()

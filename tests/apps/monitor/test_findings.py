@@ -236,6 +236,24 @@ def failure(run: RunMetrics) -> None:
     run.failures["ExceptionFailure: java.lang.OutOfMemoryError Java heap space"] = 3
 
 
+def full_cache(run: RunMetrics) -> None:
+    run.rdd_hints.append((plans.CACHED, "cache at job.py:3", None))
+    run.executors[1].peaks["OnHeapStorageMemory"] = 2_200 * MB
+
+
+def returned(size: int) -> Callable[[RunMetrics], None]:
+    """A result of so many bytes, after which a stage reads rows of the driver."""
+
+    def change(run: RunMetrics) -> None:
+        again = StageEntry(4, 0, "sum at job.py:9", 4, 55_000, 58_000)
+        run.stages[0].name = "collect at job.py:7"
+        run.stages[0].totals.result_bytes = size
+        run.stages.append(again)
+        run.rdd_hints.append((plans.PARALLELIZED, "stage 4", 4))
+
+    return change
+
+
 def jump(
     field: str, *, at: int = 55, python: int = 0, pickled: int = 0, moved: int = 0, result: int = 0
 ) -> Callable[[RunMetrics], None]:
@@ -454,6 +472,48 @@ BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
         "one task has 900,000 rows of the shuffle, the median 20,000",
     ),
     ("tiny_tasks", tiny(800, 40), "800 tasks of 40 ms"),
+    ("window_one_task", query((plans.WINDOW_ROWS, "Window [a]", 100_000)), "all 100,000 rows"),
+    ("jdbc_one_connection", query((plans.JDBC_ROWS, "Scan JDBC", 200_000)), "200,000 rows came"),
+    ("large_broadcast", query((plans.BROADCAST_BYTES, "B", 2_000 * MB)), "2.0 GB were broadcast"),
+    (
+        "join_multiplies_rows",
+        query((plans.JOINED_ROWS, "SortMergeJoin", 5 * MB), (plans.SIDE_ROWS, "SortMergeJoin", 9)),
+        "SortMergeJoin made 5,000,000 rows of 9",
+    ),
+    (
+        "filter_after_join",
+        query((plans.UNFILTERED_ROWS, "F", 100_000), (plans.FILTERED_ROWS, "F", 20_000)),
+        "kept 20,000 of 100,000 rows",
+    ),
+    (
+        "full_scan",
+        query((plans.SCANNED_ROWS, "S", 100_000), (plans.CHOSEN_ROWS, "S", 50_000)),
+        "for 50,000 rows of some",
+    ),
+    ("python_udf", query((plans.PYTHON_MS, "Eval [f(a#1)]", 130_000)), "took 130 s"),
+    ("cache_does_not_fit", full_cache, "filled the memory for them: 2.2 GB of 2.4 GB"),
+    (
+        "cache_does_not_fit",
+        log("WARN MemoryStore: Not enough space to cache rdd_4_1 in memory!"),
+        "found no room",
+    ),
+    ("collected_and_parallelized", returned(8 * MB), "8.0 MB of results went to the driver"),
+    ("repeated_work", hint(plans.REPEATED, 300_000), "the same shuffle of 300,000 rows"),
+    (
+        "large_closure",
+        log("WARN DAGScheduler: Broadcasting large task binary with size 12.5 MiB"),
+        "12.5 MiB of data of its own",
+    ),
+    (
+        "large_closure",
+        log("Stage 0 contains a task of very large size (9000 KiB). The maximum is 1000 KiB."),
+        "9000 KiB",
+    ),
+    (
+        "python_memory_limit",
+        failing("ExceptionFailure: ImportError: libarrow.so: failed to map segment"),
+        "failed to map segment",
+    ),
     ("idle_cores", idle(100_000), "idle for 74% of their time (292 of 392 s)"),
     (
         "failed_task",

@@ -431,7 +431,11 @@ def _pickled_by_job(metrics: RunMetrics) -> list[int]:
         for sample in metrics.samples
         if sample.python_written_bytes is not None
     ]
-    written, before = [], points[0][1] if points else 0
+    gaps = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(points)]
+    # Between samples that are far apart several jobs may have begun.
+    if not gaps or max(gaps) > 2 * DENSE_MS:
+        return []
+    written, before = [], points[0][1]
     for stage in sorted(metrics.stages, key=lambda stage: stage.submitted_ms or 0):
         if stage.submitted_ms is None:
             continue

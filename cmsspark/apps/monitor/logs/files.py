@@ -201,6 +201,8 @@ class LogLines:
     missing: list[str] = field(default_factory=list)
     #: Files of a rolling folder that repeat another one.
     repeated: list[str] = field(default_factory=list)
+    #: Files into which Spark compacted earlier ones.
+    compacted: list[str] = field(default_factory=list)
     long_lines: int = 0
     plain_bytes: int = 0
     disk_bytes: int = 0
@@ -264,7 +266,9 @@ def find_log(location: str, files: Files | None = None) -> LogLines:
     )
     repeated: list[str] = []
     parts = _parts(path, files, repeated) if entry.is_dir else [path]
-    return LogLines(parts, opener, missing=_gaps(parts), repeated=repeated)
+    names = [part.rpartition("/")[2] for part in parts]
+    compacted = [name for name in names if name.endswith(".compact")]
+    return LogLines(parts, opener, missing=_gaps(parts), repeated=repeated, compacted=compacted)
 
 
 def is_log_name(name: str) -> bool:

@@ -65,6 +65,7 @@ def _add_task(totals: TaskTotals, event: TaskEnd) -> None:
     info, metrics = event.info, event.metrics
     totals.tasks += 1
     totals.failed_tasks += info.failed
+    totals.resubmitted_tasks += event.reason.reason == "Resubmitted"
     totals.killed_tasks += info.killed
     totals.speculative_tasks += info.speculative
     # The time of a task whose output was lost was added when it ended first.
@@ -271,8 +272,12 @@ class EventLogReader:
     skipped: int = 0
     #: Lines with a plan that is nested deeper than can be read.
     deep: int = 0
+    first_ms: int = 0
     last_ms: int = 0
+    begun: bool = False
     ended: bool = False
+    #: Stages that ended well with fewer tasks in the log than they had: number → both.
+    incomplete: dict[int, tuple[int, int]] = field(default_factory=dict)
     #: Which run of run_spark wrote the log: a system property or, where the driver is
     #: on another host, an option.
     measured_run: str | None = None
@@ -333,6 +338,8 @@ class EventLogReader:
         run.rdd_hints = [*self._rdds.hints(), *self._plans.repeated()]
         run.task_spans = self._spans.merged()
         run.sources = [*dict.fromkeys([*run.sources, "events"])]
+        if not run.began_ms and not self.begun:
+            run.began_ms = self.first_ms
         if run.ended_ms is None and self.last_ms:
             run.ended_ms = self.last_ms
         return run
@@ -345,6 +352,7 @@ class EventLogReader:
     def _application_start(self, event: records.ApplicationStart) -> None:
         self.run.application, self.run.application_name = event.id, event.name
         self.run.began_ms = self.run.began_ms or event.at
+        self.begun = True
 
     def _application_end(self, event: records.Timed) -> None:
         self.run.ended_ms, self.ended = event.at, True
@@ -418,6 +426,12 @@ class EventLogReader:
         )
         self._describe(stage, info)
         self.last_ms = max(self.last_ms, info.completed or 0)
+        self._first(info.submitted)
+        done = stage.entry.totals
+        seen = done.tasks - done.failed_tasks - done.killed_tasks
+        # Of two copies of a task one may be killed, or end, too.
+        if not info.failure and seen + done.resubmitted_tasks < info.tasks:
+            self.incomplete[info.stage] = (seen, info.tasks)
         if info.failure:
             _count(self.run.stage_failures, " ".join(info.failure[:_LONGEST_FAILURE].split()))
         totals = stage.entry.totals
@@ -432,6 +446,10 @@ class EventLogReader:
         self._ended[info.stage, info.attempt] = stage
         if len(self._ended) > _MOST_ENDED:
             self._ended.pop(next(iter(self._ended))).closed()
+
+    def _first(self, at_ms: int | None) -> None:
+        if at_ms and (not self.first_ms or at_ms < self.first_ms):
+            self.first_ms = at_ms
 
     def _stage(self, stage: int, attempt: int) -> OpenStage:
         """Return the stage, also one that has ended, or of which the log has no begin."""
@@ -456,6 +474,7 @@ class EventLogReader:
         if event.metrics is not None:
             records.without_negatives(event.metrics)
         self.last_ms = max(self.last_ms, info.finish)
+        self._first(info.launch)
         executor = self._executor(info.executor)
         executor.host = executor.host or info.host
         for name, totals in ((None, self.run.totals), (executor.executor, executor.totals)):
@@ -558,6 +577,26 @@ def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogRe
         damaged -= 1
         notes.append("the last line of the event log is cut; all lines before it were read")
     notes += [f"the event log is cut: {text}" for text in lines.cut]
+    notes += [
+        f"{name} is what Spark kept when it compacted the event log: jobs that had ended before are left out"
+        for name in lines.compacted
+    ]
+    if reader.incomplete:
+        seen, had = (sum(values) for values in zip(*reader.incomplete.values(), strict=True))
+        shown = ", ".join(map(str, sorted(reader.incomplete)[:10]))
+        notes.append(
+            f"{had - seen:,} of {had:,} tasks of stage {shown} are not in the event log, so all sums are too small: "
+            "Spark drops events when its queue is full (spark.scheduler.listenerbus.eventqueue.capacity)"
+        )
+    if reader.lines and not reader.begun:
+        notes.append(
+            "the event log has no begin: its times count from the first task, and its options are not known"
+        )
+    if resubmitted := reader.run.totals.resubmitted_tasks:
+        notes.append(
+            f"{resubmitted:,} of {reader.run.totals.failed_tasks:,} failed tasks were only resubmitted: they had done "
+            "their work, and lost it with an executor"
+        )
     notes += [f"the event log is not whole: {text}" for text in lines.missing]
     notes += [
         f"{name} repeats a part of the event log, and was left out" for name in lines.repeated
@@ -570,7 +609,7 @@ def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogRe
         notes.append(
             f"{lines.long_lines:,} lines of the event log are longer than 16 MB and were left out"
         )
-    if not reader.lines:
+    if not reader.lines and not lines.cut:
         notes.append("the event log is empty: Spark has written nothing yet")
     elif not reader.ended:
         notes.append("the event log has no end: the application runs, or was killed")
