@@ -470,13 +470,15 @@ def _leak(metrics: RunMetrics) -> Iterator[Finding]:
         least = _LEAST_SPARSE if is_sparse else _LEAST_SAMPLES
         if len(points) < least or last_at - first_at < LEAK_MS:
             continue
-        if last - first < LEAK_BYTES or last < LEAK_FACTOR * first or not _keeps_rising(points):
+        # Few samples tell a leak from a start less well.
+        rise = LEAK_BYTES if len(points) >= _LEAST_SAMPLES else 1.5 * LEAK_BYTES
+        if last - first < rise or last < LEAK_FACTOR * first or not _keeps_rising(points):
             continue
         tasks = _task_time(metrics, first_at, last_at)
         if tasks is None or last_at - first_at < 3 * tasks:
             continue  # one task may well need it
-        rise = f"from {volume(first)} to {volume(last)}"
-        title = f"a Python worker grew {rise} in {(last_at - first_at) / 1000:.0f} s"
+        change = f"from {volume(first)} to {volume(last)}"
+        title = f"a Python worker grew {change} in {(last_at - first_at) / 1000:.0f} s"
         cure = "look for what is kept in globals or caches of functions; spark.python.worker.reuse=false ends each worker"
         yield Finding("python_worker_leak", f"{title}, over many tasks", f"worker {pid}", cure)
         return
