@@ -209,6 +209,12 @@ def _returned(metrics: RunMetrics) -> Iterator[Finding]:
         for stage in metrics.stages
         if stage.stage in again and stage.submitted_ms is not None
     ]
+    begins += [
+        query.began_ms
+        for query in metrics.queries
+        if query.began_ms is not None
+        and any(kind == plans.LOCAL_ROWS for kind, _, _ in query.nodes)
+    ]
     for stage in metrics.stages:
         size, end = stage.totals.result_bytes, stage.completed_ms
         if size < RETURNED_BYTES or end is None or not COLLECTS.match(stage.name):

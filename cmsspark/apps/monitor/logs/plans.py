@@ -231,6 +231,7 @@ FIXED_PARTITIONS: Final = "partitions of the program"
 WINDOW_ROWS: Final = "rows of a window without a partition"
 JDBC_ROWS: Final = "rows through one connection"
 BROADCAST_BYTES: Final = "bytes broadcast"
+LOCAL_ROWS: Final = "rows of the driver"
 PYTHON_MS: Final = "ms of Python functions on rows"
 #: These come in twos, with the same text.
 JOINED_ROWS: Final = "rows that a join gave"
@@ -273,6 +274,7 @@ _LONGEST_ERROR: Final = 300
 _MOST_RDDS: Final = 10_000
 #: Fewer rows are no work.
 _LEAST_REPEATED: Final = 100_000
+_LEAST_LOCAL: Final = 10_000
 _MOST_SHUFFLES: Final = 10_000
 _COLLECTING: Final = re.compile(r"\.(?:collect\w*|toLocalIterator|toArrow)\(")
 #: Metrics of nodes whose values are needed when an execution ends.
@@ -490,6 +492,9 @@ class PlanFacts:
                 yield WINDOW_ROWS, text, rows
             elif node.name.startswith("Scan JDBCRelation") and "numPartitions=1]" in node.name:
                 yield JDBC_ROWS, text, self._value(node, ROWS)
+            elif node.name == "LocalTableScan":
+                if (rows := self._value(node, ROWS) or 0) >= _LEAST_LOCAL:
+                    yield LOCAL_ROWS, text, rows
             elif node.name == "BroadcastExchange":
                 if (size := self._value(node, BYTES) or 0) >= 1 << 20:
                     yield BROADCAST_BYTES, text, size
