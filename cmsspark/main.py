@@ -151,7 +151,7 @@ LAB: Final[Mapping[str, Entry]] = {
     "perf": (
         "cmsspark.apps.monitor.suites.cli",
         "command",
-        "Run suites of steps, compare releases and sizes.",
+        "Run suites of steps, and compare releases.",
     ),
     "pseudonyms": (
         "cmsspark.apps.results.pseudonyms",

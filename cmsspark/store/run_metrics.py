@@ -244,6 +244,8 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     host: str = ""
     #: The process that started the run, as ``store.process_identity`` names it.
     process: dict[str, str | int | None] = {}
+    #: The step of a suite that it was started by: ``RUN/NUMBER/``.
+    step: str | None = None
     #: PID of the spark-submit child, the root of the process tree.
     root_pid: int | None = None
     application: str | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cmsspark.apps.monitor import spark_watch
+from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE
 from cmsspark.base import self_metrics
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job
@@ -84,7 +85,8 @@ def watching_processes(
     ``measure``: the measurement of the run, whose counters are sent with the samples
     where live metrics are.
     """
-    if not is_watched(request, settings, environ):
+    # A suite watches the processes of its steps itself.
+    if not is_watched(request, settings, environ) or STEP_VARIABLE in environ:
         return None
 
     def start(root: int) -> Watch | None:

@@ -30,15 +30,23 @@ from cmsspark.store.run_metrics import RunMetrics, TaskTotals
 _APPLICATION: Final = re.compile(r"application_|app-|local-|spark-")
 
 
-def measured_runs(state_dir: Path, start: str = "") -> Iterator[RunMetrics]:
-    """Measured runs whose id begins with ``start``, the latest first; files that are
-    damaged are left out.
+def measured_runs(
+    state_dir: Path, start: str = "", *, started_ms: int = 0
+) -> Iterator[RunMetrics]:
+    """Measured runs whose id begins with ``start`` and that began at ``started_ms`` or
+    later, the latest first; files that are damaged are left out.
     """
     folder = run_metrics.runs_folder(state_dir)
     names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else iter(())
     for name in sorted((name for name in names if name.startswith(start)), reverse=True):
         with suppress(OSError, ValueError):
-            yield run_metrics.as_of_now(run_metrics.read(run_metrics.run_file(state_dir, name)))
+            metrics = run_metrics.as_of_now(
+                run_metrics.read(run_metrics.run_file(state_dir, name))
+            )
+            # Ids begin with the time of the run.
+            if metrics.began_ms < started_ms:
+                return
+            yield metrics
 
 
 def find_job_runs(state_dir: Path, job: str, count: int) -> list[RunMetrics]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from cmsspark.apps.monitor.expected_cost import deviation
 from cmsspark.apps.monitor.measured_runs import (
     event_files,
     find_run,
@@ -251,7 +250,7 @@ def echo_measured(state_dir: Path, run: Run, *, trace: bool = False) -> None:
         echo_trace(with_events(state_dir, metrics or RunMetrics(run.run, run.job, "", 0)))
     elif metrics is not None:
         click.echo()
-        _echo(state_dir, with_events(state_dir, metrics))
+        _echo(with_events(state_dir, metrics))
 
 
 def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = False) -> bool:
@@ -272,7 +271,7 @@ def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = Fa
     elif as_json:
         click.echo(json_text(msgspec.to_builtins(metrics), indent=1))
     else:
-        _echo(state_dir, metrics)
+        _echo(metrics)
     return True
 
 
@@ -295,12 +294,8 @@ def echo_trace(metrics: RunMetrics) -> None:
     click.echo(readable(exception.text))
 
 
-def _echo(state_dir: Path, metrics: RunMetrics) -> None:
+def _echo(metrics: RunMetrics) -> None:
     for line in report(metrics, terminal_width()):
-        click.echo(readable(line))
-    if expected := deviation(state_dir, metrics):
-        click.echo()
-    for line in expected:
         click.echo(readable(line))
 
 
@@ -341,5 +336,4 @@ def events_command(location: str, as_json: bool) -> None:
     if as_json:
         click.echo(json_text(msgspec.to_builtins(metrics), indent=1))
         return
-    for line in report(metrics, terminal_width()):
-        click.echo(readable(line))
+    _echo(metrics)

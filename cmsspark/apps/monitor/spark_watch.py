@@ -24,6 +24,7 @@ import msgspec
 
 from cmsspark.apps.monitor.findings import find as findings
 from cmsspark.apps.monitor.memory_sizes import KEPT
+from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE
 from cmsspark.apps.monitor.run_report import ending_lines
 from cmsspark.base import clock, self_metrics
 from cmsspark.base.errors import CmssparkError
@@ -316,6 +317,7 @@ def begin(
     """
     now = clock.now_ms()
     metrics = RunMetrics(clock.new_run_id(now), job, "spark" if has_jvm else "processes", now)
+    metrics.step = os.environ.get(STEP_VARIABLE)
     metrics.host, metrics.process = socket.gethostname(), process_identity.identity()
     metrics.master, metrics.deploy_mode = (
         options.get("spark.master", ""),

@@ -25,12 +25,10 @@ from typing import Final
 import psutil
 
 import cmsspark
+from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE
 from cmsspark.base import clock
 from cmsspark.store.process_samples import ENDED, RUNNING, LogEntry, open_processes
 
-#: The variable of a step's environment by which processes are recognised that became
-#: daemons: ``RUN/NUMBER/``.
-STEP_VARIABLE: Final = "CMSSPARK_PERF_STEP"
 #: Seconds that processes have to end by themselves after the step, and after SIGTERM or SIGKILL.
 _GRACE: Final = 1.0
 _TERM_SECONDS: Final = 5.0

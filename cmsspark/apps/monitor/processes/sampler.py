@@ -21,6 +21,9 @@ from cmsspark.base import clock
 from cmsspark.settings.redaction import redacted
 from cmsspark.store.process_samples import ProcessSample
 
+#: The variable of the environment of a suite's step, by which its processes, also those
+#: that became daemons, and its measured runs are recognised: ``RUN/NUMBER/``.
+STEP_VARIABLE: Final = "CMSSPARK_PERF_STEP"
 JAVA_DRIVER, JAVA_EXECUTOR, JAVA = "java_driver", "java_executor", "java"
 PYTHON_DRIVER, PYTHON_DAEMON, PYTHON_WORKER, PYTHON = (
     "python_driver",

@@ -1,4 +1,4 @@
-"""``cmsspark lab perf``: run suites, compare releases and input sizes, and write their pages."""
+"""``cmsspark lab perf``: run suites, compare releases, and write their pages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _page_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group("perf", cls=CommandGroup)
 def command() -> None:
-    """Run a suite of steps and watch their processes; compare releases and input sizes."""
+    """Run a suite of steps and watch their processes; compare releases."""
 
 
 @command.command("run")
@@ -132,12 +132,14 @@ def _echo_result(result: SuiteResult) -> None:
         "seconds",
     )
     echo_table(heads, rows, texts=(0, 1), optional=(2, 6), indent="  ")
+    for line in result.findings:
+        click.echo(f"  {line}")
 
 
 @command.command("compare")
 @click.argument("suite")
-@click.argument("before", required=False)
-@click.argument("after", required=False)
+@click.argument("before")
+@click.argument("after")
 @click.option(
     "--tolerance",
     type=FiniteRange(min=0),
@@ -148,21 +150,25 @@ def _echo_result(result: SuiteResult) -> None:
 @run_options
 def compare_command(
     suite: str,
-    before: str | None,
-    after: str | None,
+    before: str,
+    after: str,
     tolerance: float | None,
     as_json: bool,
     settings_file: str | None,
 ) -> None:
-    """Compare maximum CPU, virtual and resident memory of each step and role of a SUITE.
+    """Compare maximum CPU, virtual and resident memory of each step and role of a SUITE
+    in the releases BEFORE and AFTER.
 
-    With the releases BEFORE and AFTER: their latest complete runs, for each input size
-    that both have. With one release or none: how it grows with the input size, with the
-    law that fits.
+    Their latest complete runs are compared, for each input size that both have.
     """
-    from cmsspark.apps.monitor.suites.results import differences, latest_by_size, only_in_one
+    from cmsspark.apps.monitor.suites.results import (
+        change_lines,
+        differences,
+        latest_by_size,
+        only_in_one,
+    )
 
-    if after is not None and after == before:
+    if after == before:
         raise UsageError(
             "BEFORE and AFTER are two releases",
             found=f"{before} twice",
@@ -170,12 +176,7 @@ def compare_command(
         )
     with _database(load_settings(settings_file).state_dir) as database:
         first = latest_by_size(database, suite, before)
-        second = latest_by_size(database, suite, after) if after is not None else None
-    if second is None:
-        if tolerance is not None:
-            raise UsageError("--tolerance is for two releases", next_step="give BEFORE and AFTER")
-        _echo_scaling(list(first.values()), as_json)
-        return
+        second = latest_by_size(database, suite, after)
     rows = differences(first, second)
     if not rows:
         raise InputMissing(
@@ -184,6 +185,11 @@ def compare_command(
             next_step="run the suite of both releases with the same sizes: cmsspark lab perf run",
         )
     _echo_differences(rows, as_json, tolerance)
+    if not as_json:
+        for line in change_lines(rows):
+            click.echo(line)
+        if all(row.noise is None for row in rows):
+            click.echo("noise is not known: `repeat: 3` of a step shows how much its figures vary")
     for line in only_in_one(first, second):
         click.echo(f"not compared: {line}", err=True)
     grown = [row for row in rows if tolerance is not None and row.has_grown(tolerance)]
@@ -225,35 +231,12 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
             shown(row.measure, row.before),
             shown(row.measure, row.after),
             ratio(row),
-            shown(row.measure, row.noise),
+            "not known" if row.noise is None else shown(row.measure, row.noise),
         )
         for row in rows
     ]
     heads = ("size", "step", "role", "measure", "before", "after", "ratio", "noise")
     echo_table(heads, cells, texts=(1, 2, 3), optional=(0, 7))
-
-
-def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
-    from cmsspark.apps.monitor.suites.pages import SCALING_HEADINGS, scaling_rows
-    from cmsspark.apps.monitor.suites.scaling_law import scaling
-
-    sizes = [result for result in results if result.run.input_size]
-    if not sizes:
-        raise InputMissing(
-            "the runs have no input sizes",
-            next_step="give two releases to compare, or `sizes` in the suite",
-        )
-    rows = scaling_rows(sizes)
-    if as_json:
-        for row, entry in zip(rows, scaling(sizes), strict=True):
-            click.echo(
-                json_text({**dict(zip(SCALING_HEADINGS, row, strict=True)), **entry.as_dict()})
-            )
-        return
-    # The law is what the table is for: in a narrow terminal the names of steps give way.
-    echo_table(
-        (*SCALING_HEADINGS[:-1], "at 10 ×"), rows, texts=(0, 1, 2, 3, 4), full=(4,), optional=(3,)
-    )
 
 
 @command.command("results")
@@ -266,8 +249,8 @@ def results_command(
     """Write the page of the latest complete run of SUITE: maxima, charts over time, the
     largest processes.
 
-    For a suite with input sizes: the run of the largest size, and how each measure
-    grows with the size.
+    For a suite with input sizes: the run of the largest size, and memory and time
+    by size.
     """
     from cmsspark.apps.monitor.processes.collector import with_one_clock
     from cmsspark.apps.monitor.suites.pages import results_page

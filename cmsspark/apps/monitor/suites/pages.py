@@ -10,7 +10,6 @@ from markupsafe import Markup
 
 from cmsspark.apps.monitor.processes.sampler import ROLES
 from cmsspark.apps.monitor.suites.results import SuiteResult
-from cmsspark.apps.monitor.suites.scaling_law import LEAST_SIZES, scaling
 from cmsspark.apps.monitor.suites.suite import ALL, size_text
 from cmsspark.base import clock
 from cmsspark.base.text.terminal import pluralize, volume
@@ -38,6 +37,11 @@ def results_page(
     top = _lines(_top(samples, run.start_ms), "Resident memory", volume, bands=bands)
     parts = [
         section("Steps", _steps(result)),
+        *(
+            [section("Findings", table((), [(line,) for line in result.findings], (0,)))]
+            if result.findings
+            else []
+        ),
         section(
             "Maximum by step and role",
             _maxima(result),
@@ -55,7 +59,7 @@ def results_page(
         section("Largest processes", top, about="The processes with the most resident memory."),
     ]
     if len(other_sizes) > 1:
-        parts.append(_scaling(other_sizes))
+        parts.append(_by_size(other_sizes))
     return document(f"Results of {run.suite}", parts, _about(run))
 
 
@@ -189,42 +193,30 @@ def _sums(members: Sequence[ProcessSample]) -> tuple[str, str, str, str]:
     )
 
 
-def scaling_rows(results: Sequence[SuiteResult]) -> list[tuple[str, str, str, str, str, str]]:
-    """Return values by size as text, the law and its value at ten times the size, by
-    step, role and measure.
-    """
-    largest = max((result.run.input_size or 0 for result in results), default=0)
-    rows = []
-    for entry in scaling(results):
-        show: Callable[[float], str] = volume if entry.measure == "resident" else _seconds
-        points = ", ".join(f"{size_text(size)}: {show(value)}" for size, value in entry.points)
-        law = str(entry.law) if entry.law else f"needs {LEAST_SIZES} sizes"
-        at = show(entry.law.at(10 * largest)) if entry.law and entry.law.is_clear else _NOTHING
-        rows.append((entry.step, entry.role, entry.measure, points, law, at))
-    return rows
-
-
 def _seconds(value: float) -> str:
     return f"{value:.1f} s"
 
 
-SCALING_HEADINGS: Final = ("step", "role", "measure", "by size", "grows as", "at 10 × the largest")
-
-
-def _scaling(results: Sequence[SuiteResult]) -> Markup:
-    """Return the laws as a table, and the curves of resident memory."""
+def _by_size(results: Sequence[SuiteResult]) -> Markup:
+    """Return resident memory and seconds by step and input size, and the curves of the
+    first.
+    """
     series: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    rows = []
     for result in results:
+        size = result.run.input_size
         for (step, role), maxima in result.maxima.items():
-            if role == ALL and result.run.input_size:
-                series[step].append((result.run.input_size, float(maxima.rss_bytes)))
+            if role == ALL and size:
+                series[step].append((size, float(maxima.rss_bytes)))
+                seconds = result.seconds(step)
+                took = None if seconds is None else _seconds(seconds)
+                rows.append((step, size_text(size), volume(maxima.rss_bytes), took))
     sizes = [x for points in series.values() for x, _ in points] or [1]
     marks = [(size, size_text(size)) for size in sorted(set(sizes))]
     x = Axis(min(sizes), max(sizes), "input size", size_text, is_log=True, marks=marks)
     chart = _lines(series, "Resident memory by size", volume, x)
-    return section(
-        "By input size", table(SCALING_HEADINGS, scaling_rows(results), (0, 1, 2, 3, 4)), chart
-    )
+    heads = ("step", "input size", "resident", "seconds")
+    return section("By input size", table(heads, sorted(rows), (0,)), chart)
 
 
 def _percent(value: float) -> str:

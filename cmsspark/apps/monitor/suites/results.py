@@ -17,6 +17,7 @@ from cmsspark.apps.monitor.suites.suite import ALL, Limit, size_text
 from cmsspark.base.config_files import nearest
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.readable import readable
+from cmsspark.base.text.terminal import volume
 from cmsspark.store.process_samples import (
     DONE,
     LogEntry,
@@ -43,6 +44,8 @@ class Maxima:
     rss_bytes: int = 0
     pss_bytes: int | None = None
     processes: int = 0
+    #: At so many times.
+    ticks: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class SuiteResult:
     maxima: dict[tuple[str, str], Maxima] = field(default_factory=dict)
     #: Of steps that are repeated, the maxima of each time.
     repeats: dict[tuple[str, str], list[Maxima]] = field(default_factory=dict)
+    #: What was found in the measured runs of its steps.
+    findings: list[str] = field(default_factory=list)
 
     def seconds(self, step: str) -> float | None:
         """Return how long a step took; of one that is repeated the median."""
@@ -131,6 +136,7 @@ def compute_maxima(
             max(before.rss_bytes, sum(row.rss_bytes or 0 for row in rows)),
             total if before.pss_bytes is None else max(before.pss_bytes, total or 0),
             max(before.processes, len(rows)),
+            before.ticks + 1,
         )
     order = dict.fromkeys((step.name, role) for step in steps for role in (ALL, *ROLES))
     return {key: maxima[key] for key in order if key in maxima}
@@ -147,7 +153,8 @@ def load_result(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
         if names.count(step.name) > 1:
             for key, maxima in compute_maxima(samples, [step]).items():
                 repeats.setdefault(key, []).append(maxima)
-    return SuiteResult(run, steps, compute_maxima(samples, steps), repeats)
+    findings = [entry.message for entry in log if entry.type == "finding"]
+    return SuiteResult(run, steps, compute_maxima(samples, steps), repeats, findings)
 
 
 def latest_by_size(
@@ -244,10 +251,8 @@ def broken_limits(result: SuiteResult, limits: Sequence[Limit]) -> list[str]:
     return lines
 
 
-#: What differs between two runs of the same program anyway: seconds of its start,
-#: memory of its allocator, a sample of the CPU more or less. Repeated steps show more
-#: than that.
-FLOORS: Final[Mapping[str, float]] = {
+#: Smaller changes are below what samples can tell.
+RESOLUTION: Final[Mapping[str, float]] = {
     "seconds": 0.5,
     "rss_bytes": 16_000_000,
     "virtual_bytes": 128_000_000,
@@ -260,8 +265,8 @@ class Difference:
     """A measure of a step and role in two releases: the median of the times that the step ran.
 
     ``ratio``: the second to the first; None where that is nothing. ``noise``: by how
-    much the measure differs without a reason, the larger of a floor and of the spreads
-    of both sides.
+    much the measure differs without a reason, the larger spread of repeated steps; None,
+    not known, if neither side was repeated.
     """
 
     size: float | None
@@ -270,7 +275,7 @@ class Difference:
     measure: str
     before: float | None
     after: float | None
-    noise: float = 0.0
+    noise: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -279,9 +284,19 @@ class Difference:
 
     def has_grown(self, tolerance: float) -> bool:
         """Return whether the measure grew by more than a share, and by more than noise."""
-        if self.ratio is None or self.before is None or self.after is None:
-            return False
-        return self.ratio > 1 + tolerance and self.after - self.before > self.noise
+        return self._change() > 0 and (self.ratio or 0) > 1 + tolerance
+
+    @property
+    def has_changed(self) -> bool:
+        """Return whether the measure differs by more than noise, which is known."""
+        return self.noise is not None and self._change() != 0
+
+    def _change(self) -> float:
+        """Return by how much the measure grew; 0 for less than noise, or what samples tell."""
+        if self.before is None or self.after is None:
+            return 0.0
+        change = self.after - self.before
+        return change if abs(change) > max(RESOLUTION[self.measure], self.noise or 0.0) else 0.0
 
 
 def differences(
@@ -298,6 +313,8 @@ def differences(
         for step in dict.fromkeys(time.name for time in (*first.steps, *second.steps)):
             rows.append(_difference(size, step, ALL, "seconds", first, second))
         for step, role in dict.fromkeys((*first.maxima, *second.maxima)):
+            if role != ALL and any(_is_passing(result, step, role) for result in (first, second)):
+                continue
             rows += [_difference(size, step, role, measure, first, second) for measure in MEASURES]
     return rows
 
@@ -306,8 +323,38 @@ def _difference(
     size: float | None, step: str, role: str, measure: str, first: SuiteResult, second: SuiteResult
 ) -> Difference:
     sides = [result.values(step, role, measure) for result in (first, second)]
-    spreads = [max(values) - min(values) for values in sides if values]
+    spreads = [max(values) - min(values) for values in sides if len(values) > 1]
     before, after = (statistics.median(values) if values else None for values in sides)
-    return Difference(
-        size, step, role, measure, before, after, max(FLOORS[measure], *spreads, 0.0)
+    return Difference(size, step, role, measure, before, after, max(spreads, default=None))
+
+
+#: A process that was seen at fewer times, in a step of at least so many, passed by: its
+#: figures are where a sample met it.
+_PASSING: Final = (3, 6)
+
+
+def _is_passing(result: SuiteResult, step: str, role: str) -> bool:
+    maxima, every = result.maxima.get((step, role)), result.maxima.get((step, ALL))
+    least, of = _PASSING
+    return maxima is not None and every is not None and maxima.ticks < least and every.ticks >= of
+
+
+def change_lines(rows: Sequence[Difference]) -> list[str]:
+    """Return a line for each measure that changed by more than noise, the largest share
+    first; of roles those of which all together changed.
+    """
+    changed = sorted(
+        (row for row in rows if row.has_changed and row.measure in ("seconds", "rss_bytes")),
+        key=lambda row: -abs((row.ratio or 1) - 1),
     )
+    lines = []
+    for row in changed:
+        size = "" if row.size is None else f" of size {size_text(row.size)}"
+        before, after = (
+            volume(value) if row.measure == "rss_bytes" else f"{value or 0:,.1f} s"
+            for value in (row.before, row.after)
+        )
+        share = f"{(row.ratio or 1) - 1:+.0%}"
+        what = "resident" if row.measure == "rss_bytes" else "time"
+        lines.append(f"{row.step}{size}, {row.role}: {what} {before} → {after} ({share})")
+    return lines

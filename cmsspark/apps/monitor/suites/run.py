@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from cmsspark.apps.monitor.measured_runs import measured_runs
 from cmsspark.apps.monitor.processes.collector import Collector, check_address, server_tls
 from cmsspark.apps.monitor.processes.reaper import STEP_VARIABLE, OrphanReaper, end_group, end_step
 from cmsspark.apps.monitor.processes.sampler import TreeSampler
+from cmsspark.apps.monitor.run_report import ending_lines
 from cmsspark.apps.monitor.suites.suite import Nodes, Step, Suite, filled, size_text
 from cmsspark.base import clock
 from cmsspark.base.errors import SettingsError
@@ -66,6 +68,7 @@ class SuiteRunner:
     release: str
     log: Callable[[str], None]
     _guard: OrphanReaper = field(init=False)
+    _concluded: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._guard = OrphanReaper(self.state_dir)
@@ -134,6 +137,7 @@ class SuiteRunner:
             ended = self._step(database, run, step, dict(values))
             self._note(database, run, "mark", f"end {step.name} exit {ended.code}")
             self.log(f"  {step.name}: exit code {ended.code}, {time.monotonic() - begun:.1f} s")
+            self._conclude(database, run, step)
             if ended.survivors:
                 text = f"{step.name} left {len(ended.survivors)} processes, which are ended: {', '.join(ended.survivors)}"
                 self._note(database, run, "info", text)
@@ -142,6 +146,15 @@ class SuiteRunner:
                 self._note(database, run, "error", text)
                 return ended.code or 1
         return 0
+
+    def _conclude(self, database: ProcessDatabase, run: WatchedRun, step: Step) -> None:
+        """Note what the measured runs of a step found."""
+        marker = f"{run.run}/{self.suite.steps.index(step)}/"
+        for metrics in reversed(list(measured_runs(self.state_dir, started_ms=run.start_ms))):
+            if metrics.step == marker and metrics.run not in self._concluded:
+                self._concluded.add(metrics.run)
+                for line in ending_lines(metrics):
+                    self._note(database, run, "finding", f"{step.name}: {line}")
 
     def _note(self, database: ProcessDatabase, run: WatchedRun, kind: str, text: str) -> None:
         """Store a line of the run's log; show it, too, unless it is the mark of a step."""
@@ -159,8 +172,9 @@ class SuiteRunner:
         output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         marker = f"{run.run}/{self.suite.steps.index(step)}/"
         environment = dict(zip(step.env, filled(list(step.env.values()), values), strict=True))
-        # The steps are watched here: run_spark need not do it again.
-        environ = {**os.environ, "CMSSPARK_MONITOR": "0", **environment, STEP_VARIABLE: marker}
+        # Runs of steps are measured into the store of the suite, which watches their processes.
+        state = {"CMSSPARK_STATE_DIR": str(self.state_dir.absolute())}
+        environ = {**os.environ, **state, **environment, STEP_VARIABLE: marker}
         argv = filled(step.command, values)
         with open(output, "wb") as stream:
             os.fchmod(stream.fileno(), 0o600)
