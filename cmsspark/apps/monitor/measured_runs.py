@@ -141,6 +141,12 @@ _STILL_MS: Final = 3_600_000
 _ROLLING: Final = "eventlog_v2_"
 
 
+def find_latest(state_dir: Path, name: str) -> RunMetrics | None:
+    """Return the latest measured run of a script or job; ``latest``: of any."""
+    runs = measured_runs(state_dir)
+    return next((run for run in runs if name == "latest" or run.job == Path(name).name), None)
+
+
 def find_event_log(location: str, metrics: RunMetrics, files: Files) -> str | None:
     """Return a run's event log in a folder, by its application's id or by the run's id
     in its head.

@@ -13,8 +13,8 @@ import msgspec
 
 from cmsspark.apps.monitor.measured_runs import (
     event_files,
+    find_latest,
     find_run,
-    measured_runs,
     require_one,
     with_events,
 )
@@ -273,12 +273,6 @@ def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = Fa
     else:
         _echo(metrics)
     return True
-
-
-def find_latest(state_dir: Path, name: str) -> RunMetrics | None:
-    """Return the latest measured run of a script or job; ``latest``: of any."""
-    runs = measured_runs(state_dir)
-    return next((run for run in runs if name == "latest" or run.job == Path(name).name), None)
 
 
 def echo_trace(metrics: RunMetrics) -> None:
