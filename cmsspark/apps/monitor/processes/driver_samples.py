@@ -23,8 +23,9 @@ from cmsspark.apps.monitor.processes.sampler import DAEMONS, child_pids
 from cmsspark.base import clock
 from cmsspark.store.run_metrics import MOST_SAMPLES, Sample
 
-#: Seconds between samples, in the first minute and later.
-_SHORT_S, _LONG_S, _SHORT_RUN_S = 1.0, 5.0, 120.0
+#: Seconds between samples: what arrives in a run of an hour takes as long as in one of a
+#: minute.
+_INTERVAL_S: Final = 1.0
 #: A sample costs at most this share of one core.
 _SHARE: Final = 0.005
 #: The JVM has many threads, each of which may have children: they are searched in each
@@ -153,11 +154,9 @@ class Sampler(threading.Thread):
         self._cost = 0.0
 
     def run(self) -> None:
-        began = time.monotonic()
         cost = 0.0
         while True:
-            usual = _SHORT_S if time.monotonic() - began < _SHORT_RUN_S else _LONG_S
-            if self._over.wait(max(usual, cost / _SHARE)):
+            if self._over.wait(max(_INTERVAL_S, cost / _SHARE)):
                 return
             # A measurement never ends a run: whatever goes wrong ends the measurement only.
             with suppress(Exception):
