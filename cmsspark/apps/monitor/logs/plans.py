@@ -364,7 +364,7 @@ class Plans:
 
     def repeated(self) -> list[tuple[str, str, int | None]]:
         """Return hints on shuffles that several executions computed, each anew."""
-        hints = []
+        hints: list[tuple[str, str, int | None]] = []
         for text, computed in self._shuffles.items():
             executions = sorted({execution for execution, _ in computed.values()})
             if len(executions) > 2:
@@ -392,8 +392,8 @@ class Plans:
         known = self._ids.pop(execution, set())
         self._needed -= known
         for number in known:
-            for values in (self._values, self._tasks, self._waits):
-                values.pop(number, None)
+            for counted in (self._values, self._tasks, self._waits):
+                counted.pop(number, None)
         if (query.nodes or query.error) and len(self._done) < _MOST_QUERIES:
             self._done.append(query)
 
