@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from cmsspark.submit.spark_options import cluster_defaults
 
 if TYPE_CHECKING:
     from cmsspark.apps.monitor.processes.watch import Watch
+    from cmsspark.store.process_samples import ProcessSample
 
 
 def is_watched(request: Request, settings: Settings, environ: Mapping[str, str]) -> bool:
@@ -85,28 +87,47 @@ def watching_processes(
     ``measure``: the measurement of the run, whose counters are sent with the samples
     where live metrics are.
     """
-    # A suite watches the processes of its steps itself.
-    if not is_watched(request, settings, environ) or STEP_VARIABLE in environ:
+    if not is_watched(request, settings, environ):
         return None
 
     def start(root: int) -> Watch | None:
         from cmsspark.apps.monitor.processes import watch as processes_watch
 
-        name, on_samples = Path(request.job or "").name, None
-        if settings.metrics.host is not None:
+        name = Path(request.job or "").name
+        takers: list[Callable[[list[ProcessSample]], None]] = []
+        # A suite watches the processes of its steps itself.
+        is_stored = STEP_VARIABLE not in environ
+        if settings.metrics.host is not None and is_stored:
             from cmsspark.apps.monitor.processes.live_metrics import GraphiteSender, LiveSender
 
             sender = GraphiteSender(settings.metrics)
-            on_samples = sender.send_samples
-            if measure is not None:
-                on_samples = LiveSender(
+            takers.append(
+                sender.send_samples
+                if measure is None
+                else LiveSender(
                     sender, measure.folder, measure.metrics.job, measure.metrics.began_ms
                 ).send
+            )
+        if measure is not None and measure.has_jvm:
+            takers.append(measure.take)
+
+        def take(samples: list[ProcessSample]) -> None:
+            for taker in takers:
+                taker(samples)
+
         run = measure.metrics.run if measure is not None else None
         options = processes_watch.WatchOptions(
-            settings.state_dir, name, on_samples=on_samples, run=run
+            settings.state_dir,
+            name,
+            on_samples=take if takers else None,
+            run=run,
+            is_stored=is_stored,
         )
-        return processes_watch.start(root, options)
+        # This process becomes that of a job in Python: a thread would end with it.
+        is_own = root == os.getpid()
+        if is_own:
+            return processes_watch.start(root, options) if is_stored else None
+        return processes_watch.start_thread(root, options)
 
     return start
 

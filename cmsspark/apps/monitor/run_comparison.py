@@ -86,8 +86,8 @@ def comparison(before: RunMetrics, after: RunMetrics, width: int | None = None) 
     yield ""
     options = _options(before, after)
     yield "Options:" if options else "Options: the same"
-    for name, (old, new) in options.items():
-        yield f"  {name}: {old or 'the default'} → {new or 'the default'}"
+    for name, (old_text, new_text) in options.items():
+        yield f"  {name}: {old_text or 'the default'} → {new_text or 'the default'}"
     heads = ("", "before", "after", "change")
     yield ""
     rows: list[list[Any]] = []
@@ -102,8 +102,8 @@ def comparison(before: RunMetrics, after: RunMetrics, width: int | None = None) 
             shown = (None if ms is None else f"{ms / 1000:.1f}" for ms in times)
             spilled = (volume(_spilled(stage)) if stage else None for stage in (one, two))
             rows.append([name, *shown, _change(*times), *spilled])
-        heads = ("stage", "before s", "after s", "change", "spilled", "after")
-        yield from table(heads, rows, texts=(0,), width=width)
+        stage_heads = ("stage", "before s", "after s", "change", "spilled", "after")
+        yield from table(stage_heads, rows, texts=(0,), width=width)
         if len(stages) > _MOST_STAGES:
             yield f"and {len(stages) - _MOST_STAGES} more"
     if peaks := _peaks(before, after):
@@ -161,13 +161,12 @@ def _stages(
     pairs = [
         (
             f"{name} ({number})" if number > 1 else name,
-            *(side.get((name, number)) for side in sides),
+            sides[0].get((name, number)),
+            sides[1].get((name, number)),
         )
         for name, number in dict.fromkeys((*sides[0], *sides[1]))
     ]
-    return sorted(  # type: ignore[return-value]
-        pairs, key=lambda pair: -max(_ms(stage) or 0 for stage in pair[1:])
-    )
+    return sorted(pairs, key=lambda pair: -max(_ms(pair[1]) or 0, _ms(pair[2]) or 0))
 
 
 def _ms(stage: StageEntry | None) -> int | None:

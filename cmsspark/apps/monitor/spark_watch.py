@@ -14,7 +14,7 @@ import re
 import resource
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,8 @@ from cmsspark.store.run_metrics import ExecutorEntry, Reported, RunMetrics, Samp
 
 if TYPE_CHECKING:
     from cmsspark.apps.monitor.logs.rest import RestPoller
-    from cmsspark.apps.monitor.processes.driver_samples import Sampler
+    from cmsspark.apps.monitor.processes.driver_samples import DriverSamples
+    from cmsspark.store.process_samples import ProcessSample
 
 
 def finish(
@@ -203,7 +204,7 @@ class RunMeasure:
     diagnose: Callable[[str], str] | None = None
     #: Called with the file of the run when it is complete: live metrics.
     on_end: Callable[[Path], None] | None = None
-    _sampler: Sampler | None = None
+    _driver: DriverSamples | None = None
     _rest_poller: RestPoller | None = None
     _written_ms: int = 0
     _trace: TraceBuffer = field(default_factory=TraceBuffer)
@@ -227,14 +228,20 @@ class RunMeasure:
         """spark-submit runs."""
         with suppress(Exception):
             from cmsspark.apps.monitor.logs.rest import RestPoller
-            from cmsspark.apps.monitor.processes.driver_samples import Sampler, TreeReader
+            from cmsspark.apps.monitor.processes.driver_samples import DriverSamples
 
             self.metrics.root_pid = pid
             self.metrics.host_cores = len(os.sched_getaffinity(0))
             if self.options.get("spark.ui.enabled") != "false":
                 self._rest_poller = RestPoller(pid, self.options)
-            self._sampler = Sampler(TreeReader(pid), self._sampled)
-            self._sampler.start()
+            self._driver = DriverSamples(pid)
+
+    def take(self, processes: Sequence[ProcessSample]) -> None:
+        """Take a sample of the processes of the run."""
+        with suppress(Exception):
+            sample = self._driver.take(processes) if self._driver is not None else None
+            if sample is not None:
+                self._sampled(sample)
 
     def line(self, text: str) -> None:
         """Take a line of the driver's log."""
@@ -267,7 +274,7 @@ class RunMeasure:
                 set_stages(metrics, self._rest_poller.stages)
             # Not before: a short run needs none of it while it starts.
 
-            peaks = self._sampler.peaks if self._sampler is not None else {}
+            peaks = self._driver.peaks if self._driver is not None else {}
             self.metrics = finish(metrics, self.folder, self.options, peaks)
             self._write()
             if self.on_end is not None:
@@ -284,8 +291,8 @@ class RunMeasure:
         return []
 
     def _end_samples(self) -> None:
-        if self._sampler is not None:
-            self.metrics.samples = self._sampler.stop()
+        if self._driver is not None:
+            self.metrics.samples = self._driver.end()
             if self.metrics.samples:
                 self.metrics.sources.append("samples")
                 self.metrics.cpu_ms = max(sample.cpu_ms or 0 for sample in self.metrics.samples)
@@ -295,8 +302,8 @@ class RunMeasure:
             self._rest_poller.poll()
             sample.active_tasks = self._rest_poller.active_tasks
         # A run that is killed leaves what was seen until then.
-        if clock.now_ms() - self._written_ms > _EVERY_MS and self._sampler is not None:
-            self.metrics.samples = list(self._sampler.samples)
+        if clock.now_ms() - self._written_ms > _EVERY_MS and self._driver is not None:
+            self.metrics.samples = list(self._driver.samples)
             self._write()
 
     def _write(self) -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from cmsspark.apps.monitor.processes import reaper as orphan_reaper
-from cmsspark.apps.monitor.processes.reaper import STEP_VARIABLE
+from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE
 from cmsspark.apps.monitor.suites.results import (
     StepTime,
     SuiteResult,

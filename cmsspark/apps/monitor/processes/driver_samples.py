@@ -1,7 +1,5 @@
-"""Samples the processes of a run on this host: memory of the JVM, the driver's Python
-and the workers.
-
-:mod:`cmsspark.apps.monitor.processes.watch` stores each process in detail.
+"""The driver of a run in Spark by the samples of its processes: memory of the JVM and its
+heap, of the driver's Python, and of the workers.
 """
 
 from __future__ import annotations
@@ -10,183 +8,90 @@ import mmap
 import os
 import re
 import struct
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from cmsspark.apps.monitor.processes.sampler import DAEMONS, child_pids
-from cmsspark.base import clock
+from cmsspark.apps.monitor.processes.sampler import PYTHON_DAEMON, PYTHON_DRIVER, PYTHON_WORKER
+from cmsspark.store.process_samples import ProcessSample
 from cmsspark.store.run_metrics import MOST_SAMPLES, Sample
 
-#: Seconds between samples: what arrives in a run of an hour takes as long as in one of a
-#: minute.
-_INTERVAL_S: Final = 1.0
-#: A sample costs at most this share of one core.
-_SHARE: Final = 0.005
-#: The JVM has many threads, each of which may have children: they are searched in each
-#: n-th sample.
-_NEW_CHILDREN: Final = 3
 
-
-class TreeReader:
-    """The processes below ``root``, which is spark-submit and becomes the driver's JVM."""
+class DriverSamples:
+    """Makes a ``Sample`` of each look at the processes below ``root``, which is
+    spark-submit and becomes the driver's JVM.
+    """
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self._processes: dict[int, psutil.Process] = {}
         self._counters = JvmCounters(root)
-        self._below_jvm: list[int] = []
-        self._daemons: dict[int, bool] = {}
         self._cpu: dict[int, float] = {}
-        self._looks = 0
-        self._virtual: dict[int, int] = {}
-        #: The largest memory of the JVM, of all Pythons, and of other children of the
-        #: JVM, in the names of Spark. It would start ``pgrep`` for each process and
-        #: each sample, which costs several percent of a core.
+        self.samples: list[Sample] = []
+        #: The largest memory of the JVM and of all Pythons, in the names of Spark. It would
+        #: start ``pgrep`` for each process and each sample, which costs several percent of
+        #: a core.
         self.peaks: dict[str, int] = {}
 
-    def sample(self) -> Sample | None:
-        """Return a sample of the processes; None where the root is gone."""
-        root_rss = self._rss(self._root)
-        if root_rss is None:
+    def take(self, processes: Sequence[ProcessSample]) -> Sample | None:
+        """Add a sample of the processes at one time; None where the root is gone."""
+        # One without pages is ending: nothing of it is a figure any more.
+        processes = [process for process in processes if process.rss_bytes]
+        for process in processes:
+            self._cpu[process.pid] = process.cpu_seconds or 0.0
+        root = next((process for process in processes if process.pid == self._root), None)
+        if root is None:
             return None
-        sample = Sample(clock.now_ms())
+        sample = Sample(root.time_ms, root.rss_bytes, heap_bytes=self._counters.heap())
+        sample.jvm_moved_bytes = _transferred(root.pid, "read_chars", "write_chars")
         with suppress(OSError):
             sample.host_load = round(os.getloadavg()[0], 1)
-        sample.driver_jvm_rss, sample.heap_bytes = root_rss, self._counters.heap()
-        pythons, daemons = self._children_of_jvm()
-        sample.jvm_moved_bytes = self._transferred(self._root, "read_chars", "write_chars")
-        python_rss = {
-            pid: rss for pid in [*pythons, *daemons] if (rss := self._rss(pid)) is not None
-        }
-        driver = max(
-            (pid for pid in pythons if pid in python_rss),
-            key=lambda pid: python_rss[pid],
-            default=None,
-        )
-        if driver is not None:
-            sample.driver_python_rss = python_rss[driver]
-            sample.python_written_bytes = self._transferred(driver, "write_chars")
-        workers = {
-            pid: rss
-            for daemon in daemons
-            for pid in child_pids(daemon)
-            if (rss := self._rss(pid)) is not None
-        }
-        sample.workers, sample.workers_rss = len(workers), sum(workers.values())
+        by_role: dict[str, list[ProcessSample]] = {}
+        for process in processes:
+            by_role.setdefault(process.role, []).append(process)
+        drivers, workers = by_role.get(PYTHON_DRIVER, []), by_role.get(PYTHON_WORKER, [])
+        if drivers:
+            driver = max(drivers, key=_rss)
+            sample.driver_python_rss = driver.rss_bytes
+            sample.python_written_bytes = _transferred(driver.pid, "write_chars")
+        sample.workers, sample.workers_rss = len(workers), sum(map(_rss, workers))
         if workers:
-            sample.largest_worker = max(workers, key=lambda pid: workers[pid])
-            sample.largest_worker_rss = workers[sample.largest_worker]
-        self._note_peaks("JVM", {self._root: root_rss})
-        self._note_peaks("Python", {**python_rss, **workers})
+            largest = max(workers, key=_rss)
+            sample.largest_worker, sample.largest_worker_rss = largest.pid, largest.rss_bytes
+        self._note_peaks("JVM", [root])
+        self._note_peaks("Python", [*drivers, *workers, *by_role.get(PYTHON_DAEMON, [])])
         sample.cpu_ms = round(1000 * sum(self._cpu.values()))
+        self.samples.append(sample)
+        if len(self.samples) >= 2 * MOST_SAMPLES:
+            self.samples = thinned(self.samples)
         return sample
 
-    def _children_of_jvm(self) -> tuple[list[int], list[int]]:
-        """Return the driver's Python, and daemons of Python workers."""
-        if self._looks % _NEW_CHILDREN == 0:
-            self._below_jvm = child_pids(self._root)
-        self._looks += 1
-        for pid in self._below_jvm:
-            if pid not in self._daemons:
-                with suppress(psutil.Error):
-                    words = self._process(pid).cmdline()
-                    # A child that is just being started is a copy of the JVM, until it
-                    # executes its program.
-                    if words and words[0].rpartition("/")[2] not in ("java", "jspawnhelper"):
-                        self._daemons[pid] = any(
-                            name in word for name in DAEMONS for word in words
-                        )
-        daemons = [pid for pid in self._below_jvm if self._daemons.get(pid)]
-        return [pid for pid in self._below_jvm if self._daemons.get(pid) is False], daemons
+    def end(self) -> list[Sample]:
+        """Return the samples, at most as many as are kept."""
+        return thinned(self.samples) if len(self.samples) > MOST_SAMPLES else self.samples
 
-    def _process(self, pid: int) -> psutil.Process:
-        if pid not in self._processes:
-            self._processes[pid] = psutil.Process(pid)
-        return self._processes[pid]
-
-    def _transferred(self, pid: int, *names: str) -> int | None:
-        """Return the sum of counters of bytes that a process passed to the system; None
-        where they cannot be read.
-        """
-        with suppress(psutil.Error):
-            counters = self._process(pid).io_counters()
-            return sum(int(getattr(counters, name)) for name in names)
-        return None
-
-    def _note_peaks(self, kind: str, rss: Mapping[int, int]) -> None:
-        virtual = sum(self._virtual.get(pid, 0) for pid in rss)
+    def _note_peaks(self, kind: str, processes: Sequence[ProcessSample]) -> None:
         for name, value in (
-            (f"ProcessTree{kind}VMemory", virtual),
-            (f"ProcessTree{kind}RSSMemory", sum(rss.values())),
+            (f"ProcessTree{kind}VMemory", sum(each.virtual_bytes or 0 for each in processes)),
+            (f"ProcessTree{kind}RSSMemory", sum(map(_rss, processes))),
         ):
             self.peaks[name] = max(value, self.peaks.get(name, 0))
 
-    def _rss(self, pid: int) -> int | None:
-        """Resident bytes of a process, whose CPU time is noted; None for one that has ended."""
-        with suppress(psutil.Error):
-            process = self._process(pid)
-            with process.oneshot():
-                if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-                    return None
-                # Children that were waited for are in it: workers that ended count.
-                self._cpu[pid] = sum(process.cpu_times()[:4])
-                memory = process.memory_info()
-            self._virtual[pid] = memory.vms
-            # One without pages is ending: nothing of it is a figure any more.
-            return int(memory.rss) or None
-        return None
+
+def _rss(process: ProcessSample) -> int:
+    return process.rss_bytes or 0
 
 
-class Sampler(threading.Thread):
-    """Samples until ``stop``; ``also`` is called after each sample."""
-
-    def __init__(self, reader: TreeReader, also: Callable[[Sample], None] | None = None) -> None:
-        super().__init__(daemon=True, name="cmsspark-measure")
-        self.samples: list[Sample] = []
-        self._reader, self._also = reader, also
-        self._over = threading.Event()
-        self._cost = 0.0
-
-    def run(self) -> None:
-        cost = 0.0
-        while True:
-            if self._over.wait(max(_INTERVAL_S, cost / _SHARE)):
-                return
-            # A measurement never ends a run: whatever goes wrong ends the measurement only.
-            with suppress(Exception):
-                self.look()
-            cost = max(cost * 0.9, self._cost)
-
-    def look(self) -> None:
-        """Take a sample now."""
-        before = time.thread_time()
-        sample = self._reader.sample()
-        # Without what is called after it, which limits itself: polls of REST are rarer,
-        # and the first one has imports.
-        self._cost = time.thread_time() - before
-        if sample is not None:
-            self.samples.append(sample)
-            if len(self.samples) >= 2 * MOST_SAMPLES:
-                self.samples = thinned(self.samples)
-            if self._also is not None:
-                self._also(sample)
-
-    @property
-    def peaks(self) -> dict[str, int]:
-        """Peaks of the process trees, in the names of Spark."""
-        return self._reader.peaks
-
-    def stop(self) -> list[Sample]:
-        """End, and return the samples."""
-        self._over.set()
-        self.join(5)
-        return thinned(self.samples) if len(self.samples) > MOST_SAMPLES else self.samples
+def _transferred(pid: int, *names: str) -> int | None:
+    """Return the sum of counters of bytes that a process passed to the system; None where
+    they cannot be read.
+    """
+    with suppress(psutil.Error):
+        counters = psutil.Process(pid).io_counters()
+        return sum(int(getattr(counters, name)) for name in names)
+    return None
 
 
 def total_memory(sample: Sample) -> int:

@@ -1,10 +1,10 @@
-"""Watches the processes of a run from beside it: a process of its own that ends when
-the root of the run ends.
+"""Watches the processes of a run until its root ends: from a thread of run_spark that
+started it, or, where run_spark becomes the job itself, from a process beside it.
 
-It samples each second in the first ten minutes, then each ten seconds; where samples
-cost more than 1 % of a core, or
-0.5 % of what the run uses itself, the interval gets longer. It never fails the run:
-  what goes wrong ends the watch, and is logged where that is possible.
+It samples each second; where samples cost more than 1 % of a core, or 0.5 % of what the
+run uses itself, the interval gets longer. After ten minutes a sample is stored each ten
+seconds only. It never fails the run: what goes wrong ends the watch, and is logged where
+that is possible.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,8 +34,8 @@ from cmsspark.store.process_samples import (
     open_processes,
 )
 
-#: Seconds between samples: in the first ten minutes, and later.
-SHORT_INTERVAL: Final = 1.0
+#: Seconds between samples, and between those that are stored after ten minutes.
+INTERVAL: Final = 1.0
 LONG_INTERVAL: Final = 10.0
 SHORT_SECONDS: Final = 600.0
 #: CPU of the monitor at most, as a share of one core, and of what the run uses; for the
@@ -47,6 +48,8 @@ MOST_FOR_RUN: Final = 5.0
 _FLUSH: Final = 10.0
 #: Seconds that a run's exit code is waited for after its root has ended.
 _PATIENCE: Final = 2.0
+#: Seconds that the end of a run waits for its watch.
+_JOIN: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class WatchOptions:
     on_samples: Callable[[list[ProcessSample]], None] | None = None
     #: The id of the measured run; a new one without.
     run: str | None = None
+    #: A suite stores the samples of its steps itself.
+    is_stored: bool = True
 
 
 @dataclass
@@ -72,13 +77,39 @@ class Watch:
     run: str
     pid: int
     channel: int
+    thread: threading.Thread | None = None
 
     def end(self, code: int) -> None:
-        """Send the exit code. Returns at once."""
+        """Send the exit code. Returns at once from a process beside; waits for a thread,
+        which stores what it has.
+        """
         with suppress(OSError):
             os.write(self.channel, f"{code}\n".encode())
         with suppress(OSError):
             os.close(self.channel)
+        if self.thread is not None:
+            self.thread.join(_JOIN)
+
+
+def start_thread(root: int, options: WatchOptions) -> Watch | None:
+    """Watch the tree of ``root`` from a thread; None where that cannot be started."""
+    try:
+        run = options.run or clock.new_run_id()
+        reader, writer = os.pipe()
+
+        def work() -> None:
+            try:
+                watch(run, root, options, reader)
+            except Exception as error:
+                _log_failure(run, options.state_dir, error)
+            finally:
+                os.close(reader)
+
+        thread = threading.Thread(target=work, daemon=True, name="cmsspark-watch")
+        thread.start()
+        return Watch(run, os.getpid(), writer, thread)
+    except (OSError, ValueError, RuntimeError):
+        return None
 
 
 def start(root: int, options: WatchOptions) -> Watch | None:
@@ -153,7 +184,7 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
     begun = time.monotonic()
     if _ends_within(
         handle,
-        SHORT_INTERVAL if options.interval is None else min(options.interval, SHORT_INTERVAL),
+        INTERVAL if options.interval is None else min(options.interval, INTERVAL),
     ):
         return  # too short to be seen
     from cmsspark.apps.monitor.processes.sampler import TreeSampler
@@ -169,51 +200,53 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
     )
     row.user = _user()
     flush = _FLUSH if options.interval is None else min(_FLUSH, 10 * options.interval)
-    with open_processes(options.state_dir) as database:
-        database.prune()
-        database.put_run(row)
+    with open_processes(options.state_dir) if options.is_stored else nullcontext() as database:
+        if database is not None:
+            database.prune()
+            database.put_run(row)
         begun_cpu, cpu = 0.0, 0.0
         waiting: list[ProcessSample] = []
-        flushed = time.monotonic()
+        flushed = stored = time.monotonic()
         while True:
             samples = sampler.sample()
             cpu = max(cpu, sum(sample.cpu_seconds or 0 for sample in samples))
-            waiting += samples
+            age = time.monotonic() - begun
+            if age < SHORT_SECONDS or time.monotonic() - stored >= LONG_INTERVAL:
+                waiting += samples
+                stored = time.monotonic()
             if options.on_samples is not None:
                 options.on_samples(samples)
             if time.monotonic() - flushed >= flush or sampler.ticks == 1:
-                database.add(waiting)
+                if database is not None:
+                    database.add(waiting)
                 waiting, flushed = [], time.monotonic()
             # The first sample has the imports in it.
-            begun_cpu = begun_cpu or time.process_time()
-            cost = (time.process_time() - begun_cpu) / max(1, sampler.ticks - 1)
-            age = time.monotonic() - begun
-            if _ends_within(handle, next_interval(age, cost, options.interval, used=cpu / age)):
+            begun_cpu = begun_cpu or time.thread_time()
+            cost = (time.thread_time() - begun_cpu) / max(1, sampler.ticks - 1)
+            if _ends_within(handle, next_interval(cost, options.interval, used=cpu / age)):
                 break
+        if database is None:
+            return
         row.end_ms = clock.now_ms()
         row.exit_code = _exit_code(channel)
         if row.exit_code is None:
             row.exit_code = _recorded_code(options.state_dir, root, row.start_ms)
         row.status = ENDED if row.exit_code is None else DONE if row.exit_code == 0 else FAILED
-        text = f"the monitor used {time.process_time():.2f} s of CPU, the processes {cpu:.2f} s"
+        text = f"the monitor used {time.thread_time():.2f} s of CPU, the processes {cpu:.2f} s"
         database.add(waiting, [LogEntry(run, row.end_ms, "info", text, row.host)])
         database.put_run(row)
 
 
-def next_interval(
-    age: float, cost: float, fixed: float | None = None, *, used: float = 1.0
-) -> float:
-    """Seconds to the next sample of a run of ``age`` seconds; ``cost``: CPU seconds of
-    a sample on average.
+def next_interval(cost: float, fixed: float | None = None, *, used: float = 1.0) -> float:
+    """Seconds to the next sample; ``cost``: CPU seconds of a sample on average.
 
     ``fixed``: seconds that somebody chose, whatever they cost; ``used``: cores that the
     run uses on average.
     """
     if fixed is not None:
         return fixed
-    usual = SHORT_INTERVAL if age < SHORT_SECONDS else LONG_INTERVAL
     for_run = min(MOST_FOR_RUN, cost / (MOST_OF_RUN * max(used, 0.01)))
-    return max(usual, cost / MOST_SHARE, for_run)
+    return max(INTERVAL, cost / MOST_SHARE, for_run)
 
 
 def _ends_within(handle: int, seconds: float) -> bool:

@@ -20,8 +20,8 @@ from typing import Final
 
 from cmsspark.apps.monitor.measured_runs import measured_runs
 from cmsspark.apps.monitor.processes.collector import Collector, check_address, server_tls
-from cmsspark.apps.monitor.processes.reaper import STEP_VARIABLE, OrphanReaper, end_group, end_step
-from cmsspark.apps.monitor.processes.sampler import TreeSampler
+from cmsspark.apps.monitor.processes.reaper import OrphanReaper, end_group, end_step
+from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE, TreeSampler
 from cmsspark.apps.monitor.run_report import ending_lines
 from cmsspark.apps.monitor.suites.suite import Nodes, Step, Suite, filled, size_text
 from cmsspark.base import clock
