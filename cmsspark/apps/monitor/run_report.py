@@ -4,7 +4,7 @@ style of sparkMeasure's report: ``name => value (readable)``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ from cmsspark.apps.monitor.options import debug_option
 from cmsspark.base import clock, errors
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.text.readable import json_text, readable
-from cmsspark.base.text.terminal import pluralize, table, terminal_width, volume
+from cmsspark.base.text.terminal import echo_table, pluralize, table, terminal_width, volume
+from cmsspark.store.process_samples import ProcessSample, read_processes
 from cmsspark.store.run_exceptions import find_exception
 from cmsspark.store.run_history import Run
 from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _LONGEST_TITLE = 110
 #: Stages that are shown: those with the longest duration.
 _MOST_STAGES = 15
+_MOST_PROCESSES = 10
 
 
 def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
@@ -251,6 +253,7 @@ def echo_measured(state_dir: Path, run: Run, *, trace: bool = False) -> None:
     elif metrics is not None:
         click.echo()
         _echo(with_events(state_dir, metrics))
+        _echo_processes(state_dir, metrics.run)
 
 
 def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = False) -> bool:
@@ -264,7 +267,7 @@ def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = Fa
     metrics = find_run(state_dir, name) or find_latest(state_dir, name)
     if metrics is None:
         require_one(state_dir, name)
-        return False
+        return not trace and _only_watched(state_dir, name, as_json=as_json)
     metrics = with_events(state_dir, metrics)
     if trace:
         echo_trace(metrics)
@@ -272,7 +275,65 @@ def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = Fa
         click.echo(json_text(msgspec.to_builtins(metrics), indent=1))
     else:
         _echo(metrics)
+        _echo_processes(state_dir, metrics.run)
     return True
+
+
+def _only_watched(state_dir: Path, name: str, *, as_json: bool) -> bool:
+    """Print a run of which only the processes were watched, as those of a node or of
+    ``monitor watch``; return False where there is none.
+    """
+    with read_processes(state_dir) as database:
+        runs = database.runs() if database is not None else []
+        runs = [run for run in runs if name and run.run.startswith(name)]
+        if database is None or len(runs) != 1:
+            return False
+        samples = database.samples(runs[0].run) if as_json else []
+    for sample in samples:
+        click.echo(json_text(msgspec.structs.asdict(sample)))
+    if not as_json:
+        run = runs[0]
+        label, began = run.job or run.suite or "", clock.to_second(run.start_ms)
+        click.echo(f"{run.run}  {label}  {run.status}  {began} UTC")
+        _echo_processes(state_dir, run.run)
+    return True
+
+
+def _echo_processes(state_dir: Path, run: str) -> None:
+    """Print the processes of a watched run with their peaks, the largest first, and its log."""
+    with read_processes(state_dir) as database:
+        samples = database.samples(run) if database is not None else []
+        log = database.log(run) if database is not None else []
+    by_process: dict[tuple[str, int, int], list[ProcessSample]] = {}
+    for sample in samples:
+        by_process.setdefault((sample.host, sample.pid, sample.create_ms), []).append(sample)
+
+    def peak(rows: Sequence[ProcessSample], name: str) -> Any:
+        values = (getattr(row, name) for row in rows)
+        return max((value for value in values if value is not None), default=None)
+
+    ordered = sorted(by_process.items(), key=lambda entry: -(peak(entry[1], "rss_bytes") or 0))
+    rows = [
+        (
+            *(f"{pid} {entries[0].short_command}", entries[-1].role, host),
+            *(volume(peak(entries, name)) for name in ("rss_bytes", "pss_bytes", "virtual_bytes")),
+            *(peak(entries, "cpu_seconds"), peak(entries, "cpu_percent")),
+            *(volume(peak(entries, "read_bytes")), volume(peak(entries, "write_bytes"))),
+            peak(entries, "fds"),
+        )
+        for (host, pid, _), entries in ordered[:_MOST_PROCESSES]
+    ]
+    if rows:
+        click.echo("\nProcesses, the largest first:")
+        headings = (
+            *("process", "role", "host", "RSS max", "PSS max", "virtual max"),
+            *("CPU s", "CPU % max", "read", "written", "fds"),
+        )
+        echo_table(headings, rows, texts=(0, 1, 2), full=(1,), optional=(2, 5, 8, 9, 10, 4))
+    if len(ordered) > len(rows):
+        click.echo(f"and {len(ordered) - len(rows)} more")
+    for entry in log:
+        click.echo(f"{clock.to_second(entry.time_ms)}  {entry.type}  {readable(entry.message)}")
 
 
 def echo_trace(metrics: RunMetrics) -> None:

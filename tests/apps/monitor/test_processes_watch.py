@@ -217,7 +217,7 @@ def test_a_worker_stays_in_the_tree_when_its_parent_ends() -> None:
         root.kill()
 
 
-def test_samples_come_each_second_in_the_first_minutes_and_cost_one_percent_at_most() -> None:
+def test_samples_come_each_second_and_cost_one_percent_at_most() -> None:
     assert next_interval(0.001) == 1
     assert next_interval(0.05) == pytest.approx(5)
     assert next_interval(0.05, fixed=2) == 2
