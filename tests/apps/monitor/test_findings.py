@@ -254,6 +254,32 @@ def returned(size: int) -> Callable[[RunMetrics], None]:
     return change
 
 
+def half_cached(run: RunMetrics) -> None:
+    full_cache(run)
+    run.executors[1].peaks["OnHeapStorageMemory"] = 1_200 * MB
+
+
+def in_a_shell(run: RunMetrics) -> None:
+    """Nobody typed for most of the time."""
+    run.application_name = "PySparkShell"
+    run.totals.task_ms = 100_000
+
+
+def first_task(run: RunMetrics) -> None:
+    """show() looks at one partition first."""
+    run.stages[0].task_count = 1
+
+
+def named(name: str, change: Callable[[RunMetrics], None]) -> Callable[[RunMetrics], None]:
+    """The change of a run whose stage has a name."""
+
+    def both(run: RunMetrics) -> None:
+        run.stages[0].name = name
+        change(run)
+
+    return both
+
+
 def jump(
     field: str, *, at: int = 55, python: int = 0, pickled: int = 0, moved: int = 0, result: int = 0
 ) -> Callable[[RunMetrics], None]:
@@ -625,6 +651,20 @@ GOOD: list[Callable[[RunMetrics], None]] = [
     hint(plans.SORTED_FOR_FIRST, 1000),
     lambda run: setattr(run.executors[1], "reason", "Executor 1 killed by driver. exit code 143"),
     log("java.io.IOException: Failed to connect to node3/10.0.0.3:7337"),  # a shuffle
+    in_a_shell,
+    named("Listing leaf files and directories for 900 paths:", too_few),
+    named("showString at NativeMethodAccessorImpl.java:0", first_task),
+    query((plans.WINDOW_ROWS, "Window [a]", 99_999)),
+    query((plans.JDBC_ROWS, "Scan JDBC", 99_999)),
+    query((plans.BROADCAST_BYTES, "B", 900 * MB)),
+    query((plans.JOINED_ROWS, "Join", 5 * MB), (plans.SIDE_ROWS, "Join", MB)),
+    query((plans.UNFILTERED_ROWS, "F", 100_000), (plans.FILTERED_ROWS, "F", 20_001)),
+    query((plans.SCANNED_ROWS, "S", 100_000), (plans.CHOSEN_ROWS, "S", 50_001)),
+    query((plans.PYTHON_MS, "Eval [f(a#1)]", 9_000)),
+    query((plans.PYTHON_MS, "Eval [f(a#1)]", 100_000)),  # less than 30 % of all tasks
+    returned(3 * MB),
+    log("WARN DAGScheduler: Broadcasting large task binary with size 1200.0 KiB"),
+    half_cached,
 ]
 
 
@@ -673,3 +713,56 @@ def test_a_container_is_heap_overhead_and_off_heap() -> None:
         500 << 20
     )
     assert executor_container({"spark.master": "local[2]"}) is None
+
+
+def test_a_finding_about_time_says_what_load_the_host_had() -> None:
+    run = healthy()
+    straggling(45_000)(run)
+    assert "load" not in find(run)[0].title
+    run.host_cores = 2
+    for sample in run.samples:
+        sample.host_load = 7.5
+    assert find(run)[0].title.endswith("; the host had a load of 7.5 on 2 cores")
+
+
+def test_a_skewed_stage_is_not_named_for_its_spills() -> None:
+    run = healthy()
+    skewed(run)
+    spilled(run)
+    assert [finding.code for finding in find(run)] == ["skewed_stage"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_skewed"),
+    [((84, 19, 14), True), ((84, 20), True), ((64, 60, 2), False), ((30, 4, 4), False)],
+)
+def test_few_tasks_are_compared_with_the_share_of_the_others(
+    sizes: tuple[int, ...], is_skewed: bool
+) -> None:
+    run = healthy()
+    stage = run.stages[0]
+    stage.totals = TaskTotals(
+        tasks=len(sizes),
+        task_ms=100 * sum(sizes),
+        shuffle_read_bytes=sum(sizes) * MB,
+    )
+    stage.task_count = len(sizes)
+    stage.shuffle_read_bytes = Spread(sizes[-1] * MB, sizes[1] * MB, sizes[0] * MB)
+    stage.task_ms = Spread(100 * sizes[-1], 100 * sizes[1], 100 * sizes[0])
+    found = {finding.code for finding in find(run)}
+    assert ("skewed_stage" in found) is is_skewed
+    # A size to which adaptive execution fills partitions leaves a rest.
+    run.options["spark.sql.adaptive.coalescePartitions.parallelismFirst"] = "false"
+    run.options["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = "128m"
+    assert "skewed_stage" not in {finding.code for finding in find(run)}
+
+
+def test_a_scan_has_no_key_to_spread() -> None:
+    run = healthy()
+    skewed_input(run)
+    assert "a scan has no key" in find(run)[0].cure
+    run = healthy()
+    skewed(run)
+    run.stages[0].is_join = True
+    run.stages[0].shuffle_read_bytes = Spread(0, MB, 200 * MB)
+    assert "skewedPartitionThresholdInBytes=96m" in find(run)[0].cure

@@ -134,6 +134,21 @@ def test_a_careful_script_has_no_problem() -> None:
             "def f(s):\n    return df.where(s).count()\npool = ThreadPoolExecutor(4)\npool.map(f, ss)\n",
             ["SPK101"],
         ),
+        (
+            "def f(s):\n    return df.where(s).count()\npool = ThreadPoolExecutor(4)\n"
+            "fs = [pool.submit(f, s) for s in ss]\n",
+            ["SPK101"],
+        ),
+        (
+            "rows = []\nfor r in spark.table('t').toLocalIterator():\n    rows.append(r.a)\n"
+            "spark.createDataFrame(rows)\n",
+            ["SPK112"],
+        ),
+        (
+            "raw = spark.table('t')\nraw.persist()\ns = raw.groupBy('a').count()\n"
+            "s.write.csv('x')\ns.where('b').write.csv('y')\n",
+            ["SPK114"],
+        ),
         ("import cmsspark as cms\nrows = cms.accesses('2026-01-15').collect()\n", ["SPK111"]),
         ("x = df.select([F.sum(c) for c in df.columns]).collect()\n", []),
         ("x = spark.table('t').select(*[F.max(c) for c in cs]).collect()\n", []),

@@ -16,6 +16,7 @@ from typing import Final
 from cmsspark.apps.monitor.lint.habits import (
     cached_too_early,
     counted_in_tasks,
+    filled_names,
     has_one_connection,
 )
 from cmsspark.apps.monitor.lint.loops import CalledFunctions, deciding_actions
@@ -501,6 +502,8 @@ class _Visitor(RowRules, ast.NodeVisitor):
         self._passed |= deciding_actions(node)
         # What comes out of rows in Python, or of another library, is as local as those.
         self._values.bind(node.target, node.iter)
+        if self._tables.is_fetched(node.iter):
+            self._tables.filled |= filled_names(node.body)
         self._in_loop([*node.body])
         for statement in node.orelse:
             self.visit(statement)
@@ -600,6 +603,8 @@ class _Visitor(RowRules, ast.NodeVisitor):
         self._rows(node, name)
         if name in ("where", "filter") and self._is_late_udf(node):
             self._add(node, "SPK113")
+        if name == "submit" and self._loops and self._is_pool(node):
+            self._called.mapped(node.args[0], node)
         if name in ("map", "imap", "imap_unordered", "starmap") and self._is_pool(node):
             self._called.mapped(node.args[0], node)
             if isinstance(node.args[0], ast.Lambda):

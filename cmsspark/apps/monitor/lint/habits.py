@@ -78,29 +78,31 @@ def cached_too_early(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
                     values.setdefault(node.targets[0].id, []).append(node)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 uses.setdefault(node.id, []).append(node)
-        bare = {
-            node.value.func.value.id
+        statements = [
+            (node.value.func.value.id, node.value.func.attr)
             for node in nodes
             if isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Call)
             and isinstance(node.value.func, ast.Attribute)
-            and node.value.func.attr in (*_CACHES, "unpersist", "count")
             and isinstance(node.value.func.value, ast.Name)
-        }
+        ]
+        cached_later = {name for name, method in statements if method in _CACHES}
+        bare = [name for name, method in statements if method in (*_CACHES, "unpersist", "count")]
         for name, assigns in values.items():
             if len(assigns) != 1:
                 continue
             chain = _methods(assigns[0].value)
             source = _begin(assigns[0].value)
             # A dear table that is made of a cached one, is not cached, and is read often.
-            if not _HARD & set(chain) or set(_CACHES) & set(chain) or name in bare:
+            if not _HARD & set(chain) or set(_CACHES) & set(chain) or name in cached_later:
                 continue
             before = values.get(source, [])
             if len(before) != 1 or len(uses.get(name, [])) < 2:
                 continue
             cached = _methods(before[0].value)
-            others = len(uses.get(source, [])) - 1 - (source in bare)
-            if set(_CACHES) & set(cached[:1]) and not _HARD & set(cached) and others == 0:
+            others = len(uses.get(source, [])) - 1 - bare.count(source)
+            is_cached = set(_CACHES) & set(cached[:1]) or source in cached_later
+            if is_cached and not _HARD & set(cached) and others == 0:
                 yield before[0].value, f"{name} is computed again for each output"
 
 
@@ -118,6 +120,23 @@ def _begin(node: ast.expr) -> str:
     while isinstance(node, ast.Call | ast.Attribute):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def filled_names(body: list[ast.stmt]) -> set[str]:
+    """Return the names of lists, sets and dictionaries that a loop's body adds to."""
+    names = set()
+    for statement in body:
+        for node in ast.walk(statement):
+            target: ast.expr | None = None
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                target = node.func.value if node.func.attr in ("append", "add", "extend") else None
+            elif isinstance(node, ast.AugAssign):
+                target = node.target
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+                target = node.targets[0].value
+            if isinstance(target, ast.Name):
+                names.add(target.id)
+    return names
 
 
 def counted_in_tasks(tree: ast.Module) -> Iterator[ast.AST]:

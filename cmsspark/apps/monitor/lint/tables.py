@@ -181,6 +181,8 @@ class Tables:
         self._values = values
         #: Names under which a script imports this package.
         self.own_modules: set[str] = set()
+        #: Names of what a script fills with fetched rows, one by one.
+        self.filled: set[str] = set()
 
     def is_small(self, node: ast.expr) -> bool:
         """Return whether what the last method of a chain is called on has few rows."""
@@ -249,6 +251,8 @@ class Tables:
             return False
         if isinstance(node, ast.Name):
             value = self._values.resolved(node)
+            if node.id in self.filled:
+                return True
             return value is not node and self.is_fetched(value, depth - 1)
         return any(
             self.is_fetched(child.iter if isinstance(child, ast.comprehension) else child, depth)
