@@ -36,11 +36,11 @@ _SUMS = {
 _MOST_STAGES = 15
 
 
-def echo_comparison(state_dir: Path, name: str, other: str, *, as_json: bool) -> None:
+def echo_comparison(state_dir: Path, name: str, earlier: str, *, as_json: bool) -> None:
     """Print a measured run against another one. Raises InputMissing (66) if one of them
     was not measured.
     """
-    before, after = (_measured(state_dir, each) for each in (other, name))
+    before, after = (_measured(state_dir, run_name) for run_name in (earlier, name))
     if as_json:
         click.echo(json_text(as_document(before, after), indent=1))
         return
@@ -67,8 +67,12 @@ def as_document(before: RunMetrics, after: RunMetrics) -> dict[str, Any]:
         "options": {name: list(pair) for name, pair in _options(before, after).items()},
         "sums": {name: list(pair) for name, pair in _sums(before, after).items()},
         "stages": [
-            {"name": name, "ms": [_ms(one), _ms(two)], "spilled": [_spilled(one), _spilled(two)]}
-            for name, one, two in _stages(before, after)
+            {
+                "name": name,
+                "ms": [_ms(first), _ms(second)],
+                "spilled": [_spilled(first), _spilled(second)],
+            }
+            for name, first, second in _stages(before, after)
         ],
         "peaks": {name: list(pair) for name, pair in _peaks(before, after).items()},
         "findings": {
@@ -97,10 +101,10 @@ def comparison(before: RunMetrics, after: RunMetrics, width: int | None = None) 
     if stages := _stages(before, after):
         yield ""
         rows = []
-        for name, one, two in stages[:_MOST_STAGES]:
-            times = (_ms(one), _ms(two))
+        for name, first, second in stages[:_MOST_STAGES]:
+            times = (_ms(first), _ms(second))
             shown = (None if ms is None else f"{ms / 1000:.1f}" for ms in times)
-            spilled = (volume(_spilled(stage)) if stage else None for stage in (one, two))
+            spilled = (volume(_spilled(stage)) if stage else None for stage in (first, second))
             rows.append([name, *shown, _change(*times), *spilled])
         stage_heads = ("stage", "before s", "after s", "change", "spilled", "after")
         yield from table(stage_heads, rows, texts=(0,), width=width)

@@ -448,8 +448,10 @@ def _heap(
         basis = structs.replace(basis, aim=aim)
         return _sized(basis, f"spark.{role}.memory", now, goal, " and ".join(reasons), most)
     if cure is not None:
-        what = "off-heap memory gives" if cure.off_heap is not None else "more partitions give"
-        return basis.saying(f"{basis.text}: {what} tasks that spilled what they need")
+        supply_text = (
+            "off-heap memory gives" if cure.off_heap is not None else "more partitions give"
+        )
+        return basis.saying(f"{basis.text}: {supply_text} tasks that spilled what they need")
     if not worst.has_succeeded:
         return basis.saying(
             f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound"

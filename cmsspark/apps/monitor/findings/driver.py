@@ -411,7 +411,7 @@ def _closure(metrics: RunMetrics) -> Iterator[Finding]:
     if not title:
         written, begins = _pickled_by_job(metrics), 0
         for size in written:
-            begins = sum(0.8 * size <= other <= 1.25 * size for other in written)
+            begins = sum(0.8 * size <= another <= 1.25 * size for another in written)
             if size >= CLOSURE_WRITTEN and begins >= CLOSURE_TIMES:
                 title = f"Python pickled {volume(size)} for each of {begins} jobs: their functions carry data"
                 where = "the driver's Python"
@@ -511,7 +511,9 @@ def _keeps_rising(points: list[tuple[int, int]]) -> bool:
     rise = points[-1][1] - least
     if len(points) < _LEAST_SAMPLES:
         steps = [after - before for (_, before), (_, after) in itertools.pairwise(points)]
-        return all(LEAK_THIRD * rise <= each <= LEAK_STEP_SPARSE * rise for each in steps)
+        return all(
+            LEAK_THIRD * rise <= step_rise <= LEAK_STEP_SPARSE * rise for step_rise in steps
+        )
     # By numbers of samples, or by time: they are not equally far apart.
     first, last = points[0][0], points[-1][0]
     every_bounds = (

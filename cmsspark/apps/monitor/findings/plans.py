@@ -146,15 +146,15 @@ def _rows(nodes: Nodes, where: str) -> Iterator[Finding]:
                 )
                 yield Finding("join_multiplies_rows", title, where, cure)
         elif kind == plans.UNFILTERED_ROWS and value >= ALONE_ROWS:
-            left = nodes.get((plans.FILTERED_ROWS, text)) or 0
-            if left <= KEPT_SHARE * value:
-                title = f"a filter after a join kept {left:,} of {value:,} rows"
+            remaining_rows = nodes.get((plans.FILTERED_ROWS, text)) or 0
+            if remaining_rows <= KEPT_SHARE * value:
+                title = f"a filter after a join kept {remaining_rows:,} of {value:,} rows"
                 cure = "filter before the join: the columns are of one side only, and Spark moves no Python function"
                 yield Finding("filter_after_join", title, where, cure)
         elif kind == plans.SCANNED_ROWS and value >= ALONE_ROWS:
-            left = nodes.get((plans.CHOSEN_ROWS, text)) or 0
-            if left <= CHOSEN_SHARE * value:
-                title = f"all partitions were read, {value:,} rows, for {left:,} rows of some"
+            remaining_rows = nodes.get((plans.CHOSEN_ROWS, text)) or 0
+            if remaining_rows <= CHOSEN_SHARE * value:
+                title = f"all partitions were read, {value:,} rows, for {remaining_rows:,} rows of some"
                 cure = "compare the partition column itself with values: Spark reads only these partitions then"
                 yield Finding("full_scan", title, where, cure)
 

@@ -133,10 +133,8 @@ def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
         and not is_first
     ):
         cpus = count(metrics.options.get("spark.task.cpus"), 1)
-        each = f" of {cpus} cores" if cpus > 1 else ""
-        title = (
-            f"{stage.task_count} tasks{each} on {cores * cpus} cores, for {duration / 1000:.0f} s"
-        )
+        core_text = f" of {cpus} cores" if cpus > 1 else ""
+        title = f"{stage.task_count} tasks{core_text} on {cores * cpus} cores, for {duration / 1000:.0f} s"
         cure = f"repartition({cores} or more) before it, or a larger spark.sql.shuffle.partitions / minPartitions"
         yield Finding("few_tasks", title + host_load(metrics, stage), stage_name(stage), cure)
     if (tiny := _tiny(stage, cores)) is not None:
@@ -168,8 +166,8 @@ def find_skew(metrics: RunMetrics, stage: StageEntry) -> Skew | None:
         if spread.max < SKEW_BYTES:
             continue
         # Where most tasks get nothing, a median or mean of 0 would make everything skewed.
-        others = max(_mean_of_others(total, spread, tasks), MB)
-        is_uneven = spread.max >= SKEW_OF_FEW * others and is_slower
+        usual_others = max(_mean_of_others(total, spread, tasks), MB)
+        is_uneven = spread.max >= SKEW_OF_FEW * usual_others and is_slower
         if is_input or tasks > 3:
             usual = f"the median {volume(spread.median)}"
         else:

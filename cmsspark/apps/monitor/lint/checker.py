@@ -60,20 +60,20 @@ def _sides(function: ast.expr) -> set[str] | None:
     if not isinstance(function, ast.Lambda) or len(function.args.args) != 1:
         return None
     name, seen = function.args.args[0].arg, set()
-    whole = {
+    subscripted = {
         id(node.value)
         for node in ast.walk(function.body)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
     }
     for node in ast.walk(function.body):
-        if isinstance(node, ast.Name) and node.id == name and id(node) not in whole:
+        if isinstance(node, ast.Name) and node.id == name and id(node) not in subscripted:
             return None
         if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
             continue
         if isinstance(node.value, ast.Name) and node.value.id == name:
             if node.slice.value == 0:
                 seen.add("key")
-            elif id(node) not in whole:
+            elif id(node) not in subscripted:
                 return None
         elif isinstance(node.value, ast.Subscript):
             inner = node.value

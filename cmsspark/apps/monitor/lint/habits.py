@@ -100,9 +100,9 @@ def cached_too_early(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
             if len(before) != 1 or len(uses.get(name, [])) < 2:
                 continue
             cached = _methods(before[0].value)
-            others = len(uses.get(source, [])) - 1 - bare.count(source)
+            other_uses = len(uses.get(source, [])) - 1 - bare.count(source)
             is_cached = set(_CACHES) & set(cached[:1]) or source in cached_later
-            if is_cached and not _HARD & set(cached) and others == 0:
+            if is_cached and not _HARD & set(cached) and other_uses == 0:
                 yield before[0].value, f"{name} is computed again for each output"
 
 
@@ -194,34 +194,40 @@ def has_one_connection(call: ast.Call, name: str, values: Values) -> bool:
         return not is_divided and len(call.args) < 4 and not _is_query(call.args, values)
     if name != "load" or "format" not in names:
         return False
-    formats = [each.args[0] for method, each in calls if method == "format" and each.args]
+    formats = [
+        argument_or_call.args[0]
+        for method, argument_or_call in calls
+        if method == "format" and argument_or_call.args
+    ]
     if not any(getattr(form, "value", "") == "jdbc" for form in formats):
         return False
-    for method, each in calls:
+    for method, argument_or_call in calls:
         if method not in ("option", "options"):
             continue
-        given = {keyword.arg for keyword in each.keywords}
-        if method == "option" and each.args:
-            given.add(getattr(each.args[0], "value", None))
-            if getattr(each.args[0], "value", "") in ("dbtable", "query") and _is_query(
-                each.args[1:], values
-            ):
+        option_names = {keyword.arg for keyword in argument_or_call.keywords}
+        if method == "option" and argument_or_call.args:
+            option_names.add(getattr(argument_or_call.args[0], "value", None))
+            if getattr(argument_or_call.args[0], "value", "") in (
+                "dbtable",
+                "query",
+            ) and _is_query(argument_or_call.args[1:], values):
                 return False
-        for keyword in each.keywords:
+        for keyword in argument_or_call.keywords:
             if keyword.arg is None:
                 mapping = values.resolved(keyword.value)
                 if not isinstance(mapping, ast.Dict):
                     return False  # not known
-                given |= {getattr(key, "value", None) for key in mapping.keys}
-        if given & {*_DIVIDES}:
+                option_names |= {getattr(key, "value", None) for key in mapping.keys}
+        if option_names & {*_DIVIDES}:
             return False
     return True
 
 
 def _is_query(arguments: list[ast.expr], values: Values) -> bool:
     """Return whether a table is a query that the database makes small."""
-    from cmsspark.apps.monitor.lint.tables import SMALL_QUERY, text_of
+    from cmsspark.apps.monitor.lint.tables import SMALL_QUERY, sql_text
 
     return any(
-        SMALL_QUERY.search(text_of(values.resolved(each)).strip("() ")) for each in arguments
+        SMALL_QUERY.search(sql_text(values.resolved(argument_or_call)).strip("() "))
+        for argument_or_call in arguments
     )

@@ -57,9 +57,9 @@ def _carried(loop: ast.While | ast.For | ast.AsyncFor) -> set[int]:
             sources = _names(call)
             while more := {
                 name
-                for names, other in assigned
+                for names, assigned_value in assigned
                 if names & sources
-                for name in _names(other) - sources
+                for name in _names(assigned_value) - sources
             }:
                 sources |= more
             # A sum over the turns is no iteration: the call itself does not use it.

@@ -110,7 +110,7 @@ class Values:
         for _ in range(_MOST_STEPS):
             if isinstance(current, ast.Call) and isinstance(current.func, ast.Attribute):
                 if current.func.attr == "sql" and current.args:
-                    return text_of(self.resolved(current.args[0]))
+                    return sql_text(self.resolved(current.args[0]))
                 current = current.func.value
             elif (value := self.resolved(current)) is not current:
                 current = value
@@ -119,7 +119,7 @@ class Values:
         return ""
 
 
-def text_of(node: ast.expr) -> str:
+def sql_text(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(
             str(part.value) if isinstance(part, ast.Constant) else "0" for part in node.values

@@ -389,9 +389,9 @@ class Plans:
             for text, number, rows in facts.shuffles():
                 if text in self._shuffles or len(self._shuffles) < _MOST_SHUFFLES:
                     self._shuffles.setdefault(text, {})[number] = (execution, rows)
-        known = self._ids.pop(execution, set())
-        self._needed -= known
-        for number in known:
+        side_names = self._ids.pop(execution, set())
+        self._needed -= side_names
+        for number in side_names:
             for counted in (self._values, self._tasks, self._waits):
                 counted.pop(number, None)
         if (query.nodes or query.error) and len(self._done) < _MOST_QUERIES:
@@ -410,20 +410,20 @@ class Plans:
     def _note(self, execution: int, root: PlanNode) -> None:
         counted = self._counted.setdefault(execution, {})
         joins = self._joins.setdefault(execution, {})
-        known = self._ids.setdefault(execution, set())
+        side_names = self._ids.setdefault(execution, set())
         self._roots[execution] = root
         is_collected = execution in self._collecting
         for kind, node, ids in _interesting_nodes(root, is_collected=is_collected):
             counted.setdefault((kind, node.text[:_TEXT]), set()).update(ids)
-            known.update(ids)
+            side_names.update(ids)
         for node in _nodes(root):
-            known.update(metric.id for metric in node.metrics if metric.name in _NEEDED)
+            side_names.update(metric.id for metric in node.metrics if metric.name in _NEEDED)
             if (match := _FIXED.search(node.text)) is not None:
                 self._fixed.setdefault(execution, set()).add(int(match[1]))
             if (join := find_join(node)) is not None and len(joins) < _MOST_JOINS:
                 joins[join] = None
-                known.update(join.ids())
-        self._needed |= known
+                side_names.update(join.ids())
+        self._needed |= side_names
 
 
 def _error(text: str | None) -> str | None:
@@ -560,18 +560,19 @@ class PlanFacts:
             for side, outer in ((0, "RightOuter"), (1, "LeftOuter"))
             if outer not in below.text
         ]
-        rows, left = self._value(below, ROWS), self._value(node, ROWS)
-        if "FullOuter" in below.text or rows is None or left is None:
+        rows, remaining_rows = self._value(below, ROWS), self._value(node, ROWS)
+        if "FullOuter" in below.text or rows is None or remaining_rows is None:
             return
-        known = [
+        side_names = [
             {name for inner in _nodes(child) for name in _ATTRIBUTE.findall(inner.text)}
             for child in below.children
         ]
         if attributes and any(
-            attributes <= known[side] and not attributes & known[1 - side] for side in sides
+            attributes <= side_names[side] and not attributes & side_names[1 - side]
+            for side in sides
         ):
             yield UNFILTERED_ROWS, text, rows
-            yield FILTERED_ROWS, text, left
+            yield FILTERED_ROWS, text, remaining_rows
 
     def _full_scan(
         self, node: PlanNode, above: Sequence[PlanNode], text: str
@@ -594,10 +595,10 @@ class PlanFacts:
             for lower in above[number + 1 :]:
                 if lower.name in _PYTHON:
                     attributes = _resolved(attributes, lower)
-            left = self._value(filter_, ROWS)
-            if attributes & divided and left is not None:
+            remaining_rows = self._value(filter_, ROWS)
+            if attributes & divided and remaining_rows is not None:
                 yield SCANNED_ROWS, text, rows
-                yield CHOSEN_ROWS, text, left
+                yield CHOSEN_ROWS, text, remaining_rows
                 return
 
     def shuffles(self) -> Iterator[tuple[str, int, int]]:
@@ -628,10 +629,10 @@ def _with_above(root: PlanNode) -> Iterator[tuple[PlanNode, Sequence[PlanNode]]]
 def _resolved(attributes: set[str], python: PlanNode) -> set[str]:
     """Return attributes with those that a Python function gets instead of its result."""
     functions, _, results = python.text.partition("], [")
-    given = set(_ATTRIBUTE.findall(results))
-    if not attributes & given:
+    result_names = set(_ATTRIBUTE.findall(results))
+    if not attributes & result_names:
         return attributes
-    return (attributes - given) | set(_ATTRIBUTE.findall(functions))
+    return (attributes - result_names) | set(_ATTRIBUTE.findall(functions))
 
 
 def _shape(node: PlanNode) -> str:
@@ -721,10 +722,10 @@ class Rdds:
 
     def hints(self) -> list[tuple[str, str, int | None]]:
         """(kind, where in the program, bytes of the shuffle where known)."""
-        own = [rdd for rdd in self._users if not _LIBRARY.search(self._callsites[rdd])]
+        own_rdds = [rdd for rdd in self._users if not _LIBRARY.search(self._callsites[rdd])]
         once = [
             (CACHED_ONCE, self._callsites[rdd][:_TEXT], None)
-            for rdd in own
+            for rdd in own_rdds
             if len(self._users[rdd]) == 1 and len(self._readers.get(rdd, ())) < 2
         ]
         return [

@@ -290,7 +290,7 @@ class EventLogReader:
     _sums: dict[str | None, TaskSums] = field(default_factory=dict)
     _users: dict[int, str] = field(default_factory=dict)
     #: Stage → its SQL execution, and the line of the program that started its job.
-    _places: dict[int, tuple[int | None, str]] = field(default_factory=dict)
+    _call_sites: dict[int, tuple[int | None, str]] = field(default_factory=dict)
     _job_stages: dict[int, list[int]] = field(default_factory=dict)
     _plans: Plans = field(default_factory=Plans)
     _rdds: Rdds = field(default_factory=Rdds)
@@ -386,7 +386,7 @@ class EventLogReader:
         self._job_stages[event.job] = event.stages
         for stage in event.stages:
             self._users[stage] = user
-            self._places[stage] = (
+            self._call_sites[stage] = (
                 int(execution) if execution is not None and str(execution).isdigit() else None,
                 callsite,
             )
@@ -395,7 +395,7 @@ class EventLogReader:
         self.run.failed_jobs += event.result.result not in ("", "JobSucceeded")
         for stage in self._job_stages.pop(event.job, ()):
             self._users.pop(stage, None)
-            self._places.pop(stage, None)
+            self._call_sites.pop(stage, None)
 
     def _stage_submitted(self, event: records.StageEvent) -> None:
         info = event.info
@@ -409,7 +409,7 @@ class EventLogReader:
         line.
         """
         stage.describe(info)
-        query, callsite = self._places.get(info.stage, (None, ""))
+        query, callsite = self._call_sites.get(info.stage, (None, ""))
         entry = stage.entry
         entry.query = query if query is not None else entry.query
         if _OF_SPARK.match(entry.name):

@@ -74,7 +74,10 @@ class DriverSamples:
 
     def _note_peaks(self, kind: str, processes: Sequence[ProcessSample]) -> None:
         for name, value in (
-            (f"ProcessTree{kind}VMemory", sum(each.virtual_bytes or 0 for each in processes)),
+            (
+                f"ProcessTree{kind}VMemory",
+                sum(process.virtual_bytes or 0 for process in processes),
+            ),
             (f"ProcessTree{kind}RSSMemory", sum(map(_rss, processes))),
         ):
             self.peaks[name] = max(value, self.peaks.get(name, 0))

@@ -355,6 +355,6 @@ def change_lines(rows: Sequence[Difference]) -> list[str]:
             for value in (row.before, row.after)
         )
         share = f"{(row.ratio or 1) - 1:+.0%}"
-        what = "resident" if row.measure == "rss_bytes" else "time"
-        lines.append(f"{row.step}{size}, {row.role}: {what} {before} → {after} ({share})")
+        measure_text = "resident" if row.measure == "rss_bytes" else "time"
+        lines.append(f"{row.step}{size}, {row.role}: {measure_text} {before} → {after} ({share})")
     return lines
