@@ -13,6 +13,7 @@ from cmsspark.base.text.progress_line import counted
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import quiet_option, require_store, store_options
 from cmsspark.settings.settings import load_settings
+from cmsspark.store.run_history import open_history
 from cmsspark.store.stored_columns import existing_store, open_store
 from cmsspark.store.verification import RunCheck, check_runs
 
@@ -25,7 +26,7 @@ from cmsspark.store.verification import RunCheck, check_runs
 @store_options
 def command(all_runs: bool, fout: str | None, settings_file: str | None) -> None:
     """Read the current result of every day and period, and compare each part file with
-    the SHA-256 in its manifest.
+    the SHA-256 in its manifest. `cmsspark status` shows when that was.
 
     Prints each damaged part with the command that makes its result again, and ends with
     65 where there is one. Results of versions that wrote no checksums are listed; they
@@ -34,7 +35,9 @@ def command(all_runs: bool, fout: str | None, settings_file: str | None) -> None
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
     files = existing_store(open_store(store, "cmsspark verify", settings), store)
-    verify(counted(check_runs(files, store, all_runs=all_runs), "verifying", None, "runs"), store)
+    with open_history(settings.state_dir) as history:
+        checks = check_runs(files, store, history, all_runs=all_runs)
+        verify(counted(checks, "verifying", None, "runs"), store)
 
 
 def verify(checks: Iterable[RunCheck], store: str) -> None:
