@@ -217,7 +217,12 @@ def _key(settings: Settings) -> Diagnosis:
     if not path.exists():
         mend = "the first run makes it; back it up: periods cannot be counted across two keys"
         return Diagnosis("key", NOTE, f"{path} is not there yet", mend)
-    return Diagnosis("key", OK, f"{path}, key {pseudonyms.load_or_make(path).key_id}")
+    text = f"{path}, key {pseudonyms.load_or_make(path).key_id}"
+    if settings.state_dir.stat().st_mode & 0o077:
+        # An earlier version made the folder.
+        mend = f"chmod 700 {settings.state_dir}"
+        return Diagnosis("key", NOTE, f"{text}; others may enter its folder", mend)
+    return Diagnosis("key", OK, text)
 
 
 def _broker(settings: Settings) -> Diagnosis:

@@ -28,6 +28,7 @@ from cmsspark.apps.monitor.processes_roles import YARN_NODE_MANAGER, find_role
 from cmsspark.apps.monitor.processes_sampler import TreeSampler
 from cmsspark.base import clock
 from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, UsageError
+from cmsspark.base.private_folders import make_private
 from cmsspark.base.sockets import ConnectionLost
 from cmsspark.settings.http_client import HttpAddress, HttpClient, HttpTimeouts
 from cmsspark.settings.secrets import safe_text
@@ -75,7 +76,7 @@ class Buffer:
     _next: int = 0
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self.folder)
         numbers = [int(file.stem) for file in self.files()]
         self._next = max(numbers, default=0) + 1
 

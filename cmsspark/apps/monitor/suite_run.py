@@ -25,6 +25,7 @@ from cmsspark.apps.monitor.processes_sampler import TreeSampler
 from cmsspark.apps.monitor.suite_file import Nodes, Step, Suite, filled, size_text
 from cmsspark.base import clock
 from cmsspark.base.errors import SettingsError
+from cmsspark.base.private_folders import make_private
 from cmsspark.base.signals import interruptible
 from cmsspark.settings.secrets import read_password
 from cmsspark.store.process_samples import (
@@ -157,7 +158,7 @@ class SuiteRunner:
         be started.
         """
         output = self.state_dir / "perf" / run.run / f"{step.name}.log"
-        output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(output.parent)
         marker = f"{run.run}/{self.suite.steps.index(step)}/"
         environment = dict(zip(step.env, filled(list(step.env.values()), values), strict=True))
         # The steps are watched here: run_spark need not do it again.

@@ -21,6 +21,7 @@ import msgspec
 from cmsspark.apps.training.spec import BackendName, TrainingRun, run_name
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError, InputMissing, UsageError
+from cmsspark.base.private_folders import make_private
 from cmsspark.store.process_identity import start_ticks
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -69,7 +70,7 @@ class RunFolder:
     ) -> RunFolder:
         """Make the folder of a new run. Raises UsageError (2) where the name is taken."""
         folder = cls(base / run.name)
-        base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(base)
         try:
             folder.path.mkdir(mode=0o700)
         except FileExistsError:
