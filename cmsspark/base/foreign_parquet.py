@@ -36,12 +36,12 @@ def open_parquet(
     import pyarrow as pa
 
     with (
-        tempfile.TemporaryFile() as said,
+        tempfile.TemporaryFile() as messages,
         subprocess.Popen(
             [sys.executable, "-c", _MAIN, str(path.absolute()), *columns],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=messages,
         ) as child,
     ):
 
@@ -49,26 +49,26 @@ def open_parquet(
             try:
                 yield from stream
             except (pa.ArrowInvalid, OSError):
-                raise _unreadable(path, label, child.wait(), said) from None
+                raise _unreadable(path, label, child.wait(), messages) from None
             # The end of a child that failed is not the end of the rows.
             if (code := child.wait()) != 0:
-                raise _unreadable(path, label, code, said)
+                raise _unreadable(path, label, code, messages)
 
         assert child.stdout is not None
         try:
             try:
                 stream = pa.ipc.open_stream(child.stdout)
             except (pa.ArrowInvalid, OSError):
-                raise _unreadable(path, label, child.wait(), said) from None
+                raise _unreadable(path, label, child.wait(), messages) from None
             names = (stream.schema.metadata or {}).get(_COLUMNS, b"").decode()
             yield names.split("\0"), stream.schema, batches(stream)
         finally:
             child.kill()
 
 
-def _unreadable(path: Path, label: str, code: int, said: IO[bytes]) -> DataError:
-    said.seek(0)
-    lines = said.read().decode("utf-8", "replace").split("\n")
+def _unreadable(path: Path, label: str, code: int, messages: IO[bytes]) -> DataError:
+    messages.seek(0)
+    lines = messages.read().decode("utf-8", "replace").split("\n")
     text = next((line.strip() for line in lines if line.strip()), "")[:200]
     ending = f"its reader ended with {signal.Signals(-code).name}" if code < 0 else ""
     return DataError(

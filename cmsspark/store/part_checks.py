@@ -202,8 +202,8 @@ def _checked_reads(
         content = os.pread(number, (last + 1) * _BLOCK_BYTES - begin, begin)
         view = memoryview(content)
         for block in range(first, last + 1):
-            place = (block - first) * _BLOCK_BYTES
-            if block >= len(sums) or zlib.crc32(view[place : place + _BLOCK_BYTES]) != sums[block]:
+            start = (block - first) * _BLOCK_BYTES
+            if block >= len(sums) or zlib.crc32(view[start : start + _BLOCK_BYTES]) != sums[block]:
                 raise part.damaged(
                     f"bytes from {block * _BLOCK_BYTES:,} on changed after it was found intact"
                 )
@@ -261,8 +261,8 @@ def _read_sums(part: StoredPart) -> array[int]:
             digest.update(content)
             view = memoryview(content)
             sums.extend(
-                zlib.crc32(view[place : place + _BLOCK_BYTES])
-                for place in range(0, len(content), _BLOCK_BYTES)
+                zlib.crc32(view[start : start + _BLOCK_BYTES])
+                for start in range(0, len(content), _BLOCK_BYTES)
             )
     _compare(part, digest.hexdigest())
     return sums

@@ -80,15 +80,16 @@ class _PartFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.tell(), os.SEEK_END: self._file.size}[whence]
-        self._threads.position = max(0, base + offset)
-        return self.tell()
+        bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size}
+        self._threads.position = position = max(0, bases[whence] + offset)
+        return position
 
-    def tell(self) -> int:
+    @property
+    def _position(self) -> int:
         return getattr(self._threads, "position", 0)
 
     def read(self, size: int | None = -1) -> bytes:
-        position = self.tell()
+        position = self._position
         try:
             content = self._file.read_at(position, size)
         except (CmssparkError, OSError) as error:
