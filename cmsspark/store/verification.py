@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, InputMissing
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Interval
@@ -33,6 +32,7 @@ class RunCheck:
     job: str
     interval: Interval
     run: str = ""
+    is_current: bool = True
     part_count: int = 0
     byte_count: int = 0
     unchecked: list[str] = field(default_factory=list)
@@ -45,16 +45,12 @@ class RunCheck:
         return Check(self.job, interval, self.run, at_ms, self.part_count, error)
 
 
-def check_runs(
-    files: Files, fout: str, history: RunHistory | None = None, *, all_runs: bool = False
-) -> Iterator[RunCheck]:
-    """Check the current run of each day and period, which is recorded in ``history``;
-    with ``all_runs`` also the runs that it replaced.
+def check_runs(files: Files, fout: str, *, all_runs: bool = False) -> Iterator[RunCheck]:
+    """Check the current run of each day and period, with ``all_runs`` also the runs
+    that it replaced.
     """
     for job, interval in stored_results(files, fout):
         check = check_result(files, fout, job, interval)
-        if history is not None:
-            history.note_check(fout, check.as_note(clock.now_ms()))
         yield check
         if all_runs:
             yield from _replaced_runs(files, fout, job, interval, check.run)
@@ -101,7 +97,7 @@ def _replaced_runs(
         # A run without a manifest never ended.
         if run.name == current_id or files.stat(path) is None:
             continue
-        check = RunCheck(job, interval, run.name)
+        check = RunCheck(job, interval, run.name, is_current=False)
         try:
             _check(files, results.read_manifest(files, path), run.path, check)
         except InputMissing:

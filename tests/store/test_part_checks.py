@@ -46,7 +46,8 @@ JOB = "data_aggregation"
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CMSSPARK_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("cache", "state"):
+        monkeypatch.setenv(f"CMSSPARK_{name.upper()}_DIR", str(tmp_path / name))
 
 
 @pytest.fixture(scope="module")
@@ -406,6 +407,17 @@ def test_verify_names_each_damaged_part_and_ends_with_65(
     assert isinstance(ended.exception, DataError)
     assert all(f"where: {part}" in ended.stdout for part in parts)
     assert ended.stdout.count(f"next: run_spark {JOB} --date {FIRST} --fout {stored}") == 2
+
+
+def test_verify_goes_on_where_its_state_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(tmp_path / "store", 2)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path / "file"))
+    ended = cli("verify", "--fout", store)
+    assert ended.exception is None and "checked 4 part files" in ended.output
+    assert ended.output.count("status will not show this verification") == 1
 
 
 def test_verify_all_reads_runs_that_were_replaced_too(tmp_path: Path) -> None:
