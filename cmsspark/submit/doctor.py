@@ -334,16 +334,12 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
                 "cluster", WRONG, "the settings name a cluster, HADOOP_CONF_DIR does not", mend
             )
         return Diagnosis("cluster", OK, "none is named: jobs run on this host")
-    lacking = [
-        name for name in ("core-site.xml", "yarn-site.xml") if not Path(folder, name).is_file()
-    ]
-    if lacking:
-        return Diagnosis(
-            "cluster",
-            WRONG,
-            f"{folder} lacks {' and '.join(lacking)}",
-            "fetch them from the cluster",
-        )
+    from cmsspark.submit import cluster_checks
+
+    try:
+        cluster_checks.check_configuration(environ)
+    except CmssparkError as error:
+        return _failed("cluster", error)
     names = ("spark.kerberos.principal", "spark.kerberos.keytab")
     try:
         kerberos.check(environ, *map(settings.spark.get, names))
@@ -354,6 +350,8 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
             f"{folder} requires Kerberos: {error.problem}; {error.found}",
             error.next_step or "",
         )
+    if is_wanted and (refusals := list(cluster_checks.findings(environ, settings.spark))):
+        return _failed("cluster", refusals[0])
     return Diagnosis("cluster", OK, folder)
 
 
