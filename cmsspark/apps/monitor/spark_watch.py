@@ -28,9 +28,9 @@ from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE
 from cmsspark.apps.monitor.run_report import ending_lines
 from cmsspark.base import clock, self_metrics
 from cmsspark.base.errors import CmssparkError
+from cmsspark.base.private_folders import make_private
 from cmsspark.filesystems.storage import is_local
 from cmsspark.settings.settings import load_settings
-from cmsspark.base.private_folders import make_private
 from cmsspark.store import process_identity, run_metrics
 from cmsspark.store.run_exceptions import TraceBuffer
 from cmsspark.store.run_metrics import ExecutorEntry, Reported, RunMetrics, Sample, StageEntry
