@@ -35,6 +35,7 @@ _ORDER: Final = (
     "cpu",
     "wall",
     "cpus",
+    "core_hours",
     "exit_code",
     "record_time",
 )
@@ -74,10 +75,14 @@ class JobDecoder(JsonDecoder):
 
     def _add_ended(self, data: Any, time_ms: int | None, batch: AccessBatch) -> None:
         """Add a record of a job that ended, unless it never ran."""
-        if data.wall:
+        if self.has_run(data):
             batch.jobs.append(self._job(data, time_ms or 0))
         else:
             batch.count_job("never_ran")
+
+    def has_run(self, data: Any) -> bool:
+        """Return whether a job that ended ever ran (rule 30)."""
+        return bool(data.wall)
 
     def _job(self, data: Any, time_ms: int) -> Any:
         raise NotImplementedError

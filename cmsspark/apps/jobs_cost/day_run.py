@@ -172,7 +172,9 @@ class FeedDayRun:
         with self.run_context.staged(self.files) as staged:
             day = read(self._context())
             summary = ScanSummary.from_rows(day.side, (request.feed.name,), self.inputs.accepted)
-            tables = request.feed.build(day.sums, request.day, self.hpc_sites)
+            tables = request.feed.build(
+                day.sums, request.day, self.hpc_sites, self.inputs.meanings
+            )
             manifest = self._manifest(day, summary)
             self._write(staged, tables)
             check_unchanged(self.files, self.inputs.read)
@@ -190,7 +192,10 @@ class FeedDayRun:
         # No pseudonym is stored; a context has the key because tasks of streams need it.
         key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, self.request.day)
         reader = partial(
-            Reader, line_limit=settings.max_line_bytes, above=self.request.quarantine_above
+            Reader,
+            line_limit=settings.max_line_bytes,
+            above=self.request.quarantine_above,
+            meanings=self.inputs.meanings,
         )
         make = MakeAggregator(self.request.feed.aggregator)
         return TaskContext(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -105,6 +105,11 @@ class JsonDecoder(ABC):
     @abstractmethod
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bin each record and append accesses to ``batch``."""
+
+    def use_meanings(self, meanings: Mapping[str, str]) -> None:  # noqa: B027
+        """Take what fields mean on the day, where their producers changed that. Most
+        decoders read no such field.
+        """
 
     @abstractmethod
     def line_types(self) -> Sequence[Any]:
