@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.base.errors import SettingsError, UsageError
+from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval, Period, options
 from cmsspark.base.signals import interruptible
 from cmsspark.base.text.terminal import drop_stdout
@@ -179,7 +179,6 @@ def _publish(request: PublishRequest, *, resume: bool) -> None:
     with interruptible():
         tables = publication.public_tables(request, resume=resume)
         results = [publication.publish_table(request, table, resume=resume) for table in tables]
-        publication.record_publication(request, results)
     publication.check_results(results)
 
 
@@ -201,24 +200,10 @@ def build_request(
     wrong settings.
     """
     # Not at import: `--help` must answer at once.
-    from cmsspark.publish.publication import PublishRequest
+    from cmsspark.publish.publication import PublishRequest, choose_sink, spool_folder
 
     defaults = publishing_settings(settings)
-    chosen = sink or ("stomp" if amq else defaults.sink or "file")
-    if chosen not in SINKS:
-        raise SettingsError(
-            f"sink must be one of {', '.join(SINKS)}",
-            where=settings.where("publishing", "sink"),
-            found=repr(chosen),
-        )
-    example = SINKS[chosen].example
-    if example and not (amq or defaults.amq):
-        raise UsageError(
-            f"--sink {chosen} needs an address to publish to",
-            next_step=f"give --amq FILE with address and credentials (etc/{example} shows the format)",
-        )
-    credentials = amq or defaults.amq
-    folder = spool or defaults.spool or settings.state_dir / "published"
+    chosen, credentials = choose_sink(settings, defaults, sink, amq)
     return PublishRequest(
         day,
         _find_job(job_name, day),
@@ -226,8 +211,8 @@ def build_request(
         defaults,
         fout,
         chosen,
-        Path(credentials) if credentials else None,
-        Path(folder),
+        credentials,
+        spool_folder(settings, defaults, spool),
         limit,
         resend_all,
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -24,6 +24,7 @@ from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
 from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS
 from cmsspark.store import results
+from cmsspark.store.deliveries import Target, deliveries, is_delivered
 from cmsspark.store.job_index import Job
 from cmsspark.store.run_history import Published
 
@@ -53,7 +54,7 @@ class PlannedTask:
 @dataclass(frozen=True)
 class Planner:
     """Plans tasks. ``published``: the publications in the run history; None where
-    publishing is off.
+    publishing is off. ``target`` returns the destination that the settings name.
     """
 
     files: Files
@@ -63,6 +64,7 @@ class Planner:
     policies: Mapping[str, str]
     published: Sequence[Published] | None
     now_ms: int
+    target: Callable[[], Target | None] = lambda: None
 
     def task(self, job: Job, day: date, *, force: bool = False) -> PlannedTask | None:
         """Return what is to be done, or None. ``force``: a run in any case."""
@@ -260,13 +262,15 @@ class Planner:
     def _is_published(self, job: Job, day: date, manifest: Manifest) -> bool:
         if self.published is None:
             return True
+        tables = set(job.public_tables) & set(manifest.tables)
+        if not tables:
+            return True
         published = (
             entry
             for entry in self.published
             if entry.stored_run == manifest.rows_run and entry.day == day
         )
-        tables = set(job.public_tables) & set(manifest.tables)
-        return tables <= {entry.table for entry in published if not entry.waiting}
+        return is_delivered(deliveries(published, tables, self.target()))
 
 
 def _file_keys(files: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:

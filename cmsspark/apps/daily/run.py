@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
+from functools import cache
 from typing import TYPE_CHECKING
 
 import click
@@ -137,6 +138,7 @@ class Daily:
 
     def _planner(self, first: date, last: date) -> Planner:
         from cmsspark.apps.daily.planner import Planner
+        from cmsspark.publish.publication import configured_target
         from cmsspark.sources.folders import Layout
         from cmsspark.store import run_history
 
@@ -150,9 +152,8 @@ class Daily:
                 published = history.published(first, last)
         layout = Layout.from_settings(self.settings, self.root)
         rules, policies = self.config.rules, self.config.policies
-        return Planner(
-            self.files, layout, self.fout, rules, policies, published, int(self.now() * 1000)
-        )
+        now_ms, target = int(self.now() * 1000), cache(lambda: configured_target(self.settings))
+        return Planner(self.files, layout, self.fout, rules, policies, published, now_ms, target)
 
     def _plan(self, planner: Planner, job: Job, day: date) -> PlannedTask | None:
         """Return what is to be done for a day; whatever goes wrong in looking is an
@@ -357,7 +358,25 @@ class Daily:
                 task, "published", code, "some documents were refused" if code else "all confirmed"
             )
         word = "unsent" if code == Exit.NOT_READY else "failed"
-        return TaskOutcome(task, word, code, f"stored, but cmsspark publish ended with {code}")
+        reason = self._unsent_reason(task) or f"cmsspark publish ended with {code}"
+        return TaskOutcome(task, word, code, f"stored, not published: {reason}")
+
+    def _unsent_reason(self, task: PlannedTask) -> str:
+        """Return what the destination said, from the run history; empty where nothing is
+        recorded of it.
+        """
+        from cmsspark.store import run_history
+
+        with suppress(Exception), run_history.open_history(self.settings.state_dir) as history:
+            entries = [
+                entry
+                for entry in history.published(task.day, task.day)
+                if entry.job == task.job.name and entry.at_ms >= self._began_ms and entry.reason
+            ]
+            if entries:
+                latest = max(entries, key=lambda entry: entry.at_ms)
+                return f"{latest.destination}: {latest.reason}"
+        return ""
 
     def _arguments(self, task: PlannedTask) -> list[str]:
         return ["--date", dates.compact(task.day), "--fout", self.fout, *self.argv]
