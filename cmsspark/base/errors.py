@@ -211,6 +211,23 @@ _NEXT_STEPS: Final[dict[type[CmssparkError], str]] = {
 }
 
 
+def parts_of_text(text: str) -> dict[str, str]:
+    """Return the parts of a message as :meth:`CmssparkError.text` writes it, each as a line.
+
+    Example:
+        >>> parts_of_text("a file is damaged\\n  where: /a/b.gz\\n  next: fetch it again")
+        {'problem': 'a file is damaged', 'where': '/a/b.gz', 'next': 'fetch it again'}
+    """
+    parts: dict[str, str] = {}
+    label = "problem"
+    for line in text.splitlines():
+        begun, colon, rest = line.partition(": ")
+        if colon and begun in ("  where", "  found", "  next"):
+            label, line = begun.strip(), rest
+        parts[label] = " ".join(filter(None, (parts.get(label, ""), line.strip())))
+    return parts
+
+
 def as_ours(error: BaseException) -> CmssparkError | None:
     """Return the error as a :class:`CmssparkError`; disk and permission errors are
     converted, others give None.

@@ -99,9 +99,9 @@ def deliveries(
     names: dict[str, str] = {}
     for entry in sorted(published, key=lambda entry: entry.at_ms):
         is_configured = target is not None and target.is_of(entry)
-        key = "" if is_configured else entry.outbox or _folder(entry)
+        key = "" if is_configured else entry.outbox or destination_name(entry)
         by_destination.setdefault(key, {})[entry.table] = entry
-        names[key] = _folder(entry)
+        names[key] = destination_name(entry)
     if target is not None:
         names[""] = target.where
         by_destination.setdefault("", {})
@@ -121,7 +121,7 @@ def is_delivered(found: Iterable[Delivery]) -> bool:
     return any(entry.is_configured and entry.state in ("confirmed", "refused") for entry in found)
 
 
-def _folder(entry: Published) -> str:
+def destination_name(entry: Published) -> str:
     """Return the destination without the table and the period, which a file's path ends with."""
     parts = entry.destination.rsplit("/", 2)
     is_file = entry.destination.startswith("/") and parts[1:2] == [entry.table]
@@ -136,7 +136,7 @@ def _delivery(
     refused = sum(entry.refused for entry in entries)
     reason = next((entry.reason for entry in reversed(list(entries)) if entry.reason), "")
     at_ms = max((entry.at_ms for entry in entries), default=None)
-    if any(entry.waiting and not entry.outbox and entry.reason for entry in entries):
+    if any(entry.reason and not (entry.outbox or entry.confirmed) for entry in entries):
         state = "not sent"
     elif waiting:
         state = "waiting"

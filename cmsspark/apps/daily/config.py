@@ -19,6 +19,7 @@ from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.settings.http_client import LOOPBACK, HttpAddress
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import STREAMS
+from cmsspark.store.day_states import DEFAULT_DAYS
 from cmsspark.store.job_index import Job, find_job
 
 _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
@@ -36,7 +37,7 @@ class _Section(Rules, forbid_unknown_fields=True, frozen=True):
     """The section as it is written, with its defaults."""
 
     jobs: tuple[Argument, ...] = ("data_aggregation",)
-    days: _AtLeastOne = 7
+    days: _AtLeastOne = DEFAULT_DAYS
     publish: bool | None = None
     parallel: _AtLeastOne = 1
     attempts: _AtLeastOne = 3
