@@ -126,6 +126,12 @@ _BY_NAME: Final = {
     name: option for option in OPTIONS for name in (option.name, option.short) if name
 }
 
+
+def option_named(name: str) -> Option | None:
+    """Return the wrapper's option of that name."""
+    return _BY_NAME.get(name)
+
+
 #: Options that a built-in job hears as well as the wrapper.
 SHARED: Final = ("--settings", "--debug", "--verbose")
 #: After the name of one's own script these are the script's alone.

@@ -5,6 +5,7 @@ with the job's own exit code.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from cmsspark import __version__
-from cmsspark.base import reporting
+from cmsspark.base import dates, reporting
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import UsageError
 from cmsspark.base.resources import resource
@@ -23,10 +24,9 @@ from cmsspark.base.signals import interruptible
 from cmsspark.cli.options import require_store
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store.job_index import Job, find_job
+from cmsspark.store.job_index import JOBS, Job, find_job
 from cmsspark.submit import (
     cmsspark_lines,
-    cost_lines,
     latest_date,
     script_lines,
     several_days,
@@ -89,13 +89,18 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     """Parse a command line, today's or one of CMSSpark."""
-    cost_lines.check(argv)
+    check_pasted(argv)
     try:
         request = split(argv, load_signature)
     except script_lines.ScriptNotIncluded as error:
-        behind = argv[list(argv).index(error.script) + 1 :]
+        position = list(argv).index(error.script)
+        words = [*argv[position + 1 :], *argv[:position]]
         raise script_lines.answer(
-            error.script, behind, load_signature, lambda: bool(load_settings(None, environ).root)
+            error.script,
+            words,
+            load_signature,
+            lambda: bool(load_settings(None, environ).root),
+            parse_typed,
         ) from None
     job = built_in(request.job) if request.job is not None else None
     if job is None or request.has("--help"):
@@ -113,6 +118,73 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     return latest_date.without_date(
         request, job, translation.default_day, environ, functools.partial(job_options, job)
     )
+
+
+def parse_typed(words: Sequence[str]) -> None:
+    """Parse a line as a person would type it, as our commands do. Raises UsageError (2)
+    for what they would refuse.
+    """
+    program, name, *rest = words
+    if program == "run_spark":
+        if name == "JOB" or name.startswith("/path/to/"):
+            return
+        job = find_job(name)
+        # An answer may have options of CMSSpark that run_spark understands: --inst.
+        signature = load_signature(job.name) or {}
+        argv = cmsspark_lines.translate([name, *rest], job, signature, lambda: True).argv
+        request = replace(split(argv, load_signature), argv=list(argv))
+        if (days := several_days.parse_days(request, job)) is not None:
+            request = split(_with_day(argv, f"--date={dates.compact(days[0])}"), load_signature)
+        job_options(job, [word.replace("JOB", job.name) for word in request.arguments])
+        return
+    module = importlib.import_module(_TYPED[name])
+    try:
+        module.command.make_context(f"cmsspark {name}", list(rest))
+    except click.UsageError as error:
+        raise UsageError(error.format_message(), where=f"cmsspark {name}") from None
+
+
+#: The commands of ``cmsspark`` that answers to old lines name, and their modules.
+_TYPED = {
+    "daily": "cmsspark.apps.daily.cli",
+    "report": "cmsspark.apps.usage.report",
+    "sql": "cmsspark.apps.results.sql",
+}
+
+
+def _with_day(words: Sequence[str], day: str) -> list[str]:
+    """Return the words with another --date."""
+    changed, following = [], list(words)
+    while following:
+        word = following.pop(0)
+        if word == "--date" and following:
+            following.pop(0)
+            word = day
+        changed.append(day if word.startswith("--date=") else word)
+    return changed
+
+
+def check_pasted(argv: Sequence[str]) -> None:
+    """Raise UsageError (2) for what a word processor or a habit of other languages left
+    in a line: a long dash, a typographic quote, blanks around ``=``.
+    """
+    for position, word in enumerate(argv):
+        if word == "--":
+            return
+        if word[:1] in ("–", "—", "−"):
+            typed = f"--{word.lstrip('–—−-')}"
+            raise UsageError(
+                f"{word!r} begins with a long dash", next_step=f"type {typed}, with two short ones"
+            )
+        if word == "=" and position and argv[position - 1].startswith("-"):
+            raise UsageError(
+                f"'=' is no value of {argv[position - 1]}",
+                next_step="leave out the blanks around '='",
+            )
+        if word[:1] in ("“", "”", "‘", "’", "„"):
+            raise UsageError(
+                f"{word!r} begins with a typographic quote", next_step="type ' or \" instead"
+            )
 
 
 def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int:
@@ -205,6 +277,8 @@ def built_in(name: str) -> Job | None:
     """
     if "://" in name:
         return None
+    if script_lines.is_shell_script(name) and not _is_job(name):
+        raise script_lines.ScriptNotIncluded(name)
     if "/" in name:
         if Path(name).is_file():
             return None
@@ -228,6 +302,11 @@ def built_in(name: str) -> Job | None:
         raise UsageError(
             f"{error.problem}, and no file of that name here", next_step=error.next_step
         ) from None
+
+
+def _is_job(name: str) -> bool:
+    """Return whether a name without a folder is a job's: ``cern_monit``, ``dbs_spark``."""
+    return "/" not in name and any(name in (job.name, *job.aliases) for job in JOBS.values())
 
 
 def load_signature(name: str) -> Signature | None:
