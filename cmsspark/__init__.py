@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from cmsspark.apps.monitor.measured_block import measure
     from cmsspark.notebook import accesses, days, read, session, sql, table
 
-__version__ = "0.1.0"
+    __version__: str
+
 __all__ = ["__version__", "accesses", "days", "measure", "read", "session", "sql", "table"]
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return importlib.import_module("cmsspark.base.version").version()
     if name in __all__:
         module = (
             "cmsspark.apps.monitor.measured_block" if name == "measure" else "cmsspark.notebook"

@@ -250,6 +250,11 @@ def as_ours(error: BaseException) -> CmssparkError | None:
         )
     if is_shortage(error):
         return _no_memory(error)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in (
+        "pyspark",
+        "py4j",
+    ):
+        return missing_pyspark()
     if (
         isinstance(error, FileNotFoundError)
         and error.filename is None
@@ -271,6 +276,15 @@ def as_ours(error: BaseException) -> CmssparkError | None:
             ),
         )
     return None
+
+
+def missing_pyspark(who: str = "this command") -> SettingsError:
+    """Return the error (78) where PySpark is needed and not installed; ``bin/demo`` leaves it out."""
+    return SettingsError(
+        f"{who} needs PySpark",
+        found="not installed",
+        next_step="pip install 'pyspark>=3.5,<5'",
+    )
 
 
 def os_error_number(error: BaseException) -> int:

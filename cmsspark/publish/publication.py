@@ -45,7 +45,7 @@ from cmsspark.store.deliveries import Target
 from cmsspark.store.job_index import Job
 from cmsspark.store.results import CurrentTable, current
 from cmsspark.store.run_history import Published
-from cmsspark.store.stored_columns import stored_rows
+from cmsspark.store.stored_columns import require_pyspark, stored_rows
 
 DEFAULT_PRODUCER: Final = "cms-spark"
 
@@ -201,6 +201,7 @@ def find_stored_table(request: PublishRequest, table: str) -> CurrentTable:
     if is_local(store):
         files: Any = LocalFiles()
     else:
+        require_pyspark(store)
         from cmsspark.engines.session import session
 
         spark = session("cern_monit")
@@ -438,10 +439,17 @@ def record_publication(
     _note(
         request,
         Published(
-            *(request.job.name, result.table, first_day(request.interval), run),
-            *(result.where, clock.now_ms(), totals.confirmed, totals.open, refused),
-            outbox,
-            reason if totals.open or refused else "",
+            request.job.name,
+            result.table,
+            first_day(request.interval),
+            run,
+            destination=result.where,
+            at_ms=clock.now_ms(),
+            confirmed=totals.confirmed,
+            waiting=totals.open,
+            refused=refused,
+            outbox=outbox,
+            reason=reason if totals.open or refused else "",
         ),
     )
 
@@ -460,8 +468,15 @@ def _record_refusal(
         _note(
             request,
             Published(
-                *(request.job.name, table, first_day(request.interval), manifest.rows_run),
-                *(where, clock.now_ms(), 0, max(rows or 0, 1), 0),
+                request.job.name,
+                table,
+                first_day(request.interval),
+                manifest.rows_run,
+                destination=where,
+                at_ms=clock.now_ms(),
+                confirmed=0,
+                waiting=max(rows or 0, 1),
+                refused=0,
                 reason=reason,
             ),
         )

@@ -19,8 +19,10 @@ from typing import Any, Final
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError, Exit, OutputError, UsageError
 from cmsspark.base.manifests import Manifest
+from cmsspark.base.text.spelling import suggestion
 from cmsspark.filesystems.storage import is_same_place
 from cmsspark.store import process_identity
+from cmsspark.store.job_index import JOBS
 from cmsspark.store.state_database import StateDatabase
 
 FILE: Final = "runs.sqlite"
@@ -237,9 +239,21 @@ class RunHistory(StateDatabase):
         if len(rows) == 1:
             return _run(rows[0])
         ids = ", ".join(row[0] for row in rows)
-        wrong = f"{'several runs have' if ids else 'no run has'} an id that begins with {name!r}"
-        next_step = "write more of the id" if ids else "cmsspark runs lists the ids"
-        raise UsageError(wrong, found=ids or None, next_step=next_step)
+        if ids:
+            raise UsageError(
+                f"several runs have an id that begins with {name!r}",
+                found=ids,
+                next_step="write more of the id",
+            )
+        names = sorted({name for job in JOBS.values() for name in (job.name, *job.tables)})
+        hint = suggestion(name, names, cutoff=0.7)
+        raise UsageError(
+            f"there is no table {name!r}"
+            if hint
+            else f"no run has an id that begins with {name!r}",
+            found=hint or None,
+            next_step="run_spark --list names the jobs; cmsspark runs lists the ids of runs",
+        )
 
     def note_published(self, published: Published) -> None:
         """Record the outcome of publishing a table."""

@@ -114,7 +114,8 @@ def translate(
         if name in signature or name not in OLD_OPTIONS:
             line.words.append(word)
             line.is_misspelt |= (
-                name not in signature and re.match(r"--(d|da|dat|date.*)$", name) is not None
+                name not in signature
+                and re.match(r"--(d|da|dat|date.*)$", name.lower()) is not None
             )
             if signature.get(name) and not equals and words:
                 line.words.append(words.pop(0))

@@ -32,8 +32,8 @@ def _range(line: OldLine) -> tuple[date, date]:
     if "--iterative" in options:
         return _iterative_range(line)
     count = _count(line, "--last_n_days", _LAST_DAYS.get(line.script, 30))
-    first = _day(options["--start_date"]) if "--start_date" in options else None
-    end = _day(options["--end_date"]) if "--end_date" in options else None
+    first: date | None = _day(options["--start_date"]) if "--start_date" in options else None
+    end: date | None = _day(options["--end_date"]) if "--end_date" in options else None
     if first is not None and end is not None:
         if "--last_n_days" in options:
             line.note_difference("--last_n_days is not needed: the line has both dates")

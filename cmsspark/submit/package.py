@@ -14,6 +14,7 @@ from typing import Final
 
 from cmsspark import __version__
 from cmsspark.base.errors import OutputError
+from cmsspark.base.version import FILE as VERSION_FILE
 
 _RESOURCES: Final = ("etc", "schemas")
 #: The earliest time that a zip can hold: equal content gives equal bytes.
@@ -48,7 +49,12 @@ def ship(package: Path, cache_dir: Path) -> str:
     A zip in the cache is used only where it has exactly this content; another one is
     replaced. Raises OutputError (73) where it cannot be written.
     """
-    contents = [(name, path.read_bytes()) for name, path in files(package)]
+    # The version is known where the package is; a zip has no commit beside it.
+    name_of_version = f"{package.name}/{VERSION_FILE}"
+    contents = [
+        (name, path.read_bytes()) for name, path in files(package) if name != name_of_version
+    ]
+    contents = sorted([*contents, (name_of_version, f"{__version__}\n".encode())])
     digest = hashlib.sha256()
     for name, content in contents:
         digest.update(f"{name}\0{len(content)}\0".encode() + content)

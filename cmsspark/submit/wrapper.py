@@ -89,7 +89,7 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     """Parse a command line, today's or one of CMSSpark."""
-    check_pasted(argv)
+    reporting.check_pasted(argv)
     try:
         request = split(argv, load_signature)
     except script_lines.ScriptNotIncluded as error:
@@ -162,29 +162,6 @@ def _with_day(words: Sequence[str], day: str) -> list[str]:
             word = day
         changed.append(day if word.startswith("--date=") else word)
     return changed
-
-
-def check_pasted(argv: Sequence[str]) -> None:
-    """Raise UsageError (2) for what a word processor or a habit of other languages left
-    in a line: a long dash, a typographic quote, blanks around ``=``.
-    """
-    for position, word in enumerate(argv):
-        if word == "--":
-            return
-        if word[:1] in ("–", "—", "−"):
-            typed = f"--{word.lstrip('–—−-')}"
-            raise UsageError(
-                f"{word!r} begins with a long dash", next_step=f"type {typed}, with two short ones"
-            )
-        if word == "=" and position and argv[position - 1].startswith("-"):
-            raise UsageError(
-                f"'=' is no value of {argv[position - 1]}",
-                next_step="leave out the blanks around '='",
-            )
-        if word[:1] in ("“", "”", "‘", "’", "„"):
-            raise UsageError(
-                f"{word!r} begins with a typographic quote", next_step="type ' or \" instead"
-            )
 
 
 def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int:
@@ -334,10 +311,7 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
     try:
         return load_command(job).make_context(f"run_spark {job.name}", list(arguments)).params
     except click.UsageError as error:
-        message = error.format_message()
-        raise UsageError(
-            message, where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help"
-        ) from None
+        raise reporting.usage_error(error, f"run_spark {job.name}") from None
 
 
 def install_paths(host: Host, settings: Settings, events: str | None) -> InstallPaths:

@@ -4,14 +4,16 @@ is, and a heartbeat.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from collections import Counter
 from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cmsspark.apps.daily.alarms import Metrics, write_metrics
+from cmsspark.apps.daily.alarms import Metrics, Push, write_metrics
 from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError
 from cmsspark.store import run_history
@@ -36,6 +38,8 @@ OUTCOMES: Final = (
     "skipped",
 )
 
+#: The name of daily among CMS's cron jobs.
+_CRON_SCRIPT: Final = "cmsspark_daily"
 _HEARTBEAT: Final = "cmsspark_daily_heartbeat_timestamp_seconds"
 
 
@@ -52,6 +56,26 @@ def heartbeat(now: float) -> Metrics:
 def error_metrics(code: int, now: float) -> Metrics:
     """Return the metrics of a daily run that could not start: the heartbeat and its exit code."""
     return {**heartbeat(now), **_ended(code, now)}
+
+
+def cron_metrics(event: str, now: float, code: int | None = None) -> Metrics:
+    """Return a metric of CMS's cron jobs, ``start`` or ``end``, as CMSSpark's
+    ``common_utils.sh`` sends it: K8S_ENV and the script are in the name, too.
+    """
+    environment = os.environ.get("K8S_ENV") or "default"
+    name = re.sub(r"[^A-Za-z0-9_]", "_", f"cmsmon_cron_{event}_{environment}_{_CRON_SCRIPT}")
+    labels = f'script="{_CRON_SCRIPT}",env="{_escaped(environment)}",period="1d"'
+    labels += "" if code is None else f',status="{code}"'
+    return {name: (f"cronjob {event.upper()} Unix time", {labels: float(int(now))})}
+
+
+def push_cron(pushgateway: str, metrics: Metrics) -> None:
+    """Send a metric of CMS's cron jobs to the group that theirs are in. Raises as
+    :meth:`cmsspark.apps.daily.alarms.Push.send`.
+    """
+    environment = os.environ.get("K8S_ENV") or "default"
+    group = f"job/cmsmon-cron-{environment}/instance/{socket.gethostname()}"
+    Push(url=f"{pushgateway}/metrics/{group}").send(metrics, replace=False)
 
 
 def report_metrics(daily: Daily, report: DailyReport) -> Metrics:

@@ -21,6 +21,7 @@ from cmsspark.apps.daily.outcome import DailyReport, TaskOutcome
 from cmsspark.apps.daily.readiness import is_overdue
 from cmsspark.base import clock, dates
 from cmsspark.base.errors import CmssparkError, Exit
+from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import is_local
 from cmsspark.store.daily_state import DailyState, DayRecord, day_key, split_key
@@ -39,8 +40,16 @@ _WORST_FIRST: Final = (
 )
 
 
-def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome]) -> int:
+def notify(
+    daily: Daily,
+    first: date,
+    last: date,
+    outcomes: Sequence[TaskOutcome],
+    *,
+    as_json: bool = False,
+) -> int:
     """Report the outcomes to the log, to Prometheus and by mail; return the exit code.
+    ``as_json``: the log gets a document instead of a line.
 
     A target that cannot be reached is named in the summary and changes nothing else.
     """
@@ -62,8 +71,52 @@ def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome
         metrics.report_metrics(daily, report),
         is_whole=True,
     )
-    _echo(summary(report, now_ms, problems))
+    problems += send_cron(daily.config, "end", daily.now(), report.code)
+    if as_json:
+        _echo(json_text(as_document(report, now_ms, problems), indent=1))
+    else:
+        _echo(summary(report, now_ms, problems))
     return report.code
+
+
+def send_cron(targets: Targets, event: str, now: float, code: int | None = None) -> list[str]:
+    """Send begin or end to the Pushgateway of CMS's cron jobs; return what went wrong."""
+    if targets.pushgateway is None:
+        return []
+    try:
+        metrics.push_cron(targets.pushgateway, metrics.cron_metrics(event, now, code))
+    except CmssparkError as error:
+        return [f"{error.problem}: {error.where}: {error.found}"]
+    return []
+
+
+def as_document(
+    report: DailyReport, now_ms: int, problems: Sequence[str] = ()
+) -> dict[str, object]:
+    """Return what ``cmsspark daily --json`` prints: each day of a job that was to be
+    done, with its state, and what else the summary says.
+    """
+    return {
+        "at": clock.to_second(now_ms),
+        "first": report.first.isoformat(),
+        "last": report.last.isoformat(),
+        "exit_code": report.code,
+        "days": [
+            {
+                "day": outcome.task.day.isoformat(),
+                "job": outcome.task.job.name,
+                "planned": outcome.task.reason,
+                "seconds": outcome.seconds,
+                **outcome.state.as_dict(),
+            }
+            for outcome in report.outcomes
+        ],
+        "unfinished": {
+            key: of_record(record).as_dict() for key, record in report.unfinished.items()
+        },
+        "silent_sites": list(report.silent),
+        "problems": list(problems),
+    }
 
 
 def _silent(daily: Daily, first: date, last: date) -> list[str]:
@@ -97,6 +150,7 @@ def notify_not_begun(
         problems = _send(
             targets, lambda: _mail_not_begun(targets, state, error, line), values, is_whole=False
         )
+        problems += send_cron(targets, "end", now, code)
     _echo(" ".join("; ".join([line, *problems]).split()))
     return code
 
@@ -207,7 +261,8 @@ def mail_text(report: DailyReport, now_ms: int) -> str:
     and run, then everything else, then what to type.
     """
     troubles = report.trouble()
-    lines, others = [], []
+    lines: list[str] = []
+    others: list[str] = []
     for outcome in sorted(report.outcomes, key=_rank):
         task = outcome.task
         line = f"{task.day} {task.job.name}: {outcome.state.text()}"

@@ -41,6 +41,7 @@ from cmsspark.store.daily_state import (
 
 if TYPE_CHECKING:
     from cmsspark.apps.daily.config import DailyConfig
+    from cmsspark.apps.daily.json_log import JsonLog
     from cmsspark.apps.daily.planner import PlannedTask, Planner
     from cmsspark.settings.settings import Settings
     from cmsspark.store.job_index import Job
@@ -55,13 +56,22 @@ class Commands:
     for the summary.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log: JsonLog | None = None) -> None:
+        """``log`` gets what they print, a line an event; without it stderr does."""
         self._children: set[subprocess.Popen[bytes]] = set()
+        self._log = log
 
     def __call__(self, argv: list[str]) -> int:
-        with subprocess.Popen(argv, stdout=2) as child:
+        streams: dict[str, int] = {"stdout": 2}
+        if self._log is not None:
+            streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen(argv, **streams) as child:
             self._children.add(child)
             try:
+                if self._log is not None and child.stdout is not None:
+                    command = {"process.command_args": argv[3:], "process.pid": child.pid}
+                    for line in child.stdout:
+                        self._log(line.decode("utf-8", "replace").rstrip("\n"), command)
                 code = child.wait()
             except BaseException:
                 self.stop()
@@ -110,6 +120,12 @@ class Daily:
     _ended: int = 0
     _began: float = 0.0
     _began_ms: int = 0
+
+    def use_log(self, log: JsonLog) -> None:
+        """Write the log, and what the commands print, as JSON."""
+        self.log = log
+        if isinstance(self.runner, Commands):
+            self.runner = Commands(log)
 
     @property
     def state(self) -> DailyState:
@@ -342,10 +358,10 @@ class Daily:
                 is_waiting = code in (Exit.NO_INPUT, Exit.NOT_READY)
                 shown = int(Exit.NOT_READY) if is_waiting else code
                 word = "waiting" if is_waiting else "failed"
-                ended = TaskOutcome(
+                outcome = TaskOutcome(
                     task, word, shown, f"run_spark {task.job.name} ended with {code}", has_run=True
                 )
-                return self._with_fault(ended)
+                return self._with_fault(outcome)
         return self._publish(task)
 
     def _with_fault(self, outcome: TaskOutcome) -> TaskOutcome:

@@ -68,7 +68,7 @@ def command(
     """
     settings = load_settings(settings_file)
     store = fout or settings.store
-    is_there = bool(store) and not (is_local(store) and not Path(local_path(store)).is_dir())
+    is_there = store is not None and (not is_local(store) or Path(local_path(store)).is_dir())
     # A run into another store says nothing about this one. Where there is no store, all
     # that is known is shown.
     own_store = store if is_there else None
