@@ -13,6 +13,7 @@ from cmsspark import __version__
 from cmsspark.base import reporting
 from cmsspark.base.signals import interruptible
 from cmsspark.base.text.spelling import suggestion
+from cmsspark.cli.examples import with_examples
 
 #: A command's module, attribute and line of help.
 Entry = tuple[str, str, str]
@@ -202,7 +203,9 @@ def with_debug(command: click.Command) -> click.Command:
     if isinstance(command, click.Group):
         for subcommand in command.commands.values():
             with_debug(subcommand)
-    elif not any("--debug" in param.opts for param in command.params):
+        if not command.invoke_without_command:
+            return command
+    if not any("--debug" in param.opts for param in command.params):
         option = click.Option(
             ["--debug"], is_flag=True, expose_value=False, help="Show tracebacks."
         )
@@ -233,7 +236,7 @@ class LazyGroup(click.Group):
         with interruptible():
             subcommand = getattr(importlib.import_module(module), attribute)
         assert isinstance(subcommand, click.Command)
-        return with_debug(subcommand)
+        return with_examples(with_debug(subcommand), cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -5,6 +5,7 @@ documents, to MONIT or to files.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +49,9 @@ _INDEX: Final = (
     "Indices or patterns to verify, with commas. [default: monit_prod_PRODUCER_agg_TYPE*]"
 )
 _OPTIONS: Final = (
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print the totals as JSON, one table a line."
+    ),
     click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks."),
     click.option(
         "--verbose",
@@ -102,9 +106,13 @@ def publish_command(name: str) -> click.Command:
         verify_login: str | None,
         index: str | None,
         verbose: bool,
+        as_json: bool,
     ) -> None:
         settings = load_settings(settings_file)
-        request = build_request(settings, when, job_name, fout, sink, amq, spool, limit, resend)
+        request = replace(
+            build_request(settings, when, job_name, fout, sink, amq, spool, limit, resend),
+            as_json=as_json,
+        )
         where = _verify_request(request, verify, verify_login, index)
         _refuse_together(
             ("--verify", where), ("--resume", resume), ("--dry-run", dry_run), ("--resend", resend)

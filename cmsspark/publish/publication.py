@@ -26,6 +26,7 @@ from cmsspark.base.periods import Interval, first_day
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text import progress_line
 from cmsspark.base.text.progress_line import ProgressLine
+from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import drop_stdout, echo_table, pluralize
 from cmsspark.cli.options import require_store
 from cmsspark.filesystems.opening import files_for
@@ -69,6 +70,8 @@ class PublishRequest:
     spool: Path
     limit: int | None = None
     resend_all: bool = False
+    #: Whether the totals are printed as JSON, one table a line.
+    as_json: bool = False
 
 
 @dataclass(frozen=True)
@@ -296,7 +299,7 @@ def publish_table(request: PublishRequest, table: str, *, resume: bool = False) 
         finally:
             result = _result(outbox, sink, spooled, snapshot_no)
             record_publication(request, result, name, safe_text(reason))
-            _print(result)
+            _print(result, safe_text(reason), as_json=request.as_json)
         outbox.compact()
     _report_others(request, name, table, spec.period, is_error=resume and snapshot_no is None)
     return result
@@ -383,12 +386,30 @@ def _result(
     )
 
 
-def _print(result: PublishResult) -> None:
+def _print(result: PublishResult, reason: str, *, as_json: bool) -> None:
     try:
-        _print_totals(result)
+        if as_json:
+            click.echo(json_text(_as_document(result, reason)))
+        else:
+            _print_totals(result)
     except OSError:
         # Documents are sent and recorded also where nobody reads this.
         drop_stdout()
+
+
+def _as_document(result: PublishResult, reason: str) -> dict[str, object]:
+    totals, spooled = result.totals, result.spooled
+    return {
+        "table": result.table,
+        "destination": result.where,
+        "confirmed": totals.confirmed,
+        "in_doubt": totals.in_doubt,
+        "to_send": totals.waiting + totals.stalled,
+        "quarantined": result.quarantined + totals.refused,
+        "unchanged": 0 if spooled is None else spooled.unchanged,
+        "gone": 0 if spooled is None else spooled.gone,
+        "reason": reason,
+    }
 
 
 def _print_totals(result: PublishResult) -> None:

@@ -43,7 +43,7 @@ def _range(line: OldLine) -> tuple[date, date]:
         end = max(min(first + timedelta(days=count), yesterday), first + timedelta(days=1))
     else:
         first, end = yesterday - timedelta(days=count), yesterday
-    assert first is not None and end is not None
+    assert end is not None
     if not ("--start_date" in options and "--end_date" in options):
         line.note_difference(
             f"the days are {first} to {end - timedelta(days=1)}, as CMSSpark chooses them today"
@@ -205,7 +205,7 @@ def _crsg(line: OldLine) -> list[str]:
     folder = options.get("--output_folder") or options.get("--output") or "DIR"
     # The name of the pictures stands at the end of the folder: out/F9.
     store = folder.rstrip("/").rpartition("/")[0] or "DIR"
-    chosen = {
+    chosen: dict[str, str] = {
         name: options[name] for name in ("--tiers", "--skims", "--remove") if name in options
     }
     if chosen:

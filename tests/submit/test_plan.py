@@ -35,7 +35,7 @@ def test_a_plan_lists_the_input_and_starts_nothing(
     assert lines[0] == "plan of data_aggregation of 2019-06-15, by processes"
     assert lines[1].startswith("  input      ") and lines[1].endswith(" files")
     assert [line.split()[0] for line in lines[2:]] == ["processes", "memory", "time", "cost"]
-    assert "no run was measured yet" in lines[4]
+    assert "no earlier run to compare with" in lines[4]
     assert (
         not (tmp_path / "state" / "monitor" / "runs").exists()
         and not (tmp_path / "store").exists()

@@ -116,12 +116,6 @@ def command(
     not, oldest day first.
 
     Ends with 75 where an input is not ready yet, or another daily runs: the next call continues.
-
-    \b
-    Examples:
-      cmsspark daily                                    # as cron does
-      cmsspark daily --from 20260101 --to 20260131      # catch up with a month
-      cmsspark daily --date 20260115 --force            # one day again
     """
     context.obj = (fout, settings_file)
     if context.invoked_subcommand is not None:

@@ -62,10 +62,8 @@ class Commands:
         self._log = log
 
     def __call__(self, argv: list[str]) -> int:
-        streams: dict[str, int] = {"stdout": 2}
-        if self._log is not None:
-            streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        with subprocess.Popen(argv, **streams) as child:
+        stdout, stderr = (2, None) if self._log is None else (subprocess.PIPE, subprocess.STDOUT)
+        with subprocess.Popen(argv, stdout=stdout, stderr=stderr) as child:
             self._children.add(child)
             try:
                 if self._log is not None and child.stdout is not None:
@@ -436,7 +434,7 @@ def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
 
     with (
         interruptible(),
-        lease.hold(daily.files, join(daily.fout, ".leases", "daily"), "the daily work"),
+        lease.hold(daily.files, join(daily.fout, ".leases", "daily"), lease.DAILY_WORK),
     ):
         daily.heartbeat()
         try:

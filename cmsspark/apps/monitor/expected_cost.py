@@ -82,7 +82,7 @@ class Estimate:
     def basis(self) -> str:
         """Return where the estimate comes from, as text."""
         if not self.sizes:
-            return "no run was measured yet: by figures of a quiet machine, which may be far off"
+            return "an estimate: no earlier run to compare with"
         read = " to ".join(
             dict.fromkeys(volume(size) for size in (min(self.sizes), max(self.sizes)))
         )
@@ -242,7 +242,12 @@ def deviation(state_dir: Path, metrics: RunMetrics) -> list[str]:
         return []
     kind = classify_run(metrics.engine, metrics.master)
     expected = estimate(comparable(state_dir, metrics.job, kind, metrics.began_ms), kind, size)
-    lines = [f"Expected: {_short(expected.expected_s)} s, {expected.basis()}"]
+    took = _short(expected.expected_s)
+    lines = [
+        f"Expected: {took} s, {expected.basis()}"
+        if expected.sizes
+        else f"Expected about {took} s ({expected.basis()})"
+    ]
     lines.append(f"  time    {_compared(_duration_s(metrics), expected.expected_s, _short, ' s')}")
     if tasks_s := metrics.totals.run_ms / 1000:
         lines.append(f"  tasks   {_compared(tasks_s, expected.tasks_s, _short, ' core seconds')}")

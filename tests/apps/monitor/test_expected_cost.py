@@ -88,7 +88,7 @@ def test_runs_of_different_sizes_give_the_fixed_part_and_that_of_a_byte() -> Non
 def test_runs_of_one_size_scale_the_figures_of_our_machine() -> None:
     size = size_spark_run(300 * GB, YARN)
     usual = estimate([], "yarn", size)
-    assert "no run was measured yet" in usual.basis()
+    assert "no earlier run to compare with" in usual.basis()
     runs = [on_yarn(factor * usual.expected_s, 300 * GB) for factor in (1.9, 2.0, 5.0)]
     assert estimate(runs, "yarn", size).expected_s == pytest.approx(2 * usual.expected_s)
     larger = size_spark_run(600 * GB, YARN)
