@@ -133,7 +133,6 @@ LAB: Final[Mapping[str, Entry]] = {
         "command",
         "Advise on options of Spark for a job, from its runs.",
     ),
-    "compact": ("cmsspark.apps.results.compact", "command", "Merge small files of stored days."),
     "completion": (
         "cmsspark.submit.completion",
         "command",

@@ -51,7 +51,6 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "help": ("cmsspark help exit-codes", "cmsspark help publish"),
     "lab": ("cmsspark lab lint my_script.py",),
     "advise": ("cmsspark lab advise data_aggregation",),
-    "compact": ("cmsspark lab compact --month 2026-01 --dry-run",),
     "completion": ("cmsspark lab completion bash",),
     "events": ("cmsspark lab events cutflow",),
     "lint": ("cmsspark lab lint my_script.py",),
