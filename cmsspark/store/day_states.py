@@ -177,13 +177,15 @@ def cell(
     of_settings = [delivery for delivery in at if delivery.is_configured] or list(at)
     open_at = [delivery for delivery in of_settings if delivery.state in ("waiting", "not sent")]
     found = Cell("done", refused, deliveries=at)
-    if open_at:
-        word = "sending" if any(delivery.state == "waiting" for delivery in open_at) else "unsent"
-        reason = "; ".join(delivery.text() for delivery in open_at)
-        return replace(found, word=word, reason=reason, since_ms=stored.ended_ms)
+    unsent = "; ".join(delivery.text() for delivery in open_at)
+    if any(delivery.state == "waiting" for delivery in open_at):
+        return replace(found, word="sending", reason=unsent, since_ms=stored.ended_ms)
     if stored.is_partial:
         lacking = ", ".join(stored.details.missing_streams)
-        return replace(found, word="partial", reason=f"without {lacking}" if lacking else "")
+        without = f"without {lacking}" if lacking else ""
+        return replace(found, word="partial", reason="; ".join(filter(None, (without, unsent))))
+    if open_at:
+        return replace(found, word="unsent", reason=unsent, since_ms=stored.ended_ms)
     refusals = "; ".join(delivery.text() for delivery in of_settings if delivery.refused)
     return replace(found, word="published" if sent else "done", reason=refusals)
 

@@ -14,6 +14,7 @@ from cmsspark.apps.results.runs import load_history, settings_target
 from cmsspark.base import clock, dates
 from cmsspark.base.errors import Exit
 from cmsspark.base.periods import spans
+from cmsspark.base.reporting import as_typed
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import Coloured, echo_table, pluralize
 from cmsspark.cli.options import DayType, store_options
@@ -108,7 +109,7 @@ def command(
         click.echo(json_text(_document(span, jobs, cells, silent, notes), indent=1))
         return code
     for note in notes:
-        click.echo(note, err=True)
+        click.echo(as_typed(note), err=True)
     _print(span, jobs, cells)
     for paragraph in (
         reasons(runs, cells, settings.state_dir),
@@ -118,7 +119,7 @@ def command(
         remarks(records, span),
     ):
         if paragraph:
-            click.echo("\n" + "\n".join(paragraph))
+            click.echo("\n" + as_typed("\n".join(paragraph)))
     return code
 
 
@@ -223,10 +224,17 @@ def reasons(
         for run in runs
         if (page := failure_report.page_path(state_dir, run)).is_file()
     }
+    # Days of one reason are one line: a broker that is down concerns all of them.
+    alike: dict[tuple[str, Cell], list[date]] = {}
+    for (day, job), found in sorted(cells.items()):
+        if found.needs_a_line:
+            one_reason = replace(found, since_ms=None, deliveries=())
+            key = one_reason if found.word == "unsent" else found
+            alike.setdefault((job, key), []).append(day)
     return [
-        f"{day} {job}: {found.text()}" + (f"\n  {pages[found.run]}" if found.run in pages else "")
-        for (day, job), found in sorted(cells.items())
-        if found.needs_a_line
+        f"{spans(days)} {job}: {found.text()}"
+        + (f"\n  {pages[found.run]}" if found.run in pages else "")
+        for (job, found), days in alike.items()
     ]
 
 
