@@ -124,6 +124,8 @@ def translate(
             if not words:
                 raise UsageError(f"{name} needs a value")
             value = words.pop(0)
+        while name == "--tier" and words and not words[0].startswith("-"):
+            value += f",{words.pop(0)}"  # argparse's form: --tier RAW AOD
         line.replace(name, value)
     line.finish()
     return Translation([*line.words, *argv[end:]], line.notes, line.default_day)

@@ -13,7 +13,7 @@ from typing import Final
 
 from cmsspark.base import dates, periods
 from cmsspark.base.errors import UsageError
-from cmsspark.submit.old_scripts import OldLine
+from cmsspark.submit.old_scripts import SCRIPTS, OldLine
 
 _PERIODS: Final = {"month": "month", "weekofyear": "week"}
 _STORES: Final = ("--output_folder", "--output_dir", "--hdfs_out_dir", "--output")
@@ -44,9 +44,15 @@ def _range(line: OldLine) -> tuple[date, date]:
     else:
         first, end = yesterday - timedelta(days=count), yesterday
     assert end is not None
-    if not ("--start_date" in options and "--end_date" in options):
+    missing = [name for name in ("--start_date", "--end_date") if name not in options]
+    if missing and "--last_n_days" in SCRIPTS[line.script]:
         line.note_difference(
             f"the days are {first} to {end - timedelta(days=1)}, as CMSSpark chooses them today"
+        )
+    elif missing:
+        line.note_difference(
+            f"without {' and '.join(missing)}, which CMSSpark needs: {first} to "
+            f"{end - timedelta(days=1)}"
         )
     if first >= end:
         raise UsageError(
@@ -146,12 +152,6 @@ def _condor_efficiency(line: OldLine) -> list[str]:
 
 
 def _hpc(line: OldLine) -> list[str]:
-    if line.script == "hpc_running_cores_and_corehr" and "--iterative" not in line.options:
-        missing = [name for name in ("--start_date", "--end_date") if name not in line.options]
-        if missing:
-            line.note_difference(
-                f"CMSSpark's script needs {' and '.join(missing)}, or --iterative"
-            )
     query = (
         "select period, hpc, sum(core_ms) / 3600000 as core_hours from period_core_hours where hpc is not null"
         " group by all order by all"

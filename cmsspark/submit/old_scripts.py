@@ -116,6 +116,7 @@ _RUCIO_PAGES: Final = {
 
 #: Script without ``.py`` → its options beside those that every line of run_spark takes.
 SCRIPTS: Final[Mapping[str, Mapping[str, Old]]] = {
+    "cmsspark daily": _carried("--date", "--fout"),
     "aggregate_campaign_tier": {**CONF, **_INST, **_refused("add `limit` to a query", "--limit")},
     "aggregate_campaigns": {
         **CONF,
@@ -376,6 +377,8 @@ def read(
         if word == "--":
             line.words += ["--", *remaining]
             break
+        if word in ("--help", "-h"):
+            continue  # the answer is the help
         if not word.startswith("-") or re.fullmatch(r"-\d.*", word):
             line.positional.append(word)
             continue
@@ -428,11 +431,10 @@ def _values(
     if not values or len(values) < count:
         lacking = f"{count} values" if count > 1 else "a value"
         raise UsageError(f"{name} of {script}.py needs {lacking}")
-    return (
-        [part for value in values for part in value.split(",") if part]
-        if count == MANY
-        else values
-    )
+    if count != MANY:
+        return values
+    parts = (part.strip() for value in values for part in value.split(","))
+    return [part for part in parts if part]
 
 
 def _take_other(

@@ -197,6 +197,7 @@ def answer(
     elif plain in DUMP_QUERIES:
         lines = _dump_query_lines(plain, line)
     else:
+        _take_days(line)
         lines = _job_lines(JOBS[find_job(name).name], line, signature, has_root)
     if line.positional:
         line.refused.append(f"{' '.join(line.positional)}: a line here has no such word")
@@ -237,6 +238,14 @@ def _job_lines(
         line.notes.append(f"without --date it is yesterday{today}")
     line.notes += translation.notes
     return [shlex.join(["run_spark", *translation.argv])]
+
+
+def _take_days(line: OldLine) -> None:
+    """Take one or two days without an option, as shell scripts have them, as --date."""
+    days = [word for word in line.positional if re.fullmatch(r"\d{8}|\d{4}[-/]\d\d[-/]\d\d", word)]
+    if days and days == line.positional and len(days) < 3 and "--date" not in line.options:
+        line.words += ["--date", "..".join(days)]
+        line.positional = []
 
 
 _FOLDERS: Final = (
