@@ -52,7 +52,7 @@ class JsonLog:
             "Body": text,
             "Resource": self._resource,
             "Attributes": {
-                **({"cmsspark.job": task["job"], "cmsspark.day": task["day"]} if task else {}),
+                **({"cms.job": task["job"], "cms.day": task["day"]} if task else {}),
                 **(attributes or {}),
             },
         }

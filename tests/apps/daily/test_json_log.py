@@ -34,7 +34,7 @@ def test_an_event_a_line_with_the_names_of_opentelemetry() -> None:
     failed, warned = events(stream)
     assert failed.keys() == NAMES
     assert (failed["SeverityText"], failed["SeverityNumber"]) == ("ERROR", 17)
-    assert failed["Attributes"] == {"cmsspark.job": "dbs_eos", "cmsspark.day": "2026-01-31"}
+    assert failed["Attributes"] == {"cms.job": "dbs_eos", "cms.day": "2026-01-31"}
     assert (warned["SeverityText"], warned["SeverityNumber"]) == ("WARN", 13)
 
 
