@@ -159,7 +159,7 @@ LAB: Final[Mapping[str, Entry]] = {
         "List, rotate and forget the keys of pseudonyms.",
     ),
     "train": (
-        "cmsspark.apps.training.cli",
+        "cmsspark.apps.training.run_command",
         "command",
         "Run a training script here, on Spark or on Kubernetes.",
     ),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from typing import Final
 
-from cmsspark.base import dates, periods
+from cmsspark.base import dates, efficiency, periods
 from cmsspark.base.errors import UsageError
 from cmsspark.submit.old_scripts import SCRIPTS, OldLine
 
@@ -142,9 +142,11 @@ def _condor_efficiency(line: OldLine) -> list[str]:
     # CMSSpark's outliers are 0 or 1; without the option the web pages count both.
     outcomes = {"0": "'ok'", "1": "'outlier'"}.get(outlier, "'ok', 'outlier'")
     types = f"'{_quoted(kind.lower())}'" if kind else "'analysis', 'production', 'tier0', 'test'"
+    above, below = efficiency.CPU
     query = (
         # The text is printed, not run.
-        'select workflow, 100 * sum(cpu_ms) / sum(core_ms) as "CpuEff", (sum(core_ms) - sum(cpu_ms)) / 3600000 as'  # noqa: S608
+        f'select workflow, 100 * sum({above}) / sum({below}) as "CpuEfficiency",'  # noqa: S608
+        " (sum(core_with_cpu_ms) - sum(cpu_ms)) / 3600000 as"
         f" \"WastedCpuTimeHr\" from job_efficiency where day between '{first}' and '{last}' and outcome in ({outcomes})"
         f" and type in ({types}) group by 1 order by 3 desc"
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
-from cmsspark.sources.registry import ACCESS_STREAMS
+from cmsspark.sources.registry import ACCESS_STREAMS, STORAGE_APP
 from cmsspark.store.stored_days import StoredDays
 from cmsspark.store.table_files import read_table
 
@@ -165,11 +165,11 @@ def stored_reads(stored: StoredDays) -> Reads:
 
     frames = []
     for batch in stored.batches(
-        ["stream", "dataset_name", "site_name", "nacc", "remote_nacc", "read_bytes"]
+        ["stream", "dataset_name", "site_name", "app", "nacc", "remote_nacc", "read_bytes"]
     ):
         for day, rows in batch:
             frame = pl.DataFrame(pl.from_arrow(rows)).filter(
-                pl.col("stream").is_in(ACCESS_STREAMS)
+                pl.col("stream").is_in(ACCESS_STREAMS), pl.col("app") != STORAGE_APP
             )
             frame = frame.select(
                 day=pl.lit(day),

@@ -24,6 +24,7 @@ from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.daily_state import DailyState, DayRecord, StoreState, split_key
 from cmsspark.store.day_states import (
     DEFAULT_DAYS,
+    NO_RESULT,
     PATIENCE_HOURS,
     WORDS,
     Cell,
@@ -33,7 +34,7 @@ from cmsspark.store.day_states import (
     table,
 )
 from cmsspark.store.job_index import JOBS
-from cmsspark.store.run_history import Run
+from cmsspark.store.run_history import Run, State
 from cmsspark.store.silent_sites import newest_stored, silent_lines
 
 
@@ -113,6 +114,7 @@ def command(
     _print(span, jobs, cells)
     for paragraph in (
         reasons(runs, cells, settings.state_dir),
+        earlier_rules(runs, cells),
         silent,
         [f"destination {line}" for line in delivery_lines(cells)],
         outside(stored, span),
@@ -235,6 +237,24 @@ def reasons(
         f"{spans(days)} {job}: {found.text()}"
         + (f"\n  {pages[found.run]}" if found.run in pages else "")
         for (job, found), days in alike.items()
+    ]
+
+
+def earlier_rules(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell]) -> list[str]:
+    """Return a line for each job with days that were counted by earlier rules."""
+    days: dict[str, list[date]] = {}
+    seen = set()
+    for run in runs:  # the latest start first
+        key = run.day, run.job
+        if key in seen or key not in cells or run.state is not State.DONE:
+            continue
+        seen.add(key)
+        if run.details.has_earlier_rules and cells[key].word not in NO_RESULT:
+            days.setdefault(run.job, []).append(run.day)
+    return [
+        f"{job}: counted by earlier rules: {spans(sorted(of_job))}; "
+        f"run_spark {job} --date {max(of_job)} counts a day by today's"
+        for job, of_job in days.items()
     ]
 
 

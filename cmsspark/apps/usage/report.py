@@ -18,7 +18,7 @@ from cmsspark.run.run_report import of_run, page_of_run
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import results
 from cmsspark.store.daily_state import DailyState
-from cmsspark.store.job_index import job_of_table
+from cmsspark.store.job_index import JOBS, job_of_table
 from cmsspark.store.stored_columns import open_store
 
 if TYPE_CHECKING:
@@ -83,9 +83,10 @@ def command(
 
     The HTML page begins with what was read: datasets, sites, trend, CPU time. A week,
     month or range has one, too. TABLE is data_aggregation by default, for a period
-    period_aggregation. Pictures are datasets, sites, trend, heat, remote and cpu;
-    event_counts, drawn alone, has the events of the C-RSG report. Exits with 65 if a
-    join lost or duplicated rows.
+    period_aggregation; job_efficiency and step_efficiency have days and periods.
+    Pictures are datasets, sites, trend, heat, remote and cpu; event_counts, drawn
+    alone, has the events of the C-RSG report. Exits with 65 if a join lost or
+    duplicated rows.
     """
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
@@ -114,6 +115,11 @@ def _report(
     """
     table = table or ("period_aggregation" if isinstance(interval, Period) else "data_aggregation")
     job = job_of_table(table)
+    if isinstance(interval, Period) and not job.of_periods:
+        # The period's table of the same rows, such as that of job_efficiency.
+        name = f"period_{job.tables[0] if table in job.aliases else table}"
+        job = next((period_job for period_job in JOBS.values() if name in period_job.tables), job)
+        table = name if name in job.tables else table
     files = open_store(store, "cmsspark report", settings)
     name = table if table in job.tables else job.name
     try:
