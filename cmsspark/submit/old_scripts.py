@@ -80,7 +80,7 @@ _OPENSEARCH_OLD: Final = {
     **_dropped("cmsspark publish names the index", "--es_index"),
 }
 _EFFICIENCY_LIMITS: Final = _refused(
-    "add `having` to the query: its column CpuEff is in percent", "--min_eff", "--max_eff"
+    "add `having` to the query: its column CpuEfficiency is in percent", "--min_eff", "--max_eff"
 )
 _STEP_LIMITS: Final = _refused(
     "add `having` to the query: its column cpu_efficiency is a share", "--min_eff", "--max_eff"
