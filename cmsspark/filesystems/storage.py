@@ -56,6 +56,15 @@ class Entry:
         return self.path.rstrip("/").rsplit("/", 1)[-1]
 
 
+@dataclass(frozen=True, order=True)
+class LocalEntry(Entry):
+    """An entry on a local disk. ``version``: inode and ctime in ns, which tell a file
+    that was replaced or written again even where its size and mtime are the same.
+    """
+
+    version: tuple[int, int] = (0, 0)
+
+
 class Files(Protocol):
     """A file system. A location that does not exist gives None from ``stat``, and
     InputMissing elsewhere.
@@ -180,7 +189,9 @@ class LocalFiles:
             raise unreadable(path, error) from None
         mtime_ms = status.st_mtime_ns // 1_000_000
         if stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode):
-            return Entry(path, stat.S_ISDIR(status.st_mode), status.st_size, mtime_ms)
+            is_dir = stat.S_ISDIR(status.st_mode)
+            version = (status.st_ino, status.st_ctime_ns)
+            return LocalEntry(path, is_dir, status.st_size, mtime_ms, version=version)
         return Entry(
             path, False, -1, mtime_ms, _SPECIAL.get(stat.S_IFMT(status.st_mode), "no file")
         )

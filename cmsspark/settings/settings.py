@@ -61,6 +61,7 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment: str | None = None
     views: str | None = None
     rses: str | None = None
+    sites: str | None = None
     hpc_sites: str | None = None
     event_counts_without: list[str] | None = None
     max_line_bytes: _LineBytes | None = None
@@ -88,7 +89,8 @@ class Settings:
     ``jars``: folder with a cluster's own jars (spark-avro). ``environment``: packed
     Python environment for executors. ``views``: a file of custom named views. ``rses``:
     a file of exceptions to the sites of Rucio's storage elements, in the form of
-    ``etc/rses.yaml``. ``hpc_sites``: a file that replaces the table of HPC sites, in
+    ``etc/rses.yaml``. ``sites``: a file of the sites whose jobs have their data
+    elsewhere, in the form of ``etc/sites.yaml``. ``hpc_sites``: a file that replaces the table of HPC sites, in
     the form of ``etc/hpc_sites.yaml``. ``event_counts_without``: words (case aside);
     ``event_counts`` leaves out datasets whose names have one of them.
     ``max_line_bytes``: maximum bytes of a log line; a longer line is a malformed
@@ -110,6 +112,7 @@ class Settings:
     environment: str | None = None
     views: str | None = None
     rses: str | None = None
+    sites: str | None = None
     hpc_sites: str | None = None
     event_counts_without: tuple[str, ...] = EVENT_COUNTS_WITHOUT
     max_line_bytes: int = DEFAULT_LINE_BYTES
@@ -190,6 +193,7 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         environment=location("environment"),
         views=location("views"),
         rses=location("rses"),
+        sites=location("sites"),
         hpc_sites=location("hpc_sites"),
         event_counts_without=EVENT_COUNTS_WITHOUT
         if values.event_counts_without is None

@@ -115,7 +115,7 @@ def _heap(values: Mapping[str, str], role: str, tasks: int) -> str:
 
 
 def _measured(state_dir: Path, job: str) -> Iterator[str]:
-    from cmsspark.apps.monitor.advice_peaks import find_worst
+    from cmsspark.apps.monitor.findings.advice import find_worst
     from cmsspark.apps.monitor.measured_runs import find_job_runs
 
     try:

@@ -26,7 +26,7 @@ from cmsspark.submit.forwarded_signals import descendants, forwarding, with_sign
 from cmsspark.submit.yarn import MARK, Application, active_nodes, fetch_logs, kill, last_error
 
 if TYPE_CHECKING:
-    from cmsspark.apps.monitor import processes_watch
+    from cmsspark.apps.monitor.processes import watch as processes_watch
     from cmsspark.apps.monitor.spark_watch import RunMeasure
 
 #: Lines that a JVM writes at its start about Spark's own options.
