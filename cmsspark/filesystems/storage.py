@@ -145,7 +145,7 @@ class RangeFile(io.RawIOBase):
     """
 
     def __init__(self, size: int, read_range: Callable[[int, int], bytes]) -> None:
-        self._size = size
+        self.size = size
         self._read_range = read_range
         self._position = 0
 
@@ -156,16 +156,20 @@ class RangeFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
         self._position = max(0, base + offset)
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        remaining = max(0, self._size - self._position)
-        count = remaining if size is None or size < 0 else min(size, remaining)
-        content = self._read_range(self._position, count) if count else b""
+        content = self.read_at(self._position, size)
         self._position += len(content)
         return content
+
+    def read_at(self, offset: int, size: int | None = -1) -> bytes:
+        """Return up to ``size`` bytes from ``offset`` on, whatever the position."""
+        remaining = max(0, self.size - offset)
+        count = remaining if size is None or size < 0 else min(size, remaining)
+        return self._read_range(offset, count) if count else b""
 
     def readinto(self, buffer: Any) -> int:
         content = self.read(len(buffer))

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError
+from cmsspark.base.private_folders import make_private
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting.reconciliation import MALFORMED_RECORDS, StreamBins
 from cmsspark.run.inputs import spellings
@@ -173,7 +174,7 @@ def quarantine(
 
     Returns the file, and by stream a few examples without values. Raises OSError.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     for private in (folder, *list(folder.parents)[:2]):
         private.chmod(0o700)
     target = folder / f"{clock.now_ms()}-{os.getpid()}.jsonl"

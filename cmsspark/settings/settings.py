@@ -30,6 +30,7 @@ _MAX_BYTES: Final = 1_000_000
 #: Words in the names of datasets that ``event_counts`` leaves out (rule 39).
 EVENT_COUNTS_WITHOUT: Final = ("test", "backfill", "jobrobot", "sam", "bunnies", "penguins")
 DEFAULT_LINE_BYTES: Final = 64 * 1024 * 1024
+DEFAULT_RECHECK_HOURS: Final = 24
 #: Bytes of a log line. The bounds limit memory, as several lines are in memory at once.
 _LineBytes = Annotated[int, msgspec.Meta(ge=1024 * 1024, le=1024 * 1024 * 1024)]
 _T = TypeVar("_T")
@@ -65,6 +66,7 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hpc_sites: str | None = None
     event_counts_without: list[str] | None = None
     max_line_bytes: _LineBytes | None = None
+    recheck_hours: Annotated[int, msgspec.Meta(ge=0, le=8_760)] | None = None
     sources: dict[str, Any] | None = None
     publishing: dict[str, Any] | None = None
     daily: dict[str, Any] | None = None
@@ -94,7 +96,8 @@ class Settings:
     the form of ``etc/hpc_sites.yaml``. ``event_counts_without``: words (case aside);
     ``event_counts`` leaves out datasets whose names have one of them.
     ``max_line_bytes``: maximum bytes of a log line; a longer line is a malformed
-    record. ``monitor``: whether the processes of runs are watched. ``metrics``: where
+    record. ``recheck_hours``: for so long a stored part that was found intact is not read
+    as a whole again. ``monitor``: whether the processes of runs are watched. ``metrics``: where
     Spark's live metrics go. ``origin``: the file that was read.
     """
 
@@ -116,6 +119,7 @@ class Settings:
     hpc_sites: str | None = None
     event_counts_without: tuple[str, ...] = EVENT_COUNTS_WITHOUT
     max_line_bytes: int = DEFAULT_LINE_BYTES
+    recheck_hours: int = DEFAULT_RECHECK_HOURS
     monitor: bool = True
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     lines: Lines = field(default_factory=dict, repr=False, compare=False)
@@ -199,6 +203,9 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         if values.event_counts_without is None
         else tuple(values.event_counts_without),
         max_line_bytes=values.max_line_bytes or DEFAULT_LINE_BYTES,
+        recheck_hours=DEFAULT_RECHECK_HOURS
+        if values.recheck_hours is None
+        else values.recheck_hours,
         monitor=values.monitor is not False,
         metrics=values.metrics or MetricsSettings(),
         lines=lines,

@@ -37,6 +37,7 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
     "failed": ("red", "the last run failed; nothing is stored"),
     "given up": ("red", "failed too often with the same inputs; daily does not try it again"),
     "kept": ("red", "the last run failed; the earlier result is kept"),
+    "damaged": ("red", "bytes of the stored result changed; cmsspark verify names them"),
     "lost": ("red", "the stored result is gone; cmsspark daily makes it again"),
     "left": ("yellow", "not tried by the last daily"),
     "skipped": ("white", "skipped by an operator (reason below)"),
@@ -57,6 +58,9 @@ HOUR_MS: Final = 3_600_000
 #: Defaults of the section ``daily`` of the settings that states depend on.
 DEFAULT_DAYS: Final = 7
 PATIENCE_HOURS: Final = 48.0
+
+#: Words of days with a result.
+STORED: Final = ("published", "done", "partial", "sending", "unsent", "running", "kept", "damaged")
 
 
 @dataclass(frozen=True)
@@ -140,10 +144,12 @@ def cell(
     runs: Iterable[Run],
     published: Iterable[Published],
     is_lost: Callable[[Run], bool] = lambda run: False,
+    damaged: Collection[str] = (),
     target: Target | None = None,
 ) -> Cell:
     """Return the state of a day and job by its runs, the latest start first, and by the
-    publications of them; ``target``: the destination that the settings name.
+    publications of them; ``damaged``: the stored runs that a verification found damaged;
+    ``target``: the destination that the settings name.
     """
     latest_first = list(runs)
     if not latest_first:
@@ -166,6 +172,8 @@ def cell(
         return failure
     if is_lost(stored):
         return Cell("lost", run=stored.run)
+    if stored.stored_run in damaged:
+        return Cell("damaged", next_step="cmsspark verify", run=stored.run)
     if latest.state is State.FAILED and latest.exit_code not in (Exit.NO_INPUT, Exit.NOT_READY):
         return replace(failure, word="kept")
     sent = [entry for entry in published if entry.stored_run == stored.stored_run]
@@ -303,10 +311,13 @@ def table(
     jobs: list[str],
     runs: Iterable[Run],
     published: Iterable[Published],
+    damaged: Collection[str] = (),
     target: Target | None = None,
     around: Surroundings | None = None,
 ) -> dict[tuple[date, str], Cell]:
-    """Return the cell of each day and job."""
+    """Return the cell of each day and job; ``damaged``: the stored runs that a
+    verification found damaged.
+    """
     by_day: dict[tuple[date, str], list[Run]] = {}
     for run in runs:
         by_day.setdefault((run.day, run.job), []).append(run)
@@ -318,9 +329,8 @@ def table(
     for key in ((day, job) for day in span for job in jobs):
         # Of a job that daily does not run, nobody said that it is to be published.
         is_public = key[1] in surroundings.jobs or key in sent
-        found = cell(
-            by_day.get(key, ()), sent.get(key, ()), is_lost, target if is_public else None
-        )
+        chosen = target if is_public else None
+        found = cell(by_day.get(key, ()), sent.get(key, ()), is_lost, damaged, chosen)
         cells[key] = surroundings.explained(found, *key)
     return cells
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cmsspark.base.private_folders import make_private
 from cmsspark.store import process_identity
 
 #: Areas of memory in ``ExecutorEntry.peaks``, in the order of reports; all are bytes.
@@ -352,7 +353,7 @@ def write(path: Path, metrics: RunMetrics) -> None:
     """Write a file as a whole: readers see the old one or the new one. Folders and
     files are private.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path.parent)
     aside = path.with_name(f".{path.name}.new")
     aside.write_bytes(msgspec.json.format(msgspec.json.encode(metrics), indent=1))
     aside.chmod(0o600)

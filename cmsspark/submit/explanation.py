@@ -57,9 +57,7 @@ def explanation(
     ``first``: lines before.
     """
     if spark.mode == "python":
-        return (
-            "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
-        )
+        return "This job needs no Spark here: it runs in plain Python. --yarn --deploy-mode cluster runs it in a container."
     lines = list(first)
     if command is not spark:
         lines += [

@@ -69,14 +69,14 @@ def test_a_day_that_was_given_up_says_how_to_run_it_again() -> None:
 def test_a_stored_day_that_another_destination_confirmed_is_unsent() -> None:
     stored = run(State.DONE, ended_ms=NOW)
     there = Published(JOB, JOB, DAY, "s1", "/p/data_aggregation/2026-01-15", 1, 5, 0, 0, "file-1")
-    cells = table([DAY], [JOB], [stored], [there], TARGET, Surroundings(NOW, jobs=[JOB]))
+    cells = table([DAY], [JOB], [stored], [there], (), TARGET, Surroundings(NOW, jobs=[JOB]))
     assert cells[DAY, JOB].word == "unsent"
     assert "not sent to stomp://mb:61613 /topic/cms" in cells[DAY, JOB].text()
     assert delivery_lines(cells) == [
         "stomp://mb:61613 /topic/cms (of the settings): 1 day not sent",
         "/p: 1 day confirmed",
     ]
-    without = table([DAY], [JOB], [stored], [there], None, Surroundings(NOW, jobs=[JOB]))
+    without = table([DAY], [JOB], [stored], [there], (), None, Surroundings(NOW, jobs=[JOB]))
     assert without[DAY, JOB].word == "published"
 
 

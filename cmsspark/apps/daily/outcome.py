@@ -95,6 +95,12 @@ def as_error(error: Exception) -> CmssparkError:
     )
 
 
+def in_a_line(error: CmssparkError) -> str:
+    """Return what was wanted, where, and what is there instead."""
+    where = "" if error.where is None else f": {error.where}"
+    return error.problem + where + ("" if error.found is None else f": {error.found}")
+
+
 def most_serious(exit_codes: Iterable[int]) -> int:
     """Return the most serious of the codes; a code that is not in ``EXIT_PRIORITY`` comes first."""
     codes = set(exit_codes) - {0}

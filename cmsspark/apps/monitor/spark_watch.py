@@ -28,6 +28,7 @@ from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE
 from cmsspark.apps.monitor.run_report import ending_lines
 from cmsspark.base import clock, self_metrics
 from cmsspark.base.errors import CmssparkError
+from cmsspark.base.private_folders import make_private
 from cmsspark.filesystems.storage import is_local
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import process_identity, run_metrics
@@ -355,7 +356,7 @@ def usable_events_folder(state_dir: Path) -> str | None:
     """
     folder = run_metrics.events_folder(state_dir)
     with suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         status = os.statvfs(folder)
         if (
             os.access(folder, os.W_OK | os.X_OK)

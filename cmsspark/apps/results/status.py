@@ -26,6 +26,7 @@ from cmsspark.store.day_states import (
     DEFAULT_DAYS,
     NO_RESULT,
     PATIENCE_HOURS,
+    STORED,
     WORDS,
     Cell,
     Surroundings,
@@ -34,7 +35,7 @@ from cmsspark.store.day_states import (
     table,
 )
 from cmsspark.store.job_index import JOBS
-from cmsspark.store.run_history import Run, State
+from cmsspark.store.run_history import Check, Run, State
 from cmsspark.store.silent_sites import newest_stored, silent_lines
 
 
@@ -85,6 +86,7 @@ def command(
             if not run.details.period
         ]
         published = history.published(span[0], until)
+        checks = history.checks(own_store) if own_store else {}
         is_lost_store = bool(store) and not is_there and bool(history.runs(store=store, limit=1))
         is_looked_at = not store or (
             not is_lost_store if is_local(store) else history.knows_store(store)
@@ -98,7 +100,8 @@ def command(
     target, problem = settings_target(settings)
     notes += [problem] if problem else []
     jobs = jobs or ["data_aggregation"]
-    cells = table(span, jobs, runs, published, target, around)
+    damaged = {check.stored_run for check in checks.values() if check.error}
+    cells = table(span, jobs, runs, published, damaged, target, around)
     silent = []
     if store and is_there and is_local(store):
         newest = {job: newest_stored(store, job, span) for job in jobs}
@@ -111,7 +114,7 @@ def command(
         return code
     for note in notes:
         click.echo(as_typed(note), err=True)
-    _print(span, jobs, cells)
+    _print(span, jobs, cells, checks)
     for paragraph in (
         reasons(runs, cells, settings.state_dir),
         earlier_rules(runs, cells),
@@ -278,14 +281,35 @@ def remarks(records: Mapping[tuple[date, str], DayRecord], span: Sequence[date])
     return lines
 
 
-def _print(span: list[date], jobs: list[str], cells: Mapping[tuple[date, str], Cell]) -> None:
-    rows = [[day.isoformat(), *(_shown(cells[day, job]) for job in jobs)] for day in span]
-    echo_table(["day", *jobs], rows, texts=range(len(jobs) + 1), full=(0,))
+def _print(
+    span: list[date],
+    jobs: list[str],
+    cells: Mapping[tuple[date, str], Cell],
+    checks: Mapping[tuple[str, str], Check],
+) -> None:
+    rows = [
+        [
+            day.isoformat(),
+            *(_shown(cells[day, job]) for job in jobs),
+            _verified(day, [job for job in jobs if cells[day, job].word in STORED], checks),
+        ]
+        for day in span
+    ]
+    echo_table(["day", *jobs, "verified"], rows, texts=range(len(jobs) + 2), full=(0,))
     click.echo()
     used = {cell.word for cell in cells.values()}
     for word, (colour, meaning) in WORDS.items():
         if word in used:
             click.echo(f"{click.style(f'{word:<12}', fg=colour)} {meaning}")
+
+
+def _verified(day: date, jobs: Sequence[str], checks: Mapping[tuple[str, str], Check]) -> str:
+    """Return the day on which the bytes of the results were compared with their
+    manifests: of several jobs the earliest, ``-`` where one never was.
+    """
+    notes = [checks.get((job, day.isoformat())) for job in jobs]
+    times = [note.at_ms for note in notes if note and note.part_count]
+    return clock.utc(min(times)).date().isoformat() if times and len(times) == len(notes) else "-"
 
 
 def _shown(state: Cell) -> Coloured:

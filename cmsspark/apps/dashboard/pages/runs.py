@@ -29,6 +29,7 @@ _ORDER: Final = (
         "given up",
         "failed",
         "lost",
+        "damaged",
         "kept",
         "interrupted",
         "waiting",

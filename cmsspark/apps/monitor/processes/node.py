@@ -34,6 +34,7 @@ from cmsspark.apps.monitor.processes.collector import (
 from cmsspark.apps.monitor.processes.sampler import YARN_NODE_MANAGER, TreeSampler, find_role
 from cmsspark.base import clock
 from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, UsageError
+from cmsspark.base.private_folders import make_private
 from cmsspark.base.sockets import ConnectionLost
 from cmsspark.settings.http_client import HttpAddress, HttpClient, HttpTimeouts
 from cmsspark.settings.secrets import safe_text
@@ -81,7 +82,7 @@ class Buffer:
     _next: int = 0
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self.folder)
         numbers = [int(file.stem) for file in self.files()]
         self._next = max(numbers, default=0) + 1
 

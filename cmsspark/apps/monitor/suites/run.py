@@ -26,6 +26,7 @@ from cmsspark.apps.monitor.run_report import ending_lines
 from cmsspark.apps.monitor.suites.suite import Nodes, Step, Suite, filled, size_text
 from cmsspark.base import clock
 from cmsspark.base.errors import SettingsError
+from cmsspark.base.private_folders import make_private
 from cmsspark.base.signals import interruptible
 from cmsspark.settings.secrets import read_password
 from cmsspark.store.process_samples import (
@@ -169,7 +170,7 @@ class SuiteRunner:
         be started.
         """
         output = self.state_dir / "perf" / run.run / f"{step.name}.log"
-        output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(output.parent)
         marker = f"{run.run}/{self.suite.steps.index(step)}/"
         environment = dict(zip(step.env, filled(list(step.env.values()), values), strict=True))
         # Runs of steps are measured into the store of the suite, which watches their processes.
