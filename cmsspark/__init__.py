@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from cmsspark.run.own_inputs import Accesses, DumpTable, Folder, Stored
     from cmsspark.run.own_job import job
 
-__version__ = "0.1.0"
+    __version__: str
+
 #: The public names, by the module that has them.
 _NAMES = {
     "cmsspark.notebook": ("accesses", "days", "read", "session", "sql", "table"),
@@ -52,6 +53,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return importlib.import_module("cmsspark.base.version").version()
     for module, names in _NAMES.items():
         if name in names:
             return getattr(importlib.import_module(module), name)

@@ -4,7 +4,7 @@ options before advanced ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 import click
@@ -126,6 +126,14 @@ def help_text(*, leave_out: Iterable[str] = ()) -> str:
     return "\n".join(lines)
 
 
+def _example(job: Job, names: Collection[str]) -> str:
+    """Return a line to type; empty for a job that needs files of one's own."""
+    if job.is_day_optional or "--fout" not in names:
+        return ""
+    when = "--month 2026-01" if job.of_periods else "--date 20260115"
+    return f"run_spark {job.name} {when} --fout DIR"
+
+
 def job_help(name: str, job: Job | None) -> str:
     """Return the help of a job: its usual options, then the advanced ones; for a script
     what is known of it.
@@ -155,5 +163,7 @@ def job_help(name: str, job: Job | None) -> str:
     lines += wrapper_rows(option for option in usual if option.name not in own_names)
     if advanced := [_row(*record) for is_advanced, record in rows if is_advanced]:
         lines += ["", f"Advanced options of {job.name}:", *advanced]
+    if example := _example(job, own_names):
+        lines += ["", "Examples:", f"  {example}", f"  {example} --dry-run"]
     lines += ["", "Advanced options of run_spark:", help_text(leave_out={*_USUAL, *own_names})]
     return formatter.getvalue().rstrip() + "\n" + "\n".join(lines)

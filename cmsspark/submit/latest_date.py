@@ -80,9 +80,7 @@ def without_date(
             load_settings(options["settings_file"] or request.last("--settings"), environ),
         )
     if newest is None:
-        sys.stderr.write(
-            f"run_spark: there is no --date: yesterday is taken, as CMSSpark does: {default_day}\n"
-        )
+        sys.stderr.write(f"run_spark: no --date given: using yesterday, {default_day}\n")
         return request
     dated = [*request.argv]
     dated[dated.index("--date") + 1] = newest.isoformat()
@@ -93,9 +91,7 @@ def without_date(
             found=f"it is of {newest}, {days} days ago",
             next_step=f"name the day: {shlex.join(['run_spark', *dated])}",
         )
-    sys.stderr.write(
-        f"run_spark: there is no --date: the day of the newest dump is taken: {newest}\n"
-    )
+    sys.stderr.write(f"run_spark: no --date given: using the day of the newest dump, {newest}\n")
     arguments = [*request.arguments]
     arguments[arguments.index("--date") + 1] = newest.isoformat()
     return replace(request, argv=dated, arguments=arguments)

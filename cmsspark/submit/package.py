@@ -15,6 +15,7 @@ from typing import Final
 
 from cmsspark import __version__
 from cmsspark.base.errors import OutputError
+from cmsspark.base.version import FILE as VERSION_FILE
 from cmsspark.store.job_index import Job
 
 _RESOURCES: Final = ("etc", "schemas")
@@ -65,7 +66,12 @@ def ship(package: Path, cache_dir: Path, name: str = f"cmsspark-{__version__}") 
     A zip in the cache is used only where it has exactly this content; another one is
     replaced. Raises OutputError (73) where it cannot be written.
     """
-    contents = [(name, path.read_bytes()) for name, path in files(package)]
+    # The version is known where the package is; a zip has no commit beside it.
+    name_of_version = f"{package.name}/{VERSION_FILE}"
+    contents = [
+        (name, path.read_bytes()) for name, path in files(package) if name != name_of_version
+    ]
+    contents = sorted([*contents, (name_of_version, f"{__version__}\n".encode())])
     digest = hashlib.sha256()
     for name, content in contents:
         digest.update(f"{name}\0{len(content)}\0".encode() + content)

@@ -133,5 +133,5 @@ def test_a_job_on_dumps_without_a_date_takes_the_day_of_its_dump(
     _touch_dumps(tmp_path, fresh)
     assert run_spark(words, environ) == 0
     shown = capsys.readouterr()
-    assert f"the day of the newest dump is taken: {fresh}" in shown.err
+    assert f"using the day of the newest dump, {fresh}" in shown.err
     assert f"--date {fresh}" in shown.out
