@@ -124,7 +124,13 @@ def newest_forecast(files: Files, fout: str, day: date | None) -> StoredForecast
     """
     import polars as pl
 
-    newest_day, current = newest(files, fout, _TABLE, day)
+    try:
+        newest_day, current = newest(files, fout, _TABLE, day)
+    except InputMissing as error:
+        last, _ = newest(files, fout, "partials", day)
+        following = last + timedelta(days=1)
+        error.next_step = f"run_spark {_JOB} --date {following} --fout {fout}"
+        raise
     columns = [
         "rank",
         "probability",

@@ -132,9 +132,11 @@ def evaluate_command(
     from cmsspark.apps.popularity.training import Weeks
 
     compared = with_baselines(models or EVALUATED)
-    _, rows = forecast_and_judge(
-        Weeks(_load_series(**source), label), compared, last=last, seed=seed
-    )
+    weeks = Weeks(_load_series(**source), label)
+    _, rows = forecast_and_judge(weeks, compared, last=last, seed=seed)
+    if missing := set(compared) - {row["model"] for row in rows}:
+        chosen = next(name for name in compared if name in missing)
+        click.echo(label.rule(weeks.series, chosen if len(missing) == 1 else "a model"), err=True)
     for name in compared:
         _echo_warnings(rows, name)
     if as_json:
@@ -341,67 +343,6 @@ def report_command(
     forecasts, rows = forecast_and_judge(weeks, with_baselines([model]), last=last, seed=seed)
     write_text(output, evaluation_page(weeks, model, forecasts, rows, seed))
     click.echo(output)
-
-
-@command.command("tune")
-@_series_options
-@click.option("--model", default="forest", show_default=True, help="logistic, forest or boosting.")
-@click.option(
-    "--grid",
-    multiple=True,
-    metavar="NAME=VALUES",
-    help="Values to try, max_depth=2,3; repeatable.",
-)
-@click.option(
-    "--last", type=click.IntRange(1), default=4, show_default=True, help="Weeks to compare on."
-)
-@click.option(
-    "--spark",
-    "on_spark",
-    is_flag=True,
-    help="Compare in parallel, one Spark task a configuration.",
-)
-@seed_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def tune_command(
-    label: Label,
-    model: str,
-    grid: tuple[str, ...],
-    last: int,
-    on_spark: bool,
-    seed: int,
-    as_json: bool,
-    **source: Any,
-) -> None:
-    """Compare configurations of a model on past weeks, each predicted from the days before it.
-
-    The last week is held back: no configuration is chosen by it, and it measures the first one.
-    """
-    from cmsspark.apps.popularity.tuning import parse_grid, tune
-
-    chosen = parse_grid(model, grid)
-    series = _load_series(**source)
-    spark = None
-    if on_spark:
-        from cmsspark.engines.session import session
-
-        spark = session("cmsspark popularity tune")
-    rows = tune(series, label, model, chosen, weeks=last, seed=seed, spark=spark)
-    if as_json:
-        click.echo(json.dumps(rows, indent=1))
-        return
-    names = list(chosen)
-    numbers = ("average_precision", "brier", "held_average_precision", "held_brier")
-    shown = [
-        (
-            *(f"{row['options'][name]:g}" for name in names),
-            *(_number(row[number]) for number in numbers),
-        )
-        for row in rows
-    ]
-    echo_table(
-        (*names, "average precision", "Brier", "held-back week", "its Brier"), shown, texts=()
-    )
 
 
 @command.command("columns")

@@ -22,12 +22,15 @@ def forecast_rows(
     """Return the forecast by a saved model, or one that learns from the days before."""
     from cmsspark.apps.popularity import saved
     from cmsspark.apps.popularity.forecast import predictions, tabulate_predictions
-    from cmsspark.apps.popularity.models import MODELS
+    from cmsspark.apps.popularity.models import MODELS, check_model
     from cmsspark.apps.popularity.training import Weeks
 
     past, day = series.until(number), series.days[0] + timedelta(days=number)
     loaded = None if model in MODELS else saved.find(model)
     if loaded is None:
+        check_model(model)
+        if label.model_on(past, number, model) != model:
+            click.echo(label.rule(past, model), err=True)
         rows = predictions(Weeks(past, label), day, model, seed=seed)
     else:
         click.echo(f"model {loaded.version}: {loaded.card['about']}", err=True)

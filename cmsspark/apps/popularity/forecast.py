@@ -15,10 +15,11 @@ from cmsspark.apps.popularity.baselines import with_baselines
 from cmsspark.apps.popularity.evaluate import forecasts, judge, strata
 from cmsspark.apps.popularity.explanations import bases, reasons
 from cmsspark.apps.popularity.fitting import calibrated, fit, of_population
+from cmsspark.apps.popularity.models import check_model
 from cmsspark.apps.popularity.quantities import QUANTITIES, expected
 from cmsspark.apps.popularity.scores import mean
 from cmsspark.apps.popularity.series import Series
-from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
+from cmsspark.apps.popularity.training import FIRST_DAY, PERSISTENCE, Label, Weeks
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import start_ms
@@ -27,7 +28,6 @@ from cmsspark.base.schemas import stored_table
 #: What the names of tables begin with: of datasets, and of datasets at sites.
 _TABLE: Final = "popularity_"
 _SITE_TABLE: Final = "popularity_site_"
-_BASELINE: Final = "persistence"
 #: What is null where nothing is known of a dataset.
 _OF_KNOWN: Final = (
     *("probability", "raw_probability", "reasons"),
@@ -43,11 +43,14 @@ _METRICS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
 def predictions(weeks: Weeks, day: date, model_name: str, *, seed: int = 0) -> pl.DataFrame:
     """Return ``schemas/tables/popularity_predictions.yaml``, of a series by site
     ``popularity_site_predictions.yaml``, for the weeks from ``day`` on, the day after
-    the series: a row for each dataset that has entered.
+    the series: a row for each dataset that has entered. A short series is forecast by
+    persistence.
 
     A new dataset of which neither siblings nor DBS say anything has no probability.
     """
     number = len(weeks.series.days)
+    check_model(model_name)
+    model_name = weeks.label.model_on(weeks.series, number, model_name)
     fitted = fit(weeks, number, model_name, seed=seed)
     raw = of_population(weeks, number, fitted.model.predict)
     moved = fitted.model.contributions(weeks.rows(number)[~np.isnan(raw)])
@@ -147,7 +150,7 @@ def quality(
     """
     series, label = weeks.series, weeks.label
     starts = [len(series.days) - label.days - 7 * back for back in range(count)]
-    starts = sorted(start for start in starts if start >= FIRST_DAY + label.days)
+    starts = sorted(start for start in starts if start >= FIRST_DAY)
     judged = forecasts(weeks, starts, with_baselines([model_name]), seed=seed) if starts else []
     return quality_rows(
         [judge(weeks, forecast) for forecast in judged], day, table_name("quality", series)
@@ -184,7 +187,7 @@ def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
     ``popularity_site_models.yaml``: one row, of the model card of a saved version.
     """
     weeks = [week for week in card["weeks"] if week["model"] == card["model"]]
-    baseline = [week for week in card["weeks"] if week["model"] == _BASELINE]
+    baseline = [week for week in card["weeks"] if week["model"] == PERSISTENCE]
     label = Label(**card["label"]).describe(by_site=card["by_site"])
     row = {
         "day": day,

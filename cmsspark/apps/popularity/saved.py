@@ -151,6 +151,12 @@ def train(
     version of cmsspark give the same version.
     """
     series, label = weeks.series, weeks.label
+    if label.model_on(series, len(series.days), model_name) != model_name:
+        raise InputMissing(
+            f"there are too few days to train {model_name}",
+            found=f"{len(series.days)} days, {series.days[0]} to {series.days[-1]}",
+            next_step=f"give more days: {label.rule(series, model_name)}",
+        )
     fitted = fit(weeks, len(series.days), model_name, seed=seed)
     training = fitted.training
     model = json.dumps(

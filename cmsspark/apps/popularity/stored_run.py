@@ -152,9 +152,12 @@ def store_forecast(
     rows = predictions(known_weeks, stored.day, model, seed=seed)
     judged = quality(known_weeks, stored.day, model, weeks, seed=seed)
     tables = {"forecast": rows.head(top), "quality": judged, "predictions": rows}
-    options = {"model": model, "weeks": weeks, "top": top, "seed": seed}
+    used = label.model_on(series, len(series.days), model)
+    options = {"model": used, "weeks": weeks, "top": top, "seed": seed}
     options |= {"threshold": label.least_accesses, "horizon": label.weeks}
     texts = warnings(judged.filter(stratum="all").to_dicts(), model)
+    if used != model:
+        texts.append(label.rule(series, model))
     named = {table_name(name, series): table for name, table in tables.items()}
     return stored.store(named, series, label, options, series.size_text, warnings=texts)
 

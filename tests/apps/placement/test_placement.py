@@ -68,7 +68,7 @@ def test_what_is_read_from_elsewhere_gets_a_copy_where_it_is_read() -> None:
 def test_what_nobody_read_for_two_weeks_has_no_demand() -> None:
     reads = reads_of(*[(day, HOT, B, 3000) for day in range(14)], weeks=4)
     assert plan_of(reads, copies_of(copy(HOT, A), reads=reads))[0] == set()
-    again = reads_of(*[(day, HOT, B, 3000) for day in range(15)], weeks=4)
+    again = reads_of(*[(day, HOT, B, 3000) for day in range(24)], weeks=4)
     assert plan_of(again, copies_of(copy(HOT, A), reads=again))[0] == {(HOT, B)}
 
 
