@@ -142,26 +142,24 @@ def _period_jobs() -> Iterator[Job]:
 
 
 def _other_jobs() -> Iterator[Job]:
-    for name, by_site, at_site in (
-        ("popularity", "", ""),
-        ("popularity_site", " by site", " at each site"),
-    ):
-        about = f"The datasets that will be popular{at_site} in a week, and how good such forecasts were"
-        tables = (f"{name}_forecast", f"{name}_quality", f"{name}_predictions")
-        location = "popularity.jobs"
-        yield Job(f"{name}_forecast", about, tables, needs_spark=False, location=location)
-        about = (
-            f"How good forecasts of popularity{by_site} were in past weeks, one Spark task each"
-        )
-        yield Job(f"{name}_evaluate", about, (f"{name}_evaluation",), location=location)
-        about = f"Features and labels of each dataset{at_site} and week, from the stored days before a day"
-        yield Job(
-            f"{name}_features", about, (f"{name}_features",), needs_spark=False, location=location
-        )
-        about = f"A model of popularity{by_site} with its model card, to predict with later"
-        yield Job(
-            f"{name}_train", about, (f"{name}_models",), needs_spark=False, location=location
-        )
+    about = "The datasets that will be popular in a week, and how good such forecasts were"
+    tables = ("popularity_forecast", "popularity_quality", "popularity_predictions")
+    location = "popularity.jobs"
+    yield Job("popularity_forecast", about, tables, needs_spark=False, location=location)
+    about = "How good forecasts of popularity were in past weeks, one Spark task each"
+    yield Job("popularity_evaluate", about, ("popularity_evaluation",), location=location)
+    about = "Features and labels of each dataset and week, from the stored days before a day"
+    yield Job(
+        "popularity_features",
+        about,
+        ("popularity_features",),
+        needs_spark=False,
+        location=location,
+    )
+    about = "A model of popularity with its model card, to predict with later"
+    yield Job(
+        "popularity_train", about, ("popularity_models",), needs_spark=False, location=location
+    )
     about = "Misses of caches of several sizes at each site, by policy, one Spark task each"
     yield Job(
         "cache_comparison",

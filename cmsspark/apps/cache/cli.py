@@ -145,9 +145,10 @@ def _describe(trace: Trace) -> str:
             "each other, each takes the whole dataset"
         )
     text = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {size}"
-    if trace.recorded is not None and sum(trace.recorded):
-        share = percent(trace.recorded[1] / sum(trace.recorded))
-        text += f"; the caches themselves missed {share} of {volume(sum(trace.recorded))}"
+    had, missed = trace.recorded or (0, 0)
+    if served := had + missed:
+        share = percent(missed / served)
+        text += f"; the caches themselves missed {share} of {volume(served)}"
     return text
 
 
@@ -221,11 +222,11 @@ def _compare(
     _echo_fallbacks(comparisons, trace)
     best = _best(comparisons)
     if as_json:
-        told = [
+        documents = [
             {**_scaled(comparison.as_dict(), trace.sample), "is_best": comparison in best}
             for comparison in comparisons
         ]
-        click.echo(json.dumps(told, indent=1))
+        click.echo(json.dumps(documents, indent=1))
         return
     rows = []
     for comparison in comparisons:

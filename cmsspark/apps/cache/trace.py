@@ -366,7 +366,7 @@ def _oracle_batches(
                 end = len(chunk) - len(chunk) % _ORACLE.itemsize
                 remainder = chunk[end:]
                 rows = np.frombuffer(chunk[:end], _ORACLE)
-                times, sizes = rows["time"].astype(np.int64) * 1000, rows["size"].astype(np.int64)
+                times, sizes = rows["time"].astype(np.int64) * 1000, rows["size"].copy()
                 yield times, pa.array(rows["object"]), sizes, 0
     except (OSError, pa.ArrowException) as error:
         raise DataError(

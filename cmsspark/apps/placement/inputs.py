@@ -97,8 +97,8 @@ class Reads:
         """Return the same reads with numbers of these names, too."""
         every = [tuple(sorted({*self.datasets, *datasets})), tuple(sorted({*self.sites, *sites}))]
         of = [
-            np.searchsorted(np.array(names), own)
-            for names, own in zip(every, (self.datasets, self.sites), strict=True)
+            np.searchsorted(np.array(names), subset)
+            for names, subset in zip(every, (self.datasets, self.sites), strict=True)
         ]
         return replace(
             self,
@@ -297,12 +297,12 @@ def make_replicas(
     every = pl.DataFrame({"dataset": names}, {"dataset": pl.String}).join(
         of_dataset, "dataset", "left", maintain_order="left"
     )
-    known = pl.when(pl.col("size") > 0).then("size")
-    whole = pl.coalesce(known, "on_disk", "anywhere", pl.lit(0)).cast(pl.Float64)
-    every = every.select("dataset", "created", whole=whole)
+    given_size = pl.when(pl.col("size") > 0).then("size")
+    size = pl.coalesce(given_size, "on_disk", "anywhere", pl.lit(0)).cast(pl.Float64)
+    every = every.select("dataset", "created", dataset_size=size)
     # What stored tables call complete may lie on disk and tape of a site together.
     is_alone = pl.len().over("dataset", "site") == 1
-    is_whole = pl.col("bytes") >= pl.col("whole")
+    is_whole = pl.col("bytes") >= pl.col("dataset_size")
     copies = copies.join(every, "dataset", "left").with_columns(
         complete=pl.when(pl.col("complete").is_null())
         .then(is_whole)
@@ -324,7 +324,7 @@ def make_replicas(
         disk["complete"].to_numpy().astype(bool),
         disk["is_fixed"].to_numpy().astype(bool),
         disk.select(age("since").fill_null(float("nan"))).to_series().to_numpy(),
-        every["whole"].to_numpy(),
+        every["dataset_size"].to_numpy(),
         every.select(age("created").fill_null(float("nan"))).to_series().to_numpy(),
         every["dataset"].is_in(on_tape.implode()).to_numpy().astype(bool),
     )
@@ -344,17 +344,17 @@ class Space:
 Room = Mapping[str, tuple[float | None, float | None]]
 
 
-def make_space(replicas: Replicas, given: Room, budget: float | None) -> Space:
-    """Return the space of each site: what is ``given``, else what lies there now, so
+def make_space(replicas: Replicas, room_of: Room, budget: float | None) -> Space:
+    """Return the space of each site: what ``room_of`` has, else what lies there now, so
     that copies can only take the place of others. A budget that is not given is
     ``budget``; None is unlimited.
 
-    Raises InputMissing (66) if ``given`` names a site that has no copy and no read.
+    Raises InputMissing (66) if ``room_of`` names a site that has no copy and no read.
     """
     used = replicas.used()
     capacity, weekly = used.copy(), np.full(len(used), np.inf if budget is None else budget)
     position = {name: number for number, name in enumerate(replicas.sites)}
-    for name, (room, limit) in given.items():
+    for name, (room, limit) in room_of.items():
         if name not in position:
             raise InputMissing(
                 f"the site {name} of the space has no copy and no read",
@@ -424,11 +424,11 @@ class PlacementInputs:
         replicas = make_replicas(
             self.table_before(day), datasets=self.reads.datasets, sites=self.reads.sites, day=day
         )
-        held = {lock for lock, rules in self.locks.items() if is_held(rules, day)}
+        holding = {lock for lock, rules in self.locks.items() if is_held(rules, day)}
         patterns = self.locked
         is_locked = np.array(
             [
-                (bool(patterns) and matches(name, patterns)) or (name, None) in held
+                (bool(patterns) and matches(name, patterns)) or (name, None) in holding
                 for name in replicas.datasets
             ],
             bool,
@@ -437,7 +437,7 @@ class PlacementInputs:
         numbers = {name: number for number, name in enumerate(replicas.datasets)}
         pairs = [
             numbers[name] * len(sites) + sites[site]
-            for name, site in held
+            for name, site in holding
             if site in sites and name in numbers
         ]
         is_fixed = is_locked[replicas.dataset] | np.isin(replicas.pairs(), pairs)

@@ -87,8 +87,8 @@ class Demand:
         """Return the expected bytes of these pairs, float64; 0 of others."""
         if not len(self.pairs):
             return np.zeros(len(pairs))
-        places = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
-        return np.where(self.pairs[places] == pairs, self.bytes[places], 0.0)
+        indices = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
+        return np.where(self.pairs[indices] == pairs, self.bytes[indices], 0.0)
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ def expected(reads: Reads, replicas: Replicas, lifetime: int = DEFAULT.lifetime)
         past = _recent(reads, pairs_of_reads, values, replicas.sizes, anchor)
         later = (reads.day >= anchor) & (reads.day < anchor + horizon)
         later &= np.isin(pairs_of_reads, past.pairs)
-        place = np.searchsorted(past.pairs, pairs_of_reads[later])
-        after = np.bincount(place, values[later], len(past.pairs))
+        index = np.searchsorted(past.pairs, pairs_of_reads[later])
+        after = np.bincount(index, values[later], len(past.pairs))
         rate = after / np.maximum(past.values * horizon / RECENT_DAYS, 1e-12)
         counts += np.bincount(past.kinds, minlength=_KINDS)
         rates += np.bincount(past.kinds, np.minimum(rate, _MOST_GROWTH), _KINDS)
@@ -135,15 +135,22 @@ def expected(reads: Reads, replicas: Replicas, lifetime: int = DEFAULT.lifetime)
     now = _recent(reads, pairs_of_reads, values, replicas.sizes, end)
     answers, remote = np.full((2, len(now.pairs)), _PRIOR_ACCESSES)
     is_recent = reads.day >= end - RECENT_DAYS
-    place = np.searchsorted(now.pairs, pairs_of_reads[is_recent])
-    np.add.at(answers, place, reads.can_say[is_recent])
-    np.add.at(remote, place, reads.remote[is_recent])
+    index = np.searchsorted(now.pairs, pairs_of_reads[is_recent])
+    np.add.at(answers, index, reads.can_say[is_recent])
+    np.add.at(remote, index, reads.remote[is_recent])
     likely = again[now.kinds] >= _LEAST_LIKELY
     likely &= has_bytes | (now.accesses >= LEAST_ACCESSES)
     rate = rates[now.kinds] / RECENT_DAYS
-    own = (now.pairs, now.accesses * rate * 7, now.values * rate * horizon, remote / answers)
+    recent_columns = (
+        now.pairs,
+        now.accesses * rate * 7,
+        now.values * rate * horizon,
+        remote / answers,
+    )
     new = _of_siblings(reads, values, replicas)
-    columns = [np.append(column[likely], other) for column, other in zip(own, new, strict=True)]
+    columns = [
+        np.append(column[likely], other) for column, other in zip(recent_columns, new, strict=True)
+    ]
     from_siblings = np.arange(len(columns[0])) >= int(likely.sum())
     order = np.argsort(columns[0], kind="stable")
     pairs, accesses, volume, is_remote = (column[order] for column in columns)
@@ -200,8 +207,8 @@ def _of_siblings(
     is_read = np.bincount(reads.dataset, minlength=len(ages)) > 0
     new = np.nonzero((ages < RECENT_DAYS) & ~is_read & (sizes > 0))[0]
     began = len(reads.days) - ages
-    known = (began >= 0) & (ages >= 7) & (sizes > 0)
-    early = known[reads.dataset] & (reads.day < began[reads.dataset] + 7)
+    has_first_week = (began >= 0) & (ages >= 7) & (sizes > 0)
+    early = has_first_week[reads.dataset] & (reads.day < began[reads.dataset] + 7)
     dataset, accesses = reads.dataset[early], reads.accesses[early]
     per_byte = values[early] / sizes[dataset]
     rows: list[tuple[Array, ...]] = [(np.zeros(0, np.int64), *np.zeros((3, 0)))]
@@ -212,15 +219,15 @@ def _of_siblings(
             for text in reads.datasets
         ]
         group = np.unique(np.array(keys, str), return_inverse=True)[1]
-        counts = np.bincount(group[known], minlength=group.max() + 1)
+        counts = np.bincount(group[has_first_week], minlength=group.max() + 1)
         cells, number = np.unique(group[dataset] * sites + reads.site[early], return_inverse=True)
         pairs = np.unique(number * len(ages) + dataset)
         readers = np.bincount(pairs // len(ages), minlength=len(cells))
         sums = [np.bincount(number, column, len(cells)) for column in (accesses, per_byte)]
-        others = counts[group] - known
-        has_siblings = others[remaining] >= _LEAST_SIBLINGS
+        sibling_counts = counts[group] - has_first_week
+        has_siblings = sibling_counts[remaining] >= _LEAST_SIBLINGS
         for chosen in remaining[has_siblings].tolist():
-            count = others[chosen]
+            count = sibling_counts[chosen]
             of_group = (cells // sites == group[chosen]) & (readers >= _LEAST_LIKELY * count)
             pair = chosen * sites + cells[of_group] % sites
             means = [column[of_group] / count for column in sums]
@@ -338,7 +345,7 @@ class Plan:
         first: one that goes may be larger than what it had to make room for.
         """
         for number in sorted(
-            np.nonzero(self.gone)[0].tolist(), key=lambda each: -self._worth[each]
+            np.nonzero(self.gone)[0].tolist(), key=lambda number: -self._worth[number]
         ):
             if self.replicas.bytes[number] <= self._free[self.replicas.site[number]]:
                 self._remove(number, -1)
@@ -449,12 +456,12 @@ def recommend(inputs: PlacementInputs, limits: Limits = DEFAULT) -> Advice:
     accesses = dict(zip(demand.pairs.tolist(), demand.accesses.tolist(), strict=True))
 
     def row(
-        action: Literal["copy", "remove", "recall"], pair: int, size: float, **other: Any
+        action: Literal["copy", "remove", "recall"], pair: int, size: float, **columns: Any
     ) -> Row:
         dataset, site = divmod(pair, sites)
-        why = "siblings" if pair in siblings else "its reads"
+        reason = "siblings" if pair in siblings else "its reads"
         names = replicas.datasets[dataset], replicas.sites[site]
-        of_row = {"benefit": None, "is_complete": True, "why": why, **other}
+        of_row = {"benefit": None, "is_complete": True, "why": reason, **columns}
         number = int(copies[dataset])
         return Row(action, *names, int(size), accesses.get(pair, 0.0), copies=number, **of_row)
 
@@ -469,15 +476,15 @@ def recommend(inputs: PlacementInputs, limits: Limits = DEFAULT) -> Advice:
     for number, pair in enumerate(replicas.pairs().tolist()):
         if plan.gone[number]:
             lock = replicas.datasets[pair // sites], replicas.sites[pair % sites]
-            why = "full site" if number in plan.freed else "another copy"
-            whole = bool(replicas.is_complete[number])
+            reason = "full site" if number in plan.freed else "another copy"
+            is_whole = bool(replicas.is_complete[number])
             removals.append(
                 row(
                     "remove",
                     pair,
                     replicas.bytes[number],
-                    is_complete=whole,
-                    why=why,
+                    is_complete=is_whole,
+                    why=reason,
                     rules=inputs.locks.get(lock, ()),
                 )
             )

@@ -51,11 +51,6 @@ def _series_options(command: Callable[..., Any]) -> Callable[..., Any]:
     :func:`_load_series` takes.
     """
     for decorate in (
-        click.option(
-            "--by-site",
-            is_flag=True,
-            help="Count each dataset at each site by itself; needs stored days.",
-        ),
         label_options,
         click.option(
             "--accesses",
@@ -75,7 +70,6 @@ def _load_series(
     period: Period | None,
     fout: str | None,
     settings_file: str | None,
-    by_site: bool,
 ) -> Series:
     from cmsspark.apps.popularity.series import read_series, stored_series
 
@@ -84,17 +78,11 @@ def _load_series(
             raise UsageError(
                 "--accesses excludes a period and --fout", next_step="give only one of them"
             )
-        if by_site:
-            raise UsageError(
-                "--by-site needs stored days",
-                found="--accesses: a file has no sites",
-                next_step="give --from and --to, and --fout where the settings name no store",
-            )
         series = read_series(file)
     else:
         chosen = needed(period, "--accesses FILE")
         store = require_store(fout, load_settings(settings_file))
-        series = stored_series(load_days(store, chosen, "cmsspark popularity"), by_site=by_site)
+        series = stored_series(load_days(store, chosen, "cmsspark popularity"))
     click.echo(
         f"{pluralize(len(series.days), 'day')} from {series.days[0]} on, {series.size_text}",
         err=True,
@@ -214,8 +202,7 @@ def predict_command(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Print each dataset's probability to be popular next week, the highest first; with
-    --by-site at each site.
+    """Print each dataset's probability to be popular next week, the highest first.
 
     A saved model (cmsspark popularity train) predicts what it was trained for, whatever
     --threshold, --users and
@@ -230,7 +217,7 @@ def predict_command(
     elif as_json:
         click.echo(json.dumps(frame.to_dicts(), indent=1))
     else:
-        echo_forecast(frame.head(top), by_site=series.by_site)
+        echo_forecast(frame.head(top))
 
 
 def _number_day(series: Series, day: date | None) -> int:

@@ -37,8 +37,8 @@ def forecast_rows(
         weeks = Weeks(past, loaded.label)
         scores, moved = loaded.predict(weeks, number), loaded.contributions(weeks, number)
         rows = tabulate_predictions(weeks, day, loaded.card["model"], scores, moved, seed=seed)
-    names = {"dataset_name": "dataset", "site_name": "site"}
-    chosen = ("rank", "dataset_name", "site_name", "probability", "raw_probability", *_FORECAST)
+    names = {"dataset_name": "dataset"}
+    chosen = ("rank", "dataset_name", "probability", "raw_probability", *_FORECAST)
     return rows.select(name for name in chosen if name in rows.columns).rename(names, strict=False)
 
 
@@ -58,20 +58,19 @@ _FORECAST: Final = (
 )
 
 
-def echo_forecast(rows: pl.DataFrame, *, by_site: bool) -> None:
+def echo_forecast(rows: pl.DataFrame) -> None:
     """Print the rows, and how many share a probability as it is shown."""
-    names = ("dataset", "site")[: 2 if by_site else 1]
     shown = [
         (
             row["rank"],
             _probability(row),
             _range(row),
             row["reasons"],
-            *(row[name] for name in names),
+            row["dataset"],
         )
         for row in rows.to_dicts()
     ]
-    headings = ("rank", "probability", "accesses: 10, 50, 90 %", "moved by", *names)
+    headings = ("rank", "probability", "accesses: 10, 50, 90 %", "moved by", "dataset")
     echo_table(headings, shown, texts=tuple(range(3, len(headings))), optional=(3, 2))
     tied = [row[1] for row in shown if [line[1] for line in shown].count(row[1]) > 1]
     if tied:

@@ -21,7 +21,6 @@ from cmsspark.apps.popularity.forecast import (
     predictions,
     quality,
     quality_rows,
-    table_name,
 )
 from cmsspark.apps.popularity.label_options import EVALUATED, FOLDER
 from cmsspark.apps.popularity.report import evaluation_page
@@ -81,7 +80,7 @@ class StoredRun:
         days = describe_days(self.days)
         manifest = {
             **days,
-            "forecast": {**options, "label": label.describe(by_site=series.by_site)},
+            "forecast": {**options, "label": label.describe()},
             "dataset_tables": {name: dict(runs) for name, runs in series.inputs["tables"].items()},
             "warnings": [*days["warnings"], *warnings],
         }
@@ -158,7 +157,7 @@ def store_forecast(
     texts = warnings(judged.filter(stratum="all").to_dicts(), model)
     if used != model:
         texts.append(label.rule(series, model))
-    named = {table_name(name, series): table for name, table in tables.items()}
+    named = {f"popularity_{name}": table for name, table in tables.items()}
     return stored.store(named, series, label, options, series.size_text, warnings=texts)
 
 
@@ -177,9 +176,7 @@ def store_model(
         _, metrics = forecast_and_judge(weeks, with_baselines([model]), last=judged, seed=seed)
         version = saved.train(Path(aside), weeks, model, metrics, seed)
         tables = {
-            table_name("models", series): model_row(
-                stored.day, version.name, saved.load(str(version)).card
-            )
+            "popularity_models": model_row(stored.day, version.name, saved.load(str(version)).card)
         }
 
         def write(staged: StagedRun) -> dict[str, Any]:
@@ -213,7 +210,7 @@ def store_evaluation(
     models = models or EVALUATED
     weeks, compared = Weeks(series, label), with_baselines(models)
     forecasts, judged = forecast_and_judge(weeks, compared, last=last, seed=seed, spark=spark)
-    table = table_name("evaluation", series)
+    table = "popularity_evaluation"
     rows = quality_rows(judged, stored.day, table)
     page = evaluation_page(weeks, models[-1], forecasts, judged, seed)
 

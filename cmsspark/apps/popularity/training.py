@@ -55,15 +55,13 @@ class Label:
         """The threshold of accesses; None where the label is by bytes."""
         return None if self.top_bytes is not None else float(self.threshold)
 
-    def describe(self, *, by_site: bool = False) -> str:
-        """Return what it is, in a few words; ``by_site``: for datasets at sites."""
+    def describe(self) -> str:
+        """Return what it is, in a few words."""
         during = pluralize(self.weeks, "week")
         if self.top_bytes is not None:
-            elements = "pairs of dataset and site" if by_site else "datasets"
-            return f"among the {self.top_bytes:,} {elements} with the most bytes read in {during}"
+            return f"among the {self.top_bytes:,} datasets with the most bytes read in {during}"
         also = f" and more than {self.users:,.15g} users" if self.users is not None else ""
-        where = " at the site" if by_site else ""
-        return f"more than {self.threshold:,.15g} accesses{also}{where} in {during}"
+        return f"more than {self.threshold:,.15g} accesses{also} in {during}"
 
     @property
     def model_days(self) -> int:
@@ -180,7 +178,7 @@ class Weeks:
 
     def __post_init__(self) -> None:
         # The common tiers and campaigns are those of datasets that the days have.
-        self._names = Names(self.series.datasets, self.series.is_known, self.series.sites)
+        self._names = Names(self.series.datasets, self.series.is_known)
         self.columns, _ = features(self.series.until(FIRST_DAY), self._names)
 
     def until(self, day: int) -> Weeks:
@@ -221,8 +219,8 @@ class Weeks:
         most = most or MOST_ROWS
         if not len(days) and may_be_empty:
             none = np.zeros(0)
-            rows = np.zeros((0, len(self.columns)), np.float32)
-            return Training(rows, none, none, none, self.columns, 0, none.astype(int))
+            empty = np.zeros((0, len(self.columns)), np.float32)
+            return Training(empty, none, none, none, self.columns, 0, none.astype(int))
         if not len(days):
             raise InputMissing(
                 f"nothing can be learned for {self.series.days[day] if day < len(self.series.days) else 'that week'}",

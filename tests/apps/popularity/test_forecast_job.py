@@ -256,7 +256,7 @@ def test_ask_replicate_plans_by_the_stored_forecast(store: Path) -> None:
     missing = ask(store, "replicate").exception
     assert (
         isinstance(missing, errors.InputMissing)
-        and "run_spark popularity_forecast" in missing.text()
+        and f"run_spark popularity_forecast --date {MONDAY}" in missing.text()
     )
     make(store)
     day = MONDAY - timedelta(days=2)

@@ -212,12 +212,6 @@ def test_a_creation_that_no_table_knew_is_none_whatever_later_rows_are(store: Pa
     assert names(series_of(store, 28), 28) == names(series_of(store), 28)
 
 
-def test_pairs_of_dataset_and_site_enter_with_rows_only(store: Path) -> None:
-    period = between(FIRST, FIRST + timedelta(days=41))
-    series = stored_series(stored_days.find_days(LocalFiles(), str(store), period), by_site=True)
-    assert len(series.datasets) == 13 and names(series, 28) == set()
-
-
 def rows_stored(store: Path, table: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     _, current = newest(LocalFiles(), str(store), table)
     rows: list[dict[str, Any]] = table_rows(LocalFiles(), current, table, columns).to_pylist()

@@ -82,12 +82,6 @@ def test_names_that_differ_in_a_last_null_character_are_two_datasets(tmp_path: P
     assert series.accesses.tolist() == [[2.0, 2.0, 4.0]]
 
 
-def test_sites_are_as_logged_with_any_tabs(tmp_path: Path) -> None:
-    store_partials(tmp_path, FIRST, [partial(FIRST, site_name="T2_\tX\t", nacc=3)])
-    stored = stored_days.find_days(LocalFiles(), str(tmp_path), between(FIRST, FIRST))
-    assert stored_series(stored, by_site=True).sites == ("T2_\tX\t",)
-
-
 @pytest.mark.filterwarnings("error")
 def test_a_week_of_equal_accesses_has_no_order_that_a_column_could_know() -> None:
     values = np.zeros((len(MEASURES), 21, 30))
