@@ -27,6 +27,7 @@ _COMPARED = {
         "job_count",
         "cpu_ms",
         "core_ms",
+        "last_core_ms",
         "distinct_users",
     ),
     "running_cores": ("site", "subsite", "type", "hour", "core_windows_milli", "job_windows"),

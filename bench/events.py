@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 
 from bench.peers import events_higher_order
-from cmsspark.apps.events.definition_files import default_definition
-from cmsspark.apps.events.demo_files import MODELS, make_events, write_tree
-from cmsspark.apps.events.parts import sample_parts, to_matrix
-from cmsspark.apps.events.prepare_task import PrepareTask, RangeResult, run_tasks
-from cmsspark.apps.events.root_files import EntryRange, estimate_bytes
+from cmsspark.apps.events.definition import default_definition
+from cmsspark.apps.events.demo_run import MODELS, make_events, write_tree
+from cmsspark.apps.events.prepare import PrepareTask, RangeResult, run_tasks
+from cmsspark.apps.events.root_files import EntryRange, estimate_bytes, sample_parts, to_matrix
 from cmsspark.apps.events.topology import TOPOLOGY
 
 CORES = 2

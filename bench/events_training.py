@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 
 from cmsspark.apps.events.layout import BATCH_ROWS
-from cmsspark.apps.events.parts import PartWriter
+from cmsspark.apps.events.root_files import PartWriter
 from cmsspark.apps.events.scalers import Moments
 from cmsspark.apps.events.topology import TOPOLOGY
-from cmsspark.apps.training.launch import launch
+from cmsspark.apps.training.launch import RunFolder, launch
 from cmsspark.apps.training.local_backend import LocalBackend
-from cmsspark.apps.training.run_folder import RunFolder
-from cmsspark.apps.training.spec import TrainingRun
+from cmsspark.apps.training.script_check import TrainingRun
 
 SCRIPT = Path(__file__).resolve().parent.parent / "etc/training/train_events.py"
 WORKERS = (1, 2)

@@ -132,7 +132,6 @@ LAB: Final[Mapping[str, Entry]] = {
         "command",
         "Advise on options of Spark for a job, from its runs.",
     ),
-    "compact": ("cmsspark.apps.results.compact", "command", "Merge small files of stored days."),
     "completion": (
         "cmsspark.submit.completion",
         "command",
@@ -159,7 +158,7 @@ LAB: Final[Mapping[str, Entry]] = {
         "List, rotate and forget the keys of pseudonyms.",
     ),
     "train": (
-        "cmsspark.apps.training.cli",
+        "cmsspark.apps.training.run_command",
         "command",
         "Run a training script here, on Spark or on Kubernetes.",
     ),

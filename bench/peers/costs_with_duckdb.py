@@ -53,7 +53,9 @@ def statements(files: str, start_ms: int, out: Path) -> list[str]:
     kinds = [f"{name} VARCHAR" for name in _TEXTS] + [f"{name} DOUBLE" for name in _NUMBERS]
     columns = f"{{data: 'STRUCT({', '.join(kinds)})', metadata: 'STRUCT(timestamp BIGINT)'}}"
     name = "regexp_replace(trim(Site), '_Disk$', '')"
-    site = f"CASE WHEN {name} IS NULL OR lower({name}) IN ('', 'unknown') THEN 'unknown' ELSE {name} END"
+    site = f"CASE WHEN {name} IS NULL OR lower({name}) IN ('', 'unknown', 'n/a', 'none', 'null', '-') THEN 'unknown' ELSE {name} END"
+    core = f"{_ms('coalesce(CoreHr, 0)')}, {_ms('coalesce(WallClockHr, 0) * coalesce(RequestCpus, 1)')}"
+    committed = _ms("CommittedCoreHr")
     return [
         f"CREATE TABLE records AS SELECT data.*, metadata.timestamp AS stamp FROM read_ndjson('{files}',"
         f" columns = {columns}, ignore_errors = true)"
@@ -65,14 +67,15 @@ def statements(files: str, start_ms: int, out: Path) -> list[str]:
         " GROUP BY ALL) WHERE w BETWEEN 0 AND 119 GROUP BY ALL)"
         f" TO '{out}/running_cores.parquet'",
         "CREATE TABLE jobs AS SELECT DISTINCT ON (GlobalJobId) * FROM records WHERE Status IN ('Completed', 'Removed')"
-        " AND WallClockHr > 0 ORDER BY GlobalJobId, Status = 'Completed' DESC, coalesce(RecordTime, stamp) DESC,"
+        " AND (WallClockHr > 0 OR CoreHr > 0) ORDER BY GlobalJobId, Status = 'Completed' DESC, coalesce(RecordTime, stamp) DESC,"
         " WallClockHr DESC, CpuTimeHr DESC NULLS LAST",
         f"COPY (SELECT lower(Type) AS type, coalesce(CMS_JobType, 'unknown') AS job_type, Workflow AS workflow,"
         f" WMAgent_RequestName AS request, {site} AS site, nullif(MachineAttrCMSSubSiteName0, '') AS subsite,"
         " upper(Tier) AS tier, CASE WHEN Status = 'Removed' THEN 'removed' WHEN JobFailed = 1 OR (JobFailed IS NULL"
         " AND ExitCode <> 0) THEN 'failed' WHEN CpuEffOutlier = 1 THEN 'outlier' ELSE 'ok' END AS outcome,"
         f" count(*) AS job_count, sum({_ms('CpuTimeHr')}) AS cpu_ms, sum({_ms('WallClockHr')}) AS wall_ms,"
-        f" sum({_ms('WallClockHr * coalesce(RequestCpus, 1)')}) AS core_ms,"
+        f" sum(greatest({core})) AS core_ms,"
+        f" sum(coalesce(nullif({committed}, 0), greatest({core}))) AS last_core_ms,"
         f" sum({_ms('CommittedCoreHr')}) AS committed_core_ms, sum({_ms('CommittedWallClockHr')}) AS committed_wall_ms,"
         f" sum({_ms('HS06CpuTimeHr')}) AS hs06_cpu_ms, count(DISTINCT ScheddName) AS distinct_schedds,"
         f" count(DISTINCT CRAB_UserHN) AS distinct_users FROM jobs GROUP BY ALL) TO '{out}/job_efficiency.parquet'",

@@ -153,7 +153,7 @@ def _rows(
 
 
 def write_parquet(collections: Any, path: str) -> None:
-    """Write what :func:`cmsspark.apps.events.demo_files.make_events` made, an event a
+    """Write what :func:`cmsspark.apps.events.demo_run.make_events` made, an event a
     row, for :func:`with_hlf`.
     """
     import awkward as ak

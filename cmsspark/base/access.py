@@ -21,6 +21,11 @@ UNMATCHED_JOB_BINS: Final = ("no_input", "user_file", "not_in_dbs")
 #: The bins that only a stream of jobs has, in the order in which they are tried (rule 30).
 JOB_BINS: Final = ("not_final", "other_type", "never_ran", "repeated")
 
+#: Bytes read of an access that has none of its own (rule 11): null in sums.
+NO_BYTES: Final = -1
+#: The hash of no job.
+NO_JOB: Final = 0
+
 
 class Remote:
     """Whether an access is remote, as small integers that can be part of a grouping key."""
@@ -137,11 +142,18 @@ class Packed(Protocol):
     def groups(self) -> npt.NDArray[np.int64]: ...
 
     @property
-    def read_bytes(self) -> npt.NDArray[np.int64] | None: ...
+    def read_bytes(self) -> npt.NDArray[np.int64] | None:
+        """Bytes, ``NO_BYTES`` for null; None where there are times."""
 
     @property
     def times(self) -> tuple[npt.NDArray[np.int64], ...] | None:
         """CPU ms, whether it is valid (1 or 0), wall ms, whether it is valid; a null time is 0."""
+
+    @property
+    def jobs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The hash of each access's job, ``NO_JOB`` where it names none, and the number
+        of its record in the file; where there are times.
+        """
 
     def name(self, row: int) -> bytes: ...
 
@@ -157,7 +169,8 @@ class AccessBatch:
     other records.
 
     ``lfns``: normalised names, never empty. ``groups``: index into the decoder's
-    ``groups``. ``read_bytes``: bytes, or None where the stream has none (CRAB).
+    ``groups``. ``read_bytes``: bytes, ``NO_BYTES`` for null, or None where the stream
+    has none (CRAB).
     ``cpu_ms`` and ``wall_ms``: whole milliseconds or None for each record, or None
     where the stream has none. ``packed``: more accesses, in no order relative to these.
     """
@@ -167,12 +180,21 @@ class AccessBatch:
     read_bytes: list[int] | None = None
     cpu_ms: list[int | None] | None = None
     wall_ms: list[int | None] | None = None
+    #: Where there are times: the hash of each access's job, and the number of its record
+    #: in the file.
+    job_hashes: list[int] | None = None
+    positions: list[int] | None = None
     packed: Packed | None = None
     read: int = 0
     #: Bytes of the text that the batch was read from, after unpacking; of Avro those of the file.
     content_bytes: int = 0
+    #: Records of files that were removed, not read (EOS).
+    deletion: int = 0
     write_only: int = 0
     no_lfn: int = 0
+    #: Accesses whose bytes are in another record of their process (CMSSW), and these bytes.
+    set_aside: int = 0
+    set_aside_bytes: int = 0
     #: Jobs that ended (:class:`HtcondorJob`), or the records of a feed; a stream has
     #: either accesses or these.
     jobs: list[Any] = field(default_factory=list)
@@ -218,6 +240,9 @@ class AccessBatch:
                 cpu, has_cpu, wall, has_wall = packed.times
                 self.cpu_ms = [*(self.cpu_ms or ()), *_with_nulls(cpu, has_cpu)]
                 self.wall_ms = [*(self.wall_ms or ()), *_with_nulls(wall, has_wall)]
+                jobs, positions = packed.jobs
+                self.job_hashes = [*(self.job_hashes or ()), *jobs.tolist()]
+                self.positions = [*(self.positions or ()), *positions.tolist()]
         return self
 
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+
+#: The number of the rules by which logs are counted; docs/counting.md lists what each
+#: number changed. Manifests without one are of 1.
+COUNTING_RULES: Final = 2
 
 
 class TableEntry(msgspec.Struct, frozen=True):
@@ -58,7 +62,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     ``reconciliation``: by stream, the bins as
     :meth:`cmsspark.counting.reconciliation.StreamBins.as_dict` has them.
-    ``unmatched_prefixes``: by stream, [prefix, records]. ``earlier_jobs``: by stream of
+    ``unmatched_prefixes``: by stream, [prefix, records]. ``set_aside``: by stream, the
+    accesses without bytes of their own and the bytes of their records. ``jobs_once``: by
+    stream of rows of jobs, how many these are, and their seconds. ``earlier_jobs``: by stream of
     jobs, the day before. ``rows_of``: of a compacted run, the run that made its rows.
     ``days``: of a period, each day's run. ``document``: the manifest as it stands in
     the file.
@@ -82,6 +88,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     generations: dict[str, dict[str, int]] = {}
     drift: dict[str, list[Any]] = {}
     unmatched_prefixes: dict[str, list[Any]] = {}
+    set_aside: dict[str, dict[str, int]] = {}
+    jobs_once: dict[str, dict[str, float]] = {}
     quarantine: str | None = None
     join: str | None = None
     days: dict[date, str | None] = {}
@@ -97,6 +105,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         these rows, or made a period of them, need not do it again.
         """
         return self.rows_of or self.run
+
+    @property
+    def rules(self) -> int | None:
+        """The number of the rules by which its logs were counted; None without logs."""
+        return int(self.versions.get("rules", 1)) if self.reconciliation else None
+
+    @property
+    def has_earlier_rules(self) -> bool:
+        """Whether a count of the same logs may give other numbers today."""
+        return self.rules is not None and self.rules < COUNTING_RULES
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Manifest:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.base.access import AccessBatch, Group, Remote
+from cmsspark.base.access import NO_BYTES, AccessBatch, Group, Remote
 from cmsspark.counting.catalogue import NOT_THERE, Replicas, site_hashes
 from cmsspark.counting.pre_aggregate import StreamAggregator
 
@@ -81,7 +81,10 @@ class AccessRows(StreamAggregator):
                     of_row, has_replica, is_known.tolist(), strict=True
                 )
             ],
-            "read_bytes": batch.read_bytes or [None] * count,
+            "read_bytes": [
+                None if size == NO_BYTES else size
+                for size in batch.read_bytes or [NO_BYTES] * count
+            ],
             "cpu_ms": batch.cpu_ms or [None] * count,
             "wall_ms": batch.wall_ms or [None] * count,
             "dataset_name": [

@@ -32,8 +32,11 @@ class CrabSums:
         self._sums: dict[tuple[Any, ...], list[Any]] = {}
 
     def add(self, job: HtcondorJob, key: tuple[Any, ...]) -> None:
-        """Add a job that counts. A job failed where its exit code is neither null nor 0."""
-        counts = (1, int(bool(job.exit_code)), int(not job.is_completed))
+        """Add a job that counts. A job failed if it is completed and its exit code is
+        neither null nor 0 (rule 37): a removed job is not failed, whatever its code.
+        """
+        has_failed = job.is_completed and bool(job.exit_code)
+        counts = (1, int(has_failed), int(not job.is_completed))
         self._add(
             key, (*counts, job.read_bytes, job.cpu_ms, job.wall_ms, job.time_ms, job.time_ms)
         )

@@ -22,6 +22,7 @@ from cmsspark.base.manifests import Manifest
 from cmsspark.base.schemas import Column
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting.reconciliation import MALFORMED_RECORDS, TRAILING_DAYS_NEEDED, StreamBins
+from cmsspark.sources.record_schema import SIZES
 
 #: The smallest sample from which missing fields are reported.
 ENOUGH: Final = 100
@@ -44,6 +45,8 @@ _FITS: Final = {
     "float": ("long",),
     "timestamp-millis": ("long",),
 }
+
+_AVRO_NUMBERS: Final = ("long", "int", "double", "float")
 
 #: The usual range: from this share of the least density of the days before to this
 #: multiple of the largest.
@@ -128,7 +131,7 @@ def changes(stream: str, seen: Seen, load_needed: NeededOf) -> list[FieldChange]
                         together,
                     )
                 )
-            elif not any(_fits(kind, column.type) for kind in types if kind):
+            elif not any(_fits(kind, column) for kind in types if kind):
                 most = sorted(types.items(), key=lambda entry: (-entry[1], entry[0]))[:3]
                 observed = ", ".join(f"{kind} in {count}" for kind, count in most if kind)
                 changed.append(
@@ -144,8 +147,15 @@ def changes(stream: str, seen: Seen, load_needed: NeededOf) -> list[FieldChange]
     return changed
 
 
-def _fits(observed: str, expected: str) -> bool:
-    return any(expected in _FITS.get(kind, ()) for kind in observed.split(" or "))
+def _fits(observed: str, column: Column) -> bool:
+    """Return whether values of an observed type fit a column. Bytes as text may also be
+    a number of Avro (rule 9).
+    """
+    is_size = column.feeds in SIZES
+    return any(
+        column.type in _FITS.get(kind, ()) or (is_size and kind in _AVRO_NUMBERS)
+        for kind in observed.split(" or ")
+    )
 
 
 def check(
@@ -238,6 +248,7 @@ def _is_confirmed(
 ) -> bool:
     if attribute == "lfn":
         counted = bins.read - bins.malformed - bins.out_of_day.total() - bins.write_only
+        counted -= bins.own_bins.get("deletion", 0)
         return counted >= ENOUGH_FOR_LFN and bins.unmatched.get("no_lfn") == counted
     known_as = "bytes" if attribute == "read_bytes" else attribute
     return seen.records.total() >= ENOUGH and bins.matched > 0 and not is_known(stream, known_as)

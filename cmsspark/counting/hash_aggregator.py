@@ -61,7 +61,7 @@ class HashAggregator(StreamAggregator):
                 "hash": hash_all(names, len(names)).view(np.int64),
                 "check": hash_all(names, len(names), check_hash).view(np.int64),
                 "prefix": np.array(prefix_numbers, np.int64),
-                **collect_measures(batch, all_rows),
+                **self._with_read_count(collect_measures(batch, all_rows)),
             }
         )
 

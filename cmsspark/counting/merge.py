@@ -290,7 +290,7 @@ def _gather_rows(batches: Sequence[pa.RecordBatch], key_names: Sequence[str]) ->
 
     texts, keys, sums = {}, {}, {}
     for name in key_names:
-        texts[name], keys[name] = _numbered([batch[name] for batch in batches])
+        texts[name], keys[name] = number_texts([batch[name] for batch in batches])
     for name in SUMS:
         column = pa.chunked_array([batch[name] for batch in batches], pa.int64())
         is_valid = buffers.is_there(column) if column.null_count else None
@@ -298,7 +298,7 @@ def _gather_rows(batches: Sequence[pa.RecordBatch], key_names: Sequence[str]) ->
     return Rows(texts, keys, sums)
 
 
-def _numbered(chunks: Sequence[pa.Array]) -> tuple[list[str | None], Codes]:
+def number_texts(chunks: Sequence[pa.Array]) -> tuple[list[str | None], Codes]:
     """Return the distinct texts of a column, sorted, null first; and for each row the
     position of its text.
     """

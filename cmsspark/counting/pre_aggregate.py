@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.base import buffers, dates
-from cmsspark.base.access import AccessBatch, Group, Packed, Quarantined, Remote
+from cmsspark.base.access import NO_BYTES, AccessBatch, Group, Packed, Quarantined, Remote
 from cmsspark.base.arrays import Longs
 from cmsspark.counting import prefixes
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Numbers, Replicas
 from cmsspark.counting.group_columns import GroupColumns
 from cmsspark.counting.site_pairs import SitePairs
 from cmsspark.counting.sums import find_runs, sum_runs
-from cmsspark.sources.registry import STREAMS_NAMING_READERS
+from cmsspark.sources.registry import STREAMS_NAMING_READERS, STREAMS_SETTING_BYTES_ASIDE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +34,8 @@ AGGREGATE_AT: Final = 50_000
 #: memory. Each counts so many more.
 QUARANTINE_BYTES: Final = 16 * 1024 * 1024
 _RECORD_BYTES: Final = 200
+#: The largest sum that a row holds.
+MAX_SUM: Final = 2**63 - 1
 #: Different first directories of unmatched files that are counted before they go to bins.
 HEADS_KEPT: Final = 10_000
 
@@ -41,6 +43,8 @@ HEADS_KEPT: Final = 10_000
 #: ``UNMATCHED``: records of files that the shuffle join has not found, by the prefix of
 #: their names.
 ACCESS, BIN, QUARANTINE, PREFIX, UNMATCHED = "access", "bin", "quarantine", "prefix", "unmatched"
+#: Kind of rows with the accesses without bytes of their own and their bytes (rule 11).
+SET_ASIDE = "set_aside"
 
 #: (name, type) of each column of the result of a scan.
 COLUMNS: Final = (
@@ -86,6 +90,8 @@ class StreamAggregator:
     out_of_day: Counter[int] = field(default_factory=Counter)
     generations: Counter[str] = field(default_factory=Counter)
     quarantined: list[Quarantined] = field(default_factory=list)
+    #: Accesses without bytes of their own, and the bytes that their records have.
+    set_aside: Counter[str] = field(default_factory=Counter)
     #: Records of files that are not in DBS, by the prefix of the name that people may see.
     unmatched: Counter[str] = field(default_factory=Counter)
     #: Records of such files by the first directories of their names that are not in bins yet.
@@ -104,10 +110,17 @@ class StreamAggregator:
         """Rows in memory, aggregated or not."""
         return self._aggregated + self._pending
 
+    def begin_file(self, path: str) -> None:
+        """Take note of the file of the next batches, where a stream needs it."""
+
     def add(self, batch: AccessBatch) -> None:
         """Count the bins of a batch and keep its matched accesses."""
-        counts = {"read": batch.read, "write_only": batch.write_only, "no_lfn": batch.no_lfn}
+        counts = {name: getattr(batch, name) for name in ("read", "write_only", "no_lfn")}
         self.bins.update({**counts, "malformed": len(batch.malformed)})
+        if batch.deletion:
+            self.bins["deletion"] += batch.deletion
+        if batch.set_aside:
+            self.set_aside.update(nacc=batch.set_aside, read_bytes=batch.set_aside_bytes)
         self.out_of_day.update(batch.out_of_day)
         self.generations.update(batch.generations)
         self.quarantined += batch.malformed
@@ -133,7 +146,7 @@ class StreamAggregator:
         packed.add_heads(unmatched, self._heads)
         if len(self._heads) > HEADS_KEPT:
             self._bin_heads()
-        self._keep(pairs, matched, _packed_measures(packed, matched))
+        self._keep(pairs, matched, packed_measures(packed, matched))
 
     def _bin_heads(self) -> None:
         heads, self._heads = self._heads, {}
@@ -147,8 +160,19 @@ class StreamAggregator:
 
     def _keep(self, pairs: Numbers, matched: npt.NDArray[np.intp], measures: Columns) -> None:
         if len(matched):
+            measures = self._with_read_count(measures)
             self._parts.append({"pair": pairs[matched].astype(np.int64), **measures})
             self._pending += len(matched)
+
+    def _with_read_count(self, measures: Columns) -> Columns:
+        """Return the measures, of a stream of which some accesses have no bytes with 0
+        for these, and the number of those that have.
+        """
+        if self.stream not in STREAMS_SETTING_BYTES_ASIDE:
+            return measures
+        sizes = measures["read_bytes"]
+        read_count = (sizes != NO_BYTES).astype(np.int64)
+        return {**measures, "read_bytes": sizes * read_count, "read_count": read_count}
 
     def _aggregate(self, groups: list[Group], replicas: Replicas | None) -> None:
         """Add the pending accesses to the sums.
@@ -227,12 +251,16 @@ class StreamAggregator:
         return self._side_rows(named, self.quarantined)
 
     def note_rows(self, notes: Sequence[tuple[str, str, int, str]]) -> dict[str, list[Any]]:
-        """Return the notes of a reader (kind, name, count, detail) and the prefixes of
-        unmatched files as rows.
+        """Return the notes of a reader (kind, name, count, detail), the prefixes of
+        unmatched files and what is set aside as rows.
 
         The name is in ``app``, the count in ``nacc``.
         """
-        notes = [*notes, *((PREFIX, name, count, "") for name, count in self.unmatched.items())]
+        notes = [
+            *notes,
+            *((PREFIX, name, count, "") for name, count in self.unmatched.items()),
+            *((SET_ASIDE, name, min(n, MAX_SUM), "") for name, n in self.set_aside.items() if n),
+        ]
         rows = self._side_rows([(name, count, detail) for _, name, count, detail in notes], [])
         rows["kind"] = [kind for kind, *_ in notes]
         return rows
@@ -294,12 +322,11 @@ def collect_measures(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:
     """Return the group and the measures of the batch's accesses in ``rows``."""
     cpu, cpu_count = _nullable(batch.cpu_ms, rows)
     wall, wall_count = _nullable(batch.wall_ms, rows)
+    sizes = None if batch.read_bytes is None else np.array(batch.read_bytes, np.int64)[rows]
     return {
         "group": np.array(batch.groups, np.int64)[rows],
         "nacc": np.ones(len(rows), np.int64),
-        "read_bytes": None
-        if batch.read_bytes is None
-        else np.array(batch.read_bytes, np.int64)[rows],
+        "read_bytes": sizes,
         "cpu_ms": cpu,
         "cpu_count": cpu_count,
         "wall_ms": wall,
@@ -307,7 +334,8 @@ def collect_measures(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:
     }
 
 
-def _packed_measures(packed: Packed, rows: npt.NDArray[np.intp]) -> Columns:
+def packed_measures(packed: Packed, rows: npt.NDArray[np.intp]) -> Columns:
+    """Return the group and the measures of packed accesses in ``rows``."""
     sizes, times = packed.read_bytes, packed.times
     cpu, cpu_count, wall, wall_count = (
         (None,) * 4 if times is None else (column[rows] for column in times)
@@ -344,7 +372,7 @@ def access_columns(
         "app": buffers.dictionary_array([app for _, app, _ in keys], numbers),
         "user": buffers.dictionary_array([pseudonyms[user] for _, _, user in keys], numbers),
         "nacc": buffers.from_numpy(sums["nacc"]),
-        "read_bytes": with_nulls(sums["read_bytes"], sums["nacc"], count),
+        "read_bytes": with_nulls(sums["read_bytes"], sums.get("read_count", sums["nacc"]), count),
         "cpu_ms": with_nulls(sums["cpu_ms"], sums["cpu_count"], count),
         "wall_ms": with_nulls(sums["wall_ms"], sums["wall_count"], count),
     }

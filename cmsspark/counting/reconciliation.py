@@ -14,6 +14,7 @@ from typing import Any, Final
 from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.base.errors import DataError, UsageError
 from cmsspark.base.text.terminal import pluralize
+from cmsspark.sources.registry import STREAMS_BY_NAME
 
 #: Malformed records: more than this share and more than this many fail a run.
 MALFORMED_SHARE: Final = 0.001
@@ -39,7 +40,8 @@ class StreamBins:
     ``generations`` by format.
 
     ``job_bins``: the bins that only a stream of jobs has, None for a stream of
-    accesses. Jobs write nothing. ``content_bytes``: of the text of all files, after
+    accesses. Jobs write nothing. ``own_bins``: the bins that only this stream of
+    accesses has. ``content_bytes``: of the text of all files, after
     unpacking; ``malformed_bytes``: of the malformed records.
     """
 
@@ -51,6 +53,7 @@ class StreamBins:
     out_of_day: Counter[str] = field(default_factory=Counter)
     generations: Counter[str] = field(default_factory=Counter)
     job_bins: dict[str, int] | None = None
+    own_bins: dict[str, int] = field(default_factory=dict)
     content_bytes: int = 0
     malformed_bytes: int = 0
 
@@ -74,6 +77,8 @@ class StreamBins:
             self.unmatched[name] += count
         elif self.job_bins is not None and name in self.job_bins:
             self.job_bins[name] += count
+        elif name in self.own_bins:
+            self.own_bins[name] += count
         elif name == "out_of_day":
             self.out_of_day[detail or ""] += count
         elif name.startswith("generation "):
@@ -102,7 +107,7 @@ class StreamBins:
         must be ``read``.
         """
         out = self.out_of_day.total()
-        of_jobs = sum((self.job_bins or {}).values())
+        of_jobs = sum((self.job_bins or self.own_bins).values())
         return (
             self.matched
             + sum(self.unmatched.values())
@@ -120,7 +125,11 @@ class StreamBins:
             "unmatched": dict(self.unmatched),
             "malformed": self.malformed,
             "out_of_day": self.out_of_day.total(),
-            **({"write_only": self.write_only} if self.job_bins is None else self.job_bins),
+            **(
+                {**self.own_bins, "write_only": self.write_only}
+                if self.job_bins is None
+                else self.job_bins
+            ),
         }
 
 
@@ -201,7 +210,7 @@ def from_rows(
         if stream in of_feeds
         else StreamBins.of_jobs()
         if stream in of_jobs
-        else StreamBins()
+        else StreamBins(own_bins=dict.fromkeys(STREAMS_BY_NAME[stream].bins, 0))
         for stream in streams
     }
     for stream, name, count, detail in rows:
@@ -238,7 +247,8 @@ def check(
                 found="; ".join(examples.get(stream, ())[:5]) or None,
                 next_step="see the records in the quarantine; --max-malformed tolerates more",
             )
-        if counts.unmatched and counts.read >= NONE_MATCHED_RECORDS and not counts.matched:
+        looked_up = counts.read - sum(counts.own_bins.values())
+        if counts.unmatched and looked_up >= NONE_MATCHED_RECORDS and not counts.matched:
             raise _none_matched(stream, counts, dump, (prefixes or {}).get(stream, ()))
         out = counts.out_of_day.total()
         if out > OUT_OF_DAY_SHARE * counts.read:
@@ -314,6 +324,16 @@ class Usual:
     unmatched_share: float
 
 
+def unmatched_share(stream: str, bins: Mapping[str, Any]) -> float:
+    """Return the share of a day's records that is unmatched, of those without the bins
+    that only this stream of accesses has: a deletion is no access, and a repeated row
+    was looked up once.
+    """
+    names = STREAMS_BY_NAME[stream].bins if stream in STREAMS_BY_NAME else ()
+    own_count = sum(bins.get(name, 0) for name in names)
+    return float(sum(bins["unmatched"].values()) / max(1, bins["read"] - own_count))
+
+
 def usual(stream: str, before: Sequence[Mapping[str, Any]]) -> Usual | None:
     """Return the usual values of a stream in earlier manifests; None with fewer than
     three days with records.
@@ -321,7 +341,7 @@ def usual(stream: str, before: Sequence[Mapping[str, Any]]) -> Usual | None:
     earlier = [day[stream] for day in before if day.get(stream, {}).get("read")]
     if len(earlier) < TRAILING_DAYS_NEEDED:
         return None
-    shares = [sum(day["unmatched"].values()) / day["read"] for day in earlier]
+    shares = [unmatched_share(stream, day) for day in earlier]
     return Usual(
         len(earlier), statistics.median(day["read"] for day in earlier), statistics.median(shares)
     )
@@ -354,7 +374,7 @@ def unusual(
             warnings.append(
                 f"{stream}: {pluralize(counts.read, 'record')}, the median of the days before is {typical.read:,.0f}"
             )
-        now = sum(counts.unmatched.values()) / counts.read
+        now = unmatched_share(stream, counts.as_dict())
         if now > UNMATCHED_FACTOR * typical.unmatched_share:
             warnings.append(
                 f"{stream}: {now:.1%} of the records are unmatched, the median of the days before is"

@@ -315,9 +315,15 @@ def roll_all_up(
 
 def matches(value: str | None, patterns: Sequence[str]) -> bool:
     """Return whether a pattern matches all of ``value``: ``*`` is any text, ``?`` any
-    character; case-sensitive.
+    character, and one that begins with ``!`` matches what the rest does not;
+    case-sensitive.
     """
-    return value is not None and any(_pattern(pattern).fullmatch(value) for pattern in patterns)
+    return value is not None and any(
+        not _pattern(pattern[1:]).fullmatch(value)
+        if pattern.startswith("!")
+        else _pattern(pattern).fullmatch(value)
+        for pattern in patterns
+    )
 
 
 def is_pattern(text: str) -> bool:

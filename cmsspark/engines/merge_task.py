@@ -14,6 +14,7 @@ import numpy as np
 
 from cmsspark.base import buffers
 from cmsspark.base.schemas import stored_table
+from cmsspark.counting.crab_rows import merge_joined_rows, merge_rows
 from cmsspark.counting.htcondor_jobs import EARLIER, JOB
 from cmsspark.counting.merge import merge
 from cmsspark.counting.pre_aggregate import COLUMNS, QUARANTINE
@@ -52,7 +53,7 @@ def merge_accesses(day: date, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
     """Merge one partition: batches of ``pre_aggregate.COLUMNS``, packed or not, become
     those of ``MERGED_COLUMNS``.
     """
-    aggregated = merge(unpack_batches(batches))
+    aggregated = merge(merge_joined_rows(unpack_batches(batches)))
     side: list[tuple[Any, ...]] = [(*row, None) for row in aggregated.side_rows()]
     side += [
         (QUARANTINE, stream, "malformed", 0, detail, None)
@@ -111,6 +112,16 @@ def merge_jobs(
                 buffers.binary([encode_rows(rows)]),
                 table,
             )
+
+
+def merge_crab(
+    part_numbers: Sequence[int], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Merge one partition of rows of jobs: packed batches of ``crab_rows.CRAB_COLUMNS``
+    become packed accesses. ``part_numbers``: of the merge of accesses.
+    """
+    for batch in merge_rows(unpack_batches(batches)):
+        yield from pack_batch(batch, part_numbers)
 
 
 def _packed(accesses: pa.RecordBatch, part_numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ from functools import partial, reduce
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
+from cmsspark.counting.crab_rows import HASHED_CRAB_COLUMNS
 from cmsspark.counting.htcondor_jobs import JOB_COLUMNS
 from cmsspark.engines.explicit_files import read_explicit_files
 from cmsspark.engines.hdfs_scan import is_on_hdfs, scan_hdfs
@@ -34,7 +35,7 @@ from cmsspark.engines.tasks import (
 from cmsspark.filesystems.hdfs import RemoteFiles, choose_client
 from cmsspark.filesystems.storage import is_local
 from cmsspark.sources.formats.packings import is_packed_name
-from cmsspark.sources.registry import STREAMS_OF_JOBS
+from cmsspark.sources.registry import STREAMS_OF_JOB_ROWS, STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +71,7 @@ def scan(
     """Return the pre-aggregated accesses of ``streams``, with their bins and quarantined records.
 
     The streams are all of accesses, or all of jobs, whose rows have
-    ``jobs.JOB_COLUMNS``. With numbers of partitions in the context the rows are packed,
+    ``jobs.JOB_COLUMNS``, or all of rows of jobs (``crab_rows``). With numbers of partitions in the context the rows are packed,
     with ``packed_rows.PACKED_COLUMNS``. ``remote``: what opens files on HDFS in the
     workers; None: the client that is installed, if there is one.
 
@@ -105,9 +106,13 @@ def scan(
 
 
 def _schema(streams: Sequence[StreamFiles], context: TaskContext) -> str:
-    """Return the columns of the streams, which are all of accesses, or all of jobs or a feed."""
+    """Return the columns of the streams, which are all of accesses, all of jobs or a
+    feed, or all of rows of jobs.
+    """
     if context.part_numbers:
         return spark_schema(PACKED_COLUMNS)
+    if streams[0].stream in STREAMS_OF_JOB_ROWS:
+        return spark_schema(HASHED_CRAB_COLUMNS)
     is_of_jobs = context.feed_aggregator is not None or streams[0].stream in STREAMS_OF_JOBS
     return spark_schema(JOB_COLUMNS) if is_of_jobs else context.schema()
 

@@ -20,7 +20,7 @@ from cmsspark.counting.pre_aggregate import ACCESS, COLUMNS, UNMATCHED
 from cmsspark.counting.site_pairs import PAIR, SCAN_COLUMNS
 from cmsspark.sources import phedex
 from cmsspark.sources.fields import UNKNOWN
-from cmsspark.sources.registry import STREAMS_NAMING_READERS
+from cmsspark.sources.registry import STREAMS_NAMING_READERS, STREAMS_OF_JOB_ROWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +91,8 @@ def _with_site_pairs(rows: DataFrame) -> DataFrame:
     """Return the rows, and for each access of a stream with pairs of sites a row of its
     pair (rule 63).
 
-    ``detail`` of accesses is the reader's site; it is null in the result.
+    ``detail`` of accesses is the reader's site, or the job of a row of a job; of the
+    first it is null in the result.
     """
     from pyspark.sql import functions as F
 
@@ -104,9 +105,10 @@ def _with_site_pairs(rows: DataFrame) -> DataFrame:
         SCAN_COLUMNS["source_site"]: F.when(F.col("site_name") != UNKNOWN, F.col("site_name")),
         **dict.fromkeys(("app", "detail"), F.lit(None).cast("string")),
     }
+    keeps_detail = ~is_access | F.col("stream").isin(*STREAMS_OF_JOB_ROWS)
     row = F.struct(
         *(
-            F.when(~is_access, F.col(name)).alias(name) if name == "detail" else name
+            F.when(keeps_detail, F.col(name)).alias(name) if name == "detail" else name
             for name in names
         )
     )

@@ -19,6 +19,7 @@ from cmsspark.base.access import AccessBatch, Group
 from cmsspark.base.errors import DataError, NotAllowed, NotReady
 from cmsspark.counting.access_rows import ACCESS_COLUMNS, AccessRows
 from cmsspark.counting.catalogue import Catalogue, Replicas
+from cmsspark.counting.crab_rows import CrabAggregator, HashedCrabAggregator
 from cmsspark.counting.hash_aggregator import HASH_COLUMNS, HashAggregator
 from cmsspark.counting.htcondor_jobs import EarlierJobs, JobAggregator
 from cmsspark.counting.pre_aggregate import COLUMNS, StreamAggregator, record_batch
@@ -28,7 +29,7 @@ from cmsspark.engines.packed_rows import pack_batch
 from cmsspark.filesystems.storage import AWAY, local_path
 from cmsspark.settings.pseudonyms import Pseudonyms
 from cmsspark.sources.formats.packings import is_packed_name
-from cmsspark.sources.registry import STREAMS_OF_JOBS
+from cmsspark.sources.registry import STREAMS_OF_JOB_ROWS, STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,6 +131,7 @@ class TaskContext:
         """Read a file into the aggregator and yield the rows that can leave at once.
         Raises DataError (65).
         """
+        aggregator.begin_file(path)
         for batch in reader.file(stream, path, accept_damaged=accept_damaged):
             aggregator.add(batch)
             yield from self.batches(reader, aggregator, is_last=False)
@@ -142,9 +144,11 @@ class TaskContext:
             return self.feed_aggregator(stream, is_earlier)
         if stream in STREAMS_OF_JOBS:
             return EarlierJobs(stream) if is_earlier else JobAggregator(stream)
+        has_job_rows = stream in STREAMS_OF_JOB_ROWS
         if self.catalogue is None:
-            return HashAggregator(stream)
-        kind = AccessRows if self.single_accesses else StreamAggregator
+            return (HashedCrabAggregator if has_job_rows else HashAggregator)(stream)
+        kind: type[StreamAggregator] = CrabAggregator if has_job_rows else StreamAggregator
+        kind = AccessRows if self.single_accesses else kind
         return kind(stream, _catalogue(local_folder(self.catalogue)))
 
     def columns(self) -> tuple[tuple[str, str], ...]:

@@ -11,7 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from cmsspark.base.manifests import Manifest
-from cmsspark.counting.reconciliation import FEW_RECORDS_SHARE, UNMATCHED_FACTOR, usual
+from cmsspark.base.text.terminal import pluralize, volume
+from cmsspark.counting.reconciliation import (
+    FEW_RECORDS_SHARE,
+    UNMATCHED_FACTOR,
+    unmatched_share,
+    usual,
+)
 from cmsspark.sources.registry import STREAMS_NEEDING_REPLICAS
 
 #: Bins in the order in which they are shown, with their labels.
@@ -21,6 +27,7 @@ BINS: Final[Mapping[str, str]] = {
     "temporary": "temporary file",
     "not_in_dbs": "not in DBS",
     "no_lfn": "no file name",
+    "deletion": "file removed",
     "write_only": "write only",
     "out_of_day": "other day",
     "malformed": "malformed",
@@ -29,7 +36,7 @@ BINS: Final[Mapping[str, str]] = {
     "not_final": "job not ended",
     "other_type": "other type of job",
     "never_ran": "job never ran",
-    "repeated": "same job again",
+    "repeated": "counted already",
 }
 #: Bins of accesses and jobs that went through the joins. Records of other bins are
 #: counted before the joins.
@@ -91,6 +98,26 @@ def counts(bins: Mapping[str, Any]) -> dict[str, int]:
     return {name: flat[name] for name in BINS if name in flat}
 
 
+def apart(report: Mapping[str, Any]) -> list[str]:
+    """Return a line for each number that stands beside the cells: bytes that are set
+    aside, and what the jobs took, each job once.
+    """
+    lines = []
+    for stream in report["streams"]:
+        if aside := stream.get("set_aside"):
+            lines.append(
+                f"{stream['stream']}: {pluralize(aside['nacc'], 'access', 'accesses')} of pileup files "
+                f"without bytes of their own: {volume(aside['read_bytes'])} are set aside"
+            )
+        if jobs := stream.get("jobs_once"):
+            lines.append(
+                f"{stream['stream']}: {pluralize(int(jobs['job_count']), 'job')}, "
+                f"{jobs['cpu_time']:,.0f} s of CPU and {jobs['wc_time']:,.0f} s of wall-clock time, "
+                "each job once"
+            )
+    return lines
+
+
 def by_prefix(report: Mapping[str, Any]) -> list[tuple[str, dict[str, int]]]:
     """Prefixes of names that are not in DBS, with their records by stream; the most
     frequent first.
@@ -127,6 +154,8 @@ def _stream(
         "generations": manifest.generations.get(stream, {}),
         "out_of_day": manifest.out_of_day_by_day.get(stream, {}),
         "drift": manifest.drift.get(stream, []),
+        "set_aside": manifest.set_aside.get(stream),
+        "jobs_once": manifest.jobs_once.get(stream),
         "unmatched_prefixes": None if is_unknown else manifest.unmatched_prefixes.get(stream, []),
         "usual": _usual(stream, bins, before),
     }
@@ -144,7 +173,7 @@ def _usual(stream: str, bins: Mapping[str, Any], before: Iterable[Manifest]) -> 
     median = usual(stream, [manifest.reconciliation for manifest in before])
     if median is None:
         return {"word": "unknown"}
-    now = _share(sum(bins["unmatched"].values()), bins["read"])
+    now = round(unmatched_share(stream, bins), 6) if bins["read"] else None
     word = "usual"
     if not bins["read"]:
         word = "none"

@@ -9,11 +9,11 @@ from markupsafe import Markup
 
 from cmsspark.base.text.terminal import percent, pluralize, volume
 from cmsspark.pages import charts, layout
-from cmsspark.pages.day_report import BINS, by_prefix
+from cmsspark.pages.day_report import BINS, apart, by_prefix
 from cmsspark.pages.layout import badge, code, section, table
 from cmsspark.pages.pictures import Picture
 from cmsspark.pages.svg import Axis, Chart, si
-from cmsspark.pages.text import WORDS
+from cmsspark.pages.text import WORDS, cost_facts
 
 #: Maximum rows of a list; the JSON has all of them.
 _SHOWN: Final = 20
@@ -80,6 +80,8 @@ def _parts(
         )
         if len(report["trailing_days"]) > 1:
             yield section("Compared with the days before", _trends(report), about=_ABOUT_TRENDS)
+        if lines := apart(report):
+            yield section("Beside the cells", layout.items(lines))
         yield section("Joins", _joins(report["joins"]), about=_ABOUT_JOINS)
     if inputs := [*_inputs(streams), *_dumps(report)]:
         yield section("Inputs", *inputs)
@@ -109,6 +111,7 @@ def _facts(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if report["streams"]:
         yield f"{report['read']:,}", "records read"
         yield percent(matched / report["read"] if report["read"] else None), "matched to a dataset"
+    yield from cost_facts(report)
     for name, entry in (report.get("tables") or {}).items():
         yield f"{entry['rows']:,}", f"rows of {name}, {volume(entry.get('bytes', 0))}"
     if report.get("seconds") is not None:

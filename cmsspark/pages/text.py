@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
-from cmsspark.base.text.terminal import percent, pluralize, printable, table, volume
-from cmsspark.pages.day_report import by_prefix
-from cmsspark.sources.registry import FEEDS
+from cmsspark.base.text.terminal import NOTHING, percent, pluralize, printable, table, volume
+from cmsspark.pages.day_report import apart, by_prefix
+from cmsspark.sources.registry import FEEDS, STREAMS_BY_NAME
 
 #: Result of comparing a stream with the days before.
 WORDS: Final[Mapping[str, str]] = {
@@ -23,8 +23,9 @@ WORDS: Final[Mapping[str, str]] = {
 _BINS: Final = tuple(
     dict.fromkeys(
         (
-            *("read", "matched", *UNMATCHED_BINS, "malformed", "out_of_day", "write_only"),
-            *(*UNMATCHED_JOB_BINS, *JOB_BINS),
+            *("read", "matched", *UNMATCHED_BINS, "malformed", "out_of_day"),
+            *(name for stream in STREAMS_BY_NAME.values() for name in stream.bins),
+            *("write_only", *UNMATCHED_JOB_BINS, *JOB_BINS),
             *(name for feed in FEEDS.values() for name in feed.bins),
         )
     )
@@ -67,6 +68,9 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     partial = ", PARTIAL" if report.get("partial") else ""
     yield f"{report.get('job')} of {report.get('period') or report.get('day')}, run {report.get('run')}{partial}"
     yield from _section("warnings", report.get("warnings") or ())
+    yield from _section(
+        "what jobs cost", [f"{value:>10} {name}" for value, name in cost_facts(report)]
+    )
     streams = report["streams"]
     if streams:
         yield ""
@@ -77,6 +81,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
         "compared with the days before",
         [f"{stream['stream']:<6} {compared(stream['usual'])}" for stream in streams],
     )
+    yield from _section("beside the cells", apart(report))
     yield from _section("joins, rows in = rows out", [_join(join) for join in report["joins"]])
     yield from _section("inputs", [*_inputs(streams), *_dumps(report)])
     heading = "files that are not in DBS (user_file, temporary, not_in_dbs), by prefix"
@@ -95,6 +100,20 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     )
     tables = (report.get("tables") or {}).items()
     yield from _section("stored", [_stored(*entry) for entry in tables])
+
+
+def cost_facts(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield value and name of each figure of a result that says what jobs cost."""
+    costs = report.get("costs")
+    if not costs:
+        return
+    yield f"{costs['job_count'] or 0:,}", "jobs"
+    for column, name in (("core_ms", "core hours"), ("evicted_core_ms", "evicted core hours")):
+        hours = costs[column]
+        yield NOTHING if hours is None else f"{hours / 3_600_000:,.1f}", name
+    for ratio, start in (("cpu", "the last start"), ("allocated", "all starts")):
+        name = f"{ratio.replace('cpu', 'CPU')} efficiency: of the core time of {start}"
+        yield percent(costs[f"{ratio}_efficiency"]), f"{name}, {costs['population']}"
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:

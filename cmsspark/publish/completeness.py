@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.publish.documents import DocumentSpec, document_id
-from cmsspark.sources.registry import STREAMS, STREAMS_OF_JOBS
+from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME, STREAMS_OF_JOBS
 
 #: Added to the table's type: completeness documents have an index of their own kind.
 SUFFIX: Final = "_completeness"
@@ -74,9 +74,9 @@ def completeness(
 
 def select_bins(stream: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the bins of a stream, and the parts of ``unmatched``."""
-    return (
-        (BINS_OF_JOBS, UNMATCHED_JOB_BINS) if stream in STREAMS_OF_JOBS else (BINS, UNMATCHED_BINS)
-    )
+    if stream in STREAMS_OF_JOBS:
+        return BINS_OF_JOBS, UNMATCHED_JOB_BINS
+    return (*BINS, *STREAMS_BY_NAME[stream].bins), UNMATCHED_BINS
 
 
 def digest_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> tuple[int, str]:

@@ -112,7 +112,8 @@ def _build_completeness_schema() -> dict[str, Any]:
         "quarantined_count": (_COUNT, "rows with invalid documents"),
         "left_out_count": (
             _COUNT,
-            "rows of datasets of the tier USER, which the settings leave out",
+            "rows of datasets of the tier USER, which the settings leave out, and of the app "
+            "storage",
         ),
         "is_partial": (
             {"type": "boolean"},

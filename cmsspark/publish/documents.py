@@ -21,7 +21,7 @@ from typing import Any, Final
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval, start_ms
 from cmsspark.base.schemas import Column, Table
-from cmsspark.sources.registry import STREAMS_OF_JOBS
+from cmsspark.sources.registry import STORAGE_APP, STREAMS_OF_JOBS
 
 TYPE_PREFIX: Final = "agg"
 #: MONIT publishes no maximum; larger documents are refused here, where the error can name them.
@@ -153,8 +153,13 @@ class DocumentSpec:
 
     def leaves_out(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row, or a document, is not published: it is of a dataset
-        whose name carries an account.
+        whose name carries an account, or of reads of the storage system itself, which
+        are no popularity.
         """
+        return row.get("app") == STORAGE_APP or self.hides_dataset(row)
+
+    def hides_dataset(self, row: Mapping[str, Any]) -> bool:
+        """Return whether a row, or a document, is of a dataset whose name carries an account."""
         if self.has_user_datasets:
             return False
         tier = row.get("data_tier") or str(row.get("dataset_name") or "").rpartition("/")[2]
@@ -243,7 +248,7 @@ def gone(spec: DocumentSpec, body: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(body)
     for name in measures.keys() & body.keys():
         result[name] = 0.0 if measures[name] == "double" else 0
-    if spec.leaves_out(body):
+    if spec.hides_dataset(body):
         result |= {name: "withheld" for name in _NAMES if name in body}
     result["metadata"] = spec.metadata(str(body["metadata"]["_id"]))
     result["is_gone"] = True

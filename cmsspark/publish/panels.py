@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cmsspark.base import efficiency
 from cmsspark.publish.completeness import SUFFIX
 from cmsspark.publish.document_schemas import document_schema
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME, STREAMS_OF_JOBS
@@ -315,20 +316,23 @@ COMPLETENESS: Final = DocumentDashboard(
 )
 _HOUR_MS: Final = 3_600_000
 _LOST: Final = "outcome:(failed OR removed)"
-_DONE: Final = "outcome:(ok OR outlier)"
-_CORE_AND_CPU: Final = {"core_ms": "core hours", "cpu_ms": "CPU hours"}
+_DONE: Final = f"outcome:({' OR '.join(efficiency.OUTCOMES)})"
+_CORE_AND_CPU: Final = {
+    efficiency.CPU[1]: "core hours of the last start",
+    efficiency.CPU[0]: "CPU hours",
+}
 
 
 def _efficiency(title: str, by: str, groups: int) -> Panel:
     """Return a table of the efficiency of jobs that succeeded."""
     return Panel(
-        title,
+        f"{title}, {efficiency.POPULATION}",
         "table",
         _CORE_AND_CPU,
         ((by, groups),),
         only=_DONE,
         divisor=_HOUR_MS,
-        ratio=("cpu_ms", "core_ms"),
+        ratio=efficiency.CPU,
         size=(12, 11),
     )
 
@@ -336,28 +340,36 @@ def _efficiency(title: str, by: str, groups: int) -> Panel:
 JOB_EFFICIENCY: Final = DocumentDashboard(
     "job-efficiency",
     "CMS jobs: efficiency and wasted core hours",
-    "CPU time over core time of HTCondor's jobs by campaign, site and tier; core hours of failed and evicted jobs.",
+    "CPU time over core time of the last start of HTCondor's jobs that did not fail, by campaign, site and tier;"
+    " core hours of failed, removed and evicted ones.",
     "job_efficiency",
     (
-        Panel("Jobs that ended", "stat", {"job_count": "jobs"}, size=(6, 4)),
-        Panel("Core hours", "stat", {"core_ms": "core hours"}, size=(6, 4), divisor=_HOUR_MS),
+        Panel("Jobs that ended", "stat", {"job_count": "jobs"}, size=(5, 4)),
+        Panel("Core hours", "stat", {"core_ms": "core hours"}, size=(5, 4), divisor=_HOUR_MS),
         Panel(
-            "Core hours of failed and evicted jobs",
+            "Core hours of failed and removed jobs",
             "stat",
             {"core_ms": "core hours"},
-            size=(6, 4),
+            size=(5, 4),
             only=_LOST,
+            divisor=_HOUR_MS,
+        ),
+        Panel(
+            "Evicted core hours",
+            "stat",
+            {"evicted_core_ms": "core hours"},
+            size=(5, 4),
             divisor=_HOUR_MS,
         ),
         Panel(
             "CPU hours × HS06",
             "stat",
             {"hs06_cpu_ms": "HS06 hours"},
-            size=(6, 4),
+            size=(4, 4),
             divisor=_HOUR_MS,
         ),
         Panel(
-            "CPU efficiency a day by tier",
+            f"CPU efficiency a day by tier, {efficiency.POPULATION}",
             "lines",
             _CORE_AND_CPU,
             (("tier", 5),),
@@ -365,7 +377,7 @@ JOB_EFFICIENCY: Final = DocumentDashboard(
             "percentunit",
             only=_DONE,
             divisor=_HOUR_MS,
-            ratio=("cpu_ms", "core_ms"),
+            ratio=efficiency.CPU,
         ),
         Panel(
             "Core hours a day by outcome",
@@ -376,7 +388,7 @@ JOB_EFFICIENCY: Final = DocumentDashboard(
             divisor=_HOUR_MS,
         ),
         Panel(
-            "Core hours of failed and evicted jobs a day by site",
+            "Core hours of failed and removed jobs a day by site",
             "bars",
             {"core_ms": "core hours"},
             (("site", 20),),
@@ -385,7 +397,7 @@ JOB_EFFICIENCY: Final = DocumentDashboard(
             divisor=_HOUR_MS,
         ),
         Panel(
-            "Core hours of failed and evicted jobs by campaign",
+            "Core hours of failed and removed jobs by campaign",
             "table",
             {"core_ms": "core hours"},
             (("workflow", 100), ("outcome", 4)),

@@ -340,7 +340,7 @@ def _print_totals(result: PublishResult) -> None:
             f"unchanged since the last time: {spooled.unchanged:,}; gone from the day: {spooled.gone:,}"
         )
     if spooled is not None and spooled.left_out:
-        click.echo(f"left out, of the tier USER: {spooled.left_out:,}")
+        click.echo(f"left out, of the tier USER, or read by EOS itself: {spooled.left_out:,}")
     click.echo(f"to {result.where}")
 
 

@@ -82,6 +82,11 @@ def build_outcome(
         "quarantine": quarantine_file,
         **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),
         "unmatched_prefixes": summary.unmatched_prefixes(),
+        "set_aside": {
+            stream: {name: counts[name] for name in ("nacc", "read_bytes")}
+            for stream, counts in summary.set_aside.items()
+        },
+        "jobs_once": summary.jobs_once(),
         "engine": result.engine,
         **summary.compiled(),
         "join": "shuffle" if catalogue is None and inputs.has_accesses else "index",
@@ -238,6 +243,7 @@ def _manifest(
         "reduction_factor": round(read / rows, 3) if rows else None,
         "dumps": dumps_summary(inputs.dumps),
         "epochs": inputs.epochs,
+        "meanings": inputs.meanings,
         "inputs": [input_summary(source) for source in inputs.streams],
         "identical_files": identical_files(inputs.streams),
         **(

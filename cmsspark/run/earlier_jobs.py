@@ -141,13 +141,15 @@ def _is_folder(files: Files, path: object) -> bool:
 def _stored_ids(
     files: Files, fout: str, jobs: Sequence[str], table: str, source: DayInput, day: date
 ) -> CurrentTable | None:
-    """Find the ids that were stored from the same files; None where there are none."""
+    """Find the ids that were stored from the same files, by the same rules; None where
+    there are none.
+    """
     for job in jobs:
         try:
             current = results.current(files, fout, job, table, day) if fout else None
         except CmssparkError:
             continue
-        if current is None:
+        if current is None or current.manifest.has_earlier_rules:
             continue
         is_same = any(
             entry == input_summary(source) for entry in current.manifest.document.get("inputs", ())

@@ -85,7 +85,10 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
     accepted = accepted_files(request.accept_damaged, readable)
     names = [*(source.stream for source in streams), *([replicas.kind] if replicas else [])]
     epochs = layout.epochs.of_day(request.day, names)
-    inputs = Inputs(files, streams, missing, dbs, replicas, warnings, accepted, epochs, earlier)
+    meanings = layout.epochs.meanings_of_day(request.day, names)
+    inputs = Inputs(
+        files, streams, missing, dbs, replicas, warnings, accepted, epochs, meanings, earlier
+    )
     for texts in (
         *(source.warnings for source in streams),
         *(dump.warnings for dump in inputs.dumps),

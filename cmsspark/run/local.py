@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from cmsspark.base.schemas import stored_table
+from cmsspark.counting.crab_rows import merge_rows
 from cmsspark.counting.merge import Aggregated, SideRow, merge
 from cmsspark.engines.job_work import JobTables, without_jobs
 from cmsspark.engines.names import PROCESSES
@@ -43,7 +44,7 @@ class LocalRunner:
         """Count the files of all streams. Raises DataError (65), NotAllowed (77), NotReady (75)."""
         tasks = pack_tasks(streams, cores(), TASK_BYTES)
         tables = JobTables()
-        batches = self.pool.scan(tasks, replace(context, jobs=None))
+        batches = merge_rows(self.pool.scan(tasks, replace(context, jobs=None)))
         if context.jobs is not None:
             batches = without_jobs(batches, context.jobs, tables)
         return LocalResult(merge(batches), context.day, tables)

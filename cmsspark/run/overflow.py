@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from cmsspark.base.access import AccessBatch
+from cmsspark.base.access import NO_BYTES, AccessBatch
 from cmsspark.base.errors import CmssparkError, DataError
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue
@@ -201,7 +201,7 @@ class _Search:
         return [
             value
             for value, is_value in zip(values, is_there.tolist(), strict=True)
-            if is_value and value is not None
+            if is_value and value is not None and value != NO_BYTES
         ]
 
     def _name(self, source: DayInput, name: str) -> str | None:

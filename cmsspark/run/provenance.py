@@ -11,6 +11,7 @@ from typing import Any
 
 from cmsspark import __version__
 from cmsspark.base.errors import DataError
+from cmsspark.base.manifests import COUNTING_RULES
 from cmsspark.filesystems.storage import Files, is_local
 from cmsspark.settings.settings import Settings
 from cmsspark.sources import folders
@@ -77,9 +78,12 @@ def settings_summary(settings: Settings, dumps: Iterable[Dump]) -> dict[str, Any
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions of code, store, Python and Spark (None where PySpark is not installed)."""
+    """Return the versions of code, counting rules, store, Python and Spark (None where
+    PySpark is not installed).
+    """
     return {
         "cmsspark": __version__,
+        "rules": COUNTING_RULES,
         "store": STORE_VERSION,
         "python": sys.version.split()[0],
         "pyspark": _pyspark(),

@@ -93,6 +93,8 @@ class Inputs:
     accepted: frozenset[str] = frozenset()
     #: The source of each role that the run has (rule 28).
     epochs: dict[str, str] = field(default_factory=dict)
+    #: The meaning of each ``feed.field`` whose producer changed it.
+    meanings: dict[str, str] = field(default_factory=dict)
     #: The day before of each stream of jobs.
     earlier: list[EarlierDay] = field(default_factory=list)
 

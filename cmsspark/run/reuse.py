@@ -21,7 +21,7 @@ from cmsspark.filesystems.storage import Files, join
 from cmsspark.run.provenance import dumps_summary, input_summary, settings_summary, versions
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.sources.dumps import Dump, dump_at
-from cmsspark.sources.registry import DUMPS, JOB_TABLES, STREAMS_OF_JOBS
+from cmsspark.sources.registry import DUMPS, JOB_TABLES, STREAMS_BY_NAME, STREAMS_OF_JOBS
 from cmsspark.store import results, staged_runs
 from cmsspark.store.stored_columns import table_rows
 
@@ -115,6 +115,8 @@ def restore_outcome(source: results.CurrentTable, streams: tuple[str, ...]) -> D
         "files_read": _of(manifest.document.get("files_read") or {}, streams),
         "made_from": {"job": SOURCE, "run": manifest.run},
     }
+    entries["set_aside"] = _of(manifest.set_aside, streams)
+    entries["jobs_once"] = _of(manifest.jobs_once, streams)
     if earlier := _of(manifest.document.get("earlier_jobs") or {}, streams):
         entries["earlier_jobs"] = earlier
     entries |= {
@@ -175,6 +177,7 @@ def _bins(manifest: Manifest, stream: str) -> StreamBins:
         malformed_bytes=sum(file["malformed_bytes"] for file in files),
         write_only=counts.get("write_only", 0),
         job_bins=bins if stream in STREAMS_OF_JOBS else None,
+        own_bins={name: counts.get(name, 0) for name in STREAMS_BY_NAME[stream].bins},
         out_of_day=Counter(manifest.out_of_day_by_day[stream]),
         generations=Counter(manifest.generations.get(stream, {})),
     )

@@ -16,9 +16,11 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from cmsspark.base import efficiency
 from cmsspark.base.errors import CmssparkError, OutputError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import named, options
+from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.readable import encodable
 from cmsspark.counting.reconciliation import TRAILING_DAYS
 from cmsspark.engines.session import session
@@ -118,7 +120,47 @@ def of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str) -
         if manifest.reconciliation
         else []
     )
-    return report(manifest, before, _stored(job, manifest, folder), _quarantined(manifest))
+    contents = report(manifest, before, _stored(job, manifest, folder), _quarantined(manifest))
+    costs = _costs(files, job, manifest, folder)
+    return {**contents, "costs": costs} if costs else contents
+
+
+def _costs(files: Files, job: Job, manifest: Manifest, folder: str) -> dict[str, Any] | None:
+    """Return what jobs cost in a result that says so: sums, and the efficiencies of
+    rule 51; None for other results.
+    """
+    name = job.tables[0]
+    sums = ("job_count", "core_ms", "evicted_core_ms")
+    columns = {"outcome", *sums, *efficiency.CPU, *efficiency.ALLOCATED}
+    schema, entry = stored_table(name), manifest.tables.get(name)
+    if entry is None or not columns <= {*schema.names} or entry.schema != schema.fingerprint():
+        return None
+    # Not at import: PyArrow comes with them.
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from cmsspark.base import buffers
+    from cmsspark.store.stored_columns import table_rows
+
+    current = CurrentTable(join(folder, name), manifest)
+    rows = table_rows(files, current, name, sorted(columns))
+    population = buffers.array(list(efficiency.OUTCOMES), "string")
+    chosen = rows.filter(pc.is_in(rows["outcome"], population))
+
+    def total(of: pa.Table, column: str) -> int | None:
+        value: int | None = pc.sum(of[column]).as_py()
+        return value
+
+    def ratio(pair: tuple[str, str]) -> float | None:
+        above, below = (total(chosen, column) for column in pair)
+        return above / below if above is not None and below else None
+
+    return {
+        **{column: total(rows, column) for column in sums},
+        "cpu_efficiency": ratio(efficiency.CPU),
+        "allocated_efficiency": ratio(efficiency.ALLOCATED),
+        "population": efficiency.POPULATION,
+    }
 
 
 def _stored(job: Job, manifest: Manifest, folder: str) -> dict[str, int] | None:

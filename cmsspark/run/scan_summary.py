@@ -12,7 +12,15 @@ from typing import Any, Final
 
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting import drift, reconciliation
-from cmsspark.counting.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, SideRow
+from cmsspark.counting.crab_rows import JOB_COUNT, JOB_SUMS
+from cmsspark.counting.merge import (
+    HAS,
+    QUARANTINE_CUT,
+    QUARANTINE_KEPT_BYTES,
+    SECONDS,
+    SideRow,
+)
+from cmsspark.counting.pre_aggregate import SET_ASIDE
 from cmsspark.counting.prefixes import OTHER
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.run.file_records import FileNotes
@@ -44,6 +52,10 @@ class ScanSummary:
     has: dict[str, set[str]] = field(default_factory=dict)
     #: Malformed records that are counted and not kept, by stream.
     not_kept: Counter[str] = field(default_factory=Counter)
+    #: Accesses without bytes of their own, and their bytes, by stream (rule 11).
+    set_aside: dict[str, Counter[str]] = field(default_factory=dict)
+    #: Jobs of the day and their times, each job once, by stream (rule 11).
+    job_sums: dict[str, Counter[str]] = field(default_factory=dict)
     #: The notes about files, by stream.
     files: dict[str, FileNotes] = field(default_factory=dict)
 
@@ -68,6 +80,10 @@ class ScanSummary:
                 summary.files.setdefault(stream, FileNotes()).add(name, count, detail or "")
             elif kind == "prefix":
                 summary.prefixes.setdefault(stream, Counter())[name] += count
+            elif kind == SET_ASIDE:
+                summary.set_aside.setdefault(stream, Counter())[name] += count
+            elif kind == JOB_SUMS:
+                summary.job_sums.setdefault(stream, Counter())[name] += count
             elif kind == "reader":
                 summary.readers[name] += count
             elif kind == HAS:
@@ -106,6 +122,18 @@ class ScanSummary:
                 [[OTHER, other_count]] if other_count else []
             )
         return prefixes
+
+    def jobs_once(self) -> dict[str, dict[str, Any]]:
+        """Return for the manifest, by stream, the jobs of the day and their seconds,
+        each job once whatever it reads.
+        """
+        return {
+            stream: {
+                JOB_COUNT: sums[JOB_COUNT],
+                **{name: sums[source] / 1000 for name, source in SECONDS.items()},
+            }
+            for stream, sums in self.job_sums.items()
+        }
 
     def compiled(self) -> dict[str, Any]:
         """Return for the manifest whether compiled code read everything; if not, the

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.base.schemas import Table, stored_table
+from cmsspark.counting.crab_rows import first_rows
+from cmsspark.counting.hash_aggregator import HASH_COLUMNS
 from cmsspark.counting.merge import KEYS, USER_KEYS, SideRow
 from cmsspark.counting.pre_aggregate import COLUMNS, QUARANTINE
 from cmsspark.counting.site_pairs import PAIR_KEYS
@@ -28,15 +30,26 @@ from cmsspark.engines.merge_task import (
     PARTIALS,
     REPORT,
     merge_accesses,
+    merge_crab,
     merge_jobs,
 )
 from cmsspark.engines.names import SPARK
-from cmsspark.engines.packed_rows import decode_batches, decode_rows, partition_numbers
+from cmsspark.engines.packed_rows import (
+    PACKED_COLUMNS,
+    decode_batches,
+    decode_rows,
+    partition_numbers,
+)
 from cmsspark.engines.session import static_plans
 from cmsspark.engines.spark_progress import spark_progress, summarize_locality
 from cmsspark.engines.tasks import StreamFiles, TaskContext, spark_schema, total_weight
 from cmsspark.sources.dumps import Dump
-from cmsspark.sources.registry import JOB_TABLES, REPLICAS, STREAMS_OF_JOBS
+from cmsspark.sources.registry import (
+    JOB_TABLES,
+    REPLICAS,
+    STREAMS_OF_JOB_ROWS,
+    STREAMS_OF_JOBS,
+)
 from cmsspark.sources.rses import Rses
 from cmsspark.store.staged_runs import StagedRun, file_count
 
@@ -77,8 +90,13 @@ class SparkRunner:
 
         has_catalogue = context.catalogue is not None
         broadcast = self._broadcast(context)
-        of_accesses = [stream for stream in streams if stream.stream not in STREAMS_OF_JOBS]
-        is_shuffled = bool(of_accesses) and not has_catalogue
+        of_rows = [stream for stream in streams if stream.stream in STREAMS_OF_JOB_ROWS]
+        of_accesses = [
+            stream
+            for stream in streams
+            if stream.stream not in STREAMS_OF_JOBS and stream not in of_rows
+        ]
+        is_shuffled = bool(of_accesses or of_rows) and not has_catalogue
         count = max(
             1,
             math.ceil(
@@ -87,18 +105,21 @@ class SparkRunner:
         )
         numbers = partition_numbers(count)
         parts, jobs, persisted = [], None, None
+        if of_rows:
+            # Before the scan of other streams, whose sizes decide on the tasks of both.
+            parts.append(self._merged_rows(of_rows, broadcast, () if is_shuffled else numbers))
         if of_accesses:
             task_context = replace(
                 broadcast, jobs=None, part_numbers=() if is_shuffled else numbers
             )
-            scanned = scan(self.session, of_accesses, task_context, self.feed)
-            if is_shuffled:
-                dumps = {dump.kind: dump for dump in self.dumps}
-                rucio, persisted = self._rucio_replicas(dumps.get("rucio"))
-                scanned = _attach_by_shuffle(self.session, scanned, dumps, rucio)
-            parts.append(scanned)
+            parts.append(scan(self.session, of_accesses, task_context, self.feed))
+        if is_shuffled:
+            dumps = {dump.kind: dump for dump in self.dumps}
+            rucio, persisted = self._rucio_replicas(dumps.get("rucio"))
+            hashed = reduce(lambda first, right: first.unionByName(right), parts)
+            parts = [_attach_by_shuffle(self.session, hashed, dumps, rucio)]
         if broadcast.jobs is not None:
-            of_jobs = [stream for stream in streams if stream not in of_accesses]
+            of_jobs = [stream for stream in streams if stream.stream in STREAMS_OF_JOBS]
             jobs = _persisted(self._merged_jobs(of_jobs, broadcast, numbers), is_adaptive=False)
             packed = jobs.where("table is null").select("part", "packed")
             parts.append(
@@ -107,6 +128,28 @@ class SparkRunner:
         scanned = reduce(lambda first, right: first.unionByName(right), parts)
         rows = _persisted(merged(scanned, count, context.day), is_adaptive=is_shuffled)
         return SparkResult(rows, count, context.day, self.tables, jobs, persisted)
+
+    def _merged_rows(
+        self, streams: Sequence[StreamFiles], context: TaskContext, part_numbers: Sequence[int]
+    ) -> DataFrame:
+        """Return the rows of a scan of rows of jobs with each file of a job once:
+        packed, or without ``part_numbers`` those of a hashed scan.
+
+        All rows of a job are in one partition.
+        """
+        from cmsspark.engines.scan import scan
+
+        count = max(1, math.ceil(total_weight(streams) / MERGE_BYTES))
+        if not part_numbers:
+            scanned = scan(self.session, streams, replace(context, jobs=None), self.feed)
+            return scanned.repartition(count, "id_hash").mapInArrow(
+                first_rows, spark_schema((*COLUMNS, *HASH_COLUMNS))
+            )
+        task_context = replace(context, jobs=None, part_numbers=partition_numbers(count))
+        scanned = scan(self.session, streams, task_context, self.feed)
+        return scanned.repartition(count, "part").mapInArrow(
+            partial(merge_crab, part_numbers), spark_schema(PACKED_COLUMNS)
+        )
 
     def _merged_jobs(
         self, streams: Sequence[StreamFiles], context: TaskContext, part_numbers: Sequence[int]

@@ -15,7 +15,7 @@ import msgspec
 
 from cmsspark.base.access import Remote
 from cmsspark.sources.access_decoder import AccessDecoder
-from cmsspark.sources.fields import UNKNOWN
+from cmsspark.sources.fields import UNKNOWN, as_is
 from cmsspark.sources.formats.fast_keys import AccessKeys, fast_access_lines
 from cmsspark.sources.formats.json_lines import CheckedRecord, Metadata, line_type, split_flat
 from cmsspark.sources.formats.strict_json import Fields
@@ -54,7 +54,10 @@ class AaaNgDecoder(AccessDecoder):
 
     def meaning(self, attribute: str) -> Callable[[str | None], Any]:
         """Return what maps the texts of an attribute to those of a group."""
-        return is_resolved if attribute.endswith("_status") else super().meaning(attribute)
+        if attribute.endswith("_status"):
+            return is_resolved
+        # The sites of both ends are only compared.
+        return as_is if attribute in ("source", "target") else super().meaning(attribute)
 
     def _use_compiled(self) -> None:
         keys = self.schema.keys
@@ -73,9 +76,7 @@ class AaaNgDecoder(AccessDecoder):
 
     def _number(self, key: tuple[Any, ...]) -> int:
         user, app, logged, server, source, target, *resolved = key
-        site = next(
-            (name for name in (logged, server) if name and name.lower() != UNKNOWN), UNKNOWN
-        )
+        site = server if logged == UNKNOWN else logged
         if site == UNKNOWN or not (source and target and all(resolved)):
             remote = Remote.UNKNOWN
         else:

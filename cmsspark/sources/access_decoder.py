@@ -3,8 +3,9 @@
 
 A stream whose records say what most do needs no decoder of its own. Columns feed these
 attributes: ``lfn``, ``user``, ``app``, ``site`` (of the data), ``reader`` (the site
-that reads), ``read_bytes``, ``write_bytes`` and ``timestamp``; of several sizes the
-last one that is not 0 counts. A record that only wrote is no access.
+that reads), ``read_type`` (whether it has bytes of its own), ``read_bytes``,
+``write_bytes`` and ``timestamp``; of several sizes the last one that is not 0 counts. A
+record that only wrote is no access.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from operator import attrgetter, itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from cmsspark.base.access import AccessBatch, Remote
+from cmsspark.base.access import NO_BYTES, AccessBatch, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
 from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
 from cmsspark.sources.formats.fast_json import COMPILED, FastLineReader
@@ -28,12 +29,19 @@ from cmsspark.sources.formats.json_lines import (
 )
 from cmsspark.sources.formats.line_template import RequiredFields, RequiredFieldsOf
 from cmsspark.sources.formats.strict_json import Fields
-from cmsspark.sources.record_schema import RecordSchema, load_schema
+from cmsspark.sources.record_schema import SIZES, RecordSchema, load_schema
 from cmsspark.sources.registry import STREAMS_BY_NAME
-from cmsspark.sources.values import avro_long, avro_text
+from cmsspark.sources.values import avro_long, avro_long_text, avro_text
 
-#: The check of a value of Avro, by the type of its column.
-_AVRO_CHECKS = {"string": avro_text, "long": avro_long}
+#: The check of a value of Avro, by the type of its column and whether it is a size.
+_AVRO_CHECKS = {
+    ("string", False): avro_text,
+    ("long", True): avro_long,
+    ("string", True): avro_long_text,
+}
+#: Values of ``read_type`` of pileup files, whose bytes are in the next record of the
+#: process that is of a primary file (rule 11).
+ASIDE: Final = ("secondary", "embedded")
 
 
 def line_fields(schema: RecordSchema, shared: Sequence[str], **options: Any) -> RequiredFields:
@@ -42,7 +50,15 @@ def line_fields(schema: RecordSchema, shared: Sequence[str], **options: Any) -> 
     """
     (name,) = schema.keys("lfn")
     read = schema.keys("read_bytes")[::-1]
-    return RequiredFields(name, schema.keys(*shared), read, schema.keys("write_bytes"), **options)
+    read_type = next(iter(schema.keys("read_type")), "")
+    return RequiredFields(
+        name,
+        schema.keys(*shared),
+        read,
+        schema.keys("write_bytes"),
+        read_type=read_type,
+        **options,
+    )
 
 
 class AccessDecoder(JsonDecoder):
@@ -61,7 +77,7 @@ class AccessDecoder(JsonDecoder):
         fields = self.schema.fed(*self.shared)
         shared = [field.attribute for field in fields]
         self._texts = [attrgetter(name) for name in shared]
-        self._meanings = [self.meaning(name) for name in shared]
+        self._meanings = [self.meaning(field.column.feeds) for field in fields]
         # What a stream does not have is the None behind the others.
         self._pick = itemgetter(
             *(shared.index(name) if name in shared else -1 for name in AccessDecoder.shared)
@@ -69,6 +85,7 @@ class AccessDecoder(JsonDecoder):
         self._needs_replicas = STREAMS_BY_NAME[self.stream].needs_replicas
         self._read = [attrgetter(field.attribute) for field in self.schema.fed("read_bytes")]
         self._written = [attrgetter(field.attribute) for field in self.schema.fed("write_bytes")]
+        self._has_read_type = bool(self.schema.keys("read_type"))
         self._use_compiled()
 
     def load_schema(self, format_name: str) -> RecordSchema:
@@ -81,9 +98,13 @@ class AccessDecoder(JsonDecoder):
 
     def meaning(self, attribute: str) -> Callable[[str | None], Any]:
         """Return what maps the texts of an attribute to those of a group."""
-        return {"user": self.user_names.__getitem__, "app": self.apps.of.__getitem__}.get(
-            attribute, as_is
-        )
+        sites = self.site_names.__getitem__
+        return {
+            "user": self.user_names.__getitem__,
+            "app": self.apps.of.__getitem__,
+            "site": sites,
+            "reader": sites,
+        }.get(attribute, as_is)
 
     def _use_compiled(self) -> None:
         """Have compiled code read what is plain, where it is available."""
@@ -116,9 +137,11 @@ class AccessDecoder(JsonDecoder):
         if self.no_names:
             lfns = [None if lfn in self.no_names else lfn for lfn in lfns]
         accesses = add_lfns(read, lfns, batch)
-        add_bytes(
-            sizes if len(accesses) == len(of_the_day) else _sizes(self._read, accesses), batch
-        )
+        if len(accesses) != len(of_the_day):
+            sizes = _sizes(self._read, accesses)
+        if self._has_read_type:
+            sizes = _set_aside(accesses, sizes, batch)
+        add_bytes(sizes, batch)
         texts = [map(get, accesses) for get in self._texts]
         meanings = [
             column if meaning is as_is else map(meaning, column)
@@ -149,9 +172,22 @@ class AccessDecoder(JsonDecoder):
         """Return the record of a row of Avro. Raises Malformed."""
         fields = self.schema.fields
         values = {
-            field.attribute: _AVRO_CHECKS[field.column.type](row, field.key) for field in fields
+            field.attribute: _AVRO_CHECKS[field.column.type, field.column.feeds in SIZES](
+                row, field.key
+            )
+            for field in fields
         }
         return CheckedRecord(self.data_type(**values))
+
+
+def _set_aside(data: Sequence[Any], sizes: list[Any], batch: AccessBatch) -> list[Any]:
+    """Return the sizes, ``NO_BYTES`` for accesses without bytes of their own, which are counted."""
+    aside = [row for row, entry in enumerate(data) if entry.read_type in ASIDE]
+    batch.set_aside += len(aside)
+    for row in aside:
+        batch.set_aside_bytes += int(sizes[row])
+        sizes[row] = NO_BYTES
+    return sizes
 
 
 def _sizes(attributes: Sequence[attrgetter[Any]], data: Sequence[Any]) -> list[Any]:

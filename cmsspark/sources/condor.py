@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cmsspark.base import dates
 from cmsspark.base.access import AccessBatch, HtcondorJob
-from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict
+from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, person_name, site_name
 from cmsspark.sources.formats.fast_keys import JobKeys, fast_job_lines
 from cmsspark.sources.formats.json_lines import CheckedRecord, JsonDecoder, line_type, split
 from cmsspark.sources.formats.strict_json import Fields
@@ -35,6 +35,7 @@ _ORDER: Final = (
     "cpu",
     "wall",
     "cpus",
+    "core_hours",
     "exit_code",
     "record_time",
 )
@@ -50,8 +51,8 @@ class JobDecoder(JsonDecoder):
         self.schema = in_compiled_order(load_schema(f"{self.stream}/{format_name}", is_open=True))
         self.data_type = self.schema.struct("JobData")
         super().__init__(day, apps, format_name)
-        self._sites: MemoDict[str | None, str] = MemoDict(job_site, Apps.CACHE_SIZE)
-        self._users: MemoDict[str | None, str | None] = MemoDict(job_user, Apps.CACHE_SIZE)
+        self._sites: MemoDict[str | None, str] = MemoDict(site_name, Apps.CACHE_SIZE)
+        self._users: MemoDict[str | None, str | None] = MemoDict(person_name, Apps.CACHE_SIZE)
         self._fast_lines = fast_job_lines(
             self.day_number, job_keys(self.schema), self._add_fast, self._fast_group
         )
@@ -74,10 +75,14 @@ class JobDecoder(JsonDecoder):
 
     def _add_ended(self, data: Any, time_ms: int | None, batch: AccessBatch) -> None:
         """Add a record of a job that ended, unless it never ran."""
-        if data.wall:
+        if self.has_run(data):
             batch.jobs.append(self._job(data, time_ms or 0))
         else:
             batch.count_job("never_ran")
+
+    def has_run(self, data: Any) -> bool:
+        """Return whether a job that ended ever ran (rule 30)."""
+        return bool(data.wall)
 
     def _job(self, data: Any, time_ms: int) -> Any:
         raise NotImplementedError
@@ -159,22 +164,8 @@ def record_time(logged: int | float | None, stamp: int | float | None) -> int | 
     return None if time is None else min(dates.timestamp_ms(int(time)), MAX_LONG)
 
 
-def job_site(logged: str | None) -> str:
-    """Return a job's site (rule 33): without outer blanks and one ``_Disk`` at the end,
-    or ``unknown``.
-    """
-    name = (logged or "").strip().removesuffix("_Disk")
-    return name if name and name.lower() != UNKNOWN else UNKNOWN
-
-
 def job_app(app: str, workflow: str | None) -> str:
     """Return the app of a job (rule 33): one that names a CRAB workflow is a CRAB job,
     whatever its tool says.
     """
     return "crab" if workflow and app in ("other", UNKNOWN) else app
-
-
-def job_user(logged: str | None) -> str | None:
-    """Return the user of a job (rule 33); None where nobody is named."""
-    name = (logged or "").strip()
-    return name if name and name.lower() != UNKNOWN else None

@@ -10,6 +10,7 @@ leave the decoder as
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
 from math import floor
 from typing import Any, Final, NamedTuple
@@ -28,6 +29,9 @@ WINDOW_MS: Final = 720_000
 DAY_WINDOWS, HOUR_WINDOWS = 120, 5
 #: The outcomes of a job (rule 51).
 OK, OUTLIER, FAILED, REMOVED = "ok", "outlier", "failed", "removed"
+#: Fields whose meaning changed, and the meaning since (``meanings`` in
+#: ``etc/sources.yaml``).
+WALL, CORE, LAST_START = "condor.WallClockHr", "condor.CoreHr", "last_start"
 #: The largest sum of a stored column, and a value beyond it.
 TOO_LARGE: Final = MAX_LONG + 1
 #: Tiers as logged, in any case.
@@ -54,7 +58,7 @@ class JobCost(msgspec.Struct, frozen=True, gc=False, array_like=True):
     job_id: str
     is_completed: bool
     time_ms: int
-    wall_ms: int
+    wall_ms: int | None
     cpu_ms: int | None
     read_bytes: int | None
     exit_code: int | None
@@ -75,7 +79,11 @@ class JobCost(msgspec.Struct, frozen=True, gc=False, array_like=True):
     outcome: str
     schedd: str | None
     core_milli: int
+    #: Requested cores × WallClockHr as logged.
+    wall_core_ms: int
+    #: Of all starts, and of the last one.
     core_ms: int
+    last_core_ms: int
     core_hours_ms: int | None
     committed_core_ms: int | None
     committed_wall_ms: int | None
@@ -106,12 +114,17 @@ class CostDecoder(JobDecoder):
         self._start_ms = dates.start_ms(day)
         self._groups: list[CoreGroup] = []
         self._numbers: dict[CoreGroup, int] = {}
+        self._wall_is_last_start = False
         super().__init__(day, apps, format_name)
 
     @property
     def groups(self) -> list[Any]:
         """The groups that presences refer to."""
         return self._groups
+
+    def use_meanings(self, meanings: Mapping[str, str]) -> None:
+        """Take what the fields mean on the day (rule 51)."""
+        self._wall_is_last_start = meanings[WALL] == LAST_START
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bin the records, and add presences and jobs that ended."""
@@ -158,8 +171,17 @@ class CostDecoder(JobDecoder):
         site, subsite, type_, cpus = texts
         return self._group(site, subsite, type_, None if cpus is None else float(cpus))
 
+    def has_run(self, data: Any) -> bool:
+        """Return whether a job ran, also in starts before the last one (rule 50)."""
+        return bool(data.wall or data.core_hours)
+
     def _job(self, data: Any, time_ms: int) -> JobCost:
         wall, cpus = data.wall, data.cpus
+        wall_core_ms = min(
+            floor((wall or 0) * (1 if cpus is None else cpus) * HOUR_MS + 0.5), TOO_LARGE
+        )
+        core_hours_ms, committed_core_ms = _ms(data.core_hours), _ms(data.committed_core)
+        core_ms = max(core_hours_ms or 0, wall_core_ms)
         is_completed = data.status == FINAL[0]
         has_chirp = data.chirp_read_ms is not None and data.chirp_elapsed is not None
         has_both_walls = data.max_wall_minutes is not None and data.committed_wall is not None
@@ -167,7 +189,7 @@ class CostDecoder(JobDecoder):
             data.job_id,
             is_completed,
             time_ms,
-            floor(wall * HOUR_MS + 0.5),
+            _ms(wall),
             _ms(data.cpu),
             None if data.read_bytes is None else int(data.read_bytes),
             data.exit_code,
@@ -186,9 +208,11 @@ class CostDecoder(JobDecoder):
             outcome(is_completed, data.has_failed, data.exit_code, data.is_outlier),
             data.schedd or None,
             cores(cpus),
-            min(floor(wall * (1 if cpus is None else cpus) * HOUR_MS + 0.5), TOO_LARGE),
-            _ms(data.core_hours),
-            _ms(data.committed_core),
+            wall_core_ms,
+            core_ms,
+            wall_core_ms if self._wall_is_last_start else committed_core_ms or core_ms,
+            core_hours_ms,
+            committed_core_ms,
             _ms(data.committed_wall),
             floor(data.max_wall_minutes * 60_000 + 0.5) if has_both_walls else None,
             floor(data.chirp_read_ms + 0.5) if has_chirp else None,

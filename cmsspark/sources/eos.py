@@ -7,12 +7,15 @@ numbers and names with literal dots.
 
 Each layout has its own type that rejects the keys which mark the others. A union type
 would accept a repeated number whose first value its layout forbids.
+
+EOS also writes records of its own: of files that it removes, which are no accesses (rule
+4), and of its own programs (rule 14).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -25,13 +28,15 @@ from cmsspark.sources.formats.json_lines import CheckedRecord, Metadata, line_ty
 from cmsspark.sources.formats.line_template import RequiredFields
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, Never, RecordSchema, load_schema
-from cmsspark.sources.values import Malformed, Number, long_text, name_type, text
+from cmsspark.sources.values import MAX_LONG, Malformed, Number, long_text, name_type, text
 
 SITE: Final = "T2_CH_CERN"
 #: The layouts: the text of G1, both structs of G2, and G3.
 TEXT, PREFIXED, FLAT, TYPED = "G1", "G2 eos.", "G2", "G3"
 #: Begins the keys of the first layout of G2.
 _PREFIX: Final = "eos."
+#: Programs whose records are of removed files (rule 4).
+DELETIONS: Final = ("deletion", "rm", "recycle")
 
 
 @cache
@@ -79,6 +84,12 @@ class EosDecoder(AccessDecoder):
         """Return the types of a line of G3, of both layouts of G2, and of G1."""
         return _line_types()
 
+    def meaning(self, attribute: str) -> Callable[[str | None], Any]:
+        """Return what maps the texts of an attribute to those of a group."""
+        if attribute == "app":
+            return lambda text: self.apps.of[program_name(text)]
+        return super().meaning(attribute)
+
     def _use_compiled(self) -> None:
         if COMPILED:
             required = {
@@ -86,6 +97,8 @@ class EosDecoder(AccessDecoder):
                     schema,
                     self.shared,
                     sizes_are_texts=layout != TYPED,
+                    sizes_add_up=True,
+                    program=schema.keys("app")[0],
                     format_version=layout[:2],
                     data_is_text=layout == TEXT,
                 )
@@ -110,25 +123,34 @@ class EosDecoder(AccessDecoder):
         record with an invalid number.
         """
         layout = records[0].layout if records else TYPED
-        if layout == TYPED:
-            return records
         if layout == TEXT:
             return [self._split_text(record, number) for number, record in enumerate(records)]
         for number, record in enumerate(records):
             data = record.data
-            if data.lfn is msgspec.UNSET:
-                if layout == PREFIXED or data.raw is msgspec.UNSET:
-                    raise _refused("a struct without the keys of its layout", number)
-                data.lfn = None
-            # The type accepts digits only.
-            data.read_bytes, data.write_bytes = (
-                int(data.read_bytes or 0),
-                int(data.write_bytes or 0),
-            )
+            if layout != TYPED:
+                if data.lfn is msgspec.UNSET:
+                    if layout == PREFIXED or data.raw is msgspec.UNSET:
+                        raise _refused("a struct without the keys of its layout", number)
+                    data.lfn = None
+                # The type accepts digits only.
+                data.read_bytes = int(data.read_bytes or 0)
+                data.write_bytes = int(data.write_bytes or 0)
+            if data.read_bytes_2:
+                try:
+                    _add_vector_reads(data)
+                except Malformed as error:
+                    raise _refused(str(error), number) from None
         return records
 
+    def of_the_day(self, records: list[Any], batch: AccessBatch) -> list[Any]:
+        """Return the ``data`` of records of the folder's day that are not of removed files."""
+        of_the_day = super().of_the_day(records, batch)
+        accesses = [data for data in of_the_day if program_name(data.app) not in DELETIONS]
+        batch.deletion += len(of_the_day) - len(accesses)
+        return accesses
+
     def take(self, records: list[Any], batch: AccessBatch) -> None:
-        """Bin records as out_of_day, write_only or no_lfn; all others are accesses."""
+        """Bin records as out_of_day, deletion, write_only or no_lfn; all others are accesses."""
         for version, count in Counter(record.format_version for record in records).items():
             batch.generations[version] = batch.generations.get(version, 0) + count
         super().take(records, batch)
@@ -151,7 +173,10 @@ class EosDecoder(AccessDecoder):
         values = [
             long_text(get(key), where) if is_size else get(key) for key, is_size, where in fields
         ]
-        return CheckedRecord(data_type(*values), metadata, TEXT)
+        data = data_type(*values)
+        if data.read_bytes_2:
+            _add_vector_reads(data)
+        return CheckedRecord(data, metadata, TEXT)
 
     def strict(self, fields: Fields) -> Any:
         """Return the record of a strictly parsed line. Raises Malformed."""
@@ -162,6 +187,8 @@ class EosDecoder(AccessDecoder):
                 layout = _find_layout(value)
                 # Each is checked by the types of its layout.
                 data = self.data_type(**layouts()[layout].check(value))
+                if data.read_bytes_2:
+                    _add_vector_reads(data)
                 result = CheckedRecord(data, metadata, layout[:2])
             elif isinstance(value, str) and not isinstance(value, Number):
                 result = text(value, "data") or ""
@@ -223,6 +250,20 @@ def _split_parts(text: str) -> dict[str, str]:
     if len(text) > 1 and text[0] == text[-1] == '"':
         text = text[1:-1]
     return dict(part.split("=", 1) for part in text.split("&") if "=" in part)
+
+
+def program_name(logged: str | None) -> str:
+    """Return a program without what stands behind its first ``?``; empty for ``-`` (rule 14)."""
+    name = (logged or "").partition("?")[0]
+    return "" if name == "-" else name
+
+
+def _add_vector_reads(data: Any) -> None:
+    """Add the bytes of vector reads to those of single reads (rule 11). Raises Malformed."""
+    total = int(data.read_bytes or 0) + int(data.read_bytes_2)
+    if total > MAX_LONG:
+        raise Malformed("data: rb and rvb_sum together exceed 2^63-1")
+    data.read_bytes, data.read_bytes_2 = total, 0
 
 
 def _refused(reason: str, number: int) -> msgspec.ValidationError:

@@ -1,4 +1,5 @@
-"""Epochs: which source serves a role on which day (rules 28 and 47 of ``docs/counting.md``).
+"""Epochs: which source serves a role on which day (rules 28 and 47 of
+``docs/counting.md``), and what a field means there.
 
 A role is what a day needs one source for: ``replicas`` (PhEDEx, then Rucio), ``jobs``
 (JobMonitoring, then HTCondor) and ``aaa`` (the GLED collector, then the XRootD
@@ -6,6 +7,9 @@ shoveler). ``epochs`` in ``etc/sources.yaml`` lists the sources of each role, wi
 first day (UTC) of each; settings override it under ``sources: {epochs: …}``. Of the
 sources whose first day is not after the log day the last one serves it. The others are
 not read, even where they have the day.
+
+``meanings`` is the same of the meanings of a feed's field: the producer changed what it
+writes there, and the last meaning whose first day is not after the log day holds.
 """
 
 from __future__ import annotations
@@ -13,16 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, Final
+from typing import Any
 
 from cmsspark.base.config_files import nearest
 from cmsspark.base.errors import SettingsError
 from cmsspark.base.resources import read_yaml
 from cmsspark.sources.registry import DUMPS, STREAMS, STREAMS_BY_NAME, streams_of_day
 
-#: The roles, and the key in ``etc/sources.yaml`` and in the settings under ``sources``.
 REPLICAS_ROLE, JOBS_ROLE, AAA_ROLE = "replicas", "jobs", "aaa"
-KEY: Final = "epochs"
+#: The keys in ``etc/sources.yaml`` and in the settings under ``sources``.
+KEY, MEANINGS = "epochs", "meanings"
 #: Values of ``from`` beside dates.
 _ALWAYS, _NEVER = "always", "never"
 
@@ -36,7 +40,9 @@ def _settings(*key: str) -> str:
 
 @dataclass(frozen=True)
 class Epoch:
-    """A source of a role and its first day; ``first`` is ``date.min`` for always, None for never."""
+    """A source of a role, or a meaning of a field, and its first day; ``first`` is
+    ``date.min`` for always, None for never.
+    """
 
     source: str
     first: date | None
@@ -44,9 +50,12 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Epochs:
-    """The sources of each role, in the order of ``etc/sources.yaml``."""
+    """The sources of each role, and the meanings of each feed's fields, in the order of
+    ``etc/sources.yaml``.
+    """
 
     roles: Mapping[str, tuple[Epoch, ...]] = field(default_factory=dict)
+    meanings: Mapping[str, Mapping[str, tuple[Epoch, ...]]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, overrides: Mapping[str, Any] | None = None, where: Where = _settings) -> Epochs:
@@ -56,29 +65,33 @@ class Epochs:
         Raises SettingsError (78) for unknown roles and sources, and for days that are
         none, with file and line where ``where`` knows them.
         """
-        roles: dict[str, dict[str, Any]] = {
-            role: dict(sources) for role, sources in read_yaml("etc/sources.yaml")[KEY].items()
-        }
-        for role, sources in _mapping(
-            (overrides or {}).get(KEY) or {}, roles, where, "sources", KEY
-        ).items():
-            for source, value in _mapping(
-                sources, roles[role], where, "sources", KEY, role
-            ).items():
-                roles[role][source] = value
-        return cls({role: _epochs(role, sources, where) for role, sources in roles.items()})
+        builtin, overridden = read_yaml("etc/sources.yaml"), overrides or {}
+        feeds = _mapping(
+            overridden.get(MEANINGS) or {}, builtin[MEANINGS], where, "sources", MEANINGS
+        )
+        return cls(
+            _sections(builtin[KEY], overridden.get(KEY) or {}, where, "sources", KEY),
+            {
+                feed: _sections(fields, feeds.get(feed) or {}, where, "sources", MEANINGS, feed)
+                for feed, fields in builtin[MEANINGS].items()
+            },
+        )
 
     def source(self, role: str, day: date) -> str:
         """Return the source that serves ``role`` on a log day; empty where none does."""
-        started = [
-            epoch for epoch in self.roles[role] if epoch.first is not None and epoch.first <= day
-        ]
-        # Of two with one first day the later in the file.
-        return (
-            sorted(started, key=lambda epoch: epoch.first or date.min)[-1].source
-            if started
-            else ""
-        )
+        return _of_day(self.roles[role], day)
+
+    def meaning(self, feed: str, field_name: str, day: date) -> str:
+        """Return what a field of a feed means in records of a log day."""
+        return _of_day(self.meanings[feed][field_name], day)
+
+    def meanings_of_day(self, day: date, names: Iterable[str]) -> dict[str, str]:
+        """Return the meaning of each ``feed.field`` of the feeds ``names``, for manifests."""
+        return {
+            f"{name}.{field_name}": self.meaning(name, field_name, day)
+            for name in names
+            for field_name in self.meanings.get(name, ())
+        }
 
     def first_day(self, role: str, source: str) -> date | None:
         """Return the first day of a source: None for never, ``date.min`` for always."""
@@ -141,15 +154,31 @@ def _mapping(values: Any, allowed: Iterable[str], where: Where, *key: str) -> Ma
     return values
 
 
-def _epochs(role: str, sources: Mapping[str, Any], where: Where) -> tuple[Epoch, ...]:
-    return tuple(
-        Epoch(source, _first(value, where, role, source)) for source, value in sources.items()
-    )
+def _sections(
+    builtin: Mapping[str, Mapping[str, Any]], overridden: Any, where: Where, *key: str
+) -> dict[str, tuple[Epoch, ...]]:
+    """Return the epochs of each name of a section, with those of settings."""
+    changed = {
+        name: _mapping(values, builtin[name], where, *key, name)
+        for name, values in _mapping(overridden, builtin, where, *key).items()
+    }
+    return {
+        name: tuple(
+            Epoch(source, _first(value, where, *key, name, source))
+            for source, value in {**sources, **changed.get(name, {})}.items()
+        )
+        for name, sources in builtin.items()
+    }
 
 
-def _first(value: Any, where: Where, role: str, source: str) -> date | None:
+def _of_day(epochs: Iterable[Epoch], day: date) -> str:
+    """Return the last one that has begun; of two with one first day the later in the file."""
+    started = [epoch for epoch in epochs if epoch.first is not None and epoch.first <= day]
+    return sorted(started, key=lambda epoch: epoch.first or date.min)[-1].source if started else ""
+
+
+def _first(value: Any, where: Where, *key: str) -> date | None:
     """Return the first day of ``{from: DAY}``."""
-    key = ("sources", KEY, role, source)
     day = _mapping(value, ("from",), where, *key).get("from")
     if isinstance(day, date) and type(day) is date:
         return day
@@ -162,5 +191,5 @@ def _first(value: Any, where: Where, role: str, source: str) -> date | None:
             f"{'.'.join(key)}.from is a day, {_ALWAYS} or {_NEVER}",
             where=where(*key, "from"),
             found=repr(day),
-            next_step=f"write `{source}: {{from: 2026-03-01}}`",
+            next_step=f"write `{key[-1]}: {{from: 2026-03-01}}`",
         ) from None

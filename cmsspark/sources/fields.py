@@ -12,6 +12,10 @@ from cmsspark.base import config_files
 from cmsspark.base.resources import read_text
 
 UNKNOWN: Final = "unknown"
+#: Words, in lower case, that producers of any stream write for a site and for a person
+#: that they do not know (rules 12 and 13).
+NO_SITES: Final = frozenset((UNKNOWN, "n/a", "none", "null", "-"))
+NOBODY: Final = NO_SITES | {"not reported", "nobody"}
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -19,19 +23,31 @@ _DIGITS = re.compile(r"[0-9]+", re.ASCII)
 _PROXIES = frozenset(("proxy", "limited proxy"))
 
 
+def site_name(logged: str | None) -> str:
+    """Return a site without outer blanks and one ``_Disk`` at its end, or ``unknown``
+    (rule 12).
+    """
+    name = (logged or "").strip().removesuffix("_Disk")
+    return name if name and name.lower() not in NO_SITES else UNKNOWN
+
+
+def person_name(logged: str | None) -> str | None:
+    """Return a name that is no DN without outer blanks; None for nobody (rule 13)."""
+    name = (logged or "").strip()
+    return name if name and name.lower() not in NOBODY else None
+
+
 def user_name(identity: str | None) -> str | None:
     """Return the user's name in a certificate's DN, or the whole text of another form
-    (rule 13); None where empty.
+    (rule 13); None for nobody.
     """
-    if identity is None:
-        return None
-    name = identity.partition("&")[0].strip()
+    name = (identity or "").partition("&")[0].strip()
     if not name.startswith("/"):
-        return name or None
+        return person_name(name)
     for part in reversed(name.split("/CN=")[1:]):
         value = part.partition("/")[0]
         if _DIGITS.fullmatch(value) is None and value not in _PROXIES:
-            return value or None
+            return value if value and value.lower() not in NOBODY else None
     return None
 
 
@@ -59,13 +75,25 @@ class MemoDict(dict[_Key, _Value]):
         return value
 
 
-class _AppRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class AppRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """An application and the lower-case texts that it contains, begins with, or is."""
+
     app: str
-    terms: tuple[str, ...] = msgspec.field(name="words")
+    words: tuple[str, ...] = ()
+    begins: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def fits(self, text: str) -> bool:
+        """Return whether a text in lower case is of the application."""
+        return (
+            any(word in text for word in self.words)
+            or text.startswith(self.begins)
+            or text in self.names
+        )
 
 
 class _AppsFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    apps: list[_AppRule]
+    apps: list[AppRule]
 
 
 class Apps:
@@ -74,10 +102,8 @@ class Apps:
     #: The cache is cleared at this size, as the texts of CRAB differ in every job.
     CACHE_SIZE: Final = 50_000
 
-    def __init__(
-        self, rules: Sequence[tuple[str, tuple[str, ...]]], cache_size: int = CACHE_SIZE
-    ) -> None:
-        self._rules = [(app, tuple(term.lower() for term in terms)) for app, terms in rules]
+    def __init__(self, rules: Sequence[AppRule], cache_size: int = CACHE_SIZE) -> None:
+        self._rules = rules
         #: text → the application's name
         self.of: MemoDict[str | None, str] = MemoDict(self._classify, cache_size)
 
@@ -86,14 +112,10 @@ class Apps:
         """Return the rules of the installation."""
         name = "etc/apps.yaml"
         file = config_files.parse(read_text(name).encode(), name).convert(_AppsFile)
-        return cls([(rule.app, rule.terms) for rule in file.apps])
+        return cls(file.apps)
 
     def _classify(self, text: str | None) -> str:
         if not text:
             return UNKNOWN
         lowered = text.lower()
-        for app, terms in self._rules:
-            for term in terms:
-                if term in lowered:
-                    return app
-        return "other"
+        return next((rule.app for rule in self._rules if rule.fits(lowered)), "other")

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from cmsspark.base.errors import CmssparkError, SettingsError
 from cmsspark.base.resources import read_yaml
 from cmsspark.filesystems.storage import Files, is_local, join, local_path
-from cmsspark.sources.epochs import KEY, Epochs, Where
+from cmsspark.sources.epochs import KEY, MEANINGS, Epochs, Where
 from cmsspark.sources.listing import TMP
 from cmsspark.sources.registry import STREAMS_BY_NAME
 
@@ -132,8 +132,9 @@ class Layout:
         overridden = dict(overrides or {})
         _check_keys("sources", overridden, builtin)
         epochs = Epochs.load(overridden, where) if where else Epochs.load(overridden)
-        builtin.pop(KEY)
-        overridden.pop(KEY, None)
+        for key in (KEY, MEANINGS):
+            builtin.pop(key)
+            overridden.pop(key, None)
         locations = {
             source: tuple(
                 _location(source, name, spec, overridden.get(source), root)

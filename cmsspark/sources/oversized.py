@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from cmsspark.base.access import AccessBatch, Quarantined
+from cmsspark.base.access import NO_BYTES, AccessBatch, Quarantined
 from cmsspark.sources.formats import avro
 from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.json_lines import JsonDecoder
@@ -37,7 +37,7 @@ def select_values(batch: AccessBatch, column: str) -> list[int]:
         }
         array = arrays[column]
         values += [] if array is None else array.tolist()
-    return [value for value in values if value is not None]
+    return [value for value in values if value is not None and value != NO_BYTES]
 
 
 def largest(batch: AccessBatch, column: str) -> int:
@@ -142,6 +142,8 @@ class _LimitedAvro:
         self.avro_fields, self.avro_required = decoder.avro_fields, decoder.avro_required
         self.fast_avro = _NoFastAvro()
         self.take = decoder.take
+        if hasattr(decoder, "take_numbered"):
+            self.take_numbered = decoder.take_numbered
         self._decoder = decoder
         self._oversized = oversized
         self._file = file

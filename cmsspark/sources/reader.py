@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import IO, Any
 
@@ -25,8 +25,9 @@ class Reader:
 
     The registry names the format's decoder. ``line_limit``: maximum bytes of a JSON
     line; a longer one is malformed. ``above``: a record that read more bytes, or took
-    more seconds, is malformed too; None means no limit. Raises UsageError (2) for a
-    stream or format that the registry does not have.
+    more seconds, is malformed too; None means no limit. ``meanings``: those of fields
+    whose producers changed them (:class:`cmsspark.sources.epochs.Epochs`). Raises
+    UsageError (2) for a stream or format that the registry does not have.
     """
 
     def __init__(
@@ -36,9 +37,12 @@ class Reader:
         day: date,
         line_limit: int = lines.LINE_LIMIT,
         above: int | None = None,
+        meanings: Mapping[str, str] | None = None,
     ) -> None:
         format_ = find_stream(stream).format(format_name)
         self.decoder: Any = load_decoder(stream, format_name)(day, Apps.load(), format_.name)
+        if meanings:
+            self.decoder.use_meanings(meanings)
         self._oversized = None if above is None else Oversized(above)
         self._lines: Any = self.decoder
         if self._oversized is not None and not format_.is_avro:

@@ -50,7 +50,7 @@ _KINDS: Final[Mapping[str, tuple[Any, Any]]] = {
     "double": (Hours, hours),
 }
 #: Attributes that are sizes: in a text column these are numbers as text.
-_SIZES: Final = ("read_bytes", "write_bytes")
+SIZES: Final = ("read_bytes", "write_bytes")
 
 
 class Field(NamedTuple):
@@ -165,7 +165,7 @@ def load_schema(path: str, name: str = "", *, is_open: bool = False) -> RecordSc
 def _field(column: Column, attribute: str) -> Field:
     key = column.name.removeprefix("data.")
     kind, check = _KINDS[column.type]
-    if column.feeds in _SIZES and column.type == "string":
+    if column.feeds in SIZES and column.type == "string":
         kind, check = PlainText, long_text
     if column.feeds == "record_time":
         check = integer

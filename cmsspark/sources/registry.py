@@ -62,8 +62,12 @@ class Stream:
     role: str = ""
     #: Its records name the site of the reader beside that of the server (rule 63).
     names_readers: bool = False
-    #: The bins of its records besides those that every stream has, where it is a feed.
+    #: The bins of its records besides those that every stream, or stream of jobs, has.
     bins: tuple[str, ...] = ()
+    #: A record is a file of a job for each of the job's blocks (rule 3).
+    has_job_rows: bool = False
+    #: Some of its accesses have no bytes of their own (rule 11).
+    sets_bytes_aside: bool = False
 
     @property
     def report(self) -> str:
@@ -127,12 +131,14 @@ _STREAMS: Final = (
         "eos",
         "EOS accesses",
         (Format("eos", "cmsspark.sources.eos:EosDecoder", aliases=("json",)),),
+        bins=("deletion",),
     ),
     Stream(
         "cmssw",
         "CMSSW reports",
         (Format("json"), Format("avro", is_avro=True)),
         needs_replicas=True,
+        sets_bytes_aside=True,
     ),
     Stream(
         "crab",
@@ -143,6 +149,8 @@ _STREAMS: Final = (
         needs_replicas=True,
         report_aliases=("dbs_jm",),
         role="jobs",
+        bins=("repeated",),
+        has_job_rows=True,
     ),
     Stream(
         "condor",
@@ -162,10 +170,18 @@ STREAMS: Final = tuple(STREAMS_BY_NAME)
 STREAMS_NEEDING_REPLICAS: Final = tuple(
     stream.name for stream in _STREAMS if stream.needs_replicas
 )
+#: Streams whose records are a file of a job for each of the job's blocks.
+STREAMS_OF_JOB_ROWS: Final = tuple(stream.name for stream in _STREAMS if stream.has_job_rows)
+#: Streams of which some accesses have no bytes of their own.
+STREAMS_SETTING_BYTES_ASIDE: Final = tuple(
+    stream.name for stream in _STREAMS if stream.sets_bytes_aside
+)
 #: Streams whose records are jobs.
 STREAMS_OF_JOBS: Final = tuple(stream.name for stream in _STREAMS if stream.counts_jobs)
 #: Streams whose records are accesses to files.
 ACCESS_STREAMS: Final = tuple(stream.name for stream in _STREAMS if not stream.counts_jobs)
+#: The app of EOS's own programs, which popularity leaves out (rule 14).
+STORAGE_APP: Final = "storage"
 #: Streams whose accesses have a reader's site and a server's, and the table of these pairs.
 STREAMS_NAMING_READERS: Final = tuple(stream.name for stream in _STREAMS if stream.names_readers)
 SITE_PAIRS: Final = "site_pairs"
@@ -249,9 +265,10 @@ def find_stream(name: str) -> Stream:
 
 def of_accesses(filters: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Filters on partials (column → patterns) that leave out jobs, as those are not
-    accesses; filters that choose streams stay as they are.
+    accesses, and what storage systems read for themselves; filters that choose streams
+    or apps stay as they are.
     """
-    return {"stream": ACCESS_STREAMS, **filters}
+    return {"stream": ACCESS_STREAMS, "app": (f"!{STORAGE_APP}",), **filters}
 
 
 def streams_of_day(day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, ...]:

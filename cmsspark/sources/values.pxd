@@ -152,7 +152,8 @@ cdef inline Bytes past_long(Bytes at, Bytes end, int64_t* value) noexcept nogil:
 
 
 cdef inline bint is_long_text(Bytes at, Bytes end, int64_t* value) noexcept nogil:
-    """Whether a text is empty or a whole number from 0 to 2^63-1 in digits (rule 9, EOS G1 and G2)."""
+    """Whether a text is empty or a whole number from 0 to 2^63-1 in digits (rule 9, EOS G1 and G2, legacy
+    CMSSW)."""
     return not (end > at and _past_whole(at, end, value) != end)
 
 

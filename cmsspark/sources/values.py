@@ -6,7 +6,7 @@ the same records with both and compare the results: always change both together.
 Rule 9 defines the types that a required field may have. There is one function for each
 kind of value: of JSON (:func:`text`, :func:`whole`, :func:`long`, and the types that
 msgspec checks), as text in EOS G1 and G2 (:func:`long_text`), of Avro
-(:func:`avro_text`, :func:`avro_long`), and CRAB's seconds (:func:`milliseconds`). All
+(:func:`avro_text`, :func:`avro_long`, :func:`avro_long_text`), and CRAB's seconds (:func:`milliseconds`). All
 of them raise :class:`Malformed`, whose message contains no value of the record. Rule 10
 converts a logged name to a logical file name (:func:`normalise_lfn`).
 """
@@ -118,11 +118,11 @@ def long(value: Any, field: str) -> int | None:
 
 
 def long_text(value: Any, field: str) -> int | None:
-    """As :func:`long` for a number in a text; an empty text is null (EOS G1 and G2).
-    Raises Malformed.
+    """As :func:`long` for a number in a text; an empty one and ``-`` are null (EOS G1
+    and G2). Raises Malformed.
     """
     written = text(value, field)
-    if not written:
+    if not written or written == "-":
         return None
     if written.isascii() and written.isdigit() and len(written) < 19:
         return int(written)
@@ -211,6 +211,14 @@ def avro_long(row: Mapping[str, Any], field: str) -> int | None:
     if value != int(value) or not 0 <= value <= MAX_LONG:
         raise Malformed(f"{field}: expected a whole number from 0 to 2^63-1")
     return int(value)
+
+
+def avro_long_text(row: Mapping[str, Any], field: str) -> int | None:
+    """As :func:`avro_long`, or :func:`long_text` of a text (rule 9, the legacy CMSSW
+    Avro). Raises Malformed.
+    """
+    value = row.get(field)
+    return long_text(value, field) if isinstance(value, str) else avro_long(row, field)
 
 
 def milliseconds(seconds: str | None, field: str) -> int | None:

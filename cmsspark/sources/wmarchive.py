@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from cmsspark.base.access import AccessBatch
-from cmsspark.sources.fields import UNKNOWN
+from cmsspark.sources.fields import UNKNOWN, site_name
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.chunk import Chunk
 from cmsspark.sources.formats.json_lines import BLANK_LINE, REJECTED, JsonDecoder, split
@@ -21,11 +21,12 @@ from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, load_schema
 from cmsspark.sources.values import Malformed
 from cmsspark.sources.wmarchive_records import (
-    NO_NUMBER,
+    NO_NUMBERS,
     ArchivedRecord,
     Cpu,
     MemoryPeaks,
     MetaData,
+    Output,
     Performance,
     ReportData,
     StepFields,
@@ -38,6 +39,11 @@ JOB_TYPES: Final = ("Production", "Processing", "Merge", "LogCollect", "Harvesti
 SUCCESS: Final = "success"
 #: Bins that a record alone decides; a report in none of them may count.
 OUT_OF_DAY, FAILED, OTHER_TYPE = "out_of_day", "failed", "other_type"
+#: Bytes of the agents' MB, which CMSSW counts as 1,024 × 1,024.
+_MIB: Final = 1 << 20
+#: A time of reads or writes is implausible above so many times that of the step's
+#: threads: CMSSW adds the times of all concurrent operations.
+_IMPLAUSIBLE: Final = 10
 #: Objects in objects of a record, down to the deepest needed field, with the lists between them.
 _LEVELS: Final = 7
 
@@ -61,11 +67,14 @@ class ReportedStep(msgspec.Struct, frozen=True, gc=False, array_like=True):
     vsize_mb: float | None
     has_failed: bool
     events: int | None
+    #: Times of reads and writes that are left out.
+    implausible: int
 
 
 class JobReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A well-formed report. ``bin``: the bin that it alone decides, or empty; ``line``:
-    its bytes without newline.
+    """A well-formed report. ``job_id``: what it is known by, see :func:`report_id`;
+    ``bin``: the bin that it alone decides, or empty; ``line``: its bytes without
+    newline.
     """
 
     job_id: str
@@ -148,7 +157,7 @@ class ReportDecoder(JsonDecoder):
         steps = [step for step in data.steps or () if step is not None]
         bin_ = self._bin(data, meta, batch)
         return JobReport(
-            data.wmaid,
+            report_id(data, meta),
             bin_,
             line,
             meta.host or UNKNOWN,
@@ -156,7 +165,7 @@ class ReportDecoder(JsonDecoder):
             data.task or "",
             meta.jobtype or "",
             len(steps),
-            sorted({step.site for step in steps if step.site}),
+            sorted({site for step in steps if (site := _site(step)) != UNKNOWN}),
             []
             if bin_
             else [_step(step) for step in steps if (step.name or "").lower().startswith("cmsrun")],
@@ -192,8 +201,22 @@ class ReportDecoder(JsonDecoder):
         return ArchivedRecord(data)
 
 
+def report_id(data: ReportData, meta: MetaData) -> str:
+    """Return what a report is known by (rule 56): its agent, its number there and its
+    task, as each arrival of one report has another ``wmaid``; else that.
+    """
+    names = (meta.host, meta.fwjr_id, data.task)
+    if all(isinstance(name, str) and name for name in names):
+        return repr(names)
+    return data.wmaid
+
+
 def _without_fields(value: Any) -> Any:
     return {} if isinstance(value, dict) else value
+
+
+def _site(step: StepFields) -> str:
+    return site_name(step.site if isinstance(step.site, str) else None)
 
 
 def _step(step: StepFields) -> ReportedStep:
@@ -202,26 +225,44 @@ def _step(step: StepFields) -> ReportedStep:
     memory = performance.memory or MemoryPeaks()
     outputs = [output for output in step.output or () if output is not None]
     has_times = cpu.cpu is not None and cpu.job is not None and cpu.threads is not None
+    job_ms = _scaled(cpu.job, 1000)
+    times = [_scaled(value, 1000) for value in (storage.read_total_secs, storage.write_total_secs)]
+    limit = None if job_ms is None else _IMPLAUSIBLE * job_ms * max(1, _integer(cpu.threads) or 0)
+    read_ms, write_ms = (
+        None if value is None or (limit is not None and value > limit) else value
+        for value in times
+    )
     return ReportedStep(
         step.name or "",
-        step.site or UNKNOWN,
+        _site(step),
         min((output.era for output in outputs if output.era), default=None),
         _integer(cpu.threads),
         _integer(cpu.streams),
         _scaled(cpu.cpu, 1000),
-        _scaled(cpu.job, 1000),
+        job_ms,
         _scaled(cpu.job * cpu.threads, 1000) if has_times else None,  # type: ignore[operator]  # both are there
-        _scaled(storage.read_total_mb, 1_000_000),
-        _scaled(storage.write_total_mb, 1_000_000),
-        _scaled(storage.read_total_secs, 1000),
-        _scaled(storage.write_total_secs, 1000),
+        _scaled(storage.read_total_mb, _MIB),
+        _scaled(storage.write_total_mb, _MIB),
+        read_ms,
+        write_ms,
         None if memory.rss is None else float(memory.rss),
         None if memory.vsize is None else float(memory.vsize),
-        step.status not in (None, 0, NO_NUMBER),
-        sum(events)
-        if (events := [int(output.events) for output in outputs if output.events is not None])
-        else None,
+        step.status is not None and step.status not in (0, *NO_NUMBERS),
+        _events(outputs),
+        (read_ms, write_ms).count(None) - times.count(None),
     )
+
+
+def _events(outputs: Sequence[Output]) -> int | None:
+    """Return the events of a step: the largest sum of an output dataset, as several
+    outputs have the same events (rule 56).
+    """
+    sums: dict[str | None, int] = {}
+    for output in outputs:
+        if output.events is not None:
+            dataset = output.dataset if isinstance(output.dataset, str) else None
+            sums[dataset] = sums.get(dataset, 0) + int(output.events)
+    return max(sums.values(), default=None)
 
 
 def _integer(number: int | float | None) -> int | None:

@@ -1,6 +1,6 @@
 """The needed fields of WMArchive's reports, typed: plain lines by msgspec, all others strictly.
 
-Each inner object may be absent, null or empty. A number that is NaN or -2 counts as absent.
+Each inner object may be absent, null or empty. A number that is NaN, -1 or -2 counts as absent.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ from cmsspark.sources.values import (
 )
 
 #: What the agents write for a number that is not there, beside NaN.
-NO_NUMBER: Final = -2
+NO_NUMBERS: Final = (-1, -2)
 #: The largest value that fits 64 bits as milliseconds, or as bytes of MB.
 _LARGEST: Final = 10**12
 #: Returns what a strictly parsed value means, given its name. Raises Malformed.
 Check = Callable[[Any, str], Any]
 
 
-class Output(msgspec.Struct, gc=False, rename={"era": "acquisitionEra"}):
-    """An output of a step."""
+class Output(
+    msgspec.Struct, gc=False, rename={"era": "acquisitionEra", "dataset": "outputDataset"}
+):
+    """An output of a step. ``dataset``: null where it is no text."""
 
     era: str | None = None
     events: Long | None = None
+    dataset: Any = None
 
 
 class Cpu(
@@ -85,21 +88,22 @@ class Performance(msgspec.Struct, gc=False):
 
 
 class StepFields(msgspec.Struct, gc=False):
-    """A step."""
+    """A step. ``site``: the agents write ``{}`` where they know none."""
 
     name: str | None = None
-    site: str | None = None
+    site: Any = None
     status: WholeNumber | None = None
     output: list[Output | None] | None = None
     performance: Performance | None = None
 
 
 class MetaData(msgspec.Struct, gc=False):
-    """How and where the job ran."""
+    """How and where the job ran. ``fwjr_id``: identifies the report where it is a text."""
 
     jobtype: str | None = None
     jobstate: str | None = None
     host: str | None = None
+    fwjr_id: Any = None
 
 
 class ReportData(msgspec.Struct, gc=False):
@@ -124,8 +128,8 @@ class ArchivedRecord(msgspec.Struct, gc=False):
 
 
 def _is_absent(value: Any) -> bool:
-    """Return whether a number stands for none: NaN, or -2."""
-    return isinstance(value, Number) and (math.isnan(float(value)) or float(value) == NO_NUMBER)
+    """Return whether a number stands for none."""
+    return isinstance(value, Number) and (math.isnan(float(value)) or float(value) in NO_NUMBERS)
 
 
 def _absent_or(check: Check) -> Check:
@@ -133,7 +137,9 @@ def _absent_or(check: Check) -> Check:
 
 
 def _amount(value: Any, field: str) -> float | None:
-    """Return a finite number from 0 on; None for null, NaN and -2. Raises Malformed."""
+    """Return a finite number from 0 on; None for null and a number that stands for
+    none. Raises Malformed.
+    """
     if value is None:
         return None
     if not isinstance(value, Number):
@@ -158,6 +164,12 @@ def _amount_or_text(value: Any, field: str) -> float | None:
     except ValueError:
         raise Malformed(f"{field}: a number as text is expected, found other text") from None
     return _amount(Number(written), field)
+
+
+def _text_or_none(value: Any, field: str) -> str | None:
+    """Return a text; None for a value of another type. Raises Malformed for invalid text."""
+    is_text = isinstance(value, str) and not isinstance(value, Number)
+    return text(value, field) if is_text else None
 
 
 def _object(kind: Any, checks: Mapping[str, Check]) -> Check:
@@ -199,9 +211,14 @@ _STEP: Final = _object(
     StepFields,
     {
         "name": text,
-        "site": text,
+        "site": _text_or_none,
         "status": _absent_or(signed),
-        "output": _list(_object(Output, {"acquisitionEra": text, "events": _COUNT})),
+        "output": _list(
+            _object(
+                Output,
+                {"acquisitionEra": text, "events": _COUNT, "outputDataset": _text_or_none},
+            )
+        ),
         "performance": _object(
             Performance,
             {
@@ -236,7 +253,9 @@ _REPORT: Final = _object(
         "wmaid": text,
         "wmats": _absent_or(integer),
         "task": text,
-        "meta_data": _object(MetaData, dict.fromkeys(("jobtype", "jobstate", "host"), text)),
+        "meta_data": _object(
+            MetaData, {"jobtype": text, "jobstate": text, "host": text, "fwjr_id": _text_or_none}
+        ),
         "steps": _list(_STEP),
     },
 )

@@ -38,6 +38,8 @@ class Job:
     dump_job: str = "JOB"
     #: Its results are of weeks, months or other ranges, not of days.
     of_periods: bool = False
+    #: The job whose stored days its periods are made of.
+    of_days: str = ""
     #: It reads no day: its --date only names the result, and is today by default.
     is_day_optional: bool = False
 
@@ -128,7 +130,16 @@ def _period_jobs() -> Iterator[Job]:
         if name == "period":
             tables = ("period_aggregation", f"period_{SITE_PAIRS}")
         location = "crab.reports" if subsystem == "crab" else f"{subsystem}.{name}"
-        yield Job(name, about, tables, needs_spark=False, of_periods=True, location=location)
+        of_days = "" if subsystem == "crab" else "data_aggregation"
+        yield Job(
+            name,
+            about,
+            tables,
+            needs_spark=False,
+            of_periods=True,
+            of_days=of_days,
+            location=location,
+        )
     for feed, names in (
         ("job_efficiency", ("job_efficiency", "core_hours", "running_cores")),
         ("step_efficiency", ("step_efficiency", "agent_reports")),
@@ -137,7 +148,13 @@ def _period_jobs() -> Iterator[Job]:
         tables = tuple(f"period_{name}" for name in names)
         name = f"{feed}_period"
         yield Job(
-            name, about, tables, needs_spark=False, of_periods=True, location="jobs_cost.periods"
+            name,
+            about,
+            tables,
+            needs_spark=False,
+            of_periods=True,
+            of_days=feed,
+            location="jobs_cost.periods",
         )
 
 

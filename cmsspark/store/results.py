@@ -235,3 +235,10 @@ def _stored_summary(files: Files, fout: str, job: str) -> str:
         if days
         else "no day"
     )
+
+
+def stored_results(files: Files, fout: str) -> Iterator[tuple[str, Interval]]:
+    """Yield jobs and their days and periods that have a result, job by job, oldest first."""
+    for job in folder_names(files, fout):
+        for interval in stored_intervals(files, fout, job):
+            yield job, interval

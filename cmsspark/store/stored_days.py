@@ -7,8 +7,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -23,7 +23,7 @@ from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.store import results
 from cmsspark.store.part_checks import stored_parts
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import part_rows, row_groups
+from cmsspark.store.stored_columns import part_rows, row_groups, table_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +57,7 @@ class StoredDays:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about days that are missing or partial."""
+        """Warnings about days that are missing or partial, or counted by earlier rules."""
         warnings = []
         if self.missing:
             warnings.append(
@@ -66,9 +66,12 @@ class StoredDays:
         by_reason: dict[str, list[date]] = {}
         for day, reason in self.partial.items():
             by_reason.setdefault(reason, []).append(day)
-        return warnings + [
-            f"partial ({reason}): {spans(days)}" for reason, days in by_reason.items()
-        ]
+        warnings += [f"partial ({reason}): {spans(days)}" for reason, days in by_reason.items()]
+        manifests = {day: table.manifest for day, table in self.partials.items()}
+        earlier = [day for day, manifest in manifests.items() if manifest.has_earlier_rules]
+        if earlier and len({manifest.rules for manifest in manifests.values()}) > 1:
+            warnings.append(f"counted by earlier rules than the other days: {spans(earlier)}")
+        return warnings
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -223,6 +226,62 @@ def find_days(files: Files, fout: str, period: Period) -> StoredDays:
     return StoredDays(period, files, fout, stored, tuple(missing), partial_reasons(manifests))
 
 
+@dataclass(frozen=True)
+class JobDays(StoredDays):
+    """The stored days of a period of one ``job`` that stores sums, such as what jobs cost."""
+
+    job: str = ""
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs that store the days."""
+        return (self.job,)
+
+    @property
+    def missing_text(self) -> str:
+        """What is not stored, in words."""
+        return f"{self.job} of {super().missing_text}"
+
+    @property
+    def next_step(self) -> str:
+        """The command that stores the first of the missing days."""
+        return f"run_spark {self.job} --date {min(self.missing)} --fout {self.fout}"
+
+    def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple[date, pa.Table]]:
+        """Yield the rows of a table of each day. Raises DataError (65) where they are
+        damaged, or of days that were stored with other columns.
+        """
+        schema = stored_table(table)
+        for day, current in self.partials.items():
+            entry = current.manifest.tables[table]
+            if entry.schema and entry.schema != schema.fingerprint():
+                raise DataError(
+                    f"{table} of {day} was stored with other columns",
+                    where=current.path,
+                    next_step=f"run_spark {self.job} --date {day} --fout {self.fout} counts the day again",
+                )
+            # The tables of a run lie beside each other.
+            current_table = replace(current, path=join(current.path.rpartition("/")[0], table))
+            yield day, table_rows(self.files, current_table, table, columns)
+
+
+def find_job_days(files: Files, fout: str, period: Period, job: str, table: str) -> JobDays:
+    """Return the stored days of a period of a job with its first ``table``. Raises
+    DataError (65) where a day's result is damaged.
+    """
+    stored = {}
+    for day in period.days:
+        with suppress(InputMissing):
+            stored[day] = results.current(files, fout, job, table, day)
+    missing = tuple(day for day in period.days if day not in stored)
+    partial = {
+        day: "something of it is left out"
+        for day, current in stored.items()
+        if current.manifest.partial
+    }
+    return JobDays(period, files, fout, stored, missing, partial, job)
+
+
 def stored_periods(files: Files, fout: str, job: str) -> list[Period]:
     """Return the periods that a job has a result of, in order."""
     intervals = results.stored_intervals(files, fout, job)
@@ -246,11 +305,13 @@ def stale(manifest: Manifest, runs: Mapping[date, str]) -> list[str]:
 
 
 class CurrentRuns:
-    """The current run of each day, read once a day and without the manifest, which may be large."""
+    """The current run of each day of a job, read once a day and without the manifest,
+    which may be large.
+    """
 
-    def __init__(self, files: Files, fout: str) -> None:
+    def __init__(self, files: Files, fout: str, job: str = JOB) -> None:
         self._files = files
-        self._base = join(fout, JOB)
+        self._base = join(fout, job)
         self._runs: dict[date, str | None] = {}
 
     def find(self, period: Period) -> dict[date, str]:

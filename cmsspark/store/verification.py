@@ -12,9 +12,8 @@ from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Interval
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.store import results
-from cmsspark.store.compacted_runs import stored_results
 from cmsspark.store.part_checks import check_bytes, stored_parts
-from cmsspark.store.results import CurrentTable
+from cmsspark.store.results import CurrentTable, stored_results
 
 
 @dataclass

@@ -111,9 +111,6 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
     ),
     SHOW: (
         Option("--dry-run", "print the exact command, quoted for a shell"),
-        Option(
-            "--plan", "print the executors, memory, time and cost that the run is expected to take"
-        ),
         Option("--explain", "print each Spark option and where it comes from"),
         Option("--list", "print the built-in jobs"),
         Option("--help", "print this, and the job's own options", short="-h"),

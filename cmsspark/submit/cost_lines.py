@@ -14,7 +14,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Final
 
-from cmsspark.base import dates, periods
+from cmsspark.base import dates, efficiency, periods
 from cmsspark.base.errors import UsageError
 
 #: Options of these scripts that take no value.
@@ -150,9 +150,11 @@ def _condor_efficiency(options: _Options) -> list[str]:
         options.get("--cpu_eff_outlier", ""), "'ok', 'outlier'"
     )
     types = f"'{_quoted(kind.lower())}'" if kind else "'analysis', 'production', 'tier0', 'test'"
+    above, below = efficiency.CPU
     query = (
         # The text is printed, not run.
-        'select workflow, 100 * sum(cpu_ms) / sum(core_ms) as "CpuEff", (sum(core_ms) - sum(cpu_ms)) / 3600000 as'  # noqa: S608
+        f'select workflow, 100 * sum({above}) / sum({below}) as "CpuEfficiency",'  # noqa: S608
+        " (sum(core_with_cpu_ms) - sum(cpu_ms)) / 3600000 as"
         f" \"WastedCpuTimeHr\" from job_efficiency where day between '{first}' and '{last}' and outcome in ({outcomes})"
         f" and type in ({types}) group by 1 order by 3 desc"
     )

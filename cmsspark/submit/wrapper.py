@@ -144,10 +144,6 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
         _echo(command.shell() if command is spark else f"{command.shell()}\n\n{instead(spark)}")
     if request.has("--explain") or request.has("--dry-run"):
         return 0
-    if request.has("--plan"):
-        from cmsspark.submit.plan import plan  # help and lists come sooner without
-
-        return _echo(plan(job, options, settings, command))
     if command.mode != "python":
         if java is None:
             check_root(options, settings, job)

@@ -116,7 +116,7 @@ def test_all_files_that_have_bins_make_a_day_with_their_sums(
     for stream, found in place.manifest("partials")["reconciliation"].items():
         in_dbs_or_not = (
             found["matched"] + sum(found["unmatched"].values()) - found["unmatched"]["no_lfn"]
-        )
+        ) + found.get("repeated", 0)
         told = {
             "matched": in_dbs_or_not,
             "no_lfn": found["unmatched"]["no_lfn"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -10,16 +9,13 @@ import subprocess
 import pytest
 
 from cmsspark.store.job_index import JOBS
-from tests.apps.results.test_compact import spread
 from tests.cluster.configuration import user
 from tests.cluster.conftest import (
-    DAY,
     READABLE,
     World,
     application,
     assert_cheap,
     assert_same,
-    current,
 )
 
 pytestmark = pytest.mark.cluster
@@ -57,32 +53,13 @@ def test_in_cluster_mode_the_day_has_the_same_cells_as_here(world: World) -> Non
     assert_same(world, "data_aggregation", world.fetched("/cms/cluster"))
 
 
-def test_a_shared_index_is_on_hdfs_once_and_a_stored_day_of_many_files_is_compacted_there(
-    world: World,
-) -> None:
+def test_a_shared_index_is_on_hdfs_once(world: World) -> None:
     fout, index = "hdfs:///cms/shared", f"/user/{user()}/.cmsspark/snapshots"
     words = world.on_yarn("data_aggregation", fout, "--conf", "spark.cmsspark.sharedIndexBytes=1")
     assert world.run(*words).code == 0
     # The index of files, that of replicas, and that of the inputs of jobs.
     archives = world.cluster.hdfs.names(index)
     assert len(archives) == 3 and all(name.endswith(".tar") for name in archives)
-    run, manifest = current(world.fetched("/cms/shared"), "data_aggregation")
-    # A file for each row, as earlier versions made many.
-    place = f"/cms/shared/data_aggregation/{DAY.isoformat()}/runs/{run.name}"
-    for table in ("data_aggregation", "partials"):
-        spread(run / table)
-        world.cluster.hdfs.delete(f"{place}/{table}")
-        world.cluster.hdfs.put_tree(run / table, f"{place}/{table}")
-        manifest["tables"][table]["files"] = len(list((run / table).iterdir()))
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    world.cluster.hdfs.put(run / "manifest.json", f"{place}/manifest.json")
-    assert manifest["tables"]["partials"]["files"] > 100
-    ended = world.cmsspark("lab", "compact", "--fout", fout)
-    assert ended.code == 0
-    compacted = assert_same(world, "data_aggregation", world.fetched("/cms/shared"))
-    assert {entry["files"] for entry in compacted["tables"].values()} == {1}
-    # The old run stays until it is pruned.
-    assert {run.name, compacted["run"]} <= set(world.cluster.hdfs.names(place.rpartition("/")[0]))
 
 
 def test_in_cluster_mode_the_jobs_own_error_and_exit_code_come_back(world: World) -> None:

@@ -36,15 +36,16 @@ CRAB_FIELDS: dict[str, object] = dict.fromkeys(
 
 CMSSW_FIELDS: dict[str, object] = {
     "FILE_LFN": "string",
-    "FILE_SIZE": "long",
+    "FILE_SIZE": "string",
     "SITE_NAME": "string",
     "USER_DN": "string",
     "APP_INFO": "string",
-    "START_TIME": "long",
-    "END_TIME": "long",
-    "READ_BYTES": "long",
-    "READ_BYTES_AT_CLOSE": "long",
-    "READ_SINGLE_AVERAGE": "double",
+    "START_TIME": "string",
+    "END_TIME": "string",
+    "READ_BYTES": "string",
+    "READ_BYTES_AT_CLOSE": "string",
+    "READ_SINGLE_AVERAGE": "string",
+    "START_DATE": "long",
     "FALLBACK": "string",
     "UNIQUE_ID": "string",
 }

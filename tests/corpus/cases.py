@@ -11,6 +11,7 @@ from tests.oracle.count import Access
 T = TypeVar("T")
 
 MALFORMED, WRITE_ONLY, NO_LFN = "malformed", "write_only", "no_lfn"
+DELETION = "deletion"
 USER_FILE, TEMPORARY, NOT_IN_DBS = "user_file", "temporary", "not_in_dbs"
 
 

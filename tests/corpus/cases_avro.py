@@ -4,14 +4,16 @@ fields, strings that are no UTF-8.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from tests.corpus.avro_files import CMSSW_FIELDS, CRAB_FIELDS
 from tests.corpus.cases import MALFORMED, NO_LFN, USER_FILE, Case, Cases, Expected
+from tests.corpus.cases_eos import COUNT_TEXTS
 from tests.corpus.cases_fields import REMOTE_AT, add_names
 from tests.corpus.cases_json import CMSSW_HIT
 from tests.corpus.json_lines import A_LFN, ALICE, DAY_START
-from tests.corpus.spellings import APPS, PEOPLE
+from tests.corpus.spellings import APPS, PEOPLE, SITES
 from tests.corpus.tables import JETS
 from tests.oracle.count import Access
 
@@ -34,15 +36,16 @@ CRAB: dict[str, object] = {
 }
 CMSSW_LEGACY: dict[str, object] = {
     "FILE_LFN": A_LFN,
-    "FILE_SIZE": 3_000_000_000,
+    "FILE_SIZE": "3000000000",
     "SITE_NAME": "T1_US_FNAL",
     "USER_DN": ALICE,
     "APP_INFO": "x:crab:y",
-    "START_TIME": DAY_START,
-    "END_TIME": DAY_START + 50,
-    "READ_BYTES": 100,
-    "READ_BYTES_AT_CLOSE": 1000,
-    "READ_SINGLE_AVERAGE": 0.5,
+    "START_TIME": str(DAY_START),
+    "END_TIME": str(DAY_START + 50),
+    "READ_BYTES": "100",
+    "READ_BYTES_AT_CLOSE": "1000",
+    "READ_SINGLE_AVERAGE": "37.4138",
+    "START_DATE": (DAY_START - 3600) * 1000,
     "FALLBACK": "-",
     "UNIQUE_ID": "u",
 }
@@ -140,12 +143,17 @@ def cases() -> list[Case]:
 
 
 def _record(defaults: Mapping[str, object], **changes: object) -> dict[str, object]:
-    return {**defaults, **changes}
+    # Each case is of a job of its own: a file of a job counts once (rule 3).
+    job = {"JobId": f"job {next(_NUMBERS)}"} if defaults is CRAB else {}
+    return {**defaults, **job, **changes}
+
+
+_NUMBERS = itertools.count()
 
 
 def _crab() -> list[Case]:
     into = Cases("crab", "avro", CRAB_HIT)
-    into.add(9, "the usual record", CRAB, into.usual, CRAB_FIELDS)
+    into.add(9, "the usual record", _record(CRAB), into.usual, CRAB_FIELDS)
     add_names(into, lambda lfn: _record(CRAB, FileName=lfn), by_replica=True)
     for app_text, app in APPS.items():
         into.add(
@@ -155,7 +163,7 @@ def _crab() -> list[Case]:
             into.hit(app=app),
         )
     for site, remote in REMOTE_AT.items():
-        hit = into.hit(site=site or "unknown", remote=remote)
+        hit = into.hit(site=SITES.get(site, site.removesuffix("_Disk")), remote=remote)
         into.add(21, f"ran at {site!r}", _record(CRAB, SiteName=site), hit)
     for seconds, ms in SECONDS.items():
         for key, part in (("WrapCPU", "cpu_ms"), ("WrapWC", "wall_ms")):
@@ -168,8 +176,6 @@ def _crab() -> list[Case]:
         "Alan&x",
         "12345",
         "proxy",
-        " ",
-        "null",
         "😀",
     ):
         into.add(
@@ -177,6 +183,10 @@ def _crab() -> list[Case]:
             f"GridName {name!r} stands as it is",
             _record(CRAB, GridName=name),
             into.hit(user=name),
+        )
+    for name in (" ", "null", "unknown", " Unknown ", "NOT REPORTED", "nobody", "n/a", "-"):
+        into.add(
+            13, f"GridName {name!r} is nobody", _record(CRAB, GridName=name), into.hit(user=None)
         )
     for key, expected in {
         "FileName": NO_LFN,
@@ -190,7 +200,11 @@ def _crab() -> list[Case]:
             into.add(9, f"{key} is {empty!r}", _record(CRAB, **{key: empty}), expected)
         for name, raw in NOT_UTF8.items():
             into.add(2, f"{key} holds {name}", _record(CRAB, **{key: raw}), MALFORMED)
-    for key in ("JobId", "Application", "TaskId", "UserId", "ExeCPU"):
+    for name, raw in NOT_UTF8.items():
+        into.add(2, f"JobId holds {name}", _record(CRAB, JobId=raw), MALFORMED)
+    for empty in (None, ""):
+        into.add(9, f"JobId is {empty!r}", _record(CRAB, JobId=empty), into.usual)
+    for key in ("Application", "TaskId", "UserId", "ExeCPU"):
         into.add(
             2,
             f"{key}, which is not needed, is no UTF-8",
@@ -234,9 +248,10 @@ def _crab_schemas() -> list[Case]:
         "SubmissionTool": into.hit(app="unknown"),
         "SiteName": into.hit(site="unknown", remote=None),
         "FileName": NO_LFN,
+        "JobId": into.usual,
     }.items():
         fields = {field: kind for field, kind in CRAB_FIELDS.items() if field != key}
-        record = {field: value for field, value in CRAB.items() if field != key}
+        record = {field: value for field, value in _record(CRAB).items() if field != key}
         into.add(9, f"an older file without {key}", record, expected, fields)
         for kind, value in OTHER_TYPES.items():
             typed = {
@@ -298,21 +313,48 @@ def _cmssw_legacy() -> list[Case]:
             21,
             f"read at {site!r}",
             _record(CMSSW_LEGACY, SITE_NAME=site),
-            into.hit(site=site or "unknown", remote=remote),
+            into.hit(site=SITES.get(site, site.removesuffix("_Disk")), remote=remote),
         )
     close, so_far = "READ_BYTES_AT_CLOSE", "READ_BYTES"
     for name, changes, count in (
         ("at close null", {close: None}, 100),
-        ("at close 0", {close: 0}, 100),
+        ("at close 0", {close: "0"}, 100),
+        ("at close empty", {close: ""}, 100),
+        ("at close a dash", {close: "-"}, 100),
         ("both null", {close: None, so_far: None}, 0),
-        ("both 0", {close: 0, so_far: 0}, 0),
+        ("both dashes", {close: "-", so_far: "-"}, 0),
+        ("both 0", {close: "0", so_far: "0"}, 0),
         ("so far null", {so_far: None}, 1000),
     ):
         add(
             11, f"bytes read: {name}", _record(CMSSW_LEGACY, **changes), into.hit(read_bytes=count)
         )
-    for key in (close, so_far):
-        add(9, f"{key} is negative", _record(CMSSW_LEGACY, **{key: -1}), MALFORMED)
+    for written, size in COUNT_TEXTS.items():
+        right: Expected = MALFORMED if size is None else into.hit(read_bytes=size or 1000)
+        add(
+            9,
+            f"{so_far} is {written[:12]!r} of {len(written)}",
+            _record(CMSSW_LEGACY, **{so_far: written, close: "0"}),
+            right if size is None or size else into.hit(read_bytes=0),
+        )
+        add(
+            9,
+            f"{close} is {written[:12]!r} of {len(written)}",
+            _record(CMSSW_LEGACY, **{close: written}),
+            right if size is None or size else into.hit(read_bytes=100),
+        )
+    sample = {
+        "FILE_LFN": A_LFN,
+        "SITE_NAME": "T2_FR_IPHC",
+        "APP_INFO": "3809_https://glidein.cern.ch/3809/1:crab:JetHT:0",
+        so_far: "438385807",
+        close: "438385807",
+        "READ_SINGLE_BYTES": "8913451",
+        "READ_VECTOR_BYTES": "429472356",
+        "FALLBACK": "-",
+    }
+    hit = into.hit(site="T2_FR_IPHC", app="crab", read_bytes=438_385_807, remote=True)
+    add(16, "a record as it was published", _record(CMSSW_LEGACY, **sample), hit)
     for key, expected in {
         "FILE_LFN": NO_LFN,
         "SITE_NAME": into.hit(site="unknown", remote=None),
@@ -326,7 +368,7 @@ def _cmssw_legacy() -> list[Case]:
     add(
         6,
         "times of another day do not matter",
-        _record(CMSSW_LEGACY, START_TIME=1, END_TIME=2),
+        _record(CMSSW_LEGACY, START_TIME="1", END_TIME="2", START_DATE=1),
         into.usual,
     )
     found = [_with(case, CMSSW_FIELDS) for case in into.found]
@@ -352,9 +394,21 @@ def _cmssw_schemas() -> list[Case]:
             expected,
             {**CMSSW_FIELDS, close: "double"},
         )
+    for value, expected in (
+        (1000, into.usual),
+        (0, into.hit(read_bytes=100)),
+        (-1, MALFORMED),
+    ):
+        into.add(
+            9,
+            f"{close} is the long {value}",
+            _record(CMSSW_LEGACY, **{close: value}),
+            expected,
+            {**CMSSW_FIELDS, close: "long"},
+        )
     for key, kind, value in (
-        (close, "string", "5"),
         (so_far, "boolean", True),
+        (so_far, "bytes", b"5"),
         ("FILE_LFN", "long", 5),
         ("APP_INFO", "bytes", b"x"),
     ):

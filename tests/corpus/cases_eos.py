@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from tests.corpus.cases import MALFORMED, NO_LFN, NOT_IN_DBS, WRITE_ONLY, Case, Cases, Expected
+from collections.abc import Callable
+
+from tests.corpus.cases import (
+    DELETION,
+    MALFORMED,
+    NO_LFN,
+    NOT_IN_DBS,
+    WRITE_ONLY,
+    Case,
+    Cases,
+    Expected,
+    OutOfDay,
+)
 from tests.corpus.cases_json import EOS_HIT, NOT_TEXT, NOT_UNICODE, PERSON
 from tests.corpus.json_lines import (
     A_LFN,
     ABSENT,
+    NOON_MS,
     Raw,
     encode,
     g1,
@@ -60,6 +73,32 @@ COUNT_TEXTS: dict[str, int | None] = {
     "0.000": 0,
     "\n": None,
     "5\n": None,
+    "-": 0,
+    "--": None,
+}
+#: What stands in ``sec.app`` → the app, or the bin (rules 4 and 14).
+PROGRAMS = {
+    "tpc": "transfer",
+    "tpc?x=tpc": "transfer",
+    "eos/converter?x": "storage",
+    "eos/fsck_scan": "storage",
+    "other?crab": "other",
+    "crab?x": "crab",
+    "?crab": "unknown",
+    "-": "unknown",
+    "-?x": "unknown",
+    "--": "other",
+    "- ": "other",
+    "rmx": "other",
+    "RM": "other",
+    " rm": "other",
+    "eos/rm": "storage",
+    "deletions": "other",
+    "deletion": None,
+    "rm": None,
+    "recycle": None,
+    "rm?x=1": None,
+    "recycle?": None,
 }
 
 
@@ -80,6 +119,7 @@ def cases() -> list[Case]:
             into.add(
                 10, f"{generation}: the same name: {name}", build({"path": written}), into.usual
             )
+        _programs_and_vector_reads(into, generation, build, str)
         for info, app in APPS.items():
             into.add(
                 14,
@@ -94,7 +134,71 @@ def cases() -> list[Case]:
                 build({"sec.info": dn}),
                 into.hit(user=person),
             )
+    _programs_and_vector_reads(into, "G3", g3, lambda number: number)
     return into.found
+
+
+def _programs_and_vector_reads(
+    into: Cases, generation: str, build: Callable[..., bytes], written: Callable[[int], object]
+) -> None:
+    """Rules 4, 7, 9, 11 and 14: records of removed files, and bytes of vector reads."""
+    for program, app in PROGRAMS.items():
+        expected: Expected = DELETION if app is None else into.hit(app=app)
+        rule = 4 if app is None else 14
+        into.add(
+            rule, f"{generation}: the program {program!r}", build({"sec.app": program}), expected
+        )
+    removed = {"sec.app": "rm", "rb": ABSENT, "wb": ABSENT}
+    for name, changes, expected in (
+        ("a removed file is no access", {**removed, "path": "%2Feos%2Fcms%2Fstore"}, DELETION),
+        ("a removed file without a path", {**removed, "path": ABSENT}, DELETION),
+        ("a removal comes before write only", {**removed, "wb": written(5)}, DELETION),
+        ("a removal of an ill-typed size is malformed", {**removed, "wb": "x"}, MALFORMED),
+    ):
+        into.add(4, f"{generation}: {name}", build(changes), expected)
+    other_day = {"timestamp": NOON_MS - 86_400_000}
+    into.add(
+        4,
+        f"{generation}: out of day comes before a removal",
+        build(removed, metadata=other_day),
+        OutOfDay("2019-06-14"),
+    )
+    largest = 2**63 - 1
+    for name, rb, vectors, count in (
+        ("beside single reads", 1000, 9000, 10_000),
+        ("alone", 0, 9000, 9000),
+        ("none", 1000, 0, 1000),
+        ("beyond the limit", 1, largest, None),
+        ("beyond the limit alone", 0, largest + 1, None),
+    ):
+        sizes = {"rb": written(rb), "rvb_sum": written(vectors)}
+        right: Expected = MALFORMED if count is None else into.hit(read_bytes=count)
+        into.add(11, f"{generation}: vector reads {name}", build(sizes), right)
+    for name, changes, expected in (
+        ("rvb_sum missing", {"rvb_sum": ABSENT}, into.usual),
+        (
+            "rb missing, vector reads",
+            {"rb": ABSENT, "rvb_sum": written(7)},
+            into.hit(read_bytes=7),
+        ),
+        (
+            "vector reads and writes",
+            {"rb": written(0), "rvb_sum": written(9000), "wb": written(500)},
+            into.hit(read_bytes=9000),
+        ),
+        (
+            "no read of either kind, and writes",
+            {"rb": written(0), "rvb_sum": written(0), "wb": written(500)},
+            WRITE_ONLY,
+        ),
+        ("rsb_sum is never added", {"rvb_sum": written(1), "rsb_sum": written(1)}, 1001),
+    ):
+        hit = into.hit(read_bytes=expected) if isinstance(expected, int) else expected
+        into.add(7, f"{generation}: {name}", build(changes), hit)
+    for wrong in ("x", "1.5", "-5"):
+        into.add(9, f"{generation}: rvb_sum is {wrong!r}", build({"rvb_sum": wrong}), MALFORMED)
+    empty = "" if generation != "G3" else None
+    into.add(9, f"{generation}: rvb_sum is empty", build({"rvb_sum": empty}), into.usual)
 
 
 def _texts_of_counts(into: Cases) -> None:
@@ -334,4 +438,12 @@ def repeated_counts() -> list[Case]:
             f'"{key}":'.encode(), f'"{key}":'.encode() + encode(wrong) + f',"{key}":'.encode(), 1
         )
         into.add(2, f"{form}: {key} twice, first {wrong!r}", twice, MALFORMED)
+    for form, build, written in (
+        ("G1", g1, str),
+        ("G2 with prefix", g2_first, str),
+        ("G2 without prefix", g2_second, str),
+        ("G3", g3, lambda number: number),
+    ):
+        sizes = {"rb": written(1), "rvb_sum": written(2**63 - 2)}
+        into.add(11, f"{form}: reads to the limit", build(sizes), into.hit(read_bytes=2**63 - 1))
     return into.found

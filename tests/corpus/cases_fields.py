@@ -6,10 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tests.corpus.cases import NOT_IN_DBS, WRITE_ONLY, Case, Cases, Expected
+from tests.corpus.cases import MALFORMED, NO_LFN, NOT_IN_DBS, WRITE_ONLY, Case, Cases, Expected
 from tests.corpus.cases_json import AAA_HIT, AAA_RAW_HIT, CMSSW_HIT, EOS_HIT
 from tests.corpus.json_lines import ABSENT, aaa, cmssw, g3
-from tests.corpus.spellings import ANOTHER_LFN, APPS, MATCHED, PEOPLE, SAME_LFN, UNMATCHED
+from tests.corpus.spellings import (
+    ANOTHER_LFN,
+    APPS,
+    MATCHED,
+    PEOPLE,
+    SAME_LFN,
+    SITES,
+    UNMATCHED,
+)
 from tests.corpus.tables import B_LFN, JETS, NO_BLOCK_LFN, TOPS, UNKNOWN_BLOCK_LFN
 
 Build = Callable[..., bytes]
@@ -153,30 +161,18 @@ def _sites() -> list[Case]:
     )
     into.add(
         21,
-        "sites that differ in a blank",
-        aaa({reader: "T1_US_FNAL "}),
-        into.hit(reader="T1_US_FNAL "),
+        "sites that differ in a blank, or in _Disk, are one",
+        aaa({source: "T1_US_FNAL_Disk", reader: "T1_US_FNAL "}),
+        into.hit(remote=False, reader="T1_US_FNAL"),
     )
-    for site in (
-        "Unknown",
-        "UNKNOWN",
-        " ",
-        "T2_CH_CERN_HLT",
-        "T1_US_FNAL_Disk",
-        "nowhere",
-        "_",
-        "null",
-        "T2 ünï,'\"\\",
-    ):
-        into.add(
-            12, f"the site {site!r} stays as logged", aaa({source: site}), into.hit(site=site)
-        )
-    into.add(
-        21,
-        "read by Unknown, which is a name",
-        aaa({reader: "Unknown"}),
-        into.hit(reader="Unknown"),
-    )
+    for logged, site in SITES.items():
+        # The usual reader is at another site, which each of these names differs from.
+        remote = None if site == "unknown" else True
+        hit = into.hit(site=site, remote=remote)
+        into.add(12, f"the site {logged!r}", aaa({source: logged}), hit)
+        name = None if site == "unknown" else site
+        hit = into.hit(reader=name, remote=name not in (None, into.usual.site))
+        into.add(21, f"read at {logged!r}", aaa({reader: logged}), hit)
     raw = Cases("aaa", "raw", AAA_RAW_HIT)
     for changes in (
         {source: ABSENT, reader: ABSENT},
@@ -197,7 +193,7 @@ REMOTE_AT: dict[str, bool | None] = {
     "T1_US_FNAL": False,
     "T2_US_MIT": False,
     "T2_CH_CERN_HLT": False,
-    "T3_XX_Disk": False,
+    "T3_XX_Disk_Disk": False,
     "T3_YY_MSS": False,
     "T1_DE_KIT": True,
     "T1_IT_CNAF": True,
@@ -206,9 +202,11 @@ REMOTE_AT: dict[str, bool | None] = {
     "T2_FR_GRIF": True,
     "T3_XX": True,
     "T3_YY": True,
-    "T1_US_FNAL_Disk": True,
+    "T1_US_FNAL_Disk": False,
+    "T3_XX_Disk": True,
     "t1_us_fnal": True,
-    "Unknown": True,
+    "Unknown": None,
+    "n/a": None,
     "T9_No_Such": True,
     "unknown": None,
     "": None,
@@ -222,7 +220,7 @@ def _cmssw() -> list[Case]:
             21,
             f"read at {site!r}",
             cmssw({"site_name": site}),
-            into.hit(site=site or "unknown", remote=remote),
+            into.hit(site=SITES.get(site, site.removesuffix("_Disk")), remote=remote),
         )
     for value in (None, ABSENT):
         into.add(
@@ -260,4 +258,27 @@ def _cmssw() -> list[Case]:
         ),
     ):
         into.add(11, f"bytes read: {name}", cmssw(changes), into.hit(read_bytes=count))
+    for read_type, is_own in READ_TYPES.items():
+        into.add(
+            11,
+            f"bytes of a file that is {read_type!r}",
+            cmssw({"read_type": read_type}),
+            into.usual if is_own else into.hit(read_bytes=None),
+        )
+    pileup = {"read_type": "embedded", "file_lfn": ""}
+    into.add(4, "a pileup file without a name", cmssw(pileup), NO_LFN)
+    into.add(9, "read_type is a number", cmssw({"read_type": 5}), MALFORMED)
     return into.found
+
+
+#: ``read_type`` → whether the bytes are of the record itself (rule 11).
+READ_TYPES: dict[object, bool] = {
+    "primary": True,
+    "secondary": False,
+    "embedded": False,
+    "Embedded": True,
+    "": True,
+    "else": True,
+    None: True,
+    ABSENT: True,
+}

@@ -143,7 +143,14 @@ def _values() -> Iterator[tuple[str, dict[str, object], Expected]]:
         ("UNKNOWN", "T2_Y", "T2_Y"),
         ("Unknown", "T2_Y", "T2_Y"),
         (ABSENT, "T2_Y", "T2_Y"),
-        (" unknown", "T2_Y", " unknown"),
+        (" unknown", "T2_Y", "T2_Y"),
+        ("T2_X_Disk", "T2_Y", "T2_X"),
+        ("unknown_Disk", "T2_Y_Disk", "T2_Y"),
+        ("_Disk", " T2_Y ", "T2_Y"),
+        ("n/a", "T2_Y", "T2_Y"),
+        ("None", "T2_Y", "T2_Y"),
+        ("NULL", "T2_Y", "T2_Y"),
+        ("-", "T2_Y", "T2_Y"),
         ("T2_X", None, "T2_X"),
     ):
         yield (

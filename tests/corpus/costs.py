@@ -135,6 +135,13 @@ def odd() -> list[bytes]:
         {"JobFailed": 1, "CpuEffOutlier": 1},
         {"CpuEffOutlier": 1},
     ]
+    found += [
+        {"WallClockHr": wall, "CoreHr": core, "CommittedCoreHr": committed, "CpuTimeHr": cpu}
+        for wall in (None, 0, 2.0)
+        for core in (None, 0, Raw(b"0.000"), 48.0)
+        for committed in (None, 0, 16.0, 1e-9)
+        for cpu in (None, 0, 15.2)
+    ]
     ids = ("file:a", "a//b", "root://x/y", "/", "fnal#1", "ä#1", "x" * 3000)
     lines = [
         job({**COSTS, "GlobalJobId": f"odd-{number}", **changes})

@@ -294,11 +294,17 @@ def _field_cases() -> list[JobCase]:
         None: "unknown",
         "  ": "unknown",
         "_Disk": "unknown",
+        "N/A": "unknown",
+        "none": "unknown",
+        "-": "unknown",
         "T1_US_FNAL_disk": "T1_US_FNAL_disk",
     }
     users: dict[object, object] = {
         " bob ": "bob",
         "Unknown": None,
+        "nobody": None,
+        "Not reported": None,
+        "n/a": None,
         "": None,
         None: None,
         "/CN=Bob": "/CN=Bob",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import date, timedelta
 from functools import cache
 
-from cmsspark.base.access import AccessBatch, Group, Remote
+from cmsspark.base.access import NO_BYTES, AccessBatch, Group, Remote
 from cmsspark.sources.reader import Reader
 from tests.corpus import tables
 from tests.corpus.avro_files import container
@@ -84,6 +84,7 @@ def same(one: StreamCount, other: StreamCount) -> bool:
         +one.bins == +other.bins
         and +one.other_days == +other.other_days
         and Counter(one.accesses) == Counter(other.accesses)
+        and one.set_aside == other.set_aside
     )
 
 
@@ -109,6 +110,9 @@ def decoded(stream: str, form: str, content: bytes, day: date = DAY) -> StreamCo
         _check_columns(batch.unpack())
         counted.bins["malformed"] += len(batch.malformed)
         counted.bins["write_only"] += batch.write_only
+        counted.bins["deletion"] += batch.deletion
+        if batch.set_aside:
+            counted.set_aside.update(nacc=batch.set_aside, read_bytes=batch.set_aside_bytes)
         counted.bins["no_lfn"] += batch.no_lfn
         for number, count in batch.out_of_day.items():
             counted.bins["out_of_day"] += count
@@ -134,7 +138,11 @@ def _check_columns(batch: AccessBatch) -> None:
     for column in (batch.groups, batch.read_bytes, batch.cpu_ms, batch.wall_ms):
         assert column is None or len(column) == accesses
     binned = (
-        len(batch.malformed) + batch.write_only + batch.no_lfn + sum(batch.out_of_day.values())
+        len(batch.malformed)
+        + batch.deletion
+        + batch.write_only
+        + batch.no_lfn
+        + sum(batch.out_of_day.values())
     )
     assert batch.read == accesses + binned
 
@@ -153,7 +161,9 @@ def _records(batch: AccessBatch, groups: list[Group]) -> Iterable[Record]:
             group.site,
             group.user,
             group.app,
-            None if batch.read_bytes is None else batch.read_bytes[at],
+            None
+            if batch.read_bytes is None or batch.read_bytes[at] == NO_BYTES
+            else batch.read_bytes[at],
             cpu_ms=None if batch.cpu_ms is None else batch.cpu_ms[at],
             wall_ms=None if batch.wall_ms is None else batch.wall_ms[at],
             remote=remote[group.remote],

@@ -35,7 +35,10 @@ AAA_APPS = (
     None,
     "root.exe",
 )
-EOS_APPS = ("fuse", "eoscp", "xrootd", "", "crab_x", "fuse::lxplus")
+EOS_APPS = (
+    *("fuse", "eoscp", "xrootd", "", "crab_x", "fuse::lxplus"),
+    *("tpc", "eos/converter?x", "-", "deletion", "rm"),
+)
 TOOLS = ("crab3", "crab3", "wmagent", "", None, "unknown")
 FIRST_NAMES = ("Ada", "Bruno", "Chiara", "Dmitri", "Élodie", "Fumiko", "Göran", "Hana")
 LAST_NAMES = ("Rossi", "Müller", "O'Neill", "Garcia Lopez", "Nowak", "Sato")
@@ -273,10 +276,20 @@ def cmssw_lines(made: World, records: int, start: int) -> Iterable[bytes]:
                 "user_dn": made.dn(),
                 "app_info": made.rng.choice(AAA_APPS),
                 "unique_id": str(number),
+                **made.rng.choice(READ_TYPES),
                 **_read(made),
             },
             _metadata(made, start),
         )
+
+
+#: What reports say of the type of their file; older ones say nothing.
+READ_TYPES: tuple[dict[str, object], ...] = (
+    {},
+    {"read_type": "primary"},
+    {"read_type": "secondary"},
+    {"read_type": "embedded"},
+)
 
 
 def eos_lines(made: World, records: int, start: int) -> Iterable[bytes]:
@@ -287,6 +300,7 @@ def eos_lines(made: World, records: int, start: int) -> Iterable[bytes]:
             made.rng.choice((0, 0, 0, 700)),
         )
         path, info, app = made.written_lfn(), made.dn(), made.rng.choice(EOS_APPS)
+        vectors = made.rng.choice((None, 0, made.rng.randrange(2_000_000_000)))
         metadata = _metadata(made, start)
         way = made.rng.choice(("G1", "G2 first", "G2 second", "G3", "G3"))
         texts = {
@@ -295,6 +309,7 @@ def eos_lines(made: World, records: int, start: int) -> Iterable[bytes]:
             "wb": str(wb),
             "sec.info": info or "",
             "sec.app": app,
+            **({} if vectors is None else {"rvb_sum": str(vectors)}),
         }
         if way == "G1":
             yield g1(texts, metadata=metadata)
@@ -308,6 +323,7 @@ def eos_lines(made: World, records: int, start: int) -> Iterable[bytes]:
                 "wb": str(wb),
                 "sec_info": info,
                 "sec_app": app or None,
+                "rvb_sum": None if vectors is None else str(vectors),
                 "raw": "x",
             }
             yield line({key: value for key, value in second.items() if value}, metadata)
@@ -316,6 +332,7 @@ def eos_lines(made: World, records: int, start: int) -> Iterable[bytes]:
                 "path": path,
                 "rb": rb,
                 "wb": wb,
+                "rvb_sum": ABSENT if vectors is None else vectors,
                 "rt": 1.5,
                 "sec.info": info or ABSENT,
                 "sec.app": app,
@@ -326,12 +343,13 @@ def eos_lines(made: World, records: int, start: int) -> Iterable[bytes]:
 
 
 def crab_records(made: World, records: int) -> list[dict[str, object]]:
-    """CRAB's jobs."""
+    """CRAB's jobs: some rows are of the same jobs and files, some name no job."""
     rng = made.rng
+    jobs, files = [f"job {number}" for number in range(12)], [made.lfn() for _ in range(4)]
     return [
         {
-            "JobId": str(number),
-            "FileName": "/" + made.lfn() if rng.random() < 0.5 else made.lfn(),
+            "JobId": rng.choice((str(number), *jobs, None, "")),
+            "FileName": rng.choice(("/", "")) + rng.choice((made.lfn(), *files)),
             "UserId": "1",
             "SiteName": rng.choice((*SITES, "unknown", None)),
             "GridName": rng.choice((*made.people, "", None)),
@@ -352,12 +370,12 @@ def cmssw_records(made: World, records: int) -> list[dict[str, object]]:
     return [
         {
             "FILE_LFN": made.written_lfn(),
-            "FILE_SIZE": 5,
+            "FILE_SIZE": "5",
             "SITE_NAME": rng.choice((*SITES, None)),
             "USER_DN": made.dn(),
             "APP_INFO": rng.choice(AAA_APPS),
-            "READ_BYTES": rng.randrange(10**9),
-            "READ_BYTES_AT_CLOSE": rng.choice((0, None, 77)),
+            "READ_BYTES": str(rng.randrange(10**9)),
+            "READ_BYTES_AT_CLOSE": rng.choice(("0", None, "77", "-", "")),
         }
         for _ in range(records)
     ]

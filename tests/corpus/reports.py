@@ -86,7 +86,7 @@ def report(
             "meta_data": without(
                 {
                     "ts": noon,
-                    "fwjr_id": "1-0",
+                    "fwjr_id": str(wmaid),
                     "jobtype": "Processing",
                     "jobstate": "success",
                     "host": "vocms1",
@@ -111,12 +111,14 @@ def hostile(noon: int) -> list[bytes]:
         NAN,
         -2,
         -2.0,
+        -1.0,
         0,
         Raw(b"-0.0"),
         1.5,
         7,
         8.0,
         -1,
+        -3,
         -2.5,
         "3",
         "",
@@ -156,6 +158,25 @@ def hostile(noon: int) -> list[bytes]:
     found += [[step(storage={name: value})] for name in STORAGE for value in seconds]
     found += [[step(memory={name: value})] for name in MEMORY for value in values]
     found += [[step({name: value})] for name in ("name", "site") for value in texts]
+    found += [
+        [step({"site": value})]
+        for value in (
+            {},
+            {"a": [1]},
+            [{}],
+            Raw(b"1e400"),
+            Raw(b"NaN"),
+            False,
+            " T1_US_FNAL_Disk ",
+            "T1_US_FNAL_Disk_Disk",
+            "UNKNOWN",
+            "n/a",
+            "None",
+            "null",
+            "-",
+            "unknown_Disk",
+        )
+    ]
     found += [[step({"status": value})] for value in (*values, -9)]
     found += [
         [step({"output": value})]
@@ -174,6 +195,9 @@ def hostile(noon: int) -> list[bytes]:
             [{"acquisitionEra": 5}],
             [{"events": "5"}],
             [{"events": 2**40}],
+            [{"events": 5, "outputDataset": name} for name in ("/a", "/b", "/a", None, {}, 5)],
+            [{"events": 9}, {"events": 5, "outputDataset": ""}, {"outputDataset": "/a"}],
+            [{"events": -1, "outputDataset": Raw(rb'"\ud800"')}],
         )
     ]
     found += [
@@ -194,6 +218,12 @@ def hostile(noon: int) -> list[bytes]:
     found += [
         [step({"name": name})] for name in ("CMSRUN2", "cmsRun", "cmsrunx", "logArch1", " cmsRun1")
     ]
+    # Times of 200.25 s and 8 threads: 16,020 s at most.
+    found += [
+        [step(cpu=cpu, storage={"readTotalSecs": read, "writeTotalSecs": write})]
+        for cpu in ({}, {"NumberOfThreads": None}, {"NumberOfThreads": 0}, {"TotalJobTime": -1})
+        for read, write in ((16_020, 16_020.001), (2002.5, "2002.501"), (None, 1e6))
+    ]
     found += [[], [None], [5], [[]], [step(), step({"name": "cmsRun2"}), step()]]
     lines = [report(f"steps-{number}", noon, steps=steps) for number, steps in enumerate(found)]
     lines += [
@@ -203,7 +233,7 @@ def hostile(noon: int) -> list[bytes]:
     for number, value in enumerate(texts):
         lines += [
             report(f"{name}-{number}", noon, meta={name: value})
-            for name in ("jobtype", "jobstate", "host")
+            for name in ("jobtype", "jobstate", "host", "fwjr_id")
         ]
         lines += [
             report(f"task-{number}", noon, {"task": value}),
@@ -260,6 +290,18 @@ def hostile(noon: int) -> list[bytes]:
                 meta={"host": "vocms9" if name == "d" else "vocms8"},
             )
         ]
+    # One report that arrived several times, and others of one id that are not it.
+    again = {"host": "vocms7", "fwjr_id": "12-0"}
+    lines += [
+        report("first", noon, meta=again),
+        report("second", noon, meta=again),
+        report("third", noon, {"task": "/req1/task/Other"}, meta=again),
+        report("fourth", noon, meta={**again, "fwjr_id": "12-1"}),
+        report("fifth", noon, meta={**again, "host": None}),
+        report("fifth", noon, meta={**again, "fwjr_id": ""}),
+        report("fifth", noon, meta={**again, "fwjr_id": {}}),
+        report("sixth", noon, meta={**again, "jobstate": "jobfailed"}),
+    ]
     lines += [
         report("mixed", noon, meta={"jobstate": "failed", "more": "x" * 50}),
         report("mixed", noon),
@@ -271,7 +313,7 @@ def at_random(seed: int, day: date, count: int = 1500) -> list[bytes]:
     """Reports of a day, some of them twice."""
     rng = random.Random(seed)
     noon = (day - date(1970, 1, 1)).days * 86_400 + 43_200
-    numbers = (None, NAN, -2, 0, 1, 2.5, 1 / 3, 1e6, 123.456)
+    numbers = (None, NAN, -2, -1, 0, 1, 2.5, 1 / 3, 1e6, 123.456)
     lines = []
     for _ in range(count):
         steps: list[object] = [
@@ -284,6 +326,7 @@ def at_random(seed: int, day: date, count: int = 1500) -> list[bytes]:
                         {
                             "acquisitionEra": rng.choice(("A", "B", None)),
                             "events": rng.choice((None, 5, 7, -2)),
+                            "outputDataset": rng.choice(("/a/b/C", "/a/b/D", None)),
                         }
                         for _ in range(rng.randrange(3))
                     ],
@@ -307,6 +350,7 @@ def at_random(seed: int, day: date, count: int = 1500) -> list[bytes]:
             ),
             "jobstate": rng.choice(("success",) * 4 + ("failed",)),
             "host": f"vocms{rng.randrange(3)}",
+            "fwjr_id": rng.choice((f"{rng.randrange(count // 4)}-0", "", None, {})),
         }
         line = report(
             f"id-{rng.randrange(count)}",

@@ -53,8 +53,8 @@ def _close(data: Object) -> Record:
 
 def _site(*names: str | None) -> str:
     for name in names:
-        if name and name.lower() != "unknown":
-            return name
+        if (site := fields.site_of(name)) != UNKNOWN:
+            return site
     return UNKNOWN
 
 

@@ -33,6 +33,8 @@ NUMBERS = (
     "HS06CpuTimeHr",
 )
 FLAGS = ("CpuEffOutlier", "JobFailed")
+#: From this day on HTCondor's wall-clock time is of the last start (rule 51).
+WALL_OF_LAST_START = date(2026, 7, 27)
 Key = tuple[str | None, ...]
 
 
@@ -182,7 +184,7 @@ def _ended(records: Iterable[Costs], bins: Counter[str]) -> dict[str, list[Costs
     for record in records:
         if record.job.status not in ("Completed", "Removed"):
             bins["not_final"] += 1
-        elif not record.job.wall:
+        elif not record.job.wall and not record.more["CoreHr"]:
             bins["never_ran"] += 1
         else:
             ended.setdefault(record.job.job_id, []).append(record)
@@ -203,8 +205,12 @@ def _add(result: CostDay, costs: Costs, day: date) -> None:
         outcome(costs),
     )
     row: dict = result.efficiency.setdefault(key, {"schedds": set(), "users": set()})  # type: ignore[arg-type,type-arg]
-    assert job.wall is not None
     committed = _ms(more["CommittedWallClockHr"])
+    wall_core = _half_up((job.wall or 0) * _cores(costs) * 3_600_000)
+    core = max(_ms(more["CoreHr"]), wall_core)
+    committed_core = _ms(more["CommittedCoreHr"])
+    last_core = wall_core if day >= WALL_OF_LAST_START else committed_core or core
+    has_cpu = job.cpu is not None
     has_max = more["MaxWallTimeMins"] is not None and more["CommittedWallClockHr"] is not None
     has_chirp = (
         more["ChirpCMSSWReadTimeMsecs"] is not None and more["ChirpCMSSWElapsed"] is not None
@@ -214,8 +220,16 @@ def _add(result: CostDay, costs: Costs, day: date) -> None:
         "core_sum_milli": _half_up(_cores(costs) * 1000),
         "cpu_ms": _ms(job.cpu),
         "wall_ms": _ms(job.wall),
-        "core_ms": _half_up(job.wall * _cores(costs) * 3_600_000),
-        "committed_core_ms": _ms(more["CommittedCoreHr"]),
+        "core_ms": core,
+        "last_core_ms": last_core,
+        "evicted_core_ms": max(0, core - last_core),
+        "core_with_cpu_ms": core if has_cpu else 0,
+        "last_core_with_cpu_ms": last_core if has_cpu else 0,
+        "wall_core_with_cpu_ms": wall_core if has_cpu else 0,
+        "committed_core_with_cpu_ms": committed_core if has_cpu else 0,
+        "cpu_with_committed_ms": _ms(job.cpu) if committed_core else 0,
+        "wall_with_committed_ms": _ms(job.wall) if committed else 0,
+        "committed_core_ms": committed_core,
         "committed_wall_ms": committed,
         "hs06_cpu_ms": _ms(more["HS06CpuTimeHr"]),
         "read_ms": _half_up(float(str(more["ChirpCMSSWReadTimeMsecs"]))) if has_chirp else 0,

@@ -20,11 +20,15 @@ _SLASHES = re.compile(r"/+")
 _CN = re.compile(r"/CN=([^/]*)")
 
 _APPS = (
-    ("crab", ("crab",)),
-    ("wmagent", ("wmagent",)),
-    ("cmsrun", ("cmsrun",)),
-    ("transfer", ("eoscp", "xrdcp", "gridftp", "fts")),
-    ("fuse", ("fuse",)),
+    ("crab", lambda text: "crab" in text),
+    ("wmagent", lambda text: "wmagent" in text),
+    ("cmsrun", lambda text: "cmsrun" in text),
+    ("storage", lambda text: text.startswith("eos/") or text == "rainplugin"),
+    (
+        "transfer",
+        lambda text: text == "tpc" or any(w in text for w in ("eoscp", "xrdcp", "gridftp", "fts")),
+    ),
+    ("fuse", lambda text: "fuse" in text),
 )
 
 
@@ -58,8 +62,8 @@ def byte_count(value: Value) -> int | None:
 
 
 def byte_count_text(written: str | None) -> int | None:
-    """Bytes as EOS G1 and G2 hold them: the same as text, empty = null."""
-    if written is None or written == "":
+    """Bytes as EOS G1 and G2 hold them: the same as text, empty or ``-`` is null."""
+    if written is None or written in ("", "-"):
         return None
     if not _NUMBER_TEXT.fullmatch(written):
         raise IllTyped("a number of bytes is wanted")
@@ -132,9 +136,11 @@ def avro_text(value: object) -> str | None:
 
 
 def avro_byte_count(value: object) -> int | None:
-    """Bytes in an Avro record: a long or a double of whole value."""
+    """Bytes in an Avro record of the legacy CMSSW: text, a long, or a double of whole value."""
     if value is None:
         return None
+    if isinstance(value, str):
+        return byte_count_text(avro_text(value))
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise IllTyped("a number of bytes is wanted")
     if Fraction(value).denominator != 1 or not 0 <= value <= LARGEST:
@@ -159,8 +165,22 @@ def lfn_of(name: str | None) -> str:
 
 
 def site_of(name: str | None) -> str:
-    """Rule 12."""
-    return name or UNKNOWN
+    """Rule 12: for every stream alike."""
+    name = (name or "").strip()
+    if name.endswith("_Disk"):
+        name = name[: -len("_Disk")]
+    return UNKNOWN if name.lower() in ("", "unknown", "n/a", "none", "null", "-") else name
+
+
+def is_nobody(name: str) -> bool:
+    """Rule 13: words for a person who is not known."""
+    return name.lower() in ("", "unknown", "not reported", "n/a", "none", "null", "nobody", "-")
+
+
+def person_of(name: str | None) -> str | None:
+    """Rule 13 of a text that is no DN."""
+    name = (name or "").strip()
+    return None if is_nobody(name) else name
 
 
 def user_of(dn: str | None) -> str | None:
@@ -169,9 +189,9 @@ def user_of(dn: str | None) -> str | None:
         return None
     dn = dn.split("&", 1)[0].strip(" \t")
     if not dn.startswith("/"):
-        return dn or None
+        return None if is_nobody(dn) else dn
     values = [value for value in _CN.findall(dn) if not _is_proxy(value)]
-    return (values[-1] or None) if values else None
+    return None if not values or is_nobody(values[-1]) else values[-1]
 
 
 def _is_proxy(value: str) -> bool:
@@ -183,10 +203,16 @@ def app_of(info: str | None) -> str:
     if not info:
         return UNKNOWN
     lower = info.lower()
-    for app, marks in _APPS:
-        if any(mark in lower for mark in marks):
+    for app, fits in _APPS:
+        if fits(lower):
             return app
     return "other"
+
+
+def program_of(app: str | None) -> str:
+    """Rules 4 and 14: EOS's ``sec.app`` up to its first ``?``, of which ``-`` is empty."""
+    name = (app or "").split("?", 1)[0]
+    return "" if name == "-" else name
 
 
 def remote_by_sites(source: str, destination: str | None) -> bool | None:

@@ -52,14 +52,11 @@ class JobRecord:
 
     @property
     def site_name(self) -> str:
-        name = (self.site or "").strip()
-        name = name[: -len("_Disk")] if name.endswith("_Disk") else name
-        return UNKNOWN if name.lower() in ("", "unknown") else name
+        return fields.site_of(self.site)
 
     @property
     def user_name(self) -> str | None:
-        name = (self.user or "").strip()
-        return None if name.lower() in ("", "unknown") else name
+        return fields.person_of(self.user)
 
     @property
     def app(self) -> str:
@@ -365,7 +362,10 @@ def _popularity(what: str, dataset: str | None, jobs: list[Job]) -> dict[str, ob
         "dataset_name": dataset,
         "data_tier": None if dataset is None else dataset.split("/")[3],
         "job_count": len(jobs),
-        "failed_job_count": sum(job.record.exit_code not in (None, 0) for job in jobs),
+        "failed_job_count": sum(
+            job.record.status == "Completed" and job.record.exit_code not in (None, 0)
+            for job in jobs
+        ),
         "removed_job_count": sum(job.record.status == "Removed" for job in jobs),
         "block_count": distinct(lambda job: job.block),
         "task_count": distinct(lambda job: job.record.workflow),

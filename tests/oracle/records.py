@@ -34,6 +34,12 @@ class Record:
     delivered: str | None = None
     #: Rule 63: the site of the reader, None where the record does not name it.
     reader: str | None = None
+    #: Rule 4: a file that EOS removed.
+    is_deletion: bool = False
+    #: Rule 11: bytes that are not the record's own; its ``read_bytes`` are null.
+    aside_bytes: int | None = None
+    #: Rule 3: the job whose file a row of CRAB is.
+    job: str | None = None
 
 
 class Malformed(ValueError):
@@ -124,8 +130,8 @@ def _aaa(data: Object, *, site: str, remote: bool | None, reader: str | None = N
 def _aaa_enriched(value: Value) -> Record:
     data = _object(value)
     site = fields.site_of(needed(data, "src_experiment_site", fields.text))
-    reader = needed(data, "dst_experiment_site", fields.text)
-    named = None if reader in (None, "", fields.UNKNOWN) else reader
+    reader = fields.site_of(needed(data, "dst_experiment_site", fields.text))
+    named = None if reader == fields.UNKNOWN else reader
     return _aaa(data, site=site, remote=fields.remote_by_sites(site, reader), reader=named)
 
 
@@ -137,12 +143,15 @@ def _cmssw(value: Value) -> Record:
     data = _object(value)
     so_far = needed(data, "read_bytes", fields.byte_count)
     at_close = needed(data, "read_bytes_at_close", fields.byte_count)
+    count = bytes_read(at_close, so_far)
+    is_aside = needed(data, "read_type", fields.text) in ("secondary", "embedded")
     return Record(
         lfn=fields.lfn_of(needed(data, "file_lfn", fields.text)),
         site=fields.site_of(needed(data, "site_name", fields.text)),
         user=fields.user_of(needed(data, "user_dn", fields.text)),
         app=fields.app_of(needed(data, "app_info", fields.text)),
-        read_bytes=bytes_read(at_close, so_far),
+        read_bytes=None if is_aside else count,
+        aside_bytes=count if is_aside else None,
         remote=BY_REPLICA,
     )
 
@@ -156,10 +165,16 @@ def _eos(data: Value) -> Record | str:
     names = _object(data).names()
     if any(name.startswith("eos.") for name in names):
         return _eos_g2(
-            _object(data), "eos.path", "eos.rb", "eos.wb", "eos.sec.info", "eos.sec.app"
+            _object(data),
+            "eos.path",
+            "eos.rb",
+            "eos.rvb_sum",
+            "eos.wb",
+            "eos.sec.info",
+            "eos.sec.app",
         )
     if "eos_path" in names or "raw" in names:
-        return _eos_g2(_object(data), "eos_path", "rb", "wb", "sec_info", "sec_app")
+        return _eos_g2(_object(data), "eos_path", "rb", "rvb_sum", "wb", "sec_info", "sec_app")
     return _eos_g3(_object(data))
 
 
@@ -174,19 +189,23 @@ def _eos_g1(written: str) -> Record:
     return _eos_record(
         parts.get("path"),
         fields.byte_count_text(parts.get("rb")),
+        fields.byte_count_text(parts.get("rvb_sum")),
         fields.byte_count_text(parts.get("wb")),
         parts.get("sec.info"),
         parts.get("sec.app"),
     )
 
 
-def _eos_g2(data: Object, path: str, rb: str, wb: str, info: str, app: str) -> Record:
+def _eos_g2(
+    data: Object, path: str, rb: str, rvb_sum: str, wb: str, info: str, app: str
+) -> Record:
     def count(value: Value) -> int | None:
         return fields.byte_count_text(fields.text(value))
 
     return _eos_record(
         needed(data, path, fields.text),
         needed(data, rb, count),
+        needed(data, rvb_sum, count),
         needed(data, wb, count),
         needed(data, info, fields.text),
         needed(data, app, fields.text),
@@ -197,6 +216,7 @@ def _eos_g3(data: Object) -> Record:
     return _eos_record(
         needed(data, "path", fields.text),
         needed(data, "rb", fields.byte_count),
+        needed(data, "rvb_sum", fields.byte_count),
         needed(data, "wb", fields.byte_count),
         needed(data, "sec.info", fields.text),
         needed(data, "sec.app", fields.text),
@@ -204,15 +224,25 @@ def _eos_g3(data: Object) -> Record:
 
 
 def _eos_record(
-    path: str | None, rb: int | None, wb: int | None, info: str | None, app: str | None
+    path: str | None,
+    rb: int | None,
+    rvb_sum: int | None,
+    wb: int | None,
+    info: str | None,
+    app: str | None,
 ) -> Record:
+    read = (rb or 0) + (rvb_sum or 0)
+    if read > fields.LARGEST:
+        raise IllTyped("single and vector reads are beyond 2^63-1")
+    program = fields.program_of(app)
     return Record(
         lfn=fields.lfn_of(path),
         site=fields.EOS_SITE,
         user=fields.user_of(info),
-        app=fields.app_of(app),
-        read_bytes=rb or 0,
+        app=fields.app_of(program),
+        read_bytes=read,
         wrote=bool(wb),
+        is_deletion=program in ("deletion", "rm", "recycle"),
     )
 
 
@@ -228,12 +258,18 @@ def _crab(record: Mapping[str, object]) -> Record:
     return Record(
         lfn=fields.lfn_of(fields.avro_text(record.get("FileName"))),
         site=fields.site_of(fields.avro_text(record.get("SiteName"))),
-        user=fields.avro_text(record.get("GridName")) or None,
+        user=_grid_name(fields.avro_text(record.get("GridName"))),
         app=fields.app_of(fields.avro_text(record.get("SubmissionTool"))),
         cpu_ms=fields.milliseconds(record.get("WrapCPU")),
         wall_ms=fields.milliseconds(record.get("WrapWC")),
+        job=fields.avro_text(record.get("JobId")) or None,
         remote=BY_REPLICA,
     )
+
+
+def _grid_name(name: str | None) -> str | None:
+    """Rule 13: as it is logged, unless it names nobody."""
+    return None if name is None or fields.is_nobody(name.strip()) else name
 
 
 def _cmssw_legacy(record: Mapping[str, object]) -> Record:
@@ -253,6 +289,8 @@ def bin_of(record: Record, day: date, known: Callable[[str], bool]) -> str:
     """Rule 4 for a well-formed record: the first bin that fits."""
     if record.delivered is not None and record.delivered != day.isoformat():
         return "out_of_day"
+    if record.is_deletion:
+        return "deletion"
     if record.wrote and not record.read_bytes:
         return "write_only"
     if not record.lfn:

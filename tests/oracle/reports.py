@@ -11,6 +11,7 @@ from datetime import date
 from fractions import Fraction
 from typing import Any
 
+from tests.oracle.fields import site_of
 from tests.oracle.records import Malformed, day_named
 
 TYPES = ("Production", "Processing", "Merge", "LogCollect", "Harvesting")
@@ -67,6 +68,11 @@ def _text(value: Any) -> str | None:
     return value
 
 
+def _only_text(value: Any) -> str | None:
+    """A text; anything else is as good as nothing."""
+    return _text(value) if isinstance(value, str) and not isinstance(value, Numeral) else None
+
+
 def _object(value: Any) -> Any:
     if value is not None and not isinstance(value, Members):
         raise Malformed("object or null")
@@ -87,7 +93,7 @@ def _amount(value: Any) -> float | None:
     if not isinstance(value, Numeral):
         raise Malformed("number")
     number = float(value)
-    if math.isnan(number) or number == -2:
+    if math.isnan(number) or number in (-1, -2):
         return None
     if not 0 <= number <= 1e12:
         raise Malformed("size")
@@ -111,7 +117,7 @@ def _whole(value: Any) -> int | None:
         return None
     if not isinstance(value, Numeral):
         raise Malformed("whole")
-    if math.isnan(float(value)) or float(value) == -2:
+    if math.isnan(float(value)) or float(value) in (-1, -2):
         return None
     number = Fraction(value)
     if number.denominator != 1 or not 0 <= number < 2**63:
@@ -124,7 +130,7 @@ def _stamp(value: Any) -> int | None:
         return None
     if not isinstance(value, Numeral):
         raise Malformed("stamp")
-    if value == "NaN" or float(value) == -2:
+    if value == "NaN" or float(value) in (-1, -2):
         return None
     number = Fraction(value)
     if number.denominator != 1 or number < 0:
@@ -137,7 +143,7 @@ def _status(value: Any) -> int | None:
         return None
     if not isinstance(value, Numeral):
         raise Malformed("status")
-    if value == "NaN" or float(value) == -2:
+    if value == "NaN" or float(value) in (-1, -2):
         return None
     if math.isinf(float(value)) or Fraction(value).denominator != 1:
         raise Malformed("status")
@@ -151,17 +157,17 @@ def _half_up(number: float | None, factor: int) -> int | None:
 @dataclass
 class Step:
     name: str
-    site: str | None
+    site: str
     failed: bool
     eras: list[str]
-    events: list[int]
+    events: int | None
     numbers: dict[str, Any]
 
 
 @dataclass
 class Report:
     line: bytes
-    wmaid: str
+    key: tuple[str, ...]
     stamp: int | None
     task: str | None
     type: str | None
@@ -183,19 +189,27 @@ def _step(members: Any) -> Step:
         )
         return {name: number for part in parts.values() for name, number in part.items()}
 
-    def of_outputs(value: Any) -> list[tuple[str | None, int | None]]:
+    def of_outputs(value: Any) -> list[tuple[str | None, int | None, str | None]]:
         return [
-            (_get(item, "acquisitionEra", _text), _get(item, "events", _whole))
+            (
+                _get(item, "acquisitionEra", _text),
+                _get(item, "events", _whole),
+                _get(item, "outputDataset", _only_text),
+            )
             for item in _objects(value)
         ]
 
     outputs = _get(members, "output", of_outputs) or []
+    by_dataset: dict[str | None, int] = {}
+    for _, events, dataset in outputs:
+        if events is not None:
+            by_dataset[dataset] = by_dataset.get(dataset, 0) + events
     return Step(
         _get(members, "name", _text) or "",
-        _get(members, "site", _text),
+        site_of(_get(members, "site", _only_text)),
         _get(members, "status", _status) not in (None, 0),
-        [era for era, _ in outputs if era],
-        [events for _, events in outputs if events is not None],
+        [era for era, _, _ in outputs if era],
+        max(by_dataset.values(), default=None),
         _get(members, "performance", performance) or {},
     )
 
@@ -251,9 +265,11 @@ def _report(data: Any, line: bytes) -> Report:
 
     def meta(value: Any) -> tuple[str | None, ...]:
         _object(value)
-        return tuple(_get(value, name, _text) for name in ("jobtype", "jobstate", "host"))
+        names = tuple(_get(value, name, _text) for name in ("jobtype", "jobstate", "host"))
+        return (*names, _get(value, "fwjr_id", _only_text))
 
-    kind, state, host = _get(data, "meta_data", meta) or (None, None, None)
+    kind, state, host, number = _get(data, "meta_data", meta) or (None, None, None, None)
+    task = _get(data, "task", _text)
     steps = (
         _get(
             data,
@@ -264,9 +280,9 @@ def _report(data: Any, line: bytes) -> Report:
     )
     return Report(
         line,
-        wmaid,
+        (host, number, task) if host and number and task else (wmaid,),
         _get(data, "wmats", _stamp),
-        _get(data, "task", _text),
+        task,
         kind,
         state,
         host or "unknown",
@@ -286,9 +302,9 @@ class ReportDay:
 def count(lines: Iterable[bytes], day: date, before: Iterable[bytes]) -> ReportDay:
     """Rules 56 to 58 over a day's lines; ``before``: those of the day before."""
     result = ReportDay()
-    earlier = {report.wmaid for line in before if (report := _or_none(line)) is not None}
-    counting: dict[str, list[Report]] = {}
-    agents: dict[str, dict[str, Report]] = {}
+    earlier = {report.key for line in before if (report := _or_none(line)) is not None}
+    counting: dict[tuple[str, ...], list[Report]] = {}
+    agents: dict[str, dict[tuple[str, ...], Report]] = {}
     for line in lines:
         result.bins["read"] += 1
         report = _or_none(line)
@@ -299,17 +315,17 @@ def count(lines: Iterable[bytes], day: date, before: Iterable[bytes]) -> ReportD
             result.bins["out_of_day"] += 1
             continue
         of_host = agents.setdefault(report.host, {})
-        of_host[report.wmaid] = max(
-            of_host.get(report.wmaid, report), report, key=lambda entry: entry.rank
+        of_host[report.key] = max(
+            of_host.get(report.key, report), report, key=lambda entry: entry.rank
         )
         if report.state != "success":
             result.bins["failed"] += 1
         elif report.type not in TYPES or report.task is None:
             result.bins["other_type"] += 1
         else:
-            counting.setdefault(report.wmaid, []).append(report)
-    for wmaid, same in counting.items():
-        is_new = wmaid not in earlier
+            counting.setdefault(report.key, []).append(report)
+    for identity, same in counting.items():
+        is_new = identity not in earlier
         result.bins["repeated"] += len(same) - is_new
         if is_new:
             _add(result, max(same, key=lambda entry: entry.rank))
@@ -319,7 +335,7 @@ def count(lines: Iterable[bytes], day: date, before: Iterable[bytes]) -> ReportD
             "failed_count": sum(report.state != "success" for report in reports.values()),
             "step_sum": sum(len(report.steps) for report in reports.values()),
             "site_count": len(
-                {step.site for report in reports.values() for step in report.steps if step.site}
+                {step.site for report in reports.values() for step in report.steps} - {"unknown"}
             ),
         }
     return result
@@ -346,7 +362,7 @@ def _add(result: ReportDay, report: Report) -> None:
             request,
             step.name,
             report.type,
-            step.site or "unknown",
+            step.site,
             min(step.eras, default=None),
         )
         groups.setdefault(key, []).append(step)
@@ -367,6 +383,18 @@ def _row(steps: list[Step]) -> dict[str, Any]:
     def total(numbers: list[int]) -> int | None:
         return sum(numbers) if numbers else None
 
+    def times(name: str) -> list[int | None]:
+        """Milliseconds of reads or writes, None for those that cannot be."""
+        found = []
+        for step in steps:
+            value = _half_up(step.numbers.get(name), 1000)
+            job = _half_up(step.numbers.get("TotalJobTime"), 1000)
+            threads = max(1, step.numbers.get("NumberOfThreads") or 0)
+            if value is not None:
+                found.append(None if job is not None and value > 10 * job * threads else value)
+        return found
+
+    read, written = times("readTotalSecs"), times("writeTotalSecs")
     names = ("TotalJobTime", "NumberOfThreads", "TotalJobCPU")
     threaded = [
         step.numbers for step in steps if all(step.numbers.get(name) is not None for name in names)
@@ -396,14 +424,15 @@ def _row(steps: list[Step]) -> dict[str, Any]:
         "cpu_of_thread_ms": total(
             [math.floor(one["TotalJobCPU"] * 1000 + 0.5) for one in threaded]
         ),
-        "read_bytes": total(values("readTotalMB", 10**6)),
-        "write_bytes": total(values("writeTotalMB", 10**6)),
-        "read_ms": total(values("readTotalSecs", 1000)),
-        "write_ms": total(values("writeTotalSecs", 1000)),
+        "read_bytes": total(values("readTotalMB", 1024 * 1024)),
+        "write_bytes": total(values("writeTotalMB", 1024 * 1024)),
+        "read_ms": total([value for value in read if value is not None]),
+        "write_ms": total([value for value in written if value is not None]),
         "rss_sum_mb": float(sum(map(Fraction, rss), Fraction())) if rss else None,
         "rss_max_mb": max(rss, default=None),
         "rss_count": len(rss),
         "vsize_max_mb": max(vsize, default=None),
         "failed_step_count": sum(step.failed for step in steps),
-        "events": total([events for step in steps for events in step.events]),
+        "events": total([step.events for step in steps if step.events is not None]),
+        "implausible_count": (read + written).count(None),
     }

@@ -458,7 +458,7 @@ def test_every_panel_of_grafana_shows_the_stores_sums(
     if ratios:
         cpu, core = (
             fields.index(PLACEMENTS[folder].field("cpu_ms")),
-            fields.index(PLACEMENTS[folder].field("core_ms")),
+            fields.index(PLACEMENTS[folder].field("last_core_with_cpu_ms")),
         )
         wanted = {key: (*values, values[cpu] / values[core]) for key, values in wanted.items()}
     shown = groups(answer, [identity for identity, _ in buckets], list(metrics))

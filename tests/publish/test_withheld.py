@@ -71,7 +71,7 @@ def test_user_datasets_are_left_out_and_counted(place: Place) -> None:
     place.store([row(1), user_row(2), user_row(3)])
     done = place.publish(settings="publishing: {user_datasets: false}\n")
     assert done.returncode == 0, done.stderr
-    assert "left out, of the tier USER: 2" in done.stdout
+    assert "left out, of the tier USER, or read by EOS itself: 2" in done.stdout
     *documents, last = place.spooled("state/published")
     assert [body["dataset_name"] for body in documents] == [row(1)["dataset_name"]]
     assert (last["document_count"], last["left_out_count"]) == (1, 2)

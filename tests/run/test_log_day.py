@@ -86,6 +86,7 @@ def test_every_record_is_in_one_bin_of_the_manifest(done: Place) -> None:
         "unmatched": none,
         "malformed": 0,
         "out_of_day": 0,
+        "deletion": 0,
         "write_only": 0,
     }
     assert found["cmssw"]["matched"] == 2
@@ -95,6 +96,7 @@ def test_every_record_is_in_one_bin_of_the_manifest(done: Place) -> None:
         "unmatched": none | {"no_lfn": 1},
         "malformed": 0,
         "out_of_day": 0,
+        "repeated": 0,
         "write_only": 0,
     }
 

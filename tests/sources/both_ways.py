@@ -34,12 +34,14 @@ SHORT = {
     b'"metadata":{"timestamp":1560600000000}}',
     "cmssw": b'{"metadata":{"timestamp":1560600000000,"k":{}},"data":{"read_bytes":5,"site_name":"T2","z":-1.5,'
     b'"user_dn":"B","file_lfn":"file:/store/a","app_info":""}}',
-    "eos G3": b'{"data":{"path":"/eos/cms/store/a","rb":5,"wb":0,"sec.app":"fuse","sec.info":"/CN=B","t":true}}',
+    "cmssw pileup": b'{"data":{"file_lfn":"/store/a","read_type":"embedded","read_bytes":5,"app_info":null}}',
+    "eos G3": b'{"data":{"path":"/eos/cms/store/a","rb":5,"rvb_sum":3,"wb":0,"sec.app":"fuse","sec.info":"/CN=B","t":true}}',
+    "eos removal": b'{"data":{"path":"/store/a","sec.app":"rm?x"},"metadata":{"timestamp":1560600000}}',
     "eos flat": b'{"data":{"eos_path":"/store/a","rb":"5","wb":"0","sec_app":"fuse","sec_info":"B","raw":"rb=1"},'
     b'"metadata":{"timestamp":1560600000}}',
-    "eos prefixed": b'{"data":{"eos.path":"/store/a","eos.rb":"5","eos.wb":"","eos.sec.app":"x","eos.sec.info":null},'
+    "eos prefixed": b'{"data":{"eos.path":"/store/a","eos.rb":"5","eos.rvb_sum":"3","eos.wb":"","eos.sec.app":"x","eos.sec.info":null},'
     b'"metadata":{"timestamp":1560600000.0}}',
-    "eos G1": b'{"data":"path=/store/a&rb=5&wb=0&sec.app=fuse&sec.info=B","metadata":{"timestamp":1560600000}}',
+    "eos G1": b'{"data":"path=/store/a&rb=5&rvb_sum=3&wb=0&sec.app=fuse&sec.info=B","metadata":{"timestamp":1560600000}}',
 }
 #: The form's stream, as the example files name it.
 _EXAMPLE = {
@@ -52,7 +54,7 @@ _EXAMPLE = {
 
 def decoder_of(form: str) -> str:
     """The name of the form's decoder."""
-    return "eos" if form.startswith("eos") else form
+    return "eos" if form.startswith("eos") else form.removesuffix(" pileup")
 
 
 def examples(name: str) -> list[bytes]:

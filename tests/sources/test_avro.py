@@ -180,7 +180,7 @@ def test_bad_text_in_a_needed_field_is_malformed(field: str) -> None:
 
 
 def test_bad_text_in_a_field_that_is_not_needed_is_not_checked() -> None:
-    content = container(crab_schema(), [job(1), job(2, JobId="MARK"), job(3)]).replace(
+    content = container(crab_schema(), [job(1), job(2, TaskId="MARK"), job(3)]).replace(
         b"MARK", b"\xff\xfe\xc0\x80"
     )
     found = same(content)

@@ -4,7 +4,7 @@ that cannot be.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -38,9 +38,11 @@ class Counting(CrabDecoder):
         self.alone += 1
         return super().avro_record(row)
 
-    def take(self, records: list[Any], batch: AccessBatch) -> None:
+    def take_numbered(
+        self, records: list[Any], positions: Sequence[int], batch: AccessBatch
+    ) -> None:
         self.taken += 1
-        super().take(records, batch)
+        super().take_numbered(records, positions, batch)
 
 
 #: With compiled code, and without it.

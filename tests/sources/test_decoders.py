@@ -59,7 +59,9 @@ def result_of(decoder: JsonDecoder, batch: AccessBatch) -> dict[str, Any]:
     return {
         "read": batch.read,
         "accesses": Counter(zip(batch.lfns, groups, batch.read_bytes or [], strict=True)),
+        "deletion": batch.deletion,
         "write_only": batch.write_only,
+        "set_aside": (batch.set_aside, batch.set_aside_bytes),
         "no_lfn": batch.no_lfn,
         "out_of_day": batch.out_of_day,
         "malformed": batch.malformed,

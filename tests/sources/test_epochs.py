@@ -50,6 +50,24 @@ def test_the_first_day_may_be_text_always_or_never() -> None:
     assert epochs(replicas={"rucio": "always"}).source("replicas", date(1999, 1, 1)) == "rucio"
 
 
+def test_a_field_means_what_the_last_meaning_that_has_begun_says() -> None:
+    july = [date(2026, 7, day) for day in (26, 27)]
+    found = Epochs.load()
+    assert [found.meaning("condor", "WallClockHr", day) for day in july] == [
+        "all_starts",
+        "last_start",
+    ]
+    assert found.meanings_of_day(july[1], ["aaa", "condor", "dbs"]) == {
+        "condor.WallClockHr": "last_start",
+        "condor.CoreHr": "all_starts",
+    }
+    changed = {"meanings": {"condor": {"CoreHr": {"last_start": {"from": july[1]}}}}}
+    assert [Epochs.load(changed).meaning("condor", "CoreHr", day) for day in july] == [
+        "all_starts",
+        "last_start",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "wanted"),
     [
@@ -71,6 +89,19 @@ def test_the_first_day_may_be_text_always_or_never() -> None:
         ),
         ("sources:\n  epochs:\n    replicas:\n      rucio: 2020-01-01\n", 4, "lines below it"),
         ("sources:\n  epochs: [rucio]\n", 2, "lines below it"),
+        ("sources:\n  meanings:\n    eos: {}\n", 3, "has no 'eos'"),
+        ("sources:\n  meanings:\n    condor:\n      Wall: {}\n", 4, "has no 'Wall'"),
+        (
+            "sources:\n  meanings:\n    condor:\n      CoreHr:\n        last: {from: never}\n",
+            5,
+            "has no 'last'",
+        ),
+        (
+            "sources:\n  meanings:\n    condor:\n      CoreHr:\n        last_start:\n"
+            "          from: soon\n",
+            6,
+            "is a day, always or never",
+        ),
     ],
 )
 def test_wrong_settings_are_named_with_file_and_line(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.sources.fields import Apps, user_name
+from cmsspark.sources.fields import AppRule, Apps, user_name
 from cmsspark.sources.values import normalise_lfn
 
 
@@ -118,6 +118,10 @@ def test_a_person_is_the_last_name_of_a_certificate(
         ("cmsrun fuse", "cmsrun"),
         ("unknown", "other"),
         ("cRaB\n", "crab"),
+        ("eos/converter", "storage"),
+        ("rainplugin", "storage"),
+        ("tpc", "transfer"),
+        ("tpcx", "other"),
     ],
 )
 def test_the_first_word_that_fits_decides_the_application(text: str | None, wanted: str) -> None:
@@ -127,6 +131,6 @@ def test_the_first_word_that_fits_decides_the_application(text: str | None, want
 
 
 def test_what_is_remembered_of_applications_is_bounded() -> None:
-    apps = Apps([("crab", ("CRAB",))], cache_size=3)
+    apps = Apps([AppRule("crab", words=("crab",))], cache_size=3)
     assert [apps.of[f"crab {number}"] for number in range(10)] == ["crab"] * 10
     assert len(apps.of) <= 3

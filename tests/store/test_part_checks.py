@@ -25,7 +25,7 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
 from cmsspark.run import run_report
-from cmsspark.store import compacted_runs, part_checks, results, stored_days
+from cmsspark.store import part_checks, results, stored_days
 from cmsspark.store.job_index import JOBS, find_job
 from cmsspark.store.part_checks import IntactParts, StoredPart
 from cmsspark.store.query.database import Database
@@ -120,9 +120,6 @@ READERS: dict[str, Callable[[str, Path], object]] = {
         )
     ),
     "rollup": rollup,
-    "compact": lambda store, _: compacted_runs._rows(
-        FILES, current(store, "partials").path, "partials", current(store, "partials").manifest
-    ),
     "path": lambda store, _: path(store),
 }
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from cmsspark.apps.cache.trace import Trace, check_bytes, make_trace
 from cmsspark.base.errors import InputMissing
-from cmsspark.sources.registry import ACCESS_STREAMS
+from cmsspark.sources.registry import ACCESS_STREAMS, STORAGE_APP
 from cmsspark.store.stored_columns import newest, table_rows
 from cmsspark.store.stored_days import StoredDays
 
@@ -78,15 +78,17 @@ def site_traces(stored: StoredDays) -> SiteTraces:
         table_rows(stored.files, current, "dbs_events", ["dataset_name", "dataset_bytes"])
     )
     requests = []
-    for batch in stored.batches(["stream", "dataset_name", "site_name", "nacc"]):
+    for batch in stored.batches(["stream", "app", "dataset_name", "site_name", "nacc"]):
         for day, rows in batch:
             # Jobs are not accesses: their reads are in the logs of the file systems.
             accesses = pl.DataFrame(rows).with_columns(
-                pl.col("stream", "dataset_name", "site_name").cast(pl.String),
+                pl.col("stream", "app", "dataset_name", "site_name").cast(pl.String),
                 pl.col("nacc").cast(pl.Int64),
             )
             accesses = accesses.filter(
-                pl.col("stream").is_in(ACCESS_STREAMS) & (pl.col("nacc") > 0)
+                pl.col("stream").is_in(ACCESS_STREAMS),
+                pl.col("app") != STORAGE_APP,
+                pl.col("nacc") > 0,
             )
             sums = accesses.group_by("dataset_name", "site_name").agg(pl.col("nacc").sum())
             requests.append(sums.with_columns(day=pl.lit(day)))

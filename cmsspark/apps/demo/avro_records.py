@@ -23,7 +23,8 @@ _CMSSW_TEXTS: Final = (
     "APP_INFO",
     "FALLBACK",
 )
-_CMSSW_LONGS: Final = (
+#: Numbers as text.
+_CMSSW_NUMBERS: Final = (
     "FILE_SIZE",
     "READ_BYTES",
     "READ_BYTES_AT_CLOSE",
@@ -33,11 +34,6 @@ _CMSSW_LONGS: Final = (
     "READ_VECTOR_OPERATIONS",
     "START_TIME",
     "END_TIME",
-    "START_DATE",
-    "END_DATE",
-    "INSERT_DATE",
-)
-_CMSSW_DOUBLES: Final = (
     "READ_SINGLE_AVERAGE",
     "READ_SINGLE_SIGMA",
     "READ_VECTOR_AVERAGE",
@@ -45,6 +41,7 @@ _CMSSW_DOUBLES: Final = (
     "READ_VECTOR_COUNT_AVERAGE",
     "READ_VECTOR_COUNT_SIGMA",
 )
+_CMSSW_LONGS: Final = ("START_DATE", "END_DATE", "INSERT_DATE")
 
 
 def _field(name: str, kind: str) -> dict[str, Any]:
@@ -60,9 +57,8 @@ CRAB_SCHEMA: Final[dict[str, Any]] = {
 CMSSW_SCHEMA: Final[dict[str, Any]] = {
     "type": "record",
     "name": "cmssw_popularity",
-    "fields": [_field(name, "string") for name in _CMSSW_TEXTS]
-    + [_field(name, "long") for name in _CMSSW_LONGS]
-    + [_field(name, "double") for name in _CMSSW_DOUBLES],
+    "fields": [_field(name, "string") for name in (*_CMSSW_TEXTS, *_CMSSW_NUMBERS)]
+    + [_field(name, "long") for name in _CMSSW_LONGS],
 }
 
 #: What a broken producer writes for seconds.
@@ -167,7 +163,7 @@ def cmssw_avro_records(activity: Activity, rng: np.random.Generator) -> list[dic
         {name.upper(): value for name, value in cmssw_statistics(rng).items()} for _ in range(POOL)
     ]
     a = activity
-    return [
+    records = [
         {
             **pool[noise % POOL],
             "UNIQUE_ID": f"{unique.upper()}-{noise % 9}",
@@ -205,3 +201,7 @@ def cmssw_avro_records(activity: Activity, rng: np.random.Generator) -> list[dic
             strict=True,
         )
     ]
+    for record in records:
+        numbers = {name: record.get(name) for name in _CMSSW_NUMBERS}
+        record |= {name: None if n is None else f"{n}" for name, n in numbers.items()}
+    return records

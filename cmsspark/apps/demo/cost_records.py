@@ -31,7 +31,7 @@ def cost_fields(data: Mapping[str, Any], number: int) -> dict[str, Any]:
     subsites = _SUBSITES.get(site)
     return {
         "RequestCpus": cores,
-        "CoreHr": round(cores * committed, 6),
+        "CoreHr": round(cores * wall, 6),
         "CommittedCoreHr": round(cores * committed, 6),
         "CommittedWallClockHr": round(committed, 6),
         "MaxWallTimeMins": 480 if is_production else 1315,
@@ -76,7 +76,7 @@ def write_reports(
 
 
 def report_lines(world: World, rng: np.random.Generator, day: date, records: int) -> list[str]:
-    """Return the reports of a day; one in thirty is written twice."""
+    """Return the reports of a day; one in thirty arrives twice, with a ``wmaid`` each time."""
     stamps = start_ms(day) // 1000 + np.sort(rng.integers(86_400, size=records))
     times, shares = rng.exponential(7_000.0, records).round(3), rng.uniform(0.5, 0.99, records)
     lines = []
@@ -92,17 +92,19 @@ def report_lines(world: World, rng: np.random.Generator, day: date, records: int
             "task": f"/pdmvserv_task_Run3Summer{number % 4}_{number % 12}/DataProcessing",
             "meta_data": {
                 "ts": stamp,
-                "fwjr_id": f"{number}-0",
+                "fwjr_id": f"{day:%y%m%d}{number:06}-0",
                 "jobtype": kind,
-                "jobstate": "failed" if is_failed else "success",
+                "jobstate": "jobfailed" if is_failed else "success",
                 "host": _AGENTS[number % len(_AGENTS)],
             },
             "steps": steps if number % 50 else [*steps, None],
         }
-        line = json.encode(
-            {"data": data, "metadata": {"producer": "wmarchive", "timestamp": 1000 * stamp}}
-        ).decode()
-        lines += [line, line] if number % 30 == 7 else [line]
+        metadata = {"producer": "wmarchive", "timestamp": 1000 * stamp}
+        arrivals = [data["wmaid"], f"{data['wmaid']}-2"] if number % 30 == 7 else [data["wmaid"]]
+        lines += [
+            json.encode({"data": {**data, "wmaid": wmaid}, "metadata": metadata}).decode()
+            for wmaid in arrivals
+        ]
     return lines
 
 
@@ -131,7 +133,7 @@ def _step(
                 "NumberOfStreams": 4,
                 "NumberOfThreads": 8,
                 "TotalJobTime": seconds,
-                "TotalJobCPU": round(8 * share * seconds, 3) if number % 40 else -2,
+                "TotalJobCPU": round(8 * share * seconds, 3) if number % 40 else -1,
             },
             "storage": {
                 "readTotalMB": round(seconds / 3, 3),

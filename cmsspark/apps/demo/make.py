@@ -28,6 +28,7 @@ from cmsspark.apps.demo.xcache_records import write_cache_records
 from cmsspark.base.access import UNMATCHED_JOB_BINS
 from cmsspark.base.dates import start_ms
 from cmsspark.sources.epochs import REPLICAS_ROLE, Epochs
+from cmsspark.sources.registry import STREAMS_BY_NAME, STREAMS_OF_JOBS
 
 #: What part of a day's records each stream has.
 SHARES: Final[dict[str, float]] = {
@@ -75,11 +76,13 @@ class Made:
 
     def reconciliation(self, day: date) -> dict[str, dict[str, int | Counts]]:
         """By stream what a job's manifest must say of ``day``."""
-        return {stream: _reconciliation(counts) for stream, counts in self.bins[day].items()}
+        return {
+            stream: _reconciliation(stream, counts) for stream, counts in self.bins[day].items()
+        }
 
 
-def _reconciliation(counts: Counts) -> dict[str, int | Counts]:
-    if "repeated" in counts:
+def _reconciliation(stream: str, counts: Counts) -> dict[str, int | Counts]:
+    if stream in STREAMS_OF_JOBS:
         unmatched = {name: counts[name] for name in UNMATCHED_JOB_BINS}
         return {
             "read": sum(counts.values()),
@@ -94,6 +97,8 @@ def _reconciliation(counts: Counts) -> dict[str, int | Counts]:
         },
         "malformed": counts["malformed"],
         "out_of_day": counts["out_of_day"],
+        # The demo removes no file, and its jobs name each file once.
+        **dict.fromkeys(STREAMS_BY_NAME[stream].bins, 0),
         "write_only": counts["write_only"],
     }
 

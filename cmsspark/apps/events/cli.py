@@ -138,9 +138,9 @@ def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> Non
     """
     from cmsspark.apps.events.evaluation import shares
     from cmsspark.apps.events.models import load
-    from cmsspark.apps.events.parts import sample_parts
     from cmsspark.apps.events.result_files import write_result
-    from cmsspark.apps.events.scoring import load_evaluation, local_predictions
+    from cmsspark.apps.events.root_files import sample_parts
+    from cmsspark.apps.events.score_files import load_evaluation, local_predictions
     from cmsspark.base.errors import InputMissing
 
     loaded = load(model)
@@ -223,8 +223,8 @@ def histograms_command(
     FOLDER has parts of events: train of a sample, or events of a run of events_prepare.
     """
     from cmsspark.apps.events import require_events
-    from cmsspark.apps.events.histograms import fill_histograms, write_histograms
-    from cmsspark.apps.events.parts import sample_parts
+    from cmsspark.apps.events.evaluation import fill_histograms, write_histograms
+    from cmsspark.apps.events.root_files import sample_parts
     from cmsspark.base.errors import InputMissing
 
     require_events("hist")

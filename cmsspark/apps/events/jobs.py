@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
-from cmsspark.apps.events.barrier_trainer import BarrierTrainer
 from cmsspark.apps.events.runs import EventRequest, event_options
+from cmsspark.apps.events.train_script import BarrierTrainer
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.job_output import print_outcome
@@ -135,9 +135,9 @@ def sample_command(
     per_class: int | None,
     small: int,
 ) -> None:
-    from cmsspark.apps.events import sample, sample_choice
+    from cmsspark.apps.events import sample
 
-    options = sample_choice.SampleOptions(seed, test_fraction, per_class, small)
+    options = sample.SampleOptions(seed, test_fraction, per_class, small)
     print_outcome(sample.NAME, request.day, as_json, lambda: sample.run(request, options), "")
 
 

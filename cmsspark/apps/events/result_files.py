@@ -12,7 +12,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from cmsspark import __version__
-from cmsspark.apps.events import drawings
+from cmsspark.apps.events import evaluation as events_evaluation
 from cmsspark.apps.events.evaluation import Evaluation
 from cmsspark.apps.events.layout import layout_in
 from cmsspark.apps.events.models import ABOUT, read_description
@@ -85,22 +85,22 @@ def _pictures(
 ) -> dict[str, tuple[str, str, Chart]]:
     """By the name of a file: heading, what it shows, and the chart."""
     pictures = {
-        "roc": ("ROC curves", "Each class against all others.", drawings.roc(evaluation)),
+        "roc": ("ROC curves", "Each class against all others.", events_evaluation.roc(evaluation)),
         "confusion": (
             "Confusion matrix",
             "Each row is a true class; its events by their most probable class.",
-            drawings.confusion(evaluation),
+            events_evaluation.confusion(evaluation),
         ),
     }
     for label, (name, title) in enumerate(evaluation.classes):
         about = (
             "How probable the model finds the class, for events of each true class; logarithmic."
         )
-        chart = drawings.score_distribution(evaluation, label)
+        chart = events_evaluation.score_distribution(evaluation, label)
         pictures[f"scores_{name}"] = (f"Probability of {title}", about, chart)
     if history:
         about = "Loss on the events to learn from, and on those that are held out."
-        pictures["learning"] = ("Learning", about, drawings.learning_curves(history))
+        pictures["learning"] = ("Learning", about, events_evaluation.learning_curves(history))
     return pictures
 
 

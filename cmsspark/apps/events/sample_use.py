@@ -15,7 +15,7 @@ from typing import Any
 from cmsspark.apps.events import sample
 from cmsspark.apps.events.layout import SCHEMA_FILE
 from cmsspark.apps.events.runs import find_run_folder, latest_run
-from cmsspark.apps.events.sample_tasks import TEST, TRAIN
+from cmsspark.apps.events.sample import TEST, TRAIN
 from cmsspark.apps.events.scalers import SCALERS_FILE
 from cmsspark.filesystems.storage import Entry, Files, is_local, join, local_path
 from cmsspark.store.part_files import list_parts

@@ -22,14 +22,14 @@ import numpy as np
 
 from cmsspark.apps.events.evaluation import evaluate
 from cmsspark.apps.events.models import write_model
-from cmsspark.apps.events.parts import Events, read_events
-from cmsspark.apps.events.prepare_task import RESULT, make_rows, read_numbers
+from cmsspark.apps.events.prepare import RESULT, make_rows, read_numbers
 from cmsspark.apps.events.result_files import write_history, write_result
+from cmsspark.apps.events.root_files import Events, read_events
 from cmsspark.apps.events.runs import EventRequest, event_run, finish
-from cmsspark.apps.events.sample_tasks import TEST, TRAIN
+from cmsspark.apps.events.sample import TEST, TRAIN
 from cmsspark.apps.events.sample_use import StoredSample, find_sample, on_this_host, put_folder
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.apps.events.scoring import judge
+from cmsspark.apps.events.score_files import judge
 from cmsspark.apps.events.tree_training import PARAMETERS, fit_xgboost, validation_start
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError

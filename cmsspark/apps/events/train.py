@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from cmsspark.apps.events.evaluation import Evaluation
 from cmsspark.apps.events.layout import layout_in
 from cmsspark.apps.events.models import NETWORKS, ForestModel, read_description, write_model
-from cmsspark.apps.events.parts import read_events
 from cmsspark.apps.events.result_files import write_history, write_result
+from cmsspark.apps.events.root_files import read_events
 from cmsspark.apps.events.runs import EventRequest, event_run, finish
-from cmsspark.apps.events.sample_tasks import TEST, TRAIN
+from cmsspark.apps.events.sample import TEST, TRAIN
 from cmsspark.apps.events.sample_use import StoredSample, find_sample, on_this_host, put_folder
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.apps.events.scoring import judge
+from cmsspark.apps.events.score_files import judge
 from cmsspark.apps.events.tree_training import (
     fit_xgboost,
     parse_parameters,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.events.models import XgboostModel, require_xgboost
-from cmsspark.apps.events.parts import Events
+from cmsspark.apps.events.root_files import Events
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.trees import Trees, from_spark, read_nodes
 from cmsspark.base.arrays import Array

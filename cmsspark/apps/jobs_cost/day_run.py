@@ -4,7 +4,7 @@ stores its tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -121,6 +121,8 @@ class FeedInputs:
     source: DayInput
     earlier: EarlierDay
     accepted: frozenset[str]
+    #: The meaning of each ``feed.field`` whose producer changed it.
+    meanings: Mapping[str, str]
 
     @property
     def read(self) -> list[DayInput]:
@@ -148,7 +150,8 @@ def _resolve(request: FeedRequest, layout: Layout, files: Files) -> FeedInputs:
     earlier = find_earlier(
         files, layout, request.fout, feed.source, request.day, (feed.job,), feed.ids
     )
-    inputs = FeedInputs(feed, source, earlier, frozenset())
+    meanings = layout.epochs.meanings_of_day(request.day, [feed.source])
+    inputs = FeedInputs(feed, source, earlier, frozenset(), meanings)
     return replace(inputs, accepted=accepted_files(request.accept_damaged, inputs.read))
 
 
@@ -169,7 +172,9 @@ class FeedDayRun:
         with self.run_context.staged(self.files) as staged:
             day = read(self._context())
             summary = ScanSummary.from_rows(day.side, (request.feed.name,), self.inputs.accepted)
-            tables = request.feed.build(day.sums, request.day, self.hpc_sites)
+            tables = request.feed.build(
+                day.sums, request.day, self.hpc_sites, self.inputs.meanings
+            )
             manifest = self._manifest(day, summary)
             self._write(staged, tables)
             check_unchanged(self.files, self.inputs.read)
@@ -187,7 +192,10 @@ class FeedDayRun:
         # No pseudonym is stored; a context has the key because tasks of streams need it.
         key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, self.request.day)
         reader = partial(
-            Reader, line_limit=settings.max_line_bytes, above=self.request.quarantine_above
+            Reader,
+            line_limit=settings.max_line_bytes,
+            above=self.request.quarantine_above,
+            meanings=self.inputs.meanings,
         )
         make = MakeAggregator(self.request.feed.aggregator)
         return TaskContext(
@@ -226,6 +234,7 @@ class FeedDayRun:
             "out_of_day_by_day": {
                 name: dict(sorted(bins.out_of_day.items())) for name, bins in summary.bins.items()
             },
+            "meanings": self.inputs.meanings,
             "inputs": [input_summary(source)],
             "identical_files": identical_files([source]),
             "earlier_jobs": {request.feed.name: self.inputs.earlier.as_dict()},

@@ -38,6 +38,8 @@ SUMS: Final[Mapping[str, Any]] = {
     "cpu_ms": attrgetter("cpu_ms"),
     "wall_ms": attrgetter("wall_ms"),
     "core_ms": attrgetter("core_ms"),
+    "last_core_ms": attrgetter("last_core_ms"),
+    "evicted_core_ms": lambda job: max(0, job.core_ms - job.last_core_ms),
     "committed_core_ms": attrgetter("committed_core_ms"),
     "committed_wall_ms": attrgetter("committed_wall_ms"),
     "read_ms": attrgetter("chirp_read_ms"),
@@ -47,6 +49,13 @@ SUMS: Final[Mapping[str, Any]] = {
     "max_wall_ms": attrgetter("max_wall_ms"),
     "committed_with_max_ms": lambda job: job.max_wall_ms is not None and job.committed_wall_ms,
     "chirp_job_count": lambda job: job.chirp_elapsed_ms is not None,
+    # Both sums of a ratio are of the same jobs.
+    "core_with_cpu_ms": lambda job: job.cpu_ms is not None and job.core_ms,
+    "last_core_with_cpu_ms": lambda job: job.cpu_ms is not None and job.last_core_ms,
+    "wall_core_with_cpu_ms": lambda job: job.cpu_ms is not None and job.wall_core_ms,
+    "committed_core_with_cpu_ms": lambda job: job.cpu_ms is not None and job.committed_core_ms,
+    "cpu_with_committed_ms": lambda job: job.committed_core_ms and job.cpu_ms,
+    "wall_with_committed_ms": lambda job: job.committed_wall_ms and job.wall_ms,
     # Core hours are those of Completed jobs.
     "core_hours_ms": lambda job: job.is_completed and job.core_hours_ms,
 }

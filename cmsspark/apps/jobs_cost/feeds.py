@@ -4,7 +4,7 @@ its merge and its tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +25,7 @@ class Feed:
     """A feed. ``name``: in the registry; ``source``: in ``etc/sources.yaml``; ``ids``:
     the table for the next day.
 
-    ``build(sums, day, hpc_sites)`` makes the tables; ``bins(sums)`` counts records that
+    ``build(sums, day, hpc_sites, meanings)`` makes the tables; ``bins(sums)`` counts records that
     the merge bins; ``check(sums, day)`` returns entries of the manifest and warnings.
     """
 
@@ -35,7 +35,7 @@ class Feed:
     ids: str
     aggregator: type[FeedAggregator]
     new_sums: Callable[[], Any]
-    build: Callable[[Any, date, HpcSites], dict[str, pa.Table]]
+    build: Callable[[Any, date, HpcSites, Mapping[str, str]], dict[str, pa.Table]]
     bins: Callable[[Any], dict[str, int]]
     check: Callable[[Any, date], tuple[dict[str, Any], list[str]]]
 
@@ -68,9 +68,9 @@ WMARCHIVE: Final = Feed(
     "report_ids",
     ReportAggregator,
     ReportSums,
-    lambda sums, day, hpc_sites: tables.report_tables(sums, day),
+    lambda sums, day, hpc_sites, meanings: tables.report_tables(sums, day),
     lambda sums: {"matched": sums.matched, "no_cmsrun": sums.no_cmsrun, "repeated": sums.repeated},
-    lambda sums, day: ({}, []),
+    tables.report_checks,
 )
 #: Job → the feed that it counts.
 FEEDS: Final = {feed.job: feed for feed in (CONDOR, WMARCHIVE)}

@@ -92,6 +92,7 @@ class StepRow(msgspec.Struct, array_like=True):
     rss_max: float | None = None
     rss_count: int = 0
     vsize_max: float | None = None
+    implausible: int = 0
 
     def add(self, step: StepRow) -> None:
         """Add another part of the row."""
@@ -102,6 +103,7 @@ class StepRow(msgspec.Struct, array_like=True):
         self.sums = [_plus(total, more) for total, more in zip(self.sums, step.sums, strict=True)]
         self.rss_sum = f"{int(self.rss_sum, 16) + int(step.rss_sum, 16):x}"
         self.rss_count += step.rss_count
+        self.implausible += step.implausible
         self.rss_max, self.vsize_max = (
             _largest(self.rss_max, step.rss_max),
             _largest(self.vsize_max, step.vsize_max),
@@ -145,6 +147,7 @@ def _make_row(report: JobReport, step: ReportedStep) -> StepRow:
         step.rss_mb,
         int(step.rss_mb is not None),
         step.vsize_mb,
+        step.implausible,
     )
 
 

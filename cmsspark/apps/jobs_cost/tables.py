@@ -14,7 +14,7 @@ from cmsspark.apps.jobs_cost.report_sums import NULLABLE_SUMS, STEP_KEYS, Report
 from cmsspark.base import buffers, dates
 from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import stored_table
-from cmsspark.sources.condor_costs import HOUR_WINDOWS
+from cmsspark.sources.condor_costs import CORE, HOUR_WINDOWS, LAST_START
 from cmsspark.sources.values import MAX_LONG
 
 if TYPE_CHECKING:
@@ -27,12 +27,16 @@ _HOURS: Final = 24
 _Row = dict[str, Any]
 
 
-def cost_tables(sums: CostSums, day: date, hpc_sites: HpcSites) -> dict[str, pa.Table]:
+def cost_tables(
+    sums: CostSums, day: date, hpc_sites: HpcSites, meanings: Mapping[str, str]
+) -> dict[str, pa.Table]:
     """Return the tables of HTCondor's jobs by name. Raises DataError (65) where a sum
     exceeds 64 bits.
     """
+    is_of_last_start = meanings[CORE] == LAST_START
+    rows = _efficiency_rows(sums, is_of_last_start=is_of_last_start)
     return {
-        "job_efficiency": _table("job_efficiency", _efficiency_rows(sums), day),
+        "job_efficiency": _table("job_efficiency", rows, day),
         "core_hours": _table("core_hours", _core_hour_rows(sums, hpc_sites), day),
         "running_cores": _table("running_cores", _running_rows(sums, hpc_sites), day),
         "job_cost_ids": _ids("job_cost_ids", sums.all_ids()),
@@ -50,13 +54,18 @@ def report_tables(sums: ReportSums, day: date) -> dict[str, pa.Table]:
     }
 
 
-def _efficiency_rows(sums: CostSums) -> Iterable[_Row]:
+def _efficiency_rows(sums: CostSums, *, is_of_last_start: bool) -> Iterable[_Row]:
+    """Yield rows. ``is_of_last_start``: core hours are of the last start, so that no
+    one knows those of the others.
+    """
     names = ("type", "job_type", "workflow", "request", "site", "subsite", "tier", "outcome")
     for row in sums.rows:
         values: dict[str, int | None] = dict(zip(SUMS, row.sums, strict=True))
         del values["core_hours_ms"]
         if not values.pop("chirp_job_count"):
             values["read_ms"] = values["elapsed_ms"] = None
+        if is_of_last_start:
+            values["evicted_core_ms"] = None
         counts = {"distinct_schedds": len(row.schedds), "distinct_users": len(row.users)}
         yield dict(zip(names, row.key, strict=True)) | values | counts
 
@@ -118,6 +127,7 @@ def _step_rows(sums: ReportSums) -> Iterable[_Row]:
                 "rss_count": row.rss_count,
                 "vsize_max_mb": row.vsize_max,
                 "failed_step_count": row.failed,
+                "implausible_count": row.implausible,
             }
         )
 
@@ -209,3 +219,10 @@ def cost_checks(sums: CostSums, day: date) -> tuple[dict[str, Any], list[str]]:
             " that ran in the busiest hour: jobs ran on days before, or records are missing"
         )
     return {"job_cost_checks": entry}, warnings
+
+
+def report_checks(sums: ReportSums, day: date) -> tuple[dict[str, Any], list[str]]:
+    """Return the entry of the manifest, and no warning: how many times of reads and
+    writes are left out, because they cannot be (rule 56).
+    """
+    return {"implausible": sum(row.implausible for row in sums.rows.values())}, []

@@ -24,7 +24,7 @@ from cmsspark.cli.period_options import load_days
 from cmsspark.counting.rollup import matches
 from cmsspark.dumps.rucio_locks import Locks, is_held
 from cmsspark.settings.settings import load_settings
-from cmsspark.sources.registry import ACCESS_STREAMS
+from cmsspark.sources.registry import ACCESS_STREAMS, STORAGE_APP
 from cmsspark.store import stored_days
 from cmsspark.store.stored_columns import newest, newest_replicas, open_store, table_rows
 from cmsspark.store.stored_days import StoredDays
@@ -165,7 +165,7 @@ def stored_reads(stored: StoredDays) -> Reads:
     """
     import polars as pl
 
-    columns = ["stream", "dataset_name", "site_name", "nacc", "remote_nacc", "read_bytes"]
+    columns = ["stream", "app", "dataset_name", "site_name", "nacc", "remote_nacc", "read_bytes"]
     names = {
         "dataset_name": "dataset",
         "site_name": "site",
@@ -179,7 +179,9 @@ def stored_reads(stored: StoredDays) -> Reads:
         for day, rows in batch:
             frame = pl.DataFrame(pl.from_arrow(rows)).rename(names)
             frame = frame.filter(
-                pl.col("stream").is_in(ACCESS_STREAMS) & pl.col("dataset").is_not_null()
+                pl.col("stream").is_in(ACCESS_STREAMS),
+                pl.col("app") != STORAGE_APP,
+                pl.col("dataset").is_not_null(),
             ).select(pl.col("dataset", "site").cast(pl.String), pl.col(numbers).cast(pl.Float64))
             is_known = pl.col("remote").is_not_null().alias("known")
             sums = frame.group_by("dataset", "site", is_known).agg(pl.col(numbers).sum())

@@ -17,7 +17,7 @@ from cmsspark.apps.popularity.dataset_reads import DatasetReads, DayReads, day_r
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.text.terminal import pluralize
-from cmsspark.sources.registry import ACCESS_STREAMS
+from cmsspark.sources.registry import ACCESS_STREAMS, STORAGE_APP
 from cmsspark.store.stored_days import StoredDays
 from cmsspark.store.table_files import read_table
 
@@ -237,11 +237,12 @@ def _access_rows(stored: StoredDays) -> Iterator[tuple[date, pl.DataFrame]]:
     """Yield each day's partials of streams of accesses; rows of one dataset may be in
     several part files.
     """
-    texts = ("stream", "dataset_name", "site_name", "user")
+    texts = ("stream", "dataset_name", "site_name", "user", "app")
+    is_read = pl.col("stream").is_in(ACCESS_STREAMS) & (pl.col("app") != STORAGE_APP)
     for batch in stored.batches([*texts, "nacc", "remote_nacc", "read_bytes", "cpu_time"]):
         by_day: dict[date, list[pl.DataFrame]] = {}
         for day, rows in batch:
             frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col(texts).cast(pl.String))
-            by_day.setdefault(day, []).append(frame.filter(pl.col("stream").is_in(ACCESS_STREAMS)))
+            by_day.setdefault(day, []).append(frame.filter(is_read).drop("app"))
         for day, frames in by_day.items():
             yield day, pl.concat(frames)

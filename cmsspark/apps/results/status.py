@@ -84,6 +84,7 @@ def command(
     _print(span, jobs, cells)
     for lines in (
         failures(runs, cells, settings.state_dir),
+        earlier_rules(runs, cells),
         outside(stored, span),
         remarks(records, span),
     ):
@@ -151,6 +152,24 @@ def failures(
             reason = (run.error or "").partition("\n")[0]
             lines.append(f"{run.day} {run.job}: {run.exit_code}: {printable(reason)}\n  {page}")
     return lines
+
+
+def earlier_rules(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell]) -> list[str]:
+    """Return a line for each job with days that were counted by earlier rules."""
+    days: dict[str, list[date]] = {}
+    seen = set()
+    for run in runs:  # the latest start first
+        key = run.day, run.job
+        if key in seen or key not in cells or run.state is not State.DONE:
+            continue
+        seen.add(key)
+        if run.details.has_earlier_rules and cells[key].word not in NO_RESULT:
+            days.setdefault(run.job, []).append(run.day)
+    return [
+        f"{job}: counted by earlier rules: {spans(sorted(of_job))}; "
+        f"run_spark {job} --date {max(of_job)} counts a day by today's"
+        for job, of_job in days.items()
+    ]
 
 
 def remarks(records: Mapping[str, DayRecord], span: Sequence[date]) -> list[str]:

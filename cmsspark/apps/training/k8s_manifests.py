@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cmsspark.apps.training import pod_worker, script_check, worker
-from cmsspark.apps.training.shipped_files import K8S_BYTES, pack_files
-from cmsspark.apps.training.spec import TrainingRun
+from cmsspark.apps.training.script_check import K8S_BYTES, TrainingRun, pack_files
 
 #: The port of each worker's framework, and of the program that serves its output. A pod
 #: has an address of its own.

@@ -4,19 +4,275 @@ they brought back.
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, Protocol, TextIO, TypeVar
 
-from cmsspark.apps.training.backend import Attempt, Backend, WorkerFailure
-from cmsspark.apps.training.checked_script import check_files, check_script
-from cmsspark.apps.training.run_folder import RunFolder, RunState
-from cmsspark.apps.training.spec import TrainingRun
+import msgspec
+
+from cmsspark.apps.training.script_check import (
+    BackendName,
+    TrainingRun,
+    check_files,
+    check_script,
+    run_name,
+)
 from cmsspark.base import clock, signals
-from cmsspark.base.errors import CmssparkError, DataError
+from cmsspark.base.errors import CmssparkError, DataError, InputMissing, UsageError
 from cmsspark.base.text.readable import readable
+from cmsspark.store.process_identity import start_ticks
+
+# The folder of a run below ``<state>/training``: what it is, how it stands, its logs
+# and what workers brought back.
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+#: States in which a run is over.
+ENDED: Final = frozenset({"done", "failed", "stopped", "lost"})
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """What was started: script, arguments without secrets, back end, and the launcher's process."""
+
+    name: str
+    script: str
+    arguments: tuple[str, ...]
+    workers: int
+    backend: BackendName
+    began_ms: int
+    process: int
+    process_began: int
+    secrets: tuple[str, ...] = ()
+    namespace: str | None = None
+    context: str | None = None
+
+
+class RunState(msgspec.Struct):
+    """How a run and its workers stand: ``running``, ``done``, ``failed``, ``stopped``;
+    ``lost`` without a launcher.
+    """
+
+    state: str = "running"
+    attempt: int = 1
+    workers: list[str] = []
+    ended_ms: int | None = None
+    reason: str | None = None
+    job: str | None = None
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run."""
+
+    path: Path
+
+    @classmethod
+    def create(
+        cls, base: Path, run: TrainingRun, namespace: str | None = None, context: str | None = None
+    ) -> RunFolder:
+        """Make the folder of a new run. Raises UsageError (2) where the name is taken."""
+        folder = cls(base / run.name)
+        base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            folder.path.mkdir(mode=0o700)
+        except FileExistsError:
+            raise UsageError(
+                f"there is a run {run.name} already",
+                where=folder.path,
+                next_step=f"choose another --name, or remove it: cmsspark lab train forget {run.name}",
+            ) from None
+        for name in ("logs", "output"):
+            (folder.path / name).mkdir()
+        record = RunRecord(
+            run.name,
+            str(run.script.absolute()),
+            run.shown_arguments,
+            run.workers,
+            run.backend,
+            clock.now_ms(),
+            os.getpid(),
+            start_ticks(os.getpid()) or 0,
+            tuple(secret.name for secret in run.secrets),
+            namespace,
+            context,
+        )
+        folder._write("run.json", record)
+        folder.write_state(RunState(workers=["pending"] * run.workers))
+        return folder
+
+    @classmethod
+    def find(cls, base: Path, name: str) -> RunFolder:
+        """Return the folder of a run. Raises InputMissing (66) where there is none of
+        that name, UsageError (2).
+        """
+        folder = cls(base / run_name(Path(), name))
+        if not (folder.path / "run.json").is_file():
+            names = ", ".join(run.record.name for run in runs(base)) or "none"
+            raise InputMissing(
+                f"there is no run {name}",
+                where=base,
+                found=f"runs: {names}",
+                next_step="cmsspark lab train status lists them",
+            )
+        return folder
+
+    @property
+    def record(self) -> RunRecord:
+        """What was started."""
+        return self._read("run.json", RunRecord)
+
+    @property
+    def output(self) -> Path:
+        """The folder of what workers left."""
+        return self.path / "output"
+
+    @property
+    def merged_log(self) -> Path:
+        """The lines of all workers, each with its worker's name."""
+        return self.path / "logs" / "merged.log"
+
+    def worker_log(self, rank: int) -> Path:
+        """Return the lines of a worker."""
+        return self.path / "logs" / f"worker-{rank}.log"
+
+    def state(self) -> RunState:
+        """Return how the run stands; ``lost`` where its launcher is gone and did not
+        say how it ended.
+        """
+        state = self._read("state.json", RunState)
+        if state.state == "running" and not self.is_launcher_alive():
+            # It may have ended since the first look.
+            state = self._read("state.json", RunState)
+        if state.state == "running" and not self.is_launcher_alive():
+            state.state, state.reason = "lost", "its launcher is gone"
+            state.workers = [
+                now if now not in ("pending", "running") else "lost" for now in state.workers
+            ]
+        return state
+
+    def write_state(self, state: RunState) -> None:
+        """Store how the run stands."""
+        self._write("state.json", state)
+
+    def is_launcher_alive(self) -> bool:
+        """Return whether the process that started the run still runs on this host."""
+        record = self.record
+        return start_ticks(record.process) == record.process_began
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.path)
+
+    def _write(self, name: str, document: msgspec.Struct) -> None:
+        aside = self.path / f".{name}.part"
+        aside.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+        aside.rename(self.path / name)
+
+    def _read(self, name: str, kind: type[_T]) -> _T:
+        path = self.path / name
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except (OSError, msgspec.DecodeError) as error:
+            raise DataError(
+                "the record of a run cannot be read", where=path, found=str(error)
+            ) from None
+
+
+def runs(base: Path) -> Iterator[RunFolder]:
+    """Yield all runs, the oldest first."""
+    with suppress(OSError):
+        folders = [RunFolder(path) for path in base.iterdir() if (path / "run.json").is_file()]
+        yield from sorted(folders, key=lambda folder: folder.record.began_ms)
+
+
+# What every back end of the launcher does: run one attempt of a training, and report
+# what happens.
+
+#: Lines of a failed worker that are shown.
+LAST_LINES: Final = 15
+
+
+@dataclass(frozen=True)
+class WorkerFailure:
+    """Why an attempt ended: which worker, what happened to it, its last lines."""
+
+    rank: int
+    reason: str
+    last_lines: tuple[str, ...] = ()
+
+
+@dataclass
+class Attempt:
+    """One attempt of a run: its number, the folder that workers' output comes into, and
+    the listeners.
+
+    ``output`` has a folder ``worker-N`` for each worker; what an earlier attempt left
+    there is given to the worker.
+    """
+
+    run: TrainingRun
+    number: int
+    output: Path
+    #: Takes a worker's number and a line of it.
+    on_line: Callable[[int, str], None]
+    #: Takes a worker's number and its state: ``pending``, ``running``, ``done``,
+    #: ``failed``, ``stopped``.
+    on_state: Callable[[int, str], None]
+    #: Takes a line of the launcher itself.
+    log: Callable[[str], None] = lambda text: None
+    _last: dict[int, deque[str]] = field(default_factory=dict)
+
+    def line(self, rank: int, text: str) -> None:
+        """Pass a line of a worker on."""
+        self._last.setdefault(rank, deque(maxlen=LAST_LINES)).append(text)
+        self.on_line(rank, text)
+
+    def failure(self, rank: int, reason: str) -> WorkerFailure:
+        """Return the failure of a worker, with its last lines."""
+        self.on_state(rank, "failed")
+        return WorkerFailure(rank, reason, tuple(self._last.get(rank, ())))
+
+    def folder(self, rank: int) -> Path:
+        """Return the folder of a worker's output."""
+        return self.output / f"worker-{rank}"
+
+
+class Backend(Protocol):
+    """A place where workers run."""
+
+    @property
+    def has_this_python(self) -> bool:
+        """Whether workers run with this Python, so that a script's imports can be checked here."""
+
+    def check(self, run: TrainingRun) -> None:
+        """Raises a CmssparkError where this run cannot be started here; starts nothing."""
+
+    def attempt(self, attempt: Attempt) -> WorkerFailure | None:
+        """Run all workers to their end. The first failure stops the others and is
+        returned; None: all ended well.
+
+        Everything that it made is gone when it returns or raises, KeyboardInterrupt included.
+        """
+
+
+def describe_exit(code: int) -> str:
+    """Return what an exit code of a script says; a negative one is a signal."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    import signal
+
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = "; the system may have had too little memory" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"
+
 
 #: Files that workers leave which are listed at the end.
 _LISTED: Final = 8

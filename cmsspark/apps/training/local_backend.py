@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import IO, Any, Final
 
 from cmsspark.apps.training import worker
-from cmsspark.apps.training.backend import Attempt, WorkerFailure, describe_exit
 from cmsspark.apps.training.barrier_task import free_addresses
-from cmsspark.apps.training.spec import TrainingRun
+from cmsspark.apps.training.launch import Attempt, WorkerFailure, describe_exit
+from cmsspark.apps.training.script_check import TrainingRun
 from cmsspark.base.errors import DataError
 
 #: Seconds beyond the time of grace that a worker may take to end.

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.training import barrier_task, worker
-from cmsspark.apps.training.backend import Attempt, WorkerFailure, describe_exit
-from cmsspark.apps.training.shipped_files import SPARK_BYTES, pack_files
-from cmsspark.apps.training.spec import TrainingRun
+from cmsspark.apps.training.launch import Attempt, WorkerFailure, describe_exit
+from cmsspark.apps.training.script_check import SPARK_BYTES, TrainingRun, pack_files
 from cmsspark.base.errors import CmssparkError, NotReady, UsageError
 from cmsspark.base.resources import resource
 

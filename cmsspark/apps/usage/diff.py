@@ -5,7 +5,7 @@ periods, or two runs of one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,10 +32,39 @@ COLUMNS: Final = {"dataset": "dataset_name", "site": "site_name", "stream": "str
 _OF_JOBS: Final = {"nacc": "job_count", "read_bytes": "job_read_bytes", "remote_nacc": None}
 _STORED: Final = ("nacc", "read_bytes", "remote_nacc", "cpu_time", "wc_time")
 #: Measures in bytes, and in seconds.
-_BYTES: Final = ("read_bytes", "job_read_bytes")
+_BYTES: Final = ("read_bytes", "job_read_bytes", "write_bytes")
 _SECONDS: Final = ("cpu_time", "wc_time")
 MEASURES_OF_JOBS: Final = ("job_count", "job_read_bytes")
 MEASURES: Final = (*_STORED, *MEASURES_OF_JOBS)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared of tables of one kind: columns by their names in ``--by``, of
+    which the first three are the default, and sums.
+    """
+
+    columns: Mapping[str, str]
+    measures: tuple[str, ...]
+
+
+_ACCESSES: Final = Comparison(COLUMNS, MEASURES)
+#: The comparison of each table on what jobs cost; the first sum is the default.
+_COSTS: Final = {
+    "job_efficiency": Comparison(
+        {name: name for name in ("workflow", "site", "outcome", "tier", "type")},
+        ("core_ms", "last_core_ms", "evicted_core_ms", "cpu_ms", "job_count"),
+    ),
+    "step_efficiency": Comparison(
+        {"task": "task", "site": "site", "step": "step", "type": "job_type"},
+        ("thread_ms", "cpu_of_thread_ms", "step_count", "read_bytes", "write_bytes", "events"),
+    ),
+}
+_ALL: Final = (_ACCESSES, *_COSTS.values())
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
@@ -72,7 +101,10 @@ class Side:
         return isinstance(self.interval, Period)
 
 
-_BY: Final = "Group by this column. Can be given several times. [default: dataset, site, stream]"
+_BY: Final = (
+    "Group by this column. Can be given several times. [default: dataset, site, stream; of costs: workflow or task,"
+    " site, outcome or step]"
+)
 
 
 @click.command("diff")
@@ -81,13 +113,18 @@ _BY: Final = "Group by this column. Can be given several times. [default: datase
 @click.option(
     "--job",
     "job_name",
-    help="Compare results of this job. [default: data_aggregation; of periods: period]",
+    help="Compare results of this job, such as job_efficiency. [default: data_aggregation; of periods: period]",
 )
-@click.option("--by", type=click.Choice(list(COLUMNS)), multiple=True, help=_BY)
+@click.option(
+    "--by",
+    type=click.Choice(_distinct(name for kind in _ALL for name in kind.columns)),
+    multiple=True,
+    help=_BY,
+)
 @click.option(
     "--measure",
-    type=click.Choice(MEASURES),
-    help="Measure to compare. [default: nacc; of jobs: job_count]",
+    type=click.Choice(_distinct(name for kind in _ALL for name in kind.measures)),
+    help="Measure to compare. [default: nacc; of jobs: job_count; of costs: core_ms or thread_ms]",
 )
 @click.option(
     "--top",
@@ -121,7 +158,7 @@ def command(
     @RUN after one of them names a run of it (20260115@RUN; RUN can be abbreviated).
 
     Prints the sums of all measures and, by dataset, site and stream, groups that
-    appeared, vanished or changed most.
+    appeared, vanished or changed most. Results on what jobs cost have sums of their own.
     """
     from cmsspark.apps.usage import differences
     from cmsspark.base.schemas import stored_table
@@ -129,6 +166,8 @@ def command(
 
     sides = Side.from_text(before), Side.from_text(after)
     job = _find_job(job_name, sides)
+    kind = _COSTS.get(job.of_days or job.name, _ACCESSES)
+    _check_names(job, kind, by, measure)
     if publish_impact and sides[0].interval != sides[1].interval:
         raise UsageError(
             "documents of two days cannot be compared",
@@ -146,13 +185,20 @@ def command(
         dict(zip(names, (manifest for manifest, _ in stored), strict=True)), job
     ):
         click.echo(f"warning: {warning}", err=True)
-    apart = _jobs_apart(rows)
-    sums = differences.totals(*apart, MEASURES)
-    measure = _measure(measure, rows, job)
-    rows_before, rows_after = (_with_measure(frame, measure) for frame in apart)
+    if kind is _ACCESSES:
+        rows_before, rows_after = _jobs_apart(rows)
+        measure = _measure(measure, rows, job)
+    else:
+        rows_before, rows_after = rows
+        measure = measure or kind.measures[0]
+    sums = differences.totals(rows_before, rows_after, kind.measures)
+    if kind is _ACCESSES:
+        rows_before, rows_after = (
+            _with_measure(frame, measure) for frame in (rows_before, rows_after)
+        )
     groups = [
-        differences.grouped(rows_before, rows_after, COLUMNS[name], measure, top)
-        for name in by or ("dataset", "site", "stream")
+        differences.grouped(rows_before, rows_after, kind.columns[name], measure, top)
+        for name in by or [*kind.columns][:3]
     ]
     impact = None
     if publish_impact:
@@ -180,25 +226,59 @@ def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
             "a day and a period cannot be compared", next_step="give two days, or two periods"
         )
     job = find_job(name or ("period" if is_period else "data_aggregation"))
+    if is_period and job.name in _COSTS:
+        job = find_job(f"{job.name}_period")
     if job.of_periods != is_period:
         kind = "periods" if job.of_periods else "days"
         raise UsageError(f"results of {job.name} are of {kind}", next_step=f"give two {kind}")
-    if not job.tables or not {"stream", "nacc"} <= {*stored_table(job.tables[0]).names}:
-        raise UsageError(f"{job.name} counts no accesses", next_step="give a job on log streams")
+    is_counted = job.tables and {"stream", "nacc"} <= {*stored_table(job.tables[0]).names}
+    if not is_counted and (job.of_days or job.name) not in _COSTS:
+        raise UsageError(
+            f"{job.name} counts no accesses and not what jobs cost",
+            next_step=f"give a job on log streams, {' or '.join(_COSTS)}",
+        )
     return job
+
+
+def _check_names(job: Job, kind: Comparison, by: Sequence[str], measure: str | None) -> None:
+    """Raise UsageError (2) for a column or a measure of another kind of tables."""
+    for name in by:
+        if name not in kind.columns:
+            raise UsageError(
+                f"results of {job.name} have no {name}",
+                next_step=f"--by takes {', '.join(kind.columns)}",
+            )
+    if measure and measure not in kind.measures:
+        raise UsageError(
+            f"results of {job.name} have no {measure}",
+            next_step=f"--measure takes {', '.join(kind.measures)}",
+        )
 
 
 def _warnings(manifests: Mapping[str, Manifest], job: Job) -> list[str]:
     """Return which results are partial, and why: what they lack appears or vanishes in
-    the comparison.
+    the comparison. Results of different rules differ by the rules, too.
     """
+    from cmsspark.base.manifests import COUNTING_RULES
     from cmsspark.store.stored_days import partial_reasons
 
     if job.of_periods:
         return [
             f"{name}: {text}" for name, manifest in manifests.items() for text in manifest.warnings
         ]
-    return [f"{name} is partial ({reason})" for name, reason in partial_reasons(manifests).items()]
+    warnings = [
+        f"{name} is partial ({reason})" for name, reason in partial_reasons(manifests).items()
+    ]
+    earlier = {
+        name: manifest.rules for name, manifest in manifests.items() if manifest.has_earlier_rules
+    }
+    if earlier and len({manifest.rules for manifest in manifests.values()}) > 1:
+        warnings += [
+            f"{name} was counted by rules {number}, which differ from today's {COUNTING_RULES}: "
+            "docs/counting.md lists the changes"
+            for name, number in earlier.items()
+        ]
+    return warnings
 
 
 def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[Manifest, pl.DataFrame]:
@@ -207,16 +287,29 @@ def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[Manifest, pl
     Raises DataError (65) for a damaged part.
     """
     import polars as pl
+    import pyarrow as pa
 
     from cmsspark.store import results
-    from cmsspark.store.stored_columns import open_store, table_rows
+    from cmsspark.store.part_checks import stored_parts
+    from cmsspark.store.stored_columns import conformed_rows, open_store, table_rows
 
     files = open_store(store, "cmsspark diff")
     if side.run is None:
         result = results.current(files, store, job, schema.name, side.interval)
     else:
         result = results.run_table(files, store, job, schema.name, side.interval, side.run)
-    rows = pl.from_arrow(table_rows(files, result, schema.name, schema.names))
+    if result.manifest.tables[schema.name].schema in ("", None, schema.fingerprint()):
+        stored = table_rows(files, result, schema.name, schema.names)
+    else:
+        # Stored with other columns: those that are new are not known.
+        parts = stored_parts(files, result, schema.name)
+        stored = pa.concat_tables(
+            [
+                schema.arrow().empty_table(),
+                *(conformed_rows(files, part, schema) for part in parts),
+            ]
+        )
+    rows = pl.from_arrow(stored)
     assert isinstance(rows, pl.DataFrame)
     return result.manifest, rows
 
@@ -326,8 +419,10 @@ def _line(change: Change, measure: str) -> tuple[str, ...]:
 
 def _with_unit(value: float | None, measure: str) -> str:
     """Return a sum of a measure with its unit: bytes in powers of 1000; seconds, from
-    an hour on as hours.
+    an hour on as hours; milliseconds of costs as hours.
     """
+    if value is not None and measure.endswith("_ms"):
+        return f"{value / 3_600_000:,.1f} h"
     if value is None or measure not in (*_BYTES, *_SECONDS):
         return number(value)
     if measure in _SECONDS:

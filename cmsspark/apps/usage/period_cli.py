@@ -19,6 +19,7 @@ from cmsspark.cli.period_options import needed, period_options
 from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import results
+from cmsspark.store.job_index import JOBS, Job
 from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import CurrentRuns, stale, stored_periods
 
@@ -117,15 +118,19 @@ def command(
 
 
 def _echo_periods(settings: Settings, fout: str | None, as_json: bool) -> None:
-    """List the stored weeks, months and ranges: their days and rows, and whether days
-    were run again since.
+    """List the stored weeks, months and ranges of each job that sums up days: their
+    days and rows, and whether days were run again since.
     """
     store = require_store(fout, settings)
     files = open_store(store, "cmsspark period --list", settings)
-    runs = CurrentRuns(files, store)
+    runs = {
+        job.of_days: CurrentRuns(files, store, job.of_days) for job in JOBS.values() if job.of_days
+    }
     periods = [
-        _period_dict(files, store, period, runs)
-        for period in stored_periods(files, store, "period")
+        _period_dict(files, store, job, period, runs[job.of_days])
+        for job in JOBS.values()
+        if job.of_days
+        for period in stored_periods(files, store, job.name)
     ]
     if as_json:
         click.echo(json.dumps(periods, indent=1))
@@ -139,6 +144,7 @@ def _echo_periods(settings: Settings, fout: str | None, as_json: bool) -> None:
         rows.append(
             (
                 row["period"],
+                row["job"],
                 row["days"],
                 row["rows"],
                 state,
@@ -146,22 +152,25 @@ def _echo_periods(settings: Settings, fout: str | None, as_json: bool) -> None:
             )
         )
     echo_table(
-        ("period", "days", "rows", "", "changes since then"),
+        ("period", "job", "days", "rows", "", "changes since then"),
         rows,
-        texts=(0, 3, 4),
-        full=(0, 3),
+        texts=(0, 1, 4, 5),
+        full=(0, 1, 4),
         indent="  ",
     )
 
 
-def _period_dict(files: Files, fout: str, period: Period, runs: CurrentRuns) -> dict[str, Any]:
-    table = "period_aggregation"
-    manifest = results.current(files, fout, "period", table, period).manifest
+def _period_dict(
+    files: Files, fout: str, job: Job, period: Period, runs: CurrentRuns
+) -> dict[str, Any]:
+    table = job.tables[0]
+    manifest = results.current(files, fout, job.name, table, period).manifest
     changed = stale(manifest, runs.find(period))
     if manifest.tables[table].schema != stored_table(table).fingerprint():
         changed.append("the schema has changed")
     return {
         "period": str(period),
+        "job": job.name,
         "run": manifest.run,
         "days": len(manifest.days),
         "rows": manifest.tables[table].rows,

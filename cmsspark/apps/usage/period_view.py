@@ -17,7 +17,14 @@ from cmsspark.apps.usage.view_definitions import View, find_view, load_views
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, NotReady, UsageError
 from cmsspark.base.periods import Period
-from cmsspark.base.text.terminal import echo_table, hanging, pluralize, terminal_width, volume
+from cmsspark.base.text.terminal import (
+    echo_table,
+    hanging,
+    percent,
+    pluralize,
+    terminal_width,
+    volume,
+)
 from cmsspark.cli.options import require_store
 from cmsspark.cli.output_files import write_file
 from cmsspark.settings.settings import load_settings
@@ -72,10 +79,12 @@ def make_view(
     store = require_store(fout, settings)
     files = open_store(store, "cmsspark period --view", settings)
     chosen = period or view.last(dates.today())
-    stored = stored_days.find_days(files, store, chosen)
+    stored = view.find(files, store, chosen)
     if run_missing and stored.missing:
-        count_days(stored.missing, lambda day: _count(day, store, settings_file, root))
-        stored = stored_days.find_days(files, store, chosen)
+        count_days(
+            stored.missing, lambda day: _count(view.job, day, store, settings_file, root), view.job
+        )
+        stored = view.find(files, store, chosen)
     stored.check(allow_missing=allow_missing)
     rows = view.rows(stored)
     for warning in stored.warnings:
@@ -93,7 +102,7 @@ def make_view(
     click.echo(f"{view.name} of {chosen}: {summary}", err=True)
 
 
-def count_days(missing: tuple[date, ...], count: Counter) -> None:
+def count_days(missing: tuple[date, ...], count: Counter, job: str = stored_days.JOB) -> None:
     """Run the job of the missing days, oldest first. Raises NotReady (75) or
     InputMissing (66) where a run fails.
     """
@@ -102,13 +111,13 @@ def count_days(missing: tuple[date, ...], count: Counter) -> None:
         if code:
             kind = NotReady if code == NotReady.exit_code else InputMissing
             raise kind(
-                f"{day} cannot be counted: run_spark {stored_days.JOB} ended with {code}",
+                f"{day} cannot be counted: run_spark {job} ended with {code}",
                 next_step="see its output above",
             )
 
 
-def _count(day: date, fout: str, settings_file: str | None, root: str | None) -> int:
-    """Run the daily job as a user would. Its output goes to stderr, as stdout is for the view."""
+def _count(job: str, day: date, fout: str, settings_file: str | None, root: str | None) -> int:
+    """Run the job of a day as a user would. Its output goes to stderr, as stdout is for the view."""
     options = ["--date", dates.compact(day), "--fout", fout]
     options += ["--settings", str(Path(settings_file).absolute())] if settings_file else []
     options += ["--root", root] if root else []
@@ -116,7 +125,7 @@ def _count(day: date, fout: str, settings_file: str | None, root: str | None) ->
         sys.executable,
         "-c",
         "from cmsspark.submit import main; main()",
-        stored_days.JOB,
+        job,
         *options,
     ]
     return subprocess.run(argv, stdout=2, check=False).returncode
@@ -133,12 +142,20 @@ def _as_dict(view: View, stored: StoredDays, rows: pl.DataFrame) -> dict[str, An
     }
 
 
+def _shown(name: str, value: Any) -> Any:
+    """Return a value with its unit: bytes in powers of 1000, times of jobs in hours."""
+    if value is not None and name.endswith("_ms"):
+        return f"{value / 3_600_000:,.1f} h"
+    if name.endswith("_efficiency"):
+        return percent(value)
+    return volume(value) if name.endswith("_bytes") else value
+
+
 def _print(rows: pl.DataFrame, view: View, top: int) -> None:
     """Print the first rows, measures first, as names are long."""
     names = [*view.rollup.measures, *view.rollup.keys]
     shown = [
-        [volume(row[name]) if name == "read_bytes" else row[name] for name in names]
-        for row in rows.head(top).iter_rows(named=True)
+        [_shown(name, row[name]) for name in names] for row in rows.head(top).iter_rows(named=True)
     ]
     count = len(view.rollup.measures)
     optional = [i for i, name in enumerate(names[:count]) if name != view.sort]

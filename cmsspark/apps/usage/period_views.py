@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.apps.usage.view_definitions import View, find_view, load_views
+from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
@@ -59,7 +60,14 @@ def command(
     settings, interval = load_settings(settings_file), needed(period)
     store = require_store(fout, settings)
     loaded = load_views(views_file or settings.views)
-    views = [find_view(loaded, name) for name in dict.fromkeys(names or loaded)]
+    of_accesses = [name for name, view in loaded.items() if view.job == stored_days.JOB]
+    views = [find_view(loaded, name) for name in dict.fromkeys(names or of_accesses)]
+    for view in views:
+        if view.job != stored_days.JOB:
+            raise UsageError(
+                f"the view {view.name} is of what jobs cost",
+                next_step=f"run_spark {view.job}_period stores that; cmsspark period --view {view.name} prints it",
+            )
     print_outcome(
         NAME,
         interval,

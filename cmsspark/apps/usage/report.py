@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cmsspark.apps.usage.report_pictures import FORMATS, write_pictures
-from cmsspark.apps.usage.report_site import write_site
-from cmsspark.base.errors import Exit, InputMissing, OutputError, UsageError
+from cmsspark.base.errors import Exit, InputMissing, OutputError
 from cmsspark.base.periods import Interval, Period, first_day
 from cmsspark.base.text.readable import encodable, json_text
 from cmsspark.cli.options import require_store, store_options
@@ -19,7 +18,7 @@ from cmsspark.run.run_report import of_run, page_of_run
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import results
 from cmsspark.store.daily_state import DailyState
-from cmsspark.store.job_index import job_of_table
+from cmsspark.store.job_index import JOBS, job_of_table
 from cmsspark.store.stored_columns import open_store
 
 if TYPE_CHECKING:
@@ -58,9 +57,6 @@ if TYPE_CHECKING:
 @click.option(
     "--since", metavar="MONTH", help="First month of the picture event_counts, such as 2025-11."
 )
-@click.option(
-    "--site", metavar="DIR", help="Write a web site of all stored days, weeks and months to DIR."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--run",
@@ -77,7 +73,6 @@ def command(
     names: tuple[str, ...],
     fmt: str,
     since: str | None,
-    site: str | None,
     as_json: bool,
     run: str | None,
     fout: str | None,
@@ -88,20 +83,13 @@ def command(
 
     The HTML page begins with what was read: datasets, sites, trend, CPU time. A week,
     month or range has one, too. TABLE is data_aggregation by default, for a period
-    period_aggregation. Pictures are datasets, sites, trend, heat, remote and cpu;
-    event_counts, drawn alone, has the events of the C-RSG report. A site needs no
-    server program: any web folder does. Exits with 65 if a join lost or duplicated
-    rows.
+    period_aggregation; job_efficiency and step_efficiency have days and periods.
+    Pictures are datasets, sites, trend, heat, remote and cpu; event_counts, drawn
+    alone, has the events of the C-RSG report. Exits with 65 if a join lost or
+    duplicated rows.
     """
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
-    if site is not None:
-        if when is not None or table or html or pictures:
-            raise UsageError(
-                "--site is of all stored days", next_step="cmsspark report --site DIR"
-            )
-        write_site(settings, store, Path(site))
-        return 0
     when = needed_when(when)
     if pictures is not None:
         for path in write_pictures(
@@ -127,6 +115,11 @@ def _report(
     """
     table = table or ("period_aggregation" if isinstance(interval, Period) else "data_aggregation")
     job = job_of_table(table)
+    if isinstance(interval, Period) and not job.of_periods:
+        # The period's table of the same rows, such as that of job_efficiency.
+        name = f"period_{job.tables[0] if table in job.aliases else table}"
+        job = next((period_job for period_job in JOBS.values() if name in period_job.tables), job)
+        table = name if name in job.tables else table
     files = open_store(store, "cmsspark report", settings)
     name = table if table in job.tables else job.name
     try:

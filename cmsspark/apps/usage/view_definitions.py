@@ -12,27 +12,31 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
-from cmsspark.base import config_files, periods
+from cmsspark.base import config_files, efficiency, periods
 from cmsspark.base.config_files import ConfigFile, nearest
-from cmsspark.base.errors import SettingsError, UsageError
+from cmsspark.base.errors import DataError, SettingsError, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.resources import read_text
+from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.spelling import suggestion
+from cmsspark.filesystems.storage import Files
 from cmsspark.sources.registry import of_accesses
+from cmsspark.store import stored_days
+from cmsspark.store.stored_days import JobDays, StoredDays
 
 if TYPE_CHECKING:
     import polars as pl
 
     from cmsspark.counting.rollup import Rollup
-    from cmsspark.store.stored_days import StoredDays
 
 BUILT_IN: Final = "etc/views.yaml"
+_MAX_LONG: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class View:
-    """A view. ``period``: by default the last whole week or month; ``sort``: a key, or
-    a measure downwards.
+    """A view of accesses. ``period``: by default the last whole week or month;
+    ``sort``: a key, or a measure downwards.
     """
 
     name: str
@@ -40,6 +44,14 @@ class View:
     rollup: Rollup
     period: str
     sort: str
+    #: The job whose stored days it is made of.
+    job: str = stored_days.JOB
+
+    def find(self, files: Files, fout: str, period: Period) -> StoredDays:
+        """Return the stored days of a period. Raises DataError (65) where one is damaged."""
+        if self.job == stored_days.JOB:
+            return stored_days.find_days(files, fout, period)
+        return stored_days.find_job_days(files, fout, period, self.job, self.job)
 
     def last(self, today: date) -> Period:
         """Return the period that it is of where none is given."""
@@ -54,14 +66,94 @@ class View:
         """
         from cmsspark.counting.rollup import roll_up
 
+        if isinstance(stored, JobDays):
+            return self._sorted(_cost_rows(self, stored))
         has_users = "distinct_users" in self.rollup.measures
         if has_users:
             stored.key_id()
         rows, aggregated = roll_up(self.rollup, stored.pieces(self.rollup.columns))
         if has_users:
             stored.check_users(aggregated.users)
+        return self._sorted(rows)
+
+    def _sorted(self, rows: pl.DataFrame) -> pl.DataFrame:
         is_key = self.sort in self.rollup.keys
         return rows.sort(self.sort, descending=not is_key, nulls_last=True, maintain_order=True)
+
+
+#: Ratios of the tables on what jobs cost, each of two sums; those of HTCondor's jobs
+#: are of the jobs that did not fail.
+RATIOS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "job_efficiency": {
+        "cpu_efficiency": efficiency.CPU,
+        "allocated_efficiency": efficiency.ALLOCATED,
+    },
+    "step_efficiency": {"cpu_efficiency": ("cpu_of_thread_ms", "thread_ms")},
+}
+
+
+def cost_measures(job: str) -> tuple[str, ...]:
+    """Return the measures of a table on what jobs cost: its ratios, and its sums but
+    for numbers of distinct values and peaks, which do not add up.
+    """
+    schema = stored_table(job)
+    sums = (
+        column.name
+        for column in schema.columns
+        if column.type == "long" and column.name != "timestamp"
+    )
+    return (*RATIOS[job], *(name for name in sums if not name.startswith("distinct_")))
+
+
+def _cost_rows(view: View, stored: JobDays) -> pl.DataFrame:
+    """Return keys and measures of a view on what jobs cost. Raises DataError (65) where
+    a sum exceeds 64 bits.
+    """
+    import polars as pl
+
+    from cmsspark.counting.rollup import matches
+
+    rollup, ratios = view.rollup, RATIOS[view.job]
+    pairs = {name: ratios[name] for name in rollup.measures if name in ratios}
+    sums = [name for name in rollup.measures if name not in ratios]
+    needed = {
+        *rollup.keys,
+        *rollup.filters,
+        *sums,
+        *(name for pair in pairs.values() for name in pair),
+    }
+    names = [
+        name
+        for name in stored_table(view.job).names
+        if name in needed or name == "day" or (pairs and name == "outcome")
+    ]
+    parts = [pl.from_arrow(rows) for _, rows in stored.rows(view.job, names)]
+    rows = pl.concat([part for part in parts if isinstance(part, pl.DataFrame)])
+    for column, patterns in rollup.filters.items():
+        values = [value for value in rows[column].unique() if matches(value, patterns)]
+        rows = rows.filter(pl.col(column).is_in(values))
+
+    def total(name: str, condition: pl.Expr) -> pl.Expr:
+        chosen = pl.col(name).cast(pl.Int128).filter(condition)
+        return pl.when(chosen.count() > 0).then(chosen.sum())
+
+    population = (
+        pl.col("outcome").is_in(efficiency.OUTCOMES) if "outcome" in names else pl.lit(value=True)
+    )
+    shares = []
+    for name, (above, below) in pairs.items():
+        divisor = total(below, population).cast(pl.Float64)
+        share = total(above, population).cast(pl.Float64) / pl.when(divisor > 0).then(divisor)
+        shares.append(share.alias(name))
+    everything = pl.lit(value=True)
+    grouped = rows.group_by(rollup.keys).agg(
+        *shares, *(total(name, everything).alias(name) for name in sums)
+    )
+    for name in sums:
+        if any(value > _MAX_LONG for value in grouped[name].drop_nulls()):
+            raise DataError(f"a sum of {name} in the view {view.name} is beyond 2^63-1")
+    integers = [pl.col(name).cast(pl.Int64) for name in sums]
+    return grouped.with_columns(integers).select(*rollup.keys, *rollup.measures).sort(rollup.keys)
 
 
 def load_views(path: str | None) -> dict[str, View]:
@@ -102,7 +194,7 @@ def parse_views(content: bytes, name: str) -> dict[str, View]:
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A view as it is written. ``filter``: column → a pattern, or a list of them. A
     view that neither filters by ``stream`` nor has it as a key counts accesses, without
-    jobs.
+    jobs. ``of``: what it sums up; else accesses, what jobs cost.
     """
 
     keys: Annotated[list[str], msgspec.Meta(min_length=1)]
@@ -111,14 +203,18 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     filter: dict[str, Any] | None = None
     period: Literal["week", "month"] = "week"
     sort: str | None = None
+    of: Literal["accesses", "job_efficiency", "step_efficiency"] = "accesses"
 
 
 def _view(file: ConfigFile, name: str) -> View:
     from cmsspark.counting.rollup import KEYS, MEASURES, Rollup
 
     entry = file.convert(_Entry, name)
-    keys = _columns(file, entry.keys, KEYS, name, "keys")
-    measures = _columns(file, entry.measures, MEASURES, name, "measures")
+    is_of_accesses = entry.of == "accesses"
+    allowed = KEYS if is_of_accesses else ("day", *stored_table(entry.of).keys)
+    keys = _columns(file, entry.keys, allowed, name, "keys")
+    of_costs = () if is_of_accesses else cost_measures(entry.of)
+    measures = _columns(file, entry.measures, of_costs or MEASURES, name, "measures")
     sort = measures[0] if entry.sort is None else entry.sort
     if sort not in (*keys, *measures):
         near = nearest(sort, (*keys, *measures))
@@ -129,10 +225,14 @@ def _view(file: ConfigFile, name: str) -> View:
             found=sort,
             next_step=near,
         )
-    filters = _filters(file, entry.filter or {}, name)
+    filters = _filters(file, entry.filter or {}, name, allowed[1:])
+    if not is_of_accesses:
+        rollup = Rollup(keys, measures, filters)
+        return View(name, entry.about, rollup, entry.period, sort, entry.of)
     # Rows that name their stream cannot add jobs to accesses.
     if "stream" not in keys:
-        filters = of_accesses(filters)
+        every = of_accesses(filters)
+        filters = {name: every[name] for name in every if name != "app" or "app" not in keys}
     return View(name, entry.about, Rollup(keys, measures, filters), entry.period, sort)
 
 
@@ -153,17 +253,15 @@ def _columns(
 
 
 def _filters(
-    file: ConfigFile, columns: Mapping[str, Any], name: str
+    file: ConfigFile, columns: Mapping[str, Any], name: str, allowed: tuple[str, ...]
 ) -> dict[str, tuple[str, ...]]:
     """Column → patterns; one text stands for a list of one."""
-    from cmsspark.counting.rollup import KEYS
-
     filters = {}
     for column, patterns in columns.items():
         key = (name, "filter", column)
-        if column not in KEYS[1:]:
+        if column not in allowed:
             raise file.error(
-                f"a view cannot filter by {column!r}", *key, next_step=nearest(column, KEYS[1:])
+                f"a view cannot filter by {column!r}", *key, next_step=nearest(column, allowed)
             )
         texts = patterns if isinstance(patterns, list) else [patterns]
         if not texts or not all(isinstance(text, str) and text for text in texts):

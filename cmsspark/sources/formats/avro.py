@@ -50,7 +50,8 @@ def decode(
     damaged: Callable[[str], None] | None = None,
 ) -> Iterator[AccessBatch]:
     """Batches of the accesses in an Avro file; ``decoder`` has ``avro_fields``,
-    ``avro_required``, ``avro_record`` and ``take``, and may have ``take_columns``.
+    ``avro_required``, ``avro_record`` and ``take``, and may have ``take_columns`` and
+    ``take_numbered``, which also get the number of records in the file.
     ``on_schema`` is called with the file's fields and their types, and its number of
     records.
 
@@ -151,7 +152,7 @@ def _take_columns(decoder: Any, frame: Any, batch: AccessBatch, position: int, f
         kind in (polars.String, polars.Null) for kind in frame.dtypes
     ):
         batch.read += frame.height
-        for row, reason in decoder.take_columns(columns, batch).items():
+        for row, reason in decoder.take_columns(columns, batch, position).items():
             values = {name: column[row] for name, column in columns.items()}
             batch.malformed.append(_quarantined(values, reason, position + row, file))
         return
@@ -165,13 +166,18 @@ def _take_each(
     decoder: Any, rows: Rows, batch: AccessBatch, numbers: Sequence[int], file: str
 ) -> None:
     batch.read += len(rows)
-    records = []
+    records, positions = [], []
     for number, row in zip(numbers, rows, strict=True):
         try:
             records.append(decoder.avro_record(row))
         except Malformed as error:
             batch.malformed.append(_quarantined(row, str(error), number, file))
-    decoder.take(records, batch)
+        else:
+            positions.append(number)
+    if hasattr(decoder, "take_numbered"):
+        decoder.take_numbered(records, positions, batch)
+    else:
+        decoder.take(records, batch)
 
 
 def _quarantined(row: Mapping[str, Any], reason: str, position: int, file: str) -> Quarantined:

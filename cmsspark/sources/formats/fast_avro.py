@@ -39,7 +39,7 @@ class AvroFields(NamedTuple):
     shared: tuple[str, ...]
     #: Sizes: the first that is not 0 counts.
     read: tuple[str, ...] = ()
-    #: CPU and wall time, in seconds as text.
+    #: CPU and wall time, in seconds as text, and the id of the job.
     times: tuple[str, ...] = ()
 
 
@@ -73,7 +73,9 @@ class FastAvroReader:
         records, numbers, parts = 0, [], []
         for count, begin, end in blocks:
             block = unpack(memoryview(content)[begin:end])
-            left_records = None if block is None else reader.read(block, count, batch.packed)
+            left_records = (
+                None if block is None else reader.read(block, count, batch.packed, records)
+            )
             if left_records is None:
                 raise DamagedBlock(f"the block whose content begins at byte {begin} is damaged")
             for row, first, last in left_records:

@@ -97,7 +97,14 @@ class FastLineReader:
         self._templates: set[LineTemplate] = set()
         numbers = Numbers(shared, group)
         self._lines: Any = _template_reader.Lines(
-            numbers.shared, numbers.group, len(required.read), len(required.written), day
+            numbers.shared,
+            numbers.group,
+            len(required.read),
+            len(required.written),
+            day,
+            required.sizes_add_up,
+            1 + required.shared.index(required.program) if required.program else 0,
+            bool(required.read_type),
         )
 
     def read(self, content: Content, batch: AccessBatch) -> tuple[int, bytes, list[int]]:
@@ -115,9 +122,13 @@ class FastLineReader:
             if version and count:
                 batch.generations[version] = batch.generations.get(version, 0) + count
         batch.read += read
-        write_only, no_lfn, out_of_day = self._lines.bins()
+        deletion, write_only, no_lfn, out_of_day = self._lines.bins()
+        batch.deletion += deletion
         batch.write_only += write_only
         batch.no_lfn += no_lfn
+        set_aside, set_aside_bytes = self._lines.set_aside()
+        batch.set_aside += set_aside
+        batch.set_aside_bytes += set_aside_bytes
         for timestamp in out_of_day:
             batch.count_out_of_day(dates.day_number(timestamp))
         self._lines_for_tries = min(self._lines_for_tries + lines, _MOST_TRIES * _LINES_A_TRY)

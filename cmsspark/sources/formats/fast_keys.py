@@ -49,7 +49,8 @@ class JobKeys(NamedTuple):
 
     #: Id, status, type and site; subsite, where costs are read; and other texts.
     texts: tuple[str, ...]
-    #: CPU and wall-clock time; cores, where costs are read; and other numbers.
+    #: CPU and wall-clock time; cores and core hours, where costs are read; and other
+    #: numbers.
     hours: tuple[str, ...]
     #: The exit code, and flags.
     wholes: tuple[str, ...]

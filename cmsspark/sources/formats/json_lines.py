@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ import msgspec
 
 from cmsspark.base import dates
 from cmsspark.base.access import AccessBatch, Group
-from cmsspark.sources.fields import Apps, MemoDict, user_name
+from cmsspark.sources.fields import Apps, MemoDict, site_name, user_name
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.chunk import Chunk, Content
 from cmsspark.sources.formats.fast_json import FastLineReader
@@ -92,6 +92,7 @@ class JsonDecoder(ABC):
         self.apps = apps
         self.coder = Coder()
         self.user_names = MemoDict(user_name, Apps.CACHE_SIZE)
+        self.site_names = MemoDict(site_name, Apps.CACHE_SIZE)
         #: The decoder that last succeeded comes first.
         self._decoders = [msgspec.json.Decoder(kind) for kind in self.line_types()]
         self._fast_lines: FastLineReader | FastKeyReader | None = None
@@ -104,6 +105,11 @@ class JsonDecoder(ABC):
     @abstractmethod
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bin each record and append accesses to ``batch``."""
+
+    def use_meanings(self, meanings: Mapping[str, str]) -> None:  # noqa: B027
+        """Take what fields mean on the day, where their producers changed that. Most
+        decoders read no such field.
+        """
 
     @abstractmethod
     def line_types(self) -> Sequence[Any]:

@@ -408,7 +408,7 @@ cdef class JobLines(KeyLines):
     begin with the exit code, ``longs`` with the record's time; all others stand for themselves.
     """
 
-    cdef int plain_texts, hours
+    cdef int plain_texts, hours, ran  # ran: a job whose time here is not 0 ran, too
     cdef list rows
     cdef int64_t not_final, other_type, never_ran
 
@@ -416,6 +416,7 @@ cdef class JobLines(KeyLines):
         if len(texts) < 4 or len(hours) < 2 or not wholes or not longs:
             raise ValueError("four texts, two times, an exit code and the record's time are needed")
         self.plain_texts, self.hours = len(texts), len(hours)
+        self.ran = self.plain_texts + 1
         self.rows = []
         self.not_final = self.other_type = self.never_ran = 0
 
@@ -450,7 +451,7 @@ cdef class JobLines(KeyLines):
         cdef int64_t time_ms = _record_ms(found, timestamp)
         cdef Text* texts = found.texts
         cdef char* number_end
-        if _is_zero(texts[self.plain_texts + 1]):
+        if _is_zero(texts[self.plain_texts + 1]) and _is_zero(texts[self.ran]):
             self.never_ran += 1
             return 0
         row = []
@@ -472,8 +473,8 @@ cdef class JobLines(KeyLines):
 
 
 cdef class CostLines(JobLines):
-    """Reads jobs with what they cost: the fifth text is the subsite, the third of the hours the cores; behind the exit code
-    are two flags.
+    """Reads jobs with what they cost: the fifth text is the subsite, the third of the hours the cores, the fourth the core
+    hours; behind the exit code are two flags.
 
     Running jobs become rows of columns: the id's hash, the group of ``shared`` texts and cores, the 12-minute window.
     """
@@ -482,9 +483,10 @@ cdef class CostLines(JobLines):
 
     def __init__(self, texts, hours, wholes, longs, may_be_flat, day, shared, group):
         cdef int place
-        if len(texts) < 5 or len(hours) < 3 or len(wholes) != 3 or len(shared) != 4:
-            raise ValueError("a subsite, cores, two flags and four shared texts are needed")
+        if len(texts) < 5 or len(hours) < 4 or len(wholes) != 3 or len(shared) != 4:
+            raise ValueError("a subsite, cores, core hours, two flags and four shared texts are needed")
         super().__init__(texts, hours, wholes, longs, may_be_flat, day)
+        self.ran = self.plain_texts + 3
         self.group_keys = Keys(shared, group)
         for place in range(120):
             self.seen[place] = 0
@@ -598,12 +600,17 @@ cdef inline bint _is_lower(Text text, const char* wanted, Py_ssize_t size) noexc
 
 
 cdef inline bint _is_known(Text text) noexcept nogil:
-    """Whether a text certainly names a site: ASCII, not empty, and not ``unknown``, case aside."""
+    """Whether a text certainly names a site (rule 12): ASCII without outer blanks and ``_Disk``, and no word for none."""
     cdef Py_ssize_t place
     cdef unsigned char high = 0
     for place in range(text.size):
         high |= text.at[place]
-    return text.size > 0 and not high & 128 and not _is_lower(text, b"unknown", 7)
+    if text.size <= 0 or high & 128 or text.at[0] <= 32 or text.at[text.size - 1] <= 32:
+        return False
+    if text.size >= 5 and not memcmp(text.at + text.size - 5, b"_Disk", 5):
+        return False
+    return not (_is_lower(text, b"unknown", 7) or _is_lower(text, b"n/a", 3) or _is_lower(text, b"none", 4)
+                or _is_lower(text, b"null", 4) or _is(text, b"-", 1))
 
 
 cdef inline bint _is_resolved(Text text) noexcept nogil:

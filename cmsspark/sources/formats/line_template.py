@@ -30,16 +30,27 @@ class RequiredFields(NamedTuple):
     name: str
     #: Texts that make an access's group.
     shared: tuple[str, ...]
-    #: Sizes read: the first that is not 0 counts.
+    #: Sizes read.
     read: tuple[str, ...]
     #: Sizes written.
     written: tuple[str, ...] = ()
     #: Sizes are texts (EOS, G1 and G2).
     sizes_are_texts: bool = False
+    #: Sizes read add up (EOS); otherwise the first that is not 0 counts.
+    sizes_add_up: bool = False
+    #: The shared text that names a program, some of which remove files (EOS), else empty.
+    program: str = ""
+    #: A text that tells whether an access has bytes of its own (CMSSW), else empty.
+    read_type: str = ""
     #: The format version (EOS), else empty.
     format_version: str = ""
     #: ``data`` is a text ``key=value&...`` (EOS, G1).
     data_is_text: bool = False
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts, in the order of their slots."""
+        return (self.name, *self.shared, *([self.read_type] if self.read_type else ()))
 
 
 #: The required fields of a record, by its ``data``; None where that does not identify
@@ -49,8 +60,8 @@ RequiredFieldsOf = Callable[[Mapping[str, Any] | str], RequiredFields | None]
 
 class LineTemplate(NamedTuple):
     """``literals[i]`` comes before value ``i``, the last one after the last value.
-    ``slots[i]`` is the slot of a required value, -1 for others: the name, the shared
-    texts, sizes read, sizes written, the timestamp.
+    ``slots[i]`` is the slot of a required value, -1 for others: the texts, sizes read,
+    sizes written, the timestamp.
 
     A literal that ends in ``=`` comes before a part of a text, which ends at ``&`` or a quote.
     """
@@ -91,7 +102,7 @@ def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
         or required.name not in data
     ):
         return None
-    names = (required.name, *required.shared, *required.read, *required.written)
+    names = (*required.texts, *required.read, *required.written)
     position_of: dict[tuple[str | None, ...], int] = {
         ("data", name): position for position, name in enumerate(names)
     }

@@ -13,6 +13,8 @@ cdef enum:
 cdef struct Milliseconds:
     int64_t cpu, wall
     bint has_cpu, has_wall
+    uint64_t job  # the hash of its id, 0 where there is none
+    int64_t position  # the number of the record in its file
 
 
 cdef inline bint is_same(Bytes at, Bytes other, Py_ssize_t size) noexcept nogil:

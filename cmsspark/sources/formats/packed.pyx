@@ -134,10 +134,21 @@ cdef class Columns:
         """(cpu_ms, whether it is there, wall_ms, whether it is there), int64; None where there are sizes."""
         if not self.has_times:
             return None
-        kind = np.dtype([("cpu", "i8"), ("wall", "i8"), ("has_cpu", "i4"), ("has_wall", "i4")])
-        size = self.count * sizeof(Milliseconds)
-        found = np.frombuffer(PyBytes_FromStringAndSize(<char*>self._times, size), kind)
+        found = self._jobs()
         return tuple(found[name].astype(np.int64) for name in ("cpu", "has_cpu", "wall", "has_wall"))
+
+    @property
+    def jobs(self):
+        """(hash of the job's id, number of the record in its file), int64, where there are times."""
+        found = self._jobs()
+        return found["job"].astype(np.int64), found["position"].astype(np.int64)
+
+    def _jobs(self):
+        kind = np.dtype(
+            [("cpu", "i8"), ("wall", "i8"), ("has_cpu", "i4"), ("has_wall", "i4"), ("job", "i8"), ("position", "i8")]
+        )
+        size = self.count * sizeof(Milliseconds)
+        return np.frombuffer(PyBytes_FromStringAndSize(<char*>self._times, size), kind)
 
     def add_heads(self, rows, counts):
         """Add to ``counts`` the number of names in ``rows`` (int64) by their leading directories, as bytes: up to three,

@@ -7,9 +7,9 @@ Others are returned to the caller, and a block with inconsistent content is reje
 
 from cmsspark.sources.formats.avro_values cimport (BOOLEAN, BYTES, DOUBLE, FLOAT, LONG, NULL_KIND, STRING, Fields, Value, past_value, set_fields)
 from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, Milliseconds, is_utf8
-from cmsspark.sources.values cimport Text, is_seconds, is_whole
-from cmsspark.base.xxh64 cimport Bytes
-from libc.stdint cimport int64_t
+from cmsspark.sources.values cimport Text, is_long_text, is_seconds, is_whole
+from cmsspark.base.xxh64 cimport Bytes, hash64
+from libc.stdint cimport int64_t, uint64_t
 
 include "cmsspark/base/object_memory.pxi"
 include "cmsspark/base/source_digest.pxi"
@@ -36,7 +36,7 @@ cdef class Records:
 
     ``fields``: of each field the numbers of its types (:data:`KINDS`), one or two, and its slot, -1 where it is not
     required: the name, the shared texts, then sizes (the first that is not 0 counts) or, with ``has_times``, CPU and wall
-    time in seconds, as text. ``shared`` and ``group``: as for lines.
+    time in seconds, as text, and the id of the job. ``shared`` and ``group``: as for lines.
     """
 
     cdef Fields fields
@@ -55,8 +55,8 @@ cdef class Records:
         """The number of records without a file name since the last call."""
         return self.keys.unnamed()
 
-    def read(self, block, Py_ssize_t count, Columns columns):
-        """Read the ``count`` records of a block.
+    def read(self, block, Py_ssize_t count, Columns columns, int64_t first_record=0):
+        """Read the ``count`` records of a block, of which the first has the number ``first_record`` in its file.
 
         Returns the records that are not plain: (number in the block, begin, end). None where the block does not consist
         of exactly so many records.
@@ -77,6 +77,7 @@ cdef class Records:
             first = at
             is_plain = True
             at = self._record(at, end, texts, sizes, &times, &is_plain)
+            times.position = first_record + row
             if at == NULL:
                 return None
             if not (is_plain and self._take(texts, sizes, times, columns)):
@@ -118,6 +119,7 @@ cdef class Records:
             sizes[slot] = 0
         times.cpu = times.wall = 0
         times.has_cpu = times.has_wall = False
+        times.job = 0
         for field in range(self.fields.count):
             at = past_value(&self.fields, field, at, end, &value)
             if at == NULL:
@@ -130,6 +132,8 @@ cdef class Records:
                     texts[slot] = value.text
                 else:
                     is_plain[0] = False
+            elif self.has_times and slot == self.texts + 2:
+                is_plain[0] &= _take_job(value, &times.job)
             elif self.has_times:
                 is_plain[0] &= _take_time(value, times, slot == self.texts)
             else:
@@ -150,6 +154,15 @@ cdef inline bint _take_time(Value value, Milliseconds* times, bint is_cpu) excep
     return is_seconds(value.text, &times.wall)
 
 
+cdef inline bint _take_job(Value value, uint64_t* job) except -1:
+    """Store the hash of a job's id, 0 for an empty one; False where it is not plain."""
+    if value.kind != STRING or not is_utf8(value.text.at, value.text.size):
+        return False
+    if value.text.size:
+        job[0] = hash64(value.text.at, value.text.size, 0)
+    return True
+
+
 cdef inline bint _take_size(Value value, int64_t* size) except -1:
     """Store a size; False where it is not plain."""
     if value.kind == LONG:
@@ -157,4 +170,6 @@ cdef inline bint _take_size(Value value, int64_t* size) except -1:
         return value.number >= 0
     if value.kind == FLOAT or value.kind == DOUBLE:
         return is_whole(value.text.at, value.kind == FLOAT, size)
+    if value.kind == STRING:
+        return is_long_text(value.text.at, value.text.at + value.text.size, size)
     return False

@@ -37,6 +37,8 @@ cdef class Lines(LineReader):
     """Reads lines that fit one of its templates.
 
     ``shared`` and ``group``: as for :class:`cmsspark.sources.formats.packed.Keys`. ``day``: its number, from 1970 on.
+    ``sizes_add_up``, ``has_read_type``: as for :class:`cmsspark.sources.formats.line_template.RequiredFields`.
+    ``program``: the number of the text that names a program, 0 for none.
     """
 
     cdef LineTemplate templates[TEMPLATES]
@@ -46,15 +48,24 @@ cdef class Lines(LineReader):
     cdef Bytes* begins
     cdef int count
     cdef list kept
-    cdef int texts, reads, writes
-    cdef int64_t write_only
+    # Texts, the read type with them: it is the last one.
+    cdef int texts, reads, writes, program, read_type
+    cdef bint sizes_add_up
+    cdef int64_t write_only, deletion, aside_count
+    cdef object aside_bytes
 
-    def __cinit__(self, shared, group, int reads, int writes, int64_t day):
+    def __cinit__(
+        self, shared, group, int reads, int writes, int64_t day, bint sizes_add_up=False, int program=0,
+        bint has_read_type=False
+    ):
         self.count = 0
         self.kept = []
         self.group_keys = Keys(shared, group)
-        self.texts, self.reads, self.writes = self.group_keys.texts, reads, writes
-        if reads + writes + 1 > LONGS:
+        self.read_type = self.group_keys.texts if has_read_type else 0
+        self.texts, self.reads, self.writes = self.group_keys.texts + has_read_type, reads, writes
+        self.sizes_add_up, self.program = sizes_add_up, program
+        self.aside_bytes = 0
+        if reads + writes + 1 > LONGS or self.texts > TEXTS or not 0 <= program < self.group_keys.texts:
             raise ValueError("more fields than there are places")
         self.day = day
         self.out_of_day = []
@@ -77,7 +88,7 @@ cdef class Lines(LineReader):
         required = template.required
         if self.is_full:
             raise ValueError("too many templates")
-        found = 1 + len(required.shared), len(required.read), len(required.written)
+        found = len(required.texts), len(required.read), len(required.written)
         if found != (self.texts, self.reads, self.writes):
             raise ValueError("a template of other required fields")
         if len(template.literals) != len(template.slots) + 1:
@@ -113,9 +124,17 @@ cdef class Lines(LineReader):
         return found
 
     def bins(self):
-        """Since the last call: write-only records, records without a name, and timestamps of records of other days."""
-        found = self.write_only, self.group_keys.unnamed(), self.days()
-        self.write_only = 0
+        """Since the last call: deletions, write-only records, records without a name, and timestamps of records of other
+        days.
+        """
+        found = self.deletion, self.write_only, self.group_keys.unnamed(), self.days()
+        self.deletion = self.write_only = 0
+        return found
+
+    def set_aside(self):
+        """Since the last call: accesses without bytes of their own, and the bytes that their records have."""
+        found = self.aside_count, self.aside_bytes
+        self.aside_count, self.aside_bytes = 0, 0
         return found
 
     def knows(self, line):
@@ -142,6 +161,8 @@ cdef class Lines(LineReader):
         place = self._find(at, end, texts, longs)
         if place < 0:
             return False
+        if self.sizes_add_up and not _add_up(longs, self.reads):
+            return False
         template = self.order[place]
         if place:
             # Try the template that fitted last first.
@@ -149,12 +170,19 @@ cdef class Lines(LineReader):
         self.templates[template].taken += 1
         if not self._is_of_day(longs[self.reads + self.writes]):
             return True
+        if self.program and _is_deletion(texts[self.program]):
+            self.deletion += 1
+            return True
         size = _size_read(longs, self.reads, self.reads + self.writes)
         if size < 0:
             self.write_only += 1
             return True
         length = self.group_keys.write(texts, columns, &name)
         if length:
+            if self.read_type and _is_aside(texts[self.read_type]):
+                self.aside_count += 1
+                self.aside_bytes += size
+                size = -1
             columns.append(name, length, size)
         return True
 
@@ -251,6 +279,37 @@ cdef class Lines(LineReader):
         begins[template.count] = at
         size = sizes[template.count]
         return -1 if end - at == size and is_same(at, literals[template.count], size) else template.count
+
+
+cdef inline bint _add_up(int64_t* sizes, int reads) noexcept nogil:
+    """Make the first size the sum of those read and the others 0; False where the sum is beyond 2^63-1."""
+    cdef int place
+    for place in range(1, reads):
+        if sizes[place] > 9_223_372_036_854_775_807LL - sizes[0]:
+            return False
+        sizes[0] += sizes[place]
+        sizes[place] = 0
+    return True
+
+
+cdef inline bint _is(Text text, const char* other, Py_ssize_t size) noexcept nogil:
+    return text.size == size and not memcmp(text.at, other, size)
+
+
+cdef inline bint _is_deletion(Text program) noexcept nogil:
+    """Whether a program removes files (rule 4); what stands behind its first ``?`` is no part of it."""
+    cdef Bytes mark
+    if program.size < 2:
+        return False
+    mark = <Bytes>memchr(program.at, b"?", program.size)
+    if mark != NULL:
+        program.size = mark - program.at
+    return _is(program, b"deletion", 8) or _is(program, b"rm", 2) or _is(program, b"recycle", 7)
+
+
+cdef inline bint _is_aside(Text read_type) noexcept nogil:
+    """Whether the bytes of a record are in another one of its process (rule 11)."""
+    return _is(read_type, b"secondary", 9) or _is(read_type, b"embedded", 8)
 
 
 cdef int _common(template, other):

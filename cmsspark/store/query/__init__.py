@@ -5,18 +5,19 @@ The interface for commands, notebooks and web pages::
 
     from cmsspark.store.query.database import Database
 
-    with Database("/data/results", is_private=False, memory="1GB", threads=2,
-    max_age_s=2) as database:
+    with Database("/data/results", memory="1GB", threads=2, max_age_s=2) as database:
         result = database.query(
-            "select data_tier, sum(accesses) as accesses from data_aggregation where day
-            between ? and ? group by 1", [first, last], max_rows=10_000, max_seconds=10,
-        ) result.table         # pyarrow.Table; sums of whole numbers are int64
+            "select data_tier, sum(accesses) as accesses from data_aggregation"
+            " where day between ? and ? group by 1",
+            [first, last], max_rows=10_000, max_seconds=10,
+        )
+        result.table         # pyarrow.Table; sums of whole numbers are int64
         result.rows          # list of tuples; result.dicts: list of dicts; result.names
-        result.is_truncated  # more than max_rows rows result.seconds
+        result.is_truncated  # more than max_rows rows
+        result.seconds
         database.days("data_aggregation")    # stored days, in order
-        database.stored("partials")          # [StoredInterval]: interval, run, rows,
-        partial_reason, fault, … database.tables                      #
-        [cmsspark.base.schemas.Table]: name, about, columns with types and units
+        database.stored("partials")          # [StoredInterval]: interval, run, rows, fault, …
+        database.tables                      # [cmsspark.base.schemas.Table], with columns
 
 - One view a stored table, by its name, with the columns of
   ``schemas/tables/NAME.yaml``, also where nothing is stored; and ``stored_days``: one

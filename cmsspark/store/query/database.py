@@ -210,9 +210,21 @@ class Database:
         """Return the stored days or periods of each of these :attr:`views`;
         ``stored_days`` has none.
         """
-        self.refresh([view.rpartition(".")[2] for view in views])
+        tables_of = {
+            view: table_views.TABLES if view in table_views.VIEWS else (view,) for view in views
+        }
+        tables = [table for of_view in tables_of.values() for table in of_view]
+        self.refresh([table.rpartition(".")[2] for table in tables])
         with self._lock:
-            return {view: [] if view == DAYS else self._intervals(view) for view in views}
+            return {
+                view: [
+                    interval
+                    for table in of_view
+                    if table != DAYS
+                    for interval in self._intervals(table)
+                ]
+                for view, of_view in tables_of.items()
+            }
 
     def _intervals(self, view: str) -> list[StoredInterval]:
         """Return the intervals of a table, of all jobs or of that in ``JOB.TABLE``, as
@@ -243,13 +255,16 @@ class Database:
 
     @property
     def views(self) -> dict[str, Table]:
-        """The schemas of all views by their names, ``TABLE`` and ``JOB.TABLE``."""
+        """The schemas of all views by their names, ``TABLE``, ``JOB.TABLE`` and those of
+        efficiency.
+        """
         of_jobs = {
             folder_name(job, name): read_schema(name)
             for name, jobs in self._jobs_by_table.items()
             for job in jobs
         }
-        return {**{schema.name: schema for schema in self.tables}, **of_jobs}
+        of_views = [*self.tables, *table_views.efficiency_schemas()]
+        return {**{schema.name: schema for schema in of_views}, **of_jobs}
 
     def close(self) -> None:
         """Close the database."""

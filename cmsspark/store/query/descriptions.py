@@ -118,8 +118,11 @@ def _last(intervals: Sequence[StoredInterval]) -> date | None:
 def _days_text(intervals: Sequence[StoredInterval]) -> str:
     if not intervals:
         return "Nothing of it is stored."
-    is_day = isinstance(intervals[0].interval, date)
-    count = pluralize(
-        len({interval.interval for interval in intervals}), "day" if is_day else "period"
-    )
-    return f"Stored: {count}, {_first(intervals)} to {_last(intervals)}."
+    distinct = {interval.interval for interval in intervals}
+    days = sum(isinstance(interval, date) for interval in distinct)
+    counts = [
+        pluralize(count, word)
+        for count, word in ((days, "day"), (len(distinct) - days, "period"))
+        if count
+    ]
+    return f"Stored: {' and '.join(counts)}, {_first(intervals)} to {_last(intervals)}."

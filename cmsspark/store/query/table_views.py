@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+from cmsspark.base import efficiency
 from cmsspark.base.schemas import Column, Table, described_table, stored_table
 from cmsspark.store.job_index import Job
 from cmsspark.store.query.stored_parts import StoredInterval
@@ -23,41 +24,113 @@ if TYPE_CHECKING:
 TABLES: Final = ("job_efficiency", "period_job_efficiency")
 _EFFICIENCY: Final = "cmsspark_cpu_efficiency"
 
-#: What CMSSpark counts: jobs that did not fail, of these types, outliers too.
+#: The rows of days and of periods, told apart by their kind: a period has its days' sums again.
 _JOBS: Final = """
-  SELECT strftime(day, '%Y-%m-%d') AS period, * EXCLUDE (day, timestamp) FROM job_efficiency
-  UNION ALL BY NAME SELECT * EXCLUDE (first_day, last_day, day_count, timestamp) FROM period_job_efficiency
+  SELECT 'day' AS period_kind, strftime(day, '%Y-%m-%d') AS period, * EXCLUDE (day, timestamp) FROM job_efficiency
+  UNION ALL BY NAME SELECT CASE WHEN period LIKE '____-W__' THEN 'week' WHEN period LIKE '____-__' THEN 'month'
+  ELSE 'range' END AS period_kind, * EXCLUDE (first_day, last_day, day_count, timestamp) FROM period_job_efficiency
 """
-_MEASURES: Final = """
-  100.0 * sum(cpu_ms){where} / nullif(sum(core_ms){where}, 0) AS "CpuEff{name}",
-  100.0 * sum(cpu_ms){where} / nullif(sum(committed_core_ms){where}, 0) AS "NonEvictionEff{name}",
-  100.0 * sum(committed_wall_ms){where} / nullif(sum(wall_ms){where}, 0) AS "ScheduleEff{name}",
-  "NonEvictionEff{name}" - "CpuEff{name}" AS "EvictionAwareEffDiff{name}",
-  sum(cpu_ms){where} / 3600000 AS "CpuTimeHr{name}",
-  sum(core_ms){where} / 3600000 AS "CoreTimeHr{name}",
-  sum(committed_core_ms){where} / 3600000 AS "CommittedCoreHr{name}",
-  sum(wall_ms){where} / 3600000 AS "WallClockHr{name}",
-  sum(committed_wall_ms){where} / 3600000 AS "CommittedWallClockHr{name}",
-  (sum(core_ms){where} - sum(cpu_ms){where}) / 3600000 AS "WastedCpuTimeHr{name}"
-"""
+#: Ratios in percent, each of two sums over the same jobs, and what they are.
+_RATIOS: Final = {
+    "CpuEfficiency": (efficiency.CPU, "CPU time of the core time of the last start, in percent"),
+    "AllocatedEfficiency": (
+        efficiency.ALLOCATED,
+        "CPU time of the core time of all starts, in percent",
+    ),
+    "CpuEff": (
+        ("cpu_ms", "wall_core_with_cpu_ms"),
+        "CMSSpark's efficiency, by WallClockHr as logged: too low after evictions to 2026-07-26, leaps the next day",
+    ),
+    "NonEvictionEff": (
+        ("cpu_with_committed_ms", "committed_core_with_cpu_ms"),
+        "CMSSpark's: CPU time of the committed core time, in percent",
+    ),
+    "ScheduleEff": (
+        ("committed_wall_ms", "wall_with_committed_ms"),
+        "CMSSpark's: committed wall-clock time of that logged, in percent",
+    ),
+}
+#: Sums in hours, and what they are.
+_HOURS: Final = {
+    "CpuTimeHr": ("cpu_ms", "CPU hours"),
+    "CoreTimeHr": ("core_ms", "core hours of all starts"),
+    "LastCoreHr": ("last_core_ms", "core hours of the last start"),
+    "EvictedCoreHr": ("evicted_core_ms", "core hours of starts that were evicted"),
+    "CommittedCoreHr": ("committed_core_ms", "core hours of a last start that ended by itself"),
+    "WallClockHr": ("wall_ms", "wall-clock hours as logged"),
+    "CommittedWallClockHr": ("committed_wall_ms", "wall-clock hours of such a last start"),
+    "WastedCpuTimeHr": ("core_with_cpu_ms - cpu_ms", "evicted and idle core hours"),
+}
+#: Columns by which the rows of the views are told apart, and what they are.
+_KEYS: Final = {
+    "period_kind": ("period_kind", "day, week, month or range: choose one"),
+    "period": ("period", "2026-11-01, 2026-W46, 2026-11 or 2026-11-01--2026-11-10"),
+    "Type": ("type", "analysis, production, tier0 or test"),
+    "Workflow": ("workflow", "Workflow as logged"),
+    "WMAgent_RequestName": ("request", "the request, of production only"),
+}
+_TIER: Final = {"Tier": ("tier", "T0, T1, T2, T3 or unknown")}
 
 
-def _view(keys: str, measures: str) -> str:
+def _measures(condition: str = "true", suffix: str = "") -> str:
+    """Return the columns of the jobs that meet a condition."""
+    columns = [
+        f'100.0 * {efficiency.ratio_sql(sums, condition)} AS "{name}{suffix}"'
+        for name, (sums, _) in _RATIOS.items()
+    ]
+    columns += [
+        f'"NonEvictionEff{suffix}" - "CpuEff{suffix}" AS "EvictionAwareEffDiff{suffix}"',
+        *(
+            f'sum({hours}) FILTER ({condition}) / 3600000 AS "{name}{suffix}"'
+            for name, (hours, _) in _HOURS.items()
+        ),
+    ]
+    return ", ".join(columns)
+
+
+def _view(keys: Mapping[str, tuple[str, str]], measures: str) -> str:
+    names = ", ".join(f'{column} AS "{name}"' for name, (column, _) in keys.items())
     return (
-        f'SELECT period, type AS "Type", workflow AS "Workflow", request AS "WMAgent_RequestName",{keys}'  # noqa: S608
-        f" sum(job_count) AS jobs, {measures} FROM ({_JOBS})"
-        " WHERE outcome IN ('ok', 'outlier') AND type IN ('analysis', 'production', 'tier0', 'test') GROUP BY ALL"
+        f"SELECT {names}, sum(job_count) AS jobs, {measures} FROM ({_JOBS})"  # noqa: S608
+        f" WHERE {efficiency.CONDITION} AND type IN ('analysis', 'production', 'tier0', 'test') GROUP BY ALL"
     )
 
 
-_ALL: Final = _MEASURES.format(where="", name="")
-_T1T2: Final = _MEASURES.format(where=" FILTER (tier IN ('T1', 'T2'))", name="T1T2")
+def _efficiency_schema(name: str, keys: Mapping[str, tuple[str, str]], *suffixes: str) -> Table:
+    measures = {
+        **{name: about for name, (_, about) in _RATIOS.items()},
+        "EvictionAwareEffDiff": "CMSSpark's: NonEvictionEff - CpuEff",
+        **{name: about for name, (_, about) in _HOURS.items()},
+    }
+    columns = [Column(name, "string", about=about) for name, (_, about) in keys.items()]
+    columns.append(Column("jobs", "long", about="jobs that did not fail"))
+    columns += [
+        Column(f"{measure}{suffix}", "double", about=about + (", at T1 and T2" if suffix else ""))
+        for suffix in ("", *suffixes)
+        for measure, about in measures.items()
+    ]
+    about = (
+        f"Efficiency {efficiency.POPULATION} by workflow, with CMSSpark's columns: rows of days and of each kind of"
+        " period, made from job_efficiency and period_job_efficiency."
+    )
+    return Table(name, about, tuple(columns))
+
+
+_T1T2: Final = _measures("tier IN ('T1', 'T2')", "T1T2")
 #: The views by name: of a workflow at all sites, with its numbers at T1 and T2 beside;
 #: and by tier.
 VIEWS: Final = {
-    _EFFICIENCY: _view("", f"{_ALL}, {_T1T2}"),
-    f"{_EFFICIENCY}_by_tier": _view(' tier AS "Tier",', _ALL),
+    _EFFICIENCY: _view(_KEYS, f"{_measures()}, {_T1T2}"),
+    f"{_EFFICIENCY}_by_tier": _view(_KEYS | _TIER, _measures()),
 }
+
+
+def efficiency_schemas() -> list[Table]:
+    """Return the columns of ``VIEWS``."""
+    return [
+        _efficiency_schema(_EFFICIENCY, _KEYS, "T1T2"),
+        _efficiency_schema(f"{_EFFICIENCY}_by_tier", _KEYS | _TIER),
+    ]
 
 
 #: The view of all stored days and periods.

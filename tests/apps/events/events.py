@@ -10,7 +10,7 @@ from typing import Any
 import awkward as ak
 import numpy as np
 
-from cmsspark.apps.events.definition_files import default_definition
+from cmsspark.apps.events.definition import default_definition
 from cmsspark.apps.events.features import (
     Collection,
     EventFeatures,

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from cmsspark.apps.events import prepare, prepare_task, sample, score_files, train
-from cmsspark.apps.events.demo_files import write_files
-from cmsspark.apps.events.prepare_task import OPEN_BYTES, TASK_BYTES, task_count
+from cmsspark.apps.events import prepare, sample, score_files, train
+from cmsspark.apps.events.demo_run import write_files
+from cmsspark.apps.events.prepare import OPEN_BYTES, TASK_BYTES, task_count
 from cmsspark.apps.events.runs import EventRequest
 from tests.apps.events.events import CLASSES, DELPHES
 from tests.apps.events.test_jobs import request_in
@@ -84,5 +84,5 @@ def test_each_job_reads_many_small_files_in_a_task_for_each_core(
 def test_large_files_are_a_task_each(
     spark: Any, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare_task, "TASK_BYTES", OPEN_BYTES)
+    monkeypatch.setattr(prepare, "TASK_BYTES", OPEN_BYTES)
     assert tasks_of(prepared(spark, files, request_in(tmp_path))) == [[3 * FILES], [3 * FILES]]

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 import uproot
 
-from cmsspark.apps.events.definition import Definition
-from cmsspark.apps.events.definition_files import chosen_classes, load_definition
-from cmsspark.apps.events.demo_files import MODELS, make_events, write_tree
-from cmsspark.apps.events.expressions import Expression, ExpressionError
+from cmsspark.apps.events.definition import Definition, chosen_classes, load_definition
+from cmsspark.apps.events.demo_run import MODELS, make_events, write_tree
+from cmsspark.apps.events.expressions import BUILT_IN, Expression, ExpressionError
 from cmsspark.apps.events.features import EventFeatures
-from cmsspark.apps.events.functions import BUILT_IN
 from cmsspark.apps.events.prepare import check_weights, with_tree
 from cmsspark.apps.events.root_files import EntryRange, EventFile, inspect, read_range
 from cmsspark.apps.events.score_files import definition_of_model

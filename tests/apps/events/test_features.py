@@ -14,7 +14,7 @@ import pytest
 
 from bench.peers import events_higher_order
 from cmsspark.apps.events import kernels
-from cmsspark.apps.events.demo_files import MODELS, make_events, write_tree
+from cmsspark.apps.events.demo_run import MODELS, make_events, write_tree
 from cmsspark.apps.events.features import compute_features, flatten_collections
 from cmsspark.apps.events.networks import by_falling_delta_r
 from cmsspark.apps.events.root_files import EntryRange, read_range

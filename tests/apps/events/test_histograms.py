@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.events.cli import command
-from cmsspark.apps.events.drawings import histogram
+from cmsspark.apps.events.evaluation import histogram
 from cmsspark.apps.events.layout import EventLayout
-from cmsspark.apps.events.parts import PartWriter
+from cmsspark.apps.events.root_files import PartWriter
 
 LAYOUT = EventLayout(
     (("sig", "Signal & more"), ("bkg", "Background")), (("MET", "GeV"), ("n", ""))

@@ -25,10 +25,9 @@ from cmsspark.apps.events import (
     tree_training,
 )
 from cmsspark.apps.events.cli import command
-from cmsspark.apps.events.demo_files import MODELS, make_events, write_files, write_tree
+from cmsspark.apps.events.demo_run import MODELS, make_events, write_files, write_tree
 from cmsspark.apps.events.models import load
-from cmsspark.apps.events.parts import read_events, to_matrix
-from cmsspark.apps.events.root_files import EntryRange, read_range
+from cmsspark.apps.events.root_files import EntryRange, read_events, read_range, to_matrix
 from cmsspark.apps.events.runs import EventRequest
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base.errors import DataError, InputMissing, OutputError, UsageError

@@ -13,12 +13,16 @@ from click.testing import CliRunner
 
 from cmsspark.apps.events import require_events, search
 from cmsspark.apps.events.cli import command
-from cmsspark.apps.events.drawings import learning_curves, score_distribution
-from cmsspark.apps.events.evaluation import evaluate, roc_curve
+from cmsspark.apps.events.evaluation import (
+    evaluate,
+    learning_curves,
+    roc_curve,
+    score_distribution,
+)
 from cmsspark.apps.events.jobs import KINDS
 from cmsspark.apps.events.models import ABOUT, ForestModel, load, read_description, write_model
-from cmsspark.apps.events.parts import Events, PartWriter
 from cmsspark.apps.events.result_files import write_result
+from cmsspark.apps.events.root_files import Events, PartWriter
 from cmsspark.apps.events.runs import EventRequest, event_run
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.topology import TOPOLOGY

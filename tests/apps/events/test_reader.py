@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cmsspark.apps.events.reader import SampleReader, tensorflow_dataset, torch_dataset
+from cmsspark.apps.events.network_data import SampleReader, tensorflow_dataset, torch_dataset
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 from tests.apps.events.samples import write_sample
 

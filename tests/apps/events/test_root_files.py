@@ -15,15 +15,15 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from cmsspark.apps.events import prepare
-from cmsspark.apps.events.demo_files import MODELS, make_events, write_files, write_tree
+from cmsspark.apps.events.demo_run import MODELS, make_events, write_files, write_tree
 from cmsspark.apps.events.prepare import (
+    RangeResult,
     check_damaged,
     cutflow,
     cutflow_table,
     sum_counts,
     with_tree,
 )
-from cmsspark.apps.events.prepare_task import RangeResult
 from cmsspark.apps.events.root_files import (
     EntryRange,
     EventFile,

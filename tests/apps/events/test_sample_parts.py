@@ -11,16 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from cmsspark.apps.events import sample
-from cmsspark.apps.events.parts import PartWriter, keep_only, read_events
-from cmsspark.apps.events.sample import write_small
-from cmsspark.apps.events.sample_choice import SampleOptions, chosen_counts, last_bin
-from cmsspark.apps.events.sample_tasks import (
+from cmsspark.apps.events.root_files import PartWriter, keep_only, read_events
+from cmsspark.apps.events.sample import (
+    SampleOptions,
     WriteTask,
     _as_bytes,
     _from_bytes,
     assign_parts,
+    chosen_counts,
     is_test,
+    last_bin,
     make_keys,
+    write_small,
 )
 from cmsspark.apps.events.scalers import Moments, Scalers
 from cmsspark.apps.events.topology import TOPOLOGY

@@ -16,7 +16,12 @@ from cmsspark.store.results import CurrentTable
 
 
 def count(
-    root: Path, day: date, fout: Path, feed: feeds.Feed = feeds.CONDOR, **options: Any
+    root: Path,
+    day: date,
+    fout: Path,
+    feed: feeds.Feed = feeds.CONDOR,
+    settings_file: Path | None = None,
+    **options: Any,
 ) -> CurrentTable:
     """Count a day, by processes unless ``engine`` says otherwise, with states below ``fout``."""
     environment = {
@@ -24,7 +29,7 @@ def count(
         "XDG_CACHE_HOME": str(fout / "cache"),
         "HOME": str(fout),
     }
-    settings = load_settings(None, environment)
+    settings = load_settings(settings_file and str(settings_file), environment)
     options = {"engine": "processes", "max_malformed": "100%", **options}
     request = FeedRequest(
         feed.job, day, str(fout / "store"), settings, str(root), feed=feed, **options

@@ -4,7 +4,7 @@ oracle's, by both engines.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,17 @@ def test_rules_49_to_54_processes_give_every_cell(
     done = count(root, DAY, tmp_path)
     assert done.manifest.document["compiled"] is True
     check(done, expected)
+
+
+def test_rule_51_each_cell_of_a_day_whose_wall_time_is_of_the_last_start(
+    tmp_path: Path,
+) -> None:
+    day = date(2026, 7, 27)
+    lines = costs.at_random(11, day)
+    Tree(tmp_path, day).write_lines("condor", lines, parts=2)
+    expected = oracle.count(lines, day, [])
+    check(count(tmp_path, day, tmp_path / "fout"), expected)
+    assert any(row["evicted_core_ms"] for row in expected.efficiency.values())
 
 
 @pytest.mark.parametrize("spark_feed", ["direct", "spark"])

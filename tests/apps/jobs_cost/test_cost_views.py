@@ -25,6 +25,7 @@ def _job(number: int, **changes: object) -> bytes:
         "RequestCpus": 4,
         "WallClockHr": 2.0,
         "CpuTimeHr": 6.0,
+        "CoreHr": 10.0,
         "CommittedCoreHr": 7.0,
         "CommittedWallClockHr": 1.5,
         "Tier": "T1",
@@ -58,15 +59,20 @@ def test_rule_52_the_view_has_cmssparks_numbers_of_jobs_that_did_not_fail(
     }
     assert rows.keys() == {"W", "None"}
     row = rows["W"]
-    # Jobs 1, 2 and 3: CPU 6 + 2 + 9 h of 3 × 8 core hours.
+    # Jobs 1, 2 and 3: CPU 6 + 2 + 9 h; of 3 × 8 core hours by WallClockHr, of 3 × 10 in
+    # all starts, of 3 × 7 in the last one.
+    assert row["period_kind"] == "day"
+    assert row["CpuEfficiency"] == pytest.approx(100 * 17 / 21)
+    assert row["AllocatedEfficiency"] == pytest.approx(100 * 17 / 30)
+    assert (row["LastCoreHr"], row["EvictedCoreHr"]) == (21, 9)
     assert row["period"] == DAY.isoformat()
     assert row["CpuEff"] == pytest.approx(100 * 17 / 24)
     assert row["NonEvictionEff"] == pytest.approx(100 * 17 / 21)
     assert row["EvictionAwareEffDiff"] == pytest.approx(100 * 17 / 21 - 100 * 17 / 24)
     assert row["ScheduleEff"] == pytest.approx(100 * 4.5 / 6)
-    assert row["WastedCpuTimeHr"] == pytest.approx(7)
+    assert row["WastedCpuTimeHr"] == pytest.approx(30 - 17)
     assert row["CpuEffT1T2"] == pytest.approx(100 * 15 / 16)
-    assert row["WastedCpuTimeHrT1T2"] == pytest.approx(1)
+    assert row["WastedCpuTimeHrT1T2"] == pytest.approx(20 - 15)
     assert rows["None"]["NonEvictionEff"] is None
 
 
@@ -75,3 +81,15 @@ def test_rule_52_the_view_by_tier(database: Database) -> None:
         'select "Tier", "CpuEff" from cmsspark_cpu_efficiency_by_tier where "Workflow" = \'W\''
     ).rows
     assert dict(rows) == {"T1": pytest.approx(100 * 15 / 16), "T3": pytest.approx(100 * 2 / 8)}
+
+
+def test_rule_52_the_views_are_listed_and_described(database: Database) -> None:
+    listed = {row["table_name"]: row for row in database.query("show tables").dicts}
+    for view in ("cmsspark_cpu_efficiency", "cmsspark_cpu_efficiency_by_tier"):
+        assert listed[view]["stored_count"] == 1
+        assert listed[view]["first_day"] == DAY
+        described = database.query(f"describe {view}")
+        assert "Stored: 1 day, " in described.note
+        columns = database.query(f"select * from {view}").names
+        assert [row["column_name"] for row in described.dicts] == columns
+        assert all(row["meaning"] for row in described.dicts)

@@ -23,7 +23,7 @@ from cmsspark.pages.svg import si
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.query.database import Database
 from tests.run.places import Place, write_streams
-from tests.store.query.stores import FIRST, HISTORY, KEY, days, make_store
+from tests.store.query.stores import FIRST, HISTORY, KEY, make_store
 
 TOP = Path(__file__).resolve().parents[3]
 #: Until a browser that hangs ends a test; Playwright's own half a minute is short for a
@@ -176,34 +176,6 @@ def test_plot_says_which_pictures_there_are(store: str, tmp_path: Path) -> None:
         "report", "--date", "2026-01-07", "--fout", store, "--pictures", str(tmp_path / "file")
     )
     assert isinstance(ended.exception, CmssparkError) and ended.exception.exit_code == 73
-
-
-def test_a_site_has_an_index_and_every_page_and_makes_only_what_changed(tmp_path: Path) -> None:
-    store, out = make_store(tmp_path / "store", 3), tmp_path / "site"
-    assert run("report", "--site", str(out), "--fout", store).exception is None
-    index = (out / "index.html").read_text()
-    links = re.findall(r'<td class="warn"><a href="([^"]+)" title="([^"]+)"><b>(\d+)</b>', index)
-    assert [(link, number) for link, _, number in links] == [
-        (f"days/{day}.html", str(day.day)) for day in days(3)
-    ]
-    assert "January 2026" in index and links[0][1].startswith("2026-01-05: warning; 1 warning")
-    for link, _, number in links:
-        page = (out / link).read_text()
-        assert (
-            f"<title>What CMS read on {number} January 2026</title>" in page
-            and 'href="../index.html"' in page
-        )
-    times = {link: (out / link).stat().st_mtime_ns for link, *_ in links}
-    store_day(HISTORY, store, KEY.key_id, FIRST)
-    (damaged,) = (Path(store) / "data_aggregation" / "2026-01-06").glob("runs/*/manifest.json")
-    damaged.write_text("{")
-    ended = run("report", "--site", str(out), "--fout", store)
-    assert ended.exception is None and "6 January 2026" in ended.stderr
-    changed = [link for link in times if (out / link).stat().st_mtime_ns != times[link]]
-    assert changed == ["days/2026-01-05.html"]
-    assert "damaged" in (out / "index.html").read_text()
-    nothing = run("report", "--site", str(out), "--fout", str(tmp_path / "none"))
-    assert isinstance(nothing.exception, CmssparkError) and nothing.exception.exit_code == 66
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from click.testing import CliRunner, Result
 
 from cmsspark.apps.results import status
 from cmsspark.base.errors import DataError, NotReady
+from cmsspark.base.manifests import COUNTING_RULES, Manifest
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
 from cmsspark.run.run_context import note_published, running
 from cmsspark.store import process_identity, run_history
-from cmsspark.store.day_states import cell
+from cmsspark.store.day_states import Cell, cell
 from cmsspark.store.run_history import FILE, Published, Run, State
 from tests.run.killed_run import DAY, JOB, settings, work
 
@@ -181,6 +182,23 @@ def test_the_word_for_a_day(runs: list[Run], word: str) -> None:
 def test_refused_documents_are_counted_beside_the_word() -> None:
     found = cell([entry(State.DONE, 1)], [Published(JOB, JOB, DAY, "s1", "/queue/x", 1, 5, 0, 2)])
     assert (found.word, found.refused) == ("published", 2)
+
+
+def test_status_names_days_that_were_counted_by_earlier_rules() -> None:
+    def run(day: int, begin: int, **versions: int) -> Run:
+        document = {"reconciliation": {"aaa": {"read": 1}}, "versions": versions}
+        of = date(2026, 1, day)
+        details = Manifest.from_dict(document)
+        return Run(f"r{begin}", JOB, of, State.DONE, "store", begin, details=details)
+
+    # The latest start first: of the 2nd the earlier run has the earlier rules.
+    runs = [run(2, 3, rules=COUNTING_RULES), run(2, 2), run(1, 1), run(3, 0)]
+    cells = {(run.day, JOB): Cell("done") for run in runs}
+    assert status.earlier_rules(runs, cells) == [
+        f"{JOB}: counted by earlier rules: 2026-01-01, 2026-01-03; "
+        f"run_spark {JOB} --date 2026-01-03 counts a day by today's"
+    ]
+    assert status.earlier_rules(runs[:1], cells) == []
 
 
 def test_status_says_that_there_is_no_store_where_it_was_asked_for_one(place: Place) -> None:

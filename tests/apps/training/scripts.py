@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cmsspark.apps.training.backend import Backend
-from cmsspark.apps.training.launch import launch
+from cmsspark.apps.training.launch import Backend, RunFolder, launch
 from cmsspark.apps.training.local_backend import LocalBackend
-from cmsspark.apps.training.run_folder import RunFolder
-from cmsspark.apps.training.spec import TrainingRun
+from cmsspark.apps.training.script_check import TrainingRun
 
 #: Prints what it was given, and leaves a file.
 HELLO = """

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.apps.training.checked_script import MAX_BYTES, check_script
-from cmsspark.apps.training.script_check import missing_imports
-from cmsspark.apps.training.spec import parse_memory, parse_secret, run_name
+from cmsspark.apps.training.script_check import (
+    MAX_BYTES,
+    check_script,
+    missing_imports,
+    parse_memory,
+    parse_secret,
+    run_name,
+)
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, UsageError
 from tests.apps.training.scripts import with_files
 
@@ -174,8 +179,7 @@ def test_keys_that_are_no_names_and_empty_folders_are_refused(tmp_path: Path) ->
 
 
 def test_files_that_cannot_travel_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    from cmsspark.apps.training.checked_script import check_files
-    from cmsspark.apps.training.shipped_files import files_in, pack_files
+    from cmsspark.apps.training.script_check import check_files, files_in, pack_files
 
     folder = with_files(tmp_path / "files")
     check_files(folder, checks_imports=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cmsspark.apps.training.cli import command
+from cmsspark.apps.training.run_command import command
 from cmsspark.base import errors
 from tests.apps.training.scripts import FAILS, HELLO, with_path
 

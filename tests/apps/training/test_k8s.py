@@ -16,9 +16,8 @@ import yaml
 
 from cmsspark.apps.training import k8s_manifests as manifests
 from cmsspark.apps.training.k8s_backend import K8sBackend, parse_volume
-from cmsspark.apps.training.launch import WorkerFailed
-from cmsspark.apps.training.run_folder import RunFolder
-from cmsspark.apps.training.spec import Secret, TrainingRun
+from cmsspark.apps.training.launch import RunFolder, WorkerFailed
+from cmsspark.apps.training.script_check import Secret, TrainingRun
 from cmsspark.base.errors import CmssparkError, NotAllowed, NotReady, SettingsError, UsageError
 from tests.apps.training.cluster import Cluster, Fate, container, key, really_runs, runs
 from tests.apps.training.scripts import USES_FILES, launched, run_of, with_files
@@ -377,7 +376,7 @@ def test_an_interrupted_run_leaves_nothing_and_all_it_made_was_the_jobs(
     def echo(line: str) -> None:
         raise AssertionError(line)
 
-    from cmsspark.apps.training.backend import Attempt
+    from cmsspark.apps.training.launch import Attempt
 
     def on_state(rank: int, state: str) -> None:
         if state == "running":
@@ -415,7 +414,7 @@ def test_stop_removes_what_a_lost_launcher_left(
     from click.testing import CliRunner
     from kubernetes import client
 
-    from cmsspark.apps.training.cli import command
+    from cmsspark.apps.training.run_command import command
 
     run = run_of(tmp_path, "pass", backend="k8s")
     job = manifests.job(run, manifests.Cluster("x", cluster.namespace), 1)
@@ -435,9 +434,9 @@ def test_stop_removes_what_a_lost_launcher_left(
 def test_workers_go_on_while_the_api_server_is_away(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cmsspark.apps.training import k8s_attempt
+    from cmsspark.apps.training import k8s_backend
 
-    monkeypatch.setattr(k8s_attempt, "_TIMEOUT", (1, 1))
+    monkeypatch.setattr(k8s_backend, "_TIMEOUT", (1, 1))
 
     def fate(inner: Cluster, pod: Any, rank: int) -> None:
         runs(inner, pod, rank)

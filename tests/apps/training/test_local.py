@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from cmsspark.apps.training import worker
-from cmsspark.apps.training.launch import WorkerFailed, brought_back
-from cmsspark.apps.training.run_folder import RunFolder, RunState
-from cmsspark.apps.training.spec import Secret
+from cmsspark.apps.training.launch import RunFolder, RunState, WorkerFailed, brought_back
+from cmsspark.apps.training.script_check import Secret
 from tests.apps.training.scripts import (
     FAILS,
     HELLO,

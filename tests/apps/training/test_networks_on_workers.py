@@ -13,8 +13,8 @@ import pytest
 
 from cmsspark.apps.events import networks
 from cmsspark.apps.training.launch import WorkerFailed, brought_back
+from cmsspark.apps.training.script_check import TrainingRun
 from cmsspark.apps.training.spark_backend import SparkBackend
-from cmsspark.apps.training.spec import TrainingRun
 from cmsspark.base.errors import UsageError
 from tests.apps.events.samples import events, write_sample
 from tests.apps.training.scripts import (

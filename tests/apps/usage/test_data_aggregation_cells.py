@@ -134,6 +134,20 @@ def test_every_bin_is_the_oracles(counted: Counted) -> None:
     assert counted.manifest["reconciliation"] == wanted
 
 
+def test_rule_11_bytes_that_are_set_aside_are_in_the_manifest(counted: Counted) -> None:
+    wanted = {
+        stream: dict(count.set_aside)
+        for stream, count in counted.wanted.streams.items()
+        if count.set_aside
+    }
+    assert counted.manifest["set_aside"] == wanted
+
+
+def test_rule_11_jobs_are_in_the_manifest_each_once(counted: Counted) -> None:
+    crab = counted.wanted.streams["crab"]
+    assert counted.manifest["jobs_once"] == {"crab": crab.jobs_once()}
+
+
 def test_every_record_of_a_file_that_is_not_in_dbs_is_under_a_prefix(counted: Counted) -> None:
     found = counted.manifest["unmatched_prefixes"]
     for stream, bins in counted.manifest["reconciliation"].items():

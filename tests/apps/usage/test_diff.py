@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from cmsspark.apps.usage import differences
 from cmsspark.apps.usage.differences import Change
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, UsageError
+from cmsspark.base.manifests import COUNTING_RULES
 from cmsspark.main import command
 from tests.publish.days import DAY, row, rows, store_day
 
@@ -76,6 +77,27 @@ def test_a_partial_side_is_named_as_what_it_lacks_seems_new(tmp_path: Path) -> N
     arguments = ["diff", f"{TEXT}@r1", f"{TEXT}@r2", "--fout", str(tmp_path)]
     stderr = CliRunner().invoke(command, arguments, catch_exceptions=False).stderr
     assert stderr == f"warning: {DAY}@r1 is partial (without cmssw)\n"
+
+
+def test_a_side_that_was_counted_by_earlier_rules_is_named(tmp_path: Path) -> None:
+    store_day(tmp_path, [row(0)], "r1")
+    store_day(tmp_path, [row(0)], "r2")
+    numbers = {"r1": {}, "r2": {"rules": COUNTING_RULES}}
+    for run, versions in numbers.items():
+        file = tmp_path / "data_aggregation" / DAY.isoformat() / "runs" / run / "manifest.json"
+        document = json.loads(file.read_text())
+        document |= {"reconciliation": {"aaa": {"read": 1}}, "versions": versions}
+        file.write_text(json.dumps(document))
+
+    def warnings(before: str, after: str) -> str:
+        arguments = ["diff", f"{TEXT}@{before}", f"{TEXT}@{after}", "--fout", str(tmp_path)]
+        return CliRunner().invoke(command, arguments, catch_exceptions=False).stderr
+
+    assert warnings("r1", "r2") == (
+        f"warning: {DAY}@r1 was counted by rules 1, which differ from today's {COUNTING_RULES}: "
+        "docs/counting.md lists the changes\n"
+    )
+    assert warnings("r1", "r1") == warnings("r2", "r2") == ""
 
 
 def test_the_impact_on_documents_is_reported(store: Path) -> None:

@@ -198,7 +198,8 @@ def test_the_advice_of_the_demo(out: Path) -> None:
 
 
 def test_the_docstrings(out: Path) -> None:
-    (text,) = re.findall(r'"(select data_tier.*?)"', str(query.__doc__))
+    ((begin, end),) = re.findall(r'"(select data_tier.*?)"\s*"(.*?)"', str(query.__doc__))
+    text = begin + end
     assert_totals(
         cms.sql(text, list(DAYS), fout=f"{out}/store", to="arrow").to_pylist(), out, *DAYS
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter, text_parameter
-from cmsspark.base import dates
+from cmsspark.base import dates, efficiency
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import between
 
@@ -21,14 +21,15 @@ _SHOWN: Final = 20
 #: Conditions: the parameter and column, and the label.
 _CONDITIONS: Final = {"type": "Type", "tier": "Tier", "site": "Site"}
 #: Sums of a row. What failed and removed jobs used is wasted, all of it; of ok jobs
-#: what their CPU did not use.
-_SUMS: Final = """
-  sum(CASE outcome WHEN 'ok' THEN core_ms - cpu_ms WHEN 'outlier' THEN 0 ELSE core_ms END) / 3600000 AS wasted,
-  sum(cpu_ms) FILTER (outcome = 'ok') / nullif(sum(core_ms) FILTER (outcome = 'ok'), 0) AS efficiency,
+#: what their CPU did not use, which are evicted and idle core hours.
+_SUMS: Final = f"""
+  sum(CASE outcome WHEN 'ok' THEN core_with_cpu_ms - cpu_ms WHEN 'outlier' THEN 0 ELSE core_ms END) / 3600000
+    AS wasted,
+  {efficiency.ratio_sql(efficiency.CPU)} AS efficiency,
   sum(core_ms) / 3600000 AS core_hours,
   coalesce(sum(core_ms) FILTER (outcome IN ('failed', 'removed')), 0) / 3600000 AS lost, sum(job_count) AS jobs,
-  sum(cpu_ms) / nullif(sum(committed_core_ms), 0) AS committed_efficiency,
-  sum(committed_wall_ms) / nullif(sum(wall_ms), 0) AS schedule_efficiency
+  {efficiency.ratio_sql(efficiency.ALLOCATED)} AS allocated_efficiency,
+  sum(evicted_core_ms) / 3600000 AS evicted
 """
 _COLUMNS: Final = (
     ui.Column(
@@ -41,24 +42,23 @@ _COLUMNS: Final = (
         "efficiency",
         "CPU efficiency",
         "share",
-        "CPU time of core time, of jobs that did not fail, without outliers",
+        f"CPU time of the core time of the last start, {efficiency.POPULATION}",
     ),
-    ui.Column("core_hours", "Core hours", "count", "requested cores × wall-clock hours"),
     ui.Column(
-        "lost",
-        "Failed, removed",
-        "count",
-        "core hours of jobs that failed or were evicted for good",
+        "core_hours", "Core hours", "count", "requested cores × wall-clock hours of all starts"
+    ),
+    ui.Column(
+        "lost", "Failed, removed", "count", "core hours of jobs that failed or were removed"
     ),
     ui.Column("jobs", "Jobs", "count"),
     ui.Column(
-        "committed_efficiency",
-        "Without evictions",
+        "allocated_efficiency",
+        "Allocated efficiency",
         "share",
-        "CPU time of the core time of starts that were kept",
+        f"CPU time of the core time of all starts, {efficiency.POPULATION}",
     ),
     ui.Column(
-        "schedule_efficiency", "Schedule", "share", "wall-clock time of starts that were kept"
+        "evicted", "Evicted", "count", "core hours of starts that were evicted, of all jobs"
     ),
 )
 
@@ -127,7 +127,10 @@ def view(request: PageRequest) -> ui.Content:
     )
 
 
-_OUTLIERS: Final = "Jobs with an efficiency of 100 % or more: the wall-clock time of short jobs is logged too small."
+_OUTLIERS: Final = (
+    "Jobs with an efficiency of 100 % or more: the wall-clock time of short jobs is logged too"
+    " small. They are among the jobs that did not fail."
+)
 
 
 def _period(request: PageRequest, days: list[date]) -> tuple[date, date]:
@@ -158,7 +161,7 @@ def _where(
 
 
 def _figures(total: tuple[Any, ...]) -> ui.Figures:
-    wasted, efficiency, core_hours, lost, jobs, *_ = total
+    wasted, cpu_efficiency, core_hours, lost, jobs, _, evicted = total
     return ui.Figures(
         [
             ui.Figure("Jobs", f"{jobs or 0:,}"),
@@ -166,9 +169,12 @@ def _figures(total: tuple[Any, ...]) -> ui.Figures:
             ui.Figure("Wasted", f"{wasted or 0:,.0f}", "core hours"),
             ui.Figure("Of failed and removed jobs", f"{lost or 0:,.0f}", "core hours"),
             ui.Figure(
+                "Evicted", "–" if evicted is None else f"{evicted:,.0f}", "core hours of all jobs"
+            ),
+            ui.Figure(
                 "CPU efficiency",
-                "–" if efficiency is None else f"{efficiency:.1%}",
-                "of jobs that did not fail, without outliers",
+                "–" if cpu_efficiency is None else f"{cpu_efficiency:.1%}",
+                f"of the last start, {efficiency.POPULATION}",
             ),
         ]
     )
@@ -219,12 +225,14 @@ def _ranking(request: PageRequest, key: str, where: str, parameters: list[Any]) 
         (
             _name(request, key, name),
             _rounded(wasted),
-            efficiency,
+            cpu_efficiency,
             _rounded(core_hours),
             _rounded(lost),
-            *measures,
+            jobs,
+            allocated,
+            _rounded(evicted),
         )
-        for name, wasted, efficiency, core_hours, lost, *measures in result.rows
+        for name, wasted, cpu_efficiency, core_hours, lost, jobs, allocated, evicted in result.rows
     ]
     heading = (
         ui.Column(key, "Workflow", "dataset") if key == "workflow" else ui.Column(key, "Site")
@@ -256,7 +264,7 @@ def _rounded(hours: float | None) -> int | None:
 def _outliers(request: PageRequest, where: str, parameters: list[Any]) -> ui.Table:
     query = (
         "SELECT workflow, site, sum(job_count) AS jobs, sum(core_ms) / 3600000 AS core_hours,"
-        f" sum(cpu_ms) / nullif(sum(core_ms), 0) AS efficiency FROM job_efficiency WHERE {where}"
+        f" {efficiency.ratio_sql(efficiency.CPU)} AS efficiency FROM job_efficiency WHERE {where}"
         " AND outcome = 'outlier' GROUP BY ALL ORDER BY jobs DESC, 1, 2"
     )
     result = request.database.query(query, parameters)
