@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.cache import adaptive, bounds, forecast, policies, scored, segmented
+from cmsspark.apps.cache import bounds, forecast, policies, scored, segmented
 from cmsspark.apps.cache.trace import Trace
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, UsageError
@@ -25,8 +25,8 @@ PLAIN: Final[dict[str, Callable[..., Array]]] = {
     "lfu": policies.lfu,
     "gdsf": policies.gdsf,
     "sieve": policies.sieve,
-    "s3fifo": adaptive.s3fifo,
-    "arc": adaptive.arc,
+    "s3fifo": policies.s3fifo,
+    "arc": policies.arc,
     "slru": segmented.slru,
     "2q": segmented.two_queues,
     "lirs": segmented.lirs,

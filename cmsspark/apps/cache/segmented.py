@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cmsspark.apps.cache.queues import admit, evict, make_lists, push, unlink
+from cmsspark.apps.cache.structures import admit, evict, make_lists, push, unlink
 from cmsspark.base.arrays import Flags, Ints, Longs
 from cmsspark.base.jit import jit
 

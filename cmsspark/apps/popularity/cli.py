@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.apps.popularity.cli_output import echo_forecast, forecast_rows
 from cmsspark.apps.popularity.label_options import (
     EVALUATED,
     label_options,
@@ -31,6 +30,8 @@ from cmsspark.cli.period_options import load_days, needed, period_options
 from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from cmsspark.apps.popularity.series import Series
     from cmsspark.apps.popularity.training import Label
 
@@ -210,14 +211,14 @@ def predict_command(
     """
     check_table_path(output)
     series = _load_series(**source)
-    frame = forecast_rows(series, _number_day(series, day), model, label, seed)
+    frame = _forecast_rows(series, _number_day(series, day), model, label, seed)
     if output is not None:
         write_table(frame, output)
         click.echo(output)
     elif as_json:
         click.echo(json.dumps(frame.to_dicts(), indent=1))
     else:
-        echo_forecast(frame.head(top))
+        _echo_forecast(frame.head(top))
 
 
 def _number_day(series: Series, day: date | None) -> int:
@@ -230,6 +231,79 @@ def _number_day(series: Series, day: date | None) -> int:
             next_step="choose another --date",
         )
     return number
+
+
+def _forecast_rows(
+    series: Series, number: int, model: str, label: Label, seed: int
+) -> pl.DataFrame:
+    """Return the forecast by a saved model, or one that learns from the days before."""
+    from cmsspark.apps.popularity import saved
+    from cmsspark.apps.popularity.forecast import predictions, tabulate_predictions
+    from cmsspark.apps.popularity.models import MODELS, check_model
+    from cmsspark.apps.popularity.training import Weeks
+
+    past, day = series.until(number), series.days[0] + timedelta(days=number)
+    loaded = None if model in MODELS else saved.find(model)
+    if loaded is None:
+        check_model(model)
+        if label.model_on(past, number, model) != model:
+            click.echo(label.rule(past, model), err=True)
+        rows = predictions(Weeks(past, label), day, model, seed=seed)
+    else:
+        click.echo(f"model {loaded.version}: {loaded.card['about']}", err=True)
+        weeks = Weeks(past, loaded.label)
+        scores, moved = loaded.predict(weeks, number), loaded.contributions(weeks, number)
+        rows = tabulate_predictions(weeks, day, loaded.card["model"], scores, moved, seed=seed)
+    names = {"dataset_name": "dataset"}
+    chosen = ("rank", "dataset_name", "probability", "raw_probability", *_FORECAST)
+    return rows.select(name for name in chosen if name in rows.columns).rename(names, strict=False)
+
+
+#: What a forecast has beside the probabilities.
+_FORECAST: Final = (
+    *(
+        "expected_nacc",
+        "nacc_p10",
+        "nacc_p50",
+        "nacc_p90",
+        "expected_bytes",
+        "bytes_p10",
+        "bytes_p50",
+        "bytes_p90",
+    ),
+    *("stratum", "basis", "reasons"),
+)
+
+
+def _echo_forecast(rows: pl.DataFrame) -> None:
+    """Print the rows, and how many share a probability as it is shown."""
+    shown = [
+        (
+            row["rank"],
+            _probability(row),
+            _range(row),
+            row["reasons"],
+            row["dataset"],
+        )
+        for row in rows.to_dicts()
+    ]
+    headings = ("rank", "probability", "accesses: 10, 50, 90 %", "moved by", "dataset")
+    echo_table(headings, shown, texts=tuple(range(3, len(headings))), optional=(3, 2))
+    tied = [row[1] for row in shown if [line[1] for line in shown].count(row[1]) > 1]
+    if tied:
+        text = f"{pluralize(len(tied), 'row')} share a probability as shown, such as {tied[0]}"
+        click.echo(
+            f"{text}: their order is that of the unrounded and raw probability, then of the expected accesses"
+        )
+
+
+def _range(row: dict[str, Any]) -> str | None:
+    quantiles = [row[f"nacc_p{share}"] for share in (10, 50, 90)]
+    return None if quantiles[0] is None else ", ".join(f"{value:,.0f}" for value in quantiles)
+
+
+def _probability(row: dict[str, Any]) -> str:
+    return "unknown" if row["probability"] is None else f"{row['probability']:.3f}"
 
 
 @command.command("train")

@@ -19,8 +19,6 @@ from cmsspark.base import errors
 from cmsspark.base.schemas import stored_table
 from cmsspark.main import command
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store.job_index import JOBS
-from cmsspark.submit.job_commands import load_command
 from tests.apps.popularity.test_forecast_job import COLD, FIRST, HOT, MONDAY, fill, rows_of
 from tests.run.partial_days import partial, store_partials
 

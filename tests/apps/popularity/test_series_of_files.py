@@ -13,12 +13,8 @@ from click.testing import CliRunner
 
 from cmsspark.apps.popularity.cli import command
 from cmsspark.apps.popularity.guards import check_columns
-from cmsspark.apps.popularity.series import MEASURES, Series, read_series, stored_series
+from cmsspark.apps.popularity.series import MEASURES, Series, read_series
 from cmsspark.apps.popularity.training import Label, Weeks
-from cmsspark.base.periods import between
-from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.store import stored_days
-from tests.run.partial_days import partial, store_partials
 
 FIRST = date(2025, 12, 30)
 Row = tuple[date, str, float, float]
