@@ -31,6 +31,8 @@ RULES: Final = {
 #: The share of a site's copies that may be copied to it in a week without a budget.
 _BUDGET_SHARE: Final = 0.05
 _FIRST_DAYS: Final = 28
+#: Pairs that a simple rule tries at most: budgets end long before.
+_MOST_PAIRS: Final = 200_000
 
 
 @dataclass
@@ -121,7 +123,7 @@ def _plans(
     for rule, order in orders.items():
         plan, pairs = Plan(replicas, demand, space, limits), order()
         could = (replicas.copies()[pairs // sites] > 0) & ~np.isin(pairs, complete)
-        for pair in pairs[could].tolist():
+        for pair in pairs[could][:_MOST_PAIRS].tolist():
             plan.add(pair, 0.0, is_weighed=False)
         yield rule, plan
 

@@ -172,12 +172,7 @@ def _inputs(
     help="Activity of the rules of Rucio.",
 )
 def recommend_command(
-    top: int,
-    output: Path | None,
-    as_json: bool,
-    as_rucio: bool,
-    activity: str,
-    **source: Any,
+    top: int, output: Path | None, as_json: bool, as_rucio: bool, activity: str, **source: Any
 ) -> None:
     """Print the plan for the week after the last day: copies to make, copies that can go.
 

@@ -511,8 +511,7 @@ def stored_inputs(
             _, current = newest(files, store, "dbs_events", day - timedelta(days=1))
             columns = table_rows(files, current, "dbs_events", ["dataset_name", "created_ms"])
             created = pl.DataFrame(pl.from_arrow(columns)).select(
-                dataset="dataset_name",
-                created=pl.from_epoch("created_ms", "ms").cast(pl.Date),
+                dataset="dataset_name", created=pl.from_epoch("created_ms", "ms").cast(pl.Date)
             )
         frame = frame.join(created.unique("dataset"), "dataset", "left")
         try:

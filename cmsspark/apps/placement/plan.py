@@ -261,8 +261,10 @@ class Plan:
         # Of each site, its copies from the least worth for each byte on.
         density = self._worth / np.maximum(replicas.bytes, 1)
         self._of_site: dict[int, list[int]] = defaultdict(list)
+        stays = replicas.is_fixed | (replicas.made_days < 7 * limits.lifetime)
         for number in np.lexsort((replicas.dataset, density)).tolist():
-            self._of_site[int(replicas.site[number])].append(number)
+            if not stays[number]:
+                self._of_site[int(replicas.site[number])].append(number)
         for site in range(len(replicas.sites)):
             for number in self._removable(site, -self._free[site], np.inf)[0]:
                 self.freed.add(number)

@@ -67,10 +67,7 @@ def _series_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _load_series(
-    file: Path | None,
-    period: Period | None,
-    fout: str | None,
-    settings_file: str | None,
+    file: Path | None, period: Period | None, fout: str | None, settings_file: str | None
 ) -> Series:
     from cmsspark.apps.popularity.series import read_series, stored_series
 
@@ -278,13 +275,7 @@ _FORECAST: Final = (
 def _echo_forecast(rows: pl.DataFrame) -> None:
     """Print the rows, and how many share a probability as it is shown."""
     shown = [
-        (
-            row["rank"],
-            _probability(row),
-            _range(row),
-            row["reasons"],
-            row["dataset"],
-        )
+        (row["rank"], _probability(row), _range(row), row["reasons"], row["dataset"])
         for row in rows.to_dicts()
     ]
     headings = ("rank", "probability", "accesses: 10, 50, 90 %", "moved by", "dataset")

@@ -49,11 +49,7 @@ class Names:
     without it.
     """
 
-    def __init__(
-        self,
-        datasets: tuple[str, ...],
-        is_known: Array | None = None,
-    ) -> None:
+    def __init__(self, datasets: tuple[str, ...], is_known: Array | None = None) -> None:
         parts = [(*name.split("/"), "", "", "")[1:4] for name in datasets]
         primary, processed, tier = (np.array(column, str) for column in zip(*parts, strict=True))
         campaign = np.array([DERIVED["campaign"].derive(name) or "" for name in datasets], str)

@@ -39,13 +39,7 @@ class Fitted:
     training: Training
 
 
-def fit(
-    weeks: Weeks,
-    day: int,
-    model_name: str,
-    *,
-    seed: int = 0,
-) -> Fitted:
+def fit(weeks: Weeks, day: int, model_name: str, *, seed: int = 0) -> Fitted:
     """Fit the model for the weeks from that day on, on what was known before it, and
     calibrate it.
 
@@ -95,13 +89,7 @@ def _find_calibration(before: Weeks, day: int, model_name: str, seed: int) -> Ar
     return calibration(raw, labels)
 
 
-def raw_forecast(
-    weeks: Weeks,
-    day: int,
-    model_name: str,
-    *,
-    seed: int = 0,
-) -> Array:
+def raw_forecast(weeks: Weeks, day: int, model_name: str, *, seed: int = 0) -> Array:
     """Return a model's own probabilities for the weeks from that day on, float64
     [datasets]; NaN for datasets that had not entered. Each is made once.
     """
@@ -129,13 +117,7 @@ def of_population(weeks: Weeks, day: int, predict_rows: Callable[[Array], Array]
     return scores
 
 
-def predict(
-    weeks: Weeks,
-    day: int,
-    model_name: str,
-    *,
-    seed: int = 0,
-) -> Array:
+def predict(weeks: Weeks, day: int, model_name: str, *, seed: int = 0) -> Array:
     """Return calibrated probabilities, float64 [datasets], for the weeks from that day
     on, from what was known before it; NaN for datasets that had not entered.
     """

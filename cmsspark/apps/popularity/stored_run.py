@@ -16,12 +16,7 @@ from cmsspark.apps.popularity import saved
 from cmsspark.apps.popularity.baselines import warnings, with_baselines
 from cmsspark.apps.popularity.evaluate import forecast_and_judge
 from cmsspark.apps.popularity.feature_tables import week_rows
-from cmsspark.apps.popularity.forecast import (
-    model_row,
-    predictions,
-    quality,
-    quality_rows,
-)
+from cmsspark.apps.popularity.forecast import model_row, predictions, quality, quality_rows
 from cmsspark.apps.popularity.label_options import EVALUATED, FOLDER
 from cmsspark.apps.popularity.report import evaluation_page
 from cmsspark.apps.popularity.series import Series
