@@ -26,9 +26,9 @@ from typing import Any
 import cramjam
 import msgspec
 
-from cmsspark.apps.monitor.event_log import EventLogReader
-from cmsspark.apps.monitor.event_log_files import find_log
-from cmsspark.apps.monitor.findings import find
+from cmsspark.apps.monitor.findings.find import find
+from cmsspark.apps.monitor.logs.files import find_log
+from cmsspark.apps.monitor.logs.reader import EventLogReader
 from cmsspark.store.run_metrics import RunMetrics
 
 TOP = Path(__file__).resolve().parents[1]

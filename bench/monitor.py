@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.meter import Cost, measure
-from cmsspark.apps.monitor.event_log import read_event_log
-from cmsspark.apps.monitor.event_log_files import find_log
+from cmsspark.apps.monitor.logs.files import find_log
+from cmsspark.apps.monitor.logs.reader import read_event_log
 from cmsspark.store.process_samples import read_processes
 
 _WORK = """

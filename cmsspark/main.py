@@ -128,7 +128,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
 #: The commands of ``cmsspark lab``.
 LAB: Final[Mapping[str, Entry]] = {
     "advise": (
-        "cmsspark.apps.monitor.advise_cli",
+        "cmsspark.apps.monitor.findings.cli",
         "command",
         "Advise on options of Spark for a job, from its runs.",
     ),
@@ -143,14 +143,14 @@ LAB: Final[Mapping[str, Entry]] = {
         "Score collision events, judge models, show cutflows.",
     ),
     "lint": (
-        "cmsspark.apps.monitor.lint_cli",
+        "cmsspark.apps.monitor.lint.cli",
         "command",
         "Find what makes a script slow or large, with its cure.",
     ),
     "perf": (
-        "cmsspark.apps.monitor.perf_cli",
+        "cmsspark.apps.monitor.suites.cli",
         "command",
-        "Run suites of steps, compare releases and sizes.",
+        "Run suites of steps, and compare releases.",
     ),
     "pseudonyms": (
         "cmsspark.apps.results.pseudonyms",

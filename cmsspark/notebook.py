@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from cmsspark.base.dates import parse_day
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import Interval, Period, between, named, options, spans
+from cmsspark.base.private_folders import make_private
 from cmsspark.base.resources import resource
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import require_store
@@ -373,7 +374,7 @@ def _stderr_in(path: Path) -> Iterator[None]:
     """
     log = None
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     if log is None:
         yield

@@ -5,6 +5,7 @@ code ends the process.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -25,6 +26,8 @@ _USUAL_STEPS: Final = {
     Exit.NOT_ALLOWED: Exit.NOT_ALLOWED.next_step,
     Exit.SETTINGS: Exit.SETTINGS.next_step,
 }
+
+_PY4J: Final = re.compile(r"An error occurred while calling \S+\s*:?\s*")
 
 #: The program whose errors are printed: ``cmsspark``, or ``run_spark`` in its own
 #: process and in those of its jobs.
@@ -52,7 +55,9 @@ def report(error: BaseException) -> Exit:
         usual = None if ours.next_step else _USUAL_STEPS.get(ours.exit_code)
         _write_stderr(f"{_program}: {ours.text()}\n" + (f"  next: {usual}\n" if usual else ""))
         return ours.exit_code
-    reason = " ".join(str(error).split())[:300]
+    # The first words of Py4J say nothing of what happened.
+    text = _PY4J.sub("", str(error), count=1)
+    reason = " ".join(text.split("\n\tat ", 1)[0].split())[:300]
     _write_stderr(
         f"{_program}: a bug in cmsspark: {type(error).__name__}: {reason}\n"
         "  next: run it again with --debug and send us what it prints\n"

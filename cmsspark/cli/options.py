@@ -16,6 +16,7 @@ import click
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text import progress_line
+from cmsspark.base.text.readable import encodable
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import DUMPS, STREAMS
 
@@ -221,12 +222,18 @@ def listed(text: str | None) -> tuple[str, ...]:
 
 def require_store(fout: str | None, settings: Settings) -> str:
     """Return the store: ``--fout`` or the settings'. Raises UsageError (2) where
-    neither names one.
+    neither names one, and for a path that is not UTF-8, which no table file can have.
     """
     chosen = fout or settings.store
     if not chosen:
         raise UsageError(
             "name the result folder", next_step="give --fout URI, or `store: URI` in cmsspark.yaml"
+        )
+    if encodable(chosen) != chosen:
+        raise UsageError(
+            "the path of the result folder must be UTF-8",
+            found=encodable(chosen),
+            next_step="give --fout a path in UTF-8, such as a link to the folder",
         )
     return chosen
 

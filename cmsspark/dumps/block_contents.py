@@ -27,6 +27,7 @@ from cmsspark.dumps.keyed_rows import (
     rank_names,
     rows_by_kind,
 )
+from cmsspark.dumps.sifted_tables import ROW_USE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +62,7 @@ def merge_blocks(keys: int, key: int, rows: Iterable[KeyedRows]) -> Iterator[Key
     the dataset's key.
     """
     by_kind = rows_by_kind(rows)
+    yield from by_kind[ROW_USE]
     blocks = _blocks_once(by_kind[NAMED_BLOCKS])
     totals = sum_totals(by_kind[TOTALS])
     ids, block_ids = totals.pop("group"), blocks.pop("block_id")

@@ -34,6 +34,7 @@ from cmsspark.dumps.keyed_rows import (
 )
 from cmsspark.dumps.rucio_files import RucioFiles
 from cmsspark.dumps.rucio_rows import BlockNames, FileMerge, FilesOfKey, hash_names
+from cmsspark.dumps.sifted_tables import ROW_USE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -159,6 +160,7 @@ def merge_catalogues(
     another key. ``count``: how many datasets DBS numbers. Raises DataError (65).
     """
     by_kind = rows_by_kind(rows)
+    yield from by_kind[ROW_USE]
     differences = by_kind[DIFFERING]
     if by_kind[BLOCK_PAIRS]:
         differences += _compare_blocks(by_kind[BLOCK_PAIRS], by_kind[DBS_BLOCKS], count, keys)

@@ -32,8 +32,8 @@ from cmsspark.dumps.keyed_rows import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows of files, and sums of files by dataset or block.
-FILES, TOTALS = "files", "totals"
+#: Rows of files, sums of files by dataset or block, and the ids of blocks with a valid file.
+FILES, TOTALS, VALID_BLOCKS = "files", "totals", "valid_blocks"
 #: Columns of FILES that are read, in this order; of blocks also ``block_id``.
 FILE_COLUMNS: Final = (
     "logical_file_name",
@@ -51,6 +51,8 @@ _BITS: Final = {"file_id": 1, "valid": 2, "events": 4, "bytes": 8}
 SUMS: Final = (
     *("files", "invalid", "events_there", "events_upper", "events_lower"),
     *("bytes_there", "bytes_upper", "bytes_lower"),
+    *("invalid_events_upper", "invalid_events_lower"),
+    *("invalid_bytes_upper", "invalid_bytes_lower"),
 )
 #: Stands for no block.
 NO_BLOCK: Final = np.iinfo(np.int64).min
@@ -126,18 +128,40 @@ class FileMapper:
 
     ``group`` of rows is the dataset's position in ``datasets.ids`` or, where ``merge``
     sums by block, the block's id. With ``is_valid_only`` files that are not valid have
-    no events and bytes.
+    no events and bytes. ``dataset_hashes``: those of the names that ``datasets``
+    numbers; with them the ids of blocks that have a valid file come by the key of their
+    dataset.
     """
 
     datasets: KnownDatasets
     merge: FileMerge
     is_valid_only: bool = False
     hash_name: Hash = name_hash
+    dataset_hashes: Hashes | None = None
 
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+        blocks: list[Columns] = []
+        if self.dataset_hashes is not None:
+            tables = _note_blocks(tables, blocks)
         for facts in self.facts(tables):
             yield from self.merge.totals(sum_files(facts))
             yield from by_key(FILES, keys_of_hashes(facts["hash"], self.merge.keys), facts)
+        if blocks and self.dataset_hashes is not None:
+            yield from self._valid_blocks(blocks, self.dataset_hashes)
+
+    def _valid_blocks(self, blocks: list[Columns], hashes: Hashes) -> Iterator[KeyedRows]:
+        """Yield the ids of blocks of known datasets, by the key of the dataset."""
+        import pyarrow as pa
+
+        columns = {name: np.concatenate([part[name] for part in blocks]) for name in blocks[0]}
+        block, firsts = np.unique(columns["block_id"], return_index=True)
+        dataset_ids = pa.chunked_array([from_numpy(columns["dataset_id"][firsts])])
+        positions = self.datasets.find_positions(dataset_ids)
+        is_known = positions >= 0
+        row_keys = keys_of_hashes(hashes, self.merge.keys)[
+            self.datasets.numbers[positions[is_known]]
+        ]
+        yield from by_key(VALID_BLOCKS, row_keys, {"block_id": block[is_known]})
 
     def facts(self, tables: Iterable[pa.Table], rows: int = ROWS) -> Iterator[Columns]:
         """Yield the files of known datasets as numbers, about ``rows`` at a time, from
@@ -179,6 +203,20 @@ class FileMapper:
         return {**hashes, **numbers, "group": group, "there": validity}
 
 
+def _note_blocks(tables: Iterable[pa.Table], blocks: list[Columns]) -> Iterator[pa.Table]:
+    """Yield the tables, and add the blocks and datasets of their valid files to ``blocks``."""
+    for table in tables:
+        is_valid = is_there(table["is_file_valid"]) & is_there(table["block_id"])
+        is_valid &= to_numpy(table["is_file_valid"], np.int64) == 1
+        block = to_numpy(table["block_id"], np.int64)[is_valid]
+        dataset = to_numpy(table["dataset_id"], np.int64, NO_BLOCK)[is_valid]
+        # Files of one block stand next to each other, as a rule.
+        is_first = np.ones(len(block), np.bool_)
+        is_first[1:] = (block[1:] != block[:-1]) | (dataset[1:] != dataset[:-1])
+        blocks.append({"block_id": block[is_first], "dataset_id": dataset[is_first]})
+        yield table
+
+
 def _name_files(table: pa.Table) -> pa.ChunkedArray:
     """Return the names of files; a file without one is called by its id, in a way that
     no name has.
@@ -213,6 +251,10 @@ def sum_files(facts: Columns) -> Columns:
         has = (validity & _BITS[name]) > 0
         sums.append(np.bincount(groups, has, len(ids)).astype(np.int64))
         sums += sums_by_group(groups, np.where(has, facts[name], 0), len(ids))
+    odd = np.flatnonzero(~valid)
+    for name in ("events", "bytes"):
+        has = (validity[odd] & _BITS[name]) > 0
+        sums += sums_by_group(groups[odd], np.where(has, facts[name][odd], 0), len(ids))
     with_files = np.flatnonzero(files)
     return {"group": ids[with_files]} | {
         name: values[with_files] for name, values in zip(SUMS, sums, strict=True)

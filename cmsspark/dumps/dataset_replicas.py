@@ -19,7 +19,7 @@ from cmsspark.base.buffers import array, flags, is_there, to_numpy
 from cmsspark.base.exact_integers import rounded
 from cmsspark.base.names import KINDS, site_and_kind
 from cmsspark.counting.catalogue import Hashes, check_hash, hashes_in, name_hash
-from cmsspark.dumps.dataset_contents import KnownDatasets
+from cmsspark.dumps.dataset_contents import NO_BLOCK, KnownDatasets
 from cmsspark.dumps.keyed_rows import (
     Columns,
     KeyedRows,
@@ -43,7 +43,7 @@ REPLICA_COLUMNS: Final = (
     *("br_node_files", "br_node_bytes", "replica_time_create"),
 )
 #: Columns of BLOCKS that are read.
-BLOCK_COLUMNS: Final = ("block_name", "dataset_id")
+BLOCK_COLUMNS: Final = ("block_name", "dataset_id", "block_id")
 
 
 #: The site and kind of storage of nodes, by name.
@@ -130,7 +130,12 @@ class BlockMapper:
         positions = self.datasets.find_positions(table["dataset_id"])
         stays = (positions >= 0) & is_there(table["block_name"])
         hashes = hashes_in(table["block_name"].filter(flags(stays)))
-        return {"dataset": self.datasets.numbers[positions[stays]], "block": hashes}
+        ids = to_numpy(table["block_id"], np.int64, NO_BLOCK)[stays]
+        return {
+            "dataset": self.datasets.numbers[positions[stays]],
+            "block": hashes,
+            "block_id": ids,
+        }
 
 
 def merge_replicas(
@@ -138,18 +143,20 @@ def merge_replicas(
     replicas: Sequence[KeyedRows],
     blocks: Sequence[KeyedRows] | None,
     storage: StorageByNode | None,
+    valid_blocks: Sequence[KeyedRows] = (),
 ) -> KeyedRows:
     """Return the replicas of datasets of one key.
 
     A (block, node) that is there twice counts once, with its largest values. With
     ``blocks`` the column ``block_count`` is the number of blocks that DBS or the
-    snapshot names of the dataset. ``storage``: of each node, where the nodes' names do
+    snapshot names of the dataset and that should be there (rule 71); ``valid_blocks``:
+    ids of blocks with a valid file. ``storage``: of each node, where the nodes' names do
     not say it. Raises DataError (65) on 64-bit overflow.
     """
     dataset, datasets = number_names(replicas, "dataset")
     node, nodes = number_names(replicas, "node")
     columns = {name: join_columns(replicas, (name,), kind)[name] for name, kind in COLUMNS.items()}
-    in_dbs = None if blocks is None else _blocks_of_dbs(blocks, datasets)
+    in_dbs = None if blocks is None else _blocks_of_dbs(blocks, datasets, valid_blocks)
     sites, of_nodes = find_storage(nodes.to_pylist(), storage)
     rows = sum_replicas(of_nodes, {"dataset": dataset, "node": node} | columns, in_dbs)
     return KeyedRows(
@@ -157,9 +164,11 @@ def merge_replicas(
     )
 
 
-def _blocks_of_dbs(blocks: Sequence[KeyedRows], datasets: pa.StringArray) -> Columns:
-    """Return ``dataset``, a number of ``datasets``, and ``block`` of the blocks of DBS
-    whose dataset is there.
+def _blocks_of_dbs(
+    blocks: Sequence[KeyedRows], datasets: pa.StringArray, valid_blocks: Sequence[KeyedRows]
+) -> Columns:
+    """Return ``dataset``, a number of ``datasets``, ``block`` and ``has_valid`` of the
+    blocks of DBS whose dataset is there.
     """
     import pyarrow as pa
 
@@ -178,7 +187,15 @@ def _blocks_of_dbs(blocks: Sequence[KeyedRows], datasets: pa.StringArray) -> Col
     ]
     dataset = numbers[ids[len(named) :]][np.concatenate([np.zeros(0, np.int64), *positions])]
     hashes = join_columns(blocks, ("block",), np.uint64)["block"]
-    return {"dataset": dataset[dataset >= 0], "block": hashes[dataset >= 0]}
+    valid_ids = np.unique(join_columns(valid_blocks, ("block_id",))["block_id"])
+    ids = join_columns(blocks, ("block_id",))["block_id"]
+    has_valid = (ids == NO_BLOCK) | np.isin(ids, valid_ids)
+    is_asked = dataset >= 0
+    return {
+        "dataset": dataset[is_asked],
+        "block": hashes[is_asked],
+        "has_valid": has_valid[is_asked],
+    }
 
 
 def find_storage(

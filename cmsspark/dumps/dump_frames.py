@@ -54,7 +54,8 @@ def make_frames(
     Raises DataError (65) where a sum leaves 64 bits.
 
     ``contents``: ``dataset_name`` (once each), ``file_count``, ``invalid_file_count``,
-    ``events``, ``dataset_bytes``. ``dataset_replicas``: ``dataset_name``,
+    ``events``, ``dataset_bytes``, and of invalid files alone ``invalid_events`` and
+    ``invalid_bytes``. ``dataset_replicas``: ``dataset_name``,
     ``site_name``, ``kind``, ``present_file_count``, ``present_bytes``,
     ``present_block_count``, ``full_block_count``, ``newest_replica_ms``, and ``with
     blocks`` ``block_count`` and ``is_complete``. ``block_sums``: ``dataset_id``,
@@ -110,6 +111,10 @@ def _contents(
     sums = sum_datasets(rows, datasets)
     events = joined(sums["events_upper"], sums["events_lower"], "event_count")
     sizes = joined(sums["bytes_upper"], sums["bytes_lower"], "file_size")
+    invalid_events, invalid_sizes = (
+        joined(sums[f"invalid_{name}_upper"], sums[f"invalid_{name}_lower"], f"invalid {name}")
+        for name in ("events", "bytes")
+    )
     return pl.DataFrame(
         {
             "dataset_name": names,
@@ -117,6 +122,8 @@ def _contents(
             "invalid_file_count": sums["invalid"],
             "events": nullable(events, sums["events_there"] > 0),
             "dataset_bytes": nullable(sizes, sums["bytes_there"] > 0),
+            "invalid_events": nullable(invalid_events, sums["events_there"] > 0),
+            "invalid_bytes": nullable(invalid_sizes, sums["bytes_there"] > 0),
         }
     )
 
@@ -261,7 +268,11 @@ def attributes(frames: Frames) -> pl.DataFrame:
     for table, key, value, name in _ATTRIBUTES:
         if table in frames:
             rows = rows.join(one_each(frames[table], key, value), key, "left")
-            columns.append(pl.col(value).alias(name))
+            fact = pl.col(value)
+            if name == "access_type":
+                # A code, however it is written (rule 70).
+                fact = fact.str.strip_chars().str.to_uppercase()
+            columns.append(fact.alias(name))
     if "PROCESSING_ERAS" in frames:
         # A version is a whole number; what is none is null.
         columns = [

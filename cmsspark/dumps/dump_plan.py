@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from cmsspark.counting.catalogue import check_hash, name_hash
+from cmsspark.counting.catalogue import Hash, Hashes, check_hash, name_hash
 from cmsspark.dumps import (
     block_contents,
     catalogue_differences,
@@ -24,7 +24,13 @@ from cmsspark.dumps import (
     dataset_replicas,
     rucio_blocks,
 )
-from cmsspark.dumps.dataset_contents import FILES, TOTALS, FileMapper, KnownDatasets
+from cmsspark.dumps.dataset_contents import (
+    FILES,
+    TOTALS,
+    VALID_BLOCKS,
+    FileMapper,
+    KnownDatasets,
+)
 from cmsspark.dumps.dataset_replicas import BLOCKS, StorageByNode
 from cmsspark.dumps.keyed_rows import (
     MOST_KEYS,
@@ -42,6 +48,7 @@ from cmsspark.dumps.rucio_rows import (
     hash_names,
     merge_disk_replicas,
 )
+from cmsspark.dumps.sifted_tables import ROW_USE, SiftedMapper, sum_uses
 from cmsspark.engines.packed_rows import decode_rows, encode_rows
 from cmsspark.sources.registry import REPLICAS
 
@@ -49,6 +56,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from cmsspark.counting.row_use import RowUse
     from cmsspark.dumps.rucio_scan import RucioScan
     from cmsspark.sources.dumps import Dump
 
@@ -104,12 +112,14 @@ class RucioTables:
 @dataclass(frozen=True)
 class DumpRows:
     """The tables of dumps. ``frames``: those of jobs; ``rucio``: merged rows of Rucio
-    that are in no frame; ``names``: those of the datasets of DBS by number.
+    that are in no frame; ``names``: those of the datasets of DBS by number; ``uses``:
+    what was used of the tables of DBS and PhEDEx.
     """
 
     frames: dict[str, pl.DataFrame]
     rucio: list[KeyedRows]
     names: pl.Series
+    uses: dict[str, RowUse]
 
 
 def read_dumps(
@@ -134,12 +144,14 @@ def read_dumps(
     """
     small = {name: source for name, source in sources.items() if name not in LARGE}
     small_rows = [
-        transport.map(source, partial(_pass_rows, name), 1) for name, source in small.items()
+        transport.map(source, SiftedMapper(name, partial(_pass_rows, name)), 1)
+        for name, source in small.items()
     ]
     collected = rows_by_kind(transport.collect(transport.union(small_rows))) if small_rows else {}
     # Processes are forked before this one has the threads of Polars.
     from cmsspark.dumps import dump_frames
 
+    uses = sum_uses(collected.pop(ROW_USE, []))
     tables = {
         name: [decode_rows(rows.columns["rows"].tobytes()) for rows in parts]
         for name, parts in collected.items()
@@ -151,7 +163,7 @@ def read_dumps(
     datasets, names = dump_frames.datasets_in(frames)
     large = {name: source for name, source in sources.items() if name in LARGE}
     if not large and rucio is None:
-        return DumpRows(frames, [], names)
+        return DumpRows(frames, [], names, uses)
     weight = sum(source.weight for source in large.values()) + (rucio.scan.weight if rucio else 0)
     plan = _Plan(
         transport,
@@ -164,9 +176,8 @@ def read_dumps(
         blocks,
     )
     rows = plan.run()
-    return DumpRows(
-        frames | dump_frames.make_frames(rows, datasets, names, plan.frames, blocks), rows, names
-    )
+    made = dump_frames.make_frames(rows, datasets, names, plan.frames, blocks)
+    return DumpRows(frames | made, rows, names, uses | sum_uses(rows))
 
 
 def key_count(weight: int, key_bytes: int) -> int:
@@ -236,7 +247,9 @@ class _Plan:
     def run(self) -> list[KeyedRows]:
         """Read the tables and merge their rows, by key."""
         parts = {
-            name: self.transport.map(source, self._mapper(name), self.keys)
+            name: self.transport.map(
+                source, SiftedMapper(name, self._mapper(name), self.datasets), self.keys
+            )
             for name, source in self.sources.items()
         }
         if self.rucio is not None:
@@ -256,21 +269,30 @@ class _Plan:
         )
 
     def _mapper(self, name: str) -> Mapper[pa.Table]:
-        from cmsspark.base.buffers import array
-
         if name == REPLICAS:
             return dataset_replicas.ReplicaMapper(self.keys)
         if name == "FILES":
             if self.is_check:
                 return catalogue_differences.CheckedFileMapper(self.datasets, self.keys)
-            return FileMapper(self.datasets, self._files, self.blocks == "valid")
+            hashes = self._dataset_hashes(name_hash) if "BLOCKS" in self.sources else None
+            return FileMapper(
+                self.datasets,
+                self._files,
+                self.blocks == "valid",
+                dataset_hashes=None if self.blocks else hashes,
+            )
         if self.is_check:
             return partial(catalogue_differences.map_named_blocks, self.keys)
         if self.blocks:
             return partial(block_contents.map_blocks, self.keys)
-        texts = array(self.names, "string")
-        hashes, checks = (hash_names(texts, hash_name) for hash_name in (name_hash, check_hash))
+        hashes, checks = map(self._dataset_hashes, (name_hash, check_hash))
         return dataset_replicas.BlockMapper(self.datasets, hashes, checks, self.keys)
+
+    def _dataset_hashes(self, hash_name: Hash) -> Hashes:
+        """Return the hashes of the names that ``datasets`` numbers."""
+        from cmsspark.base.buffers import array
+
+        return hash_names(array(self.names, "string"), hash_name)
 
     def _merge_rucio(self, files: Any | None) -> Any:
         """Return the sums of files by block. ``files``: rows of FILES that are compared."""
@@ -328,13 +350,16 @@ def merge_key(
     ``storage``: of each node, where the nodes' names do not say it.
     """
     by_kind = rows_by_kind(rows)
+    yield from by_kind[ROW_USE]
     if by_kind[TOTALS]:
         yield from dataset_contents.merge_totals(key, by_kind.pop(TOTALS))
     if by_kind[FILES]:
         yield from files(key, by_kind.pop(FILES))
     if replicas := by_kind[dataset_replicas.REPLICAS]:
         blocks = by_kind[BLOCKS] if counts_blocks else None
-        yield dataset_replicas.merge_replicas(key, replicas, blocks, storage)
+        yield dataset_replicas.merge_replicas(
+            key, replicas, blocks, storage, by_kind[VALID_BLOCKS]
+        )
 
 
 def _pass_rows(name: str, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:

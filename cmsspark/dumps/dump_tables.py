@@ -10,10 +10,11 @@ its rows would differ from the catalogue's.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from itertools import groupby
 from operator import itemgetter
 from tempfile import SpooledTemporaryFile
@@ -23,7 +24,7 @@ from cmsspark.base.errors import DataError, NotReady
 from cmsspark.base.schemas import input_table
 from cmsspark.engines.explicit_files import read_explicit_files
 from cmsspark.engines.hdfs_scan import SCHEME, split_file
-from cmsspark.engines.scan import SPARK_TASK_BYTES
+from cmsspark.engines.scan import SPARK_TASK_BYTES, WHOLE_BYTES
 from cmsspark.engines.session import count_cores
 from cmsspark.engines.tasks import first_values, weigh
 from cmsspark.filesystems.hdfs import (
@@ -36,7 +37,7 @@ from cmsspark.filesystems.hdfs import (
 )
 from cmsspark.filesystems.storage import AWAY, is_local, local_path
 from cmsspark.sources.dumps import Dump
-from cmsspark.sources.formats.packings import unpacker
+from cmsspark.sources.formats.packings import is_packed_name, unpacker
 from cmsspark.sources.formats.sqoop_csv import arrow_schema, read_table
 from cmsspark.sources.listing import InputFile
 
@@ -135,7 +136,8 @@ def table_source(
         tasks = pack_files(files, count_cores(spark))
         items = partial(_read_files, tasks, read)
     else:
-        return TableSource(_lines(spark, files), partial(_read_lines, read), schema, weight)
+        rows = _through_spark(spark, files)
+        return TableSource(rows, partial(_read_rows, read), schema, weight)
     numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
     return TableSource(numbers.toDF("number"), items, schema, weight)
 
@@ -195,12 +197,35 @@ def _packed(weighed: Iterable[tuple[int, _Part]], limit: int) -> list[tuple[_Par
     return [tuple(parts) for parts in packed]
 
 
-def _lines(spark: SparkSession, files: Sequence[InputFile]) -> DataFrame:
+def _through_spark(spark: SparkSession, files: Sequence[InputFile]) -> DataFrame:
+    """Return rows of (file, content, whether it is all of the file): packed files as
+    they are, the lines of others.
+
+    Spark knows other packings than we do. It inflates large gzip files.
+    """
     from pyspark.sql import functions as F
 
-    lines = read_explicit_files(spark, "text", [_uri(file.path) for file in files], lineSep="\n")
-    # As bytes: the reader of the table handles lines that are not UTF-8.
-    return lines.select(F.col("file_path"), F.col("value").cast("binary"))
+    whole = [file for file in files if _is_passed_whole(file)]
+    lines = [file for file in files if not _is_passed_whole(file)]
+    parts = [
+        read_explicit_files(spark, kind, [_uri(file.path) for file in chosen], **options).select(
+            # Lines as bytes: the reader of the table handles lines that are not UTF-8.
+            "file_path",
+            F.col(column).cast("binary").alias("content"),
+            F.lit(kind == "binaryFile").alias("is_whole"),
+        )
+        for kind, column, chosen, options in (
+            ("binaryFile", "content", whole, {}),
+            ("text", "value", lines, {"lineSep": "\n"}),
+        )
+        if chosen
+    ]
+    return reduce(lambda first, right: first.unionAll(right), parts)
+
+
+def _is_passed_whole(file: InputFile) -> bool:
+    is_large_gzip = file.path.endswith(".gz") and file.size > WHOLE_BYTES
+    return is_packed_name(file.path) and not is_large_gzip
 
 
 def _uri(path: str) -> str:
@@ -237,14 +262,19 @@ def _read_ranges(
                 yield from read(stream, name=range_name(part))
 
 
-def _read_lines(
+def _read_rows(
     read: Callable[..., Iterator[pa.Table]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.Table]:
-    """Parse the (file, line) rows that Spark has read, file by file, as a value may
-    span several lines.
+    """Parse the (file, content, whether it is whole) rows that Spark has read, file by
+    file, as a value may span several lines.
     """
     runs = (run for batch in batches for run in _runs(batch))
-    for file, same_file in groupby(runs, key=itemgetter(0)):
+    for (file, is_whole), same_file in groupby(runs, key=itemgetter(0)):
+        if is_whole:
+            for _, contents in same_file:
+                for content in contents:
+                    yield from read(io.BytesIO(content), name=file)
+            continue
         with SpooledTemporaryFile(SPOOL_BYTES) as spool:
             for _, lines in same_file:
                 spool.write(b"\n".join(lines) + b"\n")
@@ -253,14 +283,17 @@ def _read_lines(
             yield from read(cast("IO[bytes]", spool), name=file.removesuffix(".gz"))
 
 
-def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, list[bytes]]]:
-    """Yield (file, lines) for each run of rows of one file, in order."""
+def _runs(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, bool], list[bytes]]]:
+    """Yield ((file, whether it is whole), contents) for each run of rows of one file,
+    in order.
+    """
     import pyarrow.compute as pc
 
     runs = pc.run_end_encode(batch.column(0))
     start = 0
     for file, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        yield file, batch.column(1).slice(start, end - start).to_pylist()
+        is_whole = batch.column(2)[start].as_py()
+        yield (file, is_whole), batch.column(1).slice(start, end - start).to_pylist()
         start = end
 
 

@@ -45,8 +45,8 @@ def sum_replicas(
     datasets; ``columns`` is emptied.
 
     ``columns``: ``dataset`` and ``node`` (their numbers), and those of :data:`COLUMNS`.
-    ``in_dbs``: ``dataset`` and ``block`` of each block that DBS names; None: blocks are
-    not counted. Raises DataError (65) on 64-bit overflow.
+    ``in_dbs``: ``dataset`` and ``block`` of each block that DBS names, and
+    ``has_valid``, whether it has a valid file; None: blocks are not counted. Raises DataError (65) on 64-bit overflow.
     """
     datasets, nodes, blocks = columns.pop("dataset"), columns.pop("node"), columns.pop("block")
     sites = datasets * storage.site_count + storage.sites[nodes]
@@ -104,6 +104,8 @@ def _summed(
     is_full &= (measures["node_files"] >= measures["block_files"]) & (
         measures["node_bytes"] >= measures["block_bytes"]
     )
+    should_be = _should_be(storage, in_dbs, kinds, blocks, measures, validity)
+    is_full &= should_be
     sites = of_kind // len(KINDS)
     dataset = sites // storage.site_count if storage.site_count else sites
     return {
@@ -118,8 +120,35 @@ def _summed(
         "full_block_count": _distinct_blocks(kinds[is_full] // len(KINDS), blocks[is_full], sites),
         "newest_ms": np.where(has_newest, newest, 0),
         "has_newest": has_newest,
-        "block_count": _block_counts(storage, in_dbs, kinds, blocks, validity, dataset),
+        "block_count": _block_counts(storage, in_dbs, kinds, blocks, should_be, dataset),
     }
+
+
+def _should_be(
+    storage: Storage,
+    in_dbs: Mapping[str, npt.NDArray[Any]] | None,
+    kinds: Longs,
+    blocks: Hashes,
+    measures: dict[str, Longs],
+    validity: npt.NDArray[np.uint8],
+) -> npt.NDArray[np.bool_]:
+    """Return which replicas are of a block that a complete dataset has: one with a name
+    that is not empty and not without a valid file in DBS (rule 71).
+    """
+    has_files = ((validity & BITS["block_files"]) == 0) | (measures["block_files"] > 0)
+    named: npt.NDArray[np.bool_] = ((validity & NAMED) > 0) & has_files
+    if in_dbs is None:
+        return named
+    is_odd = ~in_dbs["has_valid"]
+    candidates = np.flatnonzero(named & np.isin(blocks, in_dbs["block"][is_odd]))
+    if len(candidates):
+        datasets = kinds[candidates] // (len(KINDS) * max(1, storage.site_count))
+        odd = set(
+            zip(in_dbs["dataset"][is_odd].tolist(), in_dbs["block"][is_odd].tolist(), strict=True)
+        )
+        pairs = zip(datasets.tolist(), blocks[candidates].tolist(), strict=True)
+        named[candidates] = [pair not in odd for pair in pairs]
+    return named
 
 
 def _block_counts(
@@ -127,18 +156,17 @@ def _block_counts(
     in_dbs: Mapping[str, npt.NDArray[Any]] | None,
     kinds: Longs,
     blocks: Hashes,
-    validity: npt.NDArray[np.uint8],
+    should_be: npt.NDArray[np.bool_],
     groups_asked: Longs,
 ) -> Longs:
-    """Count the distinct blocks that DBS or the snapshot names of each dataset in
-    ``wanted``; -1 without a count.
-    """
+    """Count the distinct blocks that each dataset should have; -1 without a count."""
     if in_dbs is None:
         return np.full(len(groups_asked), -1, np.int64)
-    named = (validity & NAMED) > 0
-    datasets = kinds[named] // (len(KINDS) * max(1, storage.site_count))
-    both = np.concatenate((datasets, in_dbs["dataset"]))
-    return _distinct_blocks(both, np.concatenate((blocks[named], in_dbs["block"])), groups_asked)
+    datasets = kinds[should_be] // (len(KINDS) * max(1, storage.site_count))
+    valid = in_dbs["has_valid"]
+    both = np.concatenate((datasets, in_dbs["dataset"][valid]))
+    names = np.concatenate((blocks[should_be], in_dbs["block"][valid]))
+    return _distinct_blocks(both, names, groups_asked)
 
 
 def _distinct_blocks(groups: Longs, blocks: Hashes, groups_asked: Longs) -> Longs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ import numpy as np
 from cmsspark.base import dates
 from cmsspark.base.buffers import array
 from cmsspark.base.errors import DataError, NotReady
+from cmsspark.base.text.readable import encodable
 from cmsspark.base.text.terminal import pluralize
+from cmsspark.counting.row_use import RowUse
 from cmsspark.dumps.keyed_rows import ROWS, Columns, KeyedRows, by_key, join_pieces, keys_of_hashes
 from cmsspark.dumps.rucio_rows import (
     ATTACHMENTS,
@@ -29,7 +32,7 @@ from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.avro_ranges import Container
 from cmsspark.sources.listing import InputFile
 from cmsspark.sources.rses import Rses, load_sites
-from cmsspark.sources.rucio import FUTURE_ACCESS, RucioReader, TableCounts
+from cmsspark.sources.rucio import FUTURE_ACCESS, OUT_OF_RANGE, RucioReader, TableCounts
 
 #: Bytes of CSV that take as much memory as a byte of Avro: 90 bytes are a row.
 WEIGHT: Final = 4
@@ -142,7 +145,9 @@ def _pack_counts(table: str, counts: TableCounts) -> KeyedRows:
         "kind": np.arange(len(kinds)),
         "table": np.zeros(1, np.int64),
     }
-    names = {"example": counts.examples, "kind": list(kinds), "table": [table]}
+    # An example names its file, whose name may be any bytes.
+    examples = [encodable(example) for example in counts.examples]
+    names = {"example": examples, "kind": list(kinds), "table": [table]}
     return KeyedRows(
         0, READ_COUNTS, columns, {name: array(texts, "string") for name, texts in names.items()}
     )
@@ -164,6 +169,32 @@ def counts_by_table(rows: Iterable[KeyedRows]) -> dict[str, TableCounts]:
     for table, counts in sorted(by_table.items()):
         counts.check(table)
     return by_table
+
+
+def count_uses(table: str, counts: TableCounts) -> dict[str, RowUse]:
+    """Return what was used of a table, and of the values of its columns that are read."""
+    of_values = {
+        kind: kind.removesuffix(OUT_OF_RANGE)
+        for kind in counts.ignored
+        if kind.endswith(OUT_OF_RANGE)
+    }
+    set_aside = Counter({"damaged": counts.damaged}) + Counter(
+        {
+            kind: count
+            for kind, count in counts.ignored.items()
+            if kind not in of_values and kind != FUTURE_ACCESS
+        }
+    )
+    uses = {table: RowUse(counts.records, counts.records - set_aside.total(), set_aside)}
+    for kind, column in of_values.items():
+        count = counts.ignored[kind]
+        uses[f"{table}.{column}"] = RowUse(
+            uses[table].used,
+            max(0, uses[table].used - count),
+            Counter({"out_of_range": count}),
+            is_of_values=True,
+        )
+    return uses
 
 
 def accessed_before_ms(frames: Sequence[str], day: date) -> int | None:

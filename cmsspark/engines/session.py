@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from cmsspark.base import errors
 from cmsspark.base.resources import resource
+from cmsspark.engines.refusals import refusal
+from cmsspark.filesystems.damage import hdfs_damage
 from cmsspark.settings import kerberos
 from cmsspark.settings.settings import Settings, load_settings
 
@@ -164,13 +166,13 @@ def unwrap_cause(error: Exception) -> Exception:
     unread = _UNREAD.search(text)
     if unread:
         return _not_read(unread[1], text)
-    return kerberos.refused(text) or _not_done(text) or error
+    return (
+        kerberos.refused(text) or _not_written(text) or refusal(text) or _not_done(text) or error
+    )
 
 
-def _not_done(text: str) -> errors.CmssparkError | None:
-    """Return what Spark says of a disk that is full, of a result that it cannot write,
-    and of a worker that is gone.
-    """
+def _not_written(text: str) -> errors.CmssparkError | None:
+    """Return what Spark says of a disk that is full, and of a result that it cannot write."""
     full = _FULL.search(text)
     unwritten = _UNWRITTEN.search(text)
     if full or unwritten:
@@ -189,6 +191,11 @@ def _not_done(text: str) -> errors.CmssparkError | None:
             else None,
             next_step=f"make room or get permission {location}, then run it again",
         )
+    return None
+
+
+def _not_done(text: str) -> errors.CmssparkError | None:
+    """Return what Spark says of a worker that is gone, and of an application that ended."""
     lost = _LOST.findall(text)
     if "Python worker exited unexpectedly" in text or lost:
         return errors.NotReady(
@@ -208,7 +215,7 @@ def _not_done(text: str) -> errors.CmssparkError | None:
 
 def why_not_started(text: str) -> errors.CmssparkError | None:
     """Return what it means that there is no session; None where Spark's own words must do."""
-    if (refused := kerberos.refused(text)) is not None:
+    if (refused := kerberos.refused(text) or refusal(text)) is not None:
         return refused
     unreached = _UNREACHED.search(text)
     if unreached:
@@ -250,6 +257,8 @@ def _not_read(file: str, text: str) -> errors.CmssparkError:
         return errors.NotAllowed("access is refused", where=file, found=reason_text)
     if name.endswith("FileNotFoundException"):
         return errors.InputMissing("a listed file cannot be read", where=file, found=reason_text)
+    if (damage := hdfs_damage(text, file)) is not None:
+        return damage
     if name.startswith(("java.net.", "org.apache.hadoop.ipc.")) or name.endswith(
         "BlockMissingException"
     ):

@@ -21,6 +21,7 @@ from cmsspark.counting.site_pairs import PAIR, SCAN_COLUMNS
 from cmsspark.sources import phedex
 from cmsspark.sources.fields import UNKNOWN
 from cmsspark.sources.registry import STREAMS_NAMING_READERS, STREAMS_OF_JOB_ROWS
+from cmsspark.sources.storage_sites import StorageSites, sites_by_storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,6 +86,24 @@ def attach(
     }
     rows = joined.select(*(changed.get(name, F.col(name)).alias(name) for name, _ in COLUMNS))
     return _with_site_pairs(rows)
+
+
+def with_jobs_sites(replicas: DataFrame, sites: StorageSites) -> DataFrame:
+    """Return replicas (:data:`DISK_REPLICAS`), and each once more for the sites whose
+    jobs have it as their own (rule 72).
+    """
+    from pyspark.sql import functions as F
+
+    pairs = sites_by_storage(sites)
+    if not pairs:
+        return replicas
+    of_jobs = F.lit(None).cast("array<string>")
+    for storage, names in pairs.items():
+        of_jobs = F.when(
+            F.col("site") == storage, F.array(*(F.lit(name) for name in names))
+        ).otherwise(of_jobs)
+    more = replicas.select("block", F.explode(of_jobs).alias("site"))
+    return replicas.unionByName(more)
 
 
 def _with_site_pairs(rows: DataFrame) -> DataFrame:

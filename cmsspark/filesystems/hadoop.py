@@ -20,6 +20,7 @@ from cmsspark.base.errors import (
     OutputError,
     SettingsError,
 )
+from cmsspark.filesystems.damage import hdfs_damage
 from cmsspark.filesystems.storage import Entry
 from cmsspark.settings import kerberos
 
@@ -304,6 +305,15 @@ def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
                 where=path,
                 found=reason,
                 next_step="give --root (inputs) or --fout (results), or set HADOOP_CONF_DIR",
+            ) from None
+        if (damage := hdfs_damage(str(error), path)) is not None:
+            raise damage from None
+        if "SafeModeException" in name or "safe mode" in reason:
+            raise NotReady(
+                "HDFS is in safe mode: nothing can be written",
+                where=path,
+                found=reason,
+                next_step="run it again when it has left it: hdfs dfsadmin -safemode get",
             ) from None
         kind: type[CmssparkError] = OutputError if writing else NotReady
         raise kind(

@@ -19,7 +19,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from cmsspark.base.errors import DataError, InputMissing, NotAllowed, NotReady, SettingsError
+from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, SettingsError
+from cmsspark.filesystems.damage import hdfs_damage
 from cmsspark.filesystems.storage import RangeFile
 from cmsspark.settings import kerberos
 
@@ -148,7 +149,7 @@ def _options(spark: SparkSession) -> tuple[tuple[str, str], ...]:
 @contextmanager
 def hdfs_errors(location: str) -> Iterator[None]:
     """Convert an error of the client: InputMissing (66), NotAllowed (77), SettingsError
-    (78), DataError (65) for a checksum, and NotReady (75) for all others.
+    (78), DataError (65) for damaged or missing blocks, and NotReady (75) for all others.
     """
     try:
         yield
@@ -166,13 +167,8 @@ def hdfs_errors(location: str) -> Iterator[None]:
             raise SettingsError(
                 "this location is invalid or cannot be reached", where=location, found=text
             ) from None
-        if "hecksum" in text:
-            raise DataError(
-                "a file is damaged",
-                where=location,
-                found=text,
-                next_step="fetch the file again from its source",
-            ) from None
+        if (damage := hdfs_damage(str(error), location)) is not None:
+            raise damage from None
         raise NotReady(
             "the file system did not answer as it should", where=location, found=text
         ) from None

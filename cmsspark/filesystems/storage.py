@@ -56,6 +56,15 @@ class Entry:
         return self.path.rstrip("/").rsplit("/", 1)[-1]
 
 
+@dataclass(frozen=True, order=True)
+class LocalEntry(Entry):
+    """An entry on a local disk. ``version``: inode and ctime in ns, which tell a file
+    that was replaced or written again even where its size and mtime are the same.
+    """
+
+    version: tuple[int, int] = (0, 0)
+
+
 class Files(Protocol):
     """A file system. A location that does not exist gives None from ``stat``, and
     InputMissing elsewhere.
@@ -136,7 +145,7 @@ class RangeFile(io.RawIOBase):
     """
 
     def __init__(self, size: int, read_range: Callable[[int, int], bytes]) -> None:
-        self._size = size
+        self.size = size
         self._read_range = read_range
         self._position = 0
 
@@ -147,16 +156,20 @@ class RangeFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
         self._position = max(0, base + offset)
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        remaining = max(0, self._size - self._position)
-        count = remaining if size is None or size < 0 else min(size, remaining)
-        content = self._read_range(self._position, count) if count else b""
+        content = self.read_at(self._position, size)
         self._position += len(content)
         return content
+
+    def read_at(self, offset: int, size: int | None = -1) -> bytes:
+        """Return up to ``size`` bytes from ``offset`` on, whatever the position."""
+        remaining = max(0, self.size - offset)
+        count = remaining if size is None or size < 0 else min(size, remaining)
+        return self._read_range(offset, count) if count else b""
 
     def readinto(self, buffer: Any) -> int:
         content = self.read(len(buffer))
@@ -180,7 +193,9 @@ class LocalFiles:
             raise unreadable(path, error) from None
         mtime_ms = status.st_mtime_ns // 1_000_000
         if stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode):
-            return Entry(path, stat.S_ISDIR(status.st_mode), status.st_size, mtime_ms)
+            is_dir = stat.S_ISDIR(status.st_mode)
+            version = (status.st_ino, status.st_ctime_ns)
+            return LocalEntry(path, is_dir, status.st_size, mtime_ms, version=version)
         return Entry(
             path, False, -1, mtime_ms, _SPECIAL.get(stat.S_IFMT(status.st_mode), "no file")
         )

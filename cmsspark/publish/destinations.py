@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from cmsspark.base.errors import CmssparkError
+from cmsspark.base.private_folders import make_private
 from cmsspark.publish.batch_log import FILE_NAME, OPEN, BatchLog
 from cmsspark.publish.spool import disk_errors
 
@@ -128,6 +129,6 @@ def _mark(folder: Path, destination: Destination) -> None:
         return
     aside = folder / f".{MARK}.{os.getpid()}"
     with disk_errors(folder / MARK):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         aside.write_bytes(msgspec.json.encode(destination))
         aside.replace(folder / MARK)

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError, NotReady
+from cmsspark.base.private_folders import make_private
 from cmsspark.publish.batch_log import (
     FILE_NAME,
     OPEN,
@@ -90,7 +91,7 @@ class Outbox:
         Raises NotReady (75) that names the holder when another process holds it.
         """
         with disk_errors(self.folder):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.folder)
         with _locked(self.folder / "lock"):
             self.spool.remove_leftovers()
             self._batch_log = self._open_log()
@@ -109,7 +110,7 @@ class Outbox:
         """
         for folder in (self.folder, target.folder):
             with disk_errors(folder):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private(folder)
         with _locked(self.folder / "lock"), _locked(target.folder / "lock"):
             if target.spool.snapshots():
                 raise DataError(

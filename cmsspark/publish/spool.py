@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from cmsspark.base.errors import DataError, OutputError
+from cmsspark.base.private_folders import make_private
 from cmsspark.publish.batch_log import Batch, BatchState
 
 VERSION: Final = 1
@@ -55,7 +56,7 @@ class SpoolWriter:
         self._batch: _OpenBatch | None = None
         with disk_errors(day_folder):
             shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder.mkdir(mode=0o700, parents=True)
+            make_private(self.folder)
 
     def add(self, document: bytes) -> tuple[str, int, int]:
         """Append a document; returns its part, offset and length (without the newline)."""

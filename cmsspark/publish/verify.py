@@ -13,6 +13,7 @@ import click
 
 from cmsspark.base.errors import DataError
 from cmsspark.base.periods import options
+from cmsspark.base.private_folders import make_private
 from cmsspark.base.text.terminal import echo_table, printable
 from cmsspark.publish.comparison import Comparison, Verification, open_comparison
 from cmsspark.publish.publication import (
@@ -96,7 +97,7 @@ def _verify_table(
     stored = find_stored_table(request, table)
     client = SearchClient(server, names, patience=request.options.patience, log=_log)
     folder = request.settings.state_dir
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(folder)
     try:
         with open_comparison(folder, spec) as comparison:
             comparison.expect(stored_rows(stored, spec.table), stored.manifest.partial)

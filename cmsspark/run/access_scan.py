@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cmsspark.dumps.dump_tables import table_source
@@ -16,6 +17,7 @@ from cmsspark.run.request import DayRequest
 from cmsspark.settings import pseudonyms
 from cmsspark.sources.folders import Layout
 from cmsspark.sources.reader import Reader
+from cmsspark.sources.storage_sites import load_storage_sites
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,12 +33,19 @@ def scan_accesses(spark: SparkSession, request: DayRequest) -> DataFrame:
     files = files_for("hdfs://", spark)
     inputs = resolve(request, Layout.from_settings(settings, request.root), files)
     cache = settings.cache_dir / "catalogue"
-    opened = open_snapshots(files, inputs.dbs, inputs.replicas, cache, rses_file=settings.rses)
+    sites = load_storage_sites(settings.sites)
+    opened = open_snapshots(
+        *(files, inputs.dbs, inputs.replicas, cache), rses_file=settings.rses, sites=sites
+    )
     assert opened.catalogue is not None
     key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, request.day)
     catalogue = ship(spark, opened.catalogue)
     replicas = ship(spark, opened.replicas) if opened.replicas else None
-    context = TaskContext(request.day, catalogue, replicas, key, Reader, single_accesses=True)
+    context = TaskContext(
+        *(request.day, catalogue, replicas, key),
+        partial(Reader, storage_sites=sites),
+        single_accesses=True,
+    )
     rows = scan(spark, stream_files(inputs), context)
     blocks = (
         table_source(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name"))

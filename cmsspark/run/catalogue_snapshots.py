@@ -45,6 +45,7 @@ from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.sources.phedex import read_disk_replicas
 from cmsspark.sources.registry import REPLICAS
 from cmsspark.sources.rses import load_sites
+from cmsspark.sources.storage_sites import StorageSites, with_jobs_sites
 from cmsspark.store.part_files import open_part
 
 #: Snapshots kept in the cache folder; a running task keeps the files that it has mapped.
@@ -79,6 +80,7 @@ def open_snapshots(
     map_parts: MapParts = map,
     *,
     rses_file: str | None = None,
+    sites: StorageSites | None = None,
     disk_replicas: DiskReplicas | None = None,
     has_accesses: bool = True,
     has_jobs: bool = False,
@@ -86,7 +88,8 @@ def open_snapshots(
     """Return the snapshots of these dumps; without replicas there is none of them.
 
     ``map_parts`` works on parts, as ``map`` does. ``rses_file``: exceptions to the
-    sites of Rucio's RSEs. ``disk_replicas``: makes the parts of Rucio's replicas on
+    sites of Rucio's RSEs; ``sites``: where the jobs of a site have their data.
+    ``disk_replicas``: makes the parts of Rucio's replicas on
     disk elsewhere than in ``map_parts``. ``has_accesses``: files are looked up in a
     catalogue; ``has_jobs``: blocks and datasets are. Raises DataError (65) naming a
     damaged file of a dump.
@@ -95,23 +98,25 @@ def open_snapshots(
     built = built_jobs = False
     if has_accesses:
         build = partial(_build_catalogue, files, dbs, map_parts)
-        identity = dbs.fingerprint(("FILES", "DATASETS"))
+        identity = dbs.identity(("FILES", "DATASETS"))
         catalogue, built = open_or_build(cache, "catalogue", identity, build, check_catalogue)
     if has_jobs:
         build = partial(_build_job_inputs, files, dbs, map_parts)
-        identity = dbs.fingerprint(("BLOCKS", "DATASETS"))
+        identity = dbs.identity(("BLOCKS", "DATASETS"))
         job_inputs, built_jobs = open_or_build(
             cache, "job-inputs", identity, build, check_catalogue
         )
     report = None if catalogue is None else Catalogue(catalogue).report
     if replicas is None:
         return Snapshots(catalogue, None, built or built_jobs, report, job_inputs)
-    both = dbs.fingerprint(("BLOCKS",)) + replicas.fingerprint()
+    both = dbs.identity(("BLOCKS",)) + replicas.identity()
     make: DiskReplicas = partial(_parts_of_phedex, files, replicas)
     if replicas.kind == "rucio":
         both += repr(sorted(load_sites(rses_file).items()))
         make = disk_replicas or partial(_parts_of_rucio, files, replicas, map_parts, rses_file)
-    build = partial(_build_replicas, files, dbs, map_parts, make)
+    if sites:
+        both += repr(sorted(sites.items()))
+    build = partial(_build_replicas, files, dbs, map_parts, make, sites or {})
     at_sites, built_too = open_or_build(cache, "replicas", both, build, Replicas)
     return Snapshots(catalogue, at_sites, built or built_jobs or built_too, report, job_inputs)
 
@@ -179,13 +184,26 @@ def _read_datasets(files: Files, path: str) -> Iterator[Any]:
 
 
 def _build_replicas(
-    files: Files, dbs: Dump, map_parts: MapParts, disk_replicas: DiskReplicas, folder: Path
+    files: Files,
+    dbs: Dump,
+    map_parts: MapParts,
+    disk_replicas: DiskReplicas,
+    sites: StorageSites,
+    folder: Path,
 ) -> None:
     blocks = _parts(files, dbs, "BLOCKS", ("block_id", "block_name"))
     spill = folder / "spill"
     spill.mkdir()
-    build_replicas(folder, blocks, disk_replicas(spill), map_parts)
+    replicas = disk_replicas(spill)
+    if sites:
+        replicas = [partial(_read_part, part, sites) for part in replicas]
+    build_replicas(folder, blocks, replicas, map_parts)
     shutil.rmtree(spill)
+
+
+def _read_part(part: Part, sites: StorageSites) -> Iterator[Any]:
+    for table in part():
+        yield with_jobs_sites(table, sites)
 
 
 def _parts_of_phedex(files: Files, phedex: Dump, spill: Path) -> list[Part]:

@@ -15,7 +15,7 @@ from cmsspark.base import dates
 from cmsspark.base.errors import NotReady, OutputError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.text.terminal import pluralize
-from cmsspark.counting import drift, reconciliation
+from cmsspark.counting import drift, reconciliation, row_use
 from cmsspark.counting.catalogue import Report
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.filesystems.storage import is_local, unreadable
@@ -125,13 +125,15 @@ def store_day(
     )
     trailing = [manifest.reconciliation for manifest in before]
     warnings += reconciliation.unusual(outcome.bins, trailing, inputs.missing)
+    uses = row_use.of_bins(outcome.bins)
+    warnings += row_use.check(uses, before)
     warnings += _add_density(inputs, outcome, before)
     _check_not_empty(request, inputs, outcome.bins)
     for table in request.tables:
         run_context.log(f"{table}: {pluralize(write(staged, table), 'row')}")
     check_unchanged(inputs.files, inputs.read)
     manifest = _manifest(request, inputs, outcome, staged, run_context.seconds())
-    done = staged.commit({**manifest, "warnings": warnings})
+    done = staged.commit({**manifest, **row_use.describe(uses), "warnings": warnings})
     for text in warnings:
         run_context.log(f"warning: {text}")
     run_context.log(bins_table(done.manifest.reconciliation))

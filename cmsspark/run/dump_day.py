@@ -17,10 +17,12 @@ import click
 from cmsspark.base import dates
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import DataError, InputMissing
+from cmsspark.base.manifests import Manifest
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import engine_option, job_options, require_store, with_sources
+from cmsspark.counting.reconciliation import TRAILING_DAYS
 from cmsspark.engines.names import PROCESSES, SPARK
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles
@@ -182,6 +184,11 @@ class DumpDayRun:
     layout: Layout
     run_context: RunContext
 
+    def before(self, files: Files) -> list[Manifest]:
+        """Return the manifests of the days before."""
+        request = self.request
+        return results.history(files, request.fout, request.job, request.day, TRAILING_DAYS)
+
     def store(
         self,
         files: Files,
@@ -209,7 +216,8 @@ class DumpDayRun:
             manifest = _manifest(dumps, day, engine_name, self.run_context.seconds())
             if self.request.datasets is not None:
                 manifest |= {"partial": True, "datasets": self.request.datasets.as_dict()}
-            warnings = future_accesses(more["rucio"], day) if "rucio" in more else []
+            warnings = more.pop("warnings", [])
+            warnings += future_accesses(more["rucio"], day) if "rucio" in more else []
             manifest["warnings"] += warnings
             done = staged.commit({**manifest, "epochs": epochs, **more})
         for text in warnings:
@@ -234,7 +242,8 @@ def _run_by_processes(day_run: DumpDayRun, dumps: list[Dump]) -> results.Current
             with spill_folder(day_run.request.settings.cache_dir) as folder:
                 transport = ProcessTransport(folder, workers.map)
                 table, manifest = make_table(
-                    day_run.job, day_run.request, transport, files, dumps, more
+                    *(day_run.job, day_run.request, transport, files, dumps, more),
+                    day_run.before(files),
                 )
             return staged.write_arrow(table, day_run.job.name), manifest
 
@@ -257,7 +266,8 @@ def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTabl
         more = day_run.job.more(files, day_run.request) if day_run.job.more else {}
         with spark_progress(spark, "reading dumps in Spark"):
             table, manifest = make_table(
-                day_run.job, day_run.request, SparkTransport(spark), files, chosen, more
+                *(day_run.job, day_run.request, SparkTransport(spark), files, chosen, more),
+                day_run.before(files),
             )
             if day_run.request.fmt == "parquet":
                 return staged.write_arrow(table, day_run.job.name), manifest

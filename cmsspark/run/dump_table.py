@@ -8,8 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cmsspark.base import dates
+from cmsspark.base.manifests import Manifest
 from cmsspark.base.memory import trim
 from cmsspark.base.schemas import stored_table
+from cmsspark.counting import row_use
+from cmsspark.counting.row_use import RowUse
 from cmsspark.dumps.dataset_replicas import REPLICA_COLUMNS
 from cmsspark.dumps.dump_plan import DumpRows, RucioTables, Transport, read_dumps
 from cmsspark.dumps.rucio_blocks import UNATTACHED
@@ -17,6 +20,7 @@ from cmsspark.dumps.rucio_scan import (
     TABLES,
     RucioScan,
     accessed_before_ms,
+    count_uses,
     counts_by_table,
     read_rses,
 )
@@ -58,13 +62,18 @@ def make_table(
     files: Files,
     dumps: Sequence[Dump],
     more: Mapping[str, pl.DataFrame],
+    before: Sequence[Manifest] = (),
 ) -> tuple[pa.Table, dict[str, Any]]:
-    """Return the job's table, and entries of the manifest. Raises DataError (65)."""
+    """Return the job's table, and entries of the manifest; ``warnings`` are about this
+    day beside those of the days ``before``. Raises DataError (65).
+    """
     manifest: dict[str, Any] = {}
+    uses: dict[str, RowUse] = {}
     sources = dump_sources(job, transport, dumps)
     rucio = next((dump for dump in dumps if dump.kind == "rucio"), None)
     if rucio is None:
-        frames = read_dumps(transport, sources, blocks=job.block_contents).frames
+        rows = read_dumps(transport, sources, blocks=job.block_contents)
+        frames = rows.frames
     else:
         rses, rse_counts = read_rses(rucio, request.settings.rses, partial(opened, files))
         limit = accessed_before_ms(job.rucio_frames, request.day)
@@ -73,15 +82,18 @@ def make_table(
         tables = RucioTables(scan, has_replicas, is_check="differences" in job.rucio_frames)
         rows = read_dumps(transport, sources, storage=rses.storage(), rucio=tables)
         # Before the table: it says whether too many rows are damaged.
-        manifest["rucio"] = _describe_rucio(rucio, rows, rse_counts)
+        manifest["rucio"], uses = _describe_rucio(rucio, rows, rse_counts)
         frames = rows.frames | _rucio_frames(job, rows, rses)
     from cmsspark.dumps import dump_frames
 
     trim()
+    uses |= rows.uses
+    warnings = row_use.check(uses, before)
     frames |= more
     of_day = dump_frames.as_table(job.build(frames, request.day), job.name, request.day)
     table = dump_frames.to_arrow(of_day, stored_table(job.name).arrow())
-    return table, manifest | (job.manifest(frames) if job.manifest else {})
+    more_entries = job.manifest(frames) if job.manifest else {}
+    return table, manifest | row_use.describe(uses) | {"warnings": warnings} | more_entries
 
 
 def dump_sources(job: DumpTable, transport: Transport, dumps: Sequence[Dump]) -> dict[str, Any]:
@@ -102,14 +114,19 @@ def _rucio_frames(job: DumpTable, rows: DumpRows, rses: Rses) -> dict[str, pl.Da
     )
 
 
-def _describe_rucio(dump: Dump, rows: DumpRows, rse_counts: TableCounts) -> dict[str, Any]:
-    """Return the entry of the manifest. Raises DataError (65) where too many rows are damaged."""
+def _describe_rucio(
+    dump: Dump, rows: DumpRows, rse_counts: TableCounts
+) -> tuple[dict[str, Any], dict[str, RowUse]]:
+    """Return the entry of the manifest, and what was used of each table. Raises
+    DataError (65) where too many rows are damaged.
+    """
     read = {table: TableCounts() for table in TABLES if table in dump.tables}
     counts = read | counts_by_table(rows.rucio) | {"RSES": rse_counts}
     unattached = sum(
         int(entry.columns["count"][0]) for entry in rows.rucio if entry.kind == UNATTACHED
     )
-    return {
-        "tables": {name: of_table.as_dict() for name, of_table in sorted(counts.items())},
-        "unattached_blocks": unattached,
-    }
+    uses: dict[str, RowUse] = {}
+    for table in read:
+        uses |= count_uses(table, counts[table])
+    tables = {name: of_table.as_dict() for name, of_table in sorted(counts.items())}
+    return {"tables": tables, "unattached_blocks": unattached}, uses

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from cmsspark.base import clock
 from cmsspark.base.errors import Exit, as_ours
+from cmsspark.base.private_folders import make_private
 from cmsspark.filesystems.storage import is_local, local_path
 from cmsspark.pages.layout import badge, code, document, safe, section, table
 from cmsspark.store.run_history import Run
@@ -32,7 +33,7 @@ def write(state_dir: Path, run: Run, error: BaseException) -> Path | None:
     """Write the page of a failed run, readable by its owner only; None where that fails."""
     path = page_path(state_dir, run)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
         aside = path.with_suffix(".part")
         aside.touch(mode=0o600)
         try:

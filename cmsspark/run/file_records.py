@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +18,9 @@ from typing import Any, Final
 
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError
+from cmsspark.base.private_folders import make_private
 from cmsspark.base.text.terminal import pluralize
-from cmsspark.counting.reconciliation import StreamBins
+from cmsspark.counting.reconciliation import MALFORMED_RECORDS, StreamBins
 from cmsspark.run.inputs import spellings
 from cmsspark.sources import file_counts
 from cmsspark.sources.folders import DayInput
@@ -56,10 +57,12 @@ class FileRecords:
     #: Why the first record is malformed, where all of a task are.
     reason: str = ""
 
-    @property
-    def has_no_record(self) -> bool:
-        """Whether the file has records, and none of them is well-formed."""
-        return 0 < self.read == self.malformed
+    def has_no_record(self, line_bytes: float) -> bool:
+        """Return whether the file has records, and none of them is well-formed. A single
+        line of up to ``line_bytes`` is one malformed record, as in any other file.
+        """
+        is_line = self.read == 1 and self.content_bytes <= line_bytes
+        return 0 < self.read == self.malformed and not is_line
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of the manifest. Counted records are neither malformed nor
@@ -111,7 +114,8 @@ def leave_out_damaged(
     """
     damaged = []
     for stream, files in records.items():
-        lost = [file for file in files if file.has_no_record]
+        line_bytes = _longest_line(files)
+        lost = [file for file in files if file.has_no_record(line_bytes)]
         if refused := [file for file in lost if file.file not in accepted]:
             raise _damaged(stream, refused, len(files))
         for file in lost:
@@ -127,10 +131,21 @@ def leave_out_damaged(
                     "records_read": 0,
                 }
             )
-        readable_files = [file for file in files if not file.has_no_record]
+        readable_files = [file for file in files if not file.has_no_record(line_bytes)]
         bins[stream].content_bytes = sum(file.content_bytes for file in readable_files)
         bins[stream].malformed_bytes = sum(file.malformed_bytes for file in readable_files)
     return damaged
+
+
+def _longest_line(files: Iterable[FileRecords]) -> float:
+    """Return the bytes of as many average well-formed records as may be malformed; a
+    line that is longer may hold more. 0 where no record of the stream is well-formed.
+    """
+    good = size = 0
+    for file in files:
+        good += file.read - file.malformed
+        size += file.content_bytes - file.malformed_bytes
+    return MALFORMED_RECORDS * size / good if good else 0.0
 
 
 def _damaged(stream: str, files: list[FileRecords], count: int) -> DataError:
@@ -159,7 +174,7 @@ def quarantine(
 
     Returns the file, and by stream a few examples without values. Raises OSError.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     for private in (folder, *list(folder.parents)[:2]):
         private.chmod(0o700)
     target = folder / f"{clock.now_ms()}-{os.getpid()}.jsonl"

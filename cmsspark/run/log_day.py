@@ -35,6 +35,7 @@ from cmsspark.run.run_context import RunContext
 from cmsspark.run.spark import SparkRunner
 from cmsspark.settings import pseudonyms
 from cmsspark.sources.rses import Rses
+from cmsspark.sources.storage_sites import load_storage_sites
 from cmsspark.store import results
 from cmsspark.store.staged_runs import StagedRun
 
@@ -109,7 +110,8 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
     rses = None if has_index else _read_rses(request, inputs)
     # Tasks write CSV.
     of_driver = request.tables if request.fmt == "parquet" else ()
-    return day_run.count(SparkRunner(spark, inputs.dumps, of_driver, request.feed, rses))
+    sites = load_storage_sites(request.settings.sites)
+    return day_run.count(SparkRunner(spark, inputs.dumps, of_driver, request.feed, rses, sites))
 
 
 def _read_rses(request: DayRequest, inputs: Inputs) -> Rses | None:
@@ -250,6 +252,7 @@ def _snapshots(
         cache,
         map_parts,
         rses_file=request.settings.rses,
+        sites=load_storage_sites(request.settings.sites),
         disk_replicas=disk_replicas,
         has_accesses=has_index and inputs.has_accesses,
         has_jobs=bool(inputs.earlier),

@@ -25,6 +25,7 @@ from cmsspark.sources.folders import DayInput
 from cmsspark.sources.oversized import BYTES, largest, select_values
 from cmsspark.sources.reader import Reader
 from cmsspark.sources.registry import STREAMS_OF_JOBS
+from cmsspark.sources.storage_sites import load_storage_sites
 
 #: Marks errors about sums beyond 64 bits.
 _MARK = "beyond 2^63-1"
@@ -54,7 +55,10 @@ class Largest(NamedTuple):
 def build_reader(request: DayRequest) -> Any:
     """Return what makes the readers of a run: of (stream, form, day)."""
     return partial(
-        Reader, line_limit=request.settings.max_line_bytes, above=request.quarantine_above
+        Reader,
+        line_limit=request.settings.max_line_bytes,
+        above=request.quarantine_above,
+        storage_sites=load_storage_sites(request.settings.sites),
     )
 
 

@@ -17,6 +17,7 @@ from cmsspark.settings.settings import Settings
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
 from cmsspark.sources.rses import load_sites
+from cmsspark.sources.storage_sites import load_storage_sites
 from cmsspark.store.staged_runs import STORE_VERSION
 
 
@@ -67,13 +68,14 @@ def input_summary(source: DayInput) -> dict[str, Any]:
 
 
 def settings_summary(settings: Settings, dumps: Iterable[Dump]) -> dict[str, Any]:
-    """Return the settings that change counts: the maximum of bytes of a line, and
-    exceptions to the sites of RSEs.
+    """Return the settings that change counts: the maximum of bytes of a line, exceptions
+    to the sites of RSEs, and where the jobs of a site have their data.
     """
     has_rses = any(dump.kind == "rucio" for dump in dumps)
     return {
         "max_line_bytes": settings.max_line_bytes,
         "rses": load_sites(settings.rses) if has_rses else {},
+        **({"sites": sites} if (sites := load_storage_sites(settings.sites)) else {}),
     }
 
 

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property, partial, reduce
 from pathlib import Path
@@ -51,6 +51,7 @@ from cmsspark.sources.registry import (
     STREAMS_OF_JOBS,
 )
 from cmsspark.sources.rses import Rses
+from cmsspark.sources.storage_sites import StorageSites
 from cmsspark.store.staged_runs import StagedRun, file_count
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class SparkRunner:
     """Counts days with a Spark session. Without a catalogue in the context the shuffle
     join attaches the ``dumps``.
 
-    ``rses``: the storage elements of a dump of Rucio. ``tables``: those that the driver
+    ``rses``: the storage elements of a dump of Rucio. ``sites``: where the jobs of a
+    site have their data. ``tables``: those that the driver
     writes where they are small.
     """
 
@@ -83,6 +85,7 @@ class SparkRunner:
     tables: Sequence[str]
     feed: str = "auto"
     rses: Rses | None = None
+    sites: StorageSites = field(default_factory=dict)
 
     def run(self, streams: Sequence[StreamFiles], context: TaskContext) -> SparkResult:
         """Count the files of all streams. Spark reads them when a row of the result is needed."""
@@ -117,7 +120,7 @@ class SparkRunner:
             dumps = {dump.kind: dump for dump in self.dumps}
             rucio, persisted = self._rucio_replicas(dumps.get("rucio"))
             hashed = reduce(lambda first, right: first.unionByName(right), parts)
-            parts = [_attach_by_shuffle(self.session, hashed, dumps, rucio)]
+            parts = [_attach_by_shuffle(self.session, hashed, dumps, rucio, self.sites)]
         if broadcast.jobs is not None:
             of_jobs = [stream for stream in streams if stream.stream in STREAMS_OF_JOBS]
             jobs = _persisted(self._merged_jobs(of_jobs, broadcast, numbers), is_adaptive=False)
@@ -376,7 +379,11 @@ def _sorted(parts: list[pa.Table], schema: Table, kind: str) -> pa.Table:
 
 
 def _attach_by_shuffle(
-    spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump], rucio: DataFrame | None
+    spark: SparkSession,
+    hashed: DataFrame,
+    dumps: dict[str, Dump],
+    rucio: DataFrame | None,
+    sites: StorageSites,
 ) -> DataFrame:
     """Return the rows of a hashed scan with their datasets and remoteness, from the
     tables of the dumps.
@@ -402,5 +409,5 @@ def _attach_by_shuffle(
         files.mapped(shuffle_join.hashed_files, shuffle_join.HASHED_FILES),
         datasets.withColumnRenamed("dataset", "dataset_name"),
         blocks.mapped(shuffle_join.hashed_blocks, shuffle_join.HASHED_BLOCKS),
-        replicas,
+        replicas if replicas is None else shuffle_join.with_jobs_sites(replicas, sites),
     )

@@ -294,6 +294,15 @@ def fetch_json(url: str, seconds: float, keep: int = 32 << 20) -> Any:
     return msgspec.json.decode(answer.body)
 
 
+def fetch_text(url: str, seconds: float, keep: int = 1 << 20) -> str:
+    """Return the text at a URL, at most ``keep`` bytes. Raises as :func:`fetch_json`."""
+    timeouts = HttpTimeouts(connect=seconds, move=seconds, whole=seconds)
+    answer = fetch(HttpAddress.from_url(url), timeouts, keep)
+    if not answer.is_success:
+        raise ValueError(f"{answer.status} {answer.reason}")
+    return answer.body.decode("utf-8", "replace")
+
+
 def retry_after(header: str | None, now: float) -> float:
     """Return seconds of a Retry-After header, which is a number or a date; 0 for none
     and for anything else.

@@ -11,6 +11,7 @@ has the pseudonyms that it had.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import os
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from cmsspark.base.errors import NotAllowed, NotReady, OutputError, SettingsError
+from cmsspark.base.private_folders import make_private
 
 KEY_FILE: Final = "pseudonym.key"
 _LINE: Final = re.compile(r"(?:(\d{4}-\d{2}-\d{2}) )?([0-9a-fA-F]{64})")
@@ -150,37 +152,66 @@ def _parsed(content: str) -> KeyFile | None:
 
 @contextmanager
 def changing(path: Path) -> Iterator[None]:
-    """Lock the file while a process changes it. Raises NotReady (75) where another one does."""
-    aside = _aside(path)
-    try:
-        with disk_error(path):
-            os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        raise NotReady(
-            "the pseudonym keys are being changed",
-            where=aside,
-            found="a file of another process",
-            next_step="wait for it; remove the file where no such process runs",
-        ) from None
-    try:
+    """Lock the file, made where there is none, while a process changes it; the lock ends
+    with the process, however that ends. Files that killed processes left, which have
+    keys, are removed.
+
+    Raises NotReady (75) where another process changes it, else as :func:`load`.
+    """
+    load(path)
+    with disk_error(path), _locked(path):
+        for part in path.parent.glob(f".{path.name}.*"):
+            part.unlink(missing_ok=True)
         yield
-    finally:
-        aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    while True:
+        handle = os.open(path, os.O_RDWR)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise NotReady(
+                    "the pseudonym keys are being changed",
+                    where=path,
+                    found="another process has locked the file",
+                    next_step="wait for it, then run it again",
+                ) from None
+            # Another process may have put a new file there before this one had the lock.
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                yield
+                return
+        finally:
+            os.close(handle)
 
 
 def replace(path: Path, keys: KeyFile) -> None:
     """Write the keys in place of those in ``path``, inside :func:`changing`. Raises
-    OutputError (73).
+    OutputError (73), which says whether they were replaced.
     """
     with disk_error(path):
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         _write(part, keys)
         os.replace(part, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    try:
+        _sync_folder(path)
+    except OSError as error:
+        raise OutputError(
+            "the pseudonym keys were changed, but the disk did not confirm it",
+            where=path,
+            found=error.strerror,
+            next_step="check the disk, then cmsspark lab pseudonyms list",
+        ) from None
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 @contextmanager
@@ -188,8 +219,6 @@ def disk_error(path: Path) -> Iterator[None]:
     """Turn an error of the disk into an OutputError (73) that names the file."""
     try:
         yield
-    except FileExistsError:
-        raise
     except OSError as error:
         raise OutputError(
             "the pseudonym keys cannot be written",
@@ -199,23 +228,24 @@ def disk_error(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.changing")
-
-
 def _new_key() -> Pseudonyms:
     return Pseudonyms(secrets.token_bytes(32))
 
 
 def _write_new(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         _write(part, KeyFile(_new_key()))
         # Two concurrent first uses must agree on one key: link() does not replace a file.
         os.link(part, path)
+        _sync_folder(path)
     except FileExistsError:
         pass
+    except FileNotFoundError:
+        # A process that changes the keys, which are there by now, removed the part.
+        if not path.exists():
+            raise
     finally:
         part.unlink(missing_ok=True)
 

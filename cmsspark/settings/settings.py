@@ -30,6 +30,7 @@ _MAX_BYTES: Final = 1_000_000
 #: Words in the names of datasets that ``event_counts`` leaves out (rule 39).
 EVENT_COUNTS_WITHOUT: Final = ("test", "backfill", "jobrobot", "sam", "bunnies", "penguins")
 DEFAULT_LINE_BYTES: Final = 64 * 1024 * 1024
+DEFAULT_RECHECK_HOURS: Final = 24
 #: Bytes of a log line. The bounds limit memory, as several lines are in memory at once.
 _LineBytes = Annotated[int, msgspec.Meta(ge=1024 * 1024, le=1024 * 1024 * 1024)]
 _T = TypeVar("_T")
@@ -61,9 +62,11 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment: str | None = None
     views: str | None = None
     rses: str | None = None
+    sites: str | None = None
     hpc_sites: str | None = None
     event_counts_without: list[str] | None = None
     max_line_bytes: _LineBytes | None = None
+    recheck_hours: Annotated[int, msgspec.Meta(ge=0, le=8_760)] | None = None
     sources: dict[str, Any] | None = None
     publishing: dict[str, Any] | None = None
     daily: dict[str, Any] | None = None
@@ -88,11 +91,13 @@ class Settings:
     ``jars``: folder with a cluster's own jars (spark-avro). ``environment``: packed
     Python environment for executors. ``views``: a file of custom named views. ``rses``:
     a file of exceptions to the sites of Rucio's storage elements, in the form of
-    ``etc/rses.yaml``. ``hpc_sites``: a file that replaces the table of HPC sites, in
+    ``etc/rses.yaml``. ``sites``: a file of the sites whose jobs have their data
+    elsewhere, in the form of ``etc/sites.yaml``. ``hpc_sites``: a file that replaces the table of HPC sites, in
     the form of ``etc/hpc_sites.yaml``. ``event_counts_without``: words (case aside);
     ``event_counts`` leaves out datasets whose names have one of them.
     ``max_line_bytes``: maximum bytes of a log line; a longer line is a malformed
-    record. ``monitor``: whether the processes of runs are watched. ``metrics``: where
+    record. ``recheck_hours``: for so long a stored part that was found intact is not read
+    as a whole again. ``monitor``: whether the processes of runs are watched. ``metrics``: where
     Spark's live metrics go. ``origin``: the file that was read.
     """
 
@@ -110,9 +115,11 @@ class Settings:
     environment: str | None = None
     views: str | None = None
     rses: str | None = None
+    sites: str | None = None
     hpc_sites: str | None = None
     event_counts_without: tuple[str, ...] = EVENT_COUNTS_WITHOUT
     max_line_bytes: int = DEFAULT_LINE_BYTES
+    recheck_hours: int = DEFAULT_RECHECK_HOURS
     monitor: bool = True
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     lines: Lines = field(default_factory=dict, repr=False, compare=False)
@@ -190,11 +197,15 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         environment=location("environment"),
         views=location("views"),
         rses=location("rses"),
+        sites=location("sites"),
         hpc_sites=location("hpc_sites"),
         event_counts_without=EVENT_COUNTS_WITHOUT
         if values.event_counts_without is None
         else tuple(values.event_counts_without),
         max_line_bytes=values.max_line_bytes or DEFAULT_LINE_BYTES,
+        recheck_hours=DEFAULT_RECHECK_HOURS
+        if values.recheck_hours is None
+        else values.recheck_hours,
         monitor=values.monitor is not False,
         metrics=values.metrics or MetricsSettings(),
         lines=lines,

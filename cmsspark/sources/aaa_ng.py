@@ -20,6 +20,7 @@ from cmsspark.sources.formats.fast_keys import AccessKeys, fast_access_lines
 from cmsspark.sources.formats.json_lines import CheckedRecord, Metadata, line_type, split_flat
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, Never, load_schema
+from cmsspark.sources.storage_sites import is_same_place
 
 #: The begin of a status that says that a site was found.
 _RESOLVED: Final = "resolved"
@@ -80,7 +81,8 @@ class AaaNgDecoder(AccessDecoder):
         if site == UNKNOWN or not (source and target and all(resolved)):
             remote = Remote.UNKNOWN
         else:
-            remote = Remote.YES if source != target else Remote.NO
+            is_here = is_same_place(target, source, self.storage_sites)
+            remote = Remote.NO if is_here else Remote.YES
         # The sites of both ends have other names than the server (rule 44): only a
         # reader at the server has the same.
         return self.coder.number(site, app, user, remote, site if remote == Remote.NO else None)

@@ -31,6 +31,7 @@ from cmsspark.sources.formats.line_template import RequiredFields, RequiredField
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import SIZES, RecordSchema, load_schema
 from cmsspark.sources.registry import STREAMS_BY_NAME
+from cmsspark.sources.storage_sites import is_same_place
 from cmsspark.sources.values import avro_long, avro_long_text, avro_text
 
 #: The check of a value of Avro, by the type of its column and whether it is a size.
@@ -160,7 +161,8 @@ class AccessDecoder(JsonDecoder):
         elif self._needs_replicas:
             remote = Remote.BY_REPLICA
         else:
-            remote = Remote.NO if reader in (UNKNOWN, site) else Remote.YES
+            is_here = reader == UNKNOWN or is_same_place(reader, site, self.storage_sites)
+            remote = Remote.NO if is_here else Remote.YES
         return self.coder.number(site, app, user, remote, None if reader == UNKNOWN else reader)
 
     def strict(self, fields: Fields) -> Any:

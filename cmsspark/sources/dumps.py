@@ -52,6 +52,14 @@ class Dump:
         names = sorted(self.tables if tables is None else tables)
         return digest({name: self.tables[name] for name in names})
 
+    def identity(self, tables: Iterable[str] | None = None) -> str:
+        """Return :meth:`fingerprint` with the versions of local files: what is cached of
+        a dump does not outlive a file that was replaced by one of its size and mtime.
+        """
+        names = sorted(self.tables if tables is None else tables)
+        versions = [file.version for name in names for file in sorted(self.tables[name])]
+        return self.fingerprint(names) + (repr(versions) if any(map(any, versions)) else "")
+
 
 def choose_dbs_dump(files: Files, layout: Layout, day: date, tables: Iterable[str]) -> Dump:
     """Return the DBS dump of a log day with the files of ``tables``.

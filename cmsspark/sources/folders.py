@@ -255,6 +255,6 @@ def _changed_folder(files: Files, folder: str, listed: Iterable[InputFile]) -> l
             changes.append(f"{file.path} is gone")
         elif latest.size != file.size:
             changes.append(f"{file.path} had {file.size} bytes and has {latest.size}")
-        elif latest.mtime_ms != file.mtime_ms:
+        elif (latest.mtime_ms, latest.version) != (file.mtime_ms, file.version):
             changes.append(f"{file.path} was written again")
     return [*changes, *(f"{path} is new" for path in by_path)]

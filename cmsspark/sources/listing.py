@@ -6,7 +6,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from cmsspark.base.errors import InputMissing
@@ -29,11 +29,14 @@ _BLANK_LINES: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t]*\r?\n)*[ \t]*\r?")
 
 @dataclass(frozen=True, order=True)
 class InputFile:
-    """A listed file: location, size in bytes, mtime in UTC ms."""
+    """A listed file: location, size in bytes, mtime in UTC ms. ``version``: inode and
+    ctime of a local file.
+    """
 
     path: str
     size: int
     mtime_ms: int
+    version: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
 def digest(files: Mapping[str, Sequence[InputFile]]) -> str:
@@ -84,7 +87,7 @@ def data_files(files: Files, folder: str) -> Listed:
     visible = [entry for entry in everything if not entry.name.startswith((".", "_"))]
     return Listed(
         tuple(
-            InputFile(entry.path, entry.size, entry.mtime_ms)
+            InputFile(entry.path, entry.size, entry.mtime_ms, getattr(entry, "version", (0, 0)))
             for entry in entries
             if not entry.is_dir
         ),

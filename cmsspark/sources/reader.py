@@ -17,6 +17,7 @@ from cmsspark.sources.oversized import LimitedLines, Oversized, OversizedRecord,
 from cmsspark.sources.record_schema import Note
 from cmsspark.sources.registry import find_stream
 from cmsspark.sources.sample import Sampler
+from cmsspark.sources.storage_sites import StorageSites
 
 
 class Reader:
@@ -26,7 +27,8 @@ class Reader:
     The registry names the format's decoder. ``line_limit``: maximum bytes of a JSON
     line; a longer one is malformed. ``above``: a record that read more bytes, or took
     more seconds, is malformed too; None means no limit. ``meanings``: those of fields
-    whose producers changed them (:class:`cmsspark.sources.epochs.Epochs`). Raises
+    whose producers changed them (:class:`cmsspark.sources.epochs.Epochs`).
+    ``storage_sites``: where the jobs of a site have their data, if elsewhere. Raises
     UsageError (2) for a stream or format that the registry does not have.
     """
 
@@ -38,11 +40,14 @@ class Reader:
         line_limit: int = lines.LINE_LIMIT,
         above: int | None = None,
         meanings: Mapping[str, str] | None = None,
+        storage_sites: StorageSites | None = None,
     ) -> None:
         format_ = find_stream(stream).format(format_name)
         self.decoder: Any = load_decoder(stream, format_name)(day, Apps.load(), format_.name)
         if meanings:
             self.decoder.use_meanings(meanings)
+        if storage_sites:
+            self.decoder.storage_sites = storage_sites
         self._oversized = None if above is None else Oversized(above)
         self._lines: Any = self.decoder
         if self._oversized is not None and not format_.is_avro:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import IO, Any, Final
 
@@ -62,6 +63,15 @@ SCOPE: Final = "cms"
 #: The kind under which last accesses in the future are counted: of their rows, the time
 #: alone is ignored.
 FUTURE_ACCESS: Final = "future_access"
+#: Names that Rucio's enumerations have for the codes that dumps have: a dump that is
+#: written through them has the names.
+_CODE_NAMES: Final = {"A": "AVAILABLE", "F": "FILE", "D": "DATASET", "C": "CONTAINER"}
+#: Times that can be true, in ms: from March 1973 to 2099. Seconds are below, and
+#: microseconds above (rule 70).
+_TIMES_MS: Final = (10**11, 4_102_444_800_000)
+#: The kinds under which values that cannot be true are counted, by column: the value
+#: alone is ignored, not its row.
+OUT_OF_RANGE: Final = "_out_of_range"
 #: Damaged rows that are tolerated: a share of a table, and a number. Both must be
 #: exceeded to fail.
 DAMAGED_SHARE: Final = 0.001
@@ -69,6 +79,23 @@ DAMAGED_ROWS: Final = 10
 _EXAMPLES: Final = 5
 
 Arrays = dict[str, npt.NDArray[Any]]
+Longs = npt.NDArray[np.int64]
+
+
+def is_code(code: str, text: str) -> bool:
+    """Return whether a text is a code of Rucio: the letter or its name in the
+    enumeration, case and blanks around it aside.
+
+    Example:
+        >>> [is_code("A", text) for text in ("A", "a ", "AVAILABLE", "ReplicaState.AVAILABLE", "U")]
+        [True, True, True, True, False]
+    """
+    word = text.strip().upper().rpartition(".")[2]
+    return word in (code, _CODE_NAMES[code])
+
+
+def _is_scope(text: str) -> bool:
+    return text.strip().lower() == SCOPE
 
 
 @dataclass
@@ -154,7 +181,11 @@ class RucioReader:
         """Id, RSE, RSE_TYPE and DELETED_AT of each row of RSES."""
         for piece in pieces:
             columns = [
-                [texts[number] if number >= 0 else None for number in piece.numbers(name, -1)]
+                # A CHAR is padded with blanks.
+                [
+                    texts[number].strip() if number >= 0 else None
+                    for number in piece.numbers(name, -1)
+                ]
                 for name in ("ID", "RSE", "RSE_TYPE")
                 for texts in [self.texts(name)]
             ]
@@ -181,10 +212,10 @@ class RucioReader:
             "check": checks,
             "rse": rse,
             "bytes": piece.numbers("BYTES", -1),
-            "created_ms": piece.numbers("CREATED_AT", -1),
-            "accessed_ms": np.where(
-                self._is_believed(piece, stays), piece.numbers("ACCESSED_AT", -1), -1
+            "created_ms": self._time_ms(
+                piece, "CREATED_AT", piece.numbers("CREATED_AT", -1), stays
             ),
+            "accessed_ms": self._accessed_ms(piece, stays),
         }
         return {name: values[stays] for name, values in columns.items()}
 
@@ -224,19 +255,14 @@ class RucioReader:
         stays = self._of_scope(piece, "SCOPE")
         stays = self._keep("no_name", stays, piece.has("NAME"))
         stays = self._keep("deleted", stays, ~piece.has("DELETED_AT"))
+        types = [self._is(piece, "DID_TYPE", code) for code in "FDC"]
+        stays = self._keep("other_type", stays, np.logical_or.reduce(types))
         stays &= piece.has("ACCESSED_AT")
         hashes, checks = piece.hashes("NAME")
-        accessed = piece.numbers("ACCESSED_AT")
-        of_file = stays & self._is(piece, "DID_TYPE", "F")
         is_block_name, of_block = piece.datasets("NAME")
-        blocks = stays & self._is(piece, "DID_TYPE", "D") & is_block_name
-        datasets = stays & self._is(piece, "DID_TYPE", "C")
-        is_believed = self._is_believed(piece, of_file | blocks | datasets)
-        of_file, blocks, datasets = (
-            of_file & is_believed,
-            blocks & is_believed,
-            datasets & is_believed,
-        )
+        types[1] &= is_block_name
+        accessed = self._accessed_ms(piece, stays & np.logical_or.reduce(types))
+        of_file, blocks, datasets = (stays & kind & (accessed >= 0) for kind in types)
         return (
             {"hash": hashes[of_file], "check": checks[of_file], "accessed_ms": accessed[of_file]},
             {
@@ -245,30 +271,41 @@ class RucioReader:
             },
         )
 
-    def _is_believed(
-        self, piece: TablePiece, stays: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.bool_]:
-        """Return where ACCESSED_AT is no time in the future; those among the rows that
-        stay are counted.
+    def _accessed_ms(self, piece: TablePiece, stays: npt.NDArray[np.bool_]) -> Longs:
+        """Return ACCESSED_AT, -1 where it is null, in the future or no time at all;
+        those among the rows that stay are counted.
         """
-        if self._accessed_before_ms is None:
-            return np.ones(len(stays), np.bool_)
-        is_believed = piece.numbers("ACCESSED_AT", -1) < self._accessed_before_ms
-        self.counts.ignored[FUTURE_ACCESS] += int((stays & ~is_believed).sum())
-        return is_believed
+        values = piece.numbers("ACCESSED_AT", -1)
+        if self._accessed_before_ms is not None:
+            is_future = values >= self._accessed_before_ms
+            self.counts.ignored[FUTURE_ACCESS] += int((stays & is_future).sum())
+            stays, values = stays & ~is_future, np.where(is_future, -1, values)
+        return self._time_ms(piece, "ACCESSED_AT", values, stays)
+
+    def _time_ms(
+        self, piece: TablePiece, column: str, times: Longs, stays: npt.NDArray[np.bool_]
+    ) -> Longs:
+        """Return the times of a column (-1: null), null for what is in no plausible year;
+        those among the rows that stay are counted.
+        """
+        is_odd = ((times < _TIMES_MS[0]) & (times != -1)) | (times >= _TIMES_MS[1])
+        if is_odd.any():
+            self.counts.ignored[column + OUT_OF_RANGE] += int((stays & is_odd).sum())
+            times = np.where(is_odd, -1, times)
+        return times
 
     def _of_scope(self, piece: TablePiece, *columns: str) -> npt.NDArray[np.bool_]:
         """Return the rows whose scopes are those of CMS."""
         stays = np.ones(len(piece.words), np.bool_)
         for column in columns:
-            stays &= self._by_text(column, SCOPE, SCOPE.__eq__, 0)[piece.numbers(column, -1)] > 0
+            stays &= self._by_text(column, SCOPE, _is_scope, 0)[piece.numbers(column, -1)] > 0
         self.counts.ignored["other_scope"] += int((~stays).sum())
         return stays
 
     def _is(self, piece: TablePiece, column: str, expected: str) -> npt.NDArray[np.bool_]:
-        """Return whether each text is the expected one, case aside."""
+        """Return whether each text is the expected code or its name (rule 22)."""
         return (
-            self._by_text(column, expected, lambda text: text.upper() == expected, 0)[
+            self._by_text(column, expected, partial(is_code, expected), 0)[
                 piece.numbers(column, -1)
             ]
             > 0

@@ -240,6 +240,34 @@ cdef inline bint _has_two_slashes(Bytes at, Py_ssize_t size) noexcept nogil:
     return found
 
 
+cdef inline Py_ssize_t _door(Bytes at, Py_ssize_t size) noexcept nogil:
+    """The size of a URL's scheme with ``://``: root(s) and dav(s), which begin the URLs of storage; 0 for another text."""
+    cdef Py_ssize_t name
+    if size < 6:
+        return 0
+    if not memcmp(at, b"root", 4):
+        name = 4
+    elif not memcmp(at, b"dav", 3):
+        name = 3
+    else:
+        return 0
+    if at[name] == b"s":
+        name += 1
+    if size - name >= 3 and not memcmp(at + name, b"://", 3):
+        return name + 3
+    return 0
+
+
+cdef inline Bytes _query(Bytes at, Bytes end, bint is_url) noexcept nogil:
+    """Where the query of a name begins: at the first ``?`` of a URL, else at ``?authz=``; the end without one."""
+    cdef Bytes mark = <Bytes>memchr(at, b"?", end - at) if end > at else NULL
+    while mark != NULL:
+        if is_url or (end - mark >= 7 and not memcmp(mark, b"?authz=", 7)):
+            return mark
+        mark = <Bytes>memchr(mark + 1, b"?", end - mark - 1) if end - mark > 1 else NULL
+    return end
+
+
 cdef inline Py_ssize_t normalise_lfn(Text logged, uint8_t* to, Bytes* name) noexcept nogil:
     """Write the logical file name of a ``logged`` one (rule 10) to ``to``, which has room for all of it.
 
@@ -249,12 +277,16 @@ cdef inline Py_ssize_t normalise_lfn(Text logged, uint8_t* to, Bytes* name) noex
     cdef Bytes at = logged.at
     cdef Bytes end = at + logged.size
     cdef Bytes slash
+    cdef Py_ssize_t door
+    cdef bint is_url = False
     if end - at >= 5 and not memcmp(at, b"file:", 5):
         at += 5
-    if end - at > 7 and not memcmp(at, b"root://", 7):
-        slash = <Bytes>memchr(at + 7, b"/", end - at - 7)
+    door = _door(at, end - at)
+    if door and end - at > door:
+        slash = <Bytes>memchr(at + door, b"/", end - at - door)
         if slash != NULL:
-            at = slash
+            at, is_url = slash, True
+    end = _query(at, end, is_url)
     if _has_two_slashes(at, end - at):
         while at < end:
             to[0] = at[0]

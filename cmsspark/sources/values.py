@@ -47,6 +47,8 @@ _NUMBER_TEXT = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?", re.ASCII
 _PLAIN_LINES = re.compile(r"(?:(?:[0-9]{1,12}(?:\.[0-9]{1,9})?)?\n)*", re.ASCII)
 _SECONDS = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
+#: How URLs of storage begin: XRootD and WebDAV, in the open and by TLS (rule 10).
+_DOOR = re.compile(r"(?:root|dav)s?://")
 #: A text between these begins with the first: two comparisons are quicker than a slice.
 _STORE, _PAST_STORE = "/store/", "/store0"
 
@@ -286,18 +288,21 @@ def _not_plain(texts: list[str]) -> set[int]:
 def normalise_lfn(name: str) -> str:
     """Return the logical file name of a logged name (rule 10); may be empty.
 
-    Applied once each, in this order: remove a leading ``file:``, replace
-    ``root://[host[:port]]/`` by ``/``, replace runs of slashes by one, remove a leading
-    ``/eos/cms`` before a slash.
+    Applied once each, in this order: remove a leading ``file:``, replace the door of a
+    URL (``root://[host[:port]]/`` and the like) by ``/`` and remove what follows its
+    first ``?``, or without a door what follows ``?authz=``, replace runs of slashes by
+    one, remove a leading ``/eos/cms`` before a slash.
     """
-    if name.startswith("/eos/cms/store/") and "//" not in name:
+    if name.startswith("/eos/cms/store/") and "//" not in name and "?" not in name:
         return name[8:]  # most names of EOS
     if name.startswith("file:"):
         name = name[5:]
-    if name.startswith("root://"):
-        end = name.find("/", 7)
+    query = "?authz="
+    if door := _DOOR.match(name):
+        end = name.find("/", door.end())
         if end >= 0:
-            name = name[end:]
+            name, query = name[end:], "?"
+    name = name.partition(query)[0]
     while "//" in name:
         name = name.replace("//", "/")
     if name.startswith("/eos/cms/"):
@@ -311,7 +316,7 @@ def normalised_lfns(names: Sequence[str | None]) -> list[str]:
     """
     return [
         name
-        if name and _STORE <= name < _PAST_STORE and "//" not in name
+        if name and _STORE <= name < _PAST_STORE and "//" not in name and "?" not in name
         else normalise_lfn(name)
         if name
         else ""

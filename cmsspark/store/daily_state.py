@@ -21,6 +21,7 @@ import msgspec
 
 from cmsspark.base import clock
 from cmsspark.base.errors import NotAllowed, OutputError
+from cmsspark.base.private_folders import make_private
 from cmsspark.filesystems.storage import absolute
 
 FILE: Final = "daily.json"
@@ -136,7 +137,7 @@ class DailyState:
         """
         assert self.store is not None
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self.path.parent)
             with open(self.path.with_name(f"{FILE}.lock"), "a", encoding="utf-8") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 content = _load(self.path, set_aside=True)

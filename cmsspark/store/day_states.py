@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -23,12 +23,16 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
     "interrupted": ("yellow", "the last run was interrupted; nothing is stored"),
     "failed": ("red", "the last run failed; nothing is stored"),
     "kept": ("red", "the last run failed; the earlier result is kept"),
+    "damaged": ("red", "bytes of the stored result changed; cmsspark verify names them"),
     "lost": ("red", "the stored result is gone; cmsspark daily makes it again"),
     "skipped": ("white", "acknowledged: there is no result, for the reason given"),
     "-": ("white", "never run"),
 }
 #: Words of days without a result, which a day that is skipped shows no more.
 NO_RESULT: Final = ("-", "waiting", "interrupted", "failed", "lost")
+
+#: Words of days with a result.
+STORED: Final = ("published", "done", "partial", "sending", "running", "kept", "damaged")
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,11 @@ def cell(
     runs: Iterable[Run],
     published: Iterable[Published],
     is_lost: Callable[[Run], bool] = lambda run: False,
+    damaged: Collection[str] = (),
 ) -> Cell:
-    """Return the state of a day and job. ``runs``: the latest start first."""
+    """Return the state of a day and job. ``runs``: the latest start first;
+    ``damaged``: the stored runs that a verification found damaged.
+    """
     latest_first = list(runs)
     if not latest_first:
         return Cell("-")
@@ -58,6 +65,8 @@ def cell(
         return Cell("waiting" if latest.exit_code in (Exit.NO_INPUT, Exit.NOT_READY) else "failed")
     if is_lost(stored):
         return Cell("lost")
+    if stored.stored_run in damaged:
+        return Cell("damaged")
     if latest.state is State.FAILED and latest.exit_code not in (Exit.NO_INPUT, Exit.NOT_READY):
         return Cell("kept")
     sent = [entry for entry in published if entry.stored_run == stored.stored_run]
@@ -70,7 +79,11 @@ def cell(
 
 
 def table(
-    span: list[date], jobs: list[str], runs: Iterable[Run], published: Iterable[Published]
+    span: list[date],
+    jobs: list[str],
+    runs: Iterable[Run],
+    published: Iterable[Published],
+    damaged: Collection[str] = (),
 ) -> dict[tuple[date, str], Cell]:
     """Return the cell of each day and job."""
     by_day: dict[tuple[date, str], list[Run]] = {}
@@ -80,7 +93,7 @@ def table(
     for entry in published:
         sent.setdefault((entry.day, entry.job), []).append(entry)
     keys = [(day, job) for day in span for job in jobs]
-    return {key: cell(by_day.get(key, ()), sent.get(key, ()), is_lost) for key in keys}
+    return {key: cell(by_day.get(key, ()), sent.get(key, ()), is_lost, damaged) for key in keys}
 
 
 def is_lost(run: Run) -> bool:

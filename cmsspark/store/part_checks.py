@@ -1,20 +1,28 @@
 """Checks of part files: their bytes are compared with the SHA-256 in the manifest when
-they are first opened.
+they are first opened, and with sums of blocks whenever they are read.
 
-A local part is read as a whole for that. Intact parts are noted in the cache directory
-by path, size and times, so that a later open costs a ``stat``. A remote part is
-compared where it is fetched as a whole; HDFS and object stores compare checksums of
-their own with each range that is read.
+A local part is read as a whole for the first comparison. An intact part is noted in the
+cache directory by path, size, inode and times, with a CRC-32 of each block of its
+bytes, so that a later open costs a ``stat``. The note is used for ``recheck_hours`` of
+the settings, a day by default. Each block that is read is compared with its sum: bits
+that change on the disk later are refused, too. A remote part is compared where it is
+fetched as a whole; HDFS and object stores compare checksums of their own with each
+range that is read.
 """
 
 from __future__ import annotations
 
+import binascii
+import errno
 import hashlib
 import io
 import os
 import shlex
 import threading
 import time
+import zlib
+from array import array
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,15 +32,26 @@ from typing import Final
 from cmsspark.base.errors import CmssparkError, DataError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import named, options
-from cmsspark.filesystems.storage import Entry, Files, is_local, local_path, unreadable
-from cmsspark.settings.settings import load_settings
+from cmsspark.filesystems.storage import (
+    Entry,
+    Files,
+    RangeFile,
+    is_local,
+    local_path,
+    unreadable,
+)
+from cmsspark.settings.settings import DEFAULT_RECHECK_HOURS, load_settings
 from cmsspark.store.part_files import list_parts, open_part
 from cmsspark.store.results import CurrentTable
 
-#: The file in the cache directory with a line of 32 hexadecimal digits for each intact part.
+#: The file in the cache directory with a line for each intact part: 32 hexadecimal
+#: digits, the second at which it was read, and the sums of its blocks in base64.
 _FILE_NAME: Final = "intact_parts"
-#: Bytes of that file beyond which it begins anew: 240,000 parts.
-_MAX_BYTES: Final = 8_000_000
+#: Bytes of that file beyond which it begins anew: 200,000 small parts.
+_MAX_BYTES: Final = 16_000_000
+#: Bytes that have one sum.
+_BLOCK_BYTES: Final = 65_536
+_READ_BYTES: Final = 16 * _BLOCK_BYTES
 #: A file that changed so shortly before it was read may change again within a tick of
 #: the file system's clock.
 _TICK_NS: Final = 100_000_000
@@ -65,8 +84,11 @@ class StoredPart(Entry):
 
     def unreadable(self, error: Exception) -> DataError:
         """Return the error for a part that is damaged, or not there any more."""
+        is_disk_fault = isinstance(error, OSError) and error.errno == errno.EIO
         return DataError(
-            "a part of the stored table cannot be read",
+            "the disk failed where a part of the stored table is read"
+            if is_disk_fault
+            else "a part of the stored table cannot be read",
             where=self.path,
             found=" ".join(str(error).split())[:200],
             next_step=self.command,
@@ -117,24 +139,23 @@ def stored_parts(files: Files, current: CurrentTable, table: str) -> list[Stored
 
 
 def check_table(files: Files, current: CurrentTable, table: str) -> None:
-    """Check the local part files of a table before another program reads them. Raises
-    DataError (65).
+    """Compare all bytes of the local part files of a table with their manifest before
+    another program reads them. Raises DataError (65).
     """
     for part in stored_parts(files, current, table):
-        if is_local(part.path):
+        if is_local(part.path) and part.sha256 is not None:
             try:
-                check_local(part)
+                _read_sums(part)
             except OSError as error:
                 raise unreadable(part.path, error) from None
 
 
 def open_stored(files: Files, part: StoredPart) -> io.BufferedReader:
     """Open a part after its bytes were compared with the manifest. Raises DataError
-    (65) where they differ.
+    (65) where they differ, then or while they are read.
     """
     if is_local(part.path):
-        check_local(part)
-        return open_part(files, part.path)
+        return io.BufferedReader(LocalPart(part), _BLOCK_BYTES)
     stream = open_part(files, part.path)
     try:
         if part.sha256 is not None:
@@ -146,34 +167,105 @@ def open_stored(files: Files, part: StoredPart) -> io.BufferedReader:
     return stream
 
 
-def check_local(part: StoredPart) -> None:
-    """Compare a part on the local disk with its manifest, unless this file was intact
-    before and has not changed since.
+class LocalPart(RangeFile):
+    """A part on the local disk that was found intact, each of whose blocks is compared
+    with its sum when it is read.
+
+    It is closed when nothing refers to it: DuckDB does not close what it no longer
+    reads. Raises DataError (65) where the part differs from its manifest, OSError where
+    it cannot be read.
+    """
+
+    def __init__(self, part: StoredPart) -> None:
+        sums = intact_sums(part)
+        self._number = number = os.open(local_path(part.path), os.O_RDONLY | os.O_CLOEXEC)
+        # The function knows the number and not the file, which would refer to itself.
+        super().__init__(os.fstat(number).st_size, _checked_reads(part, number, sums))
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._number)
+        super().close()
+
+
+def _checked_reads(
+    part: StoredPart, number: int, sums: array[int] | None
+) -> Callable[[int, int], bytes]:
+    """Return what reads a range of an open part; without ``sums`` nothing is compared."""
+    if sums is None:
+        return lambda offset, count: os.pread(number, count, offset)
+
+    def read_range(offset: int, count: int) -> bytes:
+        first = offset // _BLOCK_BYTES
+        last = (offset + count - 1) // _BLOCK_BYTES
+        begin = first * _BLOCK_BYTES
+        content = os.pread(number, (last + 1) * _BLOCK_BYTES - begin, begin)
+        view = memoryview(content)
+        for block in range(first, last + 1):
+            start = (block - first) * _BLOCK_BYTES
+            if block >= len(sums) or zlib.crc32(view[start : start + _BLOCK_BYTES]) != sums[block]:
+                raise part.damaged(
+                    f"bytes from {block * _BLOCK_BYTES:,} on changed after it was found intact"
+                )
+        return content[offset - begin : offset - begin + count]
+
+    return read_range
+
+
+def intact_sums(part: StoredPart) -> array[int] | None:
+    """Return the sums of the blocks of a part on the local disk, whose bytes are
+    compared with the manifest unless this file was found intact lately and has not
+    changed since; None where the manifest has no SHA-256.
 
     Raises DataError (65) where it differs, OSError where it cannot be read.
     """
     if part.sha256 is None:
-        return
-    path = local_path(part.path)
-    status, now = os.stat(path), time.time_ns()
-    # A new content changes ctime, whatever else is restored.
-    values = (
+        return None
+    identity = _identity(local_path(part.path))
+    key = hashlib.blake2b(
+        "\0".join(map(str, (*identity, part.sha256))).encode("utf-8", "surrogateescape"),
+        digest_size=16,
+    ).hexdigest()
+    now = time.time_ns()
+    notes, valid_s = _notes()
+    if (sums := notes.sums(key, now // 1_000_000_000 - valid_s)) is not None:
+        return sums
+    sums = _read_sums(part)
+    if identity[-1] < now - _TICK_NS:
+        notes.add(key, sums, now // 1_000_000_000)
+    return sums
+
+
+def _identity(path: str) -> tuple[str, int, int, int, int]:
+    """Return what tells that a file is the same: a new content changes ctime, which is
+    last, whatever else is restored.
+    """
+    status = os.stat(path)
+    return (
         os.path.abspath(path),
+        status.st_ino,
         status.st_size,
         status.st_mtime_ns,
         status.st_ctime_ns,
-        part.sha256,
     )
-    key = hashlib.blake2b(
-        "\0".join(map(str, values)).encode("utf-8", "surrogateescape"), digest_size=16
-    ).hexdigest()
-    notes = _notes()
-    if key in notes:
-        return
-    with open(path, "rb") as stream:
-        _compare(part, hashlib.file_digest(stream, "sha256").hexdigest())
-    if status.st_ctime_ns < now - _TICK_NS:
-        notes.add(key)
+
+
+def _read_sums(part: StoredPart) -> array[int]:
+    """Return the sums of a local part, all of whose bytes are read. Raises DataError
+    (65) where they are not those in the manifest.
+    """
+    digest, sums = hashlib.sha256(), array("I")
+    # A buffered reader reads as many bytes as it is asked for, but at the end.
+    with open(local_path(part.path), "rb") as stream:
+        while content := stream.read(_READ_BYTES):
+            digest.update(content)
+            view = memoryview(content)
+            sums.extend(
+                zlib.crc32(view[start : start + _BLOCK_BYTES])
+                for start in range(0, len(content), _BLOCK_BYTES)
+            )
+    _compare(part, digest.hexdigest())
+    return sums
 
 
 def check_bytes(files: Files, part: StoredPart) -> None:
@@ -189,30 +281,40 @@ def _compare(part: StoredPart, digest: str) -> None:
 
 
 class IntactParts:
-    """The parts that were intact when they were read, noted by all processes in one
-    file of the cache directory.
+    """The parts that were intact when they were read, with the sums of their blocks,
+    noted by all processes in one file of the cache directory.
 
     Without a writable cache directory they are known to this process alone.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._file = None if folder is None else folder / _FILE_NAME
-        self._keys: set[str] = set()
+        self._notes: dict[str, tuple[int, str]] = {}
         self._lock = threading.Lock()
         if self._file is not None:
-            # A line that was cut off is no key, so its part is read again.
             with suppress(OSError):
-                self._keys.update(
-                    self._file.read_text(encoding="ascii", errors="replace").split("\n")
-                )
+                text = self._file.read_text(encoding="ascii", errors="replace")
+                # A line that was cut off is no note, so its part is read again.
+                for line in text.split("\n")[:-1]:
+                    words = line.split(" ")
+                    if len(words) == 3 and words[1].isdecimal():
+                        self._notes[words[0]] = int(words[1]), words[2]
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._keys
+    def sums(self, key: str, since_s: int) -> array[int] | None:
+        """Return the sums of a part that was intact after ``since_s``; None for others."""
+        read_s, text = self._notes.get(key, (0, ""))
+        if read_s <= since_s:
+            return None
+        try:
+            return array("I", binascii.a2b_base64(text, strict_mode=True))
+        except ValueError:
+            return None
 
-    def add(self, key: str) -> None:
+    def add(self, key: str, sums: array[int], read_s: int) -> None:
         """Note an intact part."""
+        text = binascii.b2a_base64(sums, newline=False).decode()
         with self._lock:
-            self._keys.add(key)
+            self._notes[key] = read_s, text
             if self._file is None:
                 return
             with suppress(OSError):
@@ -220,16 +322,19 @@ class IntactParts:
                 with open(self._file, "ab") as stream:
                     if stream.tell() > _MAX_BYTES:
                         stream.truncate(0)
-                    stream.write(f"{key}\n".encode())
+                    stream.write(f"{key} {read_s} {text}\n".encode())
 
 
 #: The notes of a cache directory, read once.
 _notes_in: Final = cache(IntactParts)
 
 
-def _notes() -> IntactParts:
-    """Return the notes in the cache directory of the settings."""
+def _notes() -> tuple[IntactParts, int]:
+    """Return the notes in the cache directory of the settings, and the seconds for
+    which each is used.
+    """
     try:
-        return _notes_in(load_settings().cache_dir)
+        settings = load_settings()
     except CmssparkError:
-        return _notes_in(None)
+        return _notes_in(None), DEFAULT_RECHECK_HOURS * 3_600
+    return _notes_in(settings.cache_dir), settings.recheck_hours * 3_600

@@ -19,7 +19,7 @@ from typing import Any, Final
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError, Exit, OutputError, UsageError
 from cmsspark.base.manifests import Manifest
-from cmsspark.filesystems.storage import is_same_place
+from cmsspark.filesystems.storage import absolute, is_same_place
 from cmsspark.store import process_identity
 from cmsspark.store.state_database import StateDatabase
 
@@ -87,6 +87,21 @@ class Published:
     refused: int
 
 
+@dataclass(frozen=True)
+class Check:
+    """The last verification of the current result of a day or period, named as its
+    folder; ``error`` is empty where all bytes are those of its manifest. ``part_count`` is 0
+    where its manifest has no checksums.
+    """
+
+    job: str
+    interval: str
+    stored_run: str
+    at_ms: int
+    part_count: int
+    error: str = ""
+
+
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS runs (
     run TEXT PRIMARY KEY, job TEXT NOT NULL, day TEXT NOT NULL, state TEXT NOT NULL, store TEXT NOT NULL,
@@ -100,6 +115,10 @@ CREATE TABLE IF NOT EXISTS published (
     job TEXT NOT NULL, "table" TEXT NOT NULL, day TEXT NOT NULL, stored_run TEXT NOT NULL, destination TEXT NOT NULL,
     at_ms INTEGER NOT NULL, confirmed INTEGER NOT NULL, waiting INTEGER NOT NULL, refused INTEGER NOT NULL,
     PRIMARY KEY (day, job, "table", stored_run, destination)
+);
+CREATE TABLE IF NOT EXISTS checks (
+    store TEXT NOT NULL, job TEXT NOT NULL, interval TEXT NOT NULL, stored_run TEXT NOT NULL, at_ms INTEGER NOT NULL,
+    part_count INTEGER NOT NULL, error TEXT NOT NULL, PRIMARY KEY (store, job, interval)
 );
 CREATE TABLE IF NOT EXISTS stores (store TEXT PRIMARY KEY, read_ms INTEGER NOT NULL);
 """
@@ -246,6 +265,23 @@ class RunHistory(StateDatabase):
                 (first and first.isoformat(), last and last.isoformat()),
             ).fetchall()
         return [Published(row[0], row[1], date.fromisoformat(row[2]), *row[3:]) for row in rows]
+
+    def note_check(self, store: str, check: Check) -> None:
+        """Record a verification in place of the one before."""
+        with self._guard():
+            self._db.execute(
+                "INSERT OR REPLACE INTO checks VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (absolute(store), *check.__dict__.values()),
+            )
+
+    def checks(self, store: str) -> dict[tuple[str, str], Check]:
+        """Return the last verifications in a store by job and name of the interval."""
+        with self._guard():
+            rows = self._db.execute(
+                "SELECT job, interval, stored_run, at_ms, part_count, error FROM checks WHERE store = ?",
+                (absolute(store),),
+            ).fetchall()
+        return {(row[0], row[1]): Check(*row) for row in rows}
 
     def knows_store(self, store: str) -> bool:
         """Return whether the manifests of that store were read into this run history."""

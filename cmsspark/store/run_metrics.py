@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cmsspark.base.private_folders import make_private
 from cmsspark.store import process_identity
 
 #: Areas of memory in ``ExecutorEntry.peaks``, in the order of reports; all are bytes.
@@ -74,6 +75,8 @@ class TaskTotals(msgspec.Struct):
 
     tasks: int = 0
     failed_tasks: int = 0
+    #: Of them, those that had done their work, which was lost with an executor.
+    resubmitted_tasks: int = 0
     killed_tasks: int = 0
     speculative_tasks: int = 0
     task_ms: int = 0
@@ -118,6 +121,10 @@ class StageEntry(msgspec.Struct):
     shuffle_read_records: Spread = msgspec.field(default_factory=Spread)
     #: The time of the task after the longest one; None where only the spread of times is known.
     second_task_ms: int | None = None
+    #: The SQL execution that it is a part of.
+    query: int | None = None
+    #: Its tasks join rows of equal keys of two shuffles.
+    is_join: bool = False
     #: Executor → area → peak while the stage ran.
     peaks: dict[str, dict[str, int]] = {}
 
@@ -174,6 +181,8 @@ class Sample(msgspec.Struct, omit_defaults=True):
     jvm_moved_bytes: int | None = None
     #: Bytes that the driver's Python has written to files; its sockets are not counted.
     python_written_bytes: int | None = None
+    #: Processes that run or wait for a core of this host, the mean of a minute.
+    host_load: float | None = None
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -236,6 +245,8 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     host: str = ""
     #: The process that started the run, as ``store.process_identity`` names it.
     process: dict[str, str | int | None] = {}
+    #: The step of a suite that it was started by: ``RUN/NUMBER/``.
+    step: str | None = None
     #: PID of the spark-submit child, the root of the process tree.
     root_pid: int | None = None
     application: str | None = None
@@ -279,6 +290,8 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     pending_events: str | None = None
     #: Memory of the smallest node that executors may get, where the cluster reports it.
     smallest_node_bytes: int | None = None
+    #: Cores of the host that was sampled.
+    host_cores: int | None = None
 
 
 class _Format(msgspec.Struct):
@@ -340,7 +353,7 @@ def write(path: Path, metrics: RunMetrics) -> None:
     """Write a file as a whole: readers see the old one or the new one. Folders and
     files are private.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path.parent)
     aside = path.with_name(f".{path.name}.new")
     aside.write_bytes(msgspec.json.format(msgspec.json.encode(metrics), indent=1))
     aside.chmod(0o600)

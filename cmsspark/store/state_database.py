@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
-from cmsspark.base import clock
+from cmsspark.base import clock, private_folders
 from cmsspark.base.errors import CmssparkError, DataError, OutputError
 
 
@@ -25,7 +25,7 @@ def make_private(path: Path, label: str) -> None:
     Raises OutputError (73) where it cannot be made.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folders.make_private(path.parent)
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:

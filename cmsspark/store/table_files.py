@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from cmsspark.base.errors import DataError, InputMissing, UsageError
+from cmsspark.base.foreign_parquet import open_parquet
 
 if TYPE_CHECKING:
     import polars as pl
@@ -75,7 +76,7 @@ def read_table(
             f"the kind of {path.name} is not known", next_step=f"name it {', '.join(_KINDS)}"
         )
     try:
-        table = pl.read_parquet(path) if kind == ".parquet" else _read_csv(path)
+        table = _read_parquet(path, label) if kind == ".parquet" else _read_csv(path)
     except (pl.exceptions.PolarsError, OSError, EOFError) as error:
         text = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(
@@ -90,6 +91,16 @@ def read_table(
         table = _typed(table, name, kind_of, path, label)
     _check(table, path, label, kinds, may_be_null)
     return table.drop("_line")
+
+
+def _read_parquet(path: Path, label: str) -> pl.DataFrame:
+    import polars as pl
+    import pyarrow as pa
+
+    with open_parquet(path, label) as (_, schema, batches):
+        table = pl.from_arrow(pa.Table.from_batches(batches, schema))
+    assert isinstance(table, pl.DataFrame)
+    return table
 
 
 def _read_csv(path: Path) -> pl.DataFrame:

@@ -124,11 +124,20 @@ def build(
     Raises UsageError (2) for what does not go together, SettingsError (78) for options
     that a file gives wrongly.
     """
-    if job is not None and not job.needs_spark and not asks_for_cluster(request):
-        argv = [host.python, "-m", LAUNCHER, job.name, *request.arguments]
-        return Command(argv, command_environment(request, host, job, "python"), "python")
+    spreads_nothing = job is not None and not job.needs_spark
+    if job is not None and spreads_nothing and not asks_for_cluster(request):
+        return _in_this_process(request, host, job)
     profile = choose_profile(request, settings)
     mode = _deploy_mode(request, profile)
+    # A keytab is Spark's: only a driver of Spark renews tickets with it. cern_monit stores
+    # nothing, and runs where it is sent, as CMSSpark's does.
+    runs_here = mode == "client" and not request.has("--keytab")
+    if job is not None and spreads_nothing and job.tables and runs_here:
+        note = (
+            f"{job.name} has no work to spread over a cluster: it runs in this process; "
+            "--deploy-mode cluster runs it in one container there"
+        )
+        return replace(_in_this_process(request, host, job), notes=(note,))
     options = _layered(request, settings, host, profile, mode, job, paths.events)
     master = options.get("spark.master") or ""
     _check_master(master, mode)
@@ -153,6 +162,11 @@ def build(
             [*_java_options(request, host, paths), *([own_java] if own_java else [])]
         )
     return Command(argv, env, mode, options, profile.name, tuple(notes), _start_within(request))
+
+
+def _in_this_process(request: Request, host: Host, job: Job) -> Command:
+    argv = [host.python, "-m", LAUNCHER, job.name, *request.arguments]
+    return Command(argv, command_environment(request, host, job, "python"), "python")
 
 
 def asks_for_cluster(request: Request) -> bool:

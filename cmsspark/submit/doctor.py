@@ -217,7 +217,12 @@ def _key(settings: Settings) -> Diagnosis:
     if not path.exists():
         mend = "the first run makes it; back it up: periods cannot be counted across two keys"
         return Diagnosis("key", NOTE, f"{path} is not there yet", mend)
-    return Diagnosis("key", OK, f"{path}, key {pseudonyms.load_or_make(path).key_id}")
+    text = f"{path}, key {pseudonyms.load_or_make(path).key_id}"
+    if settings.state_dir.stat().st_mode & 0o077:
+        # An earlier version made the folder.
+        mend = f"chmod 700 {settings.state_dir}"
+        return Diagnosis("key", NOTE, f"{text}; others may enter its folder", mend)
+    return Diagnosis("key", OK, text)
 
 
 def _broker(settings: Settings) -> Diagnosis:
@@ -329,16 +334,12 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
                 "cluster", WRONG, "the settings name a cluster, HADOOP_CONF_DIR does not", mend
             )
         return Diagnosis("cluster", OK, "none is named: jobs run on this host")
-    lacking = [
-        name for name in ("core-site.xml", "yarn-site.xml") if not Path(folder, name).is_file()
-    ]
-    if lacking:
-        return Diagnosis(
-            "cluster",
-            WRONG,
-            f"{folder} lacks {' and '.join(lacking)}",
-            "fetch them from the cluster",
-        )
+    from cmsspark.submit import cluster_checks
+
+    try:
+        cluster_checks.check_configuration(environ)
+    except CmssparkError as error:
+        return _failed("cluster", error)
     names = ("spark.kerberos.principal", "spark.kerberos.keytab")
     try:
         kerberos.check(environ, *map(settings.spark.get, names))
@@ -349,6 +350,8 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
             f"{folder} requires Kerberos: {error.problem}; {error.found}",
             error.next_step or "",
         )
+    if is_wanted and (refusals := list(cluster_checks.findings(environ, settings.spark))):
+        return _failed("cluster", refusals[0])
     return Diagnosis("cluster", OK, folder)
 
 

@@ -57,9 +57,7 @@ def explanation(
     ``first``: lines before.
     """
     if spark.mode == "python":
-        return (
-            "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
-        )
+        return "This job needs no Spark here: it runs in plain Python. --yarn --deploy-mode cluster runs it in a container."
     lines = list(first)
     if command is not spark:
         lines += [
@@ -115,7 +113,7 @@ def _heap(values: Mapping[str, str], role: str, tasks: int) -> str:
 
 
 def _measured(state_dir: Path, job: str) -> Iterator[str]:
-    from cmsspark.apps.monitor.advice_peaks import find_worst
+    from cmsspark.apps.monitor.findings.advice import find_worst
     from cmsspark.apps.monitor.measured_runs import find_job_runs
 
     try:

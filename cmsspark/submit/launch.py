@@ -51,7 +51,7 @@ def main() -> NoReturn:
 
     if self_metrics.measured_run() is None:
         run()
-    from cmsspark.apps.monitor.spark_finish import measuring
+    from cmsspark.apps.monitor.spark_watch import measuring
 
     measuring(run)
 

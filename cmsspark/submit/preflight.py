@@ -12,6 +12,7 @@ from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.settings import kerberos
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job
+from cmsspark.submit.cluster_checks import check_configuration
 from cmsspark.submit.command import Command
 from cmsspark.submit.host import Host
 from cmsspark.submit.spark_options import cluster_defaults
@@ -34,10 +35,13 @@ def check_root(options: Mapping[str, Any], settings: Settings, job: Job | None) 
 
 
 def check_yarn(command: Command, host: Host) -> None:
-    """Raise SettingsError (78) where nothing names the YARN cluster."""
+    """Raise SettingsError (78) where nothing names the YARN cluster, and as
+    :func:`cmsspark.submit.cluster_checks.check_configuration`.
+    """
     if command.options.get("spark.master") != "yarn":
         return
     environ = host.environ
+    check_configuration(environ)
     folder = environ.get("SPARK_CONF_DIR") or str(host.spark.home / "conf")
     if (
         environ.get("HADOOP_CONF_DIR")

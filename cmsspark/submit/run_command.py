@@ -8,6 +8,8 @@ names a way back to the real one, which ``jobs/launch.py`` takes.
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import re
 import signal
@@ -20,13 +22,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from cmsspark.apps.monitor import spark_watch
-from cmsspark.base.errors import Exit
+from cmsspark.base.errors import CmssparkError, Exit
+from cmsspark.engines.refusals import refusal
 from cmsspark.submit.command import Command, with_env
 from cmsspark.submit.forwarded_signals import descendants, forwarding, with_signal
-from cmsspark.submit.yarn import MARK, Application, active_nodes, fetch_logs, kill, last_error
+from cmsspark.submit.yarn import (
+    MARK,
+    Application,
+    active_nodes,
+    fetch_logs,
+    kill,
+    last_error,
+    master_log,
+    running_containers,
+)
 
 if TYPE_CHECKING:
-    from cmsspark.apps.monitor import processes_watch
+    from cmsspark.apps.monitor.processes import watch as processes_watch
     from cmsspark.apps.monitor.spark_watch import RunMeasure
 
 #: Lines that a JVM writes at its start about Spark's own options.
@@ -41,6 +53,14 @@ _CLIENT_ERROR: Final = (
 )
 _MARK_BYTES: Final = MARK.encode()
 _LOG_YARN: Final = f"-Dcmsspark.yarn.level=info -Dcmsspark.yarn.mark={MARK}"
+#: Exit codes that say only that something failed.
+_VAGUE_CODES: Final = (1, Exit.BUG)
+#: Seconds after which the log of the master is read, from when it runs and then each
+#: from the one before: an executor is there in one of them, or the log says why not.
+LOOKS_S: Final = (20.0, 20.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+#: Containers that may fail for a reason while others run.
+_BAD_NODES: Final = 3
+_TAIL_LETTERS: Final = 65_536
 _STATUS: Final = re.compile(rb"User application exited with (?:status )?(\d+)")
 _UNRESOLVED: Final = re.compile(rb"unresolved dependency: ([^\s\]]+): not found")
 
@@ -77,9 +97,18 @@ def run(
         if measure is not None:
             measure.started(child.pid)
         watch = Watch(reader, 2, application, measure.line if measure is not None else None)
-        code = _wait(child, application, command.start_within)
-        if code is None:
+        look = functools.partial(_look_at_master, application, {**environ, **command.env})
+        outcome = _wait(child, application, command.start_within, look)
+        if isinstance(outcome, CmssparkError):
+            _end_application(child, application, command, environ)
+        elif outcome is None:
             _give_up(child, application, command, environ)
+    reason: CmssparkError | None = None
+    code: int | None
+    if isinstance(outcome, CmssparkError):
+        reason, code = outcome, int(outcome.exit_code)
+    else:
+        code = outcome
     os.close(writer)
     if tree is not None:
         tree.end(int(Exit.NOT_READY) if code is None else code)
@@ -90,6 +119,9 @@ def run(
         )
         for text in measure.ending_lines():
             _log(text)
+    if reason is not None:
+        _log(reason.text())
+        return int(reason.exit_code)
     interrupted = bool(forward.received)
     if interrupted:
         _log(_interrupted(command, application))
@@ -102,7 +134,12 @@ def run(
         _show_unresolved(watch.unresolved)
         return int(Exit.SETTINGS)
     if application is not None and command.mode == "cluster":
-        return _end_on_yarn(application, command, environ, code, watch.status)
+        return _end_on_yarn(application, command, environ, code, watch)
+    if application is not None and code in _VAGUE_CODES:
+        reason = refusal(f"{application.diagnostics}\n{watch.tail}")
+        if reason is not None:
+            _log(reason.text())
+            return int(reason.exit_code)
     if (
         application is not None
         and application.id
@@ -143,20 +180,67 @@ def _log(text: str) -> None:
 
 
 def _wait(
-    child: subprocess.Popen[bytes], application: Application | None, start_within: float
-) -> int | None:
-    """Return the child's exit code; None where its application did not start in time."""
+    child: subprocess.Popen[bytes],
+    application: Application | None,
+    start_within: float,
+    look: Callable[[], CmssparkError | None],
+) -> int | CmssparkError | None:
+    """Return the child's exit code; None where its application did not start in time,
+    and the reason that ``look`` finds where it runs and gets no executor.
+    """
     if application is None:
         return child.wait()
     end = time.monotonic() + start_within
+    looks = iter(LOOKS_S)
+    next_look = math.inf
     while True:
         try:
             return child.wait(1)
         except subprocess.TimeoutExpired:
-            if application.has_started:
-                return child.wait()
-            if time.monotonic() > end:
-                return None
+            now = time.monotonic()
+            if not application.has_started:
+                if now > end:
+                    return None
+                continue
+            if next_look == math.inf:
+                next_look = now + next(looks)
+            elif now > next_look:
+                if (reason := look()) is not None:
+                    return reason
+                seconds = next(looks, None)
+                if seconds is None:
+                    return child.wait()
+                next_look = now + seconds
+
+
+def _look_at_master(
+    application: Application | None, environ: Mapping[str, str]
+) -> CmssparkError | None:
+    """Return why an application that runs gets no executor, where its master says so."""
+    if application is None or application.id is None:
+        return None
+    # Other words of a master that runs may be of a task that is tried again.
+    log = master_log(environ, application.id)
+    reason = refusal(log, only_lasting=True)
+    if reason is None:
+        return None
+    # Where another container runs, one bad node among good ones is no reason to end it.
+    is_repeated = log.count(str(reason.found)[:60]) > _BAD_NODES
+    return reason if is_repeated or running_containers(environ, application.id) <= 1 else None
+
+
+def _end_application(
+    child: subprocess.Popen[bytes],
+    application: Application | None,
+    command: Command,
+    environ: Mapping[str, str],
+) -> None:
+    """End an application and its driver here."""
+    assert application is not None
+    if application.id and not kill(application.id, command.argv[0], {**environ, **command.env}):
+        _log(f"  {application.id} could not be ended: yarn application -kill {application.id}")
+    for pid in [*descendants(child.pid), child.pid]:
+        with_signal(pid, signal.SIGTERM)
 
 
 def _give_up(
@@ -172,10 +256,7 @@ def _give_up(
     _log(
         "  next: run it again later, or with another --queue, or let it wait longer with --start-within"
     )
-    if application.id and not kill(application.id, command.argv[0], {**environ, **command.env}):
-        _log(f"  {application.id} could not be ended: yarn application -kill {application.id}")
-    for pid in [*descendants(child.pid), child.pid]:
-        with_signal(pid, signal.SIGTERM)
+    _end_application(child, application, command, environ)
 
 
 def _interrupted(command: Command, application: Application | None) -> str:
@@ -191,13 +272,24 @@ def _end_on_yarn(
     command: Command,
     environ: Mapping[str, str],
     code: int,
-    status: int | None,
+    watch: Watch,
 ) -> int:
-    """Print how an application in cluster mode ended, with the last error of the
-    container that failed.
+    """Print how an application in cluster mode ended, with what refused it, or else the
+    last error of the container that failed.
     """
-    if application.id is None:
-        return status or code
+    job_code = watch.status or application.job_code
+    reason = (
+        refusal(f"{application.diagnostics}\n{watch.tail}")
+        if code != 0 and job_code in (None, *_VAGUE_CODES)
+        else None
+    )
+    if application.id is None or application.state is None:
+        if reason is not None:
+            # The client refused it, or YARN did: there are no logs.
+            _log(reason.text())
+            return int(reason.exit_code)
+        if application.id is None:
+            return watch.status or code
     if code == 0:
         _log(
             f"{application.id} {'succeeded' if application.state == 'FINISHED' else 'is on its way'}"
@@ -206,19 +298,27 @@ def _end_on_yarn(
     _log(
         f"{application.id} ended as {application.state}: {application.diagnostics or 'no reason is given'}"
     )
-    _show_last_error(application.id, command, environ)
-    return status or application.exit_code()
+    error = _show_last_error(application.id, command, environ)
+    if job_code in (None, *_VAGUE_CODES):
+        reason = reason or refusal(error)
+    if reason is not None:
+        _log(reason.text())
+        return int(reason.exit_code)
+    return watch.status or application.exit_code()
 
 
 def _show_last_error(
     application: str, command: Command, environ: Mapping[str, str], container: str = ""
-) -> None:
-    """Show the last error of the container that failed: of ``container`` where its name is known."""
+) -> str:
+    """Show and return the last error of the container that failed: of ``container`` where
+    its name is known.
+    """
     logs = fetch_logs(application, command.argv[0], {**environ, **command.env})
     name, error = last_error({container: logs[container]} if container in logs else logs)
     if error:
         sys.stderr.write(f"{name} wrote:\n  " + error.replace("\n", "\n  ") + "\n")
     _log(f"all it wrote: yarn logs -applicationId {application}")
+    return error
 
 
 def _show_unresolved(artifact: str) -> None:
@@ -262,6 +362,8 @@ class Watch(threading.Thread):
         )
         self.status: int | None = None
         self.unresolved: str | None = None
+        #: The end of all that it wrote.
+        self.tail = ""
         self._line = b""
         self.start()
 
@@ -309,6 +411,7 @@ class Watch(threading.Thread):
         if missing:
             self.unresolved = missing.group(1).decode(errors="replace")
         if text.endswith(b"\n"):
+            self.tail = (self.tail + self._line.decode(errors="replace"))[-_TAIL_LETTERS:]
             if self.log_line is not None:
                 self.log_line(self._line.decode(errors="replace"))
             self._line = b""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cmsspark.apps.monitor import spark_watch
+from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE
 from cmsspark.base import self_metrics
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job
@@ -18,7 +20,8 @@ from cmsspark.submit.command import Command
 from cmsspark.submit.spark_options import cluster_defaults
 
 if TYPE_CHECKING:
-    from cmsspark.apps.monitor.processes_watch import Watch
+    from cmsspark.apps.monitor.processes.watch import Watch
+    from cmsspark.store.process_samples import ProcessSample
 
 
 def is_watched(request: Request, settings: Settings, environ: Mapping[str, str]) -> bool:
@@ -64,7 +67,7 @@ def measuring(
         measure.metrics.smallest_node_bytes = yarn.smallest_node(environ)
         measure.diagnose = functools.partial(yarn.diagnostics, environ)
     if measure is not None and settings.metrics.host is not None:
-        from cmsspark.apps.monitor.live_metrics import send_run
+        from cmsspark.apps.monitor.processes.live_metrics import send_run
 
         # The job writes its counters there while it runs.
         (measure.folder / self_metrics.LIVE_FILE).touch(mode=0o600)
@@ -88,23 +91,43 @@ def watching_processes(
         return None
 
     def start(root: int) -> Watch | None:
-        from cmsspark.apps.monitor import processes_watch
+        from cmsspark.apps.monitor.processes import watch as processes_watch
 
-        name, on_samples = Path(request.job or "").name, None
-        if settings.metrics.host is not None:
-            from cmsspark.apps.monitor.live_metrics import GraphiteSender, LiveSender
+        name = Path(request.job or "").name
+        takers: list[Callable[[list[ProcessSample]], None]] = []
+        # A suite watches the processes of its steps itself.
+        is_stored = STEP_VARIABLE not in environ
+        if settings.metrics.host is not None and is_stored:
+            from cmsspark.apps.monitor.processes.live_metrics import GraphiteSender, LiveSender
 
             sender = GraphiteSender(settings.metrics)
-            on_samples = sender.send_samples
-            if measure is not None:
-                on_samples = LiveSender(
+            takers.append(
+                sender.send_samples
+                if measure is None
+                else LiveSender(
                     sender, measure.folder, measure.metrics.job, measure.metrics.began_ms
                 ).send
+            )
+        if measure is not None and measure.has_jvm:
+            takers.append(measure.take)
+
+        def take(samples: list[ProcessSample]) -> None:
+            for taker in takers:
+                taker(samples)
+
         run = measure.metrics.run if measure is not None else None
         options = processes_watch.WatchOptions(
-            settings.state_dir, name, on_samples=on_samples, run=run
+            settings.state_dir,
+            name,
+            on_samples=take if takers else None,
+            run=run,
+            is_stored=is_stored,
         )
-        return processes_watch.start(root, options)
+        # This process becomes that of a job in Python: a thread would end with it.
+        is_own = root == os.getpid()
+        if is_own:
+            return processes_watch.start(root, options) if is_stored else None
+        return processes_watch.start_thread(root, options)
 
     return start
 

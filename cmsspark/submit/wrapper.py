@@ -25,6 +25,7 @@ from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.job_index import Job, find_job
 from cmsspark.submit import (
+    cluster_checks,
     cmsspark_lines,
     cost_lines,
     latest_date,
@@ -149,12 +150,18 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
             check_root(options, settings, job)
         check_java(java, find_spark(environ), environ)
         check_yarn(command, host)
+        if "fout" in options:
+            require_store(options["fout"], settings)
+        if not (command.options.get("spark.master") or "").startswith("local"):
+            locations = {"--root": options.get("root") or settings.root}
+            locations["--fout"] = options.get("fout") or settings.store
+            cluster_checks.check_locations(locations, environ)
+            cluster_checks.check_travelling(command)
         check_kerberos(command, host)
         check_kubernetes(command, host)
         if command.is_on_yarn:
             yarn.check_nodes(environ)
-        if "fout" in options:
-            require_store(options["fout"], settings)
+            command = cluster_checks.checked(command, environ)
     for note in command.notes:
         sys.stderr.write(f"run_spark: {note}\n")
     measure = watching.measuring(command, request, job, settings, environ)

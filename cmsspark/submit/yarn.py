@@ -4,13 +4,14 @@ and why it failed.
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,18 +49,21 @@ _SECTION: Final = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _LOGS_DEADLINE_S: Final = 90
+_LOG_BYTES: Final = 131_072
 
 #: What a container wrote, by the name of the log: stdout, stderr.
 Logs = Mapping[str, str]
 
 
-def settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of the cluster's ``yarn-site.xml``; empty where it cannot be read."""
-    folder = environ.get("YARN_CONF_DIR") or environ.get("HADOOP_CONF_DIR") or ""
-    try:
-        return dict(_PROPERTY.findall(Path(folder, "yarn-site.xml").read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError):
-        return {}
+def settings(environ: Mapping[str, str], file: str = "yarn-site.xml") -> dict[str, str]:
+    """Return the properties of a file of the cluster's configuration; empty where it
+    cannot be read.
+    """
+    for name in ("YARN_CONF_DIR", "HADOOP_CONF_DIR"):
+        with suppress(OSError, UnicodeDecodeError):
+            text = Path(environ.get(name) or "", file).read_text(encoding="utf-8")
+            return dict(_PROPERTY.findall(text))
+    return {}
 
 
 def pages(properties: Mapping[str, str]) -> list[str]:
@@ -83,22 +87,98 @@ def active_nodes(environ: Mapping[str, str]) -> int | None:
     return _answer(environ, "metrics", lambda answer: int(answer["clusterMetrics"]["activeNodes"]))
 
 
+def node_sizes(environ: Mapping[str, str]) -> list[int]:
+    """Return the bytes of memory that YARN gives on each node that runs; empty if its
+    pages do not say.
+    """
+
+    def all_sizes(answer: Any) -> list[int]:
+        nodes = (answer["nodes"] or {}).get("node", [])
+        return [int(node["usedMemoryMB"]) + int(node["availMemoryMB"]) << 20 for node in nodes]
+
+    return _answer(environ, "nodes?states=RUNNING", all_sizes) or []
+
+
 def smallest_node(environ: Mapping[str, str]) -> int | None:
     """Return the bytes of memory that YARN gives on its smallest node, or None if its
     pages do not say.
     """
+    return min(node_sizes(environ), default=None)
 
-    def smallest(answer: Any) -> int:
-        nodes = (answer["nodes"] or {}).get("node", [])
-        return min(int(node["usedMemoryMB"]) + int(node["availMemoryMB"]) for node in nodes) << 20
 
-    return _answer(environ, "nodes?states=RUNNING", smallest)
+def queues(environ: Mapping[str, str]) -> set[str] | None:
+    """Return the names and paths of the queues of YARN's capacity scheduler; None if its
+    pages do not say, and for schedulers that make queues as they are named.
+    """
+
+    def all_names(answer: Any) -> set[str] | None:
+        root = answer["scheduler"]["schedulerInfo"]
+        all_queues = list(_queues_below(root))
+        makes_queues = any(
+            str(queue.get("autoCreationEligibility", "off")) != "off" for queue in all_queues
+        )
+        if root["type"] != "capacityScheduler" or makes_queues:
+            return None
+        return {
+            str(queue[key])
+            for queue in all_queues
+            for key in ("queueName", "queuePath")
+            if queue.get(key)
+        }
+
+    return _answer(environ, "scheduler", all_names)
+
+
+def _queues_below(queue: Any) -> Iterator[Any]:
+    yield queue
+    for inner in (queue.get("queues") or {}).get("queue", []):
+        yield from _queues_below(inner)
+
+
+def configured(environ: Mapping[str, str], name: str) -> str:
+    """Return a property as the ResourceManager has it, else as this host's
+    ``yarn-site.xml`` does; empty where neither says.
+    """
+    from cmsspark.base.sockets import ConnectionLost
+    from cmsspark.settings.http_client import fetch_text
+
+    properties = settings(environ)
+    for page in pages(properties):
+        with suppress(ConnectionLost, ValueError):
+            text = fetch_text(f"{page}/conf?name={name}", seconds=5)
+            values: dict[str, str] = dict(_PROPERTY.findall(text))
+            return values.get(name, "")
+    return properties.get(name, "")
 
 
 def diagnostics(environ: Mapping[str, str], application: str) -> str:
     """Return what YARN says of how an application ended; empty if its pages do not say."""
     path = f"apps/{application}"
     return _answer(environ, path, lambda answer: str(answer["app"].get("diagnostics") or "")) or ""
+
+
+def running_containers(environ: Mapping[str, str], application: str) -> int:
+    """Return how many containers of an application run; 0 if YARN's pages do not say."""
+    path = f"apps/{application}"
+    return _answer(environ, path, lambda answer: int(answer["app"]["runningContainers"])) or 0
+
+
+def master_log(environ: Mapping[str, str], application: str) -> str:
+    """Return the end of what a running application's master wrote to stderr; empty if
+    YARN's pages do not show it.
+    """
+    from cmsspark.base.sockets import ConnectionLost
+    from cmsspark.settings.http_client import fetch_text
+
+    logs = _answer(
+        environ, f"apps/{application}", lambda answer: str(answer["app"]["amContainerLogs"])
+    )
+    if logs is None:
+        return ""
+    with suppress(ConnectionLost, ValueError):
+        text: str = fetch_text(f"{logs}/stderr/?start=-{_LOG_BYTES}", seconds=5)
+        return html.unescape(text)
+    return ""
 
 
 def _answer(environ: Mapping[str, str], path: str, read: Callable[[Any], T]) -> T | None:
@@ -172,10 +252,15 @@ class Application:
         """False while YARN has not given it a container."""
         return self.state not in (None, "NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 
+    @property
+    def job_code(self) -> int | None:
+        """The job's exit code in YARN's diagnostics; None if the application ended without one."""
+        codes = _EXITED.findall(self.diagnostics)
+        return int(codes[-1]) if codes and int(codes[-1]) else None
+
     def exit_code(self) -> int:
         """Return the job's exit code, or 75 if the application ended without one."""
-        codes = _EXITED.findall(self.diagnostics)
-        return int(codes[-1]) if codes and int(codes[-1]) else int(Exit.NOT_READY)
+        return int(Exit.NOT_READY) if self.job_code is None else self.job_code
 
 
 def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.apps.monitor.processes_collector import Collector
+from cmsspark.apps.monitor.processes.collector import Collector
 from cmsspark.store.process_samples import WatchedRun, open_processes
 from tests.cluster.conftest import ROOT, World
 

@@ -12,6 +12,7 @@ import lzma
 import tarfile
 import zipfile
 
+import cramjam
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import orc
@@ -26,6 +27,7 @@ def read_as_lines(lines: bytes) -> dict[str, bytes]:
         "part-1.zst": packed(lines[: len(lines) // 3 + 1], "zstd")
         + packed(lines[len(lines) // 3 + 1 :], "zstd"),
         "part-1.json.lz4": packed(lines, "lz4"),
+        "part-1.json.sz": bytes(cramjam.snappy.compress(lines)),
         "part-1.json.bz2": bz2.compress(lines),
         "part-1.json.xz": lzma.compress(lines),
         "renamed-zst.json": packed(lines, "zstd"),
@@ -64,9 +66,9 @@ def refused(lines: bytes) -> dict[str, tuple[bytes, str]]:
         "part.parquet": (parquet(table), "Parquet data"),
         "part.orc": (orc_file(table), "ORC data"),
         "part.avro": (container(CRAB_FIELDS, [{"FileName": "/store/a"}]), "Avro data"),
-        "cut.json.zst": (packed(lines, "zstd")[:-20], "Truncated"),
-        "cut.json.bz2": (bz2.compress(lines)[:-20], "Truncated"),
-        "cut.json.xz": (lzma.compress(lines)[:-20], "end-of-stream"),
+        "cut.json.zst": (packed(lines, "zstd")[:-20], "cut short at byte"),
+        "cut.json.bz2": (bz2.compress(lines)[:-20], "cut short at byte"),
+        "cut.json.xz": (lzma.compress(lines)[:-20], "cut short at byte"),
     }
 
 

@@ -170,7 +170,7 @@ def hostile_rows(
         None,
     ]
     names = [f"/store/data/{number % 7}/é{number}.root" for number in range(files)] + [None, ""]
-    scopes = ["cms"] * 12 + ["user.me", "CMS", None]
+    scopes = ["cms"] * 12 + ["user.me", "CMS", "cms   ", None]
 
     def odd(value: Any) -> Any:
         if rng.random() >= ill_typed:
@@ -194,6 +194,8 @@ def hostile_rows(
                 day_ms + DAY_MS - 1,
                 day_ms + DAY_MS,
                 0,
+                day_ms // 1000,
+                day_ms * 1000,
                 day_ms - 300 * DAY_MS,
                 day_ms + 2 * DAY_MS - 1,
                 day_ms + 2 * DAY_MS,
@@ -236,7 +238,11 @@ def hostile_rows(
             "SCOPE": odd(rng.choice(scopes)),
             "NAME": odd(rng.choice(names)),
             "BYTES": odd(size()),
-            "STATE": odd(rng.choice([*"AAAAAAaUCBDT", "", None])),
+            "STATE": odd(
+                rng.choice(
+                    [*"AAAAAAaUCBDT", "AVAILABLE", "ReplicaState.AVAILABLE", "A ", "BAD", "", None]
+                )
+            ),
             "CREATED_AT": odd(time()),
             "ACCESSED_AT": odd(time()),
             "LOCK_CNT": "x",
@@ -250,8 +256,8 @@ def hostile_rows(
             "NAME": odd(rng.choice(parents)),
             "CHILD_SCOPE": rng.choice(scopes),
             "CHILD_NAME": odd(rng.choice(names)),
-            "DID_TYPE": odd(rng.choice([*"DDDDDDdCX", None])),
-            "CHILD_TYPE": rng.choice([*"FFFFFFfDC", None]),
+            "DID_TYPE": odd(rng.choice([*"DDDDDDdCX", "DATASET", "D  ", None])),
+            "CHILD_TYPE": rng.choice([*"FFFFFFfDC", "File", None]),
             "BYTES": odd(size()),
         }
         for _ in range(2 * files)
@@ -281,6 +287,7 @@ def hostile_rows(
             ("D", parents),
             ("C", datasets),
             ("c", datasets),
+            ("CONTAINER ", datasets),
             ("X", names[:5]),
         )
         for name in of_kind

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import cramjam
 import pytest
 
 from cmsspark.base.errors import CmssparkError, DataError
@@ -68,6 +71,11 @@ def eras(tmp_path: Path) -> Dump:
         "part-2": b"",
         "part-3.gz": gzip.compress(b""),
         "part-4": rows[0].removesuffix(b"\n"),
+        "part-5.bz2": bz2.compress(rows[0]) + bz2.compress(b"") + bz2.compress(rows[1]),
+        "part-6.xz": lzma.compress(rows[0]) + b"\0" * 8 + lzma.compress(rows[1]),
+        "part-7.lz4": bytes(cramjam.lz4.compress(rows[0])),
+        "part-8.sz": bytes(cramjam.snappy.compress(rows[0])),
+        "part-9.gz": gzip.compress(rows[0]) + b"\0" * 512,
     }
     for name, content in contents.items():
         (folder / name).write_bytes(content)
@@ -94,7 +102,7 @@ def through(feed: str) -> tuple[str, Disk | None]:
 @pytest.mark.parametrize("feed", ["direct", "spark", "client of HDFS"])
 def test_spark_reads_the_same_rows_as_plain_python(spark: Any, eras: Dump, feed: str) -> None:
     expected = in_python(eras, "ACQUISITION_ERAS", COLUMNS)
-    assert len(expected) == 2 * len(TEXTS) + 3
+    assert len(expected) == 2 * len(TEXTS) + 3 + 7
     rows = table_source(spark, eras, "ACQUISITION_ERAS", COLUMNS, *through(feed)).table()
     assert rows.schema.simpleString() == (
         "struct<acquisition_era_name:string,acquisition_era_id:bigint,description:string>"
@@ -112,6 +120,22 @@ def test_what_python_refuses_fails_in_spark_and_names_the_file(
         spark, dump_of([path], "DATA_TIERS"), "DATA_TIERS", ["data_tier_name"], *through(feed)
     ).table()
     with pytest.raises(Exception, match=r"(?s)DataError.*DATA_TIERS has 4 columns.*part-0, row 2"):
+        rows.collect()
+
+
+@pytest.mark.parametrize("feed", ["direct", "spark", "client of HDFS"])
+def test_what_stands_behind_a_packed_stream_is_no_row_less_in_spark(
+    spark: Any, tmp_path: Path, feed: str
+) -> None:
+    path = tmp_path / "part-0.xz"
+    row = b"1,RAW,null,me\n"
+    path.write_bytes(lzma.compress(row) + lzma.compress(row)[:-9])
+    rows = table_source(
+        spark, dump_of([path], "DATA_TIERS"), "DATA_TIERS", ["data_tier_name"], *through(feed)
+    ).table()
+    with pytest.raises(
+        Exception, match=r"(?s)DataError.*an? xz file is damaged.*cut short at byte"
+    ):
         rows.collect()
 
 

@@ -51,7 +51,9 @@ def test_an_error_of_a_task_comes_back_with_all_its_parts() -> None:
         ("java.util.zip.ZipException: invalid block type", 65),
         ("java.io.FileNotFoundException: File does not exist: /x", 66),
         ("org.apache.hadoop.security.AccessControlException: Permission denied: user=me", 77),
-        ("org.apache.hadoop.hdfs.BlockMissingException: Could not obtain block", 75),
+        ("org.apache.hadoop.hdfs.BlockMissingException: Could not obtain block", 65),
+        ("org.apache.hadoop.hdfs.BlockMissingException: No live nodes: Connection refused", 75),
+        ("org.apache.hadoop.fs.ChecksumException: Checksum error: /x at 512 exp: 1 got: 2", 65),
         ("java.net.ConnectException: Connection refused", 75),
     ],
 )

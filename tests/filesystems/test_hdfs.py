@@ -163,6 +163,9 @@ ERRORS = [
     ),
     (RuntimeError('InvalidArgument("No NameNode hosts found")'), SettingsError),
     (RuntimeError("ChecksumError"), DataError),
+    (RuntimeError('BlocksNotFound("/x")'), DataError),
+    (RuntimeError("All DataNodes failed: checksums didn't match"), DataError),
+    (RuntimeError("All DataNodes failed: Failed to connect to DataNode 10.0.0.1"), NotReady),
     (OSError("Connection refused (os error 111)"), NotReady),
     (RuntimeError('DataTransferError("all replicas failed")'), NotReady),
 ]

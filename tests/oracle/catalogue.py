@@ -74,11 +74,14 @@ class Catalogue:
     disk: set[tuple[str, str]] = field(default_factory=set)
     #: FILES rows whose dataset is not in DATASETS
     orphans: int = 0
+    #: Rule 72: of sites of jobs, the other sites that hold their data.
+    storage: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def on_disk(self, lfn: str, site: str) -> bool:
         """Whether the file's block has a disk replica at the site; a block nobody knows has none."""
         block = self.files[lfn][1]
-        return block is not None and (block, site) in self.disk
+        places = (site, *self.storage.get(site, ()))
+        return block is not None and any((block, place) in self.disk for place in places)
 
 
 def site_and_kind(node: str) -> tuple[str, str]:

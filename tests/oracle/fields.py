@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 
 from tests.oracle.strict_json import Number, String, Value
@@ -15,7 +16,7 @@ EOS_SITE = "T2_CH_CERN"
 _NUMBER_TEXT = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 _SECONDS_TEXT = re.compile(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INTEGER_TEXT = re.compile(r"-?[0-9]+")
-_ROOT = re.compile(r"root://[^/]*/")
+_DOOR = re.compile(r"(root|roots|dav|davs)://[^/]*/")
 _SLASHES = re.compile(r"/+")
 _CN = re.compile(r"/CN=([^/]*)")
 
@@ -157,7 +158,9 @@ def lfn_of(name: str | None) -> str:
         return ""
     if name.startswith("file:"):
         name = name[len("file:") :]
-    name = _ROOT.sub("/", name, count=1) if _ROOT.match(name) else name
+    is_url = _DOOR.match(name)
+    name = _DOOR.sub("/", name, count=1) if is_url else name
+    name = name.split("?" if is_url else "?authz=")[0]
     name = _SLASHES.sub("/", name)
     if name.startswith("/eos/cms/"):
         name = name[len("/eos/cms") :]
@@ -215,8 +218,12 @@ def program_of(app: str | None) -> str:
     return "" if name == "-" else name
 
 
-def remote_by_sites(source: str, destination: str | None) -> bool | None:
-    """Rule 21 for AAA enriched: null where the source is unknown."""
+def remote_by_sites(
+    source: str, destination: str | None, storage: Mapping[str, tuple[str, ...]] | None = None
+) -> bool | None:
+    """Rules 21 and 72 for AAA enriched: null where the source is unknown."""
     if source == UNKNOWN:
         return None
-    return destination not in (None, "", UNKNOWN) and destination != source
+    if destination in (None, "", UNKNOWN) or destination == source:
+        return False
+    return source not in (storage or {}).get(destination, ())

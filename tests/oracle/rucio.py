@@ -113,8 +113,30 @@ def site_and_kind(
             if rest.endswith(ending):
                 rest, tape_by_name = rest[: -len(ending)], ending in ("_Tape", "_MSS")
                 break
-    is_tape = rse_type.upper() == "TAPE" if rse_type is not None else tape_by_name
+    is_tape = rse_type.strip().upper() == "TAPE" if rse_type is not None else tape_by_name
     return sites.get(rse, rest), "tape" if is_tape else "disk"
+
+
+def is_cms(scope: str | None) -> bool:
+    """Rule 22: CMS's scope, case and blanks around it aside."""
+    return (scope or "").strip().lower() == "cms"
+
+
+def code(text: str | None) -> str:
+    """Rule 22: the letter of a state or type, also of its name in Rucio's enumerations."""
+    names = {
+        "AVAILABLE": "A",
+        "FILE": "F",
+        "DATASET": "D",
+        "CONTAINER": "C",
+    }
+    word = (text or "").strip().upper().split(".")[-1]
+    return names.get(word, word)
+
+
+def time_ms(value: int | None) -> int | None:
+    """Rule 70: a time from March 1973 to 2099, else null."""
+    return value if value is not None and 10**11 <= value < 4_102_444_800_000 else None
 
 
 def largest(one: int | None, other: int | None) -> int | None:
@@ -215,11 +237,11 @@ def read(
                 rses[row["ID"]] = row["RSE"]
                 found.places[row["RSE"]] = place
     for row in rows(folder, "REPLICAS", found.damaged):
-        if row["SCOPE"] != "cms":
+        if not is_cms(row["SCOPE"]):
             found.ignored["other_scope"] += 1
         elif row["NAME"] is None:
             found.ignored["no_name"] += 1
-        elif (row["STATE"] or "").upper() != "A":
+        elif code(row["STATE"]) != "A":
             found.ignored["not_available"] += 1
         elif row["RSE_ID"] in test:
             found.ignored["test_rse"] += 1
@@ -227,9 +249,14 @@ def read(
             found.ignored["unknown_rse"] += 1
         else:
             one = found.replicas.setdefault((rses[row["RSE_ID"]], row["NAME"]), Replica())
+            for column in ("CREATED_AT", "ACCESSED_AT"):
+                value = row[column]
+                is_future = column == "ACCESSED_AT" and found.believed(value) is None
+                if value is not None and time_ms(value) is None and not is_future:
+                    found.ignored[f"{column}_out_of_range"] += 1
             one.bytes = largest(one.bytes, row["BYTES"])
-            one.created_ms = largest(one.created_ms, row["CREATED_AT"])
-            one.accessed_ms = largest(one.accessed_ms, found.believed(row["ACCESSED_AT"]))
+            one.created_ms = largest(one.created_ms, time_ms(row["CREATED_AT"]))
+            one.accessed_ms = largest(one.accessed_ms, time_ms(found.believed(row["ACCESSED_AT"])))
     _contents(found, folder)
     if (folder / "dids").is_dir():
         _dids(found, folder)
@@ -242,13 +269,13 @@ def _contents(found: Rucio, folder: Path) -> None:
     attached = set()
     for row in rows(folder, "CONTENTS", found.damaged):
         if (
-            row["SCOPE"] != "cms"
-            or row["CHILD_SCOPE"] != "cms"
+            not is_cms(row["SCOPE"])
+            or not is_cms(row["CHILD_SCOPE"])
             or row["NAME"] is None
             or row["CHILD_NAME"] is None
         ):
             continue
-        kinds = ((row["DID_TYPE"] or "").upper(), (row["CHILD_TYPE"] or "").upper())
+        kinds = (code(row["DID_TYPE"]), code(row["CHILD_TYPE"]))
         if kinds == ("D", "F") and _BLOCK.fullmatch(row["NAME"]):
             parents[row["CHILD_NAME"]].add(row["NAME"])
             key = (row["CHILD_NAME"], row["NAME"])
@@ -279,10 +306,10 @@ def _contents(found: Rucio, folder: Path) -> None:
 
 def _dids(found: Rucio, folder: Path) -> None:
     for row in rows(folder, "DIDS", found.damaged):
-        if row["SCOPE"] != "cms" or row["NAME"] is None or row["DELETED_AT"] is not None:
+        if not is_cms(row["SCOPE"]) or row["NAME"] is None or row["DELETED_AT"] is not None:
             continue
-        accessed_ms = found.believed(row["ACCESSED_AT"])
-        kind, name = (row["DID_TYPE"] or "").upper(), row["NAME"]
+        accessed_ms = time_ms(found.believed(row["ACCESSED_AT"]))
+        kind, name = code(row["DID_TYPE"]), row["NAME"]
         block = (
             found.blocks.get(name)
             if kind == "F"
@@ -320,13 +347,16 @@ def rucio_daily(
     return {key: tuple(values) for key, values in sums.items()}
 
 
-def presence(found: Rucio, dbs_blocks: set[str]) -> dict[tuple[str, str, str], tuple[Any, ...]]:
-    """Rules 20 and 26: (dataset, site, kind) → bytes, files, blocks there, blocks,
-    complete?, newest replica.
+def presence(
+    found: Rucio, dbs_blocks: set[str], without_valid: set[str]
+) -> dict[tuple[str, str, str], tuple[Any, ...]]:
+    """Rules 20, 26 and 71: (dataset, site, kind) → bytes, files, blocks there, blocks,
+    complete?, newest replica. ``without_valid``: blocks of DBS without a valid file.
     """
     named: dict[str, set[str]] = defaultdict(set)
     for block in (*dbs_blocks, *(block for _, block in found.block_replicas)):
-        named[block.split("#")[0]].add(block)
+        if block not in without_valid:
+            named[block.split("#")[0]].add(block)
     full: dict[tuple[str, str], set[str]] = defaultdict(set)
     there: dict[tuple[str, str, str], list[Any]] = {}
     blocks: dict[tuple[str, str, str], set[str]] = defaultdict(set)
@@ -338,7 +368,8 @@ def presence(found: Rucio, dbs_blocks: set[str]) -> dict[tuple[str, str, str], t
         one[2] = largest(one[2], replica.created_ms)
         blocks[dataset, site, kind].add(block)
         if (
-            replica.node_files >= found.block_files[block]
+            block not in without_valid
+            and replica.node_files >= found.block_files[block]
             and replica.node_bytes >= found.block_bytes[block]
         ):
             full[dataset, site].add(block)
@@ -348,7 +379,7 @@ def presence(found: Rucio, dbs_blocks: set[str]) -> dict[tuple[str, str, str], t
             files,
             len(blocks[key]),
             len(named[key[0]]),
-            full[key[:2]] == named[key[0]],
+            bool(named[key[0]]) and full[key[:2]] == named[key[0]],
             newest,
         )
         for key, (size, files, newest) in there.items()

@@ -368,7 +368,7 @@ def check(shown: Groups, wanted: Groups, limit: int | None) -> None:
 
 def grafana_panels() -> list[Any]:
     found = []
-    # Those of Spark's metrics ask an InfluxDB: tests/apps/monitor runs them.
+    # Those of Spark's metrics ask VictoriaMetrics: tests/apps/monitor runs them.
     for folder in PLACEMENTS:
         for path in sorted(
             set((FOLDER / folder).glob("grafana-*.json")) - {FOLDER / "grafana-spark.json"}

@@ -5,11 +5,12 @@ ends in 65 naming the file.
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
 
-from cmsspark.base.errors import DataError
+from cmsspark.base.errors import DataError, UsageError
 from tests.corpus import odd_files
 from tests.corpus.json_lines import aaa
 from tests.run.places import Place
@@ -93,3 +94,24 @@ def test_through_spark_a_file_that_no_record_can_be_read_from_is_65(
     path.write_bytes(content)
     error = place.fails(DataError, "dbs_aaa", "--feed", "spark")
     assert (error.exit_code, words in str(error), str(path) in str(error)) == (65, True, True)
+
+
+def test_a_part_whose_only_line_is_malformed_counts_within_the_tolerance(place: Place) -> None:
+    (place.tree.folder("aaa enr") / "part-1.json").write_bytes(b'{"data": {"file_lfn": ')
+    assert place.run("dbs_aaa") == 0
+    bins = place.manifest("dbs_aaa")["reconciliation"]["aaa"]
+    assert (bins["read"], bins["malformed"], bins["matched"]) == (201, 1, 200)
+    # Ten records in one line are lost as one: such a file is damaged.
+    glued = LINES.replace(b"\n", b"")[: len(LINES) // 15]
+    (place.tree.folder("aaa enr") / "part-1.json").write_bytes(glued)
+    error = place.fails(DataError, "dbs_aaa", "--recount", "--max-malformed", "100%")
+    assert "without one well-formed record is damaged" in str(error)
+
+
+def test_the_path_of_a_store_is_utf_8_and_the_name_of_a_part_is_any(place: Place) -> None:
+    part = place.tree.folder("aaa enr") / "part-0.json"
+    part.rename(os.fsdecode(os.fsencode(part.parent) + b"/part-\xff\xe9"))
+    assert place.run("dbs_aaa") == 0
+    odd = os.fsdecode(os.fsencode(place.folder) + b"/store-\xff")
+    error = place.fails(UsageError, "dbs_aaa", fout=odd)
+    assert (error.exit_code, "must be UTF-8" in str(error)) == (2, True)

@@ -192,6 +192,17 @@ def owned_by(uid: int, mode: int = 0o100644) -> os.stat_result:
     return os.stat_result((mode, 0, 0, 1, uid, 0, 0, 0, 0, 0))
 
 
+def test_a_part_is_read_as_a_whole_again_after_a_day_or_the_hours_of_the_settings(
+    home: dict[str, str],
+) -> None:
+    assert load_settings(environ=home).recheck_hours == 24
+    written(Path.cwd(), "recheck_hours: 0")
+    assert load_settings(environ=home).recheck_hours == 0
+    written(Path.cwd(), "recheck_hours: -1")
+    with pytest.raises(SettingsError, match="recheck_hours"):
+        load_settings(environ=home)
+
+
 def test_a_file_of_the_current_folder_that_belongs_to_somebody_else_is_refused(
     home: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from cmsspark.base.errors import InputMissing, NotReady, SettingsError
-from cmsspark.sources.folders import Layout, changed, is_hidden, resolve_day
+from cmsspark.sources.folders import Dump, Layout, changed, is_hidden, resolve_day
 from cmsspark.sources.layout import InputLocation
+from cmsspark.sources.listing import data_files
 from tests.sources.input_folders import DAY, FILES, PHEDEX, layout, names, put
 
 ENR = "project/monitoring/archive/xrootd/enr/gled"
@@ -344,3 +345,23 @@ def test_a_location_holds_paths_below_it_by_whole_names(
     location: str, folder: str, is_held: bool
 ) -> None:
     assert InputLocation("dbs", "dated", "", folder).holds(location) is is_held
+
+
+def test_a_file_that_is_replaced_by_one_of_its_size_and_mtime_is_another_one(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "T").mkdir()
+    path = tmp_path / "T" / "part-0"
+    path.write_bytes(b"1234567")
+    before = data_files(FILES, str(tmp_path / "T")).files
+    times = path.stat()
+    (tmp_path / "new").write_bytes(b"7654321")
+    (tmp_path / "new").replace(path)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    after = data_files(FILES, str(tmp_path / "T")).files
+    assert before == after  # what a manifest compares: path, size and mtime
+    dumps = [Dump("dbs", DAY, str(tmp_path), {"T": listed}, 0) for listed in (before, after)]
+    assert dumps[0].fingerprint() == dumps[1].fingerprint()
+    assert dumps[0].identity() != dumps[1].identity()
+    assert changed(FILES, [dumps[0]]) == [f"{path} was written again"]
+    assert changed(FILES, [dumps[1]]) == []

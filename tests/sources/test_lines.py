@@ -48,7 +48,7 @@ def whole_lines(content: bytes) -> list[bytes]:
 
 def joined(stream: Any, size: int) -> list[bytes]:
     # Views of one buffer, each gone with the next.
-    chunks = list(map(bytes, lines.chunks(stream, "f", size)))
+    chunks = list(map(bytes, lines.chunks(stream, size)))
     assert all(chunk.endswith(b"\n") for chunk in chunks)
     content = b"".join(chunks)
     return content.removesuffix(b"\n").split(b"\n") if content else []
@@ -187,7 +187,7 @@ def test_lines_beyond_the_limit_come_apart_wherever_a_file_is_cut(
         line if len(line) <= limit else (line[:9], len(line)) for line in whole_lines(content)
     ]
     for stream in (io.BytesIO(content), Dripping(content, most)):
-        assert split(lines.chunks(stream, "f", size, limit)) == wanted
+        assert split(lines.chunks(stream, size, limit)) == wanted
     closed = b"".join(line + b"\n" for line in whole_lines(content))
     assert split(lines.pieces(closed, size, limit)) == wanted
 
@@ -254,7 +254,7 @@ def test_reading_a_long_line_copies_each_byte_a_few_times_only(
             made.append(size)
 
     monkeypatch.setattr(lines, "bytearray", Noted, raising=False)
-    (chunk,) = lines.chunks(io.BytesIO(b"x" * (48 << 20)), "f")
+    (chunk,) = lines.chunks(io.BytesIO(b"x" * (48 << 20)))
     assert not isinstance(chunk, lines.LongLine) and len(chunk) == (48 << 20) + 1
     assert sum(made) < 4 * len(chunk)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import random
 import shlex
+import threading
+import time
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,13 +27,14 @@ from cmsspark.base.errors import DataError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import between
 from cmsspark.base.schemas import stored_table
-from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.filesystems.storage import LocalFiles, RangeFile
 from cmsspark.main import command
 from cmsspark.run import run_report
 from cmsspark.store import part_checks, results, stored_days
 from cmsspark.store.job_index import JOBS, find_job
-from cmsspark.store.part_checks import IntactParts, StoredPart
+from cmsspark.store.part_checks import IntactParts, LocalPart, StoredPart, open_stored
 from cmsspark.store.query.database import Database
+from cmsspark.store.query.part_system import _PartFile
 from cmsspark.store.stored_columns import stored_rows, table_rows
 from cmsspark.submit.job_commands import load_command
 from tests.store.query.far_files import FAR, FarFiles
@@ -40,7 +46,8 @@ JOB = "data_aggregation"
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CMSSPARK_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("cache", "state"):
+        monkeypatch.setenv(f"CMSSPARK_{name.upper()}_DIR", str(tmp_path / name))
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +103,9 @@ def path(store: str) -> None:
         raise error
 
 
-def rollup(store: str, folder: Path) -> None:
+def rollup(store: str, folder: Path) -> list[str]:
     with Database(store) as database:
-        for interval in database.stored("partials"):
-            read_day(interval, Names())
+        return [str(read_day(interval, Names())) for interval in database.stored("partials")]
 
 
 READERS: dict[str, Callable[[str, Path], object]] = {
@@ -109,11 +115,13 @@ READERS: dict[str, Callable[[str, Path], object]] = {
     ),
     "cms.read": lambda store, _: cms.read(
         "partials", str(FIRST), columns=["accesses"], to="arrow", fout=store
-    ),
+    ).to_pylist(),
     "publish": lambda store, _: list(
         stored_rows(current(store, "partials"), stored_table("partials"))
     ),
-    "diff": lambda store, _: table_rows(FILES, current(store, "partials"), "partials", ["nacc"]),
+    "diff": lambda store, _: table_rows(
+        FILES, current(store, "partials"), "partials", ["nacc"]
+    ).to_pylist(),
     "period": lambda store, _: list(
         stored_days.find_days(FILES, store, between(FIRST, FIRST)).batches(
             ["nacc", "dataset_name"]
@@ -147,39 +155,180 @@ def test_the_report_of_a_run_refuses_a_damaged_part(
         run_report._stored(find_job(JOB), table.manifest, table.path.rpartition("/")[0])
 
 
-def test_a_second_open_of_an_intact_part_reads_no_byte(
-    stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def parts_of(store: str, table: str) -> list[StoredPart]:
+    return part_checks.stored_parts(FILES, current(store, table), table)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The parts that are read as a whole; files that were just written may be noted."""
     monkeypatch.setattr(part_checks, "_TICK_NS", 0)
-    (part,) = part_checks.stored_parts(FILES, current(stored, "partials"), "partials")
-    part_checks.check_local(part)
+    paths: list[str] = []
+    read_sums = part_checks._read_sums
+
+    def watched(part: StoredPart) -> Any:
+        paths.append(part.path)
+        return read_sums(part)
+
+    monkeypatch.setattr(part_checks, "_read_sums", watched)
+    return paths
+
+
+def test_a_second_open_of_an_intact_part_does_not_read_it_as_a_whole(
+    stored: str, tmp_path: Path, reads: list[str]
+) -> None:
+    (part,) = parts_of(stored, "partials")
+    sums = part_checks.intact_sums(part)
     assert len((tmp_path / "cache" / "intact_parts").read_text().splitlines()) == 1
-    monkeypatch.delattr(part_checks.hashlib, "file_digest")
-    part_checks.check_local(part)
+    assert part_checks.intact_sums(part) == sums
     part_checks._notes_in.cache_clear()  # another process
-    part_checks.check_local(part)
+    assert part_checks.intact_sums(part) == sums
+    assert reads == [part.path]
+
+
+@pytest.mark.parametrize("hours", [0, 24])
+def test_the_note_of_an_intact_part_expires(
+    hours: int, stored: str, tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"recheck_hours: {hours}\n")
+    monkeypatch.setenv("CMSSPARK_SETTINGS", str(file))
+    (part,) = parts_of(stored, "partials")
+    part_checks.intact_sums(part)
+    part_checks.intact_sums(part)
+    assert len(reads) == (1 if hours else 2)
+    now = time.time_ns()
+    monkeypatch.setattr(part_checks.time, "time_ns", lambda: now + 86_400_000_000_000)
+    part_checks.intact_sums(part)
+    assert len(reads) == (2 if hours else 3)
 
 
 def test_a_part_that_changed_a_moment_ago_is_read_again(stored: str, tmp_path: Path) -> None:
     Path(part_of(stored, "partials")).touch()
-    (part,) = part_checks.stored_parts(FILES, current(stored, "partials"), "partials")
-    part_checks.check_local(part)
+    (part,) = parts_of(stored, "partials")
+    part_checks.intact_sums(part)
     assert not (tmp_path / "cache" / "intact_parts").exists()
 
 
 def test_intact_parts_are_noted_without_a_cache_directory_and_beside_a_damaged_file(
     tmp_path: Path,
 ) -> None:
+    sums = array("I", [7, 8])
     nowhere = IntactParts(None)
-    nowhere.add("a" * 32)
-    assert "a" * 32 in nowhere
-    (tmp_path / "intact_parts").write_bytes(b"\xff\0abc\n" + b"b" * 32 + b"\n")
+    nowhere.add("a" * 32, sums, 100)
+    assert nowhere.sums("a" * 32, 99) == sums and nowhere.sums("a" * 32, 100) is None
+    (tmp_path / "intact_parts").write_bytes(
+        b"\xff\0abc\n" + b"b" * 32 + b" 100 BwAAAAgAAAA=\n" + b"d" * 32 + b" 100 BwAAA\n"
+    )
     notes = IntactParts(tmp_path)
-    notes.add("c" * 32)
+    assert notes.sums("b" * 32, 99) == sums
+    assert notes.sums("d" * 32, 99) is None  # no whole numbers
+    notes.add("c" * 32, sums, 100)
     again = IntactParts(tmp_path)
-    assert "b" * 32 in again and "c" * 32 in again and "a" * 32 not in again
+    assert again.sums("b" * 32, 99) == again.sums("c" * 32, 99) == sums
+    assert again.sums("a" * 32, 99) is None
     (tmp_path / "file").write_text("")
-    IntactParts(tmp_path / "file").add("d" * 32)  # no folder can be made there
+    IntactParts(tmp_path / "file").add("d" * 32, sums, 100)  # no folder can be made there
+
+
+#: The part whose blocks are compared; larger than a read as a whole.
+SIZES = (0, 1, 65_535, 65_536, 65_537, 1_048_576, 3_000_001)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_range_of_an_intact_part_is_read_as_it_is(size: int, tmp_path: Path) -> None:
+    content = random.Random(size).randbytes(size)
+    path = tmp_path / f"{JOB}/{FIRST}/runs/r/partials/part-0.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    part = StoredPart(str(path), False, size, 0, sha256=hashlib.sha256(content).hexdigest())
+    with open_stored(FILES, part) as stream:
+        assert stream.read() == content
+    numbers = random.Random(size)
+    file = LocalPart(part)
+    for _ in range(50):
+        offset, count = numbers.randrange(size + 10), numbers.randrange(size + 10)
+        assert file.read_at(offset, count) == content[offset : offset + count]
+    path.write_bytes(content[: size // 2])  # the file is open: it is cut under the reader
+    if size:
+        with pytest.raises(DataError, match="changed after it was found intact"):
+            file.read_at(0, size)
+
+
+#: Readers that must not serve what rotted after it was found intact.
+ROT_READERS = {
+    **READERS,
+    "sql of all columns": lambda store, _: sql(store, "select * from partials"),
+    "sql of one column": lambda store, _: sql(store, "select max(app) from partials"),
+}
+
+
+@pytest.mark.parametrize("reader", ROT_READERS)
+def test_no_reader_serves_what_rots_on_the_disk_after_it_was_found_intact(
+    reader: str,
+    stored: str,
+    flip: Callable[[str, int, int], Path],
+    tmp_path: Path,
+    reads: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each reader gives what it gave before, or refuses with 65 and the part's name."""
+    # Bits that rot change no time of a file, which a test cannot do without a disk of its own.
+    monkeypatch.setattr(part_checks, "_identity", lambda path: (path, 1, 2, 3, 4))
+    before = repr(ROT_READERS[reader](stored, tmp_path))
+    content = part_of(stored, "partials").read_bytes()
+    numbers = random.Random(f"rot {reader}")
+    refused = 0
+    for _ in range(25):
+        part = flip("partials", numbers.randrange(len(content)), numbers.randrange(8))
+        reads.clear()
+        try:
+            assert repr(ROT_READERS[reader](stored, tmp_path)) == before
+        except DataError as error:
+            refused += 1
+            assert str(part) in str(error)
+        # Only what another program reads is read as a whole.
+        assert bool(reads) == (reader == "path")
+        part.write_bytes(content)
+    assert refused
+
+
+def test_threads_that_read_one_part_do_not_move_each_other(tmp_path: Path) -> None:
+    content = random.Random(1).randbytes(200_000)
+    file = _PartFile(
+        RangeFile(len(content), lambda offset, count: content[offset : offset + count]),
+        lambda error: OSError(str(error)),
+    )
+    file.seek(10)
+    other = threading.Thread(target=lambda: (file.seek(150_000), file.read(5)))
+    other.start()
+    other.join()
+    assert file.tell() == 10 and file.read(4) == content[10:14] and file.tell() == 14
+    assert file.seek(-4, os.SEEK_END) == 199_996 and file.read() == content[-4:]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_disk_that_fails_while_sql_reads_is_named_with_the_part(
+    number: int,
+    stored: str,
+    reads: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    part = part_of(stored, "partials")
+    with Database(stored) as database:
+        database.query("select count(*) from partials")
+
+        def pread(*_: object) -> bytes:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(part_checks.os, "pread", pread)
+        with pytest.raises(DataError) as raised:
+            database.query("select max(app) from partials")
+    assert str(part) in str(raised.value) and os.strerror(number) in str(raised.value)
+    assert ("the disk failed" in str(raised.value)) == (number == errno.EIO)
+    assert f"run_spark {JOB} --date {FIRST}" in str(raised.value)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_remote_part_is_compared_where_it_is_fetched(
@@ -255,6 +404,17 @@ def test_verify_names_each_damaged_part_and_ends_with_65(
     assert isinstance(ended.exception, DataError)
     assert all(f"where: {part}" in ended.stdout for part in parts)
     assert ended.stdout.count(f"next: run_spark {JOB} --date {FIRST} --fout {stored}") == 2
+
+
+def test_verify_goes_on_where_its_state_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(tmp_path / "store", 2)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path / "file"))
+    ended = cli("verify", "--fout", store)
+    assert ended.exception is None and "checked 4 part files" in ended.output
+    assert ended.output.count("status will not show this verification") == 1
 
 
 def test_verify_all_reads_runs_that_were_replaced_too(tmp_path: Path) -> None:

@@ -88,6 +88,16 @@ CASES: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.parametrize("job", ["period", "popularity_train", "xcache"])
+def test_a_job_that_spreads_nothing_says_so_and_runs_here_unless_it_is_sent_away(job: str) -> None:
+    here = command(job, *DAY, "--yarn")
+    assert here.mode == "python" and "no work to spread" in here.notes[0]
+    assert command(job, *DAY).notes == ()
+    assert command(job, *DAY, "--yarn", "--deploy-mode", "cluster").mode == "cluster"
+    keytab = ("--principal", "me@CERN.CH", "--keytab", "/me.keytab")
+    assert command(job, *DAY, "--yarn", *keytab).mode == "client"
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize("name", CASES)
 def test_the_command_line_is_the_golden_one(name: str) -> None:

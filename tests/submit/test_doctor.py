@@ -79,6 +79,13 @@ def test_a_key_that_others_can_read_is_wrong(tmp_path: Path) -> None:
     assert findings(tmp_path)["key"].mend == f"chmod 600 {key}"
 
 
+def test_a_state_directory_that_others_may_enter_is_a_note(tmp_path: Path) -> None:
+    pseudonyms.load_or_make(tmp_path / "state" / "pseudonym.key")
+    (tmp_path / "state").chmod(0o755)
+    finding = findings(tmp_path)["key"]
+    assert finding.state == NOTE and finding.mend == f"chmod 700 {tmp_path}/state"
+
+
 def test_a_broker_is_connected_to_and_one_that_is_not_there_is_wrong(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

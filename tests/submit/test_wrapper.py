@@ -130,6 +130,15 @@ def test_yarn_without_a_cluster_is_78(home: dict[str, str], tmp_path: Path) -> N
     assert run.returncode == 78 and "HADOOP_CONF_DIR" in run.stderr
 
 
+def test_a_configuration_that_is_not_there_is_78_before_anything_is_submitted(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    env = {**home, "HADOOP_CONF_DIR": str(tmp_path / "none")}
+    words = ("dbs_aaa", "--date", "20260115", "--yarn", "--fout", str(tmp_path / "store"))
+    run = run_spark(*words, env=env, cwd=tmp_path)
+    assert run.returncode == 78 and f"{tmp_path}/none" in run.stderr
+
+
 def test_dry_run_starts_nothing_and_prints_the_command(
     home: dict[str, str], tmp_path: Path
 ) -> None:

@@ -339,3 +339,153 @@ def test_logs_that_yarn_does_not_give_are_none(tmp_path: Path) -> None:
     assert yarn.fetch_logs(ID, str(tmp_path / "no-spark-submit"), {}) == {}
     assert yarn.kill(ID, "/bin/false", {}) is False
     assert yarn.last_error({}) == ("", "")
+
+
+# What refused it
+# ------------------------------------------------------------------------------------------------------
+
+
+def says(*lines: str, code: int = 1, mode: str = "cluster") -> Command:
+    """A spark-submit that writes these lines to stderr and ends."""
+    text = "".join(f"{line}\n" for line in lines)
+    program = f"import sys; sys.stderr.write({text!r}); sys.exit({code})"
+    options = on_yarn("", "cluster").options
+    return Command([sys.executable, "-c", program], {}, mode, options)  # type: ignore[arg-type]
+
+
+UNKNOWN_QUEUE = (
+    'Exception in thread "main" org.apache.hadoop.yarn.exceptions.YarnException: Failed to submit '
+    f"{ID} to YARN : Application {ID} submitted by user root to unknown queue: nope"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        (UNKNOWN_QUEUE, 78, "YARN has no queue nope"),
+        (
+            "java.lang.IllegalArgumentException: Required AM memory (204800+400 MB) is above the max threshold "
+            "(6144 MB) of this cluster!",
+            78,
+            "the driver is larger",
+        ),
+        (
+            "java.io.FileNotFoundException: File file:/nope/env.tar.gz#environment does not exist",
+            78,
+            "should travel with the job is not there",
+        ),
+        (
+            'AccessControlException: Permission denied: user=me, access=WRITE, inode="/user":hdfs',
+            77,
+            "/user/me",
+        ),
+        ("SafeModeException: Name node is in safe mode.", 75, "safe mode"),
+    ],
+)
+def test_what_the_client_is_refused_in_cluster_mode_has_a_code_of_its_own(
+    line: str, code: int, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    submitted = f"@yarn_Submitting application {ID} to ResourceManager"
+    assert run(says(submitted, line), os.environ) == code
+    told = capfd.readouterr().err
+    assert words in told and "ended as None" not in told and "yarn logs" not in told
+
+
+def test_in_client_mode_a_refusal_that_the_driver_did_not_name_is_told(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert run(says(UNKNOWN_QUEUE, mode="client"), os.environ) == 78
+    assert "YARN has no queue nope" in capfd.readouterr().err
+    assert run(says(UNKNOWN_QUEUE, mode="client", code=66), os.environ) == 66
+
+
+def test_the_jobs_own_code_is_kept_whatever_else_was_said(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    report = REPORT.format(diagnostics="User application exited with status 66", id=ID)
+    lines = (
+        f"@yarn_Application report for {ID} (state: FAILED)",
+        f"@yarn_{report}",
+        "Name node is in safe mode",
+    )
+    assert run(says(*lines), os.environ) == 66
+
+
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+def test_what_runs_and_waits_for_an_executor_in_vain_is_ended_with_what_its_master_says(
+    mode: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_command, "LOOKS_S", (0.0, 0.0, 0.0))
+    killed: list[str] = []
+    logs = iter(
+        [
+            "INFO ExecutorRunnable: Starting",
+            "Caused by: InvalidAuxServiceException: The auxService:spark_shuffle does not exist",
+        ]
+    )
+    monkeypatch.setattr(run_command, "master_log", lambda environ, application: next(logs))
+    monkeypatch.setattr(
+        run_command, "kill", lambda application, *_: killed.append(application) or True
+    )
+    text = f"echo '@yarn_Application report for {ID} (state: RUNNING)' >&2; sleep 600"
+    assert run(on_yarn(text, mode), os.environ) == 78
+    told = capfd.readouterr().err
+    assert killed == [ID]
+    assert "no shuffle service of Spark" in told
+    assert "spark.dynamicAllocation.shuffleTracking.enabled=true" in told
+
+
+@pytest.mark.parametrize(
+    ("containers", "times", "is_ended"), [(2, 1, False), (1, 1, True), (2, 9, True)]
+)
+def test_one_bad_node_among_good_ones_ends_nothing(
+    containers: int, times: int, is_ended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "InvalidAuxServiceException: The auxService:spark_shuffle does not exist\n"
+    monkeypatch.setattr(run_command, "master_log", lambda *_: line * times)
+    monkeypatch.setattr(run_command, "running_containers", lambda *_: containers)
+    application = yarn.Application(lambda _: None, id=ID)
+    assert (run_command._look_at_master(application, {}) is not None) is is_ended
+
+
+def test_a_master_that_says_nothing_of_that_kind_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_command, "LOOKS_S", (0.0,))
+    seen: list[str] = []
+
+    def log(environ: object, application: str) -> str:
+        seen.append(application)
+        return "No module named 'numpy'\nName node is in safe mode"
+
+    monkeypatch.setattr(run_command, "master_log", log)
+    text = f"echo '@yarn_Application report for {ID} (state: RUNNING)' >&2; sleep 3.5; exit 65"
+    assert run(on_yarn(text), os.environ) == 65
+    assert seen == [ID]
+
+
+def test_the_log_of_the_master_is_read_from_the_node_that_the_manager_names(
+    tmp_path: Path,
+) -> None:
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            address = f"http://127.0.0.1:{self.server.server_port}"  # type: ignore[attr-defined]
+            logs = {"app": {"amContainerLogs": f"{address}/node/containerlogs/c_1/me"}}
+            is_log = self.path.startswith("/node/containerlogs/c_1/me/stderr/?start=-")
+            text = "<pre>it&#39;s &lt;here&gt;</pre>" if is_log else json.dumps(logs)
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        address = f"127.0.0.1:{server.server_port}"
+        environ = site(tmp_path, yarn_resourcemanager_webapp_address=address)
+        assert "it's <here>" in yarn.master_log(environ, ID)
+        server.shutdown()
+        thread.join()
+    assert yarn.master_log(environ, ID) == ""

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import csv, parquet
+from pyarrow import csv
 
 from cmsspark.apps.cache.trace_columns import (
     COLUMNS,
@@ -22,6 +22,7 @@ from cmsspark.apps.cache.trace_columns import (
 from cmsspark.apps.cache.xcache_records import is_xcache, xcache_batches
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, UsageError
+from cmsspark.base.foreign_parquet import open_parquet
 from cmsspark.base.jit import jit
 
 #: A request of libCacheSim's oracleGeneral files: seconds, object, bytes, and the
@@ -385,9 +386,9 @@ def _arrow_batches(path: Path, kind: str, as_text: Set[str]) -> Iterator[pa.Reco
     number = -1
     try:
         if kind == ".parquet":
-            with parquet.ParquetFile(path) as file:
-                require_columns(path, file.schema_arrow.names)
-                yield from file.iter_batches(columns=list(COLUMNS))
+            with open_parquet(path, "trace", COLUMNS) as (names, _, batches):
+                require_columns(path, names)
+                yield from batches
             return
         # Packed by the ending. Names that look like numbers, days or flags are names.
         options = csv.ConvertOptions(column_types=dict.fromkeys(("object", *as_text), pa.string()))

@@ -4,6 +4,7 @@ own records (rule 48).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,9 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import job_options, require_store, with_sources
+from cmsspark.counting import row_use
+from cmsspark.counting.reconciliation import NONE_MATCHED_RECORDS, TRAILING_DAYS
+from cmsspark.counting.row_use import RowUse
 from cmsspark.filesystems.storage import Files
 from cmsspark.run.period_run import store_tables
 from cmsspark.run.provenance import check_unchanged, input_summary, is_all_local
@@ -82,14 +86,17 @@ def run(
         source = resolve_day(files, layout, NAME, day, allow_tmp=allow_tmp)
         decoder, bins = _read(files, source, day, settings)
         _check(source, bins)
+        uses = {NAME: _row_use(bins)}
+        before = results.history(files, fout, NAME, day, TRAILING_DAYS)
         rows = pl.DataFrame(
             build(decoder.sites, day), schema=pl.Schema(stored_table(NAME).arrow())
         )
         manifest = {
             "records": bins,
+            **row_use.describe(uses),
             "inputs": [{**input_summary(source), "stream": None, "table": NAME}],
             "partial": source.is_tmp,
-            "warnings": list(source.warnings),
+            "warnings": [*source.warnings, *row_use.check(uses, before)],
         }
 
         def check(staged: staged_runs.StagedRun) -> dict[str, Any]:
@@ -158,6 +165,12 @@ def _read(
                 "a file of XCache cannot be read", where=file.path, found=error.strerror
             ) from None
     return decoder, bins
+
+
+def _row_use(bins: dict[str, int]) -> RowUse:
+    set_aside = Counter({name: bins[name] for name in ("malformed", "out_of_day")})
+    used = bins["read"] - set_aside.total()
+    return RowUse(bins["read"], used, set_aside, least_rows=NONE_MATCHED_RECORDS)
 
 
 def _check(source: DayInput, bins: dict[str, int]) -> None:

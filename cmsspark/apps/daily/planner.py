@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -33,7 +33,8 @@ POLICIES: Final = ("require", "partial", "tmp")
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """A task of a day. ``reason``: missing, stale (with what changed), unpublished.
+    """A task of a day. ``reason``: missing, damaged, stale (with what changed),
+    unpublished.
     ``runs`` is False where the result only needs publishing; ``options`` go to the job;
     ``error`` is set where planning failed.
     """
@@ -63,12 +64,16 @@ class Planner:
     policies: Mapping[str, str]
     published: Sequence[Published] | None
     now_ms: int
+    #: The stored runs that a verification found damaged.
+    damaged: Collection[str] = ()
 
     def task(self, job: Job, day: date, *, force: bool = False) -> PlannedTask | None:
         """Return what is to be done, or None. ``force``: a run in any case."""
         try:
             manifest = self._manifest(job, day)
             reason = "missing" if manifest is None else self._stale(job, day, manifest)
+            if manifest is not None and manifest.run in self.damaged:
+                reason = "damaged"
             if reason or force:
                 ready, options = self._ready(job, day, manifest)
                 digest = self._fingerprint(job, day, options)

@@ -26,9 +26,10 @@ from cmsspark.apps.daily.outcome import (
 )
 from cmsspark.base import clock, dates
 from cmsspark.base.errors import CmssparkError, Exit
+from cmsspark.base.periods import first_day
 from cmsspark.base.signals import interruptible
 from cmsspark.base.text.terminal import pluralize
-from cmsspark.filesystems.storage import Files, join
+from cmsspark.filesystems.storage import Files, is_local, join
 from cmsspark.store.daily_state import (
     GIVEN_UP,
     DailyState,
@@ -37,12 +38,13 @@ from cmsspark.store.daily_state import (
     signature,
     split_key,
 )
+from cmsspark.store.job_index import JOBS, Job
 
 if TYPE_CHECKING:
     from cmsspark.apps.daily.config import DailyConfig
     from cmsspark.apps.daily.planner import PlannedTask, Planner
     from cmsspark.settings.settings import Settings
-    from cmsspark.store.job_index import Job
+    from cmsspark.store.run_history import Published
 
 
 #: Runs a command line to its end and returns its exit code.
@@ -140,18 +142,27 @@ class Daily:
         from cmsspark.sources.folders import Layout
         from cmsspark.store import run_history
 
-        published = None
-        if self.config.publish:
-            published = []
-            with (
-                suppress(CmssparkError),
-                run_history.open_history(self.settings.state_dir) as history,
-            ):
+        published: list[Published] | None = [] if self.config.publish else None
+        damaged: set[str] = set()
+        with (
+            suppress(CmssparkError),
+            run_history.open_history(self.settings.state_dir) as history,
+        ):
+            checks = history.checks(self.fout).values()
+            damaged = {check.stored_run for check in checks if check.error}
+            if self.config.publish:
                 published = history.published(first, last)
         layout = Layout.from_settings(self.settings, self.root)
         rules, policies = self.config.rules, self.config.policies
         return Planner(
-            self.files, layout, self.fout, rules, policies, published, int(self.now() * 1000)
+            self.files,
+            layout,
+            self.fout,
+            rules,
+            policies,
+            published,
+            int(self.now() * 1000),
+            damaged,
         )
 
     def _plan(self, planner: Planner, job: Job, day: date) -> PlannedTask | None:
@@ -217,6 +228,35 @@ class Daily:
                 if isinstance(self.runner, Commands):
                     self.runner.stop()
                 raise
+
+    def verify_share(self) -> list[TaskOutcome]:
+        """Compare a share of a local store with its manifests; return an outcome for
+        each result that is damaged. A day of the window is run again by the next call.
+        """
+        from cmsspark.apps.daily.planner import PlannedTask
+        from cmsspark.store import run_history
+        from cmsspark.store.verification import check_share
+
+        outcomes = []
+        try:
+            with run_history.open_history(self.settings.state_dir) as history:
+                now_ms = int(self.now() * 1000)
+                for check in check_share(self.files, self.fout, history, now_ms):
+                    self.heartbeat()
+                    if not check.errors or check.job not in JOBS:
+                        continue
+                    task = PlannedTask(first_day(check.interval), JOBS[check.job], "verified")
+                    text = f"the stored result is damaged: {in_a_line(check.errors[0])}"
+                    if check.errors[0].next_step:
+                        text += f"; next: {check.errors[0].next_step}"
+                    outcome = TaskOutcome(task, "failed", int(Exit.DATA), text)
+                    is_planned = any(job.name == check.job for job in self.config.jobs)
+                    outcomes.append(
+                        self._recorded(self._record(task), outcome) if is_planned else outcome
+                    )
+        except CmssparkError as error:
+            self.log(f"warning: the store was not verified: {in_a_line(error)}")
+        return outcomes
 
     def _do(self, task: PlannedTask, total: int) -> TaskOutcome:
         if self._is_stopped:
@@ -385,4 +425,8 @@ def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
                     record_gap(state, daily.config.jobs, first, last, int(daily.now() * 1000))
         except CmssparkError as error:
             daily.log(f"warning: {error.problem}: {error.where}: {error.found}")
-        return daily.work(daily.tasks(first, last))
+        outcomes = daily.work(daily.tasks(first, last))
+        # HDFS and object stores check their blocks themselves.
+        if daily.only is None and is_local(daily.fout):
+            outcomes += daily.verify_share()
+        return outcomes

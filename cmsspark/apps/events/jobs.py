@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
+from cmsspark.apps.events.barrier_trainer import BarrierTrainer
 from cmsspark.apps.events.runs import EventRequest, event_options
-from cmsspark.apps.events.train_script import BarrierTrainer
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.job_output import print_outcome

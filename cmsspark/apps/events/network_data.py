@@ -23,6 +23,7 @@ from cmsspark.apps.events.root_files import Events, event_groups, sample_parts
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, UsageError
+from cmsspark.base.memory import is_shortage
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -213,7 +214,9 @@ class Share:
                 else column.flatten().to_numpy()
             )
             values = values if width is None else values.reshape(len(column), width)
-        except (pa.ArrowInvalid, OSError, ValueError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
+            if is_shortage(error):
+                raise
             raise DataError(
                 f"the column {name} of a sample cannot be read", where=file, found=str(error)[:200]
             ) from None
@@ -225,7 +228,9 @@ class Share:
 
         try:
             parquet = pq.ParquetFile(file)
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
+            if is_shortage(error):
+                raise
             raise DataError(
                 "a part of a sample is damaged", where=file, found=str(error)[:200]
             ) from None

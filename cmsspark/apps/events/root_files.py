@@ -33,6 +33,7 @@ from cmsspark.base.errors import (
     OutputError,
     UsageError,
 )
+from cmsspark.base.memory import is_shortage
 from cmsspark.filesystems.storage import Files, is_local, join, local_path
 
 if TYPE_CHECKING:
@@ -487,13 +488,13 @@ def sample_parts(folder: str | Path) -> list[str]:
 
 def row_groups(part: str, columns: list[str]) -> Iterator[pa.Table]:
     """Yield the row groups of a part, one after another. Raises DataError (65) where it
-    lacks a column.
+    lacks a column, or is damaged.
     """
     import pyarrow.parquet as pq
 
     system, path = file_system(part)
-    with system.open_input_file(path) as stream:
-        file = pq.ParquetFile(stream)
+    with system.open_input_file(path) as stream, _naming(part):
+        file = pq.ParquetFile(stream, page_checksum_verification=True)
         if missing := sorted(set(columns) - set(file.schema_arrow.names)):
             raise DataError(
                 "these events lack a column",
@@ -503,6 +504,24 @@ def row_groups(part: str, columns: list[str]) -> Iterator[pa.Table]:
             )
         for number in range(file.num_row_groups):
             yield file.read_row_group(number, columns=columns)
+
+
+@contextmanager
+def _naming(part: str) -> Iterator[None]:
+    """Turn an error of reading a part into a DataError (65) that names it."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if is_shortage(error):
+            raise
+        raise DataError(
+            "a part of a sample is damaged",
+            where=part,
+            found=" ".join(str(error).split())[:200],
+            next_step="copy it again, or make the sample again: run_spark events_sample",
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from cmsspark.apps.jobs_cost.hpc_sites import HpcSites
 from cmsspark.base import dates
 from cmsspark.base.errors import NotReady
 from cmsspark.base.text.terminal import pluralize
-from cmsspark.counting import reconciliation
+from cmsspark.counting import reconciliation, row_use
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.engines.names import PROCESSES, SPARK
 from cmsspark.engines.session import unwrap_cause
@@ -231,6 +231,7 @@ class FeedDayRun:
             "streams": [request.feed.name],
             "partial": bool(summary.damaged or summary.oversized or source.is_tmp),
             "reconciliation": {name: bins.as_dict() for name, bins in summary.bins.items()},
+            **row_use.describe(row_use.of_bins(summary.bins)),
             "out_of_day_by_day": {
                 name: dict(sorted(bins.out_of_day.items())) for name, bins in summary.bins.items()
             },
@@ -264,6 +265,7 @@ class FeedDayRun:
             self.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS
         )
         warnings += reconciliation.unusual(bins, [manifest.reconciliation for manifest in before])
+        warnings += row_use.check(row_use.of_bins(bins), before)
         if not any(counts.read for counts in bins.values()):
             raise NotReady(
                 f"{request.feed.source} of {request.day} is there but has no data",

@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
 
 from cmsspark.apps.monitor.options import run_options
-from cmsspark.apps.monitor.show_measured import events_command
+from cmsspark.apps.monitor.run_report import events_command
 from cmsspark.base.clock import to_second
 from cmsspark.base.errors import UsageError
-from cmsspark.base.text.terminal import echo_table, volume
+from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import FiniteRange
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.process_samples import ProcessSample, read_processes
+from cmsspark.store.process_samples import read_processes
 
 _TOKEN: Final = click.option(
     "--token-file",
@@ -35,7 +34,8 @@ _TOKEN: Final = click.option(
 def command() -> None:
     """Watch the processes of runs: on this host, and on the nodes of a cluster.
 
-    run_spark watches each run by itself; `runs` and `show` print what is stored.
+    run_spark watches each run by itself; `runs` lists what is stored, and `cmsspark show
+    RUN` prints one.
     """
 
 
@@ -70,73 +70,6 @@ def runs_command(limit: int, as_json: bool, settings_file: str | None) -> None:
         rows.append((run.run, run.job or run.suite, *facts))
     headings = ("run", "job", "started (UTC)", "seconds", "status", "exit", "host")
     echo_table(headings, rows, texts=(0, 1, 2, 4, 6), full=(0, 2, 4), optional=(5, 6, 3))
-
-
-@command.command("show")
-@click.argument("run", default="latest")
-@click.option("--json", "as_json", is_flag=True, help="Print all samples as JSON, one a line.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Maximum number of processes.",
-)
-@run_options
-def show_command(run: str, as_json: bool, limit: int, settings_file: str | None) -> None:
-    """Show the processes of RUN with their peaks, the largest first. [default: the latest run]"""
-    with read_processes(load_settings(settings_file).state_dir) as database:
-        if database is None:
-            raise UsageError(
-                "no run was watched yet",
-                next_step="run_spark watches each run of more than a second",
-            )
-        watched = database.find(run)
-        samples, log = database.samples(watched.run), database.log(watched.run)
-    if as_json:
-        for sample in samples:
-            click.echo(json.dumps(msgspec.structs.asdict(sample)))
-        return
-    click.echo(
-        f"{watched.run}  {watched.job or watched.suite or ''}  {watched.status}  {to_second(watched.start_ms)} UTC"
-    )
-    headings = (
-        *("process", "role", "host", "RSS max", "PSS max", "virtual max"),
-        *("CPU s", "CPU % max", "read", "written", "fds"),
-    )
-    rows = _processes(samples)
-    echo_table(headings, rows[:limit], texts=(0, 1, 2), full=(1,), optional=(2, 5, 8, 9, 10, 4))
-    if len(rows) > limit:
-        click.echo(f"{len(rows) - limit} more processes: --limit")
-    for entry in log:
-        click.echo(f"{to_second(entry.time_ms)}  {entry.type}  {entry.message}")
-
-
-def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
-    """Return a row for each process, that with the largest memory first."""
-    by_process: dict[tuple[str, int, int], list[ProcessSample]] = {}
-    for sample in samples:
-        by_process.setdefault((sample.host, sample.pid, sample.create_ms), []).append(sample)
-
-    def peak(rows: Sequence[ProcessSample], name: str) -> Any:
-        return max(
-            (value for row in rows if (value := getattr(row, name)) is not None), default=None
-        )
-
-    def size(rows: Sequence[ProcessSample], name: str) -> str | None:
-        value: int | None = peak(rows, name)
-        return volume(value)
-
-    ordered = sorted(by_process.items(), key=lambda entry: -(peak(entry[1], "rss_bytes") or 0))
-    return [
-        (
-            *(f"{pid} {rows[0].short_command}", rows[-1].role, host),
-            *(size(rows, name) for name in ("rss_bytes", "pss_bytes", "virtual_bytes")),
-            *(peak(rows, "cpu_seconds"), peak(rows, "cpu_percent")),
-            *(size(rows, "read_bytes"), size(rows, "write_bytes"), peak(rows, "fds")),
-        )
-        for (host, pid, _), rows in ordered
-    ]
 
 
 @command.command("node")
@@ -210,9 +143,9 @@ def node_command(
     It ends with its run, with the NodeManager, after --ttl seconds, by a signal, or,
     with --run, when the collector has not answered for --patience seconds.
     """
-    from cmsspark.apps.monitor import processes_node
-    from cmsspark.apps.monitor.node_identity import check_node_name
-    from cmsspark.apps.monitor.processes_node import find_node_manager
+    from cmsspark.apps.monitor.processes import node as processes_node
+    from cmsspark.apps.monitor.processes.collector import check_node_name
+    from cmsspark.apps.monitor.processes.node import find_node_manager
     from cmsspark.settings.secrets import read_password
 
     server = processes_node.collector_server(collector, read_password(token_file), ca)
@@ -266,8 +199,8 @@ def collect_command(
     settings_file: str | None,
 ) -> None:
     """Take what monitors of nodes send, until a signal, and store it in the state directory."""
-    from cmsspark.apps.monitor import processes_collector
-    from cmsspark.apps.monitor.node_identity import check_address, server_tls
+    from cmsspark.apps.monitor.processes import collector as processes_collector
+    from cmsspark.apps.monitor.processes.collector import check_address, server_tls
     from cmsspark.settings.secrets import read_password
 
     check_address(host, tls_cert is not None, without_tls)
@@ -302,7 +235,7 @@ def watch_command(pid: int, interval: float | None, settings_file: str | None) -
     """
     import psutil
 
-    from cmsspark.apps.monitor.processes_watch import WatchOptions, watch
+    from cmsspark.apps.monitor.processes.watch import WatchOptions, watch
     from cmsspark.base.clock import new_run_id
 
     if not psutil.pid_exists(pid):
@@ -325,7 +258,7 @@ def annotate_command(run: str, settings_file: str | None) -> None:
 
     Dashboards draw them over the curves.
     """
-    from cmsspark.apps.monitor.live_metrics import run_annotations, send_annotations
+    from cmsspark.apps.monitor.processes.live_metrics import run_annotations, send_annotations
 
     settings = load_settings(settings_file)
     if settings.metrics.host is None:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from cmsspark.apps.monitor import findings
+from cmsspark.apps.monitor.findings import find as findings
+from cmsspark.apps.monitor.logs.rest import executor, set_stages, stage
 from cmsspark.apps.monitor.run_report import finding_lines, report_time
-from cmsspark.apps.monitor.spark_rest import executor, set_stages, stage
 from cmsspark.base import clock
 from cmsspark.base.text.terminal import volume
 from cmsspark.engines.session import session

@@ -24,6 +24,8 @@ OVERHEAD_FACTOR: Final = 0.1
 KEPT: Final = re.compile(
     r"spark\.(driver|executor)\.(memory|cores|instances|memoryOverhead|memoryOverheadFactor|minMemoryOverhead|maxResultSize)"
     r"|spark\.memory\.(fraction|storageFraction|offHeap\.\w+)|spark\.(master|submit\.deployMode|default\.parallelism)"
+    r"|spark\.sql\.adaptive\.(coalescePartitions\.parallelismFirst|advisoryPartitionSizeInBytes)"
+    r"|spark\.sql\.adaptive\.skewJoin\.skewedPartitionThresholdInBytes"
     r"|spark\.(sql\.shuffle\.partitions|sql\.adaptive\.enabled|dynamicAllocation\.\w+|executor\.pyspark\.memory)"
     r"|spark\.(kubernetes\.memoryOverheadFactor|executor\.metrics\.pollingInterval|executor\.processTreeMetrics\.enabled|task\.cpus)"
 )

@@ -1,20 +1,40 @@
-"""The summary of a measured run as text, in the style of sparkMeasure's report: ``name
-=> value (readable)``.
+"""The measured part of ``cmsspark show``: what a run used, and what to change, in the
+style of sparkMeasure's report: ``name => value (readable)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import click
+import msgspec
+
+from cmsspark.apps.monitor.measured_runs import (
+    event_files,
+    find_latest,
+    find_run,
+    require_one,
+    with_events,
+)
+from cmsspark.apps.monitor.options import debug_option
 from cmsspark.base import clock, errors
-from cmsspark.base.text.terminal import pluralize, table, volume
+from cmsspark.base.errors import DataError, InputMissing
+from cmsspark.base.text.readable import json_text, readable
+from cmsspark.base.text.terminal import echo_table, pluralize, table, terminal_width, volume
+from cmsspark.store.process_samples import ProcessSample, read_processes
 from cmsspark.store.run_exceptions import find_exception
+from cmsspark.store.run_history import Run
 from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics
+
+if TYPE_CHECKING:
+    from cmsspark.apps.monitor.logs.files import LogLines
 
 _LONGEST_TITLE = 110
 #: Stages that are shown: those with the longest duration.
 _MOST_STAGES = 15
+_MOST_PROCESSES = 10
 
 
 def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
@@ -38,8 +58,8 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
     yield from _exception(metrics)
     yield ""
     yield "Aggregated metrics:"
-    for label, value, readable in _sums(metrics):
-        yield f"  {label} => {value}{f' ({readable})' if readable else ''}"
+    for label, value, text in _sums(metrics):
+        yield f"  {label} => {value}{f' ({text})' if text else ''}"
     if metrics.stages:
         yield ""
         yield from _stages(metrics, width)
@@ -105,7 +125,8 @@ def finding_lines(findings: list[Finding]) -> Iterator[str]:
 def _sums(metrics: RunMetrics) -> Iterator[tuple[str, str, str]]:
     totals, tasks = metrics.totals, metrics.totals.tasks
     yield "stages", f"{metrics.stage_count}", f"{metrics.jobs} jobs" if metrics.jobs else ""
-    unwell = f"{totals.failed_tasks} failed, {totals.killed_tasks} killed"
+    again = f" ({totals.resubmitted_tasks} only resubmitted)" if totals.resubmitted_tasks else ""
+    unwell = f"{totals.failed_tasks} failed{again}, {totals.killed_tasks} killed"
     yield "tasks", f"{tasks}", unwell if totals.failed_tasks + totals.killed_tasks else ""
     if metrics.ended_ms is not None:
         elapsed = max(0, metrics.ended_ms - metrics.began_ms)
@@ -219,3 +240,155 @@ def report_time(ms: int) -> str:
     minutes, seconds = divmod(ms // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def echo_measured(state_dir: Path, run: Run, *, trace: bool = False) -> None:
+    """Print what a run of the run history used, if it was measured and that is kept;
+    its exception with ``trace``.
+    """
+    name = run.process.get("measured")
+    metrics = find_run(state_dir, name) if isinstance(name, str) else None
+    if trace:
+        echo_trace(with_events(state_dir, metrics or RunMetrics(run.run, run.job, "", 0)))
+    elif metrics is not None:
+        click.echo()
+        _echo(with_events(state_dir, metrics))
+        _echo_processes(state_dir, metrics.run)
+
+
+def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = False) -> bool:
+    """Print a run that is measured and not in the run history, such as a script's;
+    return False where there is none.
+
+    ``name``: the begin of its id, the application's id, ``latest``, or the script.
+    Raises DataError (65) where its file cannot be read, UsageError (2) where several
+    ids begin with ``name``.
+    """
+    metrics = find_run(state_dir, name) or find_latest(state_dir, name)
+    if metrics is None:
+        require_one(state_dir, name)
+        return not trace and _only_watched(state_dir, name, as_json=as_json)
+    metrics = with_events(state_dir, metrics)
+    if trace:
+        echo_trace(metrics)
+    elif as_json:
+        click.echo(json_text(msgspec.to_builtins(metrics), indent=1))
+    else:
+        _echo(metrics)
+        _echo_processes(state_dir, metrics.run)
+    return True
+
+
+def _only_watched(state_dir: Path, name: str, *, as_json: bool) -> bool:
+    """Print a run of which only the processes were watched, as those of a node or of
+    ``monitor watch``; return False where there is none.
+    """
+    with read_processes(state_dir) as database:
+        runs = database.runs() if database is not None else []
+        runs = [run for run in runs if name and run.run.startswith(name)]
+        if database is None or len(runs) != 1:
+            return False
+        samples = database.samples(runs[0].run) if as_json else []
+    for sample in samples:
+        click.echo(json_text(msgspec.structs.asdict(sample)))
+    if not as_json:
+        run = runs[0]
+        label, began = run.job or run.suite or "", clock.to_second(run.start_ms)
+        click.echo(f"{run.run}  {label}  {run.status}  {began} UTC")
+        _echo_processes(state_dir, run.run)
+    return True
+
+
+def _echo_processes(state_dir: Path, run: str) -> None:
+    """Print the processes of a watched run with their peaks, the largest first, and its log."""
+    with read_processes(state_dir) as database:
+        samples = database.samples(run) if database is not None else []
+        log = database.log(run) if database is not None else []
+    by_process: dict[tuple[str, int, int], list[ProcessSample]] = {}
+    for sample in samples:
+        by_process.setdefault((sample.host, sample.pid, sample.create_ms), []).append(sample)
+
+    def peak(rows: Sequence[ProcessSample], name: str) -> Any:
+        values = (getattr(row, name) for row in rows)
+        return max((value for value in values if value is not None), default=None)
+
+    ordered = sorted(by_process.items(), key=lambda entry: -(peak(entry[1], "rss_bytes") or 0))
+    rows = [
+        (
+            *(f"{pid} {entries[0].short_command}", entries[-1].role, host),
+            *(volume(peak(entries, name)) for name in ("rss_bytes", "pss_bytes", "virtual_bytes")),
+            *(peak(entries, "cpu_seconds"), peak(entries, "cpu_percent")),
+            *(volume(peak(entries, "read_bytes")), volume(peak(entries, "write_bytes"))),
+            peak(entries, "fds"),
+        )
+        for (host, pid, _), entries in ordered[:_MOST_PROCESSES]
+    ]
+    if rows:
+        click.echo("\nProcesses, the largest first:")
+        headings = (
+            *("process", "role", "host", "RSS max", "PSS max", "virtual max"),
+            *("CPU s", "CPU % max", "read", "written", "fds"),
+        )
+        echo_table(headings, rows, texts=(0, 1, 2), full=(1,), optional=(2, 5, 8, 9, 10, 4))
+    if len(ordered) > len(rows):
+        click.echo(f"and {len(ordered) - len(rows)} more")
+    for entry in log:
+        click.echo(f"{clock.to_second(entry.time_ms)}  {entry.type}  {readable(entry.message)}")
+
+
+def echo_trace(metrics: RunMetrics) -> None:
+    """Print all that is known of the exception that ended a run. Raises InputMissing
+    (66) where none did.
+    """
+    exception = find_exception(metrics)
+    if exception is None:
+        raise InputMissing(
+            f"no exception is stored of run {metrics.run}",
+            next_step=f"cmsspark show {metrics.run}",
+        )
+    click.echo(readable(exception.text))
+
+
+def _echo(metrics: RunMetrics) -> None:
+    for line in report(metrics, terminal_width()):
+        click.echo(readable(line))
+
+
+def _no_event(log: LogLines) -> str:
+    if log.cut:
+        return f"{log.disk_bytes:,} bytes, which end in their first block ({log.cut[0]})"
+    return f"{log.plain_bytes:,} blank bytes" if log.plain_bytes else "an empty file"
+
+
+@click.command("events")
+@click.argument("location", metavar="FILE")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@debug_option
+def events_command(location: str, as_json: bool) -> None:
+    """Read an event log of Spark 3.5 or 4.x: a file, compressed or not, or a rolling
+    folder (eventlog_v2_…).
+
+    Shows sums over tasks, stages, peaks of memory, findings. FILE may be on HDFS (which
+    takes a JVM).
+    """
+    from cmsspark.apps.monitor.findings import find as findings
+    from cmsspark.apps.monitor.logs.files import find_log
+    from cmsspark.apps.monitor.logs.reader import read_event_log
+
+    log = find_log(location, event_files(location))
+    reader = read_event_log(log)
+    if not reader.lines:
+        raise DataError(
+            "an event log has at least one event",
+            where=log.parts[0],
+            found=_no_event(log),
+            next_step="Spark writes its first events some seconds after the application starts: read it again then",
+        )
+    metrics = reader.metrics()
+    # A log has no exit code; one without an end may be of an application that was killed.
+    metrics.state = "ENDED" if reader.ended else "UNKNOWN"
+    metrics.findings = findings.find(metrics)
+    if as_json:
+        click.echo(json_text(msgspec.to_builtins(metrics), indent=1))
+        return
+    _echo(metrics)

@@ -1,30 +1,178 @@
 """Measures a run of run_spark from its parent: samples and REST while it runs, the
-event log when it has ended.
+event log, what the job reported and findings when it has ended.
 
-Every method catches whatever goes wrong: a measurement never fails a run, and never
-changes its exit code.
+A run by processes of this host is measured from inside, without a thread: the kernel
+keeps the peak of resident memory and the CPU time of a process and of its children that
+ended. Every method catches whatever goes wrong: a measurement never fails a run, and
+never changes its exit code.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 import socket
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
+import msgspec
+
+from cmsspark.apps.monitor.findings import find as findings
 from cmsspark.apps.monitor.memory_sizes import KEPT
+from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE
+from cmsspark.apps.monitor.run_report import ending_lines
 from cmsspark.base import clock, self_metrics
+from cmsspark.base.errors import CmssparkError
+from cmsspark.base.private_folders import make_private
+from cmsspark.filesystems.storage import is_local
+from cmsspark.settings.settings import load_settings
 from cmsspark.store import process_identity, run_metrics
 from cmsspark.store.run_exceptions import TraceBuffer
-from cmsspark.store.run_metrics import RunMetrics, Sample
+from cmsspark.store.run_metrics import ExecutorEntry, Reported, RunMetrics, Sample, StageEntry
 
 if TYPE_CHECKING:
-    from cmsspark.apps.monitor.spark_rest import RestPoller
-    from cmsspark.apps.monitor.spark_samples import Sampler
+    from cmsspark.apps.monitor.logs.rest import RestPoller
+    from cmsspark.apps.monitor.processes.driver_samples import DriverSamples
+    from cmsspark.store.process_samples import ProcessSample
+
+
+def finish(
+    metrics: RunMetrics, folder: Path, options: Mapping[str, str], driver_peaks: Mapping[str, int]
+) -> RunMetrics:
+    """Return the run with everything that is known after its end.
+
+    ``folder``: that of the measured run; ``driver_peaks``: of the driver's process
+    tree, as it was sampled.
+    """
+    from cmsspark.apps.monitor.logs.reader import (
+        merge_peaks,
+    )  # a run by processes needs no event log
+
+    add_reported(metrics, folder / self_metrics.FILE)
+    metrics = _with_events(metrics, options)
+    if metrics.deploy_mode != "cluster" and driver_peaks:
+        driver = next((entry for entry in metrics.executors if entry.executor == "driver"), None)
+        if driver is None:
+            driver = ExecutorEntry("driver", metrics.host)
+            metrics.executors.append(driver)
+        merge_peaks(driver.peaks, driver_peaks)
+    metrics.findings = findings.find(metrics)
+    return metrics
+
+
+def _with_events(metrics: RunMetrics, options: Mapping[str, str]) -> RunMetrics:
+    """Return the run with its event log, which replaces the figures of REST on executors."""
+    from cmsspark.apps.monitor.measured_runs import pending_note, with_event_log
+
+    location = options.get("spark.eventLog.dir", "")
+    if options.get("spark.eventLog.enabled") != "true" or not location:
+        metrics.notes.append(
+            "there is no event log (spark.eventLog.enabled): figures of stages are missing"
+        )
+        return metrics
+    if not is_local(location):
+        metrics.pending_events = location
+        metrics.notes.append(pending_note(location))
+        return metrics
+    try:
+        return with_event_log(metrics, location)
+    except CmssparkError as error:
+        metrics.notes.append(f"the event log cannot be read: {error.problem}")
+        return metrics
+
+
+class ReportedLine(msgspec.Struct):
+    """A line of the file: files that were read, or a stage of processes."""
+
+    read: Reported | None = None
+    stage: StageEntry | None = None
+
+
+def add_reported(metrics: RunMetrics, file: Path) -> None:
+    """Take the lines of a file; those that are cut or of another form are left out."""
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        with suppress(msgspec.MsgspecError):
+            entry = msgspec.json.decode(line, type=ReportedLine)
+            if entry.read is not None:
+                metrics.reported.append(entry.read)
+            if entry.stage is not None:
+                _add_stage(metrics, entry.stage)
+    if lines:
+        metrics.sources.append("reported")
+
+
+def _add_stage(metrics: RunMetrics, stage: StageEntry) -> None:
+    metrics.stages.append(stage)
+    metrics.stage_count += 1
+    metrics.totals.tasks += stage.totals.tasks
+    metrics.totals.task_ms += stage.totals.task_ms
+    metrics.totals.run_ms += stage.totals.run_ms
+    if stage.submitted_ms is not None and stage.completed_ms is not None:
+        metrics.task_spans.append((stage.submitted_ms, stage.completed_ms))
+
+
+def measuring(run: Callable[[], NoReturn]) -> NoReturn:
+    """Run what ends with SystemExit, and store the measurement where run_spark began one."""
+    try:
+        run()
+    except SystemExit as end:
+        folder = os.environ.get(self_metrics.VARIABLE)
+        # Where spark-submit started this process, its parent measures the run.
+        if folder and not {"SPARK_ENV_LOADED", "PYSPARK_GATEWAY_PORT"} & os.environ.keys():
+            with suppress(Exception):
+                _store(Path(folder), end.code if isinstance(end.code, int) else 1)
+        raise
+
+
+def _store(folder: Path, code: int) -> None:
+    path = folder / "run.json"
+    metrics = run_metrics.read(path)
+    metrics.ended_ms, metrics.exit_code = clock.now_ms(), code
+    metrics.state = "DONE" if code == 0 else "FAILED"
+    add_reported(metrics, folder / self_metrics.FILE)
+    _add_processes(metrics)
+    metrics.findings = findings.find(metrics)
+    run_metrics.write(path, metrics)
+    for text in ending_lines(metrics):
+        sys.stderr.write(f"run_spark: {text}\n")
+    # This process was started by run_spark, whose settings it has by the environment.
+    settings = load_settings(None, os.environ)
+    if settings.metrics.host is not None:
+        from cmsspark.apps.monitor.processes.live_metrics import send_run
+
+        send_run(settings.metrics, path)
+
+
+def _add_processes(metrics: RunMetrics) -> None:
+    process, children = (
+        resource.getrusage(resource.RUSAGE_SELF),
+        resource.getrusage(resource.RUSAGE_CHILDREN),
+    )
+    metrics.cpu_ms = round(
+        1000 * (process.ru_utime + process.ru_stime + children.ru_utime + children.ru_stime)
+    )
+    metrics.sources.append("samples")
+    # The system counts resident memory in kB.
+    metrics.executors = [ExecutorEntry("driver", metrics.host, 1, peaks=_peaks(process.ru_maxrss))]
+    if children.ru_maxrss and metrics.stages:
+        count = len(os.sched_getaffinity(0))
+        metrics.executors.append(
+            ExecutorEntry("workers", metrics.host, count, peaks=_peaks(children.ru_maxrss))
+        )
+
+
+def _peaks(kilobytes: int) -> dict[str, int]:
+    return {"ProcessTreePythonRSSMemory": 1024 * kilobytes}
+
 
 #: The system property by which the event log of a run is known among others in one folder.
 PROPERTY: Final = "cmsspark-run"
@@ -36,6 +184,7 @@ _TELLING: Final = re.compile(
     r"|[Ee]xit (?:code|status):? (?:is )?(?:137|143)|beyond (?:the )?'?(?:physical|virtual)'? memory"
     r"|Failed to connect to (?:driver|master)|YARN: .*Failed to connect to|ExecutorLostFailure|maxResultSize"
     r"|Python worker exited unexpectedly|Could not execute broadcast in|No space left on device|eartbeat timed out"
+    r"|Not enough space to cache rdd|Persisting block rdd|Broadcasting large task binary|task of very large size"
 )
 _MOST_LINES: Final = 50
 _LONGEST_LINE: Final = 300
@@ -56,7 +205,7 @@ class RunMeasure:
     diagnose: Callable[[str], str] | None = None
     #: Called with the file of the run when it is complete: live metrics.
     on_end: Callable[[Path], None] | None = None
-    _sampler: Sampler | None = None
+    _driver: DriverSamples | None = None
     _rest_poller: RestPoller | None = None
     _written_ms: int = 0
     _trace: TraceBuffer = field(default_factory=TraceBuffer)
@@ -79,14 +228,21 @@ class RunMeasure:
     def started(self, pid: int) -> None:
         """spark-submit runs."""
         with suppress(Exception):
-            from cmsspark.apps.monitor.spark_rest import RestPoller
-            from cmsspark.apps.monitor.spark_samples import Sampler, TreeReader
+            from cmsspark.apps.monitor.logs.rest import RestPoller
+            from cmsspark.apps.monitor.processes.driver_samples import DriverSamples
 
             self.metrics.root_pid = pid
+            self.metrics.host_cores = len(os.sched_getaffinity(0))
             if self.options.get("spark.ui.enabled") != "false":
                 self._rest_poller = RestPoller(pid, self.options)
-            self._sampler = Sampler(TreeReader(pid), self._sampled)
-            self._sampler.start()
+            self._driver = DriverSamples(pid)
+
+    def take(self, processes: Sequence[ProcessSample]) -> None:
+        """Take a sample of the processes of the run."""
+        with suppress(Exception):
+            sample = self._driver.take(processes) if self._driver is not None else None
+            if sample is not None:
+                self._sampled(sample)
 
     def line(self, text: str) -> None:
         """Take a line of the driver's log."""
@@ -112,15 +268,14 @@ class RunMeasure:
             metrics.driver_trace = self._trace.text() if code else None
             metrics.application = application or metrics.application
             if self._rest_poller is not None and self._rest_poller.answers:
-                from cmsspark.apps.monitor.spark_rest import set_stages
+                from cmsspark.apps.monitor.logs.rest import set_stages
 
                 metrics.sources.append("rest")
                 metrics.executors = self._rest_poller.executors
                 set_stages(metrics, self._rest_poller.stages)
             # Not before: a short run needs none of it while it starts.
-            from cmsspark.apps.monitor.spark_finish import finish
 
-            peaks = self._sampler.peaks if self._sampler is not None else {}
+            peaks = self._driver.peaks if self._driver is not None else {}
             self.metrics = finish(metrics, self.folder, self.options, peaks)
             self._write()
             if self.on_end is not None:
@@ -137,8 +292,8 @@ class RunMeasure:
         return []
 
     def _end_samples(self) -> None:
-        if self._sampler is not None:
-            self.metrics.samples = self._sampler.stop()
+        if self._driver is not None:
+            self.metrics.samples = self._driver.end()
             if self.metrics.samples:
                 self.metrics.sources.append("samples")
                 self.metrics.cpu_ms = max(sample.cpu_ms or 0 for sample in self.metrics.samples)
@@ -148,8 +303,8 @@ class RunMeasure:
             self._rest_poller.poll()
             sample.active_tasks = self._rest_poller.active_tasks
         # A run that is killed leaves what was seen until then.
-        if clock.now_ms() - self._written_ms > _EVERY_MS and self._sampler is not None:
-            self.metrics.samples = list(self._sampler.samples)
+        if clock.now_ms() - self._written_ms > _EVERY_MS and self._driver is not None:
+            self.metrics.samples = list(self._driver.samples)
             self._write()
 
     def _write(self) -> None:
@@ -170,6 +325,7 @@ def begin(
     """
     now = clock.now_ms()
     metrics = RunMetrics(clock.new_run_id(now), job, "spark" if has_jvm else "processes", now)
+    metrics.step = os.environ.get(STEP_VARIABLE)
     metrics.host, metrics.process = socket.gethostname(), process_identity.identity()
     metrics.master, metrics.deploy_mode = (
         options.get("spark.master", ""),
@@ -200,7 +356,7 @@ def usable_events_folder(state_dir: Path) -> str | None:
     """
     folder = run_metrics.events_folder(state_dir)
     with suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         status = os.statvfs(folder)
         if (
             os.access(folder, os.W_OK | os.X_OK)

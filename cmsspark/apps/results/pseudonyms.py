@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -78,7 +79,6 @@ def rotate_command(
     settings = load_settings(settings_file)
     path = _path(settings)
     first = first or _next_month(dates.today())
-    pseudonyms.load(path)  # made where there is none
     with pseudonyms.changing(path):
         before = pseudonyms.load(path)
         after = before.rotated(first)
@@ -112,11 +112,11 @@ def forget_command(before: date, yes: bool, settings_file: str | None) -> None:
     A day of a forgotten key that is counted again gets pseudonyms of the next key.
     """
     path = _path(load_settings(settings_file))
-    keys = pseudonyms.load(path)
-    forgotten = sorted(_ids(keys) - _ids(keys.without(before)))
-    if forgotten and yes:
-        with pseudonyms.changing(path):
-            pseudonyms.replace(path, pseudonyms.load(path).without(before))
+    with pseudonyms.changing(path) if yes else nullcontext():
+        keys = pseudonyms.load(path)
+        forgotten = sorted(_ids(keys) - _ids(keys.without(before)))
+        if forgotten and yes:
+            pseudonyms.replace(path, keys.without(before))
     for key_id in forgotten:
         click.echo(f"{'forgotten' if yes else 'would forget'}: key {key_id}")
     click.echo("" if forgotten else f"no key is only for logs before {before}", nl=not forgotten)

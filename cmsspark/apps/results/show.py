@@ -11,7 +11,9 @@ from pathlib import Path
 
 import click
 
-from cmsspark.apps.monitor.show_measured import echo_measured, find_latest, only_measured
+from cmsspark.apps.monitor.measured_runs import find_latest
+from cmsspark.apps.monitor.run_comparison import echo_comparison
+from cmsspark.apps.monitor.run_report import echo_measured, only_measured
 from cmsspark.apps.results.runs import COLOURS, interval_text, load_history
 from cmsspark.base import clock
 from cmsspark.base.errors import UsageError
@@ -68,9 +70,19 @@ def find(
     flag_value="trace",
     help="Print only the exception that ended the run, as a whole.",
 )
+@click.option(
+    "--against",
+    metavar="RUN",
+    help="Compare RUN with an earlier one: options, stages, memory, findings.",
+)
 @store_options
 def command(
-    name: str, when: Interval | None, form: str | None, fout: str | None, settings_file: str | None
+    name: str,
+    when: Interval | None,
+    form: str | None,
+    against: str | None,
+    fout: str | None,
+    settings_file: str | None,
 ) -> None:
     """Show the current result of TABLE for a day or period, or RUN: its exception,
     inputs, counts, use and findings.
@@ -86,6 +98,13 @@ def command(
             next_step="leave out the day: cmsspark show RUN --trace",
         )
     settings = load_settings(settings_file)
+    if against is not None:
+        if when is not None or form not in (None, "json"):
+            raise UsageError(
+                "--against compares two runs", next_step="cmsspark show RUN --against RUN [--json]"
+            )
+        echo_comparison(settings.state_dir, name, against, as_json=form == "json")
+        return
     if when is None:
         _show_run(name, form, fout, settings)
         return

@@ -18,9 +18,9 @@ from cmsspark.filesystems.storage import is_local, local_path
 from cmsspark.run import failure_report
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.daily_state import DailyState, DayRecord, split_key
-from cmsspark.store.day_states import NO_RESULT, WORDS, Cell, table
+from cmsspark.store.day_states import NO_RESULT, STORED, WORDS, Cell, table
 from cmsspark.store.job_index import JOBS
-from cmsspark.store.run_history import Run, State
+from cmsspark.store.run_history import Check, Run, State
 
 
 @click.command("status")
@@ -62,6 +62,7 @@ def command(
             if not run.details.period
         ]
         published = history.published(span[0], until)
+        checks = history.checks(own_store) if own_store else {}
     if (note := _store_note(store, has_runs=bool(runs))) is not None:
         click.echo(note, err=True)
     jobs = [name for name in JOBS if any(run.job == name for run in runs)] or ["data_aggregation"]
@@ -69,7 +70,8 @@ def command(
     jobs += [
         job for job in JOBS if job not in jobs and any(split_key(key)[1] == job for key in records)
     ]
-    cells = table(span, jobs, runs, published)
+    damaged = {check.stored_run for check in checks.values() if check.error}
+    cells = table(span, jobs, runs, published, damaged)
     for key, record in records.items():
         if (
             record.skipped is not None
@@ -81,7 +83,7 @@ def command(
         states = {day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span}
         click.echo(json.dumps(states, indent=1))
         return
-    _print(span, jobs, cells)
+    _print(span, jobs, cells, checks)
     for lines in (
         failures(runs, cells, settings.state_dir),
         earlier_rules(runs, cells),
@@ -194,14 +196,35 @@ def remarks(records: Mapping[str, DayRecord], span: Sequence[date]) -> list[str]
     return lines
 
 
-def _print(span: list[date], jobs: list[str], cells: Mapping[tuple[date, str], Cell]) -> None:
-    rows = [[day.isoformat(), *(_shown(cells[day, job]) for job in jobs)] for day in span]
-    echo_table(["day", *jobs], rows, texts=range(len(jobs) + 1), full=(0,))
+def _print(
+    span: list[date],
+    jobs: list[str],
+    cells: Mapping[tuple[date, str], Cell],
+    checks: Mapping[tuple[str, str], Check],
+) -> None:
+    rows = [
+        [
+            day.isoformat(),
+            *(_shown(cells[day, job]) for job in jobs),
+            _verified(day, [job for job in jobs if cells[day, job].word in STORED], checks),
+        ]
+        for day in span
+    ]
+    echo_table(["day", *jobs, "verified"], rows, texts=range(len(jobs) + 2), full=(0,))
     click.echo()
     used = {cell.word for cell in cells.values()}
     for word, (colour, meaning) in WORDS.items():
         if word in used:
             click.echo(f"{click.style(f'{word:<12}', fg=colour)} {meaning}")
+
+
+def _verified(day: date, jobs: Sequence[str], checks: Mapping[tuple[str, str], Check]) -> str:
+    """Return the day on which the bytes of the results were compared with their
+    manifests: of several jobs the earliest, ``-`` where one never was.
+    """
+    notes = [checks.get((job, day.isoformat())) for job in jobs]
+    times = [note.at_ms for note in notes if note and note.part_count]
+    return clock.utc(min(times)).date().isoformat() if times and len(times) == len(notes) else "-"
 
 
 def _shown(state: Cell) -> Coloured:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from datetime import date
+from pathlib import Path
 
 import click
 
-from cmsspark.base.errors import DataError
+from cmsspark.base import clock
+from cmsspark.base.errors import CmssparkError, DataError
 from cmsspark.base.periods import Interval, spans
 from cmsspark.base.text.progress_line import counted
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import quiet_option, require_store, store_options
 from cmsspark.settings.settings import load_settings
+from cmsspark.store.run_history import RunHistory, open_history
 from cmsspark.store.stored_columns import existing_store, open_store
 from cmsspark.store.verification import RunCheck, check_runs
 
@@ -25,7 +29,7 @@ from cmsspark.store.verification import RunCheck, check_runs
 @store_options
 def command(all_runs: bool, fout: str | None, settings_file: str | None) -> None:
     """Read the current result of every day and period, and compare each part file with
-    the SHA-256 in its manifest.
+    the SHA-256 in its manifest. `cmsspark status` shows when that was.
 
     Prints each damaged part with the command that makes its result again, and ends with
     65 where there is one. Results of versions that wrote no checksums are listed; they
@@ -34,7 +38,31 @@ def command(all_runs: bool, fout: str | None, settings_file: str | None) -> None
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
     files = existing_store(open_store(store, "cmsspark verify", settings), store)
-    verify(counted(check_runs(files, store, all_runs=all_runs), "verifying", None, "runs"), store)
+    checks = _recorded(check_runs(files, store, all_runs=all_runs), settings.state_dir, store)
+    verify(counted(checks, "verifying", None, "runs"), store)
+
+
+def _recorded(checks: Iterable[RunCheck], state_dir: Path, store: str) -> Iterator[RunCheck]:
+    """Yield the checks, each in the run history; one that cannot be written keeps none back."""
+    with ExitStack() as stack:
+        history: RunHistory | None = None
+        try:
+            history = stack.enter_context(open_history(state_dir))
+        except CmssparkError as error:
+            _warn(error)
+        for check in checks:
+            if check.is_current and history is not None:
+                try:
+                    history.note_check(store, check.as_note(clock.now_ms()))
+                except CmssparkError as error:
+                    _warn(error)
+                    history = None
+            yield check
+
+
+def _warn(error: CmssparkError) -> None:
+    text = f"warning: status will not show this verification: {error.problem}: {error.where}"
+    click.echo(text, err=True)
 
 
 def verify(checks: Iterable[RunCheck], store: str) -> None:

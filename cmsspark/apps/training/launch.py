@@ -25,6 +25,7 @@ from cmsspark.apps.training.script_check import (
 )
 from cmsspark.base import clock, signals
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, UsageError
+from cmsspark.base.private_folders import make_private
 from cmsspark.base.text.readable import readable
 from cmsspark.store.process_identity import start_ticks
 
@@ -77,7 +78,7 @@ class RunFolder:
     ) -> RunFolder:
         """Make the folder of a new run. Raises UsageError (2) where the name is taken."""
         folder = cls(base / run.name)
-        base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(base)
         try:
             folder.path.mkdir(mode=0o700)
         except FileExistsError:

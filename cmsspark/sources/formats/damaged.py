@@ -16,12 +16,12 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from lzma import LZMAError
 from typing import IO, Any, Final
 
 from cmsspark.base.access import AccessBatch
 from cmsspark.sources.formats import avro, lines, packings, strict_json
 from cmsspark.sources.formats.json_lines import JsonDecoder
+from cmsspark.sources.formats.unpacking import Unpacked, UnreadableStream
 from cmsspark.sources.record_schema import Note
 from cmsspark.sources.values import Malformed
 
@@ -75,13 +75,15 @@ class Intact:
         #: All of it has been handed on.
         self.is_spent = False
         self.ends_line = True
-        unpack = None if self._is_gzip else packings.unpacker(head)
-        self._unpacked: Any = None if unpack is None else unpack(stream)
+        open_part = None if self._is_gzip else packings.unpacker(head)
+        self._unpacked = None if open_part is None else Unpacked(stream, open_part)
         if observed := packings.not_as_named(damage.file, head):
             name, content = observed
             damage.reason = f"no {name} file, though its name says so: {content}"
             # Text under a wrong name is intact; anything else is not for us to guess.
-            self.at_end = unpack is None and not head.removeprefix(lines.BOM).startswith(b"{")
+            self.at_end = self._unpacked is None and not head.removeprefix(lines.BOM).startswith(
+                b"{"
+            )
 
     def readinto(self, room: memoryview) -> int:
         """Fill ``room`` with the next bytes and say how many; 0 at the end or at the damage."""
@@ -115,14 +117,13 @@ class Intact:
         """Return the next bytes of a file that is packed in another way than gzip; at
         its damage what came before.
         """
+        assert self._unpacked is not None
         content = bytearray()
         while len(content) < _STEP and not self.at_end:
             try:
                 piece = self._unpacked.read(_SMALL_STEP)
-            except (EOFError, OSError, LZMAError) as error:
-                if isinstance(error, OSError) and error.errno is not None:
-                    raise
-                self._end(lines.state_reason(error))
+            except UnreadableStream as fault:
+                self._end(str(fault))
                 break
             if not piece:
                 self._end(None)
@@ -177,7 +178,7 @@ def read_lines(
     line, begin = 1, 0
     # Of lines that end in members whose checksum was right.
     verified_records = 0
-    chunks = lines.chunks(source, damage.file, line_limit=line_limit)
+    chunks = lines.chunks(source, line_limit=line_limit)
     for chunk in chunks:
         if line == 1 and (name := packings.name_packing(lines.take_head(chunk))):
             damage.reason = f"{name} data"

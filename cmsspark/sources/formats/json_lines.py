@@ -26,6 +26,7 @@ from cmsspark.sources.formats.chunk import Chunk, Content
 from cmsspark.sources.formats.fast_json import FastLineReader
 from cmsspark.sources.formats.fast_keys import FastKeyReader
 from cmsspark.sources.formats.strict_json import Fields
+from cmsspark.sources.storage_sites import StorageSites
 from cmsspark.sources.values import Long, Malformed, integer, name_type, normalised_lfns
 
 BLANK_LINE = re.compile(rb"[ \t]*")
@@ -91,6 +92,8 @@ class JsonDecoder(ABC):
         self.low_ms, self.high_ms = dates.timestamp_ms_bounds(day)
         self.apps = apps
         self.coder = Coder()
+        #: Where the jobs of a site have their data, which the reader sets (rule 72).
+        self.storage_sites: StorageSites = {}
         self.user_names = MemoDict(user_name, Apps.CACHE_SIZE)
         self.site_names = MemoDict(site_name, Apps.CACHE_SIZE)
         #: The decoder that last succeeded comes first.

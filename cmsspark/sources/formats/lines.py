@@ -6,13 +6,10 @@ malformed record; its first bytes are kept.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
-from lzma import LZMAError
 from typing import IO, Any, Final, NamedTuple
 
 from cmsspark.base.access import RAW_LIMIT, AccessBatch, Quarantined
-from cmsspark.base.errors import DataError
 from cmsspark.sources.formats import packings
 from cmsspark.sources.formats.json_lines import JsonDecoder
 
@@ -62,7 +59,7 @@ def decode_file(
     the name of a damaged file.
     """
     line, batch = 1, AccessBatch()
-    for chunk in chunks(packings.unpacked(stream, file), file, line_limit=line_limit):
+    for chunk in chunks(packings.unpacked(stream, file), line_limit=line_limit):
         if line == 1:
             packings.check_text(take_head(chunk), file)
         if isinstance(chunk, LongLine):
@@ -90,20 +87,20 @@ def take_head(chunk: memoryview | LongLine) -> bytes:
 
 
 def chunks(
-    stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIMIT
+    stream: Any, size: int = CHUNK, line_limit: int = LINE_LIMIT
 ) -> Iterator[memoryview | LongLine]:
     """Pieces of about ``size`` bytes that end at a newline; the last line gets one
     where it has none.
 
     All are views of one buffer: each is invalid once the next is read. A BOM at the
     file's start is skipped. Lines of more than ``line_limit`` bytes (at least ``size``)
-    come as LongLine. Raises DataError (65) where decompression fails.
+    come as LongLine.
     """
     # The bytes read for the BOM come beside the first piece: of both only the first
     # line may exceed the limit.
     size = min(size, line_limit - len(BOM))
     buffer = bytearray(min(size, _FIRST) + len(BOM) + 1)
-    begin, end = _after_mark(stream, buffer, file)
+    begin, end = _after_mark(stream, buffer)
     filled = False
     while True:
         # Move the rest of the last line to the front; the next bytes follow it.
@@ -111,7 +108,7 @@ def chunks(
             buffer[: end - begin] = buffer[begin:end]
             begin, end = 0, end - begin
         if end > line_limit:
-            long, begin, end = _past_line(stream, buffer, end, size, file, line_limit)
+            long, begin, end = _past_line(stream, buffer, end, size, line_limit)
             yield long
             whole_lines = buffer.rfind(b"\n", begin, end) + 1
             if whole_lines:
@@ -126,7 +123,7 @@ def chunks(
             buffer = wider
         view = memoryview(buffer)
         room = view[end : min(end + size, len(buffer) - 1)]
-        got = _read(stream, room, file)
+        got = int(stream.readinto(room))
         filled = got == len(room)
         if not got:
             break
@@ -147,13 +144,13 @@ def chunks(
 
 
 def _past_line(
-    stream: Any, buffer: bytearray, end: int, size: int, file: str, limit: int
+    stream: Any, buffer: bytearray, end: int, size: int, limit: int
 ) -> tuple[LongLine, int, int]:
     """Read to the end of the line whose first ``end`` bytes are in the buffer; return
     it and what follows.
     """
     head, room = bytes(memoryview(buffer)[: min(end, RAW_LIMIT)]), memoryview(buffer)[:size]
-    while got := _read(stream, room, file):
+    while got := int(stream.readinto(room)):
         newline = buffer.find(b"\n", 0, got)
         if newline >= 0:
             return LongLine(head, end + newline, limit), newline + 1, got
@@ -184,35 +181,14 @@ def pieces(
         begin = end
 
 
-def _after_mark(stream: Any, buffer: bytearray, file: str) -> tuple[int, int]:
+def _after_mark(stream: Any, buffer: bytearray) -> tuple[int, int]:
     """Return the span of a file's first bytes in the buffer after the BOM. Short reads
     may split the BOM.
     """
     end = 0
     while end < len(BOM) and BOM.startswith(buffer[:end]):
-        got = _read(stream, memoryview(buffer)[end : len(BOM)], file)
+        got = int(stream.readinto(memoryview(buffer)[end : len(BOM)]))
         if not got:
             break
         end += got
     return (end if buffer[:end] == BOM else 0), end
-
-
-def _read(stream: Any, into: memoryview, file: str) -> int:
-    from isal import isal_zlib
-
-    try:
-        return int(stream.readinto(into))
-    except (EOFError, OSError, LZMAError, zlib.error, isal_zlib.error) as error:  # type: ignore[misc]  # no types
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise DataError(
-            f"a {packings.name_stream_packing(stream)} file is damaged",
-            where=file,
-            found=state_reason(error),
-            next_step=packings.AGAIN,
-        ) from None
-
-
-def state_reason(error: BaseException) -> str:
-    """Return what an error of a decompressor says, in one line."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -5,64 +5,43 @@ that are refused by name.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import IO, Any, Final
 
 from cmsspark.base.errors import DataError
+from cmsspark.sources.formats.unpacking import (
+    OpenPart,
+    Unpacked,
+    UnreadableStream,
+    open_bzip2,
+    open_frame,
+    open_gzip,
+    open_snappy,
+    open_xz,
+)
 
 #: First bytes of a text that are looked at.
 HEAD_BYTES: Final = 512
 #: The next step where a packed file is damaged, and where a file cannot be read at all.
 AGAIN: Final = "fetch the file again from its source; --accept-damaged reads what is intact"
 LEAVE_OUT: Final = "--accept-damaged leaves it out and marks the result partial"
-
-
-class _KeptOpen:
-    """A stream that Arrow does not close when it drops its own."""
-
-    closed = False
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.read = stream.read
-
-    def close(self) -> None:
-        """Do nothing: the caller closes the stream."""
-
-
-def _gzip(stream: IO[bytes]) -> Any:
-    from isal import igzip
-
-    return igzip.IGzipFile(fileobj=stream, mode="rb")  # type: ignore[no-untyped-call]
-
-
-def _arrow(codec: str) -> Callable[[IO[bytes]], Any]:
-    def unpack(stream: IO[bytes]) -> Any:
-        import pyarrow as pa
-
-        return pa.CompressedInputStream(pa.PythonFile(_KeptOpen(stream), mode="r"), codec)
-
-    return unpack
-
-
-def _xz(stream: IO[bytes]) -> Any:
-    import lzma
-
-    return lzma.LZMAFile(stream)
-
+#: What a log should be, and the next step where it is something else.
+LOG_TEXT: Final = "a log file of JSON lines"
+LOG_STEP: Final = f"or write it as JSON lines; {LEAVE_OUT}"
 
 #: What is read: the name, the ending of a file's name that says so, the first bytes,
 #: and what unpacks a stream.
 _READ: Final = (
-    ("gzip", ".gz", re.compile(rb"\x1f\x8b"), _gzip),
+    ("gzip", ".gz", re.compile(rb"\x1f\x8b"), open_gzip),
     (
         "zstd",
         ".zst",
         re.compile(rb"[\x22-\x28]\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
-        _arrow("zstd"),
+        open_frame,
     ),
-    ("bzip2", ".bz2", re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), _arrow("bz2")),
-    ("xz", ".xz", re.compile(rb"\xfd7zXZ\0"), _xz),
-    ("lz4", ".lz4", re.compile(rb"\x04\x22\x4d\x18"), _arrow("lz4")),
+    ("bzip2", ".bz2", re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), open_bzip2),
+    ("xz", ".xz", re.compile(rb"\xfd7zXZ\0"), open_xz),
+    ("lz4", ".lz4", re.compile(rb"\x04\x22\x4d\x18|[\x50-\x5f]\x2a\x4d\x18"), open_frame),
+    ("snappy", ".sz", re.compile(rb"\xff\x06\0\0sNaPpY"), open_snappy),
 )
 #: What is no text and not read where a log of text is expected.
 _REFUSED: Final = (
@@ -72,12 +51,14 @@ _REFUSED: Final = (
     ("compress", re.compile(rb"\x1f[\x9d\xa0]")),
     ("lzip", re.compile(rb"LZIP")),
     ("lzop", re.compile(rb"\x89LZO\0")),
-    ("snappy", re.compile(rb"\xff\x06\0\0sNaPpY")),
     ("Parquet", re.compile(rb"PAR[1E]")),
     ("Avro", re.compile(rb"Obj\x01")),
     ("ORC", re.compile(rb"ORC")),
     ("Arrow", re.compile(rb"ARROW1")),
     ("Hadoop SequenceFile", re.compile(rb"SEQ[\x04-\x06]")),
+    ("zlib (Hadoop's deflate)", re.compile(rb"\x78[\x01\x5e\x9c\xda]")),
+    ("LZMA", re.compile(rb"\x5d\0\0")),
+    ("lz4 of the legacy kind", re.compile(rb"\x02\x21\x4c\x18")),
     ("SQLite", re.compile(rb"SQLite format 3\0")),
     ("tar", re.compile(rb"(?s).{257}ustar(?:\0|  \0)")),
     ("UTF-32", re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff")),
@@ -85,7 +66,11 @@ _REFUSED: Final = (
 )
 _MAGICS: Final = (*((name, magic) for name, _, magic, _ in _READ), *_REFUSED)
 #: Bytes that no text has: a line that only begins as a packing does is a malformed line.
-_NO_TEXT: Final = re.compile(rb"[\x00-\x08\x0e-\x1f]|\A[\xfd-\xff]")
+_NO_TEXT: Final = re.compile(rb"[\x00-\x08\x0e-\x1f]|\A[\xfd-\xff]|\Ax[\x9c\xda]")
+#: Bytes in a block of Hadoop's codecs, at most, before it is packed.
+_HADOOP_BLOCK: Final = 16 * 1024 * 1024
+#: Names of what Hadoop's own program unpacks.
+_HADOOP: Final = "hdfs dfs -text FILE writes what is in it as plain text"
 #: Endings of names of packed files, also of those that only Hadoop unpacks.
 _ENDINGS: Final = (*(ending for _, ending, _, _ in _READ), ".zstd", ".deflate", ".snappy", ".lzo")
 
@@ -101,7 +86,37 @@ def name_packing(head: bytes) -> str | None:
     """
     if not _NO_TEXT.search(head):
         return None
-    return next((name for name, magic in _MAGICS if magic.match(head)), None)
+    name = next((name for name, magic in _MAGICS if magic.match(head)), None)
+    return name or _name_hadoop_blocks(head)
+
+
+def _name_hadoop_blocks(head: bytes) -> str | None:
+    """Return which of Hadoop's codecs wrote blocks that begin with these bytes, as far
+    as they tell: the plain size, the packed size, and the packed block.
+
+    A block of snappy begins with its plain size once more, seven bits a byte.
+    """
+    if len(head) < 10:
+        return None
+    plain, packed = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:8], "big")
+    if not 0 < plain <= _HADOOP_BLOCK or not 0 < packed <= plain + plain // 6 + 64:
+        return None
+    size = shift = 0
+    for byte in head[8:12]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    return (
+        "Hadoop's snappy"
+        if 0 < size <= plain and packed <= size + size // 6 + 64
+        else "Hadoop's lz4"
+    )
+
+
+def name_step(name: str) -> str:
+    """Return how to make a file readable that is packed in this way."""
+    return _HADOOP if "Hadoop" in name else f"unpack the file with the program of {name}"
 
 
 def first_bytes(stream: IO[bytes]) -> bytes:
@@ -111,35 +126,65 @@ def first_bytes(stream: IO[bytes]) -> bytes:
     return head
 
 
-def unpacker(head: bytes) -> Callable[[IO[bytes]], Any] | None:
-    """Return what unpacks a file with these first bytes; None for one that is not
-    packed in a way that is read.
+def unpacker(head: bytes) -> OpenPart | None:
+    """Return what opens the streams of a file with these first bytes; None for one that
+    is not packed in a way that is read.
     """
-    return next((unpack for _, _, magic, unpack in _READ if magic.match(head)), None)
+    return next((open_part for _, _, magic, open_part in _READ if magic.match(head)), None)
 
 
-def unpacked(stream: IO[bytes], file: str) -> Any:
+class UnpackedFile:
+    """The text of a packed file. Reading raises DataError (65) with the file, the
+    packing, and the byte where it is damaged.
+    """
+
+    def __init__(self, stream: Unpacked, packing: str, file: str, next_step: str) -> None:
+        self._stream = stream
+        self._packing = packing
+        self._file = file
+        self._next_step = next_step
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` bytes, none at the end."""
+        try:
+            return self._stream.read(size)
+        except UnreadableStream as fault:
+            raise DataError(
+                f"a {self._packing} {fault.fault}",
+                where=self._file,
+                found=str(fault),
+                next_step=fault.next_step or self._next_step,
+            ) from None
+
+    def readinto(self, room: memoryview) -> int:
+        """Fill ``room`` as far as one read goes, and return the number of bytes."""
+        piece = self.read(len(room))
+        room[: len(piece)] = piece
+        return len(piece)
+
+
+def unpacked(stream: IO[bytes], file: str, next_step: str = AGAIN) -> Any:
     """Return a stream of the file's text; the stream itself for a plain file.
 
     Raises DataError (65) where the name of the file promises a packing that its first
-    bytes are not of.
+    bytes are not of. ``next_step`` is for damage.
     """
     head = first_bytes(stream)
     if mismatch := not_as_named(file, head):
         name, observed = mismatch
+        step = "fetch the file again from its source, or name it for what it is"
+        if other := _name_hadoop_blocks(head):
+            observed, step = f"{other} data", name_step(other)
         raise DataError(
             f"a {name} file is expected, as its name says",
             where=file,
             found=observed,
-            next_step="fetch the file again from its source, or name it for what it is",
+            next_step=step,
         )
-    unpack = unpacker(head)
-    return stream if unpack is None else unpack(stream)
-
-
-def name_stream_packing(stream: Any) -> str:
-    """Return the packing of what :func:`unpacked` returns, as far as its type tells."""
-    return {"IGzipFile": "gzip", "LZMAFile": "xz"}.get(type(stream).__name__, "packed")
+    for name, _, magic, open_part in _READ:
+        if magic.match(head):
+            return UnpackedFile(Unpacked(stream, open_part), name, file, next_step)
+    return stream
 
 
 def not_as_named(file: str, head: bytes) -> tuple[str, str] | None:
@@ -154,14 +199,20 @@ def not_as_named(file: str, head: bytes) -> tuple[str, str] | None:
     return None
 
 
-def check_text(head: bytes, file: str) -> None:
-    """Raise DataError (65), which names the packing, where a text begins as no text does."""
+def check_text(
+    head: bytes, file: str, expected: str = LOG_TEXT, otherwise: str = LOG_STEP
+) -> None:
+    """Raise DataError (65), which names the packing, where a text begins as no text does.
+
+    ``expected`` is what the file should be, ``otherwise`` the next step beside
+    unpacking it.
+    """
     if (name := name_packing(head)) is not None:
         raise DataError(
-            "a log file of JSON lines, plain or packed once, is expected",
+            f"{expected}, plain or packed once, is expected",
             where=file,
             found=f"{name} data",
-            next_step=f"unpack the file, or write it as JSON lines; {LEAVE_OUT}",
+            next_step=f"{name_step(name)}; {otherwise}",
         )
 
 

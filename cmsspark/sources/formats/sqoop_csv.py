@@ -12,15 +12,12 @@ the reason.
 from __future__ import annotations
 
 import io
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from lzma import LZMAError
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final
 
 from cmsspark.base.buffers import is_utf8, packed_bits
 from cmsspark.base.compiled import compiled
-from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import Column, Table
 from cmsspark.sources.formats.csv_records import (
     RECORD_LIMIT,
@@ -30,10 +27,13 @@ from cmsspark.sources.formats.csv_records import (
     records,
     value,
 )
-from cmsspark.sources.formats.lines import BOM, state_reason
-from cmsspark.sources.formats.packings import name_stream_packing, unpacked
+from cmsspark.sources.formats.lines import BOM
+from cmsspark.sources.formats.packings import HEAD_BYTES, check_text, unpacked
 
 _plain_csv: Final[Any] = compiled("sources.formats.plain_csv")
+#: The next steps where a packed file is damaged, and where a file is something else.
+_FETCH: Final = "fetch the dump again"
+_OR_CSV: Final = "or write the table anew as sqoop does, in CSV"
 #: Bytes parsed at once.
 BLOCK: Final = 8 * 1024 * 1024
 #: Bytes that compiled code goes through at once: what is made of them fits a core's cache.
@@ -59,7 +59,7 @@ def read_table(
     double is float64; any may be null. A file without records gives nothing. Raises
     DataError (65) that names file, row and value for a header row, too few columns,
     rows of several widths, lines that end in a carriage return only, a number that is
-    none, an unclosed quote, columns in another order, and damaged gzip.
+    none, an unclosed quote, columns in another order, and damaged packings.
     """
     file = name or (
         source if isinstance(source, str) else str(getattr(source, "name", "a stream"))
@@ -83,7 +83,7 @@ def arrow_schema(table: Table, columns: Sequence[str]) -> Any:
 def _pieces(stream: IO[bytes], table: Table, columns: Sequence[str], file: str) -> Iterator[Any]:
     import pyarrow as pa
 
-    watched = _Watched(unpacked(stream, file), file)
+    watched = _Watched(unpacked(stream, file, _FETCH), file)
     width = check_start(watched.start(table), table, file)
     if width == 0:
         return
@@ -97,7 +97,7 @@ def _pieces(stream: IO[bytes], table: Table, columns: Sequence[str], file: str) 
         except (pa.ArrowInvalid, _Doubtful):
             # From the start again; the rows that were handed on already are passed over.
             stream.seek(0)
-            watched = _Watched(unpacked(stream, file), file)
+            watched = _Watched(unpacked(stream, file, _FETCH), file)
     yield from _slow(records(_lines(watched), file), table, columns, file, done, width)
 
 
@@ -242,6 +242,8 @@ class _Watched(io.RawIOBase):
         while True:
             piece = self.read_raw(size - len(self._start))
             self._start += piece
+            if size == SAMPLE:
+                check_text(self._start[:HEAD_BYTES], self._file, "a table of CSV", _OR_CSV)
             is_whole = not piece
             if is_whole or len(self._start) >= size:
                 lines = _split(self._start)
@@ -290,20 +292,7 @@ class _Watched(io.RawIOBase):
 
     def read_raw(self, size: int) -> bytes:
         """Up to ``size`` bytes, none at the end."""
-        from isal import isal_zlib
-
-        bad_data = cast("type[Exception]", isal_zlib.error)  # its stub says it is an instance
-        try:
-            return bytes(self._stream.read(size))
-        except (EOFError, OSError, LZMAError, zlib.error, bad_data) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            raise DataError(
-                f"a {name_stream_packing(self._stream)} file is damaged",
-                where=self._file,
-                found=state_reason(error),
-                next_step="fetch the dump again",
-            ) from None
+        return bytes(self._stream.read(size))
 
 
 def _lines(watched: _Watched) -> Iterator[bytes]:

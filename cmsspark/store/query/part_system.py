@@ -31,8 +31,8 @@ from cmsspark.base import buffers
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Table
-from cmsspark.filesystems.storage import Files, RangeFile, is_local, local_path
-from cmsspark.store.part_checks import StoredPart, check_local, open_stored
+from cmsspark.filesystems.storage import Files, RangeFile, is_local
+from cmsspark.store.part_checks import LocalPart, StoredPart, open_stored
 from cmsspark.store.query.stored_parts import StoredInterval
 from cmsspark.store.stored_columns import conformed_rows
 
@@ -62,21 +62,43 @@ class _Content:
     part: StoredPart | None = None
 
 
-class LocalPart(RangeFile):
-    """A file on the local disk, closed when nothing refers to it: DuckDB does not close
-    what it no longer reads.
+class _PartFile(io.RawIOBase):
+    """A part as DuckDB reads it: several threads at once, each of which seeks and then
+    reads. Each thread has a position of its own, because another may run in between.
+
+    ``failed`` takes the error of a read, of which DuckDB passes on only a text.
     """
 
-    def __init__(self, path: str) -> None:
-        # The function knows the number and not the file, which would refer to itself.
-        self._number = number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        super().__init__(
-            os.fstat(number).st_size, lambda offset, count: os.pread(number, count, offset)
-        )
+    def __init__(self, file: RangeFile, failed: Callable[[Exception], OSError]) -> None:
+        self._file, self._failed = file, failed
+        self._threads = threading.local()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size}
+        self._threads.position = position = max(0, bases[whence] + offset)
+        return position
+
+    @property
+    def _position(self) -> int:
+        return getattr(self._threads, "position", 0)
+
+    def read(self, size: int | None = -1) -> bytes:
+        position = self._position
+        try:
+            content = self._file.read_at(position, size)
+        except (CmssparkError, OSError) as error:
+            raise self._failed(error) from None
+        self._threads.position = position + len(content)
+        return content
 
     def close(self) -> None:
-        if not self.closed:
-            os.close(self._number)
+        self._file.close()
         super().close()
 
 
@@ -118,7 +140,9 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
                     make = partial(conformed_rows, self._files, part, schema)
                     contents[name] = self._converted_file(name, make, part)
                 else:
-                    contents[name] = _Content(partial(self._open_part, part), part.size, part)
+                    contents[name] = _Content(
+                        partial(self._open_part, name, part), part.size, part
+                    )
         self._folders[folder] = contents
 
     def put_rows(self, schema: Table, columns: Mapping[str, Sequence[Any]]) -> None:
@@ -190,19 +214,25 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
             self._recent.append(content.part)
         try:
             return content.open()
-        except CmssparkError as error:
-            failure = error
-        except OSError as error:
-            assert content.part is not None
-            failure = content.part.unreadable(error)
-        self.failures[_plain(path)] = failure
-        raise OSError(f"{_plain(path)} cannot be opened")
+        except (CmssparkError, OSError) as error:
+            raise self._failed(path, content.part, error) from None
 
-    def _open_part(self, part: StoredPart) -> IO[bytes]:
-        if is_local(part.path):
-            check_local(part)
-            return LocalPart(local_path(part.path))  # type: ignore[return-value]
-        return RangeFile(part.size, partial(self._files.read_range, part.path))  # type: ignore[return-value]
+    def _failed(self, path: str, part: StoredPart | None, error: Exception) -> OSError:
+        """Keep the error of a file for the query that needs it; return what DuckDB is given."""
+        if isinstance(error, OSError):
+            assert part is not None
+            error = part.unreadable(error)
+        assert isinstance(error, CmssparkError)
+        self.failures[_plain(path)] = error
+        return OSError(f"{_plain(path)} cannot be read")
+
+    def _open_part(self, name: str, part: StoredPart) -> IO[bytes]:
+        file = (
+            LocalPart(part)
+            if is_local(part.path)
+            else RangeFile(part.size, partial(self._files.read_range, part.path))
+        )
+        return _PartFile(file, partial(self._failed, name, part))  # type: ignore[return-value]
 
     def _converted_file(
         self, name: str, make: Callable[[], pa.Table], part: StoredPart | None = None

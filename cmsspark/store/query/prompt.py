@@ -15,6 +15,7 @@ import click
 
 from cmsspark.base import reporting
 from cmsspark.base.errors import CmssparkError
+from cmsspark.base.private_folders import make_private
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.query import output
 from cmsspark.store.query.database import Database
@@ -142,7 +143,7 @@ class Prompt:
         with suppress(ImportError, OSError):
             import readline
 
-            self.history.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self.history.parent)
             os.close(os.open(self.history, os.O_CREAT | os.O_WRONLY, 0o600))
             readline.write_history_file(self.history)
 

@@ -51,18 +51,27 @@ def checked(sql: str) -> str:
             "give one SQL statement", found=actual, next_step="run them one after another"
         )
     statement = statements[0]
-    if statement.type == duckdb.StatementType.EXPLAIN:
+    try:
+        kind = statement.type
+    except ValueError:
+        # Python's DuckDB has no name for it, as for UPDATE EXTENSIONS.
+        raise UsageError(
+            "a query only reads",
+            found=f"{' '.join(sql.split()[:2]).upper()} statement",
+            next_step=f"begin it with {_ALLOWED}",
+        ) from None
+    if kind == duckdb.StatementType.EXPLAIN:
         body = _EXPLAIN.sub("", statement.query, count=1)
         checked(body)
-    elif statement.type != duckdb.StatementType.SELECT:
-        if statement.type == duckdb.StatementType.MULTI:
+    elif kind != duckdb.StatementType.SELECT:
+        if kind == duckdb.StatementType.MULTI:
             next_step = "write PIVOT with its values: PIVOT … ON stream IN ('aaa', 'eos') USING sum(accesses)"
             raise UsageError(
                 "a query is one statement", found="PIVOT without values", next_step=next_step
             )
         raise UsageError(
             "a query only reads",
-            found=f"{str(statement.type).rpartition('.')[2]} statement",
+            found=f"{str(kind).rpartition('.')[2]} statement",
             next_step=f"begin it with {_ALLOWED}",
         )
     return str(statement.query)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -54,6 +56,28 @@ def test_what_cannot_be_read_is_refused(train: Path, tmp_path: Path) -> None:
         SampleReader(train, rank=2, workers=2)
     with pytest.raises(DataError, match="no matrix of particles"):
         next(SampleReader(train, low_level=True).epoch())
+
+
+@pytest.mark.parametrize("where", ["rows", "footer"])
+def test_a_sample_with_a_flipped_bit_is_refused_by_name_or_read_as_it_is(
+    where: str, train: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "train"
+    shutil.copytree(train.parent, tmp_path, dirs_exist_ok=True)
+    part = sorted(copy.glob("part-*.parquet"))[0]
+    content, numbers, refused = part.read_bytes(), random.Random(where), 0
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    first, last = (4, footer) if where == "rows" else (footer, len(content))
+    for _ in range(40):
+        offset = numbers.randrange(first, last)
+        flipped = bytes([content[offset] ^ 1 << numbers.randrange(8)])
+        part.write_bytes(content[:offset] + flipped + content[offset + 1 :])
+        try:
+            rows(SampleReader(copy, 64))
+        except DataError as error:
+            refused += 1
+            assert str(part) in str(error) or str(copy) in str(error)
+    assert refused
 
 
 def test_pytorch_gets_tensors_of_one_epoch_after_another(

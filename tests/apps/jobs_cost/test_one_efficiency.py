@@ -5,6 +5,7 @@ of three days. All expectations are written by hand.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from datetime import date, timedelta
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cmsspark.apps.dashboard.page_request import PageRequest, Parameters
@@ -212,3 +214,41 @@ def test_the_queries_of_the_documentation_on_sql_name_a_day() -> None:
     sums = [query for query in queries if "sum(" in query or "count(" in query]
     assert sums
     assert all("where day " in query for query in sums)
+
+
+def test_the_page_names_days_whose_sums_an_earlier_version_did_not_have(tmp_path: Path) -> None:
+    old = {
+        "last_core_ms",
+        "evicted_core_ms",
+        *(name for name in stored_table("job_efficiency").names if "_with_c" in name),
+    }
+    for day in DAYS[:2]:
+        rows = [jobs_row(day, 5, 1)]
+        tables = {"job_efficiency": rows, "running_cores": [], "core_hours": []}
+        write(tmp_path, "job_efficiency", day, tables)
+    (part,) = (tmp_path / "job_efficiency" / str(DAYS[0]) / "runs").glob("*/job_efficiency/part-*")
+    (manifest,) = (tmp_path / "job_efficiency" / str(DAYS[0]) / "runs").glob("*/manifest.json")
+    table, size = pq.read_table(part), part.stat().st_size
+    digest = hashlib.sha256(part.read_bytes()).hexdigest()
+    pq.write_table(table.select([name for name in table.column_names if name not in old]), part)
+    text = manifest.read_text()
+    for before, after in (
+        (digest, hashlib.sha256(part.read_bytes()).hexdigest()),
+        (str(size), str(part.stat().st_size)),
+        (stored_table("job_efficiency").fingerprint(), "0" * 12),
+    ):
+        text, count = re.subn(rf"\b{before}\b", after, text)
+        assert count
+    manifest.write_text(text)
+    request = PageRequest(
+        "efficiency",
+        Parameters({"from": str(DAYS[0]), "to": str(DAYS[1])}),
+        lambda: None,  # type: ignore[arg-type,return-value]
+        Database(str(tmp_path)),
+        Path("/none"),
+    )
+    content = page.view(request)
+    assert any("1 day of these, counted by earlier rules" in note.text for note in content.notes)
+    figures = {figure.label: figure for figure in content.sections[0].items[0].figures}
+    assert figures["CPU efficiency"].value == "50.0%"
+    assert figures["Core hours"].value == "20"

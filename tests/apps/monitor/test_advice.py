@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor.advice import Advice, advise
-from cmsspark.apps.monitor.event_plans import FIXED_PARTITIONS
+from cmsspark.apps.monitor.findings.advice import Advice, advise
+from cmsspark.apps.monitor.findings.find import find
+from cmsspark.apps.monitor.logs.plans import FIXED_PARTITIONS
 from cmsspark.main import command
 from cmsspark.store import run_metrics
 from cmsspark.store.run_metrics import (
@@ -18,6 +19,7 @@ from cmsspark.store.run_metrics import (
     Finding,
     Query,
     RunMetrics,
+    Spread,
     StageEntry,
     TaskTotals,
 )
@@ -78,12 +80,19 @@ def test_a_heap_grows_by_a_quarter_to_thirty_percent_where_it_is_full() -> None:
     assert most.conf == "spark.executor.memory=5324m", "4 GiB + 30 %, not more"
 
 
-def test_a_heap_shrinks_to_what_is_needed_by_at_most_thirty_percent() -> None:
+def test_a_heap_shrinks_to_what_is_needed_in_two_steps_at_most() -> None:
     # 1.2 × 2.6 GiB = 3.12 GiB
     assert of("executor heap", measured(heap=int(2.6 * GIB))).conf == "spark.executor.memory=3328m"
-    assert of("executor heap", measured(heap=GIB)).conf == "spark.executor.memory=3g", (
-        "not below 70 % at once"
-    )
+    assert of("executor heap", measured(heap=GIB)).conf == "spark.executor.memory=1280m"
+    # A heap of 16 GiB whose peak stays at 700 MB: 840 MB are needed.
+    run = measured(heap=700_000_000)
+    steps = []
+    for size in ("16g", "2g"):
+        run.options["spark.executor.memory"] = size
+        steps.append(of("executor heap", run).conf)
+    assert steps == ["spark.executor.memory=1792m", "spark.executor.memory=1g"]
+    run.options["spark.executor.memory"] = "1g"
+    assert of("executor heap", run).conf is None
     # 1.9 GiB / 0.6 + 300 MiB = 3.46 GiB: execution needs it, though the peak is low
     assert (
         of("executor heap", measured(heap=2 * GIB, unified=int(1.9 * GIB))).conf
@@ -287,3 +296,78 @@ def test_the_command_prints_inputs_formula_confidence_and_the_option(
     assert getattr(missing.exception, "exit_code", None) == 66 and "runs of job" in str(
         missing.exception
     )
+
+
+def spilling_at(stage: StageEntry, **options: str) -> RunMetrics:
+    """A run whose one stage spilled."""
+    run = measured(heap=2 * GIB, spilled=stage.totals.disk_spilled_bytes)
+    run.stages = [stage]
+    run.options |= {name.replace("_", "."): value for name, value in options.items()}
+    return run
+
+
+def spilled_stage(
+    *, largest: int = 100 * MIB, tasks: int = 40, is_join: bool = False
+) -> StageEntry:
+    """A stage of a shuffle of 100 MiB a task but one, which spilled 400 MB."""
+    read = 100 * MIB * (tasks - 1) + largest
+    totals = TaskTotals(
+        tasks=tasks,
+        task_ms=10_000 * tasks + (50_000 if largest > 100 * MIB else 0),
+        shuffle_read_bytes=read,
+        disk_spilled_bytes=400_000_000,
+        memory_spilled_bytes=1_200_000_000,
+        peak_execution_bytes=200 * MIB,
+    )
+    stage = StageEntry(3, 0, "save at job.py:7", tasks, 0, 60_000, totals=totals, is_join=is_join)
+    stage.shuffle_read_bytes = Spread(100 * MIB, 100 * MIB, largest)
+    stage.task_ms = Spread(9_000, 10_000, 60_000 if largest > 100 * MIB else 11_000)
+    return stage
+
+
+def test_a_task_with_more_than_its_share_is_one_cause_with_one_advice() -> None:
+    run = spilling_at(spilled_stage(largest=GIB))
+    advice = advise([run])
+    assert [entry.conf for entry in advice if entry.conf and "overhead" not in entry.subject] == []
+    assert "one task has 1.1 GB" in of("skew", run).text
+    twice = spilling_at(spilled_stage(largest=200 * MIB, tasks=2, is_join=True))
+    assert all(entry.subject != "skew" for entry in advise([twice])), "twice another is no skew"
+    joined = of("skew", spilling_at(spilled_stage(largest=GIB, is_join=True)))
+    assert joined.conf is None, "adaptive execution divides such partitions by itself"
+
+
+def test_with_off_heap_memory_on_its_size_is_advised_and_not_the_heap() -> None:
+    stage = spilled_stage(tasks=8)
+    options = {"spark_memory_offHeap_enabled": "true", "spark_memory_offHeap_size": "512m"}
+    before = spilling_at(stage, **options)
+    assert of("executor heap", before).conf is None
+    advised = of("off-heap memory", before).conf or ""
+    # A task held 200 MiB and spilled 150 MB, × 1.5; four tasks at once.
+    assert advised == "spark.memory.offHeap.size=1792m"
+    assert all("partition" not in (entry.conf or "") for entry in advise([before]))
+
+
+def test_advice_that_did_not_help_is_not_given_again() -> None:
+    before = spilling_at(spilled_stage(tasks=200), **{"spark_sql_adaptive_enabled": "false"})
+    advised = of("partitions", before).conf or ""
+    assert advised.startswith("spark.sql.shuffle.partitions=")
+    after = spilling_at(spilled_stage(tasks=200), **{"spark_sql_adaptive_enabled": "false"})
+    after.options["spark.sql.shuffle.partitions"] = advised.partition("=")[2]
+    after.stages[0].task_count = int(advised.partition("=")[2])
+    again = of("partitions", after, before)
+    assert again.conf is None and "did not help (400.0 MB spilled before" in again.text
+    # One that helped is followed.
+    after.totals.disk_spilled_bytes = 100_000_000
+    assert "did not help" not in of("partitions", after, before).text
+
+
+def test_a_worker_at_its_limit_of_addresses_gets_two_gib_for_each_task() -> None:
+    run = measured(heap=2 * GIB)
+    run.options["spark.executor.pyspark.memory"] = "2g"
+    run.failures = {"ExceptionFailure: ImportError: libarrow.so: failed to map segment": 4}
+    run.findings = find(run)
+    assert [finding.code for finding in run.findings] == ["python_memory_limit"]
+    assert "spark.executor.pyspark.memory=2g" in run.findings[0].cure
+    assert of("Python workers", run).conf == "spark.executor.pyspark.memory=8g"
+    del run.options["spark.executor.pyspark.memory"]
+    assert of("Python workers", run).conf is None

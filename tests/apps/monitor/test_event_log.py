@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor import event_log_files
-from cmsspark.apps.monitor.event_log import EventLogReader, read_event_log
-from cmsspark.apps.monitor.event_log_files import find_log
-from cmsspark.apps.monitor.event_stages import QuantileSketch, Spans
+from cmsspark.apps.monitor.logs import files as event_log_files
+from cmsspark.apps.monitor.logs.files import find_log
+from cmsspark.apps.monitor.logs.reader import EventLogReader, QuantileSketch, Spans, read_event_log
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.main import command
 from cmsspark.store.run_metrics import RunMetrics, Spread
@@ -195,8 +194,8 @@ def test_spans_are_joined_and_never_more_than_asked_for() -> None:
 GENERATED = """
 import resource, sys
 from pathlib import Path
-from cmsspark.apps.monitor.event_log import read_event_log
-from cmsspark.apps.monitor.event_log_files import LogLines
+from cmsspark.apps.monitor.logs.reader import read_event_log
+from cmsspark.apps.monitor.logs.files import LogLines
 from tests.apps.monitor.event_logs import application, task
 
 class Made:

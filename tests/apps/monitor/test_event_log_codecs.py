@@ -15,7 +15,7 @@ import cramjam
 import pyarrow as pa
 import pytest
 
-from cmsspark.apps.monitor.event_log_codecs import CutLog, pieces
+from cmsspark.apps.monitor.logs.files import CutLog, pieces
 from cmsspark.base.errors import SettingsError
 from tests.apps.monitor.event_logs import application
 

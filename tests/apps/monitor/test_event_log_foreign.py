@@ -14,10 +14,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor import event_log_files, findings
-from cmsspark.apps.monitor.advice import advise, lines
-from cmsspark.apps.monitor.event_log import EventLogReader, read_event_log
-from cmsspark.apps.monitor.event_log_files import find_log
+from cmsspark.apps.monitor.findings import find as findings
+from cmsspark.apps.monitor.findings.advice import advise, lines
+from cmsspark.apps.monitor.logs import files as event_log_files
+from cmsspark.apps.monitor.logs.files import find_log
+from cmsspark.apps.monitor.logs.reader import EventLogReader, read_event_log
 from cmsspark.apps.monitor.run_report import report
 from cmsspark.base.errors import DataError
 from cmsspark.main import command
@@ -273,4 +274,60 @@ def test_parts_of_a_rolling_folder_that_are_missing_are_named(
     for name in names:
         (folder / name).write_bytes(b"\n".join(application(4)))
     notes = read_event_log(find_log(str(folder))).run.notes
+    notes = [note for note in notes if "compacted" not in note]
     assert notes == [f"the event log is not whole: {text}" for text in missing]
+
+
+def made(tmp_path: Path, lines: list[bytes], name: str = "app-1") -> EventLogReader:
+    """What is read of a log of these lines."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return read_event_log(find_log(str(path)))
+
+
+def test_a_log_without_some_of_its_tasks_says_so(tmp_path: Path) -> None:
+    lines = list(application(35))
+    ends = [line for line in lines if b"SparkListenerTaskEnd" in line]
+    whole, lossy = (
+        made(tmp_path, lines),
+        made(tmp_path, [line for line in lines if line not in ends[:11]]),
+    )
+    assert not [note for note in whole.run.notes if "not in the event log" in note]
+    (note,) = [note for note in lossy.run.notes if "not in the event log" in note]
+    assert note.startswith("11 of 35 tasks of stage 0 are not in the event log")
+
+
+def test_a_log_without_its_begin_counts_from_its_first_task(tmp_path: Path) -> None:
+    lines = [line for line in application(3) if b"ApplicationStart" not in line]
+    run = made(tmp_path, lines).metrics()
+    assert (run.began_ms, run.ended_ms) == (BEGAN + 900, BEGAN + 4000)
+    assert any("has no begin" in note for note in run.notes)
+
+
+def test_a_compacted_part_says_what_it_leaves_out(tmp_path: Path) -> None:
+    folder = tmp_path / "eventlog_v2_app-1"
+    made(tmp_path, list(application(2)), "eventlog_v2_app-1/events_2_app-1.compact")
+    notes = read_event_log(find_log(str(folder))).run.notes
+    assert any(note.startswith("events_2_app-1.compact is what Spark kept") for note in notes)
+
+
+def test_tasks_that_only_lost_their_output_are_told_from_failed_ones(tmp_path: Path) -> None:
+    lines = list(application(4))
+    again = json.loads(next(line for line in lines if b"SparkListenerTaskEnd" in line))
+    again["Task End Reason"] = {"Reason": "Resubmitted"}
+    position = next(n for n, line in enumerate(lines) if b"StageCompleted" in line)
+    lines.insert(position, json.dumps(again).encode())
+    run = made(tmp_path, lines).metrics()
+    assert (run.totals.failed_tasks, run.totals.resubmitted_tasks) == (1, 1)
+    assert any("1 of 1 failed tasks were only resubmitted" in note for note in run.notes)
+    assert "(1 failed (1 only resubmitted), 0 killed)" in "\n".join(report(run))
+
+
+def test_a_log_that_is_cut_in_its_first_block_is_no_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "app-1.zstd"
+    content = bytes(cramjam.zstd.compress(b"\n".join(application(300))))
+    path.write_bytes(content[:40])
+    done = CliRunner().invoke(command, ["monitor", "events", str(path)])
+    assert isinstance(done.exception, DataError)
+    assert "which end in their first block" in str(done.exception.found)

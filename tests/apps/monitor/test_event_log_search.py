@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor import event_log_search
-from cmsspark.apps.monitor.event_log_search import completed, find_event_log, pending_note
-from cmsspark.apps.monitor.spark_finish import finish
+from cmsspark.apps.monitor import measured_runs as event_log_search
+from cmsspark.apps.monitor.measured_runs import completed, find_event_log, pending_note
+from cmsspark.apps.monitor.spark_watch import finish
 from cmsspark.base.errors import InputMissing, NotReady
 from cmsspark.filesystems.storage import Entry, Files, LocalFiles
 from cmsspark.main import command
@@ -147,7 +147,7 @@ def test_the_commands_read_it_and_say_where_they_cannot(
     def away(location: str) -> Files:
         raise NotReady("the cluster does not answer", where=location)
 
-    monkeypatch.setattr("cmsspark.apps.monitor.event_log_search.event_files", away)
+    monkeypatch.setattr("cmsspark.apps.monitor.measured_runs.event_files", away)
     shown = CliRunner().invoke(command, ["show", "application_1_0001"])
     assert (
         shown.exit_code == 0
@@ -155,7 +155,7 @@ def test_the_commands_read_it_and_say_where_they_cannot(
     )
     assert pending_note(HDFS) in shown.stdout
     write(logs, "application_1_0001")
-    monkeypatch.setattr("cmsspark.apps.monitor.event_log_search.event_files", lambda _: Far(logs))
+    monkeypatch.setattr("cmsspark.apps.monitor.measured_runs.event_files", lambda _: Far(logs))
     advised = CliRunner().invoke(command, ["lab", "advise", "job.py", "--json"])
     assert advised.exit_code == 0 and json.loads(advised.stdout)["advice"][0]["conf"]
     assert "tasks => 40" in CliRunner().invoke(command, ["show", "20260115-aaa"]).stdout

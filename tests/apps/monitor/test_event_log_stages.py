@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor import findings
-from cmsspark.apps.monitor.event_log import EventLogReader, read_event_log
-from cmsspark.apps.monitor.event_log_files import find_log
+from cmsspark.apps.monitor.findings import find as findings
+from cmsspark.apps.monitor.logs.files import find_log
+from cmsspark.apps.monitor.logs.reader import EventLogReader, read_event_log
 from cmsspark.apps.monitor.memory_sizes import parallel_tasks
 from cmsspark.main import command
 from cmsspark.store.run_metrics import RunMetrics
@@ -219,3 +219,26 @@ def test_a_file_that_repeats_a_part_is_read_once_and_named(tmp_path: Path) -> No
         f"{name} repeats a part of the event log, and was left out"
         for name in ("events_1_app.copy", "events_2_app")
     ]
+
+
+def test_a_stage_of_spark_s_own_threads_gets_the_program_s_line(tmp_path: Path) -> None:
+    own = "$anonfun$withThreadLocalCaptured$1 at CompletableFuture.java:1768"
+    lines = [
+        *begin(),
+        event(
+            "JobStart",
+            Job_ID=0,
+            Stage_IDs=[0],
+            Properties={"spark.sql.execution.id": "7", "callSite.short": "collect at job.py:9"},
+        ),
+        event("StageSubmitted", Stage_Info=stage(0, 1, own, Submission_Time=BEGAN)),
+        task(0),
+        event(
+            "StageCompleted",
+            Stage_Info=stage(0, 1, own, Submission_Time=BEGAN, Completion_Time=BEGAN + 5),
+        ),
+    ]
+    path = tmp_path / "app-1"
+    path.write_bytes(b"\n".join(lines))
+    (entry,) = read_event_log(find_log(str(path))).metrics().stages
+    assert (entry.name, entry.query) == ("collect at job.py:9", 7)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from cmsspark.apps.monitor import event_plans as plans
-from cmsspark.apps.monitor import plan_joins as joins
-from cmsspark.apps.monitor.findings import CODES, find
+from cmsspark.apps.monitor.findings.find import CODES, find
+from cmsspark.apps.monitor.logs import plans
 from cmsspark.apps.monitor.memory_sizes import executor_container, size
 from cmsspark.store.run_metrics import (
     ExecutorEntry,
@@ -122,14 +121,14 @@ def query(*nodes: tuple[str, str, int | None]) -> Callable[[RunMetrics], None]:
 
 def pairs(count: int, smaller: int | None) -> Callable[[RunMetrics], None]:
     """A product of so many pairs, of which the smaller side has so many rows."""
-    rows = [] if smaller is None else [(joins.SMALLER_ROWS, "CartesianProduct", smaller)]
-    return query((joins.PAIRS, "CartesianProduct", count), *rows)
+    rows = [] if smaller is None else [(plans.SMALLER_ROWS, "CartesianProduct", smaller)]
+    return query((plans.PAIRS, "CartesianProduct", count), *rows)
 
 
 def merge(small: int, large: int) -> Callable[[RunMetrics], None]:
     """A sort-merge join of sides of so many bytes."""
     text = "SortMergeJoin [k#1L], [k#2L], Inner"
-    return query((joins.SMALL_SIDE, text, small), (joins.LARGE_SIDE, text, large))
+    return query((plans.SMALL_SIDE, text, small), (plans.LARGE_SIDE, text, large))
 
 
 def straggling(
@@ -235,6 +234,50 @@ def log(line: str) -> Callable[[RunMetrics], None]:
 
 def failure(run: RunMetrics) -> None:
     run.failures["ExceptionFailure: java.lang.OutOfMemoryError Java heap space"] = 3
+
+
+def full_cache(run: RunMetrics) -> None:
+    run.rdd_hints.append((plans.CACHED, "cache at job.py:3", None))
+    run.executors[1].peaks["OnHeapStorageMemory"] = 2_200 * MB
+
+
+def returned(size: int) -> Callable[[RunMetrics], None]:
+    """A result of so many bytes, after which a stage reads rows of the driver."""
+
+    def change(run: RunMetrics) -> None:
+        again = StageEntry(4, 0, "sum at job.py:9", 4, 55_000, 58_000)
+        run.stages[0].name = "collect at job.py:7"
+        run.stages[0].totals.result_bytes = size
+        run.stages.append(again)
+        run.rdd_hints.append((plans.PARALLELIZED, "stage 4", 4))
+
+    return change
+
+
+def half_cached(run: RunMetrics) -> None:
+    full_cache(run)
+    run.executors[1].peaks["OnHeapStorageMemory"] = 1_200 * MB
+
+
+def in_a_shell(run: RunMetrics) -> None:
+    """Nobody typed for most of the time."""
+    run.application_name = "PySparkShell"
+    run.totals.task_ms = 100_000
+
+
+def first_task(run: RunMetrics) -> None:
+    """show() looks at one partition first."""
+    run.stages[0].task_count = 1
+
+
+def named(name: str, change: Callable[[RunMetrics], None]) -> Callable[[RunMetrics], None]:
+    """The change of a run whose stage has a name."""
+
+    def both(run: RunMetrics) -> None:
+        run.stages[0].name = name
+        change(run)
+
+    return both
 
 
 def jump(
@@ -455,6 +498,48 @@ BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
         "one task has 900,000 rows of the shuffle, the median 20,000",
     ),
     ("tiny_tasks", tiny(800, 40), "800 tasks of 40 ms"),
+    ("window_one_task", query((plans.WINDOW_ROWS, "Window [a]", 100_000)), "all 100,000 rows"),
+    ("jdbc_one_connection", query((plans.JDBC_ROWS, "Scan JDBC", 200_000)), "200,000 rows came"),
+    ("large_broadcast", query((plans.BROADCAST_BYTES, "B", 2_000 * MB)), "2.0 GB were broadcast"),
+    (
+        "join_multiplies_rows",
+        query((plans.JOINED_ROWS, "SortMergeJoin", 5 * MB), (plans.SIDE_ROWS, "SortMergeJoin", 9)),
+        "SortMergeJoin made 5,000,000 rows of 9",
+    ),
+    (
+        "filter_after_join",
+        query((plans.UNFILTERED_ROWS, "F", 100_000), (plans.FILTERED_ROWS, "F", 20_000)),
+        "kept 20,000 of 100,000 rows",
+    ),
+    (
+        "full_scan",
+        query((plans.SCANNED_ROWS, "S", 100_000), (plans.CHOSEN_ROWS, "S", 50_000)),
+        "for 50,000 rows of some",
+    ),
+    ("python_udf", query((plans.PYTHON_MS, "Eval [f(a#1)]", 130_000)), "took 130 s"),
+    ("cache_does_not_fit", full_cache, "filled the memory for them: 2.2 GB of 2.4 GB"),
+    (
+        "cache_does_not_fit",
+        log("WARN MemoryStore: Not enough space to cache rdd_4_1 in memory!"),
+        "found no room",
+    ),
+    ("collected_and_parallelized", returned(8 * MB), "8.0 MB of results went to the driver"),
+    ("repeated_work", hint(plans.REPEATED, 300_000), "the same shuffle of 300,000 rows"),
+    (
+        "large_closure",
+        log("WARN DAGScheduler: Broadcasting large task binary with size 12.5 MiB"),
+        "12.5 MiB of data of its own",
+    ),
+    (
+        "large_closure",
+        log("Stage 0 contains a task of very large size (9000 KiB). The maximum is 1000 KiB."),
+        "9000 KiB",
+    ),
+    (
+        "python_memory_limit",
+        failing("ExceptionFailure: ImportError: libarrow.so: failed to map segment"),
+        "failed to map segment",
+    ),
     ("idle_cores", idle(100_000), "idle for 74% of their time (292 of 392 s)"),
     (
         "failed_task",
@@ -566,6 +651,20 @@ GOOD: list[Callable[[RunMetrics], None]] = [
     hint(plans.SORTED_FOR_FIRST, 1000),
     lambda run: setattr(run.executors[1], "reason", "Executor 1 killed by driver. exit code 143"),
     log("java.io.IOException: Failed to connect to node3/10.0.0.3:7337"),  # a shuffle
+    in_a_shell,
+    named("Listing leaf files and directories for 900 paths:", too_few),
+    named("showString at NativeMethodAccessorImpl.java:0", first_task),
+    query((plans.WINDOW_ROWS, "Window [a]", 99_999)),
+    query((plans.JDBC_ROWS, "Scan JDBC", 99_999)),
+    query((plans.BROADCAST_BYTES, "B", 900 * MB)),
+    query((plans.JOINED_ROWS, "Join", 5 * MB), (plans.SIDE_ROWS, "Join", MB)),
+    query((plans.UNFILTERED_ROWS, "F", 100_000), (plans.FILTERED_ROWS, "F", 20_001)),
+    query((plans.SCANNED_ROWS, "S", 100_000), (plans.CHOSEN_ROWS, "S", 50_001)),
+    query((plans.PYTHON_MS, "Eval [f(a#1)]", 9_000)),
+    query((plans.PYTHON_MS, "Eval [f(a#1)]", 100_000)),  # less than 30 % of all tasks
+    returned(3 * MB),
+    log("WARN DAGScheduler: Broadcasting large task binary with size 1200.0 KiB"),
+    half_cached,
 ]
 
 
@@ -614,3 +713,56 @@ def test_a_container_is_heap_overhead_and_off_heap() -> None:
         500 << 20
     )
     assert executor_container({"spark.master": "local[2]"}) is None
+
+
+def test_a_finding_about_time_says_what_load_the_host_had() -> None:
+    run = healthy()
+    straggling(45_000)(run)
+    assert "load" not in find(run)[0].title
+    run.host_cores = 2
+    for sample in run.samples:
+        sample.host_load = 7.5
+    assert find(run)[0].title.endswith("; the host had a load of 7.5 on 2 cores")
+
+
+def test_a_skewed_stage_is_not_named_for_its_spills() -> None:
+    run = healthy()
+    skewed(run)
+    spilled(run)
+    assert [finding.code for finding in find(run)] == ["skewed_stage"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_skewed"),
+    [((84, 19, 14), True), ((84, 20), True), ((64, 60, 2), False), ((30, 4, 4), False)],
+)
+def test_few_tasks_are_compared_with_the_share_of_the_others(
+    sizes: tuple[int, ...], is_skewed: bool
+) -> None:
+    run = healthy()
+    stage = run.stages[0]
+    stage.totals = TaskTotals(
+        tasks=len(sizes),
+        task_ms=100 * sum(sizes),
+        shuffle_read_bytes=sum(sizes) * MB,
+    )
+    stage.task_count = len(sizes)
+    stage.shuffle_read_bytes = Spread(sizes[-1] * MB, sizes[1] * MB, sizes[0] * MB)
+    stage.task_ms = Spread(100 * sizes[-1], 100 * sizes[1], 100 * sizes[0])
+    found = {finding.code for finding in find(run)}
+    assert ("skewed_stage" in found) is is_skewed
+    # A size to which adaptive execution fills partitions leaves a rest.
+    run.options["spark.sql.adaptive.coalescePartitions.parallelismFirst"] = "false"
+    run.options["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = "128m"
+    assert "skewed_stage" not in {finding.code for finding in find(run)}
+
+
+def test_a_scan_has_no_key_to_spread() -> None:
+    run = healthy()
+    skewed_input(run)
+    assert "a scan has no key" in find(run)[0].cure
+    run = healthy()
+    skewed(run)
+    run.stages[0].is_join = True
+    run.stages[0].shuffle_read_bytes = Spread(0, MB, 200 * MB)
+    assert "skewedPartitionThresholdInBytes=96m" in find(run)[0].cure

@@ -8,13 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from cmsspark.apps.monitor import event_plans as plans
-from cmsspark.apps.monitor import findings_stages as findings
-from cmsspark.apps.monitor import plan_joins as joins
-from cmsspark.apps.monitor.driver_growth import JUMP_BYTES
-from cmsspark.apps.monitor.findings import find
-from cmsspark.apps.monitor.findings_driver import LEAK_BYTES
-from cmsspark.apps.monitor.findings_plans import SMALL_FILE_BYTES
+from cmsspark.apps.monitor.findings import stages as findings
+from cmsspark.apps.monitor.findings.driver import JUMP_BYTES, LEAK_BYTES
+from cmsspark.apps.monitor.findings.find import find
+from cmsspark.apps.monitor.findings.plans import SMALL_FILE_BYTES
+from cmsspark.apps.monitor.logs import plans
 from cmsspark.store.run_metrics import (
     ExecutorEntry,
     Finding,
@@ -80,7 +78,7 @@ def tiny() -> RunMetrics:
     run.stages, run.totals, run.task_spans = [stage], totals, [(0, 400)]
     run.samples = [Sample(0, heap_bytes=20 * MB, driver_python_rss=40 * MB)]
     run.queries = [
-        Query(0, "q", nodes=[(joins.PAIRS, "CartesianProduct", 100), (plans.FILES_READ, "S", 3)])
+        Query(0, "q", nodes=[(plans.PAIRS, "CartesianProduct", 100), (plans.FILES_READ, "S", 3)])
     ]
     return run
 
@@ -182,7 +180,7 @@ BORDERS = [
     ("executor_too_large", node_of(5 * GIB), node_of(5 * GIB - 1)),
     ("small_files", files(99, 0), files(100, 0)),
     ("small_files", files(100, 100 * SMALL_FILE_BYTES), files(100, 100 * SMALL_FILE_BYTES - 1)),
-    ("cartesian_join", nodes((joins.PAIRS, "C", 999_999)), nodes((joins.PAIRS, "C", 1_000_000))),
+    ("cartesian_join", nodes((plans.PAIRS, "C", 999_999)), nodes((plans.PAIRS, "C", 1_000_000))),
     (
         "sort_for_first_rows",
         nodes((plans.SORT_COLLECTED, "S", 99_999)),

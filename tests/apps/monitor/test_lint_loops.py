@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from cmsspark.apps.monitor.lint import lint
+from cmsspark.apps.monitor.lint.checker import lint
 
 HEAD = "from pyspark.sql import Window\nfrom pyspark.sql import functions as F\n"
 TABLE = "df = spark.read.parquet('x')\n"

@@ -11,14 +11,21 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 from cmsspark.apps.monitor import spark_watch
+from cmsspark.apps.monitor.logs.rest import executor, listening
 from cmsspark.apps.monitor.measured_runs import find_job_runs, find_run, measured_runs
-from cmsspark.apps.monitor.spark_rest import executor, listening
-from cmsspark.apps.monitor.spark_samples import JvmCounters, TreeReader, thinned
+from cmsspark.apps.monitor.processes.driver_samples import (
+    DriverSamples,
+    JvmCounters,
+    thinned,
+)
+from cmsspark.apps.monitor.processes.sampler import TreeSampler
 from cmsspark.base import self_metrics
 from cmsspark.main import command
 from cmsspark.store import run_metrics
+from cmsspark.store.process_samples import ProcessSample
 from cmsspark.store.run_metrics import RunMetrics, Sample
 from cmsspark.submit.arguments import split
 from cmsspark.submit.command import Command
@@ -103,8 +110,10 @@ def test_whatever_breaks_the_run_ends_as_it_would(
         raise OSError("no room")
 
     if broken in ("started", "environment"):
-        monkeypatch.setattr("cmsspark.apps.monitor.spark_samples.TreeReader.sample", fail)
-        monkeypatch.setattr("cmsspark.apps.monitor.event_log_search.find_event_log", fail)
+        monkeypatch.setattr(
+            "cmsspark.apps.monitor.processes.driver_samples.DriverSamples.take", fail
+        )
+        monkeypatch.setattr("cmsspark.apps.monitor.measured_runs.find_event_log", fail)
     else:
         monkeypatch.setattr(spark_watch.RunMeasure, broken, fail)
     assert run(sh("exit 7"), os.environ, None, measure) == 7
@@ -170,8 +179,8 @@ def test_old_runs_and_event_logs_are_removed(
 
 
 def test_a_tree_is_sampled_by_roles(tmp_path: Path) -> None:
-    """A shell stands for the JVM, a Python below it for the driver's, one named like
-    the daemon for that.
+    """A shell that is named like it stands for the JVM, a Python below it for the
+    driver's, one named like the daemon for that.
     """
     worker = (
         "import sys, time\ndata = b'x' * 30_000_000\nprint('up', flush=True)\nsys.stdin.read()"
@@ -185,24 +194,25 @@ def test_a_tree_is_sampled_by_roles(tmp_path: Path) -> None:
         ["/bin/sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
     ) as root:
         assert root.stdout is not None and root.stdout.readline() == b"up\n"
-        sample = TreeReader(root.pid).sample()
+        driver = DriverSamples(root.pid)
+        sampler = TreeSampler("r", [root.pid])
+        sample = driver.take(sampler.sample())
         root.stdin.close()  # type: ignore[union-attr]
     assert sample is not None
     assert sample.workers == 1 and sample.largest_worker_rss == sample.workers_rss
     assert (sample.workers_rss or 0) > 30_000_000 > (sample.driver_jvm_rss or 0)
     assert sample.heap_bytes is None, "a shell has no heap"
-    assert TreeReader(root.pid).sample() is None
+    assert driver.peaks["ProcessTreePythonRSSMemory"] > 30_000_000
+    assert driver.take(sampler.sample()) is None
 
 
-def test_a_process_without_pages_is_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_pages_is_no_sample() -> None:
     """It ends: its memory is gone, its entry is not yet."""
-    reader = TreeReader(os.getpid())
-    assert (reader._rss(os.getpid()) or 0) > 1_000_000
-    no_pages = reader._process(os.getpid()).memory_info()._replace(rss=0)
-    monkeypatch.setattr(
-        type(reader._process(os.getpid())._proc), "memory_info", lambda process: no_pages
-    )
-    assert reader._rss(os.getpid()) is None
+    sampled = ProcessSample("r", 5, "h", os.getpid(), 0, 0, "java_driver", rss_bytes=0)
+    assert DriverSamples(os.getpid()).take([sampled]) is None
+    with_pages = structs.replace(sampled, rss_bytes=7, cpu_seconds=1.5)
+    sample = DriverSamples(os.getpid()).take([with_pages])
+    assert sample is not None and (sample.driver_jvm_rss, sample.cpu_ms) == (7, 1500)
 
 
 def test_of_many_samples_those_with_the_most_memory_stay() -> None:
@@ -242,7 +252,7 @@ def test_processes_report_their_work_like_a_stage(
     stage.end()
     counts = {"aaa": {"read": 10, "malformed": 1, "matched": 9}, "eos": {"read": 5}}
     self_metrics.report_read("r", "dbs_aaa", "2026-01-15", [5, 6], counts)
-    from cmsspark.apps.monitor.spark_finish import add_reported
+    from cmsspark.apps.monitor.spark_watch import add_reported
 
     metrics = RunMetrics("r", "j", "processes", 0)
     add_reported(metrics, tmp_path / self_metrics.FILE)

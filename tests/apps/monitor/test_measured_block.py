@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 import cmsspark as cms
-from cmsspark.apps.monitor import findings, spark_rest
+from cmsspark.apps.monitor.findings import find as findings
+from cmsspark.apps.monitor.logs import rest as spark_rest
+from cmsspark.apps.monitor.logs.rest import set_stages, stage
 from cmsspark.apps.monitor.measured_block import block_lines
-from cmsspark.apps.monitor.spark_rest import set_stages, stage
 from cmsspark.store.run_metrics import Finding, RunMetrics, Spread
 
 ROW = {

@@ -14,16 +14,17 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor.node_identity import (
+from cmsspark.apps.monitor.processes.collector import (
+    Batch,
+    Collector,
     SenderHeaders,
     SenderNotes,
     check_node_name,
     check_token,
     with_one_clock,
 )
-from cmsspark.apps.monitor.processes_collector import Batch, Collector
-from cmsspark.apps.monitor.processes_node import NodeMonitor, collector_server, sender_to
-from cmsspark.apps.monitor.suite_results import load_result
+from cmsspark.apps.monitor.processes.node import NodeMonitor, collector_server, sender_to
+from cmsspark.apps.monitor.suites.results import load_result
 from cmsspark.base import clock
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.main import command

@@ -21,9 +21,8 @@ import msgspec
 import psutil
 import pytest
 
-from cmsspark.apps.monitor.node_identity import check_address
-from cmsspark.apps.monitor.processes_collector import Batch, Collector
-from cmsspark.apps.monitor.processes_node import (
+from cmsspark.apps.monitor.processes.collector import Batch, Collector, check_address
+from cmsspark.apps.monitor.processes.node import (
     Buffer,
     collector_server,
     find_node_manager,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cmsspark.apps.monitor.processes_roles import find_container, find_role
+from cmsspark.apps.monitor.processes.sampler import find_container, find_role
 
 CONTAINER = "container_e17_1700000000000_0042_01_000003"
 BACKEND = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from cmsspark.apps.demo import make
-from cmsspark.apps.monitor.advice import advise
-from cmsspark.apps.monitor.findings_driver import FULL_HEAP
+from cmsspark.apps.monitor.findings.advice import advise
+from cmsspark.apps.monitor.findings.driver import FULL_HEAP
 from cmsspark.apps.monitor.measured_runs import measured_runs
 from cmsspark.apps.monitor.memory_sizes import size
 from cmsspark.store.run_metrics import RunMetrics

@@ -4,6 +4,7 @@ one id, names of runs.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -16,6 +17,12 @@ from cmsspark.base import self_metrics
 from cmsspark.main import command
 from cmsspark.run import run_context
 from cmsspark.store import run_metrics
+from cmsspark.store.process_samples import (
+    LogEntry,
+    ProcessSample,
+    WatchedRun,
+    open_processes,
+)
 from cmsspark.store.run_exceptions import find_exception
 from cmsspark.store.run_metrics import Finding, RunMetrics
 from cmsspark.submit.command import Command
@@ -121,3 +128,21 @@ def test_the_first_run_of_a_measured_process_has_its_id(
     assert run_context._run_id(1.0) != "20260115T000000-abc", "another day of the same process"
     monkeypatch.delenv(self_metrics.VARIABLE)
     assert run_context._run_id(1.0) != "20260115T000000-abc"
+
+
+def test_show_has_the_processes_of_a_run_also_of_one_that_was_only_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path))
+    with open_processes(tmp_path) as database:
+        database.put_run(WatchedRun("20260115-watched", 1, "h", job="x", status="DONE"))
+        process = ("20260115-watched", 1, "h", 7, 1, 0, "python_worker")
+        database.add(
+            [ProcessSample(*process, rss_bytes=9_000_000, short_command="python a.py")],
+            [LogEntry("20260115-watched", 2, "info", "the monitor used 0.1 s", "h")],
+        )
+    shown = CliRunner().invoke(command, ["show", "20260115"], standalone_mode=False).output
+    assert "7 python a.py" in shown and "9.0 MB" in shown and "the monitor used" in shown
+    words = ["show", "20260115", "--json"]
+    (line,) = CliRunner().invoke(command, words, standalone_mode=False).output.splitlines()
+    assert json.loads(line)["pid"] == 7

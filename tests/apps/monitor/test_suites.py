@@ -1,10 +1,9 @@
 """Suites: files with errors at their line, real runs with marks and maxima,
-comparisons, laws of growth, pages.
+comparisons, pages.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -16,18 +15,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cmsspark.apps.monitor import suite_pages
-from cmsspark.apps.monitor.scaling_law import LAWS, fit
-from cmsspark.apps.monitor.suite_file import Limit, read_suite
-from cmsspark.apps.monitor.suite_results import (
+from cmsspark.apps.monitor.suites import pages as suite_pages
+from cmsspark.apps.monitor.suites.results import (
+    Maxima,
     SuiteResult,
     broken_limits,
+    change_lines,
     compute_maxima,
     differences,
     latest_by_size,
     load_result,
     step_times,
 )
+from cmsspark.apps.monitor.suites.suite import Limit, read_suite
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.resources import resource
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
@@ -91,15 +91,6 @@ def test_a_suite_runs_marks_its_steps_measures_them_and_compares(tmp_path: Path)
     assert not any("hunter2" in (command or "") for command in commands)
     peaks = [results[size].maxima["load", "all"].rss_bytes for size in (30.0, 60.0, 120.0)]
     assert 25 * MB < peaks[1] - peaks[0] < 35 * MB and 55 * MB < peaks[2] - peaks[1] < 65 * MB
-    rows = [
-        json.loads(line)
-        for line in perf(tmp_path, "compare", "mine", "one", "--json").stdout.splitlines()
-    ]
-    assert {
-        row["step"]: row["grows as"]
-        for row in rows
-        if row["measure"] == "resident" and row["role"] == "all"
-    }["load"].startswith("n ")
     more = steps.replace("{size}", "90")
     perf(tmp_path, "run", str(suite_file(tmp_path, more, "sizes: [30]\n")), "--release", "two")
     ended = perf(tmp_path, "compare", "mine", "one", "two", "--tolerance", "0.3", check=65)
@@ -269,27 +260,60 @@ def test_differences_and_limits_are_exact() -> None:
     ]
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_the_law_of_growth_is_found_also_with_noise(law: str) -> None:
-    sizes = [1e3, 3e3, 1e4, 3e4, 1e5, 3e5]
-    # A base that is small against what grows, so that the law shows.
-    values = [10 + 5 * LAWS[law](size) for size in sizes]
-    exact = fit(list(zip(sizes, values, strict=True)))
-    assert exact is not None and exact.law == law
-    assert exact.at(1e6) == pytest.approx(10 + 5 * LAWS[law](1e6), rel=0.02)
-    noisy = fit(
-        [
-            (size, value * (1.03 if n % 2 else 0.98))
-            for n, (size, value) in enumerate(zip(sizes, values, strict=True))
-        ]
+def test_a_step_concludes_with_what_its_runs_found(tmp_path: Path) -> None:
+    program = tmp_path / "step.py"
+    program.write_text(
+        "import os\nfrom pathlib import Path\nfrom cmsspark.apps.monitor import spark_watch\n"
+        "state = Path(os.environ['CMSSPARK_STATE_DIR'])\n"
+        "measure = spark_watch.begin(state, 'driver.py', {}, has_jvm=True)\n"
+        "measure.line('at py4j.Protocol.getOutputCommand(Protocol.java:316)')\n"
+        "measure.ended(0)\n"
     )
-    assert noisy is not None and noisy.law == law
+    steps = f'  - {{name: blown, command: ["{{python}}", "{program}"]}}\n'
+    ended = perf(tmp_path, "run", str(suite_file(tmp_path, steps)))
+    assert "blown: py4j_object: py4j.Protocol.getOutputCommand" in ended.stdout
+    perf(tmp_path, "results", "mine", "--out", str(tmp_path / "r.html"))
+    assert "blown: py4j_object" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
-def test_a_law_needs_three_sizes_and_positive_values() -> None:
-    assert fit([(1, 1), (2, 2)]) is None
-    assert fit([(1, 1), (1, 2), (2, 3)]) is None
-    assert fit([(1, 0), (2, 0), (3, 0)]) is None
+def repeated(*rss: int, launcher: int = 0) -> SuiteResult:
+    """A step that ran so many times, each with so much memory of Python at ten times;
+    ``launcher``: virtual memory of one that was seen once.
+    """
+    log, rows = [], []
+    for number, size in enumerate(rss):
+        begin = number * 100
+        log += [
+            LogEntry("r", begin, "mark", "begin a"),
+            LogEntry("r", begin + 90, "mark", "end a exit 0"),
+        ]
+        for tick in range(10):
+            rows += samples(begin + tick, {1: size}, "python_driver")
+    rows += samples(3, {7: launcher // 2}, "yarn_launcher") if launcher else []
+    steps = step_times(log)
+    repeats: dict[tuple[str, str], list[Maxima]] = {}
+    for step in steps if len(steps) > 1 else ():
+        for key, maxima in compute_maxima(rows, [step]).items():
+            repeats.setdefault(key, []).append(maxima)
+    run = WatchedRun("r", 0, "h", suite="s", status="DONE")
+    return SuiteResult(run, steps, compute_maxima(rows, steps), repeats)
+
+
+def test_a_comparison_names_the_gain_and_no_process_that_passed_by() -> None:
+    before = repeated(261 * MB, 262 * MB, 260 * MB, launcher=100 * MB)
+    after = repeated(216 * MB, 215 * MB, 217 * MB, launcher=621 * 100 * MB)
+    rows = differences({None: before}, {None: after})
+    assert change_lines(rows)[0] == (
+        "a, python_driver: resident 261.0 MB → 216.0 MB (-17%)"
+    ) or change_lines(rows)[1].startswith("a, python_driver: resident 261.0 MB → 216.0 MB")
+    assert all(row.role != "yarn_launcher" for row in rows)
+    (row,) = [row for row in rows if (row.role, row.measure) == ("python_driver", "rss_bytes")]
+    assert row.noise == 2 * MB
+
+
+def test_with_one_run_a_side_noise_is_not_known() -> None:
+    rows = differences({None: repeated(261 * MB)}, {None: repeated(216 * MB)})
+    assert all(row.noise is None for row in rows) and change_lines(rows) == []
 
 
 def test_pages_escape_what_they_show() -> None:

@@ -15,19 +15,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cmsspark.apps.monitor import orphan_reaper
-from cmsspark.apps.monitor.orphan_reaper import STEP_VARIABLE
-from cmsspark.apps.monitor.perf_cli import _echo_scaling
-from cmsspark.apps.monitor.scaling_law import fit
-from cmsspark.apps.monitor.suite_file import filled, read_suite, size_text
-from cmsspark.apps.monitor.suite_pages import scaling_rows
-from cmsspark.apps.monitor.suite_results import (
-    Maxima,
+from cmsspark.apps.monitor.processes import reaper as orphan_reaper
+from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE
+from cmsspark.apps.monitor.suites.results import (
     StepTime,
     SuiteResult,
     differences,
     only_in_one,
 )
+from cmsspark.apps.monitor.suites.suite import filled, read_suite, size_text
 from cmsspark.base.errors import SettingsError
 from cmsspark.store.process_samples import LogEntry, WatchedRun, open_processes
 from tests.apps.monitor.test_processes_watch import lives, until
@@ -156,8 +152,6 @@ def test_names_of_all_letters_env_with_placeholders_and_steps_too_short_to_sampl
         and "1e+07" not in shown.stdout
     )
     assert [file.read_text() for file in tmp_path.glob("perf/*/größe_計.log")] == ["n=10000000\n"]
-    again = perf(tmp_path, "compare", "mine", "v 1/ü").stdout
-    assert "größe_計" in again and "needs 3 sizes" in again
 
 
 @pytest.mark.parametrize("release", ["", " ", "a\nb", "a\x1b[31m", "x" * 101])
@@ -326,11 +320,10 @@ def test_comparisons_that_say_nothing_are_refused(tmp_path: Path) -> None:
         "not a number"
         in perf(tmp_path, "compare", "train", "1.0", "2.0", "--tolerance", "nan", check=2).stderr
     )
-    for page in ("compare", "results", "trend"):
-        assert "did you mean train?" in perf(tmp_path, page, "trian", check=66).stderr
-    assert (
-        "complete runs of releases: " in perf(tmp_path, "compare", "train", "3.0", check=66).stderr
-    )
+    for words in (("compare", "trian", "1.0", "2.0"), ("results", "trian"), ("trend", "trian")):
+        assert "did you mean train?" in perf(tmp_path, *words, check=66).stderr
+    missing_release = perf(tmp_path, "compare", "train", "3.0", "1.0", check=66)
+    assert "complete runs of releases: " in missing_release.stderr
     missing = tmp_path / "none" / "x.html"
     assert (
         "No such file"
@@ -368,82 +361,3 @@ def test_steps_and_sizes_of_one_side_are_named() -> None:
     assert [row.ratio for row in differences({1.0: one}, {1.0: more}) if row.step == "new"] == [
         None
     ]
-
-
-@pytest.mark.parametrize(
-    ("values", "text", "at"),
-    [
-        ([800, 400, 200, 100], "falls (exponent -1.00", "–"),
-        ([100, 5000, 90, 7000], "no clear law", "–"),
-        ([100, 100, 100, 100], "constant (exponent 0.00, ±0%)", "100 B"),
-        ([100, 101, 99, 100], "constant", "100 B"),
-        ([100, 200, 400, 800], "n (exponent 1.00, ±0%)", "8.0 kB"),
-    ],
-)
-def test_no_law_is_named_for_values_that_fall_or_have_none(
-    values: list[int], text: str, at: str
-) -> None:
-    results = [result("1", 1, value, float(2**number)) for number, value in enumerate(values)]
-    row = next(row for row in scaling_rows(results) if row[1:3] == ("all", "resident"))
-    assert text in row[4] and row[5] == at
-
-
-def test_scaling_as_json_has_numbers(tmp_path: Path) -> None:
-    with open_processes(tmp_path) as database:
-        for number, size in enumerate((1.0, 10.0, 100.0)):
-            run = f"r{number}"
-            database.put_run(
-                WatchedRun(
-                    run, number, "h", suite="s", release="1", status="DONE", input_size=size
-                )
-            )
-            entries = [
-                LogEntry(run, 0, "mark", "begin x"),
-                LogEntry(run, int(size * 1000), "mark", "end x exit 0"),
-            ]
-            database.add([], entries)
-    rows = [
-        json.loads(line) for line in perf(tmp_path, "compare", "s", "--json").stdout.splitlines()
-    ]
-    assert [(row["step"], row["measure"], row["law"], row["exponent"]) for row in rows] == [
-        ("x", "seconds", "n", 1.0)
-    ]
-    assert (
-        rows[0]["points"] == [[1.0, 1.0], [10.0, 10.0], [100.0, 100.0]] and rows[0]["error"] == 0
-    )
-    assert (
-        rows[0]["grows as"] == "n (exponent 1.00, ±0%)"
-        and rows[0]["at 10 × the largest"] == "1000.0 s"
-    )
-
-
-def test_the_law_stays_whole_in_a_narrow_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = "a_step_whose_name_is_as_long_as_names_of_steps_may_be_or_so"
-    steps = [StepTime(name, 0, 5_000, 0)]
-    runs = [
-        WatchedRun(f"r{n}", n, "h", suite="s", release="1", input_size=10.0**n, status="DONE")
-        for n in range(3)
-    ]
-    results = [
-        SuiteResult(
-            run,
-            steps,
-            {(name, role): Maxima(1.0, 2, 10**9, None, 1) for role in ("all", "python_driver")},
-        )
-        for run in runs
-    ]
-    shown: list[str] = []
-    monkeypatch.setattr("cmsspark.base.text.terminal.terminal_width", lambda: 80)
-    monkeypatch.setattr("click.echo", lambda text: shown.append(text))
-    _echo_scaling(results, as_json=False)
-    assert (
-        max(map(len, shown)) <= 80
-        and sum("constant (exponent 0.00, ±0%)" in line for line in shown) == 3
-    )
-
-
-def test_equal_sizes_and_one_point_have_no_law() -> None:
-    assert fit([(5, 1), (5, 2), (5, 3)]) is None and fit([(1, 1)]) is None and fit([]) is None
-    assert "needs 3 sizes" in scaling_rows([result("1", 1, 100, 1.0)])[0][4]

@@ -42,26 +42,26 @@ DBS: dict[str, list[tuple[Any, ...]]] = {
         (None, None, None, None, None, None, None, None),
         (None, "/n/o/ID", 1, 1, 1, 1, 1, 0.0),
     ],
-    # logical_file_name, file_id, dataset_id, is_file_valid, event_count, file_size
+    # logical_file_name, file_id, dataset_id, is_file_valid, event_count, file_size, block_id
     "FILES": [
-        ("/f1", 11, 1, 1, 100, 1000.0),
-        ("/f2", 12, 1, 0, 50, 500.0),
-        ("/f2", 10, 1, 1, 7777, 7777.0),
-        ("/f2", 12, 1, 0, 50, 500.0),
-        ("/f3", 13, 2, 1, None, 300.0),
-        ("/f4", 14, 99, 1, 9999, 9999.0),
-        (None, 15, 2, None, 5, None),
-        (None, None, None, None, None, None),
+        ("/f1", 11, 1, 1, 100, 1000.0, 1),
+        ("/f2", 12, 1, 0, 50, 500.0, 2),
+        ("/f2", 10, 1, 1, 7777, 7777.0, 2),
+        ("/f2", 12, 1, 0, 50, 500.0, 2),
+        ("/f3", 13, 2, 1, None, 300.0, 3),
+        ("/f4", 14, 99, 1, 9999, 9999.0, 9),
+        (None, 15, 2, None, 5, None, None),
+        (None, None, None, None, None, None, None),
     ],
-    # block_name, dataset_id
+    # block_name, dataset_id, block_id
     "BLOCKS": [
-        (f"{A}#1", 1),
-        (f"{A}#2", 1),
-        (f"{A}#2", 1),
-        (f"{B}#1", 2),
-        (None, 2),
-        (f"{C}#1", 3),
-        (None, None),
+        (f"{A}#1", 1, 1),
+        (f"{A}#2", 1, 2),
+        (f"{A}#2", 1, 2),
+        (f"{B}#1", 2, 3),
+        (None, 2, 4),
+        (f"{C}#1", 3, 5),
+        (None, None, None),
     ],
     "DATASET_ACCESS_TYPES": [(1, "VALID"), (2, "INVALID"), (None, None), (1, "VALID")],
     "ACQUISITION_ERAS": [(1, "Run2026A"), (1, "Run2026A")],
@@ -109,7 +109,7 @@ def rows_of(
     name: str, dbs: dict[str, list[tuple[Any, ...]]]
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The columns and rows of a hand-made table."""
-    columns = {**DBS_PHEDEX.dbs, **dbs_events.DBS}[name]
+    columns = {**dbs_events.DBS, **DBS_PHEDEX.dbs, "DATASETS": dbs_events.DBS["DATASETS"]}[name]
     return list(columns), dbs[name]
 
 
@@ -224,8 +224,9 @@ def test_dbs_phedex_has_one_row_for_each_dataset_site_and_kind(built: Built) -> 
         (A, "T2_CH_CERN_HLT", "disk"): (500, 5, 2, 2, False, 5_000),
         (B, "T2_DE_DESY", "disk"): (10, 1, 1, 2, False, 1_000),
         (B, "T1_DE_KIT", "buffer"): (20, 2, 2, 2, True, 2_000),
-        (C, "T2_DE_DESY", "disk"): (0, 0, 0, 1, False, None),
-        (C, "T3_X", "disk"): (0, 0, 0, 1, False, None),
+        # Its only block has no file in DBS.
+        (C, "T2_DE_DESY", "disk"): (0, 0, 0, 0, False, None),
+        (C, "T3_X", "disk"): (0, 0, 0, 0, False, None),
         ("/not/in/DBS", "T2_DE_DESY", "disk"): (40, 4, 1, 1, True, 7_000),
         (None, None, "disk"): (0, 0, 0, None, False, None),
     }
@@ -238,6 +239,34 @@ def test_dbs_phedex_has_one_row_for_each_dataset_site_and_kind(built: Built) -> 
         "newest_replica_ms",
     )
     assert {key: tuple(row[name] for name in names) for key, row in rows.items()} == expected
+
+
+def test_rule_71_a_block_that_is_empty_or_without_a_valid_file_need_not_be_there(
+    build: Build,
+) -> None:
+    files = [
+        ("/f1", 1, 1, 1, 10, 10.0, 1),
+        ("/f2", 2, 1, 0, 10, 10.0, 2),
+        ("/f3", 3, 1, None, 10, 10.0, 2),
+        ("/f4", 4, 1, 0, 10, 10.0, 5),
+        ("/f5", 5, 1, 1, 10, 10.0, 5),
+    ]
+    # 2 has no valid file, 3 none at all, 5 one of two; 4 is empty in the snapshot, 6
+    # has no id in DBS.
+    blocks = [(f"{A}#{number}", 1, number) for number in (1, 2, 3, 5)] + [(f"{A}#6", 1, None)]
+
+    def at(node: str, *numbers: int) -> list[tuple[Any, ...]]:
+        return [
+            (A, f"{A}#{number}", size, 10 * size, node, size, 10 * size, 1)
+            for number in numbers
+            for size in [0 if number == 4 else 1]
+        ]
+
+    snapshot = [*at("T2_A", 1, 5, 6), *at("T2_B", 1, 2, 4, 5, 6), *at("T2_C", 1, 2, 4, 6)]
+    rows = build(DBS_PHEDEX, {**DBS, "FILES": files, "BLOCKS": blocks}, snapshot)
+    complete = {row["site_name"]: (row["block_count"], row["is_complete"]) for row in rows}
+    assert complete == {"T2_A": (3, True), "T2_B": (3, True), "T2_C": (3, False)}
+    assert {(row["invalid_file_count"], row["invalid_bytes"]) for row in rows} == {(3, 30)}
 
 
 def test_dbs_phedex_adds_what_dbs_knows_and_keeps_datasets_that_it_does_not(built: Built) -> None:
@@ -266,15 +295,17 @@ def test_dbs_events_has_one_row_for_each_dataset_valid_or_not(built: Built) -> N
         "file_count",
         "invalid_file_count",
         "dataset_bytes",
+        "invalid_events",
+        "invalid_bytes",
         "is_valid",
         "access_type",
         "created_ms",
     )
     rows = built["dbs_events"]
     assert {row["dataset_name"]: tuple(row[name] for name in names) for row in rows} == {
-        A: (150, 2, 1, 1500, True, "VALID", 1_500_000_000_000),
-        B: (5, 2, 1, 300, False, "INVALID", None),
-        C: (None, 0, 0, None, True, None, 0),
+        A: (150, 2, 1, 1500, 50, 500, True, "VALID", 1_500_000_000_000),
+        B: (5, 2, 1, 300, 5, 0, False, "INVALID", None),
+        C: (None, 0, 0, None, None, None, True, None, 0),
     }
     by_name = {row["dataset_name"]: row for row in rows}
     assert len(rows) == 3
@@ -350,7 +381,7 @@ def test_of_two_rows_with_one_name_the_larger_id_describes_and_both_hold_files(
 ) -> None:
     dbs = DBS | {
         "DATASETS": [*DBS["DATASETS"], (4, A, 0, 2, 1, 1, 1, 2e9)],
-        "FILES": [*DBS["FILES"], ("/g", 20, 4, 1, 1, 1.0)],
+        "FILES": [*DBS["FILES"], ("/g", 20, 4, 1, 1, 1.0, None)],
     }
     (row,) = [one for one in build(dbs_events.JOB, dbs) if one["dataset_name"] == A]
     assert (row["file_count"], row["events"], row["is_valid"], row["access_type"]) == (
@@ -365,17 +396,17 @@ def test_of_one_name_under_one_id_the_larger_values_count_and_null_is_the_smalle
     build: Build,
 ) -> None:
     files = [
-        ("/f", 1, 1, None, 9, 9.0),
-        ("/f", 1, 1, 0, 7, 7.0),
-        ("/f", 1, 1, 0, 8, None),
-        ("/f", None, 2, 1, 99, 99.0),
-        ("/g", -5, 2, 1, 1, 1.0),
-        ("/g", -5, 1, 1, 2, 2.0),
-        ("/h", 3, 99, 1, 5, 5.0),
-        ("/h", 2, 2, 1, 4, 4),
-        (None, None, 2, 1, 16, 0.0),
-        (None, None, 2, 1, 32, 0.0),
-        (None, 7, 2, 1, 64, 0.0),
+        ("/f", 1, 1, None, 9, 9.0, None),
+        ("/f", 1, 1, 0, 7, 7.0, None),
+        ("/f", 1, 1, 0, 8, None, None),
+        ("/f", None, 2, 1, 99, 99.0, None),
+        ("/g", -5, 2, 1, 1, 1.0, None),
+        ("/g", -5, 1, 1, 2, 2.0, None),
+        ("/h", 3, 99, 1, 5, 5.0, None),
+        ("/h", 2, 2, 1, 4, 4, None),
+        (None, None, 2, 1, 16, 0.0, None),
+        (None, None, 2, 1, 32, 0.0, None),
+        (None, 7, 2, 1, 64, 0.0, None),
     ]
     rows = {row["dataset_name"]: row for row in build(dbs_events.JOB, DBS | {"FILES": files})}
     names = ("file_count", "invalid_file_count", "events", "dataset_bytes")
@@ -383,9 +414,9 @@ def test_of_one_name_under_one_id_the_larger_values_count_and_null_is_the_smalle
     assert tuple(rows[B][name] for name in names) == (4, 0, 1 + 4 + 32 + 64, 1 + 4)
 
 
-@pytest.mark.parametrize("events", [2**63 - 1, -(2**63) + 1])
-def test_a_sum_beyond_64_bits_fails_and_never_wraps(build: Build, events: int) -> None:
-    files = [(f"/f{number}", number, 1, 1, events, 1.0) for number in range(3)]
+def test_a_sum_beyond_64_bits_fails_and_never_wraps(build: Build) -> None:
+    events = 2**63 - 1
+    files = [(f"/f{number}", number, 1, 1, events, 1.0, None) for number in range(3)]
     with pytest.raises(Exception, match=TOO_LARGE):
         build(dbs_events.JOB, DBS | {"FILES": files})
     (row,) = [

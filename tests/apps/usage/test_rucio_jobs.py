@@ -202,7 +202,18 @@ def test_replicas_are_those_of_the_oracle(
         "newest_replica_ms",
     )
     dbs_blocks = {f"{name}#{x}" for name in NAMES for x in "abcd"}
-    wanted = oracle.presence(found, dbs_blocks)
+    rng = random.Random(17)
+    corpus.hostile_rows(rng, 90, DAY_MS)
+    dbs = dbs_rows(rng, 120)
+    known = {row["dataset_id"] for row in dbs["DATASETS"]}
+    valid = {
+        row["block_id"]
+        for row in dbs["FILES"]
+        if row["is_file_valid"] and row["dataset_id"] in known
+    }
+    without_valid = {row["block_name"] for row in dbs["BLOCKS"] if row["block_id"] not in valid}
+    assert without_valid
+    wanted = oracle.presence(found, dbs_blocks, without_valid)
     assert {
         (row["dataset_name"], row["site_name"], row["kind"]): tuple(row[name] for name in names)
         for row in rows

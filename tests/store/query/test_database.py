@@ -20,9 +20,9 @@ from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles, RangeFile
 from cmsspark.settings.settings import load_settings
+from cmsspark.store.part_checks import LocalPart, StoredPart
 from cmsspark.store.query import table_views
 from cmsspark.store.query.database import DAYS, Database
-from cmsspark.store.query.part_system import LocalPart
 from cmsspark.store.query.statements import mentioned
 from cmsspark.store.query.stored_parts import tables
 from tests.run.partial_days import partial, store_table
@@ -44,9 +44,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     init = LocalPart.__init__
 
-    def watched(self: LocalPart, path: str) -> None:
-        seen.append(path.split("/data_aggregation/")[1].split("/")[0])
-        init(self, path)
+    def watched(self: LocalPart, part: StoredPart) -> None:
+        seen.append(part.path.split("/data_aggregation/")[1].split("/")[0])
+        init(self, part)
 
     monkeypatch.setattr(LocalPart, "__init__", watched)
     return seen
@@ -404,7 +404,7 @@ def test_a_remote_part_reads_only_the_ranges_that_are_asked_for(tmp_path: Path) 
     assert (remote.seek(10), remote.read(3), remote.tell()) == (10, b"\n\x0b\x0c", 13)
     assert remote.seek(99_999) and remote.read(5) == b""
     assert set(asked) == {(10_236, 4), (10, 3)}
-    local = LocalPart(str(path))
+    local = LocalPart(StoredPart(str(path), False, 10_240, 0))
     assert (local.seek(10), local.read(3)) == (10, b"\n\x0b\x0c")
     local.close()
     local.close()

@@ -13,6 +13,7 @@ from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter, t
 from cmsspark.base import dates, efficiency
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import between
+from cmsspark.base.text.terminal import pluralize
 
 #: Days without a period in the address, and at most.
 _DAYS, _MOST = 30, 400
@@ -122,6 +123,17 @@ def view(request: PageRequest) -> ui.Content:
         if missing
         else []
     )
+    (earlier,) = request.database.query(
+        "SELECT count(DISTINCT day) FROM job_efficiency WHERE day BETWEEN ? AND ?"
+        " AND last_core_with_cpu_ms IS NULL",
+        [first, last],
+    ).rows[0]
+    if earlier:
+        text = (
+            f"{pluralize(earlier, 'day')} of these, counted by earlier rules, lack the sums of the efficiencies and of"
+            " wasted and evicted core hours, and are not in them. Run: run_spark job_efficiency --date DAY"
+        )
+        notes.append(ui.Note(text, "warn"))
     return ui.Content(
         "Efficiency", sections, f"Jobs of HTCondor that ended, {first} to {last}.", controls, notes
     )

@@ -19,8 +19,19 @@ def tier(name):
 if accesses.count() == 0:  # SPK104
     raise SystemExit("nothing was read")
 
-few = accesses.repartition(1)  # SPK105
+few = accesses.join(spark.table("sites"), "site_name").coalesce(1)  # SPK105
 few.write.parquet("/data/few")
+files = spark.read.jdbc("jdbc:oracle:thin:@db", "files").cache()  # SPK115 SPK114
+sizes = files.groupBy("dataset").sum("size")
+sizes.write.parquet("/data/sizes")
+sizes.where("size > 0").write.parquet("/data/large")
+lines = spark.sparkContext.accumulator(0)
+pairs = accesses.rdd.map(lambda row: (row.lfn, lines.add(1)))  # SPK117
+late = pairs.join(pairs).filter(lambda pair: pair[0] != "")  # SPK113
+kept = accesses.where("read_bytes > 0").collect()
+again = spark.createDataFrame(kept)  # SPK112
+for day in range(9):
+    again = again.union(spark.read.parquet(f"/data/{day}"))  # SPK116
 
 table = (
     accesses.select("site_name", tier("site_name")).toPandas()  # SPK106

@@ -1,0 +1,1 @@
+"""What cost a run time or memory, and advice from it."""

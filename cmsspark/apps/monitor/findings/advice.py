@@ -1,0 +1,737 @@
+"""Advice on memory, cores and partitions from the last measured runs of a job: formulas
+on peaks of the worst executor.
+
+A task had ``(heap − 300 MB) × spark.memory.fraction / tasks at once``; it needs what it
+held at most and what it spilled. Partitions cost nothing, so they come first; the heap
+grows only for stages whose number of tasks is fixed. The formulas are in
+``docs/monitoring.md``. Advice is never applied by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct, field, structs
+
+from cmsspark.apps.monitor import memory_sizes as sizes
+from cmsspark.apps.monitor.findings.failures import WORKER_LIMIT
+from cmsspark.apps.monitor.findings.stages import (
+    GC_LEAST_MS,
+    SPILL_BYTES,
+    find_skew,
+    skew_join_cure,
+)
+from cmsspark.apps.monitor.logs.plans import FIXED_PARTITIONS
+from cmsspark.apps.monitor.memory_sizes import MIB
+from cmsspark.base.text.terminal import pluralize, volume
+from cmsspark.store.run_metrics import ExecutorEntry, Finding, RunMetrics, StageEntry
+
+_ENOUGH_RUNS: Final = 3
+_SHORT_MS: Final = 10_000
+
+
+class Worst(Struct):
+    """The largest value of each figure over runs and executors; bytes."""
+
+    heap: int = 0
+    unified: int = 0
+    storage: int = 0
+    jvm_rss: int = 0
+    python: int = 0
+    other_processes: int = 0
+    off_heap_used: int = 0
+    direct: int = 0
+    gc_share: float = 0.0
+    spilled: int = 0
+    killed: bool = False
+    #: A JVM of the role had no heap left.
+    heap_space: bool = False
+    #: A run succeeded: peaks of failed ones are lower bounds.
+    has_succeeded: bool = False
+    #: Task time is known, so a share of it is.
+    has_times: bool = False
+    #: Areas of memory that were measured, also where nothing was used.
+    areas: set[str] = field(default_factory=set)
+
+
+def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
+    """Return the worst of the role's executors over runs."""
+    worst = Worst()
+    for run in runs:
+        totals = run.totals
+        worst.has_times = worst.has_times or totals.run_ms > 0
+        # The first seconds of a JVM have much garbage of their own.
+        if totals.run_ms >= GC_LEAST_MS:
+            worst.gc_share = max(worst.gc_share, totals.gc_ms / totals.run_ms)
+        worst.has_succeeded = worst.has_succeeded or run.state == "DONE"
+        worst.heap_space = worst.heap_space or any(
+            _is_full_heap(finding, run, role) for finding in run.findings
+        )
+        worst.spilled = max(worst.spilled, totals.disk_spilled_bytes)
+        worst.killed = worst.killed or any(
+            finding.code == "container_killed" for finding in run.findings
+        )
+        worst.heap = max(
+            [worst.heap, *(sample.heap_bytes or 0 for sample in run.samples if role == "driver")]
+        )
+        for entry in run.executors:
+            if (entry.executor == "driver") == (role == "driver"):
+                _take(worst, entry)
+    return worst
+
+
+def _is_full_heap(finding: Finding, run: RunMetrics, role: str) -> bool:
+    """Return whether a JVM of the role had no heap left. In local mode the driver runs
+    the tasks, too.
+    """
+    is_of_role = run.master.startswith("local") or (finding.where == "tasks") == (
+        role == "executor"
+    )
+    return finding.code == "heap_space" and is_of_role
+
+
+def _take(worst: Worst, entry: ExecutorEntry) -> None:
+    peaks = entry.peaks
+    worst.areas |= peaks.keys()
+    worst.heap = max(worst.heap, peaks.get("JVMHeapMemory", 0))
+    worst.unified = max(worst.unified, peaks.get("OnHeapUnifiedMemory", 0))
+    worst.storage = max(worst.storage, peaks.get("OnHeapStorageMemory", 0))
+    worst.jvm_rss = max(worst.jvm_rss, peaks.get("ProcessTreeJVMRSSMemory", 0))
+    worst.python = max(worst.python, peaks.get("ProcessTreePythonRSSMemory", 0))
+    worst.off_heap_used = max(worst.off_heap_used, peaks.get("OffHeapUnifiedMemory", 0))
+    worst.direct = max(worst.direct, peaks.get("DirectPoolMemory", 0))
+    # Spark runs pgrep to see its children: for a moment such a child is a copy of the
+    # JVM, as large in addresses.
+    is_copy = peaks.get("ProcessTreeOtherVMemory", 0) > 0.9 * peaks.get("ProcessTreeJVMVMemory", 1)
+    if not is_copy:
+        worst.other_processes = max(
+            worst.other_processes, peaks.get("ProcessTreeOtherRSSMemory", 0)
+        )
+
+
+def rate_confidence(runs: Sequence[RunMetrics]) -> str:
+    """``high`` from three runs of at least 10 s of task time that succeeded, ``medium``
+    from one, else ``low``.
+    """
+    long = [run for run in runs if run.totals.run_ms >= _SHORT_MS and run.state == "DONE"]
+    if len(long) >= _ENOUGH_RUNS:
+        return "high"
+    return "medium" if long else "low"
+
+
+#: The arrays of a sort double when they grow, and the largest task has more than the average.
+HEADROOM: Final = 1.5
+#: Spark's default number of partitions of a shuffle.
+PARTITIONS: Final = 200
+MOST_PARTITIONS: Final = 100_000
+#: ``spark.sql.adaptive.coalescePartitions.minPartitionSize``: Spark makes no smaller ones.
+LEAST_PARTITION: Final = MIB
+MOST_GROWTH: Final = 4
+#: A task that spilled needs at least so many times what it had.
+LEAST_GROWTH: Final = 1.25
+
+
+class SpillCure(Struct, frozen=True):
+    """The worst stage that spilled: bytes that a task needs and had. Either partitions,
+    or a heap, are the cure.
+
+    ``partition_bytes``: what adaptive execution makes of them, where it joined small ones.
+    """
+
+    stage: StageEntry
+    need: int
+    room: int
+    partitions: int | None = None
+    partition_bytes: int | None = None
+    heap: int | None = None
+    off_heap: int | None = None
+
+
+def spill_cure(runs: Sequence[RunMetrics], role: str) -> SpillCure | None:
+    """Return the cure for the stage whose tasks lacked most; None where no stage that
+    spilled is known.
+    """
+    cures = [cure for run in runs for cure in _cures(run, role)]
+    if not cures:
+        return None
+    fixed = [cure for cure in cures if cure.heap is not None or cure.off_heap is not None]
+    # A heap that is large enough for a stage of fixed tasks serves the others, too.
+    return max(fixed or cures, key=lambda cure: cure.need / max(1, cure.room))
+
+
+def _cures(run: RunMetrics, role: str) -> Iterator[SpillCure]:
+    heap = sizes.heap(run.options, role)
+    fraction = (
+        sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION) or sizes.FRACTION
+    )
+    slots, off_heap = _tasks_at_once(run, role), sizes.off_heap(run.options)
+    # With off-heap memory on, tasks execute there, and not in the heap.
+    room = off_heap // slots or int(max(0, heap - sizes.RESERVED) * fraction / slots)
+    for stage in run.stages:
+        totals, tasks = stage.totals, stage.totals.tasks - stage.totals.failed_tasks
+        if totals.disk_spilled_bytes < SPILL_BYTES or tasks <= 0 or find_skew(run, stage):
+            continue
+        need = int(HEADROOM * (totals.memory_spilled_bytes / tasks)) + totals.peak_execution_bytes
+        # Where few of many tasks spilled the average is small, but these needed more
+        # than they had.
+        need = max(need, int(LEAST_GROWTH * room))
+        total = need * tasks
+        if off_heap:
+            yield SpillCure(stage, need, room, off_heap=need * slots)
+        elif _has_set_partitions(run, stage) and room > 0:
+            partitions = min(MOST_PARTITIONS, -(-total // room))
+            partitions = -(-partitions // slots) * slots
+            size = (
+                max(LEAST_PARTITION, totals.shuffle_read_bytes // partitions)
+                if _is_adaptive(run)
+                else None
+            )
+            yield SpillCure(stage, need, room, partitions, size)
+        else:
+            goal = int(need * slots / fraction) + sizes.RESERVED
+            yield SpillCure(stage, need, room, heap=min(max(goal, heap), MOST_GROWTH * heap))
+
+
+def _tasks_at_once(run: RunMetrics, role: str) -> int:
+    """Return how many tasks share the memory of an executor."""
+    cores = max(
+        (
+            entry.cores
+            for entry in run.executors
+            if (entry.executor == "driver") == (role == "driver")
+        ),
+        default=1,
+    )
+    return max(1, cores // sizes.count(run.options.get("spark.task.cpus"), 1))
+
+
+def _has_set_partitions(run: RunMetrics, stage: StageEntry) -> bool:
+    """Return whether ``spark.sql.shuffle.partitions`` decides how many tasks a stage has."""
+    if not stage.totals.shuffle_read_bytes:
+        return False
+    fixed = {
+        value
+        for query in run.queries
+        for kind, _, value in query.nodes
+        if kind == FIXED_PARTITIONS
+    }
+    if stage.task_count in fixed:
+        return False
+    number = shuffle_partitions(run)
+    return stage.task_count == number or (_is_adaptive(run) and stage.task_count < number)
+
+
+def shuffle_partitions(run: RunMetrics) -> int:
+    """Return ``spark.sql.shuffle.partitions`` of a run."""
+    return sizes.count(run.options.get("spark.sql.shuffle.partitions"), PARTITIONS)
+
+
+def _is_adaptive(run: RunMetrics) -> bool:
+    return run.options.get("spark.sql.adaptive.enabled", "true").strip().lower() != "false"
+
+
+#: Shares of the heap above which it grows and below which it may shrink, and of garbage
+#: collection.
+GROW_ABOVE: Final = 0.95
+SHRINK_BELOW: Final = 0.70
+GC_GROW: Final = 0.10
+GC_SHRINK: Final = 0.05
+GROW_BY: Final = 1.25
+MOST_STEP: Final = 0.30
+#: What is more than so many times its need shrinks to twice the need first: the peak of a
+#: heap that is far too large is its own garbage.
+FAR_TOO_LARGE: Final = 4
+#: A change helped if a figure is below this share of what it was.
+HELPED: Final = 0.8
+#: Addresses that a Python worker with its libraries takes at least.
+WORKER_BYTES: Final = 2 << 30
+_HEADROOM: Final = 1.2
+_KILLED_FACTOR: Final = 1.5
+LEAST_HEAP: Final = 512 * MIB
+#: memory.fraction may be 0.7 from this heap on, with less storage than this share of
+#: the unified memory.
+_LARGE_HEAP: Final = 8 << 30
+_LITTLE_STORAGE: Final = 0.05
+#: Areas that Spark measures together: with one of them, those without an entry are zero.
+_UNIFIED: Final = {
+    "JVMHeapMemory",
+    "OnHeapUnifiedMemory",
+    "OnHeapStorageMemory",
+    "OnHeapExecutionMemory",
+}
+_NO_UNIFIED: Final = "not known: no peak of the memory that executes and caches was measured"
+_SKEWED: Final = "one task has more than its share, which memory does not change"
+_PARTITION_BYTES: Final = 128 * MIB
+
+
+def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
+    """Advice from runs of one job, the latest first: for its executors, or for the
+    driver where that does the work.
+    """
+    advice = _advise(runs)
+    failed = _not_helpful(runs)
+    return [
+        entry.saying(failed[entry.subject]) if entry.subject in failed else entry
+        for entry in advice
+    ]
+
+
+def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
+    alike = alike_runs(runs)
+    if not alike:
+        return [Advice("memory", _why_nothing(runs))]
+    latest, role = alike[0], _working_role(alike[0])
+    worst = find_worst(alike, role)
+    confidence = rate_confidence(alike)
+    cure = spill_cure(
+        [run for run in alike if shuffle_partitions(run) == shuffle_partitions(latest)], role
+    )
+    skew = list(_skew(latest))
+    if skew and cure is None:
+        worst.spilled = 0  # more memory changes nothing for it
+    overhead = _overhead(worst, latest, role, confidence)
+    heap = _within_node(_heap(worst, latest, role, confidence, cure), overhead, latest, role)
+    if skew:
+        heap = heap.saying(f"{_written(sizes.heap(latest.options, role))}; keep it: {_SKEWED}")
+    advice = [*skew, heap, overhead, *_worker_limit(alike, role)]
+    advice += [
+        _fraction(worst, latest, role, confidence, heap),
+        _storage(worst, latest, confidence),
+        _off_heap(worst, latest, cure),
+        _cores(worst, latest, heap),
+    ]
+    return [*advice, *_partitions(alike, latest, cure)]
+
+
+def _not_helpful(runs: Sequence[RunMetrics]) -> dict[str, str]:
+    """Return subject → what to say instead of advising it again: the latest run had the
+    value that the runs before it were advised, and its trouble is as large as before.
+    """
+    ended = [run for run in runs if run.engine == "spark" and run.executors]
+    if len(ended) < 2:
+        return {}
+    latest, before = ended[0], ended[1]
+    texts = {}
+    for entry in _advise(ended[1:]):
+        option, _, value = (entry.conf or "").partition("=")
+        if not entry.aim or latest.options.get(option) != value:
+            continue
+        was, now = (_trouble(run, entry.aim) for run in (before, latest))
+        if was and now >= HELPED * was:
+            change = f"{before.options.get(option, 'the default')} → {value}"
+            texts[entry.subject] = (
+                f"{value}; {change} did not help ({_figure(entry.aim, was)} before, {_figure(entry.aim, now)} now): "
+                "what would is not known from these runs"
+            )
+    return texts
+
+
+def _trouble(run: RunMetrics, aim: str) -> float:
+    """Return how large a trouble of a run is, by the name of what advice is against."""
+    if aim == "spilled":
+        return run.totals.disk_spilled_bytes
+    if aim == "garbage":
+        return run.totals.gc_ms / run.totals.run_ms if run.totals.run_ms else 0.0
+    codes = {"killed": "container_killed", "full": "heap_space", "limit": "python_memory_limit"}
+    return float(any(finding.code == codes[aim] for finding in run.findings))
+
+
+def _figure(aim: str, value: float) -> str:
+    if aim == "spilled":
+        return f"{volume(value)} spilled"
+    return f"{value:.0%} of GC" if aim == "garbage" else "it failed"
+
+
+def _skew(run: RunMetrics) -> Iterator[Advice]:
+    """Yield the cure of a task with more than its share: no memory and no number of
+    partitions is one.
+    """
+    for stage in run.stages:
+        skew = find_skew(run, stage)
+        if skew is None or stage.totals.disk_spilled_bytes < SPILL_BYTES:
+            continue
+        text, conf = f"stage {stage.stage}: {skew.title}", None
+        if skew.is_input:
+            text += ": write its input in smaller pieces"
+        else:
+            cure = skew_join_cure(run, skew) if stage.is_join else ""
+            conf = option[0] if (option := cure.split(" ")) and "=" in option[0] else None
+            text += ": spread its key first; memory and partitions change nothing for it"
+        yield Advice("skew", text, conf, aim="spilled" if conf else "")
+        return
+
+
+def _worker_limit(runs: Sequence[RunMetrics], role: str) -> Iterator[Advice]:
+    """Yield the limit of Python workers, where one got no memory."""
+    latest = runs[0]
+    limit = sizes.size(latest.options.get(WORKER_LIMIT), "m")
+    is_reached = any(finding.code == "python_memory_limit" for finding in latest.findings)
+    if not is_reached:
+        return
+    if limit is None:
+        yield Advice(
+            "Python workers", "not known: a limit outside of Spark (ulimit -v) stopped one"
+        )
+        return
+    slots = _tasks_at_once(latest, role)
+    goal = sizes.as_option(max(2 * limit, slots * WORKER_BYTES))
+    yield Advice(
+        "Python workers",
+        f"{_written(limit)} → {goal}: a worker reached its limit of addresses",
+        f"{WORKER_LIMIT}={goal}",
+        f"{pluralize(slots, 'task')} at once, {volume(limit / slots)} of addresses each",
+        "max(2 × the limit, 2 GiB × tasks at once)",
+        "medium",
+        "limit",
+    )
+
+
+def alike_runs(runs: Sequence[RunMetrics]) -> list[RunMetrics]:
+    """Return the runs that are compared: other options make other peaks, so only those
+    with today's heap.
+    """
+    spark = [run for run in runs if run.engine == "spark" and run.executors]
+    heaps = [sizes.heap(run.options, _working_role(spark[0])) for run in spark]
+    return [run for run, heap in zip(spark, heaps, strict=True) if heap == heaps[0]]
+
+
+def _working_role(run: RunMetrics) -> str:
+    """Return which JVM works: in local mode the driver."""
+    return "driver" if run.master.startswith("local") else "executor"
+
+
+def _why_nothing(runs: Sequence[RunMetrics]) -> str:
+    if runs and all(run.engine == "processes" for run in runs):
+        text = "not known: the job runs by processes of this host, without a JVM"
+        return f"{text}; run it with --engine spark to measure it"
+    reasons = {note for run in runs for note in run.notes}
+    return f"not known: no run has figures of executors{f' ({sorted(reasons)[0]})' if reasons else ''}"
+
+
+def _heap(
+    worst: Worst, run: RunMetrics, role: str, confidence: str, cure: SpillCure | None = None
+) -> Advice:
+    subject, now = f"{role} heap", sizes.heap(run.options, role)
+    if not worst.heap and not worst.heap_space:
+        return Advice(
+            subject,
+            "not known: no peak of the heap was measured (runs too short, or processes too young)",
+        )
+    fraction = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
+    unified = (
+        int(worst.unified / (fraction or sizes.FRACTION)) + sizes.RESERVED if worst.unified else 0
+    )
+    need = max(unified, int(_HEADROOM * worst.heap))
+    share = worst.heap / now
+    inputs = (
+        f"heap peak {volume(worst.heap)} = {share:.0%} of {volume(now)}, unified peak {volume(worst.unified)}, "
+        f"GC {worst.gc_share:.1%}, spilled {volume(worst.spilled)}"
+    )
+    by_peak = volume(_HEADROOM * worst.heap)
+    formula = (
+        f"max(unified / {fraction:g} + 300 MB = {volume(unified)}, 1.2 × heap peak = {by_peak})"
+    )
+    reasons = _reasons_to_grow(worst, share, cure)
+    if reasons and cure is not None and cure.heap is not None:
+        inputs += f"; {_describe_need(cure)}"
+        formula += "; for spills: need of a task × tasks at once / fraction + 300 MB"
+    basis = Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+    if reasons:
+        of_tasks = cure.heap or 0 if cure else 0
+        goal = max(need, int(GROW_BY * now), of_tasks)
+        # What tasks spilled is known; how much more garbage or a full heap need is not:
+        # that goes in steps.
+        most = max(int((1 + MOST_STEP) * now), of_tasks)
+        aim = "full" if worst.heap_space else "spilled" if of_tasks else ""
+        aim = aim or ("garbage" if worst.gc_share > GC_GROW else "")
+        basis = structs.replace(basis, aim=aim)
+        return _sized(basis, f"spark.{role}.memory", now, goal, " and ".join(reasons), most)
+    if cure is not None:
+        supply_text = (
+            "off-heap memory gives" if cure.off_heap is not None else "more partitions give"
+        )
+        return basis.saying(f"{basis.text}: {supply_text} tasks that spilled what they need")
+    if not worst.has_succeeded:
+        return basis.saying(
+            f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound"
+        )
+    goal = max(need, LEAST_HEAP)
+    if share < SHRINK_BELOW and worst.gc_share < GC_SHRINK and goal < now:
+        # The garbage of a large heap is collected late: its peak is above what is needed.
+        reason = f"the peak is below {SHRINK_BELOW:.0%} and GC below {GC_SHRINK:.0%}"
+        return _sized(basis, f"spark.{role}.memory", now, goal, reason)
+    return basis
+
+
+def _reasons_to_grow(worst: Worst, share: float, cure: SpillCure | None) -> list[str]:
+    has_fixed_tasks = worst.spilled > 0 if cure is None else cure.heap is not None
+    reasons = (
+        (
+            f"the peak is above {GROW_ABOVE:.0%}",
+            share > GROW_ABOVE and (cure is None or cure.partitions is None),
+        ),
+        (f"GC takes more than {GC_GROW:.0%}", worst.gc_share > GC_GROW),
+        ("tasks spilled", has_fixed_tasks),
+        ("no heap was left", worst.heap_space),
+    )
+    return [text for text, holds in reasons if holds]
+
+
+def _describe_need(cure: SpillCure) -> str:
+    return (
+        f"a task of stage {cure.stage.stage} needs {volume(cure.need)} and had {volume(cure.room)}"
+    )
+
+
+def _written(count: int) -> str:
+    """Bytes as an option has them, so that it can be compared with the advice."""
+    return sizes.as_option(count, MIB)
+
+
+def _within_node(heap: Advice, overhead: Advice, run: RunMetrics, role: str) -> Advice:
+    """Return the advice on the heap, made smaller where the container would not fit
+    into the smallest node.
+    """
+    node, container = run.smallest_node_bytes, sizes.executor_container(run.options)
+    goal = sizes.size((heap.conf or "").partition("=")[2])
+    now = sizes.heap(run.options, role)
+    if role != "executor" or node is None or container is None or goal is None or goal <= now:
+        return heap
+    beside_now = sizes.overhead(run.options, role)
+    overhead_bytes = sizes.size((overhead.conf or "").partition("=")[2]) or beside_now
+    room = (node - (container - now - beside_now) - overhead_bytes) // (256 * MIB) * 256 * MIB
+    if goal <= room:
+        return heap
+    limit = f"the smallest node has {volume(node)}"
+    if room > 1.05 * now:
+        return heap.saying(
+            f"{_written(now)} → {_written(room)}: {limit}",
+            f"spark.executor.memory={_written(room)}",
+        )
+    cure = "fewer cores in an executor, or more partitions"
+    return heap.saying(f"{_written(now)} is too little and {limit}: {cure}")
+
+
+def _sized(basis: Advice, option: str, now: int, goal: int, reason: str, most: int = 0) -> Advice:
+    """Advise on a size that goes from ``now`` to ``goal``, but not beyond ``most``."""
+    if now > FAR_TOO_LARGE * goal:
+        goal *= 2
+        step = f"; more than {FAR_TOO_LARGE} times too large: to twice the need first, measure again after it"
+        basis = structs.replace(basis, formula=basis.formula + step)
+    value = _rounded(now, goal, most)
+    size = sizes.size(value) or 0
+    if abs(size - now) < 0.05 * now or (goal < now) != (size < now):
+        return basis
+    if most:
+        step = f"; a step is at most {MOST_STEP:.0%}, measure again after it"
+        basis = structs.replace(basis, formula=basis.formula + step)
+    return basis.saying(f"{_written(now)} → {value}: {reason}", f"{option}={value}")
+
+
+def _rounded(now: int, goal: int, most: int) -> str:
+    """Return the goal in steps of 256 MiB, or of 1 MiB where those pass ``most``. What
+    shrinks by less than such a step stays.
+    """
+    goal = min(goal, most or goal)
+    value = sizes.as_option(goal)
+    size = sizes.size(value) or 0
+    if goal < now <= size:
+        return sizes.as_option(now, MIB)
+    if most and size > most:
+        # Down for a goal that is the most, up for what is needed.
+        value = sizes.as_option(goal - goal % MIB if goal == most else goal, MIB)
+    return value
+
+
+def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
+    subject = f"{role} overhead"
+    now, heap = sizes.overhead(run.options, role), sizes.heap(run.options, role)
+    if role == "driver" and run.deploy_mode != "cluster":
+        return Advice(subject, "of no effect: the driver runs on this host, in no container")
+    # A container that was killed takes its last figures with it: that it was too small
+    # is known all the same.
+    if not (worst.jvm_rss or worst.python or worst.killed):
+        reason = "spark.executor.processTreeMetrics.enabled is off, or the system has no /proc"
+        return Advice(subject, f"not known: no memory of processes was measured ({reason})")
+    beyond = max(0, worst.jvm_rss - heap)
+    need = max(
+        sizes.LEAST_OVERHEAD, int(_HEADROOM * (beyond + worst.python + worst.other_processes))
+    )
+    formula = "max(384 MB, 1.2 × (max(0, JVM RSS − heap) + Python + other))"
+    if worst.killed:
+        need, formula = (
+            max(need, int(_KILLED_FACTOR * now)),
+            f"max({formula}, 1.5 × {volume(now)}: it was killed)",
+        )
+    inputs = f"JVM RSS {volume(worst.jvm_rss)}, Python {volume(worst.python)}, other {volume(worst.other_processes)}"
+    basis = Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+    basis = structs.replace(basis, aim="killed" if worst.killed else "")
+    if need > now or (need < SHRINK_BELOW * now and worst.has_succeeded):
+        return _sized(
+            basis, f"spark.{role}.memoryOverhead", now, need, "what is outside of the heap"
+        )
+    return basis
+
+
+def _fraction(
+    worst: Worst, run: RunMetrics, role: str, confidence: str, advised_heap: Advice
+) -> Advice:
+    now = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
+    if not worst.areas & _UNIFIED:
+        return Advice("memory fraction", _NO_UNIFIED)
+    heap = sizes.heap(run.options, role)
+    inputs = f"heap {volume(heap)}, storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}"
+    formula = "0.7 only for heaps of 8 GB and more with almost no storage; else 0.6"
+    full = worst.unified > 0.9 * now * (heap - sizes.RESERVED)
+    basis = Advice("memory fraction", f"{now:g} fits; keep it", None, inputs, formula, confidence)
+    if advised_heap.conf is not None:
+        # Both divide the same memory: one at a time.
+        return basis.saying(f"{now:g}; keep it while the heap changes")
+    if (
+        heap >= _LARGE_HEAP
+        and worst.storage < _LITTLE_STORAGE * max(worst.unified, 1)
+        and full
+        and now < 0.7
+    ):
+        return basis.saying(
+            f"{now:g} → 0.7: execution fills its part of a large heap", "spark.memory.fraction=0.7"
+        )
+    return basis
+
+
+def _storage(worst: Worst, run: RunMetrics, confidence: str) -> Advice:
+    now = sizes.share(run.options.get("spark.memory.storageFraction"), 0.5)
+    if not worst.areas & _UNIFIED:
+        return Advice("storage fraction", _NO_UNIFIED)
+    inputs = f"storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}"
+    formula = "it only protects cached blocks: execution takes what these leave, whatever the fraction is"
+    used = (
+        "nothing is cached"
+        if not worst.storage
+        else "it decides which cached blocks stay, not what tasks get"
+    )
+    return Advice(
+        "storage fraction", f"{now:g}; keep it: {used}", None, inputs, formula, confidence
+    )
+
+
+def _off_heap(worst: Worst, run: RunMetrics, cure: SpillCure | None) -> Advice:
+    now = sizes.off_heap(run.options)
+    inputs = f"off-heap peak {volume(worst.off_heap_used)}, direct buffers {volume(worst.direct)}"
+    if not now:
+        text = "off; what it would gain cannot be known from runs without it"
+        return Advice("off-heap memory", text, None, inputs)
+    goal = max(256 * MIB, int(_HEADROOM * worst.off_heap_used))
+    formula = "max(256 MB, 1.2 × off-heap peak)"
+    basis = Advice(
+        "off-heap memory", f"{_written(now)} fits; keep it", None, inputs, formula, "medium"
+    )
+    if cure is not None and cure.off_heap is not None:
+        inputs += f"; {_describe_need(cure)}"
+        basis = structs.replace(
+            basis, inputs=inputs, formula="need of a task × tasks at once", aim="spilled"
+        )
+        reason = "with it on, tasks execute there, and they spilled"
+        return _sized(basis, "spark.memory.offHeap.size", now, cure.off_heap, reason)
+    if goal < SHRINK_BELOW * now or worst.off_heap_used > GROW_ABOVE * now:
+        return _sized(basis, "spark.memory.offHeap.size", now, goal, "its peak")
+    return basis
+
+
+def _cores(worst: Worst, run: RunMetrics, heap: Advice) -> Advice:
+    if run.master.startswith("local"):
+        return Advice(
+            "cores", "of no effect: local mode uses the cores of this host (--master 'local[N]')"
+        )
+    if not worst.has_times:
+        return Advice("cores", "not known: no time of a task was measured")
+    now = sizes.count(run.options.get("spark.executor.cores"), 1)
+    inputs = f"{pluralize(now, 'core')}, GC {worst.gc_share:.1%}"
+    formula = "one less where GC takes more than 10 % and the heap cannot grow, not below 2"
+    fits = f"{now} fit{'s; keep it' if now == 1 else '; keep them'}"
+    basis = Advice("cores", fits, None, inputs, formula, "low")
+    if worst.gc_share > GC_GROW and now > 2 and heap.conf is None:
+        return basis.saying(
+            f"{now} → {now - 1}: fewer tasks share the heap", f"spark.executor.cores={now - 1}"
+        )
+    return basis
+
+
+def _partitions(
+    runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure | None
+) -> Iterator[Advice]:
+    """Yield parts of the largest shuffle of at most 128 MB, and small enough for tasks
+    that spilled.
+    """
+    read = max(
+        (stage.totals.shuffle_read_bytes for run in runs for stage in run.stages), default=0
+    )
+    now = shuffle_partitions(latest)
+    if not read:
+        yield Advice("partitions", "not known: no stage read a shuffle")
+        return
+    cores = max(1, sizes.parallel_tasks(latest))
+    goal = max(1, -(-read // _PARTITION_BYTES))
+    goal = -(-goal // cores) * cores
+    inputs, formula = (
+        f"largest shuffle {volume(read)}, {cores} cores",
+        "shuffle bytes / 128 MB, in rounds of the cores",
+    )
+    reason = "parts of at most 128 MB"
+    if cure is not None and cure.partitions is not None:
+        goal, reason = max(goal, cure.partitions), "tasks that spilled need less each"
+        inputs += f"; {_describe_need(cure)}"
+        formula = f"max({formula}; need of a task × tasks / memory of a task)"
+    fit = f"{now} fit; keep them (adaptive execution joins small ones)"
+    basis = Advice("partitions", fit, None, inputs, formula, "medium")
+    if goal > now:
+        basis = basis.saying(f"{now} → {goal}: {reason}", f"spark.sql.shuffle.partitions={goal}")
+        basis = structs.replace(basis, aim="spilled" if cure is not None else "")
+    yield basis
+    if cure is not None and cure.partition_bytes is not None:
+        size = sizes.as_option(cure.partition_bytes - cure.partition_bytes % MIB or MIB, MIB)
+        text = f"at most {size}: adaptive execution joined partitions until tasks spilled"
+        conf = f"spark.sql.adaptive.advisoryPartitionSizeInBytes={size}"
+        yield Advice(
+            "partition size",
+            text,
+            conf,
+            inputs,
+            "shuffle bytes of the stage / partitions",
+            "medium",
+            "spilled",
+        )
+
+
+class Advice(Struct, frozen=True):
+    """One piece of advice. ``conf``: the exact option; None where the value should
+    stay, or nothing can be known.
+    """
+
+    subject: str
+    #: What the option is now and what it should be, or why no advice is possible.
+    text: str
+    conf: str | None = None
+    inputs: str = ""
+    formula: str = ""
+    #: ``high``, ``medium``, ``low``, or ``none`` where nothing can be known.
+    confidence: str = "none"
+    #: What it is against: ``spilled``, ``garbage``, ``killed``, ``full`` or ``limit``; empty
+    #: for what only fits better.
+    aim: str = ""
+
+    def saying(self, text: str, conf: str | None = None) -> Advice:
+        """Return advice on the same subject, from the same figures, that says something else."""
+        return structs.replace(self, text=text, conf=conf)
+
+
+def lines(advice: Sequence[Advice]) -> Iterator[str]:
+    """Yield advice as text."""
+    for entry in advice:
+        yield f"{entry.subject}: {entry.text}"
+        if entry.conf:
+            yield f"  --conf {entry.conf}"
+        for name in ("inputs", "formula", "confidence"):
+            if (value := getattr(entry, name)) not in ("", "none"):
+                yield f"  {name:<12}{value}"

@@ -1,0 +1,327 @@
+"""Findings on stages: uneven, few, tiny or slow tasks, spills, garbage collection, idle cores.
+
+The thresholds and where they come from are in ``docs/monitoring.md``.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from cmsspark.apps.monitor.memory_sizes import (
+    as_option,
+    count,
+    off_heap,
+    parallel_tasks,
+    size,
+)
+from cmsspark.base.text.terminal import pluralize, volume
+from cmsspark.store.run_metrics import Finding, RunMetrics, Spread, StageEntry
+
+MB: Final = 1_000_000
+#: ``spark.sql.adaptive.skewJoin.skewedPartitionFactor`` of Spark.
+SKEW_FACTOR: Final = 5
+SKEW_BYTES: Final = 32 * MB
+#: With few tasks, as adaptive execution leaves them, the largest beside the mean of the
+#: others: in bytes, and in time.
+SKEW_OF_FEW: Final = 4
+SKEW_TIME_OF_FEW: Final = 2
+#: ``spark.sql.adaptive.advisoryPartitionSizeInBytes`` and
+#: ``spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes`` of Spark.
+ADVISORY_BYTES: Final = 64 << 20
+SKEW_JOIN_BYTES: Final = 256 << 20
+#: Rows that compress well are few bytes: so many rows, and so many times the median,
+#: with the time to show for it.
+SKEW_ROWS: Final = 500_000
+SKEW_ROWS_FACTOR: Final = 10
+_LEAST_ROWS: Final = 10_000
+_ROWS_MS: Final = 1_000
+#: DataFlint looks at tasks from 5 s on, and calls 10 times the median skewed, whatever was read.
+SLOW_MS: Final = 5_000
+STRAGGLER_FACTOR: Final = 10
+ALONE_FACTOR: Final = 2
+#: With this much of the time of its stage a task is what the stage waited for.
+_STRAGGLER_SHARE: Final = 0.5
+SPILL_BYTES: Final = MB
+#: Dr. Elephant: moderate from 10 %.
+GC_SHARE: Final = 0.10
+#: Below this much time of tasks a share of it is noise, and below the second one the
+#: begin of a JVM is most of it: its heap grows then, and its classes are loaded.
+GC_LEAST_MS: Final = 20_000
+GC_LONG_MS: Final = 60_000
+GC_SHARE_SHORT: Final = 0.25
+FEW_TASKS_MS: Final = 30_000
+#: Spark's tuning guide: tasks of 200 ms are still efficient. DataFlint: 5,000 tasks below 500 ms.
+TINY_MS: Final = 200
+TINY_TASKS: Final = 500
+_TINY_ROUNDS: Final = 10
+#: DataFlint: more than half of the cores' time.
+IDLE_SHARE: Final = 0.5
+IDLE_CORE_MS: Final = 60_000
+IDLE_LEAST_MS: Final = 30_000
+
+
+#: Spark lists many folders by tasks, under this description.
+_LISTING: Final = re.compile(r"Listing leaf files|listLeafFiles|parallelListLeafFiles")
+_FIRST_ROWS: Final = re.compile(r"(?:showString|show|take|head|first|isEmpty|limit) at ")
+
+
+def stage_findings(metrics: RunMetrics) -> Iterator[Finding]:
+    """Yield the findings of all stages."""
+    findings = [finding for stage in metrics.stages for finding in _judge_stage(metrics, stage)]
+    yield from findings
+    totals = metrics.totals
+    most = GC_SHARE if totals.run_ms >= GC_LONG_MS else GC_SHARE_SHORT
+    if totals.run_ms >= GC_LEAST_MS and totals.gc_ms > most * totals.run_ms:
+        yield Finding(
+            "gc",
+            f"{totals.gc_ms / totals.run_ms:.0%} of the tasks' time was garbage collection{host_load(metrics)}",
+            "all stages",
+            "more heap for an executor (cmsspark lab advise), fewer cores in it, or columns instead of rows of objects",
+        )
+    # Where a stage itself leaves cores idle, that is the cause.
+    if not any(finding.code in ("few_tasks", "straggler", "skewed_stage") for finding in findings):
+        yield from _idle(metrics)
+
+
+def host_load(metrics: RunMetrics, stage: StageEntry | None = None) -> str:
+    """Return what else this host had to do meanwhile: more processes than cores make
+    every time longer. Empty where it was not measured, or was idle.
+    """
+    begin = (stage.submitted_ms if stage else None) or 0
+    end = (stage.completed_ms if stage else None) or sys.maxsize
+    loads = [
+        sample.host_load
+        for sample in metrics.samples
+        if sample.host_load is not None and begin <= sample.at_ms <= end
+    ]
+    cores = metrics.host_cores
+    if not loads or not cores or (load := statistics.median(loads)) <= cores:
+        return ""
+    return f"; the host had a load of {load:.1f} on {pluralize(cores, 'core')}"
+
+
+def stage_name(stage: StageEntry) -> str:
+    """Return how a finding names a stage."""
+    number = f"stage {stage.stage}{f'.{stage.attempt}' if stage.attempt else ''}"
+    query = "" if stage.query is None else f" of SQL {stage.query}"
+    return f"{number}{query}, {stage.name}"
+
+
+def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
+    if _LISTING.search(stage.name):
+        return  # Spark lists folders by tasks of its own
+    # A stage that was never submitted, such as one that failed before, has no duration.
+    duration, cores = stage.duration_ms or 0, parallel_tasks(metrics, stage)
+    uneven = _skew(metrics, stage) or (_straggler(metrics, stage) if cores > 1 else None)
+    if uneven is not None:
+        yield uneven
+    # What a task with more than its share spills has that cause.
+    is_skewed = uneven is not None and uneven.code == "skewed_stage"
+    if stage.totals.disk_spilled_bytes >= SPILL_BYTES and not is_skewed:
+        yield _spill(metrics, stage)
+    # A later attempt has only the tasks whose output was lost.
+    # show() and take() look at one partition first.
+    is_first = stage.task_count == 1 and _FIRST_ROWS.match(stage.name) is not None
+    if (
+        duration >= FEW_TASKS_MS
+        and 0 < stage.task_count < cores
+        and not stage.attempt
+        and not is_first
+    ):
+        cpus = count(metrics.options.get("spark.task.cpus"), 1)
+        core_text = f" of {cpus} cores" if cpus > 1 else ""
+        title = f"{stage.task_count} tasks{core_text} on {cores * cpus} cores, for {duration / 1000:.0f} s"
+        cure = f"repartition({cores} or more) before it, or a larger spark.sql.shuffle.partitions / minPartitions"
+        yield Finding("few_tasks", title + host_load(metrics, stage), stage_name(stage), cure)
+    if (tiny := _tiny(stage, cores)) is not None:
+        yield tiny
+
+
+class Skew(NamedTuple):
+    """The largest task of a stage: its bytes (0 if it is known by rows or time), whether
+    it read files, and what is said of it.
+    """
+
+    size: int
+    is_input: bool
+    title: str
+
+
+def find_skew(metrics: RunMetrics, stage: StageEntry) -> Skew | None:
+    """Return the task that has much more to do than its fair share."""
+    tasks, totals = _finished(stage), stage.totals
+    if tasks < 2:
+        return None
+    times, rows = stage.task_ms, stage.shuffle_read_records
+    others_ms = _mean_of_others(totals.task_ms, times, tasks)
+    is_slower = times.max >= _ROWS_MS and times.max >= SKEW_TIME_OF_FEW * others_ms
+    for is_input, kind, spread, total in (
+        (False, "read from the shuffle", stage.shuffle_read_bytes, totals.shuffle_read_bytes),
+        (True, "of input", stage.input_bytes, totals.input_bytes),
+    ):
+        if spread.max < SKEW_BYTES:
+            continue
+        # Where most tasks get nothing, a median or mean of 0 would make everything skewed.
+        usual_others = max(_mean_of_others(total, spread, tasks), MB)
+        is_uneven = spread.max >= SKEW_OF_FEW * usual_others and is_slower
+        if is_input or tasks > 3:
+            usual = f"the median {volume(spread.median)}"
+        else:
+            usual = f"its fair share is {volume(total / tasks)}"
+            # Adaptive execution may be told to fill partitions up to a size: the last
+            # one gets the rest then.
+            is_uneven = is_uneven and spread.max > 1.1 * _filled_size(metrics)
+        if is_uneven or (tasks > 3 and spread.max >= SKEW_FACTOR * max(spread.median, MB)):
+            title = f"one task has {volume(spread.max)} {kind}, {usual}{_task(spread)}"
+            return Skew(spread.max, is_input, title)
+    others_rows = max(_mean_of_others(totals.shuffle_read_records, rows, tasks), _LEAST_ROWS)
+    factor = SKEW_ROWS_FACTOR if tasks > 3 else SKEW_OF_FEW
+    usual_rows = max(rows.median, _LEAST_ROWS) if tasks > 3 else others_rows
+    is_much_slower = times.max >= _ROWS_MS and times.max >= (
+        SKEW_FACTOR * times.median if tasks > 3 else SKEW_OF_FEW * others_ms
+    )
+    if rows.max >= SKEW_ROWS and rows.max >= factor * usual_rows and is_much_slower:
+        title = f"one task has {rows.max:,} rows of the shuffle, the median {rows.median:,}{_task(rows)}"
+        return Skew(0, False, title)
+    is_slow = times.max >= SLOW_MS and times.max >= SKEW_FACTOR * max(times.median, 1000)
+    if tasks > 3 and _has_more(stage) and is_slow:
+        title = f"one task ran {times.max / 1000:.0f} s, the median {times.median / 1000:.1f} s{_task(times)}"
+        reads_shuffle = stage.shuffle_read_bytes.max >= stage.input_bytes.max
+        return Skew(0, not reads_shuffle, title)
+    return None
+
+
+def _mean_of_others(total: int, spread: Spread, tasks: int) -> float:
+    """Return the mean of all tasks but the largest; that one, if the sum is not known."""
+    return (total - spread.max) / (tasks - 1) if total > spread.max else float(spread.max)
+
+
+def _filled_size(metrics: RunMetrics) -> int:
+    """Return the size to which adaptive execution fills partitions; 0 where it makes as
+    many as there are cores.
+    """
+    adaptive = "spark.sql.adaptive."
+    option = metrics.options.get(f"{adaptive}coalescePartitions.parallelismFirst", "true")
+    if option.strip().lower() != "false":
+        return 0
+    return size(metrics.options.get(f"{adaptive}advisoryPartitionSizeInBytes")) or ADVISORY_BYTES
+
+
+def _skew(metrics: RunMetrics, stage: StageEntry) -> Finding | None:
+    skew = find_skew(metrics, stage)
+    if skew is None:
+        return None
+    if skew.is_input:
+        cure = (
+            "a scan has no key to spread: write the file in smaller row groups or several files, in a format that "
+            "can be divided, or lower spark.sql.files.maxPartitionBytes"
+        )
+    else:
+        cure = "spread the key: add a random part to it, or aggregate in two steps"
+        if stage.is_join:
+            cure += f"; {skew_join_cure(metrics, skew)}"
+    return Finding("skewed_stage", skew.title, stage_name(stage), cure)
+
+
+def skew_join_cure(metrics: RunMetrics, skew: Skew) -> str:
+    """Return what makes adaptive execution divide the partition of a join."""
+    option = "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes"
+    limit = size(metrics.options.get(option)) or SKEW_JOIN_BYTES
+    if metrics.options.get("spark.sql.adaptive.enabled", "true").strip().lower() == "false":
+        return "spark.sql.adaptive.enabled=true divides the partitions of joins"
+    if 0 < skew.size < limit:
+        return f"{option}={as_option(skew.size // 2, 1 << 20)} divides it (now above {volume(limit)} only)"
+    return "adaptive execution divides only the side of a join that is not outer, without a shuffle after it"
+
+
+def _finished(stage: StageEntry) -> int:
+    """Return how many tasks did their work: those that the spreads are of."""
+    return stage.totals.tasks - stage.totals.failed_tasks - stage.totals.killed_tasks
+
+
+def _task(spread: Spread) -> str:
+    """Return which task has the largest value, in brackets; nothing where that is not known."""
+    return "" if spread.task is None else f" (task {spread.task} on {spread.host})"
+
+
+def _has_more(stage: StageEntry) -> bool:
+    """Return whether a task read more than the others: on a busy host one may take long
+    for nothing.
+    """
+    spreads = (stage.shuffle_read_bytes, stage.input_bytes)
+    return any(spread.max >= MB and spread.max >= 2 * spread.median for spread in spreads)
+
+
+def _straggler(metrics: RunMetrics, stage: StageEntry) -> Finding | None:
+    times = stage.task_ms
+    is_long = times.max >= SLOW_MS and times.max >= STRAGGLER_FACTOR * max(times.median, 1)
+    # The first tasks of an executor start Python and compile code: several take long
+    # then, not one.
+    second = times.max if stage.second_task_ms is None else stage.second_task_ms
+    is_long = is_long and times.max >= ALONE_FACTOR * second and _finished(stage) >= 4
+    if not is_long or _has_more(stage) or times.max < _STRAGGLER_SHARE * (stage.duration_ms or 0):
+        return None
+    title = f"one task ran {times.max / 1000:.0f} s, the median {times.median / 1000:.1f} s, with as much data"
+    title += _task(times) + host_load(metrics, stage)
+    cure = "look for a record of that task that is expensive, or a slow host (then: spark.speculation=true)"
+    return Finding("straggler", title, stage_name(stage), cure)
+
+
+def _spill(metrics: RunMetrics, stage: StageEntry) -> Finding:
+    totals = stage.totals
+    title = f"{volume(totals.disk_spilled_bytes)} spilled to disk ({volume(totals.memory_spilled_bytes)} in memory)"
+    memory = "off-heap memory" if off_heap(metrics.options) else "heap"
+    cure = f"cmsspark lab advise has the partitions and the {memory} that it takes; or fewer cores in an executor"
+    return Finding("spill", title, stage_name(stage), cure)
+
+
+def _tiny(stage: StageEntry, cores: int) -> Finding | None:
+    reads = (stage.shuffle_read_bytes, stage.input_bytes)
+    is_little = stage.task_ms.median < TINY_MS and all(spread.median < MB for spread in reads)
+    if (
+        stage.task_count < max(TINY_TASKS, _TINY_ROUNDS * cores)
+        or stage.totals.tasks < TINY_TASKS
+        or not is_little
+    ):
+        return None
+    title = f"{stage.task_count:,} tasks of {stage.task_ms.median} ms (median)"
+    if stage.duration_ms:
+        title += f", for {stage.duration_ms / 1000:.0f} s"
+    cure = "fewer partitions: coalesce(n), a smaller spark.sql.shuffle.partitions, or spark.sql.adaptive.enabled=true"
+    return Finding("tiny_tasks", title, stage_name(stage), cure)
+
+
+def is_interactive(metrics: RunMetrics) -> bool:
+    """Return whether somebody typed what ran: in a shell of Spark, or a notebook."""
+    return bool(_SHELL.search(metrics.application_name))
+
+
+#: Names that shells and notebooks give.
+_SHELL: Final = re.compile(
+    r"PySparkShell|^Spark ?shell$|SparkSQL::|Zeppelin|livy-session|[Jj]upyter|cmsspark notebook"
+)
+
+
+def _idle(metrics: RunMetrics) -> Iterator[Finding]:
+    """Yield that cores had no task, from the first task of the run to the last one."""
+    # Between the lines that somebody types nothing runs.
+    if not metrics.task_spans or metrics.engine != "spark" or is_interactive(metrics):
+        return
+    first, last = metrics.task_spans[0][0], max(end for _, end in metrics.task_spans)
+    present = 0
+    for entry in metrics.executors:
+        begin = max(first, entry.added_ms or first)
+        present += entry.cores * max(0, min(last, entry.removed_ms or last) - begin)
+    idle = present - metrics.totals.task_ms * count(metrics.options.get("spark.task.cpus"), 1)
+    if last - first < IDLE_LEAST_MS or idle < IDLE_CORE_MS or idle < IDLE_SHARE * present:
+        return
+    waits = last - first - sum(end - begin for begin, end in metrics.task_spans)
+    title = f"cores were idle for {idle / present:.0%} of their time ({idle / 1000:,.0f} of {present / 1000:,.0f} s)"
+    if waits > idle / 2 / max(1, present // max(1, last - first)):
+        title += f"; no task ran for {waits / 1000:.0f} s, while the driver did something else"
+    cure = "fewer cores or executors, dynamic allocation, or the driver's own work before or after Spark's"
+    yield Finding("idle_cores", title + host_load(metrics), "all stages", cure)

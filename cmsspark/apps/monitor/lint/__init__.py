@@ -1,0 +1,1 @@
+"""What makes a script slow or large, before it runs."""

@@ -1,0 +1,1 @@
+"""Event logs and the status store of Spark as figures of a run."""

@@ -1,0 +1,1 @@
+"""Suites of steps, compared by release and size."""

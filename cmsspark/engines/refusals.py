@@ -1,0 +1,195 @@
+"""What YARN, HDFS and Spark refuse, in their own words, as errors of ours: each says what
+is wrong, with the code that cron can act on and the step that helps.
+
+The words are those of exceptions in the driver, of YARN's diagnostics and of what
+containers wrote.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from cmsspark.base.errors import (
+    CmssparkError,
+    NotAllowed,
+    NotReady,
+    SettingsError,
+)
+from cmsspark.filesystems.damage import hdfs_damage
+
+_Match = re.Match[str]
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """How a refusal reads, and what it means. ``where`` and ``next_step`` may name groups
+    of ``pattern``; what was found is the matched text.
+    """
+
+    pattern: re.Pattern[str]
+    kind: Callable[..., CmssparkError]
+    problem: str
+    next_step: str
+    where: str | None = None
+    #: Whether an application that runs waits for ever because of it.
+    is_lasting: bool = False
+
+
+def _rule(
+    pattern: str,
+    kind: Callable[..., CmssparkError],
+    problem: str,
+    next_step: str,
+    where: str | None = None,
+    *,
+    is_lasting: bool = False,
+) -> _Refusal:
+    return _Refusal(re.compile(pattern), kind, problem, next_step, where, is_lasting)
+
+
+#: The first that fits is told: what names a cause stands before what names its effect.
+_REFUSALS: Final = (
+    _rule(
+        r"to unknown queue:? *(?P<queue>[\w.-]+)",
+        SettingsError,
+        "YARN has no queue {queue}",
+        "name one that it has with --queue: `yarn queue -list`, or the page /cluster/scheduler of the ResourceManager",
+    ),
+    _rule(
+        r"User (?P<user>\S+) (?:cannot|does not have permission to) submit"
+        r"(?: applications?| \S+)? to (?:queue )?(?P<queue>[\w.-]+)",
+        NotAllowed,
+        "{user} may not use the queue {queue} of YARN",
+        "name another one with --queue, or ask its administrators for permission",
+    ),
+    _rule(
+        r"[Qq]ueue (?P<queue>[\w.-]+) is (?:STOPPED|DRAINING)[^\n]*"
+        r"|[Qq]ueue (?P<full>[\w.-]+) already has \d+ applications[^\n]*",
+        NotReady,
+        "a queue of YARN takes no more applications",
+        "run it again later, or with another --queue",
+    ),
+    _rule(
+        r"Required executor memory \((?P<memory>\d+)[^\n]*? is above the max threshold "
+        r"\((?P<most>\d+) MB\)[^\n]*",
+        SettingsError,
+        "an executor is larger than YARN's containers may be ({most} MB)",
+        "lower spark.executor.memory or spark.executor.memoryOverhead",
+    ),
+    _rule(
+        r"Required (?:AM|driver) memory \(\d+[^\n]*? is above the max threshold \((?P<most>\d+) MB\)[^\n]*",
+        SettingsError,
+        "the driver is larger than YARN's containers may be ({most} MB)",
+        "lower spark.driver.memory or spark.driver.memoryOverhead; in client mode spark.yarn.am.memory",
+    ),
+    _rule(
+        r"Cannot allocate containers as requested resource is greater than maximum allowed allocation"
+        r"[^\n]*|InvalidResourceRequestException[^\n]*",
+        SettingsError,
+        "a container is larger than YARN's may be",
+        "lower spark.executor.memory, spark.executor.cores, spark.driver.memory or spark.driver.cores",
+        is_lasting=True,
+    ),
+    _rule(
+        r"(?:The auxService: ?\S+ does not exist|InvalidAuxServiceException)[^\n]*",
+        SettingsError,
+        "YARN's nodes have no shuffle service of Spark, which the executors need",
+        "--conf spark.shuffle.service.enabled=false --conf "
+        "spark.dynamicAllocation.shuffleTracking.enabled=true works without it",
+        is_lasting=True,
+    ),
+    _rule(
+        r"Unable to (?:register|create executor)[^\n]*external shuffle[^\n]*",
+        SettingsError,
+        "the executors do not reach the shuffle service of Spark on their node",
+        "set spark.shuffle.service.port to the port of YARN's nodes, or go without: --conf "
+        "spark.shuffle.service.enabled=false --conf spark.dynamicAllocation.shuffleTracking.enabled=true",
+        is_lasting=True,
+    ),
+    _rule(
+        r"(?:SafeModeException[^\n]*|[Nn]ame ?[Nn]ode is in safe mode[^\n]*)",
+        NotReady,
+        "HDFS is in safe mode: nothing can be written",
+        "run it again when it has left it: hdfs dfsadmin -safemode get",
+    ),
+    _rule(
+        r"Permission denied: user=(?P<user>[^,]+), access=(?P<access>\w+), inode=\\?\"(?P<path>[^\"\\]+)",
+        NotAllowed,
+        "HDFS refuses {user} the right to {access}",
+        "have the folder made or its permission given (a user needs /user/{user} there, or "
+        "spark.yarn.stagingDir names another folder)",
+        where="{path}",
+    ),
+    _rule(
+        r"Cannot run program \"(?P<path>[^\"]+)\"[^\n]*(?:No such file or directory|Permission denied)[^\n]*"
+        r"|(?P<shell>/\S*python\S*): No such file or directory",
+        SettingsError,
+        "the nodes have no Python of that name",
+        "name one that they have with PYSPARK_PYTHON, or send one along: --env hdfs:///…/environment.tar.gz",
+        where="{path}",
+    ),
+    _rule(
+        r"PYTHON_VERSION_MISMATCH[^\n]*|Python in worker has different version[^\n]*",
+        SettingsError,
+        "the nodes' Python has another version than the driver's",
+        "name one of the same version with PYSPARK_PYTHON, or send one along: --env hdfs:///…/environment.tar.gz",
+    ),
+    _rule(
+        r"(?:\A|PythonException[\s\S]{0,8000}?)ModuleNotFoundError: No module named '(?P<name>[\w.]+)'",
+        SettingsError,
+        "the Python of the nodes lacks the module {name}",
+        "send one with everything along: --env hdfs:///…/environment.tar.gz (docs/operations.md makes it)",
+    ),
+    _rule(
+        r"(?:FileNotFoundException: File (?:does not exist: )?|Path does not exist: )"
+        r"(?P<path>(?:hdfs|file|viewfs):/\S+\.(?:tar\.gz|tgz|zip|jar))(?: does not exist)?",
+        SettingsError,
+        "what should travel with the job is not there",
+        "check --env and `environment`, spark.archives, spark.jars and spark.files of the settings",
+        where="{path}",
+    ),
+    _rule(
+        r"(?P<path>/\S+\.(?:tar\.gz|tgz|zip)) \(Permission denied\)",
+        NotAllowed,
+        "what should travel with the job cannot be read",
+        "get permission to read it",
+        where="{path}",
+    ),
+    _rule(
+        r"Application (?P<id>application_\d+_\d+) was killed by user \S+[^\n]*"
+        r"|Application killed by (?:user|admin)[^\n]*",
+        NotReady,
+        "an administrator or user ended the application",
+        "ask who ended it and why, then run it again",
+    ),
+)
+
+
+def refusal(text: str, *, only_lasting: bool = False) -> CmssparkError | None:
+    """Return what a text of Spark, YARN or HDFS says in our words; None where nothing fits.
+    ``only_lasting``: only what a running application waits for in vain.
+
+    Example:
+        >>> error = refusal("Application application_1_2 submitted by user me to unknown queue: nope")
+        >>> error.problem, int(error.exit_code)
+        ('YARN has no queue nope', 78)
+    """
+    if not only_lasting and (damage := hdfs_damage(text)) is not None:
+        return damage
+    for rule in _REFUSALS:
+        if only_lasting and not rule.is_lasting:
+            continue
+        if (match := rule.pattern.search(text)) is not None:
+            groups = {name: value for name, value in match.groupdict().items() if value}
+            groups.setdefault("path", groups.get("shell", ""))
+            where = rule.where.format_map(groups) if rule.where else None
+            return rule.kind(
+                rule.problem.format_map(groups),
+                where=where or None,
+                found=" ".join(match[0].split())[:300],
+                next_step=rule.next_step.format_map(groups),
+            )
+    return None

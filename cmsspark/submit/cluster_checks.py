@@ -1,0 +1,292 @@
+"""What YARN and HDFS must have before anything is submitted: a configuration that can be
+read, a queue, nodes that are large enough, a place for what travels with the job.
+
+``run_spark`` and ``cmsspark doctor`` ask the same questions. What cannot be asked from
+here, such as pages that are secured, is left to YARN.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+from xml.parsers import expat
+
+from cmsspark.apps.monitor import memory_sizes as sizes
+from cmsspark.base.errors import (
+    CmssparkError,
+    InputMissing,
+    NotAllowed,
+    SettingsError,
+    UsageError,
+)
+from cmsspark.base.text.terminal import pluralize, volume
+from cmsspark.engines.refusals import refusal
+from cmsspark.filesystems.storage import is_local, local_path
+from cmsspark.submit import yarn
+from cmsspark.submit.command import Command
+
+FILES: Final = ("core-site.xml", "yarn-site.xml")
+_VARIABLES: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+_SHUFFLE: Final = "spark.shuffle.service.enabled"
+_TRACKING: Final = "spark.dynamicAllocation.shuffleTracking.enabled"
+_AUX_SERVICES: Final = "yarn.nodemanager.aux-services"
+#: Seconds for a question to the NameNode.
+_PATIENCE_S: Final = 15
+
+
+def check_configuration(environ: Mapping[str, str]) -> None:
+    """Check the folders that name the cluster, where there are any.
+
+    Raises SettingsError (78) for a folder or file that is missing or no XML, NotAllowed
+    (77) for one that cannot be read.
+    """
+    folders = [(name, Path(environ[name])) for name in _VARIABLES if environ.get(name)]
+    for name, folder in folders:
+        if not folder.is_dir():
+            raise SettingsError(
+                f"{name} names no folder",
+                where=folder,
+                found="a file" if folder.exists() else "nothing of that name",
+                next_step=f"set {name} to the folder with the cluster's {' and '.join(FILES)}",
+            )
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise _unreadable(folder)
+    if not folders:
+        return
+    lacking = [file for file in FILES if not any((path / file).is_file() for _, path in folders)]
+    if lacking:
+        raise SettingsError(
+            f"{folders[0][1]} lacks {' and '.join(lacking)}",
+            next_step=f"fetch them from the cluster, or set {folders[0][0]} to the folder that has them",
+        )
+    for _, folder in folders:
+        for file in FILES:
+            if (folder / file).is_file():
+                _check_xml(folder / file)
+
+
+def _check_xml(file: Path) -> None:
+    if not os.access(file, os.R_OK):
+        raise _unreadable(file)
+    parser = expat.ParserCreate()
+    try:
+        parser.Parse(file.read_bytes(), True)
+    except expat.ExpatError as error:
+        raise SettingsError(
+            "a file of the cluster's configuration is no XML",
+            where=f"{file}, line {error.lineno}",
+            found=expat.ErrorString(error.code),
+            next_step="fetch it again from the cluster",
+        ) from None
+
+
+def _unreadable(path: Path) -> NotAllowed:
+    return NotAllowed(
+        "the cluster's configuration cannot be read",
+        where=path,
+        found="no permission",
+        next_step="get permission to read it",
+    )
+
+
+def check_locations(locations: Mapping[str, str | None], environ: Mapping[str, str]) -> None:
+    """Raise UsageError (2) for a location (option → URI) that no file system can have:
+    a host that nobody knows, or a colon in a name.
+    """
+    services = yarn.settings(environ, "hdfs-site.xml").get("dfs.nameservices", "").split(",")
+    for option, location in locations.items():
+        if not location or is_local(location):
+            continue
+        parts = urlsplit(location)
+        if parts.scheme == "hdfs" and ":" in parts.path:
+            raise UsageError(
+                f"{option}: a name on HDFS has no colon",
+                where=location,
+                next_step="give it another name",
+            )
+        if parts.scheme != "hdfs" or not parts.hostname or parts.hostname in services:
+            continue
+        try:
+            socket.getaddrinfo(parts.hostname, None)
+        except OSError as error:
+            names = ", ".join(service for service in services if service)
+            raise UsageError(
+                f"{option}: there is no host {parts.hostname}",
+                where=location,
+                found=str(error.args[-1]),
+                next_step=f"name services of this cluster: {names}"
+                if names
+                else f"check the name; {parts.scheme}:///… is the cluster's own file system",
+            ) from None
+
+
+def check_travelling(command: Command) -> None:
+    """Raise SettingsError (78) or NotAllowed (77) where a local file
+    that should travel with the job is not there, or cannot be read.
+    """
+    for name in ("spark.archives", "spark.jars", "spark.files"):
+        for entry in (command.options.get(name) or "").split(","):
+            location = entry.strip().partition("#")[0]
+            if not location or not is_local(location) or any(sign in location for sign in "*?["):
+                continue
+            path = Path(local_path(location))
+            if not path.exists():
+                raise SettingsError(
+                    "what should travel with the job is not there",
+                    where=path,
+                    found=f"nothing of that name, in {name}",
+                    next_step="check --env and `environment` of the settings"
+                    if name == "spark.archives"
+                    else f"check {name}",
+                )
+            if not os.access(path, os.R_OK):
+                raise NotAllowed(
+                    "what should travel with the job cannot be read",
+                    where=path,
+                    found=f"no permission, in {name}",
+                    next_step="get permission to read it",
+                )
+
+
+def checked(command: Command, environ: Mapping[str, str]) -> Command:
+    """Return the command where YARN has what it asks for; with another setting where its
+    nodes have no shuffle service.
+
+    Raises SettingsError (78) for a queue that is not there and for containers that no
+    node has room for, and what :func:`check_staging` raises.
+    """
+    values = {name: chosen.value for name, chosen in command.options.chosen.items()}
+    check_queue(values.get("spark.yarn.queue"), environ)
+    notes = check_sizes(values, command.mode, environ)
+    check_staging(values, environ, is_made=True)
+    command = replace(command, notes=(*command.notes, *notes))
+    services = shuffle_services(environ)
+    name = values.get("spark.shuffle.service.name", "spark_shuffle")
+    if values.get(_SHUFFLE) != "true" or not services or name in services:
+        return command
+    note = (
+        f"YARN's nodes have no {name} ({_AUX_SERVICES}: {', '.join(services)}): "
+        f"{_TRACKING}=true is used instead"
+    )
+    instead = {f"{_SHUFFLE}=true": f"{_SHUFFLE}=false", f"{_TRACKING}=false": f"{_TRACKING}=true"}
+    argv = [instead.get(word, word) for word in command.argv]
+    if f"{_TRACKING}=true" not in argv:
+        argv[1:1] = ["--conf", f"{_TRACKING}=true"]
+    return replace(command, argv=argv, notes=(*command.notes, note))
+
+
+def check_queue(queue: str | None, environ: Mapping[str, str]) -> None:
+    """Raise SettingsError (78) where YARN's capacity scheduler has no such queue."""
+    names = yarn.queues(environ) if queue else None
+    if not queue or not names or queue in names:
+        return
+    leaves = sorted(name for name in names if "." not in name)
+    raise SettingsError(
+        f"YARN has no queue {queue}",
+        where=yarn.pages(yarn.settings(environ))[0],
+        found=f"queues: {', '.join(leaves)}",
+        next_step="name one of them with --queue",
+    )
+
+
+def check_sizes(values: Mapping[str, str], mode: str, environ: Mapping[str, str]) -> list[str]:
+    """Return notes on containers that only some nodes have room for. Raises
+    SettingsError (78) for one that no node has room for.
+    """
+    nodes = yarn.node_sizes(environ)
+    if not nodes:
+        return []
+    containers = {"executor": sizes.executor_container(values) or 0}
+    if mode == "cluster":
+        containers["driver"] = sizes.heap(values, "driver") + sizes.overhead(values, "driver")
+    notes = []
+    for role, size in containers.items():
+        if size > max(nodes):
+            raise SettingsError(
+                f"no node of YARN has room for the {role}",
+                where=yarn.pages(yarn.settings(environ))[0],
+                found=f"it takes {volume(size)}; the largest node has {volume(max(nodes))}",
+                next_step=f"lower spark.{role}.memory or spark.{role}.memoryOverhead",
+            )
+        if size > min(nodes):
+            fewer = sum(size > node for node in nodes)
+            notes.append(
+                f"the {role} takes {volume(size)}, which {pluralize(fewer, 'node')} of "
+                f"{len(nodes)} cannot give"
+            )
+    return notes
+
+
+def shuffle_services(environ: Mapping[str, str]) -> list[str]:
+    """Return the auxiliary services of YARN's nodes, as far as its configuration says;
+    empty where it does not.
+    """
+    text = yarn.configured(environ, _AUX_SERVICES)
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def check_staging(values: Mapping[str, str], environ: Mapping[str, str], *, is_made: bool) -> None:
+    """Check that Spark can put what travels with a job on HDFS; ``is_made``: by making
+    its folder there, else by looking only.
+
+    Raises NotAllowed (77) without a home or permission, NotReady (75) in safe mode.
+    Where the NameNode cannot be asked from here nothing is raised.
+    """
+    default = yarn.settings(environ, "core-site.xml").get("fs.defaultFS", "")
+    if not default.startswith("hdfs://") or is_local(
+        values.get("spark.yarn.stagingDir", "hdfs:/")
+    ):
+        return
+    try:
+        from hdfs_native import Client
+    except ImportError:
+        return
+    user = environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    base = values.get("spark.yarn.stagingDir") or f"/user/{user}"
+    parts = urlsplit(base)
+    server = f"hdfs://{parts.netloc}" if parts.netloc else default
+
+    def ask() -> None:
+        # The client reads the environment of this process for the configuration.
+        client = Client(server)
+        if is_made:
+            client.mkdirs(f"{parts.path.rstrip('/')}/.sparkStaging", 0o755, True)
+        else:
+            client.get_file_info(parts.path)
+
+    pool = ThreadPoolExecutor(1)
+    try:
+        pool.submit(ask).result(_PATIENCE_S)
+    except FileNotFoundError:
+        raise NotAllowed(
+            f"there is no home of {user} on HDFS",
+            where=f"{server}{parts.path}",
+            found="nothing of that name",
+            next_step="have its administrators make it, or name another folder: spark.yarn.stagingDir",
+        ) from None
+    except Exception as error:
+        text = str(error).split("\\n", 1)[0]
+        if (reason := refusal(text)) is not None and not isinstance(reason, InputMissing):
+            raise reason from None
+    finally:
+        pool.shutdown(wait=False)
+
+
+def findings(environ: Mapping[str, str], values: Mapping[str, str]) -> Iterator[CmssparkError]:
+    """Yield what a run on YARN with these Spark options would be refused for."""
+    for check in (
+        lambda: check_queue(values.get("spark.yarn.queue"), environ),
+        lambda: check_sizes(values, "client", environ),
+        lambda: check_staging(values, environ, is_made=False),
+    ):
+        try:
+            check()
+        except CmssparkError as error:
+            yield error

@@ -1,0 +1,139 @@
+"""What YARN, HDFS and Spark refuse, in the words that they have on real daemons."""
+
+from __future__ import annotations
+
+import pytest
+
+from cmsspark.base import errors
+from cmsspark.engines.refusals import refusal
+from cmsspark.engines.session import unwrap_cause, why_not_started
+from cmsspark.filesystems.damage import hdfs_damage
+
+PY4J = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "
+ID = "application_1795806003404_0002"
+#: Text → (code, words of the problem, words of the next step).
+TEXTS = {
+    f"{PY4J}org.apache.hadoop.yarn.exceptions.YarnException: Failed to submit {ID} to YARN : Application {ID} "
+    "submitted by user root to unknown queue: nope\n\tat org.apache": (
+        78,
+        "no queue nope",
+        "--queue",
+    ),
+    "AccessControlException: User me does not have permission to submit application_1_2 to queue root.top": (
+        77,
+        "me may not use the queue root.top",
+        "--queue",
+    ),
+    "Queue root.night is STOPPED. Cannot accept submission of application: application_1_2": (
+        75,
+        "takes no more",
+        "--queue",
+    ),
+    f"{PY4J}java.lang.IllegalArgumentException: Required executor memory (204800 MB), offHeap memory (0) MB, "
+    "overhead (400 MB), and PySpark memory (0 MB) is above the max threshold (6144 MB) of this cluster! Please check "
+    "the values of 'yarn.scheduler.maximum-allocation-mb'": (
+        78,
+        "6144 MB",
+        "spark.executor.memory",
+    ),
+    'Exception in thread "main" java.lang.IllegalArgumentException: Required AM memory (204800+400 MB) is above the '
+    "max threshold (6144 MB) of this cluster!": (
+        78,
+        "the driver is larger",
+        "spark.driver.memory",
+    ),
+    "InvalidResourceRequestException: Invalid resource request! Cannot allocate containers as requested resource is "
+    "greater than maximum allowed allocation. Requested resource type=[vcores]": (
+        78,
+        "larger",
+        "cores",
+    ),
+    "Caused by: org.apache.hadoop.yarn.exceptions.InvalidAuxServiceException: The auxService:spark_shuffle does not "
+    "exist": (78, "no shuffle service", "shuffleTracking.enabled=true"),
+    "ERROR BlockManager: Failed to connect to external shuffle server\nUnable to register with external shuffle "
+    "server due to : Failed to connect to node/10.0.0.1:9": (
+        78,
+        "do not reach",
+        "spark.shuffle.service.port",
+    ),
+    "org.apache.hadoop.hdfs.server.namenode.SafeModeException: Cannot create directory /user/me/.sparkStaging. Name "
+    "node is in safe mode.": (75, "safe mode", "safemode get"),
+    'AccessControlException: Permission denied: user=me, access=WRITE, inode="/user":hdfs:hdfs:drwxr-xr-x': (
+        77,
+        "refuses me the right to WRITE",
+        "/user/me",
+    ),
+    'Exception in thread "main" java.io.FileNotFoundException: File file:/nope/env.tar.gz#environment does not exist': (
+        78,
+        "is not there",
+        "--env",
+    ),
+    "java.io.FileNotFoundException: File does not exist: hdfs://nn/spark/environment.tar.gz": (
+        78,
+        "is not there",
+        "--env",
+    ),
+    'java.io.IOException: Cannot run program "/nope/python": error=2, No such file or directory': (
+        78,
+        "no Python",
+        "PYSPARK_PYTHON",
+    ),
+    'org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n  File "x", line 1\n'
+    "ModuleNotFoundError: No module named 'numpy'\n": (78, "lacks the module numpy", "--env"),
+    "ModuleNotFoundError: No module named 'numpy'": (78, "lacks the module numpy", "--env"),
+    f"Application {ID} was killed by user root at 10.0.0.1": (
+        75,
+        "ended the application",
+        "run it again",
+    ),
+    "org.apache.hadoop.fs.ChecksumException: Checksum error: /cms/day/part-0.gz at 512 exp: 1 got: 2": (
+        65,
+        "damaged",
+        "hdfs fsck /cms/day/part-0.gz",
+    ),
+    "org.apache.hadoop.hdfs.BlockMissingException: Could not obtain block: BP-1:blk_2_3 file=/cms/day/part-0.gz No "
+    "live nodes contain current block": (65, "damaged", "hdfs fsck /cms/day/part-0.gz"),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_refusal_has_its_code_its_words_and_a_step_that_helps(text: str) -> None:
+    code, problem, step = TEXTS[text]
+    error = refusal(text)
+    assert error is not None
+    assert (error.exit_code, problem in error.problem) == (code, True), error
+    assert step in str(error.next_step)
+    assert "calling None" not in str(error)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_in_client_mode_a_refusal_is_no_bug_wherever_it_shows(text: str) -> None:
+    code = TEXTS[text][0]
+    started, at_work = why_not_started(text), unwrap_cause(RuntimeError(text))
+    assert started is not None and started.exit_code == code
+    assert isinstance(at_work, errors.CmssparkError) and at_work.exit_code == code
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "java.lang.NullPointerException",
+        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'mine'",
+        "Could not obtain block: file=/x: java.net.ConnectException: Connection refused",
+        "All DataNodes failed: Timed out connecting to DataNode 10.0.0.1",
+    ],
+)
+def test_other_words_are_no_refusal(text: str) -> None:
+    assert refusal(text) is None
+
+
+def test_only_what_is_waited_for_in_vain_ends_a_running_application() -> None:
+    lasting = [text for text in TEXTS if refusal(text, only_lasting=True) is not None]
+    assert [text for text in lasting if "huffle" in text or "vcores" in text] == lasting
+    assert len(lasting) == 3
+
+
+def test_the_file_of_a_damaged_block_is_the_one_that_was_read() -> None:
+    error = hdfs_damage("ChecksumError", "hdfs://nn:8020/cms/a day/part")
+    assert error is not None and error.where == "hdfs://nn:8020/cms/a day/part"
+    assert "hdfs fsck '/cms/a day/part' -files" in str(error.next_step)

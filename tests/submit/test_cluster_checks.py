@@ -1,0 +1,279 @@
+"""What YARN and HDFS must have is checked before anything is submitted."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from cmsspark.base.errors import CmssparkError, NotAllowed, SettingsError, UsageError
+from cmsspark.submit import cluster_checks
+from cmsspark.submit.command import Command
+from tests.submit.hosts import command
+from tests.submit.test_yarn import site
+
+GIB = 1024
+
+
+def node(memory: int) -> dict[str, Any]:
+    return {"usedMemoryMB": 0, "availMemoryMB": memory}
+
+
+QUEUES = {
+    "type": "capacityScheduler",
+    "queueName": "root",
+    "queuePath": "root",
+    "queues": {
+        "queue": [
+            {"queueName": "default", "queuePath": "root.default"},
+            {"queueName": "cms", "queuePath": "root.cms", "queues": {"queue": []}},
+        ]
+    },
+}
+
+
+class Pages(http.server.HTTPServer):
+    """The pages of a ResourceManager."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Page)
+        self.answers: dict[str, Any] = {
+            "/ws/v1/cluster/nodes": {"nodes": {"node": [node(64 * GIB), node(4 * GIB)]}},
+            "/ws/v1/cluster/scheduler": {"scheduler": {"schedulerInfo": QUEUES}},
+        }
+
+
+class _Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        answer = self.server.answers.get(urlsplit(self.path).path)  # type: ignore[attr-defined]
+        self.send_response(404 if answer is None else 200)
+        self.end_headers()
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def pages() -> Iterator[Pages]:
+    server = Pages()
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def environ(pages: Pages, tmp_path: Path) -> dict[str, str]:
+    address = f"127.0.0.1:{pages.server_port}"
+    values = site(tmp_path, yarn_resourcemanager_webapp_address=address)
+    (tmp_path / "core-site.xml").write_text("<configuration/>")
+    return values
+
+
+def on_yarn(*words: str, **options: str) -> Command:
+    confs = [word for name, value in options.items() for word in ("--conf", f"{name}={value}")]
+    return command("dbs_aaa", "--yarn", *words, *confs)
+
+
+# The configuration
+
+
+def test_a_folder_that_is_not_there_is_78_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="HADOOP_CONF_DIR names no folder") as error:
+        cluster_checks.check_configuration({"HADOOP_CONF_DIR": str(tmp_path / "none")})
+    assert str(tmp_path / "none") in str(error.value)
+    cluster_checks.check_configuration({})  # spark-env.sh may name one
+
+
+def test_each_file_must_be_there_and_be_xml(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    cluster_checks.check_configuration(environ)
+    (tmp_path / "core-site.xml").write_text("<configuration>\n<property>\n</configuration>")
+    with pytest.raises(SettingsError, match="is no XML") as error:
+        cluster_checks.check_configuration(environ)
+    assert f"{tmp_path}/core-site.xml, line 3" in str(error.value)
+    (tmp_path / "core-site.xml").unlink()
+    with pytest.raises(SettingsError, match=r"lacks core-site\.xml"):
+        cluster_checks.check_configuration(environ)
+    with pytest.raises(SettingsError, match=r"lacks core-site.xml and yarn-site.xml"):
+        empty = tmp_path / "empty"
+        empty.mkdir()
+        cluster_checks.check_configuration({"HADOOP_CONF_DIR": str(empty)})
+
+
+def test_a_folder_without_permission_is_77(
+    tmp_path: Path, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_checks.os, "access", lambda path, mode: False)
+    with pytest.raises(NotAllowed, match="cannot be read"):
+        cluster_checks.check_configuration(environ)
+
+
+# Queues, containers, services
+
+
+@pytest.mark.parametrize("queue", ["cms", "root.cms", "default"])
+def test_a_queue_that_is_there_is_taken(queue: str, environ: Mapping[str, str]) -> None:
+    cluster_checks.check_queue(queue, environ)
+
+
+def test_a_queue_that_is_not_there_is_78_with_those_that_are(
+    pages: Pages, environ: Mapping[str, str]
+) -> None:
+    with pytest.raises(SettingsError, match="YARN has no queue nope") as error:
+        cluster_checks.checked(on_yarn("--queue", "nope"), environ)
+    assert "queues: cms, default, root" in str(error.value) and "--queue" in str(error.value)
+    # Where queues are made as they are named, and where nothing is known, YARN decides.
+    for answer in (
+        {**QUEUES, "type": "fairScheduler"},
+        {**QUEUES, "autoCreationEligibility": "flexible"},
+    ):
+        pages.answers["/ws/v1/cluster/scheduler"] = {"scheduler": {"schedulerInfo": answer}}
+        cluster_checks.check_queue("nope", environ)
+    del pages.answers["/ws/v1/cluster/scheduler"]
+    cluster_checks.check_queue("nope", environ)
+
+
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+@pytest.mark.parametrize("role", ["executor", "driver"])
+def test_a_container_that_no_node_has_room_for_is_78_before_it_is_submitted(
+    mode: str, role: str, environ: Mapping[str, str]
+) -> None:
+    options = {f"spark.{role}.memory": "200g", "spark.executor.memoryOverhead": "1g"}
+    asked = on_yarn("--deploy-mode", mode, **options)
+    if role == "driver" and mode == "client":
+        cluster_checks.checked(asked, environ)  # the driver runs here
+        return
+    with pytest.raises(SettingsError, match=f"no node of YARN has room for the {role}") as error:
+        cluster_checks.checked(asked, environ)
+    assert "the largest node has" in str(error.value)
+    assert f"spark.{role}.memory" in str(error.value)
+
+
+def test_a_container_that_some_nodes_cannot_give_is_a_note(environ: Mapping[str, str]) -> None:
+    notes = cluster_checks.checked(on_yarn(**{"spark.executor.memory": "8g"}), environ).notes
+    assert any("which 1 node of 2 cannot give" in note for note in notes)
+
+
+def test_without_the_shuffle_service_shuffles_are_tracked(
+    pages: Pages, environ: Mapping[str, str]
+) -> None:
+    asked = on_yarn()
+    assert "spark.shuffle.service.enabled=true" in asked.argv
+    assert cluster_checks.checked(asked, environ).argv == asked.argv  # nothing is known
+    for services, is_changed in (("mapreduce_shuffle", True), ("spark_shuffle,other", False)):
+        pages.answers["/conf"] = (
+            "<configuration><property><name>yarn.nodemanager.aux-services</name>"
+            f"<value>{services}</value></property></configuration>"
+        )
+        changed = cluster_checks.checked(asked, environ)
+        tracking = "spark.dynamicAllocation.shuffleTracking.enabled=true"
+        assert (tracking in changed.argv) is is_changed
+        assert ("spark.shuffle.service.enabled=false" in changed.argv) is is_changed
+        assert any("mapreduce_shuffle" in note for note in changed.notes) is is_changed
+        assert changed.argv[-3:] == asked.argv[-3:]
+
+
+# Places
+
+
+@pytest.mark.parametrize(
+    ("option", "location", "words"),
+    [
+        ("--fout", "hdfs:///results/a:b", "no colon"),
+        ("--root", "hdfs://nowhere.invalid/cms", "there is no host nowhere.invalid"),
+    ],
+)
+def test_a_location_that_cannot_be_is_a_usage_error(
+    option: str, location: str, words: str, environ: Mapping[str, str]
+) -> None:
+    with pytest.raises(UsageError, match=words) as error:
+        cluster_checks.check_locations({option: location, "--other": None}, environ)
+    assert option in str(error.value) and location in str(error.value)
+
+
+def test_name_services_and_hosts_that_are_known_are_taken(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    (tmp_path / "hdfs-site.xml").write_text(
+        "<configuration><property><name>dfs.nameservices</name><value>analytix</value></property></configuration>"
+    )
+    places = {"--root": "hdfs://analytix/cms", "--fout": "hdfs://localhost:8020/x"}
+    cluster_checks.check_locations({**places, "--a": "hdfs:///x", "--b": "/local:1"}, environ)
+
+
+def test_what_should_travel_and_is_not_there_is_78_and_unreadable_77(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "environment.tar.gz"
+    asked = on_yarn("--env", str(archive))
+    with pytest.raises(SettingsError, match="is not there") as error:
+        cluster_checks.check_travelling(asked)
+    assert str(archive) in str(error.value) and "--env" in str(error.value)
+    archive.touch()
+    cluster_checks.check_travelling(asked)
+    monkeypatch.setattr(cluster_checks.os, "access", lambda path, mode: False)
+    with pytest.raises(NotAllowed, match="cannot be read"):
+        cluster_checks.check_travelling(asked)
+    cluster_checks.check_travelling(on_yarn("--env", "hdfs:///spark/environment.tar.gz"))
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (FileNotFoundError("/user/me"), 77),
+        (
+            RuntimeError(
+                'RPCError("AccessControlException", "Permission denied: user=me, access=WRITE, inode=\\"/user\\":'
+            ),
+            77,
+        ),
+        (
+            RuntimeError(
+                'RPCError("SafeModeException", "Cannot create directory. Name node is in safe mode.'
+            ),
+            75,
+        ),
+        (OSError("Connection refused"), None),
+        (None, None),
+    ],
+)
+def test_a_home_on_hdfs_that_cannot_be_written_is_refused_before_spark_starts(
+    failure: Exception | None,
+    code: int | None,
+    tmp_path: Path,
+    environ: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hdfs_native = pytest.importorskip("hdfs_native")
+    (tmp_path / "core-site.xml").write_text(
+        "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:8020</value></property></configuration>"
+    )
+    asked: list[tuple[str, str]] = []
+
+    class Client:
+        def __init__(self, server: str) -> None:
+            self.server = server
+
+        def mkdirs(self, path: str, mode: int, parents: bool) -> None:
+            asked.append((self.server, path))
+            if failure is not None:
+                raise failure
+
+    monkeypatch.setattr(hdfs_native, "Client", Client)
+    error: CmssparkError | None = None
+    try:
+        cluster_checks.check_staging({}, {**environ, "HADOOP_USER_NAME": "me"}, is_made=True)
+    except CmssparkError as raised:
+        error = raised
+    assert (error.exit_code if error else None) == code
+    assert asked == [("hdfs://nn:8020", "/user/me/.sparkStaging")]
