@@ -48,7 +48,6 @@ BESIDE = {
     ("usage", "jobs_cost"): "``report --pictures`` draws the C-RSG pictures, too",
     ("demo", "results"): "the demo prints the path of its result as ``cmsspark show`` does",
     ("events", "training"): "``events_train --workers`` trains through the launcher",
-    ("placement", "popularity"): "a plan needs a forecast",
     ("results", "monitor"): "``cmsspark show`` prints what a run used",
 }
 #: ``module`` or ``module:attribute`` in a text: registries name what they import later.

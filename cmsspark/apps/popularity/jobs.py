@@ -1,6 +1,4 @@
-"""The jobs of popularity, each for datasets and for datasets at sites: features,
-models, evaluations, forecasts.
-"""
+"""The jobs of popularity: features, models, evaluations, forecasts."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ def run(
     from cmsspark.apps.popularity.training import Label
 
     with stored_run.stored_run(name, day, fout, settings, log) as stored:
-        series = stored_series(stored.days, by_site="_site_" in name)
+        series = stored_series(stored.days)
         return stored_run.STORE[_kind(name)](stored, series, label or Label(), **options)
 
 
