@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cmsspark.apps.cache.trace import read_trace
-from cmsspark.apps.placement.reads import read_reads
+from cmsspark.apps.placement.inputs import read_reads
 from cmsspark.apps.popularity.series import read_series
 from cmsspark.base import foreign_parquet
 from cmsspark.base.errors import DataError
