@@ -7,7 +7,6 @@ places.
 
 from __future__ import annotations
 
-import re
 import runpy
 import shutil
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 try:
     from Cython.Build import cythonize
@@ -37,6 +37,9 @@ PACKAGE_FILES = [
 RESOURCES = ("etc", "schemas")
 PROJECT = "https://github.com/dmwm/CMSSpark"
 COMPILED = runpy.run_path(str(HERE / "cmsspark" / "base" / "compiled.py"))
+#: The release and the commit. Importing the package here would need its dependencies.
+VERSIONS = runpy.run_path(str(HERE / "cmsspark" / "base" / "version.py"))
+VERSION = VERSIONS["of_checkout"](HERE)
 #: What each compiled module is made of now, by its name in the package.
 DIGESTS = COMPILED["digests"](lambda inside: (HERE / "cmsspark" / inside).read_bytes())
 
@@ -48,12 +51,21 @@ class BuildWithResources(build_py):
         super().run()
         if getattr(self, "editable_mode", False):
             return
+        (Path(self.build_lib) / "cmsspark" / VERSIONS["FILE"]).write_text(f"{VERSION}\n")
         for folder in RESOURCES:
             target = Path(self.build_lib) / "cmsspark" / folder
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(
                 HERE / folder, target, ignore=shutil.ignore_patterns("__pycache__", ".*", "*~")
             )
+
+
+class SourcesWithVersion(sdist):
+    """Add the version to packed sources, which have no commit."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        (Path(base_dir) / "cmsspark" / VERSIONS["FILE"]).write_text(f"{VERSION}\n")
 
 
 class BuildWhatChanged(build_ext):
@@ -116,16 +128,6 @@ def extensions() -> list[Extension]:
     return translated
 
 
-def version() -> str:
-    """Return the version as the package says it; importing the package here would need
-    its dependencies.
-    """
-    text = (HERE / "cmsspark" / "__init__.py").read_text(encoding="utf-8")
-    match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
-    assert match is not None, "cmsspark/__init__.py has no __version__"
-    return match.group(1)
-
-
 def readme() -> str:
     """Return the README, once there is one."""
     file = HERE / "README.md"
@@ -134,7 +136,7 @@ def readme() -> str:
 
 setup(
     name="cmsspark",
-    version=version(),
+    version=VERSION,
     description="Which CMS datasets are used, where, by how many and at what cost, from a day's logs, with Spark",
     long_description=readme(),
     long_description_content_type="text/markdown",
@@ -149,7 +151,11 @@ setup(
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["cmsspark", "cmsspark.*"]),
     package_data={"": PACKAGE_FILES, "cmsspark.apps.dashboard": ["templates/*.html", "static/*"]},
-    cmdclass={"build_ext": BuildWhatChanged, "build_py": BuildWithResources},
+    cmdclass={
+        "build_ext": BuildWhatChanged,
+        "build_py": BuildWithResources,
+        "sdist": SourcesWithVersion,
+    },
     ext_modules=extensions(),
     zip_safe=False,
     install_requires=[

@@ -29,7 +29,12 @@ PEERS = {
     "gdsf": "GDSF",
     "lfu": "LFU",
     "arc": "ARC",
+    "slru": "SLRU",
+    "2q": "TwoQ",
+    "lirs": "LIRS",
 }
+#: Learned policies that only the library has: their misses beside ours.
+ONLY_PEERS = {"3l-cache": "ThreeLCache", "lrb": "LRB"}
 _PEER = """
 import sys, time
 import libcachesim as peer
@@ -76,7 +81,8 @@ def main() -> None:
     parser.add_argument(
         "--share", type=float, default=0.1, help="size of the cache, as a share of all objects"
     )
-    parser.add_argument("--policies", default="lru,fifo,sieve,s3fifo,gdsf,lfu,arc")
+    parser.add_argument("--policies", default="lru,fifo,sieve,s3fifo,gdsf,lfu,arc,slru,2q,lirs")
+    parser.add_argument("--learned", action="store_true", help="also 3L-Cache and LRB (minutes)")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "made.oracleGeneral"
@@ -112,6 +118,11 @@ def main() -> None:
             )
             print(
                 f"{name:8} {millions / own:13.1f} {millions / other:16.1f} {own / other:11.2f}  {same}"
+            )
+        for name, peer_name in ONLY_PEERS.items() if chosen.learned else ():
+            seconds, misses = peer(path, peer_name, capacity)
+            print(
+                f"{name:8} {'':13} {len(trace.objects) / 1e6 / seconds:16.1f} {'':11}  {misses:.6f}"
             )
 
 

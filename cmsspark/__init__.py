@@ -23,17 +23,41 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cmsspark.apps.monitor.measured_block import measure
     from cmsspark.notebook import accesses, days, read, session, sql, table
+    from cmsspark.run.own_inputs import Accesses, DumpTable, Folder, Stored
+    from cmsspark.run.own_job import job
 
-__version__ = "0.1.0"
-__all__ = ["__version__", "accesses", "days", "measure", "read", "session", "sql", "table"]
+    __version__: str
+
+#: The public names, by the module that has them.
+_NAMES = {
+    "cmsspark.notebook": ("accesses", "days", "read", "session", "sql", "table"),
+    "cmsspark.apps.monitor.measured_block": ("measure",),
+    "cmsspark.run.own_inputs": ("Accesses", "DumpTable", "Folder", "Stored"),
+    "cmsspark.run.own_job": ("job",),
+}
+__all__ = [
+    "Accesses",
+    "DumpTable",
+    "Folder",
+    "Stored",
+    "__version__",
+    "accesses",
+    "days",
+    "job",
+    "measure",
+    "read",
+    "session",
+    "sql",
+    "table",
+]
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:
-        module = (
-            "cmsspark.apps.monitor.measured_block" if name == "measure" else "cmsspark.notebook"
-        )
-        return getattr(importlib.import_module(module), name)
+    if name == "__version__":
+        return importlib.import_module("cmsspark.base.version").version()
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

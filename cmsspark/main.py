@@ -13,6 +13,7 @@ from cmsspark import __version__
 from cmsspark.base import reporting
 from cmsspark.base.signals import interruptible
 from cmsspark.base.text.spelling import suggestion
+from cmsspark.cli.examples import with_examples
 
 #: A command's module, attribute and line of help.
 Entry = tuple[str, str, str]
@@ -172,10 +173,44 @@ _HELP: Final[Mapping[str, Entry]] = {
         "Show help on a topic (exit-codes) or on a command.",
     ),
     "lab": ("cmsspark.main", "lab", "List the commands that few people need."),
+    "new": ("cmsspark.submit.new", "command", "Write the files of a job of your own."),
 }
 COMMANDS: Final[Mapping[str, Entry]] = {
     name: entry for group in (*GROUPS.values(), _HELP) for name, entry in group.items()
 }
+
+
+#: Words that people type for a command, and what to type instead.
+_OTHER_WORDS: Final[Mapping[str, str]] = {
+    "path": "cmsspark show TABLE --path",
+    "manifest": "cmsspark show TABLE --manifest",
+    "list": "run_spark --list",
+    "jobs": "run_spark --list",
+    "run": "run_spark JOB",
+    "log": "cmsspark runs",
+    "history": "cmsspark runs",
+    "skip": "cmsspark daily skip DAY JOB --reason TEXT",
+    "acknowledge": "cmsspark daily acknowledge DAY JOB --reason TEXT",
+    "resume": "cmsspark publish --resume",
+    "version": "cmsspark --version",
+}
+
+
+def with_debug(command: click.Command) -> click.Command:
+    """Give a command, and those of a group, the option --debug where they lack it: the
+    message of a bug advises it.
+    """
+    if isinstance(command, click.Group):
+        for subcommand in command.commands.values():
+            with_debug(subcommand)
+        if not command.invoke_without_command:
+            return command
+    if not any("--debug" in param.opts for param in command.params):
+        option = click.Option(
+            ["--debug"], is_flag=True, expose_value=False, help="Show tracebacks."
+        )
+        command.params.append(option)
+    return command
 
 
 class LazyGroup(click.Group):
@@ -187,7 +222,7 @@ class LazyGroup(click.Group):
     #: What is printed below the commands.
     foot: str = (
         "All options of a command: cmsspark COMMAND --help. Commands that few people need: cmsspark lab."
-        " Exit codes: cmsspark help exit-codes."
+        " A job of your own: cmsspark new job NAME. Exit codes: cmsspark help exit-codes."
     )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -201,16 +236,18 @@ class LazyGroup(click.Group):
         with interruptible():
             subcommand = getattr(importlib.import_module(module), attribute)
         assert isinstance(subcommand, click.Command)
-        return subcommand
+        return with_examples(with_debug(subcommand), cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in self.entries:
-            ctx.fail(f"No such command {args[0]!r}. {self._hint(args[0])}")
+            ctx.fail(f"there is no command {args[0]!r}. {self._hint(args[0])}")
         return super().resolve_command(ctx, args)
 
     def _hint(self, name: str) -> str:
+        if name in _OTHER_WORDS:
+            return f"Type: {_OTHER_WORDS[name]}"
         if name in COMMANDS or name in LAB:
             return f"Type: cmsspark {name}" if name in COMMANDS else f"Type: cmsspark lab {name}"
         hint = (
@@ -245,7 +282,15 @@ def _job_hint(name: str) -> str:
 
     plain = name.removesuffix(".py")
     is_job = any(plain in (job.name, *job.aliases) for job in JOBS.values())
-    return f"it is a job: run_spark {plain}" if is_job else ""
+    if is_job:
+        return f"it is a job: run_spark {plain}"
+    from cmsspark.submit.script_lines import is_script
+
+    return (
+        f"it is a script of CMSSpark: run_spark {name} has what replaces it"
+        if is_script(name)
+        else ""
+    )
 
 
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"]}

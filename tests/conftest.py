@@ -153,7 +153,6 @@ SLOW = {
     "tests/publish/test_stomp_faults.py": 20,
     "tests/publish/test_withheld.py": 20,
     "tests/apps/daily/test_daily.py": 15,
-    "tests/apps/popularity/test_popularity_site_jobs.py": 15,
     "tests/apps/popularity/test_forecast_job.py": 15,
     "tests/apps/dashboard/test_rollups.py": 15,
     "tests/apps/monitor/test_suites_faults.py": 15,

@@ -107,13 +107,15 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     return rows.group_by("data_tier").agg(pl.len().cast(pl.Int64).alias("dataset_count")).sort("data_tier")
 
 
-JOB = DumpJob("toy_tiers", {"DATASETS": ("dataset_id", "dataset")}, False, build)
-command = JOB.command()
+JOB = DumpJob(
+    "toy_tiers",
+    {"DATASETS": ("dataset_id", "dataset")},
+    replicas=False,
+    build=build,
+    about="Datasets by data tier",
+).declare(__name__)
 '''
-JOB_LINE = """\
-    place = "replicas.toy_tiers"
-    yield Job("toy_tiers", "Datasets by data tier", ("toy_tiers",), runs_in_processes=True, location=place)
-"""
+WRITE_INDEX = ("-m", "cmsspark.submit.index_file", "--write")
 JOB_TABLE = """table: toy_tiers
 about: Datasets by data tier.
 keys: [data_tier]

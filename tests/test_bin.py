@@ -294,3 +294,44 @@ def test_a_demo_that_cannot_be_written_is_refused_before_set_up(
     run = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert run.returncode == 73 and "bin/demo --out DIR" in run.stderr
     assert not (tmp_path / "venv").exists()
+
+
+def test_lists_that_name_only_what_is_installed_are_empty_and_are_fetched_once(
+    tmp_path: Path,
+) -> None:
+    """As in each image of a container: `apt-cache pkgnames` has what is installed."""
+    log = tmp_path / "apt.log"
+    lists = tmp_path / "lists"
+    program(tmp_path, "apt-get", f'echo "$*" >>{log}; case "$*" in *update*) : >{lists};; esac')
+    program(
+        tmp_path,
+        "apt-cache",
+        f'case "$1" in pkgnames) echo bash;; show) exit 100;; policy) echo " 100 /var/lib/dpkg/status";'
+        f' [ ! -e {lists} ] || echo " 500 http://deb.debian.org/debian bookworm/main amd64 Packages";; esac',
+    )
+    program(tmp_path, "dpkg-query", "echo bash")
+    program(tmp_path, "id", "echo 0")
+    done = setup(
+        "has_lists || echo empty; update_lists; update_lists; has_lists && echo there", tmp_path
+    )
+    assert done.stdout.split() == ["empty", "there"], done.stderr
+    assert log.read_text().count("update") == 1
+    assert "Fetching the lists of packages, which are empty here" in done.stderr
+
+
+def test_extras_install_without_pyspark(tmp_path: Path) -> None:
+    found = setup(
+        f'requirements {sys.executable} without-spark,sql; without_spark "without-spark,sql" && echo yes',
+        tmp_path,
+    )
+    lines = found.stdout.split("\n")
+    assert any(line.startswith("duckdb") for line in lines), found.stderr
+    assert not any(line.startswith("pyspark") for line in lines)
+    assert "yes" in lines
+
+
+def test_lists_and_help_of_run_spark_need_no_pyspark() -> None:
+    text = (REPO / "bin/run_spark").read_text()
+    assert "extras=$WITHOUT_SPARK" in text
+    for name in ("cmsspark", "run_spark"):
+        assert os.access(REPO / "bin" / name, os.X_OK)

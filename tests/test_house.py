@@ -33,7 +33,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: ``notebook`` and ``entry`` are files.
 _ROOMS = """
     base settings filesystems sources counting engines store cli dumps pages run publish apps submit
-    notebook main entry __main__
+    notebook testing main entry __main__
 """
 FLOORS = {name: floor for floor, name in enumerate(_ROOMS.split())}
 #: Imports from one subsystem to another, with the reason.
@@ -48,13 +48,15 @@ BESIDE = {
     ("usage", "jobs_cost"): "``report --pictures`` draws the C-RSG pictures, too",
     ("demo", "results"): "the demo prints the path of its result as ``cmsspark show`` does",
     ("events", "training"): "``events_train --workers`` trains through the launcher",
-    ("placement", "popularity"): "a plan needs a forecast",
     ("results", "monitor"): "``cmsspark show`` prints what a run used",
 }
 #: ``module`` or ``module:attribute`` in a text: registries name what they import later.
 _NAMED = re.compile(r"cmsspark(\.[a-z_0-9]+)+(:\w+)?")
-#: Files that are named like modules.
-_FILES = {"cmsspark.yaml"}
+#: Files, and groups of entry points, that are named like modules.
+_FILES = {"cmsspark.yaml"} | {
+    f"cmsspark.{group}"
+    for group in ("jobs", "decoders", "sinks", "pages", "policies", "findings", "runs")
+}
 #: What a command line does not need before it knows what to do.
 HEAVY = "pyspark py4j pandas polars pyarrow numpy stomp fastavro jinja2 msgspec"
 

@@ -185,6 +185,9 @@ class AccessBatch:
     job_hashes: list[int] | None = None
     positions: list[int] | None = None
     packed: Packed | None = None
+    #: The time of each access, UTC milliseconds, or None; only of decoders that keep
+    #: times (``JsonDecoder.keep_times``).
+    times_ms: list[int | None] | None = None
     read: int = 0
     #: Bytes of the text that the batch was read from, after unpacking; of Avro those of the file.
     content_bytes: int = 0

@@ -211,6 +211,23 @@ _NEXT_STEPS: Final[dict[type[CmssparkError], str]] = {
 }
 
 
+def parts_of_text(text: str) -> dict[str, str]:
+    """Return the parts of a message as :meth:`CmssparkError.text` writes it, each as a line.
+
+    Example:
+        >>> parts_of_text("a file is damaged\\n  where: /a/b.gz\\n  next: fetch it again")
+        {'problem': 'a file is damaged', 'where': '/a/b.gz', 'next': 'fetch it again'}
+    """
+    parts: dict[str, str] = {}
+    label = "problem"
+    for line in text.splitlines():
+        begun, colon, rest = line.partition(": ")
+        if colon and begun in ("  where", "  found", "  next"):
+            label, line = begun.strip(), rest
+        parts[label] = " ".join(filter(None, (parts.get(label, ""), line.strip())))
+    return parts
+
+
 def as_ours(error: BaseException) -> CmssparkError | None:
     """Return the error as a :class:`CmssparkError`; disk and permission errors are
     converted, others give None.
@@ -233,6 +250,11 @@ def as_ours(error: BaseException) -> CmssparkError | None:
         )
     if is_shortage(error):
         return _no_memory(error)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in (
+        "pyspark",
+        "py4j",
+    ):
+        return missing_pyspark()
     if (
         isinstance(error, FileNotFoundError)
         and error.filename is None
@@ -254,6 +276,15 @@ def as_ours(error: BaseException) -> CmssparkError | None:
             ),
         )
     return None
+
+
+def missing_pyspark(who: str = "this command") -> SettingsError:
+    """Return the error (78) where PySpark is needed and not installed; ``bin/demo`` leaves it out."""
+    return SettingsError(
+        f"{who} needs PySpark",
+        found="not installed",
+        next_step="pip install 'pyspark>=3.5,<5'",
+    )
 
 
 def os_error_number(error: BaseException) -> int:

@@ -8,13 +8,14 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
 
 import click
 
-from cmsspark.base.errors import Exit, as_ours
+from cmsspark.base.errors import Exit, UsageError, as_ours
+from cmsspark.base.text.spelling import suggestion
 
 #: The next step that is printed for an error without its own. The message of a usage
 #: error has what to type instead.
@@ -53,7 +54,8 @@ def report(error: BaseException) -> Exit:
         return Exit.NOT_READY
     if (ours := as_ours(error)) is not None:
         usual = None if ours.next_step else _USUAL_STEPS.get(ours.exit_code)
-        _write_stderr(f"{_program}: {ours.text()}\n" + (f"  next: {usual}\n" if usual else ""))
+        text = f"{ours.text()}\n" + (f"  next: {usual}\n" if usual else "")
+        _write_stderr(f"{_program}: {as_typed(text)}")
         return ours.exit_code
     # The first words of Py4J say nothing of what happened.
     text = _PY4J.sub("", str(error), count=1)
@@ -85,15 +87,87 @@ def _write_stderr(text: str) -> None:
 def run_click(command: click.Command, name: str, arguments: list[str] | None = None) -> object:
     """Call a click command with its errors mapped to :class:`Exit` codes, and return its result."""
     try:
+        check_pasted(sys.argv[1:] if arguments is None else arguments)
         return command.main(args=arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Abort:
         raise KeyboardInterrupt from None
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return int(Exit.USAGE)
+    except click.ClickException as error:
+        return int(report(usage_error(error, name)))
     except SystemExit as ended:
         # Click ends with 1 where the reader of a pipe has gone, and only there.
         return int(Exit.NO_OUTPUT) if ended.code == 1 else ended.code
+
+
+def usage_error(error: click.ClickException, name: str) -> UsageError:
+    """Return an error of click in the form of ours, with the nearest name of an option."""
+    context = getattr(error, "ctx", None)
+    path = name if context is None else context.command_path
+    if (
+        context is None
+        and name == "cmsspark"
+        and re.fullmatch(r"[a-z]+", (sys.argv[1:] or [""])[0])
+    ):
+        path = f"{name} {sys.argv[1]}"
+    message = error.format_message().strip().removesuffix(".")
+    message = message[:1].lower() + message[1:]
+    hint = ""
+    if isinstance(error, click.NoSuchOption):
+        options = [] if context is None else context.command.get_params(context)
+        names = [word for option in options for word in (*option.opts, *option.secondary_opts)]
+        message = f"{path} has no option {error.option_name!r}"
+        hint = suggestion(error.option_name, [word for word in names if word.startswith("--")])
+    # A message of ours may have its next step in it: "… Type: cmsspark lab lint".
+    problem, _, more = message.partition(". ")
+    more = more.removeprefix("Type: ")
+    return UsageError(problem, found=hint or None, next_step=more or f"{path} --help")
+
+
+def check_pasted(argv: Sequence[str]) -> None:
+    """Raise UsageError (2) for what a word processor or a habit of other languages left
+    in a line: a long dash, a typographic quote, blanks around ``=``.
+    """
+    for position, word in enumerate(argv):
+        if word == "--":
+            return
+        if word[:1] in ("–", "—", "−"):
+            typed = f"--{word.lstrip('–—−-')}"
+            raise UsageError(
+                f"{word!r} begins with a long dash", next_step=f"type {typed}, with two short ones"
+            )
+        if word == "=" and position and argv[position - 1].startswith("-"):
+            raise UsageError(
+                f"'=' is no value of {argv[position - 1]}",
+                next_step="leave out the blanks around '='",
+            )
+        if word[:1] in ("“", "”", "‘", "’", "„"):
+            raise UsageError(
+                f"{word!r} begins with a typographic quote", next_step="type ' or \" instead"
+            )
+
+
+#: What begins a command in a message; and how extras and PySpark are installed.
+_TYPED: Final = re.compile(r"(?<![\w./-])(?=(?:cmsspark|run_spark) (?:[a-z_]|--|JOB))")
+_EXTRA: Final = re.compile(r"pip install '?cmsspark\[([a-z,]+)\]'?")
+_PYSPARK: Final = re.compile(r"pip install 'pyspark[^']*'")
+
+
+def as_typed(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return a text whose commands can be typed as they stand: those of a checkout that
+    ``bin/`` started are not on PATH, and its environment is no matter for pip.
+
+    Example:
+        >>> as_typed("cmsspark status", {"CMSSPARK_BIN": "/nowhere"})
+        'cmsspark status'
+    """
+    folder = environ.get("CMSSPARK_BIN", "")
+    if not folder or not os.path.isfile(os.path.join(folder, "setup")):
+        return text
+    text = _EXTRA.sub(rf"{folder}/setup without-spark,\1", text)
+    text = _PYSPARK.sub(f"{folder}/setup spark", text)
+    return _TYPED.sub(f"{folder}/", text)
 
 
 def _open_standard_streams() -> None:

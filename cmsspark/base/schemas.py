@@ -4,7 +4,8 @@ A table's file is YAML: ``table``, ``about`` and ``columns``, each ``{name, type
 nullable, about}`` with type one of ``string, long, int, double, date, boolean``; of
 logs also ``signed`` (a negative number, too), ``flag`` (0 or 1) and ``any`` (not read).
 ``keys`` names the columns that identify a document of the table; ``private: true``
-marks a table that is never published.
+marks a table that is never published, and so does a column with ``private: true``.
+``unit`` is the unit of a column whose name does not say it.
 
 With ``extends: OTHER`` a table inherits the columns and keys of OTHER unless it defines
 its own. In its own ``columns`` a plain name inherits the column of that name, and a
@@ -52,6 +53,8 @@ _UNITS: Final = {
     },
     **{"jobs": "jobs", "distinct_users": "people", "events": "events", "replica_events": "events"},
 }
+#: Endings of columns with numbers whose sums mean nothing.
+_NOT_ADDITIVE: Final = ("_ms", "_share", "_id", "_day", "_days", "_ratio", "_version")
 _STREAM_REPORT_NAME: Final = re.compile(r"dbs_([a-z][a-z0-9_]*)")
 
 
@@ -74,6 +77,12 @@ class Column:
     about: str = ""
     feeds: str = ""
     is_required: bool = False
+    #: The unit of its numbers, where its name does not say it.
+    own_unit: str = ""
+    #: Its values are of single people: a table with such a column is never published.
+    is_private: bool = False
+    #: Its numbers may be negative: of users' tables.
+    is_signed: bool = False
 
     @property
     def unit(self) -> str | None:
@@ -86,6 +95,8 @@ class Column:
         """
         if self.type not in ("long", "int", "double"):
             return None
+        if self.own_unit:
+            return self.own_unit
         endings = (
             unit
             for name, unit in _UNITS.items()
@@ -119,6 +130,23 @@ class Table:
     def names(self) -> list[str]:
         """Column names in order."""
         return [column.name for column in self.columns]
+
+    @property
+    def additive(self) -> list[str]:
+        """The columns whose sums mean something: numbers that are no keys, no times, no
+        shares and no distinct counts.
+
+        Example:
+            >>> stored_table("dbs_events").additive
+            ['events', 'file_count', 'invalid_file_count', 'dataset_bytes']
+        """
+        return [
+            column.name
+            for column in self.columns
+            if column.type in ("long", "int", "double")
+            and column.name not in (*self.keys, "timestamp", "distinct_users", "hour", "rank")
+            and not column.name.endswith(_NOT_ADDITIVE)
+        ]
 
     def fingerprint(self) -> str:
         """Return a digest of names and types, in order, that identifies this version of
@@ -160,16 +188,30 @@ class Table:
         return pa.schema([(column.name, kinds[column.type]) for column in self.columns])
 
 
-@cache
+#: What finds tables that are not in ``schemas/tables``: those of users' jobs.
+TABLE_FINDERS: Final[list[Callable[[str], Table | None]]] = []
+
+
 def stored_table(name: str) -> Table:
-    """Return the schema of a stored table, from ``schemas/tables/NAME.yaml``, or from
-    ``dbs_STREAM.yaml`` for the report of a single stream. Raises FileNotFoundError
-    where neither exists, SettingsError (78) for a wrong description.
+    """Return the schema of a stored table, from ``schemas/tables/NAME.yaml``, from
+    ``dbs_STREAM.yaml`` for the report of a single stream, or of a user's job. Raises
+    FileNotFoundError where none exists, SettingsError (78) for a wrong description.
 
     Example:
         >>> "dataset_name" in stored_table("data_aggregation").names
         True
     """
+    try:
+        return _built_in_table(name)
+    except FileNotFoundError:
+        for find in TABLE_FINDERS:
+            if (table := find(name)) is not None:
+                return table
+        raise
+
+
+@cache
+def _built_in_table(name: str) -> Table:
     try:
         return described_table(f"schemas/tables/{name}.yaml")
     except FileNotFoundError:
@@ -181,7 +223,10 @@ def stored_table(name: str) -> Table:
         )
 
 
-@cache
+#: Input tables that are not in ``schemas/inputs``: those of users' streams.
+INPUT_TABLES: Final[dict[str, Table]] = {}
+
+
 def input_table(path: str) -> Table:
     """Return the schema of an input table, for example ``dbs/FILES`` or ``phedex/block_replicas``.
 
@@ -189,6 +234,11 @@ def input_table(path: str) -> Table:
         >>> input_table("dbs/DATASETS").names[:2]
         ['dataset_id', 'dataset']
     """
+    return INPUT_TABLES.get(path) or _built_in_input(path)
+
+
+@cache
+def _built_in_input(path: str) -> Table:
     return described_table(f"schemas/inputs/{path}.yaml")
 
 
@@ -226,6 +276,8 @@ class _ColumnDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     about: str | None = None
     feeds: str | None = None
     is_required: bool | None = msgspec.field(default=None, name="required")
+    own_unit: str | None = msgspec.field(default=None, name="unit")
+    is_private: bool | None = msgspec.field(default=None, name="private")
 
 
 class _TableDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -257,7 +309,8 @@ def _table(described: _TableDescription, file: ConfigFile, parent: Table | None)
         raise file.error(f"the key column {name!r} does not exist", "keys")
     for name in {name for name in names if names.count(name) > 1}:
         raise file.error(f"column {name!r} is defined twice", "columns")
-    return Table(described.table, described.about, tuple(columns), tuple(keys), described.private)
+    is_private = described.private or any(column.is_private for column in columns)
+    return Table(described.table, described.about, tuple(columns), tuple(keys), is_private)
 
 
 def _column(

@@ -20,6 +20,7 @@ from cmsspark.base.errors import DataError, NotAllowed, NotReady
 from cmsspark.counting.access_rows import ACCESS_COLUMNS, AccessRows
 from cmsspark.counting.catalogue import Catalogue, Replicas
 from cmsspark.counting.crab_rows import CrabAggregator, HashedCrabAggregator
+from cmsspark.counting.folded_accesses import Fold, FoldedAccesses
 from cmsspark.counting.hash_aggregator import HASH_COLUMNS, HashAggregator
 from cmsspark.counting.htcondor_jobs import EarlierJobs, JobAggregator
 from cmsspark.counting.pre_aggregate import COLUMNS, StreamAggregator, record_batch
@@ -53,6 +54,7 @@ class TaskReader(Protocol):
     ) -> Iterator[AccessBatch]: ...
     def chunk(self, chunk: bytes, file: str) -> AccessBatch: ...
     def notes(self) -> list[tuple[str, str, int, str]]: ...
+    def keep_times(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class TaskContext:
     make_reader: Callable[[str, str, date], TaskReader]
     #: One row for each access instead of pre-aggregated rows.
     single_accesses: bool = False
+    #: How the accesses of a user's job become its table.
+    fold: Fold | None = None
     #: Damaged files that are read up to the damage.
     accepted: frozenset[str] = frozenset()
     #: The merge of jobs, where a stream has any. Tasks do not need it.
@@ -117,6 +121,8 @@ class TaskContext:
         day only for the ids of jobs.
         """
         reader = self.make_reader(stream, format_name, earlier_day or self.day)
+        if self.fold is not None and self.fold.needs_times:
+            reader.keep_times()
         return reader, self.aggregator(stream, is_earlier=earlier_day is not None)
 
     def read_file(
@@ -147,6 +153,9 @@ class TaskContext:
         has_job_rows = stream in STREAMS_OF_JOB_ROWS
         if self.catalogue is None:
             return (HashedCrabAggregator if has_job_rows else HashAggregator)(stream)
+        if self.fold is not None:
+            catalogue = _catalogue(local_folder(self.catalogue))
+            return FoldedAccesses(stream, catalogue, fold=self.fold)
         kind: type[StreamAggregator] = CrabAggregator if has_job_rows else StreamAggregator
         kind = AccessRows if self.single_accesses else kind
         return kind(stream, _catalogue(local_folder(self.catalogue)))

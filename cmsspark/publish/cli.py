@@ -5,12 +5,13 @@ documents, to MONIT or to files.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.base.errors import SettingsError, UsageError
+from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval, Period, options
 from cmsspark.base.signals import interruptible
 from cmsspark.base.text.terminal import drop_stdout
@@ -48,6 +49,9 @@ _INDEX: Final = (
     "Indices or patterns to verify, with commas. [default: monit_prod_PRODUCER_agg_TYPE*]"
 )
 _OPTIONS: Final = (
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print the totals as JSON, one table a line."
+    ),
     click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks."),
     click.option(
         "--verbose",
@@ -102,9 +106,13 @@ def publish_command(name: str) -> click.Command:
         verify_login: str | None,
         index: str | None,
         verbose: bool,
+        as_json: bool,
     ) -> None:
         settings = load_settings(settings_file)
-        request = build_request(settings, when, job_name, fout, sink, amq, spool, limit, resend)
+        request = replace(
+            build_request(settings, when, job_name, fout, sink, amq, spool, limit, resend),
+            as_json=as_json,
+        )
         where = _verify_request(request, verify, verify_login, index)
         _refuse_together(
             ("--verify", where), ("--resume", resume), ("--dry-run", dry_run), ("--resend", resend)
@@ -179,7 +187,6 @@ def _publish(request: PublishRequest, *, resume: bool) -> None:
     with interruptible():
         tables = publication.public_tables(request, resume=resume)
         results = [publication.publish_table(request, table, resume=resume) for table in tables]
-        publication.record_publication(request, results)
     publication.check_results(results)
 
 
@@ -201,24 +208,10 @@ def build_request(
     wrong settings.
     """
     # Not at import: `--help` must answer at once.
-    from cmsspark.publish.publication import PublishRequest
+    from cmsspark.publish.publication import PublishRequest, choose_sink, spool_folder
 
     defaults = publishing_settings(settings)
-    chosen = sink or ("stomp" if amq else defaults.sink or "file")
-    if chosen not in SINKS:
-        raise SettingsError(
-            f"sink must be one of {', '.join(SINKS)}",
-            where=settings.where("publishing", "sink"),
-            found=repr(chosen),
-        )
-    example = SINKS[chosen].example
-    if example and not (amq or defaults.amq):
-        raise UsageError(
-            f"--sink {chosen} needs an address to publish to",
-            next_step=f"give --amq FILE with address and credentials (etc/{example} shows the format)",
-        )
-    credentials = amq or defaults.amq
-    folder = spool or defaults.spool or settings.state_dir / "published"
+    chosen, credentials = choose_sink(settings, defaults, sink, amq)
     return PublishRequest(
         day,
         _find_job(job_name, day),
@@ -226,8 +219,8 @@ def build_request(
         defaults,
         fout,
         chosen,
-        Path(credentials) if credentials else None,
-        Path(folder),
+        credentials,
+        spool_folder(settings, defaults, spool),
         limit,
         resend_all,
     )

@@ -76,22 +76,32 @@ def outbox_folder(state_dir: Path, destination: Destination, label: str, identit
     A new one is named for the sink, a readable ``label`` and a digest of ``identity``.
     """
     root = state_dir / "outbox"
-    for mark in sorted(root.glob(f"*/{MARK}")):
-        marked = _load(mark)
-        if marked is not None and marked.is_same(destination):
-            hosts = tuple(sorted({*marked.hosts, *destination.hosts}))
-            _mark(
-                mark.parent,
-                msgspec.structs.replace(
-                    destination, hosts=hosts, name=destination.name or marked.name
-                ),
-            )
-            return mark.parent.name
+    for folder, marked in _marked(root, destination):
+        hosts = tuple(sorted({*marked.hosts, *destination.hosts}))
+        _mark(
+            folder,
+            msgspec.structs.replace(
+                destination, hosts=hosts, name=destination.name or marked.name
+            ),
+        )
+        return folder.name
     name = f"{destination.sink}-{re.sub(r'[^A-Za-z0-9.-]', '-', label)}-{_digest(identity)}"
     if _load(root / name / MARK) is not None:  # another destination's: of another name or producer
         name += f"-{_digest(f'{destination.name} {destination.producer}')}"
     _mark(root / name, destination)
     return name
+
+
+def known_folder(state_dir: Path, destination: Destination) -> str | None:
+    """Return the name of the destination's folder in the outbox; None where it has none yet."""
+    return next((folder.name for folder, _ in _marked(state_dir / "outbox", destination)), None)
+
+
+def _marked(root: Path, destination: Destination) -> Iterator[tuple[Path, Destination]]:
+    for mark in sorted(root.glob(f"*/{MARK}")):
+        marked = _load(mark)
+        if marked is not None and marked.is_same(destination):
+            yield mark.parent, marked
 
 
 def locations(

@@ -18,7 +18,7 @@ from cmsspark.base.resources import resource
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.publish.completeness import MAX_GONE_LISTED, select_bins
 from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD, added_fields, field_name
-from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
+from cmsspark.sources.registry import STREAMS_BY_NAME
 
 COMPLETENESS: Final = "completeness"
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -61,7 +61,7 @@ def build_schema(table: Table) -> dict[str, Any]:
     for column in table.columns:
         if column.name in ("day", "timestamp"):
             continue
-        least = {"minimum": 0} if column.type in _NUMBERS else {}
+        least = {"minimum": 0} if column.type in _NUMBERS and not column.is_signed else {}
         properties[field_name(column.name)] = {
             **_TYPES[column.type],
             **least,
@@ -96,7 +96,7 @@ def _build_completeness_schema() -> dict[str, Any]:
     """Return the JSON Schema of the document that ends each publication, with a part
     for each stream.
     """
-    streams = {name: _bins(name) for name in STREAMS}
+    streams = {name: _bins(name) for name in STREAMS_BY_NAME}
     listed = {"type": "array", "items": dict(_DIGEST), "maxItems": MAX_GONE_LISTED}
     period = "^[0-9]{4}-([0-9]{2}|W[0-9]{2}|[0-9]{2}-[0-9]{2}(--[0-9]{4}-[0-9]{2}-[0-9]{2})?)$"
     described: dict[str, tuple[Mapping[str, Any], str]] = {

@@ -232,6 +232,20 @@ class Outbox:
         """Return documents by what became of them, of one snapshot or of all."""
         return sum_totals(self.batch_log, snapshot_no)
 
+    def last_reason(self) -> str:
+        """Return why a batch waits or was refused, in the destination's words; empty
+        where all are confirmed.
+        """
+        for state in (
+            BatchState.STALLED,
+            BatchState.IN_DOUBT,
+            BatchState.READY,
+            BatchState.QUARANTINED,
+        ):
+            if reasons := [reason for _, reason in self.batch_log.reasons(state) if reason]:
+                return reasons[-1]
+        return ""
+
     def note_confirmed(self, snapshot_no: int) -> None:
         """Leave a mark in the spool that a whole snapshot was confirmed, in case the
         batch log is ever lost.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import SETTINGS_HELP, DayType
@@ -37,9 +38,13 @@ def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @_SETTINGS
     @functools.wraps(command)
     def with_chosen(
-        settings_file: str | None, day: date | None, table: str | None, to: str | None
+        settings_file: str | None,
+        day: date | None,
+        table: str | None,
+        to: str | None,
+        **others: Any,
     ) -> None:
-        command(load_settings(settings_file).state_dir, day, table, to)
+        command(load_settings(settings_file).state_dir, day, table, to, **others)
 
     return with_chosen
 
@@ -84,7 +89,10 @@ def command() -> None:
 
 @command.command("list")
 @_filter_options
-def list_command(state_dir: Path, day: date | None, table: str | None, to: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one outbox a line.")
+def list_command(
+    state_dir: Path, day: date | None, table: str | None, to: str | None, as_json: bool
+) -> None:
     """List outboxes: one line for each table, day and destination."""
     from cmsspark.publish.batch_log import FILE_NAME, BatchLog
     from cmsspark.publish.outbox import sum_totals
@@ -116,6 +124,11 @@ def list_command(state_dir: Path, day: date | None, table: str | None, to: str |
         )
         rows.append((location.period, location.table, *counts, location.destination, ""))
     headings = ("day", "table", "confirmed", "to send", "in doubt", "refused", "destination", "")
+    if as_json:
+        names = [*(heading.replace(" ", "_") for heading in headings[:-1]), "note"]
+        for row in rows:
+            click.echo(json_text(dict(zip(names, row, strict=True))))
+        return
     echo_table(headings, rows, texts=(0, 1, 6, 7), full=(0, 7))
 
 

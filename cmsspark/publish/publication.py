@@ -14,11 +14,19 @@ from typing import Any, Final
 import click
 
 from cmsspark.base import clock
-from cmsspark.base.errors import DocumentsQuarantined, InputMissing, NotReady, UsageError
+from cmsspark.base.errors import (
+    CmssparkError,
+    DocumentsQuarantined,
+    InputMissing,
+    NotReady,
+    SettingsError,
+    UsageError,
+)
 from cmsspark.base.periods import Interval, first_day
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text import progress_line
 from cmsspark.base.text.progress_line import ProgressLine
+from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import drop_stdout, echo_table, pluralize
 from cmsspark.cli.options import require_store
 from cmsspark.filesystems.opening import files_for
@@ -27,16 +35,18 @@ from cmsspark.publish.destinations import locations
 from cmsspark.publish.documents import BadDocument, DocumentSpec
 from cmsspark.publish.outbox import Outbox, Totals
 from cmsspark.publish.publisher import Publisher, RetryPolicy
-from cmsspark.publish.sink import PublishingSettings, Sink, SinkOptions
+from cmsspark.publish.sink import PublishingSettings, Sink, SinkOptions, publishing_settings
 from cmsspark.publish.sinks import SINKS
 from cmsspark.publish.spooling import SpoolResult
 from cmsspark.publish.validate import valid_document
 from cmsspark.run.run_context import note_published
+from cmsspark.settings.secrets import safe_text
 from cmsspark.settings.settings import Settings
+from cmsspark.store.deliveries import Target
 from cmsspark.store.job_index import Job
 from cmsspark.store.results import CurrentTable, current
 from cmsspark.store.run_history import Published
-from cmsspark.store.stored_columns import stored_rows
+from cmsspark.store.stored_columns import require_pyspark, stored_rows
 
 DEFAULT_PRODUCER: Final = "cms-spark"
 
@@ -60,6 +70,8 @@ class PublishRequest:
     spool: Path
     limit: int | None = None
     resend_all: bool = False
+    #: Whether the totals are printed as JSON, one table a line.
+    as_json: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,55 @@ class PublishResult:
     quarantined: int
 
 
+def choose_sink(
+    settings: Settings,
+    defaults: PublishingSettings,
+    sink: str | None = None,
+    amq: str | None = None,
+) -> tuple[str, Path | None]:
+    """Return the sink and its credentials file; the command line comes before the settings.
+
+    Raises SettingsError (78) for a sink that is not there, UsageError (2) where the sink
+    needs credentials and none are named.
+    """
+    chosen = sink or ("stomp" if amq else defaults.sink or "file")
+    if chosen not in SINKS:
+        raise SettingsError(
+            f"sink must be one of {', '.join(SINKS)}",
+            where=settings.where("publishing", "sink"),
+            found=repr(chosen),
+        )
+    credentials, example = amq or defaults.amq, SINKS[chosen].example
+    if example and not credentials:
+        raise UsageError(
+            f"--sink {chosen} needs an address to publish to",
+            next_step=f"give --amq FILE with address and credentials (etc/{example} shows the format)",
+        )
+    return chosen, Path(credentials) if credentials else None
+
+
+def spool_folder(
+    settings: Settings, defaults: PublishingSettings, spool: str | None = None
+) -> Path:
+    """Return the folder of the file sink."""
+    return Path(spool or defaults.spool or settings.state_dir / "published")
+
+
+def configured_target(settings: Settings) -> Target:
+    """Return the destination that the settings name. Nothing is connected to or written.
+
+    Raises as :func:`choose_sink` and the sink's credentials file do.
+    """
+    defaults = publishing_settings(settings)
+    chosen, amq = choose_sink(settings, defaults)
+    module, spool = SINKS[chosen].load(), spool_folder(settings, defaults)
+    credentials = module.read_credentials(amq)
+    producer = getattr(credentials, "producer", None) or defaults.producer or DEFAULT_PRODUCER
+    sink = module.build(credentials, SinkOptions("", "", producer, "", spool, defaults))
+    outbox = sink.known_outbox(settings.state_dir)
+    return Target(chosen, outbox, sink.where.rstrip("/"), _unusable(chosen, amq))
+
+
 def public_tables(request: PublishRequest, *, resume: bool = False) -> list[str]:
     """Return the tables of a job that are published: the first, and those of the others
     that the stored result has.
@@ -83,8 +144,15 @@ def public_tables(request: PublishRequest, *, resume: bool = False) -> list[str]
     """
     tables = request.job.public_tables
     if not tables:
+        private = [
+            f"{table}.{column.name}"
+            for table in request.job.tables
+            for column in stored_table(table).columns
+            if column.is_private
+        ]
         raise UsageError(
             f"{request.job.name} has no table to publish",
+            found=f"the column {private[0]} is private" if private else None,
             next_step="run_spark --list shows the jobs",
         )
     if resume:
@@ -143,6 +211,7 @@ def find_stored_table(request: PublishRequest, table: str) -> CurrentTable:
     if is_local(store):
         files: Any = LocalFiles()
     else:
+        require_pyspark(store)
         from cmsspark.engines.session import session
 
         spark = session("cern_monit")
@@ -192,12 +261,17 @@ def show_documents(request: PublishRequest) -> None:
 
 
 def publish_table(request: PublishRequest, table: str, *, resume: bool = False) -> PublishResult:
-    """Spool the documents of a table that changed, send those that are open, and report
-    the totals.
+    """Spool the documents of a table that changed, send those that are open, report the
+    totals, and record them in the run history.
 
-    Prints the totals also when it raises: NotReady (75), NotAllowed (77), DataError (65).
+    Prints and records the totals also when it raises: NotReady (75), NotAllowed (77),
+    DataError (65). A destination that cannot be used is recorded with the reason.
     """
-    spec, sink = _open_sink(request, table, _log)
+    try:
+        spec, sink = _open_sink(request, table, _log)
+    except CmssparkError as error:
+        _record_refusal(request, table, error, resume=resume)
+        raise
     state_dir = request.settings.state_dir
     if not resume:
         find_stored_table(request, spec.table.name)  # a day that is not stored leaves no outbox
@@ -216,14 +290,23 @@ def publish_table(request: PublishRequest, table: str, *, resume: bool = False) 
             max_refused=settings.max_refused,
             max_refused_share=settings.max_refused_share,
         )
+        reason = ""
         try:
             with ProgressLine("publish", before.open, "documents") as line:
                 Publisher(outbox, sink, policy, log=_log, progress=line.add).run()
             if snapshot_no is not None:
                 outbox.note_confirmed(snapshot_no)
+            reason = outbox.last_reason()
+        except CmssparkError as error:
+            reason = str(error.found or error.problem)
+            raise
+        except KeyboardInterrupt:
+            reason = "interrupted while sending"
+            raise
         finally:
             result = _result(outbox, sink, spooled, snapshot_no)
-            _print(result)
+            record_publication(request, result, name, safe_text(reason))
+            _print(result, safe_text(reason), as_json=request.as_json)
         outbox.compact()
     _report_others(request, name, table, spec.period, is_error=resume and snapshot_no is None)
     return result
@@ -310,12 +393,30 @@ def _result(
     )
 
 
-def _print(result: PublishResult) -> None:
+def _print(result: PublishResult, reason: str, *, as_json: bool) -> None:
     try:
-        _print_totals(result)
+        if as_json:
+            click.echo(json_text(_as_document(result, reason)))
+        else:
+            _print_totals(result)
     except OSError:
         # Documents are sent and recorded also where nobody reads this.
         drop_stdout()
+
+
+def _as_document(result: PublishResult, reason: str) -> dict[str, object]:
+    totals, spooled = result.totals, result.spooled
+    return {
+        "table": result.table,
+        "destination": result.where,
+        "confirmed": totals.confirmed,
+        "in_doubt": totals.in_doubt,
+        "to_send": totals.waiting + totals.stalled,
+        "quarantined": result.quarantined + totals.refused,
+        "unchanged": 0 if spooled is None else spooled.unchanged,
+        "gone": 0 if spooled is None else spooled.gone,
+        "reason": reason,
+    }
 
 
 def _print_totals(result: PublishResult) -> None:
@@ -344,26 +445,78 @@ def _print_totals(result: PublishResult) -> None:
     click.echo(f"to {result.where}")
 
 
-def record_publication(request: PublishRequest, results: list[PublishResult]) -> None:
-    """Record the outcome of each table in the run history; an error there is ignored."""
+def record_publication(
+    request: PublishRequest, result: PublishResult, outbox: str, reason: str
+) -> None:
+    """Record the outcome of a table in the run history; an error there is ignored.
+
+    ``outbox``: the destination's folder in the outbox; ``reason``: why documents wait
+    or were refused.
+    """
     if request.limit is not None:
         return
-    for result in results:
-        totals = result.totals
-        if result.snapshot is not None:
-            run = json.loads((result.snapshot / "manifest.json").read_bytes())["source"].partition(
-                " "
-            )[0]
-        elif result.spooled is not None:
-            run = find_stored_table(request, result.table).manifest.rows_run
-        else:
-            continue  # nothing was open
-        refused = result.quarantined + totals.refused
-        stored = (request.job.name, result.table, first_day(request.interval), run)
-        published = Published(
-            *stored, result.where, clock.now_ms(), totals.confirmed, totals.open, refused
+    totals = result.totals
+    if result.snapshot is not None:
+        manifest = json.loads((result.snapshot / "manifest.json").read_bytes())
+        run = manifest["source"].partition(" ")[0]
+    elif result.spooled is not None:
+        run = find_stored_table(request, result.table).manifest.rows_run
+    else:
+        return  # nothing was open
+    refused = result.quarantined + totals.refused
+    _note(
+        request,
+        Published(
+            request.job.name,
+            result.table,
+            first_day(request.interval),
+            run,
+            destination=result.where,
+            at_ms=clock.now_ms(),
+            confirmed=totals.confirmed,
+            waiting=totals.open,
+            refused=refused,
+            outbox=outbox,
+            reason=reason if totals.open or refused else "",
+        ),
+    )
+
+
+def _record_refusal(
+    request: PublishRequest, table: str, error: CmssparkError, *, resume: bool
+) -> None:
+    """Record that a destination could not be used, so that nothing was spooled for it."""
+    if resume or request.limit is not None:
+        return
+    with suppress(CmssparkError):
+        manifest = find_stored_table(request, table).manifest
+        rows = manifest.tables[table].rows if table in manifest.tables else 0
+        where = _unusable(request.sink, request.amq)
+        reason = safe_text(": ".join(str(part) for part in (error.problem, error.found) if part))
+        _note(
+            request,
+            Published(
+                request.job.name,
+                table,
+                first_day(request.interval),
+                manifest.rows_run,
+                destination=where,
+                at_ms=clock.now_ms(),
+                confirmed=0,
+                waiting=max(rows or 0, 1),
+                refused=0,
+                reason=reason,
+            ),
         )
-        note_published(request.settings.state_dir, published)
+
+
+def _unusable(sink: str, amq: Path | None) -> str:
+    """Return the name of a destination in a publication that could not log in."""
+    return f"{sink} {amq or ''}".strip()
+
+
+def _note(request: PublishRequest, published: Published) -> None:
+    note_published(request.settings.state_dir, published)
 
 
 def check_results(results: list[PublishResult]) -> None:

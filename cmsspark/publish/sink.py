@@ -53,8 +53,9 @@ class ForbiddenError(NotAllowed):
 class Sink(Protocol):
     """A destination that confirms.
 
-    ``outbox_name`` is the name of its folder in the outbox, ``where`` names it for
-    people (without secrets). ``open`` and ``send`` raise SendError, or ForbiddenError
+    ``outbox_name`` is the name of its folder in the outbox, which is made;
+    ``known_outbox`` is the same name, or None where there is no such folder yet, and
+    writes nothing. ``where`` names the sink for people (without secrets). ``open`` and ``send`` raise SendError, or ForbiddenError
     (77) for what no retry cures; ``send`` returns only when the whole batch is
     confirmed. While it waits for the confirmation it may call ``meanwhile``, which
     hands the next batch to ``stage``: the sink may write it ahead, uncommitted. By
@@ -64,6 +65,7 @@ class Sink(Protocol):
     where: str
 
     def outbox_name(self, state_dir: Path) -> str: ...
+    def known_outbox(self, state_dir: Path) -> str | None: ...
     def open(self) -> None: ...
     def send(
         self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,7 +38,7 @@ from cmsspark.sources.epochs import REPLICAS_ROLE
 from cmsspark.sources.folders import Dump, Layout
 from cmsspark.sources.registry import DUMPS
 from cmsspark.store import results, staged_runs
-from cmsspark.store.job_index import JOBS, Job
+from cmsspark.store.job_index import Job, declare
 
 if TYPE_CHECKING:
     import polars as pl
@@ -83,6 +84,27 @@ class DumpJob:
     configured: Callable[[Mapping[str, Any], Settings], DumpJob] | None = None
     #: Whether a row is of one dataset, so that ``--patterns`` can choose.
     by_dataset: bool = False
+    #: A line for ``run_spark --list``, without a full stop.
+    about: str = ""
+
+    def declare(self, module: str) -> DumpJob:
+        """Declare the job, whose table has its name, in the index of jobs; returns it.
+        ``module``: the ``__name__`` of the module that declares it.
+        """
+        declare(
+            Job(
+                self.name,
+                self.about,
+                (self.name,),
+                runs_in_processes=True,
+                reads_dumps=True,
+                module=module,
+            ),
+            self.command,
+            partial(dump_request, self.name),
+            self.choose,
+        )
+        return self
 
     def only(self, patterns: NamePatterns | None) -> DumpJob:
         """Return the job with the datasets that the patterns choose."""
@@ -115,9 +137,7 @@ class DumpJob:
     def command(self) -> click.Command:
         """Return the job's click command."""
 
-        @click.command(
-            self.name, help=f"{JOBS[self.name].about}. Exit codes: cmsspark help exit-codes."
-        )
+        @click.command(self.name, help=f"{self.about}. Exit codes: cmsspark help exit-codes.")
         @job_options
         @output_options
         @engine_option
@@ -126,9 +146,7 @@ class DumpJob:
         ) -> None:
             settings = load_settings(settings_file)
             job = self if self.configured is None else self.configured(options, settings)
-            request = dump_request(
-                JOBS[self.name], options, settings, require_store(fout, settings)
-            )
+            request = dump_request(self.name, options, settings, require_store(fout, settings))
             print_outcome(self.name, request.day, as_json, lambda: run(job, request))
 
         for option in (*self.options, *((pattern_options,) if self.by_dataset else ())):
@@ -137,13 +155,13 @@ class DumpJob:
 
 
 def dump_request(
-    job: Job, options: Mapping[str, Any], settings: Settings, fout: str
+    job: str, options: Mapping[str, Any], settings: Settings, fout: str
 ) -> JobRequest:
     """Return the request that the parsed ``options`` of a job on dumps make (click's
     names and values).
     """
     return JobRequest(
-        job.name,
+        job,
         options["day"],
         fout,
         with_sources(settings, options.get("source", ())),

@@ -51,7 +51,7 @@ class EarlierDay:
         if self.source is not None:
             return []
         return [
-            f"{self.stream}: jobs already counted on {self.day} cannot be recognised: {self.missing}"
+            f"{self.stream}: jobs that were also logged on {self.day} may count twice: {self.missing}"
         ]
 
     def as_dict(self) -> dict[str, Any]:

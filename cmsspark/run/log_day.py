@@ -74,7 +74,10 @@ def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTa
         engine_choice.check_index(request, inputs)
         map_parts = partial(pool.map, label="building the catalogue")
         day_run = LogDayRun(
-            request, inputs, _snapshots(request, inputs, run_context.log, map_parts), run_context
+            request,
+            inputs,
+            open_day_snapshots(request, inputs, run_context.log, map_parts),
+            run_context,
         )
         return day_run.count(local.LocalRunner(pool))
 
@@ -96,7 +99,7 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
             # Parts of a dump on HDFS are fetched while others are read.
             with ThreadPoolExecutor(FETCHES) as fetching:
                 rucio = partial(_disk_replicas, request, inputs, starting.result)
-                opened = _snapshots(
+                opened = open_day_snapshots(
                     request,
                     inputs,
                     run_context.log,
@@ -231,7 +234,7 @@ def _session(job: str) -> SparkSession:
     return session(f"cmsspark {job}")
 
 
-def _snapshots(
+def open_day_snapshots(
     request: DayRequest,
     inputs: Inputs,
     log: Callable[[str], None],

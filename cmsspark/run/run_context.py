@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base import clock, self_metrics
+from cmsspark.base.entry_points import with_packages
 from cmsspark.base.errors import CmssparkError, Exit, as_ours
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Interval, Period, first_day
@@ -28,6 +29,9 @@ from cmsspark.store.run_history import Published, Run, State
 if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
 
+#: Entry points of packages that observe runs: functions of a run and its manifest, called
+#: when it began and when it ended.
+OBSERVERS: Final = "cmsspark.runs"
 #: The parts of a manifest that the run history keeps.
 _DETAILS: Final = (
     *(
@@ -123,9 +127,24 @@ class RunContext:
             notes.append(
                 f"{error.problem} ({error.found}): {error.where}; the run continues without it"
             )
+        notes += self._observe(run)
         for note in notes if not self._has_warned else ():
             self._has_warned = True
             self.log(f"warning: {note}")
+
+    def _observe(self, run: Run) -> Iterator[str]:
+        """Tell the packages that observe runs; yields why one could not be told."""
+        try:
+            observers = with_packages(OBSERVERS, {}, lambda entry: entry.load())
+        except CmssparkError as error:
+            yield f"{error.problem} ({error.found}): {error.where}"
+            return
+        for name, observe in observers.items():
+            try:
+                observe(run, self.manifest)
+            except Exception as error:  # whatever a package raises
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                yield f"{name} was not told of the run: {reason}"
 
 
 @contextmanager

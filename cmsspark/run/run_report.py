@@ -57,7 +57,7 @@ def write_page(fout: str, job: str, done: CurrentTable, log: Callable[[str], Non
             if isinstance(error, CmssparkError)
             else f"{type(error).__name__}: {error}"
         )
-        log(f"warning: the report of the run cannot be made: {' '.join(reason.split())[:300]}")
+        log(f"warning: report.html was not written: {' '.join(reason.split())[:300]}")
 
 
 def _write_by_process(fout: str, job: str, done: CurrentTable) -> None:
@@ -88,7 +88,7 @@ def _write_by_process(fout: str, job: str, done: CurrentTable) -> None:
             f"its process ended with {ended.returncode}"
         ]
         raise OutputError(
-            f"it needs more memory than this process may use (ulimit -v): {reason[0]}"
+            f"the report needs more memory than this process may use (ulimit -v): {reason[0]}"
         )
 
 

@@ -50,6 +50,18 @@ class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prometheus: bool = False
 
 
+class JobsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where users' jobs are. ``folders``: each Python file in them may declare jobs."""
+
+    folders: tuple[str, ...] = ()
+
+
+class StreamsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where users' streams are. ``folders``: each YAML file in them describes one."""
+
+    folders: tuple[str, ...] = ()
+
+
 class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of a settings file; null means "not set". :class:`Settings` describes each."""
 
@@ -73,6 +85,8 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spark: dict[str, Any] | None = None
     monitor: bool | None = None
     metrics: MetricsSettings | None = None
+    jobs: JobsSettings | None = None
+    streams: StreamsSettings | None = None
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -98,7 +112,8 @@ class Settings:
     ``max_line_bytes``: maximum bytes of a log line; a longer line is a malformed
     record. ``recheck_hours``: for so long a stored part that was found intact is not read
     as a whole again. ``monitor``: whether the processes of runs are watched. ``metrics``: where
-    Spark's live metrics go. ``origin``: the file that was read.
+    Spark's live metrics go. ``job_folders`` and ``stream_folders``: folders with
+    jobs and streams of users. ``origin``: the file that was read.
     """
 
     root: str | None
@@ -122,6 +137,8 @@ class Settings:
     recheck_hours: int = DEFAULT_RECHECK_HOURS
     monitor: bool = True
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    job_folders: tuple[str, ...] = ()
+    stream_folders: tuple[str, ...] = ()
     lines: Lines = field(default_factory=dict, repr=False, compare=False)
 
     def where(self, *key: str) -> str:
@@ -180,7 +197,7 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         setting: str | None = getattr(values, key)
         return _resolved(setting, base, home) if setting else None
 
-    return Settings(
+    settings = Settings(
         root=env.get("CMSSPARK_ROOT") or location("root"),
         store=location("store"),
         state_dir=folder(
@@ -208,8 +225,33 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         else values.recheck_hours,
         monitor=values.monitor is not False,
         metrics=values.metrics or MetricsSettings(),
+        job_folders=tuple(
+            _resolved(folder, base, home) for folder in (values.jobs or JobsSettings()).folders
+        ),
+        stream_folders=tuple(
+            _resolved(folder, base, home)
+            for folder in (values.streams or StreamsSettings()).folders
+        ),
         lines=lines,
     )
+    global _latest
+    rank = 2 if path else int(is_named)
+    if _latest is None or rank >= _latest[0]:
+        _latest = (rank, settings)
+    return settings
+
+
+#: The settings that were loaded last in this process; those of a named file stay before
+#: what code that knows no file loads.
+_latest: tuple[int, Settings] | None = None
+
+
+def latest() -> Settings:
+    """Return the settings that this process has loaded last, else those of the search order.
+
+    For what is looked up by name in any command, such as users' jobs.
+    """
+    return _latest[1] if _latest is not None else load_settings()
 
 
 def _find(path: str | None, env: Mapping[str, str]) -> Path | None:

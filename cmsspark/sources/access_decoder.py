@@ -138,6 +138,7 @@ class AccessDecoder(JsonDecoder):
         if self.no_names:
             lfns = [None if lfn in self.no_names else lfn for lfn in lfns]
         accesses = add_lfns(read, lfns, batch)
+        self.add_times(accesses, batch)
         if len(accesses) != len(of_the_day):
             sizes = _sizes(self._read, accesses)
         if self._has_read_type:

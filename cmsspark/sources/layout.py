@@ -20,7 +20,7 @@ from cmsspark.base.resources import read_yaml
 from cmsspark.filesystems.storage import Files, is_local, join, local_path
 from cmsspark.sources.epochs import KEY, MEANINGS, Epochs, Where
 from cmsspark.sources.listing import TMP
-from cmsspark.sources.registry import STREAMS_BY_NAME
+from cmsspark.sources.registry import OWN_PLACES, STREAMS_BY_NAME
 
 if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
@@ -129,6 +129,7 @@ class Layout:
         for unknown sources, names or keys.
         """
         builtin: dict[str, dict[str, dict[str, Any]]] = dict(read_yaml("etc/sources.yaml"))
+        builtin |= {name: {"logs": dict(entry)} for name, entry in OWN_PLACES.items()}
         overridden = dict(overrides or {})
         _check_keys("sources", overridden, builtin)
         epochs = Epochs.load(overridden, where) if where else Epochs.load(overridden)

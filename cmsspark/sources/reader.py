@@ -58,6 +58,11 @@ class Reader:
         self._damages: list[Damage] = []
         self._file_counts = FileCounts()
 
+    def keep_times(self) -> None:
+        """Keep the time of each access, where its decoder can; before anything is read."""
+        if hasattr(self.decoder, "keep_times"):
+            self.decoder.keep_times()
+
     @property
     def oversized(self) -> list[OversizedRecord]:
         """The first hundred records that exceed the limit."""

@@ -163,7 +163,11 @@ _STREAMS: Final = (
     ),
 )
 
-STREAMS_BY_NAME: Final[Mapping[str, Stream]] = {stream.name: stream for stream in _STREAMS}
+#: All streams by name; :mod:`cmsspark.sources.own_streams` adds those of users, which no
+#: other name here has.
+STREAMS_BY_NAME: Final[dict[str, Stream]] = {stream.name: stream for stream in _STREAMS}
+#: The places of users' streams, as ``etc/sources.yaml`` has those of the built-in ones.
+OWN_PLACES: Final[dict[str, dict[str, str]]] = {}
 #: Names of all log streams.
 STREAMS: Final = tuple(STREAMS_BY_NAME)
 #: Streams for which replicas of the file's block decide whether an access is remote (rule 21).

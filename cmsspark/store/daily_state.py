@@ -25,7 +25,8 @@ from cmsspark.base.private_folders import make_private
 from cmsspark.filesystems.storage import absolute
 
 FILE: Final = "daily.json"
-#: Stands before what follows from too many failures, which is no other trouble.
+#: Follows the signature of a day that failed too often; in texts of earlier versions it
+#: stands before what follows from that, which is no other trouble.
 GIVEN_UP: Final = "; given up"
 _NUMBER: Final = re.compile(r"\d+")
 
@@ -44,12 +45,18 @@ class DayRecord(msgspec.Struct, kw_only=True):
     ``word``, ``code`` and ``text`` are those of the last outcome. ``attempts`` counts
     the failed runs of the inputs with ``fingerprint``. ``mailed`` is the signature that
     was last mailed, ``acknowledged_signature`` the one that was acknowledged: an
-    outcome of another signature is reported again.
+    outcome of another signature is reported again. ``where``, ``next_step`` and ``run``
+    are the file, what to do, and the run of the last failure.
     """
 
     word: str = ""
     code: int = 0
     text: str = ""
+    where: str = ""
+    next_step: str = ""
+    run: str = ""
+    is_overdue: bool = False
+    is_given_up: bool = False
     first_ms: int = 0
     last_ms: int = 0
     attempts: int = 0
@@ -67,6 +74,11 @@ class DayRecord(msgspec.Struct, kw_only=True):
         return signature(self.word, self.code, self.text)
 
     @property
+    def trouble(self) -> str:
+        """What a mail was sent of: that a day is given up is told once more."""
+        return self.signature + (GIVEN_UP if self.is_given_up else "")
+
+    @property
     def is_acknowledged(self) -> bool:
         """Whether somebody acknowledged exactly this trouble."""
         return self.acknowledged is not None and self.acknowledged_signature == self.signature
@@ -75,12 +87,13 @@ class DayRecord(msgspec.Struct, kw_only=True):
 class StoreState(msgspec.Struct, kw_only=True):
     """The records of one store. ``planned_until``: the last day that a daily looked at;
     ``not_begun``: the signature of the last error that kept daily from beginning, when
-    it was mailed.
+    it was mailed; ``silent``: the sites that fell silent, when that was mailed.
     """
 
     days: dict[str, DayRecord] = {}
     planned_until: date | None = None
     not_begun: str = ""
+    silent: str = ""
 
 
 class _StateFile(msgspec.Struct, kw_only=True):

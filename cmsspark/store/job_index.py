@@ -1,26 +1,54 @@
-"""The index of the built-in jobs. It names their modules and imports none of them."""
+"""The index of jobs: what is known of a job before its module is imported.
+
+A job declares itself in the module where it is written, with :func:`declare`. The
+built-in ones are listed in ``schemas/jobs.json``, which is generated from their
+declarations (``python -m cmsspark.submit.index_file --write``). The reports of single
+streams follow from the registry of streams. Users' jobs are found by
+:mod:`cmsspark.store.own_jobs`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base.errors import UsageError
+from cmsspark.base.resources import read_text
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.spelling import suggestion
-from cmsspark.sources.registry import JOB_TABLES, SITE_PAIRS, STREAMS, STREAMS_BY_NAME
+from cmsspark.sources.registry import JOB_TABLES, STREAMS, STREAMS_BY_NAME, Stream
+from cmsspark.store import own_jobs
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    import click
+
+    from cmsspark.filesystems.storage import Files
+    from cmsspark.settings.settings import Settings
+    from cmsspark.sources.folders import Dump, Layout
+
+#: The generated list of the built-in jobs.
+INDEX_FILE: Final = "schemas/jobs.json"
+#: Stands in the list for all streams of the registry.
+_ALL_STREAMS: Final = "*"
+_APPS: Final = "cmsspark.apps."
+#: The module that reports on single streams.
+_LOG_JOB: Final = f"{_APPS}usage.log_job"
 
 
 @dataclass(frozen=True)
 class Job:
-    """A built-in job: the module that holds its ``command``, its tables, and a line for
-    ``run_spark --list``.
+    """What ``run_spark`` and the store know of a job: its tables, a line for
+    ``run_spark --list``, and the module that declares it.
     """
 
     name: str
     about: str
-    tables: tuple[str, ...]
+    tables: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     #: Needs a Spark session. A job without one runs in plain Python.
     needs_spark: bool = True
@@ -30,235 +58,159 @@ class Job:
     streams: tuple[str, ...] = ()
     #: A feed with folders of days that is no stream, by its name in ``etc/sources.yaml``.
     feed: str = ""
-    #: The module below ``cmsspark.apps`` that has its ``command``, or makes it:
-    #: ``make_command(job)``.
-    location: str = "usage.log_job"
-    #: The name in that module of its :class:`cmsspark.run.dump_day.DumpJob`, if it is a
-    #: job on dumps.
-    dump_job: str = "JOB"
+    #: The module that declares it.
+    module: str = ""
+    #: It chooses dumps by itself: :attr:`Declaration.choose_dumps`.
+    reads_dumps: bool = False
     #: Its results are of weeks, months or other ranges, not of days.
     of_periods: bool = False
     #: The job whose stored days its periods are made of.
     of_days: str = ""
     #: It reads no day: its --date only names the result, and is today by default.
     is_day_optional: bool = False
+    #: The file of a user's job; empty for a built-in job and one of a package.
+    file: str = ""
 
     @property
-    def module(self) -> str:
-        """Return the full name of the module of its command."""
-        return f"cmsspark.apps.{self.location}"
+    def subsystem(self) -> str:
+        """The subsystem that it belongs to; empty for a user's job."""
+        inside = self.module.removeprefix(_APPS)
+        return inside.partition(".")[0] if inside != self.module else ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a user wrote it."""
+        return not self.subsystem
+
+    @property
+    def word(self) -> str:
+        """What names it on a command line: its name, and of a user's job its file, too."""
+        return f"{self.file}:{self.name}" if self.file else self.name
 
     @property
     def public_tables(self) -> tuple[str, ...]:
         """The tables that are published: those without rows of single people."""
         return tuple(table for table in self.tables if not stored_table(table).is_private)
 
+    def as_entry(self) -> dict[str, Any]:
+        """Return the job as the list of built-in jobs has it, without defaults."""
+        values = asdict(self)
+        if self.streams == STREAMS:
+            values["streams"] = (_ALL_STREAMS,)
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if value != getattr(_DEFAULTS, name)
+        }
 
-def _log_jobs() -> Iterator[Job]:
-    yield Job(
-        "data_aggregation",
-        "One day of all streams per dataset, site and app",
-        ("data_aggregation", "partials", SITE_PAIRS, *JOB_TABLES),
-        streams=STREAMS,
-    )
-    for stream in STREAMS_BY_NAME.values():
-        if stream.has_report:
-            about = f"One day of {stream.title} per dataset, site and app"
-            tables = (stream.report, *(JOB_TABLES if stream.counts_jobs else ()))
-            yield Job(
-                stream.report, about, tables, aliases=stream.report_aliases, streams=(stream.name,)
-            )
-
-
-#: The modules of the jobs on dumps that have one of their own.
-_DUMP_JOBS: Final[Mapping[str, str]] = {
-    "crsg_event_counts": "jobs_cost.crsg_event_counts",
-    **{
-        name: f"replicas.{name}"
-        for name in ("dataset_last_access", "dbs_events", "event_counts", "site_tier_usage")
-    },
-}
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any]) -> Job:
+        """Return the job of an entry of the list."""
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in entry.items()
+        }
+        if values.get("streams") == (_ALL_STREAMS,):
+            values["streams"] = STREAMS
+        return cls(**values)
 
 
-def _dump_jobs() -> Iterator[Job]:
-    for name, about in (
-        ("dbs_phedex", "Replicas: datasets by site and kind of storage"),
-        ("dbs_rucio", "Replicas by Rucio: datasets by site and kind of storage"),
-        ("rucio_daily", "Files at each storage element of Rucio by dataset: there, new, accessed"),
-        ("dataset_last_access", "When each dataset was last used, and which could be deleted"),
-        ("event_counts", "Blocks, files, events and bytes by month, data tier and campaign"),
-        (
-            "crsg_event_counts",
-            "Events of the two selections of the C-RSG report, by month and data tier",
-        ),
-        (
-            "leftovers",
-            "Replicas of datasets that are not valid in DBS, and valid datasets without replicas",
-        ),
-        ("catalogue_check", "Files, blocks and sizes of Rucio beside those of DBS"),
-        ("site_tier_usage", "Data volume at the sites of a tier, by data tier"),
-        ("dbs_events", "Events, files and bytes of each dataset"),
-        ("phedex", "The replica snapshot of a day by site and dataset"),
-    ):
-        location = _DUMP_JOBS.get(name, "replicas.replica_jobs")
-        dump_job = "JOB" if name in _DUMP_JOBS else name.upper()
-        yield Job(
-            name, about, (name,), runs_in_processes=True, location=location, dump_job=dump_job
-        )
+_DEFAULTS: Final = Job("", "")
 
 
-def _period_jobs() -> Iterator[Job]:
-    for name, subsystem, about in (
-        (
-            "period",
-            "usage",
-            "A week, a month or any range of stored days, its distinct users counted anew",
-        ),
-        (
-            "period_views",
-            "usage",
-            "Named views of a week, a month or any range of stored days, to be published",
-        ),
-        (
-            "crab_popularity",
-            "crab",
-            "Which datasets CRAB's jobs of a period read, and how the jobs ended",
-        ),
-        ("crab_users", "crab", "How many people had analysis jobs of CRAB in a week or month"),
-    ):
-        tables: tuple[str, ...] = (name,)
-        if name == "period":
-            tables = ("period_aggregation", f"period_{SITE_PAIRS}")
-        location = "crab.reports" if subsystem == "crab" else f"{subsystem}.{name}"
-        of_days = "" if subsystem == "crab" else "data_aggregation"
-        yield Job(
-            name,
-            about,
-            tables,
-            needs_spark=False,
-            of_periods=True,
-            of_days=of_days,
-            location=location,
-        )
-    for feed, names in (
-        ("job_efficiency", ("job_efficiency", "core_hours", "running_cores")),
-        ("step_efficiency", ("step_efficiency", "agent_reports")),
-    ):
-        about = f"A week, a month or any range of the stored days of {feed}"
-        tables = tuple(f"period_{name}" for name in names)
-        name = f"{feed}_period"
-        yield Job(
-            name,
-            about,
-            tables,
-            needs_spark=False,
-            of_periods=True,
-            of_days=feed,
-            location="jobs_cost.periods",
-        )
+@dataclass(frozen=True)
+class Declaration:
+    """A job with what its module gives.
+
+    ``make_command()`` returns its click command. ``make_request(options, settings,
+    fout)`` returns the request of its parsed options, for the choice of the engine; None
+    where it has no choice. ``choose_dumps(files, layout, day)`` returns the dumps that
+    it reads; None where it reads none by itself.
+    """
+
+    job: Job
+    make_command: Callable[[], click.Command]
+    make_request: Callable[[Mapping[str, Any], Settings, str], Any] | None = None
+    choose_dumps: Callable[[Files, Layout, date], list[Dump]] | None = None
 
 
-def _other_jobs() -> Iterator[Job]:
-    for name, by_site, at_site in (
-        ("popularity", "", ""),
-        ("popularity_site", " by site", " at each site"),
-    ):
-        about = f"The datasets that will be popular{at_site} in a week, and how good such forecasts were"
-        tables = (f"{name}_forecast", f"{name}_quality", f"{name}_predictions")
-        location = "popularity.jobs"
-        yield Job(f"{name}_forecast", about, tables, needs_spark=False, location=location)
-        about = (
-            f"How good forecasts of popularity{by_site} were in past weeks, one Spark task each"
-        )
-        yield Job(f"{name}_evaluate", about, (f"{name}_evaluation",), location=location)
-        about = f"Features and labels of each dataset{at_site} and week, from the stored days before a day"
-        yield Job(
-            f"{name}_features", about, (f"{name}_features",), needs_spark=False, location=location
-        )
-        about = f"A model of popularity{by_site} with its model card, to predict with later"
-        yield Job(
-            f"{name}_train", about, (f"{name}_models",), needs_spark=False, location=location
-        )
-    about = "Misses of caches of several sizes at each site, by policy, one Spark task each"
-    yield Job(
-        "cache_comparison",
-        about,
-        ("cache_comparison",),
-        of_periods=True,
-        location="cache.comparison_job",
-    )
-    about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
-    yield Job(
-        "xcache", about, ("xcache",), needs_spark=False, feed="xcache", location="cache.xcache_job"
-    )
-    about = "What HTCondor's jobs of a day cost: efficiency, core hours and running cores"
-    of_jobs = ("job_efficiency", "core_hours", "running_cores", "job_cost_ids")
-    at = "jobs_cost.commands"
-    yield Job(
-        "job_efficiency",
-        about,
-        of_jobs,
-        of_jobs[1:3],
-        runs_in_processes=True,
-        feed="condor",
-        location=at,
-    )
-    about = (
-        "What the steps of production jobs cost, and how many jobs each agent ran, by WMArchive"
-    )
-    tables = ("step_efficiency", "agent_reports", "report_ids")
-    yield Job(
-        "step_efficiency",
-        about,
-        tables,
-        tables[1:2],
-        runs_in_processes=True,
-        feed="wmarchive",
-        location=at,
-    )
-    for name, about, table in (
-        (
-            "events_prepare",
-            "Features of collision events from ROOT files, with a cutflow",
-            "event_cutflow",
-        ),
-        (
-            "events_sample",
-            "A balanced sample of prepared events, split, with scalers",
-            "event_sample",
-        ),
-        ("events_train", "Classifiers of events, trained and judged on a sample", "event_models"),
-        (
-            "events_search",
-            "The best parameters of a classifier of events, one task a trial",
-            "event_search",
-        ),
-    ):
-        yield Job(name, about, (table,), is_day_optional=True, location="events.jobs")
-    about = "Makes events in ROOT files, and a trained classifier of them"
-    yield Job("events_demo", about, (), is_day_optional=True, location="events.jobs")
-    about = "Publish a stored day to MONIT"
-    aliases = ("cern_monit3",)
-    yield Job(
-        "cern_monit", about, (), aliases=aliases, needs_spark=False, location="results.cern_monit"
+#: The declarations of the modules that are imported, by the name of the job.
+DECLARED: Final[dict[str, Declaration]] = {}
+
+
+def declare(
+    job: Job,
+    make_command: Callable[[], click.Command],
+    make_request: Callable[[Mapping[str, Any], Settings, str], Any] | None = None,
+    choose_dumps: Callable[[Files, Layout, date], list[Dump]] | None = None,
+) -> Job:
+    """Declare a job, as :class:`Declaration` describes it; returns it. The last
+    declaration of a name counts, as when a module is loaded again.
+    """
+    DECLARED[job.name] = Declaration(job, make_command, make_request, choose_dumps)
+    return job
+
+
+def stream_report(stream: Stream) -> Job:
+    """Return the job that reports on a single stream."""
+    return Job(
+        stream.report,
+        f"One day of {stream.title} per dataset, site and app",
+        (stream.report, *(JOB_TABLES if stream.counts_jobs else ())),
+        aliases=stream.report_aliases,
+        streams=(stream.name,),
+        module=_LOG_JOB,
     )
 
 
-#: All built-in jobs by name, in the order of ``run_spark --list``.
-JOBS: dict[str, Job] = {
-    job.name: job for jobs in (_log_jobs, _dump_jobs, _period_jobs, _other_jobs) for job in jobs()
-}
+class JobIndex(Mapping[str, Job]):
+    """All jobs by name, in the order of ``run_spark --list``: the built-in ones, then
+    those of users, which are looked for only where no built-in job has the name.
+    """
+
+    @cached_property
+    def built_in(self) -> dict[str, Job]:
+        """The built-in jobs."""
+        jobs = [Job.from_entry(entry) for entry in json.loads(read_text(INDEX_FILE))]
+        # Behind the report of all streams.
+        return {job.name: job for job in (*jobs[:1], *self.stream_reports, *jobs[1:])}
+
+    @cached_property
+    def stream_reports(self) -> list[Job]:
+        """The reports of single streams."""
+        return [stream_report(stream) for stream in STREAMS_BY_NAME.values() if stream.has_report]
+
+    def __getitem__(self, name: str) -> Job:
+        if name in self.built_in:
+            return self.built_in[name]
+        return Job.from_entry(own_jobs.find(name).entry)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.built_in or name in own_jobs.names()
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.built_in
+        yield from (name for name in own_jobs.names() if name not in self.built_in)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+#: All jobs by name.
+JOBS: Final = JobIndex()
 
 
 def find_job(name: str) -> Job:
     """Return the job of that name or alias, with or without ``.py``.
 
-    Raises UsageError (2) with the most similar name.
+    Raises UsageError (2) with the most similar name, or where two files declare it.
     """
     plain = name.removesuffix(".py")
-    for job in JOBS.values():
+    for job in JOBS.built_in.values():
         if plain in (job.name, *job.aliases):
             return job
+    if plain in JOBS:
+        return JOBS[plain]
     hint = suggestion(plain, [name for job in JOBS.values() for name in (job.name, *job.aliases)])
     next_step = "run_spark --list names the jobs"
     raise UsageError(
@@ -268,8 +220,11 @@ def find_job(name: str) -> Job:
 
 def job_of_table(table: str) -> Job:
     """Return the job that writes ``table``. Raises UsageError (2) with the names of all tables."""
-    for job in JOBS.values():
+    for job in JOBS.built_in.values():
         if table in (*job.tables, *job.aliases):
+            return job
+    for job in JOBS.values():
+        if table in job.tables:
             return job
     tables = sorted({table for job in JOBS.values() for table in job.tables})
     hint = suggestion(table, tables)

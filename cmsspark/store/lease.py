@@ -29,6 +29,8 @@ from cmsspark.store import process_identity
 
 #: Seconds that a lease is valid without a renewal; clocks of hosts differ by less.
 TTL_S: Final = 180.0
+#: The lease of ``cmsspark daily`` as messages name it.
+DAILY_WORK: Final = "the daily work"
 _NAME: Final = re.compile(r"(\d{8})\.json", re.ASCII)
 
 
@@ -114,14 +116,16 @@ class Lease:
             return
         since = holder.get("since_ms", entry.mtime_ms)
         until = (
-            "while it lives"
+            ""
             if alive
-            else f"until {clock.to_second(holder['expires_ms'])} UTC unless it is renewed"
+            else f", until {clock.to_second(holder['expires_ms'])} UTC unless it is renewed"
         )
         raise NotReady(
-            f"another process is working on {self.what}",
+            "another cmsspark daily is running"
+            if self.what == DAILY_WORK
+            else f"another process is working on {self.what}",
             where=self.folder,
-            found=f"{process_identity.named(holder)}, since {clock.to_second(since)} UTC, {until}",
+            found=f"{process_identity.named(holder)}, running since {clock.to_second(since)} UTC{until}",
             next_step="run it again after that process has ended",
         )
 

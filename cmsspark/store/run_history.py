@@ -19,8 +19,10 @@ from typing import Any, Final
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError, Exit, OutputError, UsageError
 from cmsspark.base.manifests import Manifest
+from cmsspark.base.text.spelling import suggestion
 from cmsspark.filesystems.storage import absolute, is_same_place
 from cmsspark.store import process_identity
+from cmsspark.store.job_index import JOBS
 from cmsspark.store.state_database import StateDatabase
 
 FILE: Final = "runs.sqlite"
@@ -74,6 +76,11 @@ class Run:
 class Published:
     """What became of the documents of a stored run's table at a destination, when it
     was last published.
+
+    ``destination`` names it for people. ``outbox`` is the name of its folder in the
+    outbox, which stays the same where a broker moves; it is empty for publications of
+    earlier versions, and where no outbox could be made. ``reason``: why documents wait
+    or were refused, in the destination's words.
     """
 
     job: str
@@ -85,6 +92,8 @@ class Published:
     confirmed: int
     waiting: int
     refused: int
+    outbox: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,6 +123,11 @@ CREATE INDEX IF NOT EXISTS runs_by_stored_run ON runs (stored_run);
 CREATE TABLE IF NOT EXISTS published (
     job TEXT NOT NULL, "table" TEXT NOT NULL, day TEXT NOT NULL, stored_run TEXT NOT NULL, destination TEXT NOT NULL,
     at_ms INTEGER NOT NULL, confirmed INTEGER NOT NULL, waiting INTEGER NOT NULL, refused INTEGER NOT NULL,
+    PRIMARY KEY (day, job, "table", stored_run, destination)
+);
+CREATE TABLE IF NOT EXISTS destinations (
+    job TEXT NOT NULL, "table" TEXT NOT NULL, day TEXT NOT NULL, stored_run TEXT NOT NULL, destination TEXT NOT NULL,
+    outbox TEXT NOT NULL, reason TEXT NOT NULL,
     PRIMARY KEY (day, job, "table", stored_run, destination)
 );
 CREATE TABLE IF NOT EXISTS checks (
@@ -244,24 +258,52 @@ class RunHistory(StateDatabase):
         if len(rows) == 1:
             return _run(rows[0])
         ids = ", ".join(row[0] for row in rows)
-        wrong = f"{'several runs have' if ids else 'no run has'} an id that begins with {name!r}"
-        next_step = "write more of the id" if ids else "cmsspark runs lists the ids"
-        raise UsageError(wrong, found=ids or None, next_step=next_step)
+        if ids:
+            raise UsageError(
+                f"several runs have an id that begins with {name!r}",
+                found=ids,
+                next_step="write more of the id",
+            )
+        names = sorted({name for job in JOBS.values() for name in (job.name, *job.tables)})
+        hint = suggestion(name, names, cutoff=0.7)
+        raise UsageError(
+            f"there is no table {name!r}"
+            if hint
+            else f"no run has an id that begins with {name!r}",
+            found=hint or None,
+            next_step="run_spark --list names the jobs; cmsspark runs lists the ids of runs",
+        )
 
     def note_published(self, published: Published) -> None:
         """Record the outcome of publishing a table."""
-        values = tuple(published.__dict__.values())
-        with self._guard():
-            self._db.execute(
-                "INSERT OR REPLACE INTO published VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                tuple(value.isoformat() if isinstance(value, date) else value for value in values),
+        values = {**published.__dict__, "day": published.day.isoformat()}
+        *counted, outbox, reason = values.values()
+        with self._transaction() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO published VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", counted
+            )
+            db.execute(
+                "INSERT OR REPLACE INTO destinations VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*counted[:5], outbox, reason),
             )
 
     def published(self, first: date | None = None, last: date | None = None) -> list[Published]:
         """Return publications of days from ``first`` to ``last`` (both included)."""
         with self._guard():
+            # A file of an earlier version that is only read has no table of destinations.
+            has_more = self._db.execute(
+                "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'destinations'"
+            ).fetchone()
+            more = "coalesce(outbox, ''), coalesce(reason, '')" if has_more else "'', ''"
+            join = (
+                'LEFT JOIN destinations USING (job, "table", day, stored_run, destination)'
+                if has_more
+                else ""
+            )
             rows = self._db.execute(
-                "SELECT * FROM published WHERE day >= coalesce(?, '') AND day <= coalesce(?, '9999-99-99')",
+                'SELECT job, "table", day, stored_run, destination, at_ms, confirmed, waiting, '  # noqa: S608 -- constants
+                f"refused, {more} FROM published {join} "
+                "WHERE day >= coalesce(?, '') AND day <= coalesce(?, '9999-99-99')",
                 (first and first.isoformat(), last and last.isoformat()),
             ).fetchall()
         return [Published(row[0], row[1], date.fromisoformat(row[2]), *row[3:]) for row in rows]

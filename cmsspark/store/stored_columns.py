@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date
+from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from cmsspark.base.errors import DataError, InputMissing
+from cmsspark.base.errors import DataError, InputMissing, missing_pyspark
 from cmsspark.base.memory import is_shortage
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Table, stored_table
@@ -38,9 +39,20 @@ def open_store(fout: str, app: str, settings: Settings | None = None) -> Files:
     """
     if is_local(fout):
         return LocalFiles()
+    require_pyspark(fout)
     from cmsspark.engines.session import small_session
 
     return files_for(fout, small_session(app, settings))
+
+
+def require_pyspark(fout: str) -> None:
+    """Raise SettingsError (78) where the store needs PySpark, which is not installed."""
+    try:
+        is_there = find_spec("pyspark") is not None
+    except ModuleNotFoundError:
+        is_there = False
+    if not is_there:
+        raise missing_pyspark(f"a store on {fout.partition(':')[0].upper()}")
 
 
 def existing_store(files: Files, store: str) -> Files:

@@ -50,7 +50,7 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--no-wait", "in cluster mode: return after the submission"),
         Option(
             "--start-within",
-            "give up what YARN has not started by then (1800; 0: never)",
+            "give up if YARN has not started the job after SECONDS (default 1800; 0 waits for ever)",
             "SECONDS",
         ),
         Option("--master", "another master than the profile's", "URL", "spark.master"),
@@ -122,6 +122,12 @@ OPTIONS: Final = tuple(option for group in GROUPS.values() for option in group)
 _BY_NAME: Final = {
     name: option for option in OPTIONS for name in (option.name, option.short) if name
 }
+
+
+def option_named(name: str) -> Option | None:
+    """Return the wrapper's option of that name."""
+    return _BY_NAME.get(name)
+
 
 #: Options that a built-in job hears as well as the wrapper.
 SHARED: Final = ("--settings", "--debug", "--verbose")

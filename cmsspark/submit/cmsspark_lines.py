@@ -48,7 +48,7 @@ _PARTS: Final = (
     "--end_date",
 )
 _DAY_AT_END: Final = re.compile(
-    r"(?P<store>.+?)/+(?P<year>\d{4})/(?P<month>\d{2})/(?P<day>\d{2})/*"
+    r"(?P<store>.+?)/+(?P<year>\d{4})/(?P<month>\d{1,2})/(?P<day>\d{1,2})/*"
 )
 #: Options that ask for nothing here → the reason.
 _NEEDLESS: Final[Mapping[str, str]] = {
@@ -75,6 +75,7 @@ _FLAGS: Final = ("--aggregation_schema", "--cvmfs", "--generate_plots")
 _RENAMED: Final[Mapping[str, str]] = {
     "--output": "--fout",
     "--output_folder": "--fout",
+    "--output_dir": "--fout",
     "--hdfs_out_dir": "--fout",
     "--base_eos_dir": "--fout",
     "--fdate": "--date",
@@ -110,10 +111,11 @@ def translate(
     while words:
         word = words.pop(0)
         name, equals, value = word.partition("=")
-        if name in signature or not _is_old(name):
+        if name in signature or name not in OLD_OPTIONS:
             line.words.append(word)
             line.is_misspelt |= (
-                name not in signature and re.match(r"--(d|da|dat|date.*)$", name) is not None
+                name not in signature
+                and re.match(r"--(d|da|dat|date.*)$", name.lower()) is not None
             )
             if signature.get(name) and not equals and words:
                 line.words.append(words.pop(0))
@@ -122,13 +124,15 @@ def translate(
             if not words:
                 raise UsageError(f"{name} needs a value")
             value = words.pop(0)
+        while name == "--tier" and words and not words[0].startswith("-"):
+            value += f",{words.pop(0)}"  # argparse's form: --tier RAW AOD
         line.replace(name, value)
     line.finish()
     return Translation([*line.words, *argv[end:]], line.notes, line.default_day)
 
 
-def _is_old(name: str) -> bool:
-    return name in (*_FOLDERS, *_NEEDLESS, *_GONE, *_RENAMED, *_PARTS)
+#: All options of CMSSpark's jobs that run_spark understands.
+OLD_OPTIONS: Final = (*_FOLDERS, *_NEEDLESS, *_GONE, *_RENAMED, *_PARTS)
 
 
 class _Line:
@@ -142,6 +146,8 @@ class _Line:
         self.unsupported: list[tuple[str, str]] = []
         self.after: list[str] = []
         self.instance, self.cms_folder, self.amq, self.tiers = "global", "", "", ""
+        #: The option that named where documents go.
+        self.amq_option = "--amq"
         self.first_day: date | None = None
         self.end_day: date | None = None
         self.default_day: date | None = None
@@ -157,9 +163,9 @@ class _Line:
         elif name == "--hdir" and self._publishes:
             self._stored_day(value)
         elif name in ("--amq", "--creds"):
-            self.amq = value
+            self.amq, self.amq_option = value, name
         elif name == "--opensearch_host":
-            self.amq = self.amq or "amq_broker.json"
+            self.amq, self.amq_option = self.amq or "amq_broker.json", name
         elif name in ("--start_date", "--end_date"):
             self._range_end(name, value)
         elif name in _RENAMED:
@@ -209,7 +215,7 @@ class _Line:
                 self.default_day = yesterday
         if self.amq:
             self.unsupported.append(
-                ("--amq", "publish the stored table with a command of its own")
+                (self.amq_option, "publish the stored table with a command of its own, with --amq")
             )
             day, fout = self._value("--date") or "yesterday", self._value("--fout")
             self.after.append(
@@ -303,7 +309,7 @@ class _Line:
         self._names_no_day = match is None
         self._add("--fout", match["store"] if match else folder)
         if match and not self._has("--date"):
-            self._add("--date", match["year"] + match["month"] + match["day"])
+            self._add("--date", match["year"] + match["month"].zfill(2) + match["day"].zfill(2))
 
     def _source(self, source: str, folder: str) -> None:
         names = list(read_yaml("etc/sources.yaml")[source])
@@ -366,8 +372,7 @@ def _without(words: Sequence[str], name: str) -> list[str]:
 def _instance(value: str) -> str:
     if value.lower() not in (*_INSTANCES, _ALL_INSTANCES):
         raise UsageError(
-            "--inst is the instance of DBS",
-            found=repr(value),
-            next_step=f"one of {', '.join(_INSTANCES)}",
+            f"unknown DBS instance {value!r}",
+            next_step=f"--inst takes one of {', '.join(_INSTANCES)}",
         )
     return value.lower()

@@ -70,7 +70,7 @@ class InstallPaths:
     """Files of this installation: what spark-submit starts for a built-in job, the log
     settings, the package's zip and the pseudonyms' key (made when they are called for),
     and the URI of the folder for event logs of measured runs, None where they are not
-    measured.
+    measured. ``ship_own``: the files of a user's job that travel with it.
     """
 
     launcher: str
@@ -78,6 +78,7 @@ class InstallPaths:
     ship: Callable[[], str]
     key: Callable[[], str]
     events: str | None = None
+    ship_own: Callable[[Job], list[str]] = lambda job: []
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def build(
     arguments = list(request.arguments)
     if mode == "cluster" and job is not None:
         arguments = _without_settings(arguments)
-    target = [paths.launcher, job.name] if job is not None else [str(request.job)]
+    target = [paths.launcher, job.word] if job is not None else [str(request.job)]
     argv = [host.spark.submit, *spark_submit_words(options), *target, *arguments]
     env = command_environment(request, host, job, mode)
     if mode == "cluster":
@@ -165,7 +166,7 @@ def build(
 
 
 def _in_this_process(request: Request, host: Host, job: Job) -> Command:
-    argv = [host.python, "-m", LAUNCHER, job.name, *request.arguments]
+    argv = [host.python, "-m", LAUNCHER, job.word, *request.arguments]
     return Command(argv, command_environment(request, host, job, "python"), "python")
 
 
@@ -360,6 +361,9 @@ def _add_files(
     notes = []
     if not (options.get("spark.master") or "").startswith("local"):
         options.set_option("spark.submit.pyFiles", paths.ship(), BUILT_IN)
+        for path in paths.ship_own(job) if job is not None and job.is_own else ():
+            name = "spark.submit.pyFiles" if path.endswith((".py", ".zip")) else "spark.files"
+            options.set_option(name, path, BUILT_IN)
         if mode == "cluster":
             for file in (settings.origin, paths.key() if job is not None else None):
                 if file:

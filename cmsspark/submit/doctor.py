@@ -277,7 +277,7 @@ def _people(settings: Settings) -> Diagnosis:
         return Diagnosis("people", OK, text)
     readers = [*(["a broker"] if options.amq else []), *_served_pages(Path("/proc"))]
     if not readers:
-        return Diagnosis("people", OK, "documents and pages are not given to others")
+        return Diagnosis("people", OK, "nothing is sent to other hosts")
     text = f"numbers of single users are given to others: {', '.join(readers)}"
     mend = "set min_distinct_users: 5 under publishing; give the token of pages to those who may see such numbers"
     return Diagnosis("people", NOTE, text, mend)

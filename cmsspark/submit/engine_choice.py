@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cmsspark.apps.usage.log_job import day_request
 from cmsspark.base.errors import UsageError
 from cmsspark.engines.names import AUTO, ENGINES, PROCESSES, SPARK
-from cmsspark.run.dump_day import dump_request
 from cmsspark.run.engine_choice import EngineChoice
 from cmsspark.run.engine_choice import choose as choose_for_job
 from cmsspark.run.inputs import INDEX_DUMP_BYTES_KEY
+from cmsspark.run.job_modules import load_declaration
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.layout import Layout
 from cmsspark.store.job_index import Job
@@ -43,7 +42,8 @@ def choose(
     engine = command_line.last("--engine") or options.get("engine") or AUTO
     if engine not in ENGINES:
         raise UsageError("--engine must be auto, processes or spark", found=repr(engine))
-    if job is None or not (job.streams or job.runs_in_processes):
+    make_request = None if job is None else load_declaration(job).make_request
+    if make_request is None:
         if engine == PROCESSES:
             raise UsageError(
                 "--engine processes cannot do that",
@@ -53,8 +53,7 @@ def choose(
         return EngineChoice(SPARK, "the job needs Spark")
     # Without a store the job ends at once, whatever counts.
     fout = options["fout"] or settings.store or ""
-    make_request = day_request if job.streams else dump_request
-    request = make_request(job, {**options, "engine": engine}, settings, fout)
+    request = make_request({**options, "engine": engine}, settings, fout)
     layout = Layout.from_settings(request.settings, request.root)
     return choose_for_job(request, layout, _spark_reason(command, settings))
 
@@ -81,5 +80,5 @@ def runs_in_processes(command: Command, host: Host, job: Job, arguments: Sequenc
     # One thread for each process: the processes are the cores.
     env = {name: value for name, value in command.env.items() if name != "SPARK_HOME"}
     env["OPENBLAS_NUM_THREADS"] = "1"
-    argv = [host.python, "-m", LAUNCHER, job.name, "--engine", PROCESSES, *arguments]
+    argv = [host.python, "-m", LAUNCHER, job.word, "--engine", PROCESSES, *arguments]
     return replace(command, argv=argv, env=env, mode="python")

@@ -4,12 +4,13 @@ options before advanced ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 import click
 
 from cmsspark.base.text.terminal import hanging, terminal_width
+from cmsspark.store import own_jobs
 from cmsspark.store.job_index import JOBS, Job
 from cmsspark.submit.arguments import GROUPS, Option
 from cmsspark.submit.job_commands import load_command
@@ -18,8 +19,9 @@ from cmsspark.submit.job_commands import load_command
 _WIDTH: Final = 80
 _LEFT: Final = 27
 _OTHER: Final = "Other"
+_YOURS: Final = "Yours"
 #: The subsystem of a job's module → its heading in the list.
-_HEADINGS: Final = {
+HEADINGS: Final = {
     "usage": "Use of data, from logs and stored days",
     "replicas": "Datasets and replicas, from the dumps of DBS, PhEDEx and Rucio",
     "crab": "CRAB jobs of a period",
@@ -70,15 +72,29 @@ def _width() -> int:
 
 
 def job_list() -> str:
-    """Return the built-in jobs by subject, a line each."""
-    groups: dict[str, list[Job]] = {heading: [] for heading in (*_HEADINGS.values(), _OTHER)}
-    for job in JOBS.values():
-        groups[_HEADINGS.get(job.location.partition(".")[0], _OTHER)].append(job)
+    """Return the jobs by subject, a line each: the built-in ones, then users'."""
+    groups: dict[str, list[Job]] = {heading: [] for heading in (*HEADINGS.values(), _OTHER)}
+    for job in JOBS.built_in.values():
+        groups[HEADINGS.get(job.subsystem, _OTHER)].append(job)
     lines = []
     for heading, jobs in groups.items():
         if jobs:
             lines += ["", f"{heading}:", *map(_job_line, jobs)]
+    if own_lines := [*_own_lines()]:
+        lines += ["", f"{_YOURS}:", *own_lines]
     return "\n".join(["Built-in jobs; run_spark JOB --help has the options of one.", *lines])
+
+
+def _own_lines() -> Iterator[str]:
+    """Yield the lines of users' jobs, and of files with jobs that cannot be used."""
+    for name, jobs in own_jobs.names().items():
+        if len(jobs) == 1:
+            yield _row(name, str(jobs[0].entry["about"]))
+        else:
+            files = " and ".join(job.where for job in jobs)
+            yield _row(name, f"(not usable) two jobs have this name: {files}")
+    for where, reason in own_jobs.errors().items():
+        yield _row("(broken)", reason if where in reason else f"{where}: {reason}")
 
 
 def _job_line(job: Job) -> str:
@@ -110,6 +126,14 @@ def help_text(*, leave_out: Iterable[str] = ()) -> str:
     return "\n".join(lines)
 
 
+def _example(job: Job, names: Collection[str]) -> str:
+    """Return a line to type; empty for a job that needs files of one's own."""
+    if job.is_day_optional or "--fout" not in names:
+        return ""
+    when = "--month 2026-01" if job.of_periods else "--date 20260115"
+    return f"run_spark {job.name} {when} --fout DIR"
+
+
 def job_help(name: str, job: Job | None) -> str:
     """Return the help of a job: its usual options, then the advanced ones; for a script
     what is known of it.
@@ -139,5 +163,7 @@ def job_help(name: str, job: Job | None) -> str:
     lines += wrapper_rows(option for option in usual if option.name not in own_names)
     if advanced := [_row(*record) for is_advanced, record in rows if is_advanced]:
         lines += ["", f"Advanced options of {job.name}:", *advanced]
+    if example := _example(job, own_names):
+        lines += ["", "Examples:", f"  {example}", f"  {example} --dry-run"]
     lines += ["", "Advanced options of run_spark:", help_text(leave_out={*_USUAL, *own_names})]
     return formatter.getvalue().rstrip() + "\n" + "\n".join(lines)

@@ -5,24 +5,21 @@ It is chosen once, before anything starts, and passed on as a date.
 
 from __future__ import annotations
 
-import importlib
 import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.run.job_modules import load_declaration
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.sources.registry import DUMPS
 from cmsspark.store.job_index import Job
 from cmsspark.submit.arguments import Request
-
-if TYPE_CHECKING:
-    from cmsspark.run.dump_day import DumpJob
 
 #: A dump that is older than this many days is not taken without a date.
 FAR_DAYS: Final = 7
@@ -48,7 +45,7 @@ def resolved(
     joined = [number for number, word in enumerate(words) if word == "--date=latest"]
     if not (ends or joined):
         return request
-    if not job.streams and not hasattr(importlib.import_module(job.module), job.dump_job):
+    if not job.streams and not job.reads_dumps:
         return request  # it reads what is stored: its --date refuses the word
 
     def with_day(text: str) -> list[str]:
@@ -74,19 +71,16 @@ def without_date(
     A job on dumps takes the day of its newest dump where the dumps are on a local disk.
     Raises InputMissing (66) where that is over a week ago.
     """
-    dump_job = getattr(importlib.import_module(job.module), job.dump_job, None)
     newest = None
-    if dump_job is not None:
+    if job.reads_dumps:
         options = options_of(request.arguments)
         newest = _newest_dump_day(
-            dump_job,
+            job,
             options,
             load_settings(options["settings_file"] or request.last("--settings"), environ),
         )
     if newest is None:
-        sys.stderr.write(
-            f"run_spark: there is no --date: yesterday is taken, as CMSSpark does: {default_day}\n"
-        )
+        sys.stderr.write(f"run_spark: no --date given: using yesterday, {default_day}\n")
         return request
     dated = [*request.argv]
     dated[dated.index("--date") + 1] = newest.isoformat()
@@ -97,17 +91,13 @@ def without_date(
             found=f"it is of {newest}, {days} days ago",
             next_step=f"name the day: {shlex.join(['run_spark', *dated])}",
         )
-    sys.stderr.write(
-        f"run_spark: there is no --date: the day of the newest dump is taken: {newest}\n"
-    )
+    sys.stderr.write(f"run_spark: no --date given: using the day of the newest dump, {newest}\n")
     arguments = [*request.arguments]
     arguments[arguments.index("--date") + 1] = newest.isoformat()
     return replace(request, argv=dated, arguments=arguments)
 
 
-def _newest_dump_day(
-    dump_job: DumpJob, options: Mapping[str, Any], settings: Settings
-) -> date | None:
+def _newest_dump_day(job: Job, options: Mapping[str, Any], settings: Settings) -> date | None:
     """Return the day of the oldest of the newest dumps that a job reads; None without
     any, or on other hosts.
     """
@@ -119,7 +109,9 @@ def _newest_dump_day(
     layout = Layout.from_settings(with_sources(settings, options["source"]), options["root"])
     if not is_all_local(layout, DUMPS, ""):
         return None
-    dumps = dump_job.choose(LocalFiles(), layout, dates.today())
+    choose_dumps = load_declaration(job).choose_dumps
+    assert choose_dumps is not None
+    dumps = choose_dumps(LocalFiles(), layout, dates.today())
     return min((dump.day for dump in dumps if dump.day is not None), default=None)
 
 

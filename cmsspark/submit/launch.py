@@ -39,15 +39,15 @@ def main() -> NoReturn:
 
     reporting.set_program("run_spark")
     memory.check_room()
-    from cmsspark.store.job_index import find_job
+    from cmsspark.run.job_modules import job_of_word
     from cmsspark.submit.job_commands import load_command
 
-    job = find_job(sys.argv[1])
+    def work() -> object:
+        job = job_of_word(sys.argv[1])
+        return reporting.run_click(load_command(job), f"run_spark {job.name}", sys.argv[2:])
 
     def run() -> NoReturn:
-        reporting.run_and_exit(
-            lambda: reporting.run_click(load_command(job), f"run_spark {job.name}", sys.argv[2:])
-        )
+        reporting.run_and_exit(work)
 
     if self_metrics.measured_run() is None:
         run()

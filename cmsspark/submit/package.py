@@ -5,6 +5,7 @@ profiles, named for its content.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import zipfile
 import zlib
@@ -14,6 +15,8 @@ from typing import Final
 
 from cmsspark import __version__
 from cmsspark.base.errors import OutputError
+from cmsspark.base.version import FILE as VERSION_FILE
+from cmsspark.store.job_index import Job
 
 _RESOURCES: Final = ("etc", "schemas")
 #: The earliest time that a zip can hold: equal content gives equal bytes.
@@ -26,7 +29,7 @@ def files(package: Path) -> Iterator[tuple[str, Path]]:
     the package go inside it.
     """
     entries = {name: path for name, path in _below(package, package.name)}
-    for folder in _RESOURCES:
+    for folder in _RESOURCES if package.name == "cmsspark" else ():
         resources = package.parent / folder
         if not (package / folder).is_dir() and resources.is_dir():
             entries.update(_below(resources, f"{package.name}/{folder}"))
@@ -42,17 +45,37 @@ def _below(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
             yield "/".join([prefix, *parts]), path
 
 
-def ship(package: Path, cache_dir: Path) -> str:
+def ship_own(job: Job, cache_dir: Path) -> list[str]:
+    """Return the files of a user's job: its file, with the YAML beside it, or a zip of
+    the package that declares it.
+    """
+    if job.file:
+        table = Path(job.file).with_suffix(".yaml")
+        return [job.file, *([str(table)] if table.is_file() else [])]
+    spec = importlib.util.find_spec(job.module.partition(".")[0])
+    if spec is None or spec.origin is None:
+        return []
+    if not spec.submodule_search_locations:
+        return [spec.origin]
+    return [ship(Path(spec.origin).parent, cache_dir, job.module.partition(".")[0])]
+
+
+def ship(package: Path, cache_dir: Path, name: str = f"cmsspark-{__version__}") -> str:
     """Return the zip of ``package`` in ``cache_dir/package``; made only when its content is new.
 
     A zip in the cache is used only where it has exactly this content; another one is
     replaced. Raises OutputError (73) where it cannot be written.
     """
-    contents = [(name, path.read_bytes()) for name, path in files(package)]
+    # The version is known where the package is; a zip has no commit beside it.
+    name_of_version = f"{package.name}/{VERSION_FILE}"
+    contents = [
+        (name, path.read_bytes()) for name, path in files(package) if name != name_of_version
+    ]
+    contents = sorted([*contents, (name_of_version, f"{__version__}\n".encode())])
     digest = hashlib.sha256()
     for name, content in contents:
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
-    target = cache_dir / "package" / f"cmsspark-{__version__}-{digest.hexdigest()[:12]}.zip"
+    target = cache_dir / "package" / f"{name}-{digest.hexdigest()[:12]}.zip"
     if _holds(target, contents):
         return str(target)
     aside = target.with_suffix(f".{os.getpid()}.part")
@@ -70,7 +93,7 @@ def ship(package: Path, cache_dir: Path) -> str:
         raise OutputError(
             "the package's zip cannot be written", where=target, found=error.strerror
         ) from None
-    _forget_old(target)
+    _forget_old(target, name.partition("-")[0])
     return str(target)
 
 
@@ -98,10 +121,10 @@ def _content(archive: zipfile.ZipFile, name: str, size: int) -> bytes:
         return stream.read(size + 1)
 
 
-def _forget_old(newest: Path) -> None:
+def _forget_old(newest: Path, name: str) -> None:
     """Keep the last few: a running job may still need the one it was started with."""
     packages = sorted(
-        newest.parent.glob("cmsspark-*.zip"), key=lambda path: path.stat().st_mtime, reverse=True
+        newest.parent.glob(f"{name}-*.zip"), key=lambda path: path.stat().st_mtime, reverse=True
     )
     for path in packages[_KEPT:]:
         path.unlink(missing_ok=True)

@@ -16,10 +16,20 @@ from typing import Final
 
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
+from cmsspark.base.text.spelling import suggestion
 from cmsspark.cli.options import DaysType
-from cmsspark.store.job_index import JOBS, Job
+from cmsspark.store.job_index import JOBS, Job, find_job
 from cmsspark.submit.arguments import Signature
-from cmsspark.submit.cmsspark_lines import span, translate
+from cmsspark.submit.cmsspark_lines import OLD_OPTIONS, span, translate
+from cmsspark.submit.cost_lines import COST_LINES
+from cmsspark.submit.old_scripts import (
+    SHELL,
+    SHELL_WITHOUT_SUCCESSOR,
+    SHELL_WORDS,
+    OldLine,
+    plain_name,
+    read,
+)
 
 #: Scripts of CMSSpark that are built-in jobs here: a path to one in a checkout that is
 #: not there starts the job.
@@ -119,22 +129,28 @@ NO_SUCCESSOR: Final = frozenset(
 _EOS_STORE: Final = "hdfs:///cms/eos"
 _LIBRARY: Final = "CMSSpark"
 
-#: The lines and what is said about them.
-_Lines = tuple[list[str], str]
-
 
 class ScriptNotIncluded(UsageError):
     """A line names a script of CMSSpark that is not a job here (2)."""
 
     def __init__(self, script: str) -> None:
-        super().__init__(f"CMSSpark's {PurePosixPath(script).stem}.py is not included")
+        super().__init__(f"{PurePosixPath(script).name} of CMSSpark is not a job here")
         self.script = script
 
 
 def is_script(name: str) -> bool:
     """Return whether CMSSpark has a script of that name, or path, which is not a job here."""
-    plain = PurePosixPath(name).name.removesuffix(".py")
-    return plain in SUCCESSORS or plain in NO_SUCCESSOR or plain in _LINES
+    plain = plain_name(name)
+    if plain in SUCCESSORS or plain in NO_SUCCESSOR or plain in _LINES:
+        return True
+    return is_shell_script(name)
+
+
+def is_shell_script(name: str) -> bool:
+    """Return whether CMSSpark has a shell script of that name, or path."""
+    plain = plain_name(name)
+    is_python = name.endswith(".py") or plain in SUCCESSORS
+    return not is_python and (plain in SHELL or plain in SHELL_WITHOUT_SUCCESSOR)
 
 
 def answer(
@@ -142,62 +158,134 @@ def answer(
     words: Sequence[str],
     load_signature: Callable[[str], Signature | None],
     has_root: Callable[[], bool],
+    parse: Callable[[Sequence[str]], object],
 ) -> UsageError:
-    """Return the error that has the lines to type for ``script`` with ``words`` behind it."""
-    plain = PurePosixPath(script).name.removesuffix(".py")
-    name, note = SUCCESSORS.get(plain, ("", ""))
-    if plain in _LINES:
-        lines, about = _LINES[plain](list(words))
-    elif name in JOBS:
-        lines, about = _job_lines(JOBS[name], note, words, load_signature(name) or {}, has_root)
-    elif plain in DUMP_QUERIES:
-        day = _options(words).get("--date", "today")
-        lines = [shlex.join(["cmsspark", "sql", "--dumps", day, DUMP_QUERIES[plain]])]
-        about = f"{name} has {note}"
-    else:
+    """Return the error that has the lines to type for ``script`` with ``words`` around it.
+
+    ``parse`` parses a new line as our commands do, before it is printed; where a value
+    of the old line is wrong, its error is the answer.
+    """
+    shown, plain = PurePosixPath(script).name, plain_name(script)
+    is_shell = is_shell_script(script)
+    if is_shell:
+        if plain in SHELL_WITHOUT_SUCCESSOR:
+            return UsageError(
+                f"no command here replaces {shown}; run CMSSpark's own script",
+                next_step=f"docs/migration.md has all scripts; {script} runs from its checkout",
+            )
+        plain = SHELL[plain]
+    elif not shown.endswith(".py"):
+        shown = f"{shown}.py"
+    if plain in NO_SUCCESSOR:
         path = script if "/" in script else f"/path/to/CMSSpark/src/python/CMSSpark/{plain}.py"
-        lines = [shlex.join(["run_spark", path, *words])]
-        about = "nothing here does its work; CMSSpark's own script runs from its checkout"
+        return UsageError(
+            f"no job here replaces {shown}; run CMSSpark's own script:",
+            next_step=shlex.join(["run_spark", path, *words]),
+        )
+    name, note = SUCCESSORS.get(plain, (plain, ""))
+    signature = (load_signature(name) or {}) if name in JOBS else {}
+    is_of_job = plain not in COST_LINES and plain not in _LINES and name in JOBS
+    understood = [*signature, *OLD_OPTIONS] if is_of_job else ()
+    words = [*words, *SHELL_WORDS.get(plain_name(script), ())] if is_shell else words
+    line = read(plain, words, understood, is_shell=is_shell)
+    if plain == "cmsspark daily":
+        name, lines = plain, _daily_lines(line)
+    elif plain in COST_LINES:
+        lines = COST_LINES[plain](line)
+    elif plain in _LINES:
+        name, lines = _LINES[plain](line)
+    elif plain in DUMP_QUERIES:
+        lines = _dump_query_lines(plain, line)
+    else:
+        _take_days(line)
+        lines = _job_lines(JOBS[find_job(name).name], line, signature, has_root)
+    if line.positional:
+        line.refused.append(f"{' '.join(line.positional)}: a line here has no such word")
+    typed = [shlex.split(new_line) for new_line in lines]
+    for new_words in typed:
+        parse(new_words)
+    for word in dict.fromkeys(word for word in line.wrapper if word.startswith("-")):
+        if not any(word in new_words for new_words in typed):
+            line.notes.append(f"{word} is not needed: nothing is started on a cluster here")
+    about = [f"not supported: {text}" for text in line.refused]
+    about += [f"{name} has {note}" if name == "cmsspark sql --dumps" else note] if note else []
+    about += line.notes
+    replaced = "these commands" if len(lines) > 1 else name
     return UsageError(
-        f"CMSSpark's {plain}.py is not included", found=about, next_step="\n        ".join(lines)
+        f"{shown} is replaced by {replaced}. Type:",
+        found="\n         ".join(about) or None,
+        next_step="\n        ".join(lines),
     )
 
 
 def _job_lines(
-    job: Job, note: str, words: Sequence[str], signature: Signature, has_root: Callable[[], bool]
-) -> _Lines:
+    job: Job, line: OldLine, signature: Signature, has_root: Callable[[], bool]
+) -> list[str]:
     """Return the line of ``job`` with the options of the old one, and those after it."""
-    about = [f"run_spark {job.name} does its work{f': {note}' if note else ''}"]
-    if "--fout" in signature and not any(word.partition("=")[0] in _FOLDERS for word in words):
+    words = line.words
+    folders = (*_FOLDERS, "--hdir") if job.name == "cern_monit" else _FOLDERS
+    if "--fout" in signature and not any(word.partition("=")[0] in folders for word in words):
         words = [*words, "--fout", "DIR"]
     try:
         translation = translate([job.name, *words], job, signature, has_root)
     except UsageError as error:
-        about.append(str(error.found or error.problem))
-        return (error.next_step or "").split("\n        "), "; ".join(about)
+        if not error.next_step or not error.next_step.startswith("run_spark"):
+            raise
+        line.notes.append(str(error.found or error.problem))
+        return error.next_step.split("\n        ")
     if translation.default_day is not None:
-        about.append("without --date it is yesterday")
-    return [shlex.join(["run_spark", *translation.argv])], "; ".join([*about, *translation.notes])
+        today = "; CMSSpark takes today's dump" if line.script in _OF_TODAY else ""
+        line.notes.append(f"without --date it is yesterday{today}")
+    line.notes += translation.notes
+    return [shlex.join(["run_spark", *translation.argv])]
 
 
-_FOLDERS: Final = ("--fout", "--output", "--output_folder", "--hdfs_out_dir", "--base_eos_dir")
+def _take_days(line: OldLine) -> None:
+    """Take one or two days without an option, as shell scripts have them, as --date."""
+    days = [word for word in line.positional if re.fullmatch(r"\d{8}|\d{4}[-/]\d\d[-/]\d\d", word)]
+    if days and days == line.positional and len(days) < 3 and "--date" not in line.options:
+        line.words += ["--date", "..".join(days)]
+        line.positional = []
 
 
-def _options(words: Sequence[str]) -> dict[str, str]:
-    """Return the values of the options among ``words``; "" of flags."""
-    options: dict[str, str] = {}
-    for position, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name.startswith("--"):
-            following = words[position + 1] if position + 1 < len(words) else "--"
-            options[name] = value if equals else "" if following.startswith("--") else following
-    return options
+_FOLDERS: Final = (
+    *("--fout", "--output", "--output_folder", "--output_dir", "--hdfs_out_dir"),
+    "--base_eos_dir",
+)
+#: Scripts whose day is today where a line names none.
+_OF_TODAY: Final = ("rucio_datasets_stats", "rucio_datasets_daily_stats", "rucio_daily")
 
 
-def _range(options: Mapping[str, str]) -> tuple[date, date]:
-    """Return the first and the last day; CMSSpark does not include --end_date, and
-    begins a month before.
-    """
+def _dump_query_lines(plain: str, line: OldLine) -> list[str]:
+    day, fout = line.options.get("--date") or "today", line.options.get("--fout")
+    if fout:
+        line.notes.append(
+            "--fout is not needed: the rows are printed; --out FILE.csv writes them to a file"
+        )
+    instance = line.options.get("--inst", "global")
+    if instance.lower() != "global":
+        line.refused.append(
+            f"--inst {instance}: name its folder in the settings: sources: {{dbs: …}}"
+        )
+    return [shlex.join(["cmsspark", "sql", "--dumps", day, DUMP_QUERIES[plain]])]
+
+
+def _daily_lines(line: OldLine) -> list[str]:
+    chosen = [
+        word
+        for old, new in (("--date", "--date"), ("--fout", "--fout"), ("--output", "--fout"))
+        if old in line.options
+        for word in (new, line.options[old])
+    ]
+    line.notes.append(
+        "it waits for all streams, counts and publishes; etc/crontab has the line for cron"
+    )
+    return [shlex.join(["cmsspark", "daily", *chosen])]
+
+
+def _range(line: OldLine) -> tuple[date, date]:
+    """Return the first and the last day; CMSSpark does not include --end_date."""
+    options = line.options
     end = (
         dates.parse_day(options["--end_date"], latest=date.max)
         if "--end_date" in options
@@ -207,69 +295,128 @@ def _range(options: Mapping[str, str]) -> tuple[date, date]:
     first = (
         dates.parse_day(options["--start_date"], latest=date.max)
         if "--start_date" in options
-        else None
+        else last - timedelta(days=30)
     )
-    if first is not None and first > last:
+    if first > last:
         raise UsageError(
-            "--start_date is before --end_date",
+            "--start_date is not before --end_date, which CMSSpark does not include",
             found=f"{first} and {end}",
             next_step="swap the days",
         )
-    return first or last - timedelta(days=30), last
+    missing = [name for name in ("--start_date", "--end_date") if name not in options]
+    if missing:
+        line.note_difference(
+            f"without {' and '.join(missing)}, which CMSSpark needs: {first} to {last}"
+        )
+    return first, last
 
 
-def _crab(job: str, words: Sequence[str]) -> _Lines:
-    options = _options(words)
-    first, last = _range(options)
-    fout = ["--fout", options.get("--output_folder") or "DIR"]
+def _crab(job: str, line: OldLine) -> tuple[str, list[str]]:
+    first, last = _range(line)
+    folder = line.options.get("--output_folder") or line.options.get("--output") or "DIR"
+    fout = ["--fout", folder]
+    if job == "crab_users":
+        _choose_all_sites(line)
+    if job == "crab_users" and not any("_re " in text for text in (*line.refused, *line.notes)):
+        line.notes.append(
+            "crab_users counts people at all sites; CMSSpark's default is T2 sites without CERN"
+        )
     lines = [
-        ["run_spark", "dbs_condor", "--date", span(first, last), *fout],
+        ["run_spark", "dbs_condor", "--date", span(first, last), *fout, *line.wrapper],
         ["run_spark", job, "--from", first.isoformat(), "--to", last.isoformat(), *fout],
     ]
-    about = f"run_spark {job} does its work, from stored days of dbs_condor or data_aggregation"
-    if "--by" in options:
-        about += "; --by is not needed: there is a row for each week and for each month"
-    return [shlex.join(line) for line in lines], about
+    line.notes.append(f"{job} is made of stored days of dbs_condor, or of data_aggregation")
+    return job, [shlex.join(words) for words in lines]
 
 
-def _eos(words: Sequence[str]) -> _Lines:
-    options = _options(words)
-    if "run-report-totals" in words:
-        position = next((number for number, word in enumerate(words) if word == "--period"), None)
-        values = words[position + 1 : position + 3] if position is not None else words[-2:]
+def _choose_all_sites(line: OldLine) -> None:
+    """Take patterns that choose all sites as not needed, and refuse all others."""
+    everything = {"--include_re": (".*", "^.*$", ""), "--exclude_re": ("^$", "")}
+    for name, texts in everything.items():
+        value = line.options.get(name)
+        if value in texts:
+            line.notes.append(f"{name} {value} is not needed: people at all sites are counted")
+        elif value is not None:
+            line.refused.append(
+                f"{name} {value}: crab_users counts people at all sites; who ran at two sites is "
+                "one person, so no sites can be chosen afterwards"
+            )
+
+
+def _eos(line: OldLine) -> tuple[str, list[str]]:
+    options = line.options
+    command = next(
+        (word.replace("_", "-") for word in line.positional if not word[:1].isdigit()), ""
+    )
+    numbers = [word for word in line.positional if word[:1].isdigit()]
+    line.positional = []
+    store = options.get("--parquet_location") or options.get("--output") or _EOS_STORE
+    out = (options.get("--outputDir") or ".").rstrip("/")
+    if command == "get-filenames-per-day":
+        raise UsageError(
+            "no command here replaces dbs_hdfs_eos.py get-filenames-per-day: accesses are stored by "
+            "dataset, not by file",
+            next_step="run CMSSpark's own script: run_spark /path/to/CMSSpark/src/python/CMSSpark/"
+            "dbs_hdfs_eos.py get-filenames-per-day …",
+        )
+    if command == "run-report-totals" or "--period" in options:
+        values = options.get("--period", "").split() or numbers[-2:]
+        if len(values) != 2:
+            raise UsageError(
+                "--period of dbs_hdfs_eos.py needs 2 values", found=" ".join(values) or "none"
+            )
         first, last = (dates.parse_day(text, latest=date.max) for text in values)
+        if "--appfilter" in options:
+            line.refused.append("--appfilter: add a condition on the column app to the query")
+        line.notes.append(
+            "written bytes and times are not counted; CMSSpark leaves out users named cms…"
+        )
         query = (
             "select dataset_name, app, sum(accesses) as accesses, sum(read_bytes) as read_bytes from dbs_eos"  # noqa: S608 -- printed, not run
             f" where day between '{first}' and '{last}' group by all order by read_bytes desc"
         )
-        out = f"{(options.get('--outputDir') or '.').rstrip('/')}/dataset_totals.csv"
-        return (
-            [_sql(query, _EOS_STORE, out)],
-            "the stored days of dbs_eos have the totals; written bytes and times are not counted",
+        return "cmsspark sql", [_sql(query, store, f"{out}/dataset_totals.csv")]
+    if command not in ("", "run-update"):
+        hint = suggestion(command, ("run-update", "run-report-totals", "get-filenames-per-day"))
+        raise UsageError(f"dbs_hdfs_eos.py has no command {command!r}", found=hint or None)
+    mode = options.get("--mode")
+    if mode not in (None, "append", "overwrite", "fail"):
+        raise UsageError("--mode must be append, overwrite or fail", found=repr(mode))
+    if mode == "fail":
+        line.refused.append("--mode fail: a day that is stored again replaces itself")
+    elif mode:
+        line.notes.append(
+            f"--mode {mode} is not needed: a day that is stored again replaces itself"
         )
-    text = options.get("--date") or next(
-        (word for word in reversed(words) if re.match(r"\d{4}/", word)), "yesterday"
-    )
-    return (
-        [
-            shlex.join(
-                ["run_spark", "dbs_eos", "--date", _as_date_option(text), "--fout", _EOS_STORE]
-            )
-        ],
-        "run_spark dbs_eos does its work: accesses on EOS by dataset; a day that is stored again replaces itself",
-    )
+    text = options.get("--date") or next(iter(reversed(numbers)), "yesterday")
+    day = _as_date_option(text)
+    return "dbs_eos", [
+        shlex.join(["run_spark", "dbs_eos", "--date", day, "--fout", store, *line.wrapper])
+    ]
 
 
 def _as_date_option(text: str) -> str:
-    """Return ``2026/01/*``, ``2026/*`` or a day as --date takes it."""
+    """Return ``2026/01/*``, ``2026/*`` or a day as --date takes it. Raises UsageError (2)
+    for other patterns.
+    """
     match = re.fullmatch(r"(\d{4})/(?:(\d\d)/)?\*(?:/\*)?", text)
     if match is None:
+        if re.search(r"[*?\[\]{}]", text):
+            raise UsageError(
+                "a pattern of days has the form 2026/01/* or 2026/*",
+                found=repr(text),
+                next_step="give the days: run_spark dbs_eos --date 20260101..20260131",
+            )
         return text.replace("/", "")
     year, month = int(match[1]), int(match[2] or 0)
+    if month > 12:
+        raise UsageError("there is no such month", found=repr(text))
     first, last = (
         date(year, month or 1, 1),
         date(year, month or 12, calendar.monthrange(year, month or 12)[1]),
     )
+    # A pattern chooses the folders that are there.
+    last = max(first, min(last, dates.today() - timedelta(days=1)))
     return span(first, last)
 
 
@@ -278,30 +425,33 @@ def _sql(query: str, store: str, out: str) -> str:
     return f'cmsspark sql "{query}" {shlex.join(["--fout", store, "--out", out])}'
 
 
-def _merge_phedex(words: Sequence[str]) -> _Lines:
-    options = _options(words)
+def _merge_phedex(line: OldLine) -> tuple[str, list[str]]:
+    options = line.options
     chosen = DaysType.parse(options.get("--dates") or "yesterday")
     query = (
         f"select * from phedex where day between '{min(chosen)}' and '{max(chosen)}' order by day"  # noqa: S608 -- printed, not run
     )
     store, out = options.get("--idir") or "DIR", options.get("--fout") or "phedex.csv"
-    return ([_sql(query, store, out)], "the days that run_spark phedex stored are one table")
+    line.notes.append("the days that run_spark phedex stored are one table")
+    return "cmsspark sql", [_sql(query, store, out)]
 
 
-def _dates(words: Sequence[str]) -> _Lines:
-    options = _options(words)
+def _dates(line: OldLine) -> tuple[str, list[str]]:
+    options = line.options
     last = dates.parse_day(options["--start"]) if options.get("--start") else dates.today()
-    first = last - timedelta(days=int(options.get("--ndays") or 30) - 1)
-    return (
-        [shlex.join(["run_spark", "JOB", "--date", span(first, last)])],
-        "--date of every job on logs and dumps takes a range",
-    )
+    count = options.get("--ndays") or "30"
+    if not count.isdigit() or not int(count):
+        raise UsageError("--ndays must be 1 or more", found=repr(count))
+    first = last - timedelta(days=int(count) - 1)
+    return "--date of each job on logs and dumps", [
+        shlex.join(["run_spark", "JOB", "--date", span(first, last)])
+    ]
 
 
 #: Scripts whose lines are not those of one job with the same options.
-_LINES: Final[Mapping[str, Callable[[Sequence[str]], _Lines]]] = {
-    "condor_crab_unique_users": lambda words: _crab("crab_users", words),
-    "dbs_hdfs_crab": lambda words: _crab("crab_popularity", words),
+_LINES: Final[Mapping[str, Callable[[OldLine], tuple[str, list[str]]]]] = {
+    "condor_crab_unique_users": lambda line: _crab("crab_users", line),
+    "dbs_hdfs_crab": lambda line: _crab("crab_popularity", line),
     "dbs_hdfs_eos": _eos,
     "mergePhedex": _merge_phedex,
     "dates": _dates,

@@ -5,6 +5,7 @@ with the job's own exit code.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,19 +16,19 @@ from typing import Any, NoReturn
 import click
 
 from cmsspark import __version__
-from cmsspark.base import reporting
+from cmsspark.base import dates, reporting
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import UsageError
 from cmsspark.base.resources import resource
 from cmsspark.base.signals import interruptible
 from cmsspark.cli.options import require_store
+from cmsspark.run.job_modules import job_in_file
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store.job_index import Job, find_job
+from cmsspark.store.job_index import JOBS, Job, find_job
 from cmsspark.submit import (
     cluster_checks,
     cmsspark_lines,
-    cost_lines,
     latest_date,
     script_lines,
     several_days,
@@ -40,7 +41,7 @@ from cmsspark.submit.explanation import counted_by_spark, explanation, uncompile
 from cmsspark.submit.host import Host, check_java, declares_avro, find_java, find_spark, this_host
 from cmsspark.submit.job_commands import load_command
 from cmsspark.submit.job_help import help_text, job_help, job_list
-from cmsspark.submit.package import ship
+from cmsspark.submit.package import ship, ship_own
 from cmsspark.submit.preflight import check_kerberos, check_kubernetes, check_root, check_yarn
 from cmsspark.submit.run_command import run
 
@@ -90,13 +91,19 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     """Parse a command line, today's or one of CMSSpark."""
-    cost_lines.check(argv)
+    reporting.check_pasted(argv)
+    _use_settings(argv, environ)
     try:
         request = split(argv, load_signature)
     except script_lines.ScriptNotIncluded as error:
-        behind = argv[list(argv).index(error.script) + 1 :]
+        position = list(argv).index(error.script)
+        words = [*argv[position + 1 :], *argv[:position]]
         raise script_lines.answer(
-            error.script, behind, load_signature, lambda: bool(load_settings(None, environ).root)
+            error.script,
+            words,
+            load_signature,
+            lambda: bool(load_settings(None, environ).root),
+            parse_typed,
         ) from None
     job = built_in(request.job) if request.job is not None else None
     if job is None or request.has("--help"):
@@ -114,6 +121,60 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     return latest_date.without_date(
         request, job, translation.default_day, environ, functools.partial(job_options, job)
     )
+
+
+def _use_settings(argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Load the settings that a line names before its job is looked for: they name the
+    folders of users' jobs.
+    """
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        name, _, value = word.partition("=")
+        if name == "--settings" and (value or following):
+            load_settings(value or following, environ)
+
+
+def parse_typed(words: Sequence[str]) -> None:
+    """Parse a line as a person would type it, as our commands do. Raises UsageError (2)
+    for what they would refuse.
+    """
+    program, name, *rest = words
+    if program == "run_spark":
+        if name == "JOB" or name.startswith("/path/to/"):
+            return
+        job = find_job(name)
+        # An answer may have options of CMSSpark that run_spark understands: --inst.
+        signature = load_signature(job.name) or {}
+        argv = cmsspark_lines.translate([name, *rest], job, signature, lambda: True).argv
+        request = replace(split(argv, load_signature), argv=list(argv))
+        if (days := several_days.parse_days(request, job)) is not None:
+            request = split(_with_day(argv, f"--date={dates.compact(days[0])}"), load_signature)
+        job_options(job, [word.replace("JOB", job.name) for word in request.arguments])
+        return
+    module = importlib.import_module(_TYPED[name])
+    try:
+        module.command.make_context(f"cmsspark {name}", list(rest))
+    except click.UsageError as error:
+        raise UsageError(error.format_message(), where=f"cmsspark {name}") from None
+
+
+#: The commands of ``cmsspark`` that answers to old lines name, and their modules.
+_TYPED = {
+    "daily": "cmsspark.apps.daily.cli",
+    "report": "cmsspark.apps.usage.report",
+    "sql": "cmsspark.apps.results.sql",
+}
+
+
+def _with_day(words: Sequence[str], day: str) -> list[str]:
+    """Return the words with another --date."""
+    changed, following = [], list(words)
+    while following:
+        word = following.pop(0)
+        if word == "--date" and following:
+            following.pop(0)
+            word = day
+        changed.append(day if word.startswith("--date=") else word)
+    return changed
 
 
 def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int:
@@ -202,12 +263,18 @@ def instead(spark: Command) -> str:
 
 
 def built_in(name: str) -> Job | None:
-    """Return the built-in job of that name, or None for the path of one's own script.
+    """Return the job of that name or file, or None for the path of one's own script.
 
     Raises UsageError (2) for neither.
     """
     if "://" in name:
         return None
+    if ("/" in name or name.removesuffix(".py") not in JOBS.built_in) and (
+        job := job_in_file(name)
+    ) is not None:
+        return job
+    if script_lines.is_shell_script(name) and not _is_job(name):
+        raise script_lines.ScriptNotIncluded(name)
     if "/" in name:
         if Path(name).is_file():
             return None
@@ -231,6 +298,11 @@ def built_in(name: str) -> Job | None:
         raise UsageError(
             f"{error.problem}, and no file of that name here", next_step=error.next_step
         ) from None
+
+
+def _is_job(name: str) -> bool:
+    """Return whether a name without a folder is a job's: ``cern_monit``, ``dbs_spark``."""
+    return "/" not in name and any(name in (job.name, *job.aliases) for job in JOBS.values())
 
 
 def load_signature(name: str) -> Signature | None:
@@ -258,10 +330,7 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
     try:
         return load_command(job).make_context(f"run_spark {job.name}", list(arguments)).params
     except click.UsageError as error:
-        message = error.format_message()
-        raise UsageError(
-            message, where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help"
-        ) from None
+        raise reporting.usage_error(error, f"run_spark {job.name}") from None
 
 
 def install_paths(host: Host, settings: Settings, events: str | None) -> InstallPaths:
@@ -272,6 +341,7 @@ def install_paths(host: Host, settings: Settings, events: str | None) -> Install
         ship=functools.partial(ship, host.package, settings.cache_dir),
         key=functools.partial(private_key, settings),
         events=events,
+        ship_own=functools.partial(ship_own, cache_dir=settings.cache_dir),
     )
 
 

@@ -50,7 +50,6 @@ def test_every_table_that_a_job_publishes_has_keys() -> None:
     assert schemas.stored_table("phedex").keys == ("dataset_name", "site_name", "kind")
     private = [table for table in TABLES if schemas.stored_table(table).is_private]
     of_popularity = ["popularity_features", "popularity_predictions"]
-    of_popularity += ["popularity_site_features", "popularity_site_predictions"]
     assert private == [
         "condor_ids",
         "crab_partials",

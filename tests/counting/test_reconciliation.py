@@ -28,6 +28,23 @@ def check(
     )
 
 
+def test_shares_are_of_the_records_that_could_have_matched() -> None:
+    def day(**counts: int) -> StreamBins:
+        rows = [("eos", name, count, None) for name, count in counts.items()]
+        return from_rows([*rows, ("eos", "read", sum(counts.values()), None)], ("eos",))["eos"]
+
+    usual = [day(matched=90, not_in_dbs=10).as_dict()] * 3
+    before = [{"eos": counts} for counts in usual]
+    # As many files were removed as were read: of those that were looked up a third.
+    removed = day(matched=60, not_in_dbs=31, deletion=300)
+    assert removed.binned == removed.read == 391
+    (warning,) = reconciliation.unusual({"eos": removed}, before)
+    assert warning.startswith("eos: 34.1% of the records are unmatched")
+    only_removed = day(deletion=2000)
+    tolerances = {"eos": Tolerance()}
+    assert reconciliation.check({"eos": only_removed}, tolerances, {}) == []
+
+
 def test_rows_of_a_scan_add_up_by_stream_and_bin() -> None:
     rows = [
         ("aaa", "read", 10, None),

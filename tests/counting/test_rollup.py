@@ -180,6 +180,7 @@ def test_patterns_are_stars_and_question_marks_alone() -> None:
     assert not matches("/ZMM/b/AODSIM", ["/ZMM*/*/AOD"])
     assert matches("a[b].c\n", ["a[b].?\n", "x"])
     assert not matches("abc", ["a.c"])
+    assert matches("fuse", ["!storage"]) and not matches("storage", ["!storage"])
     assert not matches(None, ["*"])
 
 

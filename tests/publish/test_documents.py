@@ -33,6 +33,11 @@ VALUES = st.recursive(
 )
 
 
+def test_reads_of_the_storage_system_itself_are_not_published() -> None:
+    assert SPEC.leaves_out(row(1, app="storage"))
+    assert not SPEC.leaves_out(row(1, app="transfer")) and not SPEC.hides_dataset(row(1))
+
+
 def test_a_document_keeps_the_dashboards_names_and_leaves_nulls_out() -> None:
     body = document(SPEC, row(1))
     assert body == {

@@ -447,3 +447,24 @@ def test_what_a_wrong_destination_refused_comes_back_with_resume(place: Place) -
         fake.last = Answer()
         done = place.publish("--sink", "http", "--amq", credentials, "--resume")
         assert (done.returncode, len(fake.stored)) == (0, 4), done.stderr
+
+
+def test_an_attempt_that_fails_is_recorded_with_the_destination_s_reason(place: Place) -> None:
+    place.store(rows(3))
+    amq = place.credentials(1)
+    done = place.publish("--amq", amq, settings="publishing: {patience: 0.2}\n")
+    assert done.returncode == 75
+    with run_history.open_history(place.folder / "state") as history:
+        (published,) = history.published()
+    assert (published.confirmed, published.waiting) == (0, 4)
+    assert published.outbox.startswith("stomp-")
+    assert "refused" in published.reason.lower()
+
+
+def test_a_destination_that_cannot_be_used_is_recorded_too(place: Place) -> None:
+    place.store(rows(3))
+    assert place.publish("--amq", "nowhere.json").returncode == 78
+    with run_history.open_history(place.folder / "state") as history:
+        (published,) = history.published()
+    assert (published.outbox, published.confirmed, published.waiting) == ("", 0, 3)
+    assert "credentials file" in published.reason

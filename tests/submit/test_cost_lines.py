@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from cmsspark import main
 from cmsspark.base.errors import UsageError
 from cmsspark.store.job_index import find_job
+from cmsspark.submit.arguments import OPTIONS
 from cmsspark.submit.job_commands import load_command
 from cmsspark.submit.wrapper import run_spark
 
@@ -59,6 +60,7 @@ def test_a_line_is_answered_with_lines_that_parse(line: str, tmp_path: Path) -> 
             )
             assert ended.exit_code == 0
         options = {name for option in params for name in option.opts}
+        options |= {option.name for option in OPTIONS} if program == "run_spark" else set()
         assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, (
             words
         )
@@ -91,7 +93,7 @@ def test_by_gives_a_line_for_each_month_or_week() -> None:
     assert lines[1][2:5] == ["--week", "2025-W01", "--allow-missing"]  # it begins in 2024
     assert lines[2][2:5] == ["--week", "2025-W02", "--fout"]
     assert lines[-2][3] == "2026-W01"
-    assert "regexp_full_match(site, 'T1_.*') and not regexp_full_match(site, '^$')" in lines[-1][2]
+    assert "regexp_matches(site, 'T1_.*') and not regexp_matches(site, '^$')" in lines[-1][2]
 
 
 def test_what_is_not_needed_is_said_and_wrong_values_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 
@@ -10,6 +11,7 @@ from cmsspark.store.job_index import JOBS
 from cmsspark.submit.arguments import OPTIONS
 from cmsspark.submit.job_commands import load_command
 from cmsspark.submit.job_help import job_help, job_list
+from cmsspark.submit.wrapper import parse_typed
 
 
 def test_the_list_has_each_job_once_under_a_heading() -> None:
@@ -36,3 +38,12 @@ def test_the_help_of_a_job_has_every_option_once_the_usual_ones_first(name: str)
     usual, _, advanced = text.partition("\nAdvanced ")
     assert "  --yarn" in usual and "  --fout" in usual and "  --conf" not in usual
     assert len(usual.splitlines()) <= 50 and "--executor-memory" in advanced
+
+
+def test_examples_of_a_job_are_parsed_as_they_are_typed() -> None:
+    for job in JOBS.values():
+        text = job_help(job.name, job)
+        lines = re.findall(r"^  (run_spark .*)$", text.partition("Examples:")[2], re.MULTILINE)
+        assert lines or job.is_day_optional or "--fout" not in text
+        for line in lines:
+            parse_typed(shlex.split(line))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.ask.use import Answer, Part, matching_names, read_frame
-from cmsspark.apps.placement import stored_inputs
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.periods import between
 from cmsspark.base.text.terminal import percent, pluralize, volume
@@ -125,7 +124,13 @@ def newest_forecast(files: Files, fout: str, day: date | None) -> StoredForecast
     """
     import polars as pl
 
-    newest_day, current = newest(files, fout, _TABLE, day)
+    try:
+        newest_day, current = newest(files, fout, _TABLE, day)
+    except InputMissing as error:
+        last, _ = newest(files, fout, "partials", day)
+        following = last + timedelta(days=1)
+        error.next_step = f"run_spark {_JOB} --date {following} --fout {fout}"
+        raise
     columns = [
         "rank",
         "probability",
@@ -237,52 +242,35 @@ def replicate(
     day: date | None,
 ) -> Answer:
     """Copies to make for the week of the newest forecast, of matching sites, by the
-    plan of ``cmsspark placement``.
+    plan of ``cmsspark placement``, beside the forecast of their datasets.
     """
-    import numpy as np
     import polars as pl
 
-    from cmsspark.apps.placement.demand import Outlook
-    from cmsspark.apps.placement.recommend import recommend
-    from cmsspark.apps.placement.replicas import read_space
+    from cmsspark.apps.placement.inputs import WEEKS, read_space, stored_inputs
+    from cmsspark.apps.placement.plan import DEFAULT, recommend
     from cmsspark.base.text.sizes import parse_bytes
     from cmsspark.counting.rollup import matches
 
     forecast = newest_forecast(files, fout, day)
     last = forecast.day - timedelta(days=1)
-    period = between(forecast.day - timedelta(days=7 * stored_inputs.WEEKS), last)
-    room_of, weekly = (
-        read_space(space) if space else {},
-        float(parse_bytes(budget)) if budget else None,
-    )
-    inputs = stored_inputs.stored_inputs(fout, settings_file, period)
-    inputs = replace(inputs, given_space=room_of, budget=weekly)
-    columns = ("probability", "expected_nacc", "nacc_p90")
-    of = {
-        name: values
-        for name, *values in forecast.rows.select("dataset_name", *columns).iter_rows()
-    }
-    # Nothing is known of what the forecast has not, or of what it calls unknown.
-    unknown = [None] * len(columns)
-    values = np.array([of.get(name, unknown) for name in inputs.reads.datasets], float).reshape(
-        -1, len(columns)
-    )
-    outlook = Outlook(values[:, 0])
-    if not forecast.rows["expected_nacc"].is_null().all():
-        outlook = Outlook(*values.T)
-    advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, outlook)
-    rows = [
-        row
-        for row in advice.rows
-        if row.action == "copy" and (site is None or matches(row.site, [site]))
-    ]
-    frame = pl.DataFrame(rows, schema=advice.schema).select(
+    period = between(forecast.day - timedelta(days=7 * WEEKS), last)
+    given_space = read_space(space) if space else {}
+    weekly = float(parse_bytes(budget)) if budget else None
+    inputs = stored_inputs(fout, settings_file, period, cooldown_days=7 * DEFAULT.lifetime)
+    inputs = replace(inputs, given_space=given_space, budget=weekly)
+    rows = recommend(inputs).frame().filter(pl.col("action") == "copy")
+    if site is not None:
+        chosen = [matches(name, [site]) for name in rows["site"].to_list()]
+        rows = rows.filter(pl.Series(chosen, dtype=pl.Boolean))
+    of_datasets = forecast.rows.select("dataset_name", "probability").unique("dataset_name")
+    frame = rows.select(
         pl.col("bytes").alias("replica_bytes"),
+        pl.col("benefit").round(0).cast(pl.Int64).alias("served_bytes"),
         pl.col("accesses").round(1).alias("expected_nacc"),
-        "probability",
         pl.col("site").alias("site_name"),
         pl.col("dataset").alias("dataset_name"),
-    )
+    ).join(of_datasets, "dataset_name", "left", maintain_order="left")
+    frame = frame.select(*frame.columns[:3], "probability", "site_name", "dataset_name")
     total = int(frame["replica_bytes"].sum())
     copies = pluralize(frame.height, "copy", "copies")
     facts = [f"{copies}, {volume(total)}; replicas as of {inputs.about.rpartition(' of ')[2]}"]

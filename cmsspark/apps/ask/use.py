@@ -320,11 +320,19 @@ def matching_names(value: str, names: Iterable[str | None], column: str, where: 
     listed = ", ".join(near or sorted(every)[:10])
     more = f" and {len(every) - 10:,} more" if not near and len(every) > 10 else ""
     raise InputMissing(
-        f"there is no {column.removesuffix('_name').replace('_', ' ')} {value!r}",
+        f"no {column.removesuffix('_name').replace('_', ' ')} matches {value!r}"
+        if is_pattern(value)
+        else f"there is no {column.removesuffix('_name').replace('_', ' ')} {value!r}",
         where=where,
-        found=f"nearest: {listed}" if near else listed + more or "none",
-        next_step=f"name one of these{_PATTERN_HINTS.get(column, '')}",
+        found=f"nearest names: {listed}" if near else listed + more or "none",
+        # A pattern was just typed: no advice to type one.
+        next_step=f"name one of these{'' if is_pattern(value) else _PATTERN_HINTS.get(column, '')}",
     )
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether a text has a wildcard."""
+    return any(letter in text for letter in "*?[")
 
 
 def read_frame(

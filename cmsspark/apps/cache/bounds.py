@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cmsspark.apps.cache.heaps import heap_push, heap_remove, heap_update, make_heap
+from cmsspark.apps.cache.structures import heap_push, heap_remove, heap_update, make_heap
 from cmsspark.base.arrays import Flags, Ints, Longs
 from cmsspark.base.jit import jit
 

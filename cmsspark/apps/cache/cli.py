@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 #: Sizes that a comparison has without ``--size``, as shares of the footprint.
 _SHARES: Final = ("5%", "10%", "20%", "30%", "50%")
-POLICIES: Final = ("lru", "sieve", "s3fifo", "gdsf", "learned")
+POLICIES: Final = ("lru", "sieve", "s3fifo", "gdsf", "slru", "2q", "learned")
+#: Without ``--policy`` on files: what ``learned`` knows is days of datasets.
+_FILE_POLICIES: Final = POLICIES[:-1]
 #: Days times objects that can be forecast: four measures of so many take 3 GB.
 _MOST_CELLS: Final = 100_000_000
 
@@ -59,7 +61,7 @@ policies_option = click.option(
     "--policy",
     "policies",
     multiple=True,
-    help=f"Policy; repeatable. [default: {', '.join(POLICIES)}]",
+    help=f"Policy; repeatable. [default: {', '.join(POLICIES)}; not learned on a file]",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -124,14 +126,30 @@ def _trace(
             site, seed, chosen, require_store(fout, load_settings(settings_file))
         )
     dropped = ", ".join(f"{count:,} ({reason})" for reason, count in trace.dropped.items())
-    echo = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)}"
-    click.echo(echo + (f"; left out: {dropped}" if dropped else ""), err=True)
+    click.echo(_describe(trace) + (f"; left out: {dropped}" if dropped else ""), err=True)
     if trace.resized:
         click.echo(
             f"{trace.resized:,} requests name another size than the object's first one, which holds",
             err=True,
         )
     return trace
+
+
+def _describe(trace: Trace) -> str:
+    """Return what a request is, how many there are, and what the caches recorded."""
+    size = volume(trace.footprint)
+    if trace.reads is not None:
+        days = f"{len(trace.objects):,} days of {len(trace.sizes):,} datasets, {size}"
+        return (
+            f"{trace.request_count:,} reads on {days}: the reads of a dataset on a day follow "
+            "each other, each takes the whole dataset"
+        )
+    text = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {size}"
+    had, missed = trace.recorded or (0, 0)
+    if served := had + missed:
+        share = percent(missed / served)
+        text += f"; the caches themselves missed {share} of {volume(served)}"
+    return text
 
 
 def _stored_trace(site: str | None, seed: int, period: Period, store: str) -> Trace:
@@ -184,7 +202,8 @@ def compare_command(
     **source: Any,
 ) -> None:
     """Compare policies with LRU and, with --bound, with a bound that no policy beats."""
-    _compare(policies or POLICIES, size_texts or _SHARES, as_json, scores, bound, **source)
+    default = POLICIES if source["file"] is None else _FILE_POLICIES
+    _compare(policies or default, size_texts or _SHARES, as_json, scores, bound, **source)
 
 
 def _compare(
@@ -201,13 +220,13 @@ def _compare(
     trace = _trace(**source)
     comparisons = _comparisons(trace, policies, size_texts, scores, bound)
     _echo_fallbacks(comparisons, trace)
+    best = _best(comparisons)
     if as_json:
-        click.echo(
-            json.dumps(
-                [_scaled(comparison.as_dict(), trace.sample) for comparison in comparisons],
-                indent=1,
-            )
-        )
+        documents = [
+            {**_scaled(comparison.as_dict(), trace.sample), "is_best": comparison in best}
+            for comparison in comparisons
+        ]
+        click.echo(json.dumps(documents, indent=1))
         return
     rows = []
     for comparison in comparisons:
@@ -229,6 +248,12 @@ def _compare(
     )
     count = len(headings) if bound else len(headings) - 2
     echo_table(headings[:count], [row[:count] for row in rows], optional=(3, 5) if bound else (3,))
+    for comparison in best if len(policies) > 1 else ():
+        replay, lead = comparison.replay, f"{comparison.against_lru:+.1%} against LRU"
+        size = volume(replay.capacity / trace.sample)
+        click.echo(
+            f"best at {size}: {replay.policy}, {percent(replay.byte_miss_ratio)} byte misses, {lead}"
+        )
     if trace.sample < 1:
         replays = [comparison.replay for comparison in comparisons]
         errors = [sampling_error(trace, replay.policy, replay.capacity) for replay in replays]
@@ -242,6 +267,16 @@ def _compare(
         click.echo(
             f"from a sample of {share} of the objects; standard error of the byte misses: {worst}"
         )
+
+
+def _best(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return the comparison with the fewest missed bytes of each size; of equals the first."""
+    best: dict[int, Comparison] = {}
+    for comparison in comparisons:
+        entry = best.setdefault(comparison.replay.capacity, comparison)
+        if comparison.replay.missed_bytes < entry.replay.missed_bytes:
+            best[comparison.replay.capacity] = comparison
+    return list(best.values())
 
 
 def _describe_too_large(trace: Trace, policies: Sequence[str], capacities: Sequence[int]) -> str:
@@ -356,17 +391,18 @@ def report_command(
     check_policies(policies)
     trace = _trace(**source)
     shares = tuple(f"{share:.0%}" for share in SHARES)
-    comparisons = _comparisons(trace, policies or POLICIES, shares, scores, bound)
+    chosen = policies or (POLICIES if source["file"] is None else _FILE_POLICIES)
+    comparisons = _comparisons(trace, chosen, shares, scores, bound)
     name = (
         source["file"].name
         if source["file"] is not None
         else f"{source['site'] or 'all sites'}, {source['period']}"
     )
-    about = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)} together."
+    about = f"{_describe(trace)}."
     if trace.sample < 1:
         about = f"From a sample of {percent(trace.sample)} of the objects: {about} Sizes of caches are for all objects."
         capacities = sorted({comparison.replay.capacity for comparison in comparisons})
-        about = f"{about} {_describe_too_large(trace, policies or POLICIES, capacities)}".rstrip()
+        about = f"{about} {_describe_too_large(trace, chosen, capacities)}".rstrip()
     write_text(
         output,
         page(

@@ -22,7 +22,7 @@ from cmsspark.run.period_run import run_on_days, store_period, with_period
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import results
 from cmsspark.store import stored_days as stored
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.job_index import Job, declare
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -33,12 +33,19 @@ if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
 
 NAME: Final = "cache_comparison"
+JOB: Final = Job(
+    NAME,
+    "Misses of caches of several sizes at each site, by policy, one Spark task each",
+    (NAME,),
+    of_periods=True,
+    module=__name__,
+)
 _SHARES: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
 #: The site that stands for all sites together.
 _ALL: Final = "all"
 
 
-@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
+@click.command(NAME, help=f"{JOB.about}. Exit codes: cmsspark help exit-codes.")
 @period_options
 @click.option(
     "--site",
@@ -180,3 +187,6 @@ def _compare(traces: Mapping[str, Trace], piece: tuple[str, float, str, bool]) -
         # The bound is a fraction of the last object: a whole number of bytes below it.
         "least_missed_bytes": None if least is None else math.floor(least),
     }
+
+
+declare(JOB, lambda: command)

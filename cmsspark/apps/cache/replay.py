@@ -4,6 +4,7 @@ LRU and from the bound.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -12,22 +13,31 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.cache import adaptive, bounds, forecast, policies, scored
+from cmsspark.apps.cache import bounds, forecast, policies, scored, segmented
 from cmsspark.apps.cache.trace import Trace
 from cmsspark.base.arrays import Array
+from cmsspark.base.entry_points import with_packages
 from cmsspark.base.errors import DataError, UsageError
 from cmsspark.base.jit import jit
 
 #: Policies that need the trace and the size only.
-PLAIN: Final[dict[str, Callable[..., Array]]] = {
+_BUILT_IN: Final[dict[str, Callable[..., Array]]] = {
     "fifo": policies.fifo,
     "lru": policies.lru,
     "lfu": policies.lfu,
     "gdsf": policies.gdsf,
     "sieve": policies.sieve,
-    "s3fifo": adaptive.s3fifo,
-    "arc": adaptive.arc,
+    "s3fifo": policies.s3fifo,
+    "arc": policies.arc,
+    "slru": segmented.slru,
+    "2q": segmented.two_queues,
+    "lirs": segmented.lirs,
+    "w-tinylfu": segmented.w_tinylfu,
 }
+#: With those of installed packages: functions of the entry point group ``cmsspark.policies``.
+PLAIN: Final = with_packages("cmsspark.policies", _BUILT_IN, lambda entry: entry.load())
+#: The largest object that a policy admits, as a share of the cache, if not all of it.
+_ADMITTED: Final = {"s3fifo": 0.1, "slru": 0.25, "2q": 0.25, "lirs": 0.01, "w-tinylfu": 0.01}
 #: Policies that need a forecast: evict the lowest score, or the lowest score for each
 #: byte; protect what will be popular, all of it or up to a half of the cache.
 WITH_SCORES: Final = ("learned", "learned-per-byte", "protected", "protected-half")
@@ -44,10 +54,19 @@ ABOUT: Final = {
     "sieve": "the oldest object that was not used since the hand passed (SIEVE)",
     "s3fifo": "what a small queue saw only once, then by a clock (S3-FIFO)",
     "arc": "by recency or frequency, whichever misses less (ARC, in bytes)",
+    "slru": "by segments that a hit moves an object up in (SLRU)",
+    "2q": "what did not come back after a queue of new objects let it go, then as LRU (2Q)",
+    "lirs": "what was used again after many other objects (LIRS)",
+    "w-tinylfu": "what was used less often than what would take its place (W-TinyLFU)",
     "learned": "what its scores say is needed least in the coming days; as LRU does while that misses fewer bytes",
     "learned-per-byte": "the same, for each byte; as LRU does while that misses fewer requests",
     "protected": "LRU that evicts what will be popular last, however much that is",
     "protected-half": "the same, with at most half of the cache protected",
+    **{
+        name: (inspect.getdoc(policy) or "").partition("\n")[0].rstrip(".")
+        for name, policy in PLAIN.items()
+        if name not in _BUILT_IN
+    },
 }
 #: An object is taken for popular where it is expected on at least this share of the coming days.
 POPULAR_SHARE: Final = 0.5
@@ -105,26 +124,33 @@ class Replay:
 
 @jit
 def sums(
-    objects: Array, sizes: Array, capacity: int, hits: Array
-) -> tuple[int, int, int, int, int, int]:
-    """Return the misses, first requests, and requests of objects larger than the cache;
-    and the bytes that were requested, missed, and requested first.
+    objects: Array, sizes: Array, capacity: int, admitted: float, hits: Array, reads: Array
+) -> tuple[int, int, int, int, int, int, int]:
+    """Return the requests, misses, first requests, and requests of objects larger than
+    the cache; and the bytes that were requested, missed, and requested first.
+
+    ``reads``: how often each request is repeated at once, or nothing. Repeated ones hit
+    if the object is not larger than the ``admitted`` bytes.
     """
     is_seen = np.zeros(len(sizes), np.uint8)
-    misses = first = bypassed = requested = missed = first_bytes = 0
+    requests = misses = first = bypassed = requested = missed = first_bytes = 0
     for i in range(len(objects)):
         size = sizes[objects[i]]
+        count = reads[i] if len(reads) else 1
+        requests += count
         if not is_seen[objects[i]]:
             is_seen[objects[i]] = 1
             first += 1
             first_bytes += size
-        requested += size
+        requested += size * count
         if size > capacity:
-            bypassed += 1
+            bypassed += count
         if not hits[i]:
-            misses += 1
-            missed += size
-    return misses, first, bypassed, requested, missed, first_bytes
+            if size <= admitted:
+                count = 1
+            misses += count
+            missed += size * count
+    return requests, misses, first, bypassed, requested, missed, first_bytes
 
 
 class Simulation:
@@ -132,8 +158,12 @@ class Simulation:
 
     def __init__(self, trace: Trace, *, scores: Array | None = None) -> None:
         self.trace = trace
-        self.periods = forecast.number_days(trace.times_ms)
         self._scores = scores
+
+    @cached_property
+    def periods(self) -> Array:
+        """int32: the day of each request."""
+        return forecast.number_days(self.trace.times_ms)
 
     @cached_property
     def scores(self) -> Array:
@@ -180,8 +210,10 @@ class Simulation:
         """Return what the policy misses in a cache of that many bytes, cold at the start."""
         trace = self.trace
         hits, share = self._hits(policy, capacity)
-        counts = sums(trace.objects, trace.sizes, capacity, hits)
-        return Replay(policy, capacity, len(trace.objects), *counts, share)
+        admitted = capacity * _ADMITTED.get(policy, 1.0)
+        reads = np.zeros(0, np.int64) if trace.reads is None else trace.reads
+        counts = sums(trace.objects, trace.sizes, capacity, admitted, hits, reads)
+        return Replay(policy, capacity, *counts, share)
 
     def compare(
         self,
@@ -193,7 +225,7 @@ class Simulation:
     ) -> list[Comparison]:
         """Return all policies at all sizes, with LRU and, ``with_bound``, the bound of each size."""
         if any(name in WITH_SCORES for name in names):
-            _ = self.scores
+            _ = self.scores, self.periods
         pairs = [
             (name, capacity) for capacity in capacities for name in dict.fromkeys(("lru", *names))
         ]
@@ -214,10 +246,16 @@ class Simulation:
 
     def _bound(self, capacity: int) -> tuple[float, float]:
         trace = self.trace
-        return (
-            bounds.least_misses(trace.objects, trace.sizes, capacity, in_bytes=False),
-            bounds.least_misses(trace.objects, trace.sizes, capacity, in_bytes=True),
+        misses, missed = (
+            bounds.least_misses(trace.objects, trace.sizes, capacity, in_bytes=in_bytes)
+            for in_bytes in (False, True)
         )
+        if trace.reads is not None:
+            requested = trace.sizes[trace.objects]
+            repeated = np.where(requested > capacity, trace.reads - 1, 0)
+            misses += float(repeated.sum())
+            missed += float((repeated * requested).sum())
+        return misses, missed
 
 
 @dataclass(frozen=True)
@@ -261,9 +299,9 @@ class Comparison:
 def too_large_share(trace: Trace, policy: str, capacity: int) -> float:
     """Return the share of a sample's requests of objects that the policy would admit to
     the whole cache, and does not admit to its share of ``capacity`` bytes in the
-    sample. S3-FIFO admits what is smaller than a tenth.
+    sample.
     """
-    requested, most = trace.sizes[trace.objects], capacity / 10 if policy == "s3fifo" else capacity
+    requested, most = trace.sizes[trace.objects], capacity * _ADMITTED.get(policy, 1.0)
     return float(((requested > most) & (requested <= most / trace.sample)).mean())
 
 

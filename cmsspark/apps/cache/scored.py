@@ -10,9 +10,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from cmsspark.apps.cache.heaps import heap_push, heap_remove, heap_update, make_heap
 from cmsspark.apps.cache.policies import lru
-from cmsspark.apps.cache.queues import evict, make_lists, push, unlink
+from cmsspark.apps.cache.structures import (
+    evict,
+    heap_push,
+    heap_remove,
+    heap_update,
+    make_heap,
+    make_lists,
+    push,
+    unlink,
+)
 from cmsspark.base.arrays import Flags, Floats, Ints, Longs
 from cmsspark.base.jit import jit
 

@@ -1,6 +1,4 @@
-"""Sizes of caches: as people write them, the misses of LRU at all of them, and the one
-that reaches a target.
-"""
+"""Sizes of caches: as people write them, and the least one that reaches a target."""
 
 from __future__ import annotations
 
@@ -11,10 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from cmsspark.apps.cache.policies import lru
 from cmsspark.apps.cache.replay import Simulation, check_policies
 from cmsspark.apps.cache.trace import MOST_BYTES, Trace
-from cmsspark.base.arrays import Array, Ints, Longs
+from cmsspark.base.arrays import Ints, Longs
 from cmsspark.base.errors import UsageError
 from cmsspark.base.jit import jit
 from cmsspark.base.text.sizes import parse_bytes
@@ -67,7 +64,8 @@ def least_capacity(trace: Trace, target: float, policy: str = "lru") -> int | No
         return None
     if trace.requested_bytes <= allowed:
         return 1
-    if policy == "lru" and (exact := _least_of_curves(trace, allowed)) is not None:
+    is_plain_lru = policy == "lru" and trace.reads is None
+    if is_plain_lru and (exact := _least_of_curves(trace, allowed)) is not None:
         return exact
     low, high = 0, trace.footprint
     while simulation.replay(policy, high).missed_bytes > allowed:
@@ -146,26 +144,3 @@ def lru_distances(objects: Ints, sizes: Longs) -> Longs:
             node += node & -node
         latest[item] = i
     return out
-
-
-def lru_misses(trace: Trace, capacities: Longs) -> tuple[Array, Array]:
-    """Return (requests missed, bytes missed) by LRU for each capacity, exact: int64
-    each, as ``capacities``.
-
-    Below the largest object, where larger objects pass by the cache, each capacity is replayed.
-    """
-    sizes = trace.sizes[trace.objects]
-    distances = lru_distances(trace.objects, trace.sizes)
-    again = distances != _FIRST
-    order = np.argsort(distances[again], kind="stable")
-    ranked = distances[again][order]
-    total = np.concatenate([[0], np.cumsum(sizes[again][order])])
-    hits = np.searchsorted(ranked, capacities, side="right")
-    missed = len(trace.objects) - hits
-    missed_bytes = int(sizes.sum()) - total[hits]
-    largest = int(trace.sizes.max(initial=0))
-    for index in np.nonzero(np.asarray(capacities) < largest)[0]:
-        is_miss = lru(trace.objects, trace.sizes, int(capacities[index])) == 0
-        missed[index] = int(is_miss.sum())
-        missed_bytes[index] = int(sizes[is_miss].sum())
-    return missed, missed_bytes

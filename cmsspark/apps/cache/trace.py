@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +44,9 @@ class Trace:
     ascending; ``sizes``: int64 bytes of each object, positive, those of its first
     request. ``dropped``: requests that could not be used, by reason. ``resized``:
     requests that named another size. ``sample``: the share of objects that is in the
-    trace. ``names``: of the objects; None where they are too many.
+    trace. ``names``: of the objects; None if they are too many. ``reads``: int64, how
+    often each request is repeated at once; None if never. ``recorded``: bytes that the
+    caches of the trace had and missed themselves; None if it does not say.
     """
 
     objects: Array
@@ -54,6 +56,8 @@ class Trace:
     resized: int = 0
     sample: float = 1.0
     names: pa.Array | None = None
+    reads: Array | None = None
+    recorded: tuple[int, int] | None = None
 
     @property
     def footprint(self) -> int:
@@ -63,7 +67,21 @@ class Trace:
     @property
     def requested_bytes(self) -> int:
         """Bytes of all requests."""
-        return int(self.sizes[self.objects].sum()) if len(self.objects) else 0
+        reads = np.zeros(0, np.int64) if self.reads is None else self.reads
+        return int(_sum_requested(self.objects, self.sizes, reads))
+
+    @property
+    def request_count(self) -> int:
+        """All requests, repeated ones too."""
+        return len(self.objects) if self.reads is None else int(self.reads.sum())
+
+
+@jit
+def _sum_requested(objects: Array, sizes: Array, reads: Array) -> int:
+    total = 0
+    for i in range(len(objects)):
+        total += sizes[objects[i]] * (reads[i] if len(reads) else 1)
+    return total
 
 
 def make_trace(times_ms: Array, names: Array, sizes: Array) -> Trace:
@@ -74,7 +92,12 @@ def make_trace(times_ms: Array, names: Array, sizes: Array) -> Trace:
 
 
 def _make(
-    times: list[Array], coded: list[pa.DictionaryArray], sizes: list[Array], sample: float = 1.0
+    times: list[Array],
+    coded: list[pa.DictionaryArray],
+    sizes: list[Array],
+    sample: float = 1.0,
+    *,
+    takes_largest: bool = False,
 ) -> Trace:
     """Return the trace of the parts of columns, which are emptied: no column is in
     memory twice for long.
@@ -98,7 +121,10 @@ def _make(
     if not (times_ms[1:] >= times_ms[:-1]).all():
         order = np.argsort(times_ms, kind="stable")
         times_ms, objects, requested = times_ms[order], objects[order], requested[order]
-    number_of, first_sizes, resized = _by_first_request(objects, requested, len(dictionary))
+    number_of, first_sizes, resized = _by_first_request(
+        objects, requested, len(dictionary), takes_largest
+    )
+    del requested
     names = None
     if len(first_sizes) <= _MOST_NAMES:
         # What has no size has no number.
@@ -149,9 +175,12 @@ def _encode_integers(names: Array) -> tuple[Array, Array]:
 
 
 @jit
-def _by_first_request(objects: Array, sizes: Array, count: int) -> tuple[Array, Array, int]:
+def _by_first_request(
+    objects: Array, sizes: Array, count: int, takes_largest: bool
+) -> tuple[Array, Array, int]:
     """Return the numbers of the objects in the order of their first requests, the size
-    of each by its first request, and how many requests name another size. ``objects``:
+    of each by its first request, or its largest, and how many requests name another
+    size. ``objects``:
     renumbered in place.
     """
     number_of = np.full(count, -1, np.int32)
@@ -166,6 +195,8 @@ def _by_first_request(objects: Array, sizes: Array, count: int) -> tuple[Array, 
         objects[i] = number_of[item]
         if first_sizes[objects[i]] != sizes[i]:
             resized += 1
+            if takes_largest and sizes[i] > first_sizes[objects[i]]:
+                first_sizes[objects[i]] = sizes[i]
     return number_of, first_sizes[:following], resized
 
 
@@ -194,9 +225,10 @@ def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
             next_step="give a CSV, Parquet, JSON or oracleGeneral file, or no file and --site SITE with a period",
         )
     as_text: set[str] = set()
+    recorded = [0, 0]
     while True:
         try:
-            columns, nulls = _chosen(path, sample, as_text)
+            columns, nulls = _chosen(path, sample, as_text, recorded)
             break
         except _MixedColumnError as error:
             # The first values have a type that later ones have not.
@@ -213,7 +245,10 @@ def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
             "the trace has no requests", where=path, next_step="give a file with requests"
         )
     _check_ranges(times, sizes, path)
-    trace = _make(times, coded, sizes, sample)
+    of_caches = is_xcache(path)
+    trace = _make(times, coded, sizes, sample, takes_largest=of_caches)
+    if of_caches:
+        trace = replace(trace, resized=0, recorded=(recorded[0], recorded[1]))
     if nulls:
         trace.dropped["null"] = nulls
     if not len(trace.objects):
@@ -234,14 +269,14 @@ class _MixedColumnError(Exception):
 
 
 def _chosen(
-    path: Path, sample: float, as_text: Set[str]
+    path: Path, sample: float, as_text: Set[str], recorded: list[int]
 ) -> tuple[tuple[list[Array], list[pa.DictionaryArray], list[Array]], int]:
     """Return (times in ms, names in dictionaries, sizes), a column for each part of the
     file, of the sampled objects, and how many rows have a null.
     """
     columns: tuple[list[Array], list[pa.DictionaryArray], list[Array]] = ([], [], [])
     nulls, kind = 0, None
-    for times, names, sizes, null_count in _batches(path, as_text):
+    for times, names, sizes, null_count in _batches(path, as_text, recorded):
         nulls += null_count
         if not len(names):
             continue
@@ -293,10 +328,14 @@ def check_bytes(*sizes: Array, where: Path | None = None) -> None:
         )
 
 
-def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, pa.Array, Array, int]]:
-    """Return (times in ms, names, sizes, rows with a null) of parts of the file."""
+def _batches(
+    path: Path, as_text: Set[str], recorded: list[int]
+) -> Iterator[tuple[Array, pa.Array, Array, int]]:
+    """Return (times in ms, names, sizes, rows with a null) of parts of the file.
+    ``recorded``: bytes that caches had and missed are added to it.
+    """
     if is_xcache(path):
-        yield from xcache_batches(path)
+        yield from xcache_batches(path, recorded)
         return
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = suffixes[-1] if suffixes else ""
@@ -328,7 +367,7 @@ def _oracle_batches(
                 end = len(chunk) - len(chunk) % _ORACLE.itemsize
                 remainder = chunk[end:]
                 rows = np.frombuffer(chunk[:end], _ORACLE)
-                times, sizes = rows["time"].astype(np.int64) * 1000, rows["size"].astype(np.int64)
+                times, sizes = rows["time"].astype(np.int64) * 1000, rows["size"].copy()
                 yield times, pa.array(rows["object"]), sizes, 0
     except (OSError, pa.ArrowException) as error:
         raise DataError(

@@ -28,7 +28,7 @@ from cmsspark.settings.settings import load_settings
 from cmsspark.sources.folders import DayInput, resolve_day
 from cmsspark.sources.layout import Layout
 from cmsspark.store import results, staged_runs
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.job_index import Job, declare
 from cmsspark.store.stored_columns import open_store
 
 if TYPE_CHECKING:
@@ -37,12 +37,20 @@ if TYPE_CHECKING:
 
 #: The job, its table, and the feed in etc/sources.yaml.
 NAME: Final = "xcache"
+JOB: Final = Job(
+    NAME,
+    "Hits, misses and bytes from remote of the XRootD caches of a day, by site",
+    (NAME,),
+    needs_spark=False,
+    feed=NAME,
+    module=__name__,
+)
 #: As for log streams: more malformed records than this share and this number fail the run.
 _SHARE, _RECORDS = 0.001, 10
 _LIMIT: Final = 2**63 - 1
 
 
-@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
+@click.command(NAME, help=f"{JOB.about}. Exit codes: cmsspark help exit-codes.")
 @job_options
 @output_options
 @click.option(
@@ -188,3 +196,6 @@ def _check(source: DayInput, bins: dict[str, int]) -> None:
             where=source.folder,
             next_step="compare the records with schemas/inputs/xcache/json.yaml",
         )
+
+
+declare(JOB, lambda: command)

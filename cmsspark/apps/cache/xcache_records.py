@@ -24,9 +24,17 @@ _DAMAGED_SHARE: Final = 0.001
 _ENDINGS: Final = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
 
+_Bytes = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
 class _Record(msgspec.Struct):
     file_path: str | None = None
-    size: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    size: _Bytes | None = None
+    block_size: _Bytes | None = None
+    numbers_blocks_done: _Bytes | None = None
+    bytes_hit_cache: _Bytes | None = None
+    bytes_miss_cache: _Bytes | None = None
+    bytes_bypass_cache: _Bytes | None = None
     attach_time: Annotated[float, msgspec.Meta(ge=-MOST_S, le=MOST_S)] | None = None
 
 
@@ -46,12 +54,17 @@ def is_xcache(path: Path) -> bool:
     return path.is_dir() or path.name.lower().endswith(_ENDINGS)
 
 
-def xcache_batches(path: Path) -> Iterator[tuple[Array, pa.Array, Array, int]]:
+def xcache_batches(
+    path: Path, recorded: list[int]
+) -> Iterator[tuple[Array, pa.Array, Array, int]]:
     """Yield (times in ms, names, sizes, lines left out) of the records of a file, or of
     all files of a folder.
 
     A request is a record, with the time when its file was opened, else that of the
-    record; without either, without a file or a size it is left out. Raises DataError
+    record; without either, without a file or a size it is left out. Its size is the
+    bytes of the blocks that the cache has of the file, if the record says, else of the
+    file. ``recorded``: the bytes that the cache had, and those that it missed or passed
+    by, are added to it. Raises DataError
     (65) for files that cannot be read and many damaged lines.
     """
     decoder = msgspec.json.Decoder(_Line)
@@ -76,7 +89,12 @@ def xcache_batches(path: Path) -> Iterator[tuple[Array, pa.Array, Array, int]]:
                         is_record = False
                     damaged += not is_record
                     row = _row(record) if is_record else None
-                    rows += [row] if row else []
+                    if row and is_record:
+                        rows.append(row)
+                        data = record.data or record
+                        recorded[0] += max(data.bytes_hit_cache or 0, 0)
+                        recorded[1] += max(data.bytes_miss_cache or 0, 0)
+                        recorded[1] += max(data.bytes_bypass_cache or 0, 0)
                     left_out += row is None
                     if len(rows) >= _BATCH:
                         yield *_columns(rows), left_out
@@ -102,7 +120,8 @@ def _row(line: _Line) -> tuple[int, str, int] | None:
         time = stamp * 1000 if stamp < 10**11 else stamp if stamp < 10**14 else stamp // 1000
     if not time or not record.file_path or not record.size:
         return None
-    return time, record.file_path, record.size
+    blocks = (record.block_size or 0) * (record.numbers_blocks_done or 0)
+    return time, record.file_path, min(blocks, record.size) if blocks > 0 else record.size
 
 
 def _columns(rows: list[tuple[int, str, int]]) -> tuple[Array, pa.Array, Array]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -17,7 +18,7 @@ from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.period_options import period_command
 from cmsspark.run.period_run import with_period
-from cmsspark.store.job_index import Job
+from cmsspark.store.job_index import Job, declare
 from cmsspark.store.results import CurrentTable
 
 if TYPE_CHECKING:
@@ -137,3 +138,10 @@ BUILDERS: Final[dict[str, Callable[[CrabDays], pl.DataFrame]]] = {
     "crab_popularity": build_popularity,
     "crab_users": build_users,
 }
+_ABOUT: Final = {
+    "crab_popularity": "Which datasets CRAB's jobs of a period read, and how the jobs ended",
+    "crab_users": "How many people had analysis jobs of CRAB in a week or month",
+}
+for _name, _about in _ABOUT.items():
+    _job = Job(_name, _about, (_name,), needs_spark=False, of_periods=True, module=__name__)
+    declare(_job, partial(make_command, _job))

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from email.message import EmailMessage
+from email.utils import formatdate, make_msgid
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -81,6 +82,10 @@ class Mail(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
             subject,
             self.sender,
             ", ".join(map(str, self.to)),
+        )
+        message["Date"], message["Message-ID"] = (
+            formatdate(),
+            make_msgid(domain=socket.gethostname()),
         )
         message.set_content(text)
         password = self._password()

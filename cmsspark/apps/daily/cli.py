@@ -22,6 +22,7 @@ import click
 
 from cmsspark.base import clock, dates, reporting
 from cmsspark.base.errors import CmssparkError, UsageError, as_ours
+from cmsspark.base.text.readable import json_text
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import DaysType, DayType, quiet_option, require_store, store_options
 from cmsspark.filesystems.storage import Files
@@ -83,6 +84,15 @@ class DaysOrLatest(DaysType):
 @click.option(
     "--root", metavar="URI", help="Put before every default input folder (else CMSSPARK_ROOT)."
 )
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: each day with its state and why."
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="The log on stderr; json: one object a line, with OpenTelemetry's names.",
+)
 @quiet_option
 @store_options
 @click.pass_context
@@ -97,6 +107,8 @@ def command(
     force: bool,
     dry_run: bool,
     root: str | None,
+    as_json: bool,
+    log_format: str,
     fout: str | None,
     settings_file: str | None,
 ) -> int | None:
@@ -147,19 +159,23 @@ def command(
 
     if dry_run:
         daily, since, until = prepare(load_settings(settings_file))
-        return _show(daily, daily.tasks(since, until))
-    return _run(prepare, fout, settings_file)
+        return _show(daily, daily.tasks(since, until), as_json=as_json)
+    return _run(prepare, fout, settings_file, as_json=as_json, log_format=log_format)
 
 
 def _run(
     prepare: Callable[[Settings], tuple[Daily, date, date]],
     fout: str | None,
     settings_file: str | None,
+    *,
+    as_json: bool,
+    log_format: str,
 ) -> int:
     """Do the work and report it; what keeps daily from beginning is reported, too."""
     from cmsspark.apps.daily import metrics
     from cmsspark.apps.daily.config import Targets, load_targets
-    from cmsspark.apps.daily.notify import notify, notify_not_begun
+    from cmsspark.apps.daily.json_log import JsonLog
+    from cmsspark.apps.daily.notify import notify, notify_not_begun, send_cron
     from cmsspark.apps.daily.run import worked
     from cmsspark.store.daily_state import DailyState
 
@@ -169,7 +185,12 @@ def _run(
         targets = load_targets(settings)
         store = fout or settings.store
         state = DailyState(settings.state_dir, store) if store else None
+        problems = send_cron(targets, "start", time.time())
         daily, since, until = prepare(settings)
+        if log_format == "json":
+            daily.use_log(JsonLog())
+        for problem in problems:
+            daily.log(f"warning: {problem}")
 
         def heartbeat() -> None:
             with suppress(CmssparkError):
@@ -188,7 +209,7 @@ def _run(
         ours = as_ours(error) or CmssparkError(failure)
         ours.exit_code = code
         return notify_not_begun(targets, state, ours, time.time())
-    return notify(daily, since, until, outcomes)
+    return notify(daily, since, until, outcomes, as_json=as_json)
 
 
 @command.command("acknowledge")
@@ -210,7 +231,7 @@ def acknowledge(
     def change(record: DayRecord, note: Note) -> None:
         if not record.word:
             raise UsageError(
-                f"{day} of {job} has no trouble that daily knows of",
+                f"daily has no problem on record for {job} of {day}",
                 next_step="cmsspark daily skip DAY JOB keeps a day from being run",
             )
         record.acknowledged, record.acknowledged_signature = note, record.signature
@@ -224,7 +245,7 @@ def acknowledge(
 @click.option(
     "--reason", required=True, help="Why there is no result of the day; status and report show it."
 )
-@click.option("--undo", is_flag=True, help="Do the day again from now on.")
+@click.option("--undo", is_flag=True, help="Run the day again from now on.")
 @store_options
 @click.pass_context
 def skip(
@@ -248,7 +269,8 @@ def skip(
         reason,
         (fout, settings_file),
         change,
-        "done again" if undo else "skipped",
+        "no longer skipped; the next daily runs it" if undo else "skipped",
+        shows_reason=not undo,
     )
 
 
@@ -260,6 +282,8 @@ def _note(
     results: tuple[str | None, str | None],
     change: Callable[[DayRecord, Note], None],
     outcome: str,
+    *,
+    shows_reason: bool = True,
 ) -> int:
     """Change the record of a day of a job. The store and the settings may stand before
     or after the subcommand.
@@ -274,7 +298,7 @@ def _note(
     with DailyState(settings.state_dir, require_store(fout, settings)).change() as state:
         note = Note(reason=reason.strip(), user=_user(), at_ms=clock.now_ms())
         change(state.days.setdefault(day_key(day, name), DayRecord()), note)
-    click.echo(f"{day} {name}: {outcome}: {reason.strip()}")
+    click.echo(f"{day} {name}: {outcome}" + (f": {reason.strip()}" if shows_reason else ""))
     return 0
 
 
@@ -294,7 +318,8 @@ def _files(settings: Settings, root: str | None, fout: str) -> Files:
     return open_store(fout if is_local else "hdfs://", "cmsspark daily", settings)
 
 
-def _show(daily: Daily, tasks: Sequence[PlannedTask]) -> int:
+def _show(daily: Daily, tasks: Sequence[PlannedTask], *, as_json: bool) -> int:
+    documents = []
     for task in tasks:
         reasons = "; ".join(task.readiness.reasons) or (task.error.problem if task.error else "")
         skipped = daily.state.record(task.day, task.job.name).skipped
@@ -307,7 +332,13 @@ def _show(daily: Daily, tasks: Sequence[PlannedTask]) -> int:
         )
         if skipped is not None:
             state = f"skipped: {skipped.reason}"
-        click.echo(f"{task.day}  {task.job.name}  {task.reason}  {state}")
-    if not tasks:
+        documents.append(
+            {"day": str(task.day), "job": task.job.name, "planned": task.reason, "state": state}
+        )
+        if not as_json:
+            click.echo(f"{task.day}  {task.job.name}  {task.reason}  {state}")
+    if as_json:
+        click.echo(json_text({"days": documents}, indent=1))
+    elif not tasks:
         click.echo("nothing to do")
     return 0

@@ -4,6 +4,7 @@ whom to notify.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.settings.http_client import LOOPBACK, HttpAddress
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import STREAMS
+from cmsspark.store.day_states import DEFAULT_DAYS
 from cmsspark.store.job_index import Job, find_job
 
 _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
@@ -36,7 +38,7 @@ class _Section(Rules, forbid_unknown_fields=True, frozen=True):
     """The section as it is written, with its defaults."""
 
     jobs: tuple[Argument, ...] = ("data_aggregation",)
-    days: _AtLeastOne = 7
+    days: _AtLeastOne = DEFAULT_DAYS
     publish: bool | None = None
     parallel: _AtLeastOne = 1
     attempts: _AtLeastOne = 3
@@ -45,15 +47,19 @@ class _Section(Rules, forbid_unknown_fields=True, frozen=True):
     metrics: str | None = None
     mail: Mail | None = None
     push: Push | None = None
+    pushgateway: str | None = None
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Where it is reported how a daily ended."""
+    """Where it is reported how a daily ended. ``pushgateway``: the address of a
+    Pushgateway that takes the metrics of CMS's cron jobs, begin and end.
+    """
 
     metrics: Path | None = None
     mail: Mail | None = None
     push: Push | None = None
+    pushgateway: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +97,7 @@ def daily_config(settings: Settings) -> DailyConfig:
         metrics=settings.folder / section.metrics if section.metrics else None,
         mail=_mail(settings, section.mail) if section.mail else None,
         push=_push(settings, section.push) if section.push else None,
+        pushgateway=_pushgateway(settings, section.pushgateway),
         attempts=section.attempts,
     )
 
@@ -98,9 +105,10 @@ def daily_config(settings: Settings) -> DailyConfig:
 def load_targets(settings: Settings) -> Targets:
     """Return the targets of the settings, each by itself: an error elsewhere keeps no mail back."""
     targets = {}
-    for name in ("metrics", "mail", "push"):
-        if name in settings.daily:
-            alone = replace(settings, daily={"jobs": [], name: settings.daily[name]})
+    for name in ("metrics", "mail", "push", "pushgateway"):
+        if name in settings.daily or name == "pushgateway":
+            chosen = {name: settings.daily[name]} if name in settings.daily else {}
+            alone = replace(settings, daily={"jobs": [], **chosen})
             with suppress(SettingsError):
                 targets[name] = getattr(daily_config(alone), name)
     return Targets(**targets)
@@ -137,6 +145,24 @@ def _push(settings: Settings, section: Push) -> Push:
             where=settings.where("daily", "push"),
         ) from None
     return _with_login(settings, section, "push", address.is_exposed)
+
+
+def _pushgateway(settings: Settings, url: str | None) -> str | None:
+    """Return the Pushgateway of the settings, or of PUSHGATEWAY_URL, which CMS's cron
+    jobs have.
+    """
+    chosen = url or os.environ.get("PUSHGATEWAY_URL")
+    if not chosen:
+        return None
+    try:
+        HttpAddress.from_url(f"{chosen.rstrip('/')}/metrics")
+    except ValueError:
+        raise SettingsError(
+            "pushgateway has the form http(s)://HOST:PORT, without a password in it",
+            where=settings.where("daily", "pushgateway") if url else "PUSHGATEWAY_URL",
+            found=chosen,
+        ) from None
+    return chosen.rstrip("/")
 
 
 def _with_login(settings: Settings, section: _Target, name: str, is_open: bool) -> _Target:

@@ -4,17 +4,22 @@ is, and a heartbeat.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from collections import Counter
 from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cmsspark.apps.daily.alarms import Metrics, write_metrics
+from cmsspark.apps.daily.alarms import Metrics, Push, write_metrics
 from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError
 from cmsspark.store import run_history
+from cmsspark.store.daily_state import split_key
+from cmsspark.store.day_states import of_record
+from cmsspark.store.deliveries import destination_name
 from cmsspark.store.run_history import State
 
 if TYPE_CHECKING:
@@ -33,6 +38,8 @@ OUTCOMES: Final = (
     "skipped",
 )
 
+#: The name of daily among CMS's cron jobs.
+_CRON_SCRIPT: Final = "cmsspark_daily"
 _HEARTBEAT: Final = "cmsspark_daily_heartbeat_timestamp_seconds"
 
 
@@ -49,6 +56,26 @@ def heartbeat(now: float) -> Metrics:
 def error_metrics(code: int, now: float) -> Metrics:
     """Return the metrics of a daily run that could not start: the heartbeat and its exit code."""
     return {**heartbeat(now), **_ended(code, now)}
+
+
+def cron_metrics(event: str, now: float, code: int | None = None) -> Metrics:
+    """Return a metric of CMS's cron jobs, ``start`` or ``end``, as CMSSpark's
+    ``common_utils.sh`` sends it: K8S_ENV and the script are in the name, too.
+    """
+    environment = os.environ.get("K8S_ENV") or "default"
+    name = re.sub(r"[^A-Za-z0-9_]", "_", f"cmsmon_cron_{event}_{environment}_{_CRON_SCRIPT}")
+    labels = f'script="{_CRON_SCRIPT}",env="{_escaped(environment)}",period="1d"'
+    labels += "" if code is None else f',status="{code}"'
+    return {name: (f"cronjob {event.upper()} Unix time", {labels: float(int(now))})}
+
+
+def push_cron(pushgateway: str, metrics: Metrics) -> None:
+    """Send a metric of CMS's cron jobs to the group that theirs are in. Raises as
+    :meth:`cmsspark.apps.daily.alarms.Push.send`.
+    """
+    environment = os.environ.get("K8S_ENV") or "default"
+    group = f"job/cmsmon-cron-{environment}/instance/{socket.gethostname()}"
+    Push(url=f"{pushgateway}/metrics/{group}").send(metrics, replace=False)
 
 
 def report_metrics(daily: Daily, report: DailyReport) -> Metrics:
@@ -74,8 +101,66 @@ def report_metrics(daily: Daily, report: DailyReport) -> Metrics:
             "Days before the window that are not done and not acknowledged.",
             {"": float(len(report.unfinished))},
         ),
+        **_states(report),
+        **_deliveries(daily, report),
+        "cmsspark_daily_silent_streams": (
+            "Streams of which sites fell silent on the newest stored day.",
+            {"": float(len(report.silent))},
+        ),
         **_freshness(daily, report),
     }
+
+
+def _states(report: DailyReport) -> Metrics:
+    """By job and day that is not done: its state and what it waits for, and since when."""
+    cells = {
+        (outcome.task.job.name, outcome.task.day): outcome.state
+        for outcome in report.outcomes
+        if outcome.word not in ("done", "published")
+    }
+    for key, record in report.unfinished.items():
+        day, job = split_key(key)
+        cells[job, day] = of_record(record)
+    states = {
+        f'{_labels(*key)},state="{cell.word}",waits_for="{",".join(cell.inputs)}"': 1.0
+        for key, cell in cells.items()
+    }
+    since = {_labels(*key): cell.since_ms / 1000 for key, cell in cells.items() if cell.since_ms}
+    return {
+        "cmsspark_daily_day_state": ("The state of each day of a job that is not done.", states),
+        "cmsspark_daily_day_state_since_timestamp_seconds": ("Since when it is so.", since),
+    }
+
+
+def _deliveries(daily: Daily, report: DailyReport) -> Metrics:
+    """By destination: documents of the days that are confirmed, waiting and refused."""
+    counts: Counter[tuple[str, str]] = Counter()
+    with suppress(CmssparkError), run_history.open_history(daily.settings.state_dir) as history:
+        stored = {
+            run.stored_run
+            for run in history.runs(first=report.first, last=report.last, store=daily.fout)
+        }
+        latest = {
+            (entry.job, entry.table, entry.day, destination_name(entry)): entry
+            for entry in sorted(
+                history.published(report.first, report.last), key=lambda entry: entry.at_ms
+            )
+            if entry.stored_run in stored
+        }
+        for (*_, name), entry in latest.items():
+            for state in ("confirmed", "waiting", "refused"):
+                counts[name, state] += getattr(entry, state)
+    values = {
+        f'destination="{_escaped(name)}",state="{state}"': float(count)
+        for (name, state), count in counts.items()
+    }
+    return {
+        "cmsspark_daily_documents": ("Documents of these days by destination and state.", values)
+    }
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
 
 
 def _ended(code: int, now: float) -> Metrics:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from cmsspark.apps.daily.readiness import Rules, is_overdue
 from cmsspark.base.errors import CmssparkError, Exit, as_ours
-from cmsspark.store.daily_state import DayRecord, StoreState, day_key, signature
+from cmsspark.store.daily_state import GIVEN_UP, DayRecord, StoreState, day_key, signature
+from cmsspark.store.day_states import Cell, inputs_named
 
 if TYPE_CHECKING:
     from cmsspark.apps.daily.planner import PlannedTask
@@ -34,7 +35,8 @@ class TaskOutcome:
     """How a task ended.
 
     ``word`` is done, published, waiting, unsent, failed, left (not tried), acknowledged
-    or skipped.
+    or skipped. ``where``, ``next_step`` and ``run`` are the file, what to do, and the
+    run of a failure; ``since_ms`` says since when it is so.
     """
 
     task: PlannedTask
@@ -42,10 +44,45 @@ class TaskOutcome:
     code: int
     text: str
     seconds: float = 0.0
+    where: str = ""
+    next_step: str = ""
+    run: str = ""
+    since_ms: int | None = None
+    is_overdue: bool = False
+    is_given_up: bool = False
     #: Whether a job was started for it.
     has_run: bool = False
     #: Identifies the trouble; see :func:`cmsspark.store.daily_state.signature`.
     signature: str = ""
+
+    @classmethod
+    def of_error(cls, task: PlannedTask, word: str, code: int, error: CmssparkError) -> Self:
+        """Return the outcome of a task that an error ended."""
+        found = "" if error.found is None else f": {error.found}"
+        where = "" if error.where is None else str(error.where)
+        return cls(
+            task, word, code, error.problem + found, where=where, next_step=error.next_step or ""
+        )
+
+    @property
+    def state(self) -> Cell:
+        """The outcome as mails, metrics and ``cmsspark status`` tell it."""
+        return Cell(
+            "given up" if self.is_given_up else self.word,
+            reason=self.text,
+            where=self.where,
+            next_step=self.next_step,
+            inputs=inputs_named(self.text) if self.word == "waiting" else (),
+            since_ms=self.since_ms,
+            is_overdue=self.is_overdue,
+            run=self.run,
+            code=self.code,
+        )
+
+    @property
+    def trouble(self) -> str:
+        """What a mail was sent of: that a day is given up is told once more."""
+        return self.signature + (GIVEN_UP if self.is_given_up else "")
 
 
 def as_error(error: Exception) -> CmssparkError:
@@ -76,11 +113,12 @@ def update_record(record: DayRecord, outcome: TaskOutcome, now_ms: int, rules: R
     """Put an outcome that is not done into the record of its day."""
     if record.signature != signature(outcome.word, outcome.code, outcome.text):
         record.first_ms = now_ms
-    record.word, record.code, record.text, record.last_ms = (
-        outcome.word,
-        outcome.code,
-        outcome.text,
-        now_ms,
+    record.word, record.code, record.text = outcome.word, outcome.code, outcome.text
+    record.where, record.next_step = outcome.where, outcome.next_step
+    record.run = outcome.run or record.run
+    record.is_given_up, record.last_ms = outcome.is_given_up, now_ms
+    record.is_overdue = outcome.word in ("waiting", "unsent") and is_overdue(
+        outcome.task.day, now_ms, rules
     )
     if not outcome.has_run:
         return
@@ -118,7 +156,7 @@ def record_gap(
 @dataclass(frozen=True)
 class DailyReport:
     """All that is reported of one call. ``unfinished``: days before ``first`` that are
-    not done, by key.
+    not done, by key; ``silent``: a line for each stream whose sites fell silent.
     """
 
     first: date
@@ -126,6 +164,7 @@ class DailyReport:
     outcomes: Sequence[TaskOutcome]
     overdue: Sequence[TaskOutcome] = ()
     unfinished: Mapping[str, DayRecord] = field(default_factory=dict)
+    silent: Sequence[str] = ()
 
     @property
     def code(self) -> int:
@@ -135,12 +174,13 @@ class DailyReport:
 
     def trouble(self) -> dict[str, str]:
         """Return what somebody should look at: the key of the day → the signature of its trouble."""
-        result = {key: record.signature for key, record in self.unfinished.items()}
+        result = {key: record.trouble for key, record in self.unfinished.items()}
         for outcome in self.outcomes:
             if (
                 outcome.word == "failed"
                 or outcome.code == Exit.QUARANTINED
                 or outcome in self.overdue
+                or outcome.is_given_up
             ):
-                result[day_key(outcome.task.day, outcome.task.job.name)] = outcome.signature
+                result[day_key(outcome.task.day, outcome.task.job.name)] = outcome.trouble
         return result

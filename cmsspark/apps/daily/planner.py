@@ -5,8 +5,7 @@ stale, or only publishing.
 from __future__ import annotations
 
 import hashlib
-import importlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -20,10 +19,12 @@ from cmsspark.base.manifests import Manifest
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.reconciliation import TRAILING_DAYS
 from cmsspark.filesystems.storage import Files
+from cmsspark.run.job_modules import load_declaration
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
 from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS
 from cmsspark.store import results
+from cmsspark.store.deliveries import Target, deliveries, is_delivered
 from cmsspark.store.job_index import Job
 from cmsspark.store.run_history import Published
 
@@ -54,7 +55,7 @@ class PlannedTask:
 @dataclass(frozen=True)
 class Planner:
     """Plans tasks. ``published``: the publications in the run history; None where
-    publishing is off.
+    publishing is off. ``target`` returns the destination that the settings name.
     """
 
     files: Files
@@ -66,6 +67,7 @@ class Planner:
     now_ms: int
     #: The stored runs that a verification found damaged.
     damaged: Collection[str] = ()
+    target: Callable[[], Target | None] = lambda: None
 
     def task(self, job: Job, day: date, *, force: bool = False) -> PlannedTask | None:
         """Return what is to be done, or None. ``force``: a run in any case."""
@@ -252,11 +254,8 @@ class Planner:
             return []
         if not job.streams:
             # A job on stored results reads no dump, and says itself which result it needs.
-            of_dumps = getattr(importlib.import_module(job.module), job.dump_job, None)
-            chosen: list[Dump] = (
-                of_dumps.choose(self.files, self.layout, day) if of_dumps is not None else []
-            )
-            return chosen
+            choose = load_declaration(job).choose_dumps if job.reads_dumps else None
+            return [] if choose is None else choose(self.files, self.layout, day)
         dumps = [folders.choose_dbs_dump(self.files, self.layout, day, DUMPS["dbs"].for_streams)]
         if set(streams) & set(STREAMS_NEEDING_REPLICAS):
             dumps.append(folders.choose_replica_dump(self.files, self.layout, day))
@@ -265,13 +264,15 @@ class Planner:
     def _is_published(self, job: Job, day: date, manifest: Manifest) -> bool:
         if self.published is None:
             return True
+        tables = set(job.public_tables) & set(manifest.tables)
+        if not tables:
+            return True
         published = (
             entry
             for entry in self.published
             if entry.stored_run == manifest.rows_run and entry.day == day
         )
-        tables = set(job.public_tables) & set(manifest.tables)
-        return tables <= {entry.table for entry in published if not entry.waiting}
+        return is_delivered(deliveries(published, tables, self.target()))
 
 
 def _file_keys(files: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:

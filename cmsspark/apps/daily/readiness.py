@@ -19,6 +19,7 @@ import msgspec
 
 from cmsspark.base import dates
 from cmsspark.base.text.terminal import pluralize
+from cmsspark.store import day_states
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
@@ -40,7 +41,7 @@ class Rules(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     quiet_minutes: _NotNegative = 10
     smallest_share: _NotNegative = 0.5
-    patience_hours: _NotNegative = 48
+    patience_hours: _NotNegative = day_states.PATIENCE_HOURS
     dump_wait_days: _NotNegative = 2
 
 
@@ -180,7 +181,7 @@ def missing(text: str, now_ms: int) -> Readiness:
 
 def is_overdue(day: date, now_ms: int, rules: Rules) -> bool:
     """Return whether a day that is still not ready should be reported."""
-    return now_ms >= _patience_ends(day, rules)
+    return day_states.is_overdue(day, now_ms, rules.patience_hours)
 
 
 def _day_end(day: date) -> int:
@@ -188,4 +189,4 @@ def _day_end(day: date) -> int:
 
 
 def _patience_ends(day: date, rules: Rules) -> int:
-    return _day_end(day) + int(rules.patience_hours * HOUR_MS)
+    return day_states.patience_ends(day, rules.patience_hours)

@@ -4,6 +4,7 @@ each task ended.
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
+from functools import cache
 from typing import TYPE_CHECKING
 
 import click
@@ -25,7 +27,7 @@ from cmsspark.apps.daily.outcome import (
     update_record,
 )
 from cmsspark.base import clock, dates
-from cmsspark.base.errors import CmssparkError, Exit
+from cmsspark.base.errors import CmssparkError, Exit, parts_of_text
 from cmsspark.base.periods import first_day
 from cmsspark.base.signals import interruptible
 from cmsspark.base.text.terminal import pluralize
@@ -42,6 +44,7 @@ from cmsspark.store.job_index import JOBS, Job
 
 if TYPE_CHECKING:
     from cmsspark.apps.daily.config import DailyConfig
+    from cmsspark.apps.daily.json_log import JsonLog
     from cmsspark.apps.daily.planner import PlannedTask, Planner
     from cmsspark.settings.settings import Settings
     from cmsspark.store.run_history import Published
@@ -56,13 +59,20 @@ class Commands:
     for the summary.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log: JsonLog | None = None) -> None:
+        """``log`` gets what they print, a line an event; without it stderr does."""
         self._children: set[subprocess.Popen[bytes]] = set()
+        self._log = log
 
     def __call__(self, argv: list[str]) -> int:
-        with subprocess.Popen(argv, stdout=2) as child:
+        stdout, stderr = (2, None) if self._log is None else (subprocess.PIPE, subprocess.STDOUT)
+        with subprocess.Popen(argv, stdout=stdout, stderr=stderr) as child:
             self._children.add(child)
             try:
+                if self._log is not None and child.stdout is not None:
+                    command = {"process.command_args": argv[3:], "process.pid": child.pid}
+                    for line in child.stdout:
+                        self._log(line.decode("utf-8", "replace").rstrip("\n"), command)
                 code = child.wait()
             except BaseException:
                 self.stop()
@@ -112,6 +122,12 @@ class Daily:
     _began: float = 0.0
     _began_ms: int = 0
 
+    def use_log(self, log: JsonLog) -> None:
+        """Write the log, and what the commands print, as JSON."""
+        self.log = log
+        if isinstance(self.runner, Commands):
+            self.runner = Commands(log)
+
     @property
     def state(self) -> DailyState:
         """What earlier calls recorded of this store."""
@@ -139,6 +155,7 @@ class Daily:
 
     def _planner(self, first: date, last: date) -> Planner:
         from cmsspark.apps.daily.planner import Planner
+        from cmsspark.publish.publication import configured_target
         from cmsspark.sources.folders import Layout
         from cmsspark.store import run_history
 
@@ -154,6 +171,7 @@ class Daily:
                 published = history.published(first, last)
         layout = Layout.from_settings(self.settings, self.root)
         rules, policies = self.config.rules, self.config.policies
+        now_ms, target = int(self.now() * 1000), cache(lambda: configured_target(self.settings))
         return Planner(
             self.files,
             layout,
@@ -161,8 +179,9 @@ class Daily:
             rules,
             policies,
             published,
-            int(self.now() * 1000),
+            now_ms,
             damaged,
+            target,
         )
 
     def _plan(self, planner: Planner, job: Job, day: date) -> PlannedTask | None:
@@ -280,7 +299,7 @@ class Daily:
         )
         name = f"{task.job.name} of {task.day}"
         self.log(
-            f"[{self._ended} of {total}] {name} ({task.reason}): {outcome.word}, {outcome.text}{more}"
+            f"[{self._ended} of {total}] {name} ({task.reason}): {outcome.state.text()}{more}"
         )
         self.heartbeat()
         return outcome
@@ -311,20 +330,31 @@ class Daily:
             record.attempts >= self.config.attempts and record.fingerprint == task.fingerprint
         )
         if task.runs and task.error is None and is_same and not self.force:
-            text = record.text.partition(GIVEN_UP)[0]
-            text += f"{GIVEN_UP} after {pluralize(record.attempts, 'run')} of the same inputs: --force runs it again"
-            return TaskOutcome(task, record.word, record.code, text)
+            outcome = TaskOutcome(
+                task, record.word, record.code, record.text.partition(GIVEN_UP)[0]
+            )
+            known = replace(
+                outcome, where=record.where, next_step=record.next_step, run=record.run
+            )
+            return self._given_up(known, record)
         try:
             outcome = self._outcome(task)
         except Exception as error:
             ours = as_error(error)
-            return TaskOutcome(task, "failed", int(ours.exit_code), in_a_line(ours))
+            return TaskOutcome.of_error(task, "failed", int(ours.exit_code), ours)
         if task.error is None:
             is_fatal = outcome.code in FATAL_EXIT_CODES
             self._is_stopped = self._is_stopped or (is_fatal and self._fatal == outcome.code)
             if is_fatal or outcome.word != "waiting":
                 self._fatal = outcome.code
         return outcome
+
+    def _given_up(self, outcome: TaskOutcome, record: DayRecord) -> TaskOutcome:
+        """Return the outcome of a day that failed too often with the same inputs."""
+        day, job = dates.compact(outcome.task.day), outcome.task.job.name
+        step = f"cmsspark daily --date {day} --job {job} --force --fout {shlex.quote(self.fout)}"
+        failures = f"given up after {pluralize(record.attempts, 'failure')}"
+        return replace(outcome, next_step=f"{failures}; to run it again: {step}", is_given_up=True)
 
     def _recorded(self, record: DayRecord, outcome: TaskOutcome) -> TaskOutcome:
         """Record the outcome for the next calls; trouble that was acknowledged is
@@ -339,7 +369,11 @@ class Daily:
                     return replace(outcome, signature=trouble)
                 latest = state.days.setdefault(day_key(task.day, task.job.name), DayRecord())
                 update_record(latest, outcome, int(self.now() * 1000), self.config.rules)
+                if outcome.has_run and latest.attempts >= self.config.attempts:
+                    outcome = self._given_up(outcome, latest)
+                    latest.is_given_up, latest.next_step = True, outcome.next_step
                 record = latest
+                outcome = replace(outcome, since_ms=record.first_ms, is_overdue=record.is_overdue)
         except CmssparkError as error:
             self.log(f"warning: {error.problem}: {error.where}: {error.found}")
         if record.acknowledged is not None and record.acknowledged_signature == trouble:
@@ -350,9 +384,8 @@ class Daily:
         if task.error is not None:
             is_waiting = task.error.exit_code in (Exit.NO_INPUT, Exit.NOT_READY)
             ended = Exit.NOT_READY if is_waiting else task.error.exit_code
-            return TaskOutcome(
-                task, "waiting" if is_waiting else "failed", int(ended), in_a_line(task.error)
-            )
+            word = "waiting" if is_waiting else "failed"
+            return TaskOutcome.of_error(task, word, int(ended), task.error)
         for text in task.readiness.warnings:
             self.log(f"warning: {task.day}: {text}")
         if not task.readiness.is_ready:
@@ -365,26 +398,36 @@ class Daily:
             code = self.runner(_python("cmsspark.submit", task.job.name, *arguments, *root))
             if code:
                 is_waiting = code in (Exit.NO_INPUT, Exit.NOT_READY)
-                text = f"run_spark {task.job.name} ended with {code}{self._reason(task)}"
                 shown = int(Exit.NOT_READY) if is_waiting else code
-                return TaskOutcome(
-                    task, "waiting" if is_waiting else "failed", shown, text, has_run=True
+                word = "waiting" if is_waiting else "failed"
+                outcome = TaskOutcome(
+                    task, word, shown, f"run_spark {task.job.name} ended with {code}", has_run=True
                 )
+                return self._with_fault(outcome)
         return self._publish(task)
 
-    def _reason(self, task: PlannedTask) -> str:
-        """Return the error of the run that just ended, from the run history; empty
-        where it ran elsewhere.
+    def _with_fault(self, outcome: TaskOutcome) -> TaskOutcome:
+        """Return the outcome with the error of the run that just ended, from the run
+        history; as it is where the run was elsewhere.
         """
         from cmsspark.store import run_history
 
+        task = outcome.task
         with suppress(Exception), run_history.open_history(self.settings.state_dir) as history:
             latest = history.runs(
                 job=task.job.name, first=task.day, last=task.day, store=self.fout, limit=1
             )
             if latest and latest[0].error and latest[0].began_ms >= self._began_ms:
-                return f": {latest[0].error.splitlines()[0]}"
-        return ""
+                parts = parts_of_text(latest[0].error)
+                text = ": ".join(filter(None, (parts.get("problem"), parts.get("found"))))
+                return replace(
+                    outcome,
+                    text=text,
+                    where=parts.get("where", ""),
+                    next_step=parts.get("next", ""),
+                    run=latest[0].run,
+                )
+        return outcome
 
     def _publish(self, task: PlannedTask) -> TaskOutcome:
         if not (self.config.publish and task.job.public_tables):
@@ -397,7 +440,27 @@ class Daily:
                 task, "published", code, "some documents were refused" if code else "all confirmed"
             )
         word = "unsent" if code == Exit.NOT_READY else "failed"
-        return TaskOutcome(task, word, code, f"stored, but cmsspark publish ended with {code}")
+        reason = self._unsent_reason(task) or f"cmsspark publish ended with {code}"
+        if word == "unsent":
+            return TaskOutcome(task, word, code, reason, next_step="the next daily tries again")
+        return TaskOutcome(task, word, code, f"stored, not published: {reason}")
+
+    def _unsent_reason(self, task: PlannedTask) -> str:
+        """Return what the destination said, from the run history; empty where nothing is
+        recorded of it.
+        """
+        from cmsspark.store import run_history
+
+        with suppress(Exception), run_history.open_history(self.settings.state_dir) as history:
+            entries = [
+                entry
+                for entry in history.published(task.day, task.day)
+                if entry.job == task.job.name and entry.at_ms >= self._began_ms and entry.reason
+            ]
+            if entries:
+                latest = max(entries, key=lambda entry: entry.at_ms)
+                return f"{latest.destination}: {latest.reason}"
+        return ""
 
     def _arguments(self, task: PlannedTask) -> list[str]:
         return ["--date", dates.compact(task.day), "--fout", self.fout, *self.argv]
@@ -415,7 +478,7 @@ def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
 
     with (
         interruptible(),
-        lease.hold(daily.files, join(daily.fout, ".leases", "daily"), "the daily work"),
+        lease.hold(daily.files, join(daily.fout, ".leases", "daily"), lease.DAILY_WORK),
     ):
         daily.heartbeat()
         try:

@@ -14,8 +14,9 @@ from functools import cache
 from typing import Final
 
 from cmsspark.apps.dashboard.page_request import PageDefinition
+from cmsspark.base.entry_points import with_packages
 
-PAGES: Final[Mapping[str, str]] = {
+_BUILT_IN: Final[Mapping[str, str]] = {
     "popularity": "cmsspark.apps.dashboard.pages.popularity",
     "compare": "cmsspark.apps.dashboard.pages.compare",
     "datasets": "cmsspark.apps.dashboard.pages.datasets",
@@ -29,8 +30,14 @@ PAGES: Final[Mapping[str, str]] = {
     "hpc": "cmsspark.apps.dashboard.pages.hpc",
     "runs": "cmsspark.apps.dashboard.pages.runs",
     "spark": "cmsspark.apps.dashboard.pages.spark",
+    "table": "cmsspark.apps.dashboard.pages.table",
     "sql": "cmsspark.apps.dashboard.pages.sql",
 }
+#: All pages; those of installed packages are modules of the entry point group
+#: ``cmsspark.pages``.
+PAGES: Final[Mapping[str, str]] = with_packages(
+    "cmsspark.pages", _BUILT_IN, lambda entry: entry.value
+)
 
 
 @cache

@@ -18,7 +18,8 @@ from cmsspark.filesystems.storage import LocalFiles, join, local_path
 from cmsspark.run.run_context import from_manifest
 from cmsspark.run.run_report import PAGE
 from cmsspark.store import results, run_history
-from cmsspark.store.day_states import NO_RESULT, Cell, table
+from cmsspark.store.daily_state import DailyState, DayRecord, split_key
+from cmsspark.store.day_states import NO_RESULT, Cell, Surroundings, table
 from cmsspark.store.job_index import JOBS
 from cmsspark.store.run_history import Published, Run
 
@@ -106,12 +107,10 @@ def read_index(
     stored_runs = {run.stored_run for run in runs}
     published = [entry for entry in published if entry.stored_run in stored_runs]
     reasons = _reasons(skipped, days, notes)
-    jobs = [
-        name
-        for name in JOBS
-        if any(run.job == name for run in runs) or any(job == name for _, job in reasons)
-    ]
-    cells = table(days, jobs, runs, published)
+    records = _records(store, state_dir, days, notes)
+    told = {job for _, job in (*reasons, *records)}
+    jobs = [name for name in JOBS if any(run.job == name for run in runs) or name in told]
+    cells = table(days, jobs, runs, published, around=Surroundings(clock.now_ms(), records))
     # As `cmsspark status` has it: a result that is there is shown.
     reasons = {key: text for key, text in reasons.items() if cells[key].word in NO_RESULT}
     return RunIndex(
@@ -137,6 +136,19 @@ def _reasons(
     except CmssparkError as error:
         notes.append(" ".join(error.text().split()))
         return {}
+
+
+def _records(
+    store: str, state_dir: Path, days: list[date], notes: list[str]
+) -> dict[tuple[date, str], DayRecord]:
+    """Return what daily recorded of the days that are not done."""
+    try:
+        records = DailyState(state_dir, store).read().days
+    except CmssparkError as error:
+        notes.append(" ".join(error.text().split()))
+        return {}
+    keyed = {split_key(key): record for key, record in records.items() if record.word}
+    return {key: record for key, record in keyed.items() if key[0] in days and key[1] in JOBS}
 
 
 def stored_jobs(store: str) -> list[str]:

@@ -105,6 +105,7 @@ def publishing(index: RunIndex) -> Table:
         Column("confirmed", "Confirmed", "count"),
         Column("waiting", "Waiting", "count"),
         Column("refused", "Refused", "count"),
+        Column("reason", "Why"),
         Column("at_ms", "At", "instant"),
         Column("run", "Run"),
     )
@@ -116,6 +117,7 @@ def publishing(index: RunIndex) -> Table:
             item.confirmed,
             item.waiting,
             item.refused,
+            without_paths(item.reason),
             item.at_ms,
             item.stored_run,
         )

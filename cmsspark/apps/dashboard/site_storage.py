@@ -4,12 +4,11 @@ the forecast.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from cmsspark.apps.dashboard import site_use
-from cmsspark.apps.dashboard.page_request import PageRequest
 from cmsspark.apps.dashboard.snapshot import Snapshot
-from cmsspark.apps.dashboard.widgets import Cell, Column, Figure, Section, Table, shown, si
+from cmsspark.apps.dashboard.widgets import Figure, si
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.query.database import Database
 from cmsspark.store.stored_columns import REPLICA_TABLES
@@ -18,7 +17,6 @@ from cmsspark.store.stored_columns import REPLICA_TABLES
 AGES: Final = (4, 12, 26, 52)
 #: Share of requested bytes that a cache may miss.
 TARGET: Final = 0.2
-_FORECASTS: Final = 10
 
 
 def age_figures(snapshot: Snapshot, database: Database, site: str, kind: str) -> list[Figure]:
@@ -80,31 +78,4 @@ def cache_figure(database: Database, site: str) -> Figure | None:
         f"> {si(largest, 'B')}",
         f"{largest:,} B",
         f"the largest that was compared, in {rows[-1][0]}",
-    )
-
-
-def forecast_section(request: PageRequest, site: str) -> Section | None:
-    """Return the datasets that will probably be popular at a site; None where no
-    forecast of it is stored.
-    """
-    days = request.database.days("popularity_site_forecast")
-    if not days:
-        return None
-    rows = request.database.query(
-        "SELECT dataset_name, probability, last_week_nacc, label FROM popularity_site_forecast "
-        f"WHERE day = ? AND site_name = ? ORDER BY probability DESC, dataset_name LIMIT {_FORECASTS}",
-        [days[-1], site],
-    ).rows
-    if not rows:
-        return None
-    columns = (
-        Column("dataset_name", "Dataset"),
-        Column("probability", "Popular", "share", "probability to be popular here"),
-        Column("last_week_nacc", "Accesses last week", "count"),
-    )
-    linked: list[Any] = [(Cell(row[0], request.dataset_link(row[0])), *row[1:3]) for row in rows]
-    means = f" Popular: {rows[0][3]}." if rows[0][3] else ""
-    table = Table("site_forecast", columns, linked, f"Forecast from {days[-1]} on", bars=1)
-    return Section(
-        "What will probably be popular here", [table], f"The forecast of {shown(site)}.{means}"
     )

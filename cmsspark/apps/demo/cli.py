@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cmsspark.base.errors import CmssparkError, OutputError
+from cmsspark.base.reporting import as_typed
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import DayType, quiet_option
 from cmsspark.sources.registry import ACCESS_STREAMS
@@ -156,7 +157,7 @@ def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> in
             return code
     _title("What to try next, on all days")
     _lines([f"  export CMSSPARK_SETTINGS={shlex.quote(str(paths.settings.absolute()))}"])
-    _lines(next_lines(first, day, story))
+    _lines([as_typed(line) for line in next_lines(first, day, story)])
     return 0
 
 

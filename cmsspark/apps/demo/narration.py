@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.demo.history import JOB, Progress, served_streams, store_day, store_history
 from cmsspark.base import clock, dates
+from cmsspark.base.reporting import as_typed
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.settings.pseudonyms import Pseudonyms
@@ -131,7 +132,7 @@ def sql_line(statement: str) -> tuple[str, str]:
     command = f'cmsspark sql "{statement}"'
     if all(importlib.util.find_spec(name) for name in SQL_PACKAGES):
         return command, "any question, in SQL"
-    return SQL_INSTALL, f"then any question, in SQL: {command}"
+    return as_typed(SQL_INSTALL), f"then any question, in SQL: {command}"
 
 
 def next_lines(first: date, day: date, story: Story) -> list[str]:

@@ -14,32 +14,32 @@ from cmsspark.apps.events.runs import EventRequest, event_options
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.job_output import print_outcome
-from cmsspark.store.job_index import JOBS, Job
+from cmsspark.store.job_index import Job, declare
 
 #: As in cmsspark.apps.events.models, which loads numpy.
 KINDS: Final = ("forest", "boosting", "xgboost", "hlf", "sequence", "inclusive")
-_COMMANDS: Final[dict[str, click.Command]] = {}
 
 
-def make_command(job: Job) -> click.Command:
-    """Return the command of a job."""
-    return _COMMANDS[job.name]
-
-
-def _job(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function the command of a job."""
+def _job(
+    name: str, about: str, *tables: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Declare a job whose command is the function."""
+    job = Job(name, about, tables, is_day_optional=True, module=__name__)
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        about = (
-            f"{JOBS[name].about}. Needs cmsspark[events]. Exit codes: cmsspark help exit-codes."
-        )
-        _COMMANDS[name] = click.command(name, help=about)(function)
+        text = f"{about}. Needs cmsspark[events]. Exit codes: cmsspark help exit-codes."
+        command = click.command(name, help=text)(function)
+        declare(job, lambda: command)
         return function
 
     return register
 
 
-@_job("events_prepare")
+@_job(
+    "events_prepare",
+    "Features of collision events from ROOT files, with a cutflow",
+    "event_cutflow",
+)
 @click.option(
     "--input",
     "inputs",
@@ -101,7 +101,7 @@ def prepare_command(
     )
 
 
-@_job("events_sample")
+@_job("events_sample", "A balanced sample of prepared events, split, with scalers", "event_sample")
 @click.option(
     "--seed",
     type=click.IntRange(0),
@@ -141,7 +141,7 @@ def sample_command(
     print_outcome(sample.NAME, request.day, as_json, lambda: sample.run(request, options), "")
 
 
-@_job("events_train")
+@_job("events_train", "Classifiers of events, trained and judged on a sample", "event_models")
 @click.option(
     "--model",
     "kinds",
@@ -235,7 +235,11 @@ def train_command(
     )
 
 
-@_job("events_search")
+@_job(
+    "events_search",
+    "The best parameters of a classifier of events, one task a trial",
+    "event_search",
+)
 @click.option(
     "--method", type=click.Choice(["random", "grid"]), default="random", show_default=True
 )
@@ -273,7 +277,7 @@ def search_command(
     )
 
 
-@_job("events_demo")
+@_job("events_demo", "Makes events in ROOT files, and a trained classifier of them")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),

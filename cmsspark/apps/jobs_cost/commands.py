@@ -4,7 +4,8 @@ the jobs of a day cost.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import click
 
@@ -17,8 +18,9 @@ from cmsspark.cli.options import (
     require_store,
     with_sources,
 )
+from cmsspark.run.dump_day import dump_request
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import Job
+from cmsspark.store.job_index import Job, declare
 
 
 def make_command(job: Job) -> click.Command:
@@ -57,3 +59,27 @@ def make_command(job: Job) -> click.Command:
         print_outcome(job.name, day, as_json, lambda: run(request))
 
     return command
+
+
+_JOBS: Final = (
+    Job(
+        "job_efficiency",
+        "What HTCondor's jobs of a day cost: efficiency, core hours and running cores",
+        ("job_efficiency", "core_hours", "running_cores", "job_cost_ids"),
+        aliases=("core_hours", "running_cores"),
+        runs_in_processes=True,
+        feed="condor",
+        module=__name__,
+    ),
+    Job(
+        "step_efficiency",
+        "What the steps of production jobs cost, and how many jobs each agent ran, by WMArchive",
+        ("step_efficiency", "agent_reports", "report_ids"),
+        aliases=("agent_reports",),
+        runs_in_processes=True,
+        feed="wmarchive",
+        module=__name__,
+    ),
+)
+for _job in _JOBS:
+    declare(_job, partial(make_command, _job), partial(dump_request, _job.name))

@@ -96,5 +96,5 @@ JOB: Final = DumpJob(
         ),
     ),
     configured=configured,
-)
-command = JOB.command()
+    about="Events of the two selections of the C-RSG report, by month and data tier",
+).declare(__name__)

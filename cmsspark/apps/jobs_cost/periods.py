@@ -15,7 +15,7 @@ from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.cli.period_options import period_command
 from cmsspark.run.period_run import run_on_days, store_period, with_period
-from cmsspark.store.job_index import JOBS, Job
+from cmsspark.store.job_index import JOBS, Job, declare
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_days import JobDays, find_job_days
 
@@ -116,3 +116,19 @@ def _sums(rows: pl.DataFrame, schema: Table) -> pl.DataFrame:
         *(sum_or_null(name) for name in sums),
         *(pl.col(name).max() for name in measures if name in _LARGEST),
     )
+
+
+for _feed, _tables in (
+    ("job_efficiency", ("job_efficiency", "core_hours", "running_cores")),
+    ("step_efficiency", ("step_efficiency", "agent_reports")),
+):
+    _job = Job(
+        f"{_feed}_period",
+        f"A week, a month or any range of the stored days of {_feed}",
+        tuple(f"period_{name}" for name in _tables),
+        needs_spark=False,
+        of_periods=True,
+        of_days=_feed,
+        module=__name__,
+    )
+    declare(_job, partial(make_command, _job))

@@ -209,7 +209,7 @@ def _stages(metrics: RunMetrics, width: int | None) -> Iterator[str]:
 
 
 def _peaks(metrics: RunMetrics, width: int | None) -> Iterator[str]:
-    yield "Peaks (sampled: the last one of a killed process is missing):"
+    yield "Peak memory (sampled):"
     shown = sorted(metrics.executors, key=_memory, reverse=True)[:5]
     rows: list[list[Any]] = []
     for name in (*AREAS, *GC_METRICS):

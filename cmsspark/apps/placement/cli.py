@@ -1,23 +1,20 @@
-"""``cmsspark placement``: which copies of datasets to make, which can go, and how good
-such plans were.
+"""``cmsspark placement``: which copies of datasets to make, which can go, and what such
+plans would have served.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.apps.placement import stored_inputs
-from cmsspark.apps.placement.stored_inputs import PlacementInputs
 from cmsspark.base.errors import UsageError
-from cmsspark.base.periods import Period
 from cmsspark.base.text.sizes import parse_bytes
-from cmsspark.base.text.terminal import echo_list, echo_table, percent, pluralize, volume
+from cmsspark.base.text.terminal import echo_table, percent, pluralize, volume
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import FiniteRange, store_options
 from cmsspark.cli.output_files import check_table_path, write_table
@@ -25,9 +22,70 @@ from cmsspark.cli.period_options import period_options
 from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
-    from cmsspark.apps.placement.replay import Forecast
+    from cmsspark.apps.placement.inputs import PlacementInputs
+    from cmsspark.apps.placement.plan import Advice, Limits
 
-_COMPARED: Final = ("as-is", "tier", "recent", "predicted", "oracle")
+_PATH: Final = click.Path(path_type=Path)
+_OPTIONS: Final = (
+    click.option(
+        "--accesses",
+        type=_PATH,
+        help="CSV or Parquet with day, dataset, site, accesses[, remote, bytes]. [default: stored days]",
+    ),
+    click.option(
+        "--replicas",
+        type=_PATH,
+        help="CSV or Parquet with dataset, site, bytes[, kind, size, complete, locked, custodial, since].",
+    ),
+    click.option(
+        "--space",
+        type=_PATH,
+        help="CSV or Parquet with site[, capacity, budget, network_gbits]. [default: a site is full with its copies]",
+    ),
+    click.option(
+        "--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB."
+    ),
+    click.option(
+        "--locks",
+        type=_PATH,
+        help="Copies that never go: CSV or Parquet with dataset, site; or the folder of a Rucio dump with "
+        "DATASET_LOCKS and RSES, and RULES to name them.",
+    ),
+    click.option(
+        "--locked",
+        multiple=True,
+        metavar="PATTERN",
+        help="Datasets whose copies never go; repeatable.",
+    ),
+    click.option(
+        "--min-benefit",
+        type=FiniteRange(0),
+        default=1.0,
+        show_default=True,
+        help="Bytes that a copy serves in its lifetime, for each byte copied, at least.",
+    ),
+    click.option(
+        "--lifetime",
+        type=click.IntRange(1, 52),
+        default=4,
+        show_default=True,
+        help="Weeks that a copy is made for; a younger one does not go.",
+    ),
+    click.option(
+        "--min-copies",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Complete copies on disk that a dataset has elsewhere before one can go.",
+    ),
+    click.option(
+        "--free",
+        type=FiniteRange(0, 0.9),
+        default=0.0,
+        show_default=True,
+        help="Share of space kept free.",
+    ),
+)
 
 
 @click.group("placement", cls=CommandGroup)
@@ -42,133 +100,55 @@ def command() -> None:
 
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--seed", type=int, default=0, show_default=True, help="Seed of models."),
-        click.option(
-            "--threshold",
-            type=FiniteRange(0),
-            default=10,
-            show_default=True,
-            help="Popular: more accesses a week.",
-        ),
-        click.option(
-            "--model",
-            default="blend",
-            show_default=True,
-            help="Model of the forecast; cmsspark popularity models.",
-        ),
-        click.option(
-            "--free",
-            type=FiniteRange(0, 0.9),
-            default=0.0,
-            show_default=True,
-            help="Share of space kept free.",
-        ),
-        click.option(
-            "--min-copies",
-            type=click.IntRange(1),
-            default=1,
-            show_default=True,
-            help="Complete copies on disk that a dataset has elsewhere before one can go.",
-        ),
-        click.option(
-            "--lifetime",
-            type=FiniteRange(1, 52),
-            default=4,
-            show_default=True,
-            help="Weeks that a copy is expected to be used for.",
-        ),
-        click.option(
-            "--min-benefit",
-            type=FiniteRange(0),
-            default=0.0,
-            show_default=True,
-            help="Bytes that a copy serves in its lifetime, for each byte copied, at least.",
-        ),
-        click.option(
-            "--locked",
-            multiple=True,
-            metavar="PATTERN",
-            help="Datasets whose copies never go; repeatable.",
-        ),
-        click.option(
-            "--locks",
-            type=click.Path(path_type=Path),
-            help="Copies that never go: CSV or Parquet with dataset, site; or the folder of a Rucio dump with "
-            "DATASET_LOCKS and RSES.",
-        ),
-        click.option(
-            "--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB."
-        ),
-        click.option(
-            "--space",
-            type=click.Path(path_type=Path),
-            help="CSV or Parquet with site, capacity[, budget]. [default: a site is full with its current copies]",
-        ),
-        click.option(
-            "--replicas",
-            type=click.Path(path_type=Path),
-            help="CSV or Parquet with dataset, site, bytes[, kind, size, complete, locked, custodial, since].",
-        ),
-        click.option(
-            "--accesses",
-            type=click.Path(path_type=Path),
-            help="CSV or Parquet with day, dataset, site, accesses[, remote, bytes]. [default: stored days]",
-        ),
-    ):
+    for option in reversed(_OPTIONS):
         function = option(function)
     return store_options(period_options(function))
 
 
 def _inputs(
+    *,
     accesses: Path | None,
     replicas: Path | None,
     space: Path | None,
     budget: str | None,
-    locked: tuple[str, ...],
     locks: Path | None,
-    period: Period | None,
-    fout: str | None,
-    settings_file: str | None,
-    *,
-    all_weeks: bool = False,
-) -> PlacementInputs:
-    from cmsspark.apps.placement.locks import read_locks
-    from cmsspark.apps.placement.replicas import read_space
+    locked: tuple[str, ...],
+    min_benefit: float,
+    lifetime: int,
+    min_copies: int,
+    free: float,
+    **store: Any,
+) -> tuple[PlacementInputs, Limits]:
+    from cmsspark.apps.placement.inputs import file_inputs, read_space, stored_inputs
+    from cmsspark.apps.placement.plan import Limits
+    from cmsspark.dumps.rucio_locks import read_locks
 
     if (accesses is None) != (replicas is None):
         raise UsageError(
             "--accesses and --replicas go together", next_step="give both, or a store"
         )
-    if accesses is not None and (period or fout):
+    if accesses is not None and (store["period"] or store["fout"]):
         raise UsageError(
             "--accesses excludes a period and --fout", next_step="give only one of them"
         )
-    room_of = read_space(space) if space else {}
+    given_space = read_space(space) if space else {}
     weekly = float(parse_bytes(budget)) if budget else None
     if accesses is not None and replicas is not None:
-        inputs = stored_inputs.file_inputs(accesses, replicas)
+        inputs = file_inputs(accesses, replicas)
     else:
-        inputs = stored_inputs.stored_inputs(fout, settings_file, period, all_weeks=all_weeks)
-    inputs = replace(inputs, given_space=room_of, budget=weekly, locked=locked)
+        inputs = stored_inputs(**store, cooldown_days=7 * lifetime)
+    inputs = replace(inputs, given_space=given_space, budget=weekly, locked=locked)
     if locks is not None:
-        inputs = replace(inputs, locks=read_locks(locks, load_settings(settings_file).rses))
+        rses = load_settings(store["settings_file"]).rses
+        inputs = replace(inputs, locks=read_locks(locks, rses))
         click.echo(f"{pluralize(len(inputs.locks), 'lock')} of datasets on disk", err=True)
-    idle = inputs.idle_locks()
-    if idle:
+    if idle := inputs.idle_locks():
         names = "names that no read and no replica has"
-        click.echo(
-            f"warning: {pluralize(len(idle), 'lock')} of {names}, such as {idle[0]}", err=True
-        )
+        text = f"warning: {pluralize(len(idle), 'lock')} of {names}, such as {idle[0]}"
+        click.echo(text, err=True)
     if inputs.reads.dropped:
         click.echo(f"{inputs.reads.dropped:,} accesses name no site and are left out", err=True)
-    return inputs
-
-
-def _forecast(model: str, threshold: float, seed: int) -> Forecast:
-    from cmsspark.apps.popularity.training import Label
-
-    return stored_inputs.forecast_with(model, Label(threshold), seed)
+    return inputs, Limits(min_copies, free, min_benefit, lifetime)
 
 
 @command.command("recommend")
@@ -180,80 +160,60 @@ def _forecast(model: str, threshold: float, seed: int) -> Forecast:
     show_default=True,
     help="Maximum rows of each table.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Write all rows to this CSV or Parquet file.",
-)
+@click.option("-o", "--output", type=_PATH, help="Write all rows to this CSV or Parquet file.")
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
 @click.option(
     "--rucio", "as_rucio", is_flag=True, help="Print the plan as rules of Rucio, in JSON."
 )
+@click.option(
+    "--activity",
+    default="Data Rebalancing",
+    show_default=True,
+    help="Activity of the rules of Rucio.",
+)
 def recommend_command(
-    model: str,
-    threshold: float,
-    seed: int,
-    min_copies: int,
-    free: float,
-    min_benefit: float,
-    lifetime: float,
-    top: int,
-    output: Path | None,
-    as_json: bool,
-    as_rucio: bool,
-    **source: Any,
+    top: int, output: Path | None, as_json: bool, as_rucio: bool, activity: str, **source: Any
 ) -> None:
     """Print the plan for the week after the last day: copies to make, copies that can go.
 
     Example: cmsspark placement recommend --fout OUT --budget 20TB --space space.csv
     """
-    from cmsspark.apps.placement.plan import Limits
-    from cmsspark.apps.placement.recommend import recommend
+    from cmsspark.apps.placement.plan import recommend, rucio_rules
 
     check_table_path(output)
-    inputs = _inputs(**source)
-    outlook = _forecast(model, threshold, seed)(inputs.reads)
-    limits = Limits(min_copies, free, min_benefit, lifetime)
-    advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, outlook, limits)
+    inputs, limits = _inputs(**source)
+    advice = recommend(inputs, limits)
     if as_rucio:
-        click.echo(json.dumps(advice.rucio(), indent=1))
+        click.echo(json.dumps(rucio_rules(advice, activity), indent=1))
     elif output is not None:
-        import polars as pl
-
-        frame = pl.DataFrame(advice.rows, schema=advice.schema)
-        write_table(frame, output)
+        write_table(advice.frame(), output)
         click.echo(output)
     elif as_json:
-        rows = [asdict(row) for row in advice.rows]
-        click.echo(
-            json.dumps(
-                {"first_day": str(advice.first_day), "sites": advice.sites, "rows": rows}, indent=1
-            )
-        )
+        rows = [row.as_dict() for row in advice.rows]
+        about = {"first_day": str(advice.first_day), "total": advice.total}
+        click.echo(json.dumps({**about, "sites": advice.sites, "rows": rows}, indent=1))
     else:
         click.secho(f"week from {advice.first_day} on, from {inputs.about}", bold=True)
         _echo_advice(advice, top)
 
 
-def _echo_advice(advice: Any, top: int) -> None:
+def _echo_advice(advice: Advice, top: int) -> None:
     if not advice.rows:
         click.echo("no copy is worth making, and none has to go")
         return
-    changed_sites = {row.site for row in advice.rows}
-    sites = [
-        (
-            row["site"],
-            *(
-                volume(row[name])
-                for name in ("used", "capacity", "copied", "removed", "used_after")
-            ),
-        )
-        for row in advice.sites
-        if row["site"] in changed_sites
-    ]
-    echo_table(("site", "on disk", "capacity", "to copy", "can go", "then"), sites, indent="  ")
-    for action, title in (("copy", "copies to make"), ("remove", "copies that can go")):
+    changed_sites = {row.site for row in advice.rows if row.action != "recall"}
+    chosen = [row for row in advice.sites if row["site"] in changed_sites]
+    if chosen:
+        lines = [tuple(row.values()) for row in chosen]
+        lines.append(("all sites", *advice.total.values()))
+        of_sites = ("site", "on disk", "capacity", "to copy", "can go", "then")
+        echo_table(of_sites, [(name, *map(volume, sizes)) for name, *sizes in lines], indent="  ")
+    titles = {
+        "copy": "copies to make",
+        "remove": "copies that can go",
+        "recall": "worth a copy, but only on tape",
+    }
+    for action, title in titles.items():
         rows = [row for row in advice.rows if row.action == action]
         if not rows:
             continue
@@ -262,7 +222,6 @@ def _echo_advice(advice: Any, top: int) -> None:
             (
                 volume(row.bytes),
                 f"{row.accesses:,.1f}",
-                None if row.probability is None else percent(row.probability),
                 None if row.benefit is None else volume(row.benefit),
                 row.copies,
                 row.why,
@@ -271,150 +230,50 @@ def _echo_advice(advice: Any, top: int) -> None:
             )
             for row in rows[:top]
         ]
-        headings = (
-            "bytes",
-            "expected reads there",
-            "popular",
-            "serves",
-            "copies",
-            "by",
-            "site",
-            "dataset",
-        )
-        echo_table(headings, shown, texts=(5, 6, 7), full=(5, 6), optional=(2, 5, 3), indent="  ")
+        headings = ("bytes", "reads a week", "serves", "copies", "by", "site", "dataset")
+        echo_table(headings, shown, texts=(4, 5, 6), full=(4, 5), optional=(2, 4), indent="  ")
         if len(rows) > top:
             click.echo(f"  and {len(rows) - top:,} more; --top, --json or -o prints them")
 
 
-@command.command("replay")
+@command.command("backtest")
 @_options
 @click.option(
-    "--rule", "rules", multiple=True, help=f"Rule; repeatable. [default: {', '.join(_COMPARED)}]"
+    "--weeks",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="Past weeks to plan, each judged by the weeks of a copy's lifetime.",
 )
-@click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
-@click.option("--synthetic", type=int, metavar="SEED", help="Replay synthetic data of this seed.")
-@click.option("--weekly", is_flag=True, help="Print each week, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: each week, and the sums.")
-def replay_command(
-    model: str,
-    threshold: float,
-    seed: int,
-    min_copies: int,
-    free: float,
-    min_benefit: float,
-    lifetime: float,
-    rules: tuple[str, ...],
-    last: int | None,
-    synthetic: int | None,
-    weekly: bool,
-    as_json: bool,
-    **source: Any,
-) -> None:
-    """Judge plans of past weeks by what was read then: remote reads and bytes, against
-    the rule by data tier.
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the rule random.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def backtest_command(weeks: int, seed: int, as_json: bool, **source: Any) -> None:
+    """Print what plans of past weeks would have served for each byte copied, beside simple rules.
 
-    Each plan knows the days before its week only. All rules have the same copies at
-    first, space and budgets.
+    Each plan knows the days before its Monday only. All have the same copies, space and
+    budgets; without a budget a twentieth of a site's copies.
     """
-    from cmsspark.apps.placement import replay
-    from cmsspark.apps.placement.plan import Limits
+    from cmsspark.apps.placement.backtest import RULES, backtest
 
-    if synthetic is None:
-        inputs = _inputs(**source, all_weeks=True)
-    else:
-        if any(
-            source[name]
-            for name in ("accesses", "replicas", "space", "locked", "locks", "period", "fout")
-        ):
-            raise UsageError(
-                "--synthetic excludes files, --locked, --locks, a period and --fout",
-                next_step="give only one",
-            )
-        budget = float(parse_bytes(source["budget"])) if source["budget"] else None
-        inputs = stored_inputs.synthetic_inputs(synthetic, budget)
-    last_day = inputs.reads.days[-1]
-    space = inputs.space(inputs.replicas_before(last_day))
-    forecast, limits = (
-        _forecast(model, threshold, seed),
-        Limits(min_copies, free, min_benefit, lifetime),
-    )
-    replayed = replay.Replay(inputs.reads, inputs.replicas_before, space, forecast, limits)
-    rows = replayed.run(tuple(dict.fromkeys(rules)) or _COMPARED, weeks=last)
-    totals = replay.sums(rows)
+    inputs, limits = _inputs(**source)
+    outcomes = [outcome.as_dict() for outcome in backtest(inputs, limits, weeks, seed)]
     if as_json:
-        about = {"source": inputs.about, "is_synthetic": inputs.is_synthetic}
-        click.echo(
-            json.dumps(
-                {**about, "weeks": [row.as_dict() for row in rows], "sums": totals}, indent=1
-            )
-        )
+        click.echo(json.dumps({"source": inputs.about, "rules": outcomes}, indent=1))
         return
-    weeks = f"{pluralize(totals[0]['weeks'], 'week')} from {rows[0].week} on"
-    click.secho(
-        f"{weeks}, {inputs.about}{': synthetic, no measurement' if inputs.is_synthetic else ''}",
-        bold=True,
-    )
-    if weekly:
-        _echo_weeks(rows)
-    _echo_sums(totals)
-
-
-def _echo_weeks(rows: list[Any]) -> None:
-    shown = [
-        (
-            str(row.week),
-            row.rule,
-            _share(row.remote_reads, row.reads),
-            _share(row.remote_bytes, row.read_bytes),
-            volume(row.copied_bytes),
-            volume(row.removed_bytes),
-        )
-        for row in rows
-    ]
-    echo_table(
-        ("week", "rule", "remote reads", "remote bytes", "copied", "removed"), shown, texts=(0, 1)
-    )
-    click.echo()
-
-
-def _echo_sums(totals: list[dict[str, Any]]) -> None:
+    judged = pluralize(outcomes[0]["weeks"], "week")
+    lifetime = pluralize(limits.lifetime, "week")
+    click.secho(f"{judged}, each with its next {lifetime}, from {inputs.about}", bold=True)
     shown = [
         (
             row["rule"],
-            _share(row["remote_reads"], row["reads"]),
-            _signed(row["remote_reads_against_tier"]),
-            _share(row["remote_bytes"], row["read_bytes"]),
-            _signed(row["remote_bytes_against_tier"]),
-            volume(row["disk_bytes"]),
+            None if row["served_per_byte"] is None else f"{row['served_per_byte']:.2f}",
+            None if row["unread_share"] is None else percent(row["unread_share"]),
+            f"{row['copies']:,}",
             volume(row["copied_bytes"]),
-            volume(row["removed_bytes"]),
+            volume(row["served_bytes"]),
+            RULES[row["rule"]],
         )
-        for row in totals
+        for row in outcomes
     ]
-    headings = (
-        "rule",
-        "remote reads",
-        "against tier",
-        "remote bytes",
-        "against tier",
-        "on disk",
-        "copied",
-        "removed",
-    )
-    echo_table(headings, shown, optional=(5, 7, 6))
-
-
-def _share(part: float, total: float) -> str:
-    return percent(part / total if total else None)
-
-
-def _signed(value: float | None) -> str | None:
-    return None if value is None else f"{value:+.1%}"
-
-
-@command.command("rules")
-def rules_command() -> None:
-    """List the rules that a replay compares, with a line each."""
-    from cmsspark.apps.placement.replay import ABOUT
-
-    echo_list(("rule", "places copies by"), ABOUT)
+    headings = ("rule", "served a byte", "never read", "copies", "copied", "served", "copies by")
+    echo_table(headings, shown, texts=(0, 6), optional=(6,))

@@ -1,32 +1,53 @@
-"""A plan for one week: copies to make and copies to remove, within the space and the
+"""A plan for one week: copies to make and copies that can go, within the space and the
 budget of each site.
 
-A copy is worth the accesses that are expected at its site, per byte. Copies are made in
-the order of that worth; where a site is full, copies of less worth go. What never goes:
-fixed copies, copies of which too few complete ones would remain elsewhere on disk (a
-copy that is only planned is none yet, and tape is none), and copies not worth less.
+A copy is worth the bytes that it is expected to serve in its lifetime, for each byte
+that is copied. Copies are made in the order of that worth, and at a full site copies of
+less worth go.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from cmsspark.apps.placement.demand import Demand
-from cmsspark.apps.placement.replicas import Replicas, Space
+from cmsspark.apps.placement.inputs import PlacementInputs, Reads, Replicas, Space
 from cmsspark.base.arrays import Array
+from cmsspark.base.names import DERIVED
+from cmsspark.dumps.rucio_locks import Rule
+from cmsspark.sources.rucio import SCOPE
 
-#: A copy replaces others where it is expected to serve so many times the accesses that
-#: they are: moving costs, too.
+if TYPE_CHECKING:
+    import polars as pl
+
+#: Days of reads that a demand rests on; what nobody read in them has none.
+RECENT_DAYS: Final = 14
+#: Pairs are of one kind by the days with a read among them (1, 2 to 3, 4 to 7, more), the
+#: days since the last read (up to 2, up to 6, more), the weeks with a read of the six
+#: before them (none, 1 to 2, more) and the share of the dataset that was read.
+_ACTIVE, _IDLE, _EARLIER, _SHARE = (2, 4, 8), (3, 7), (1, 3), (0.15, 0.75)
+_KINDS, _EARLIER_WEEKS = 4 * 3 * 3 * 3, 6
+#: Past weeks that show how far reads go on, and the most that one pair is believed to grow.
+_ANCHORS, _MOST_GROWTH = 8, 3.0
+#: Before a store has shown more, a week is read half as much as the one before it, and so
+#: many pairs are read again, by active days and by idle days. It counts as so many pairs;
+#: what all pairs did counts as so many of each kind.
+_DECAY, _PRIOR, _PRIOR_OF_KIND = 0.5, 20.0, 3.0
+_AGAIN_ACTIVE, _AGAIN_IDLE = (0.6, 0.75, 0.9, 0.97), (1.0, 0.95, 0.7)
+#: Of the pairs of a kind, at least so many were read again in the lifetime of a copy.
+_LEAST_LIKELY: Final = 0.75
+#: Accesses with which reads at a site are remote before logs say so.
+_PRIOR_ACCESSES: Final = 20.0
+#: Siblings are taken if at least so many had their first week, else those of the wider group.
+_LEAST_SIBLINGS: Final = 3
+#: Accesses in the recent days that a copy needs if no read has bytes.
+LEAST_ACCESSES: Final = 10.0
+#: A copy replaces others if it is expected to serve so many times what they do.
 MARGIN: Final = 1.5
-#: Pairs of a dataset and a site that are looked at, those of most worth.
-_MOST: Final = 200_000
-#: Datasets that are looked at together.
-_BLOCK: Final = 4_096
 
 
 @dataclass(frozen=True)
@@ -34,179 +55,509 @@ class Limits:
     """What plans keep to. ``min_copies``: complete copies on disk that remain of what
     loses one. ``free_share``: the part of each site's capacity that stays free.
     ``min_benefit``: bytes that a copy is expected to serve in ``lifetime`` weeks, for
-    each byte that is copied; where no read has bytes it cannot be told, and every copy
-    passes. ``least_accesses``: a copy that is expected to serve fewer accesses a week
-    is not made.
+    each byte that is copied. A copy that is younger than its lifetime does not go.
     """
 
     min_copies: int = 1
     free_share: float = 0.0
-    min_benefit: float = 0.0
-    lifetime: float = 4.0
-    least_accesses: float = 5.0
+    min_benefit: float = 1.0
+    lifetime: int = 4
 
 
 DEFAULT: Final = Limits()
 
 
-class Plan:
-    """``added``: (dataset, site) of copies to make; ``gone``: whether each copy of the
-    replicas goes; ``freed``: those that go because the site is too full, not for
-    another copy; ``completed``: (dataset, site) of added copies → the incomplete copy
-    that is there and becomes complete.
+@dataclass(frozen=True)
+class Demand:
+    """Columns with an element for each pair of a dataset and a site that is expected to
+    be read, sorted by ``pairs`` (numbers as :meth:`Replicas.pairs`): accesses in a
+    week, bytes in the lifetime of a copy, what of them is remote without a copy (1:
+    all), and whether siblings say so. ``has_bytes``: False if no read has bytes; then
+    ``bytes`` are accesses.
+    """
 
-    While it is made it knows what is free at each site and how many copies remain of each dataset.
+    pairs: Array
+    accesses: Array
+    bytes: Array
+    remote: Array
+    from_siblings: Array
+    has_bytes: bool = True
+
+    def bytes_at(self, pairs: Array) -> Array:
+        """Return the expected bytes of these pairs, float64; 0 of others."""
+        if not len(self.pairs):
+            return np.zeros(len(pairs))
+        indices = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
+        return np.where(self.pairs[indices] == pairs, self.bytes[indices], 0.0)
+
+
+@dataclass(frozen=True)
+class _Recent:
+    """The pairs that were read in the recent days before a day, sorted: the kind of each,
+    its sum of values and its accesses.
+    """
+
+    pairs: Array
+    kinds: Array
+    values: Array
+    accesses: Array
+
+
+def expected(reads: Reads, replicas: Replicas, lifetime: int = DEFAULT.lifetime) -> Demand:
+    """Return the demand after the last day of ``reads``, which are all that it knows.
+
+    A pair is expected to be read as in the last two weeks, times how far pairs of its
+    kind went on being read in the store's own past. Kinds that mostly were not read again
+    have no demand. A dataset that was made in these weeks and not yet read has the first
+    week of its siblings.
+    """
+    has_bytes, end, horizon = bool(reads.bytes.any()), len(reads.days), 7 * lifetime
+    values = _fill_bytes(reads) if has_bytes else reads.accesses
+    pairs_of_reads = reads.dataset * len(reads.sites) + reads.site
+    counts, rates, again = np.zeros((3, _KINDS))
+    for anchor in range(end - horizon, RECENT_DAYS - 1, -7)[:_ANCHORS]:
+        past = _recent(reads, pairs_of_reads, values, replicas.sizes, anchor)
+        later = (reads.day >= anchor) & (reads.day < anchor + horizon)
+        later &= np.isin(pairs_of_reads, past.pairs)
+        index = np.searchsorted(past.pairs, pairs_of_reads[later])
+        after = np.bincount(index, values[later], len(past.pairs))
+        rate = after / np.maximum(past.values * horizon / RECENT_DAYS, 1e-12)
+        counts += np.bincount(past.kinds, minlength=_KINDS)
+        rates += np.bincount(past.kinds, np.minimum(rate, _MOST_GROWTH), _KINDS)
+        again += np.bincount(past.kinds, after > 0, _KINDS)
+    likely = np.repeat(np.outer(_AGAIN_ACTIVE, _AGAIN_IDLE).ravel(), _KINDS // 12)
+    usual = (1 - _DECAY**lifetime) / (1 - _DECAY) * _DECAY / lifetime
+    rates, again = (
+        (sums + _PRIOR_OF_KIND * (sums.sum() + _PRIOR * prior) / (counts.sum() + _PRIOR))
+        / (counts + _PRIOR_OF_KIND)
+        for sums, prior in ((rates, usual * likely / 0.8), (again, likely))
+    )
+    now = _recent(reads, pairs_of_reads, values, replicas.sizes, end)
+    answers, remote = np.full((2, len(now.pairs)), _PRIOR_ACCESSES)
+    is_recent = reads.day >= end - RECENT_DAYS
+    index = np.searchsorted(now.pairs, pairs_of_reads[is_recent])
+    np.add.at(answers, index, reads.can_say[is_recent])
+    np.add.at(remote, index, reads.remote[is_recent])
+    likely = again[now.kinds] >= _LEAST_LIKELY
+    likely &= has_bytes | (now.accesses >= LEAST_ACCESSES)
+    rate = rates[now.kinds] / RECENT_DAYS
+    recent_columns = (
+        now.pairs,
+        now.accesses * rate * 7,
+        now.values * rate * horizon,
+        remote / answers,
+    )
+    new = _of_siblings(reads, values, replicas)
+    columns = [
+        np.append(column[likely], other) for column, other in zip(recent_columns, new, strict=True)
+    ]
+    from_siblings = np.arange(len(columns[0])) >= int(likely.sum())
+    order = np.argsort(columns[0], kind="stable")
+    pairs, accesses, volume, is_remote = (column[order] for column in columns)
+    return Demand(pairs, accesses, volume, is_remote, from_siblings[order], has_bytes)
+
+
+def _fill_bytes(reads: Reads) -> Array:
+    """Return the bytes of each element, if unknown by the mean of the dataset's accesses,
+    else of all.
+    """
+    has_bytes, count = reads.bytes > 0, len(reads.datasets)
+    accesses = np.bincount(reads.dataset[has_bytes], reads.accesses[has_bytes], count)
+    volume = np.bincount(reads.dataset[has_bytes], reads.bytes[has_bytes], count)
+    mean = np.where(accesses > 0, volume / np.maximum(accesses, 1), volume.sum() / accesses.sum())
+    return np.where(has_bytes, reads.bytes, reads.accesses * mean[reads.dataset])
+
+
+def _recent(reads: Reads, pairs_of_reads: Array, values: Array, sizes: Array, end: int) -> _Recent:
+    first = end - RECENT_DAYS
+    recent = (reads.day >= first) & (reads.day < end)
+    pairs, number = np.unique(pairs_of_reads[recent], return_inverse=True)
+    last = np.zeros(len(pairs), np.int64)
+    np.maximum.at(last, number, reads.day[recent])
+    before = (reads.day < first) & (reads.day >= first - 7 * _EARLIER_WEEKS)
+    before &= np.isin(pairs_of_reads, pairs)
+    weeks = np.unique(
+        np.searchsorted(pairs, pairs_of_reads[before]) * _EARLIER_WEEKS
+        + (first - 1 - reads.day[before]) // 7
+    )
+    volume = np.bincount(number, values[recent], len(pairs))
+    parts = (
+        (np.bincount(number, minlength=len(pairs)), _ACTIVE),
+        (end - last, _IDLE),
+        (np.bincount(weeks // _EARLIER_WEEKS, minlength=len(pairs)), _EARLIER),
+        (volume / np.maximum(sizes[pairs // len(reads.sites)], 1), _SHARE),
+    )
+    kinds = np.zeros(len(pairs), np.int64)
+    for column, edges in parts:
+        kinds = kinds * (len(edges) + 1) + np.digitize(column, edges)
+    return _Recent(pairs, kinds, volume, np.bincount(number, reads.accesses[recent], len(pairs)))
+
+
+def _of_siblings(
+    reads: Reads, values: Array, replicas: Replicas
+) -> tuple[Array, Array, Array, Array]:
+    """Return pairs, accesses in a week, values and 1 of datasets that were made in the
+    recent days and not yet read: the mean first week of their siblings, by their bytes,
+    at sites where most of them were read.
+
+    Siblings have the same primary dataset and tier, else the same campaign and tier, else
+    the same tier, and a first week that is over.
+    """
+    ages, sites, sizes = replicas.ages, len(reads.sites), replicas.sizes
+    is_read = np.bincount(reads.dataset, minlength=len(ages)) > 0
+    new = np.nonzero((ages < RECENT_DAYS) & ~is_read & (sizes > 0))[0]
+    began = len(reads.days) - ages
+    has_first_week = (began >= 0) & (ages >= 7) & (sizes > 0)
+    early = has_first_week[reads.dataset] & (reads.day < began[reads.dataset] + 7)
+    dataset, accesses = reads.dataset[early], reads.accesses[early]
+    per_byte = values[early] / sizes[dataset]
+    rows: list[tuple[Array, ...]] = [(np.zeros(0, np.int64), *np.zeros((3, 0)))]
+    remaining = new
+    for name in ("primary_name", "campaign", None) if len(new) else ():
+        keys = [
+            f"{DERIVED[name].derive(text) if name else ''}/{DERIVED['data_tier'].derive(text)}"
+            for text in reads.datasets
+        ]
+        group = np.unique(np.array(keys, str), return_inverse=True)[1]
+        counts = np.bincount(group[has_first_week], minlength=group.max() + 1)
+        cells, number = np.unique(group[dataset] * sites + reads.site[early], return_inverse=True)
+        pairs = np.unique(number * len(ages) + dataset)
+        readers = np.bincount(pairs // len(ages), minlength=len(cells))
+        sums = [np.bincount(number, column, len(cells)) for column in (accesses, per_byte)]
+        sibling_counts = counts[group] - has_first_week
+        has_siblings = sibling_counts[remaining] >= _LEAST_SIBLINGS
+        for chosen in remaining[has_siblings].tolist():
+            count = sibling_counts[chosen]
+            of_group = (cells // sites == group[chosen]) & (readers >= _LEAST_LIKELY * count)
+            pair = chosen * sites + cells[of_group] % sites
+            means = [column[of_group] / count for column in sums]
+            rows.append((pair, means[0], means[1] * sizes[chosen], np.ones(len(pair))))
+        remaining = remaining[~has_siblings]
+    pairs, *measures = (np.concatenate(column) for column in zip(*rows, strict=True))
+    return pairs, measures[0], measures[1], measures[2]
+
+
+class Plan:
+    """``added``: (pair, benefit) of copies to make; ``gone``: whether each copy of the
+    replicas goes; ``freed``: those that go because the site is too full, not for
+    another copy.
+
+    While it is made it knows what is free at each site and how many copies remain of
+    each dataset.
     """
 
     def __init__(self, replicas: Replicas, demand: Demand, space: Space, limits: Limits) -> None:
-        self.replicas, self._min_copies = replicas, limits.min_copies
+        self.replicas, self._limits = replicas, limits
+        self._least = limits.min_benefit if demand.has_bytes else 0.0
         self._free = space.capacity * (1 - limits.free_share) - replicas.used()
         self._budget = space.budget.copy()
         self._copies = replicas.copies()
-        self._worth = demand.reads(replicas.dataset, replicas.site)
+        self._worth = demand.bytes_at(replicas.pairs())
         self.gone: Array = np.zeros(len(replicas.dataset), bool)
-        self.added: list[tuple[int, int]] = []
-        self.freed: list[int] = []
-        self.completed: dict[tuple[int, int], int] = {}
-        # Of each site, its copies from the least accesses for each byte on.
+        self.added: list[tuple[int, float]] = []
+        self.freed: set[int] = set()
+        self._copy_at = {pair: number for number, pair in enumerate(replicas.pairs().tolist())}
+        self._completed: set[int] = set()
+        # Of each site, its copies from the least worth for each byte on.
         density = self._worth / np.maximum(replicas.bytes, 1)
         self._of_site: dict[int, list[int]] = defaultdict(list)
-        self._copy_at = {}
+        stays = replicas.is_fixed | (replicas.made_days < 7 * limits.lifetime)
         for number in np.lexsort((replicas.dataset, density)).tolist():
-            self._of_site[int(replicas.site[number])].append(number)
-            self._copy_at[int(replicas.dataset[number]), int(replicas.site[number])] = number
-
-    def _may_go(self, number: int) -> bool:
-        dataset, site = int(self.replicas.dataset[number]), int(self.replicas.site[number])
-        if (dataset, site) in self.completed:
-            return False
-        remaining = self._copies[dataset] - int(self.replicas.is_complete[number])
-        return (
-            not (self.gone[number] or self.replicas.is_fixed[number])
-            and remaining >= self._min_copies
-        )
-
-    def _remove(self, number: int) -> None:
-        self.gone[number] = True
-        self._copies[self.replicas.dataset[number]] -= int(self.replicas.is_complete[number])
-        self._free[self.replicas.site[number]] += self.replicas.bytes[number]
-
-    def make_room(self, site: int) -> None:
-        """Remove what is worth least at a site that is too full, as far as it may go."""
-        for number in self._of_site[site]:
-            if self._free[site] >= 0:
-                break
-            if self._may_go(number):
+            if not stays[number]:
+                self._of_site[int(replicas.site[number])].append(number)
+        for site in range(len(replicas.sites)):
+            for number in self._removable(site, -self._free[site], np.inf)[0]:
+                self.freed.add(number)
                 self._remove(number)
-                self.freed.append(number)
 
-    def bytes_to_copy(self, dataset: int, site: int) -> float:
-        """Return the bytes that a copy takes from elsewhere: those that are not there yet."""
-        partial = self._copy_at.get((dataset, site))
-        present = (
-            0.0 if partial is None or self.gone[partial] else float(self.replicas.bytes[partial])
-        )
-        # An incomplete copy may have all bytes, such as those of files that are no longer valid.
-        return max(float(self.replicas.sizes[dataset]) - present, 0.0)
+    def may_go(self, number: int) -> bool:
+        """Return whether a copy may go: it is not fixed, lies there for as long as a copy
+        is made for, is not completed by the plan, and enough complete ones remain.
 
-    def add(self, dataset: int, site: int, worth: float) -> None:
-        """Make the copy, where the budget allows it and copies of clearly less worth
-        leave the room for it.
+        A copy that is only planned is none yet, and tape is none.
         """
-        partial = self._copy_at.get((dataset, site))
-        if partial is not None:
-            if self.gone[partial]:
-                return
-            # The incomplete copy stays and becomes complete.
-            self.completed[dataset, site] = partial
-        size = self.bytes_to_copy(dataset, site)
-        victims = (
-            None
-            if size > self._budget[site]
-            else self._victims(dataset, site, size, worth / MARGIN)
+        replicas = self.replicas
+        remaining = self._copies[replicas.dataset[number]] - int(replicas.is_complete[number])
+        return not (
+            self.gone[number]
+            or replicas.is_fixed[number]
+            or replicas.made_days[number] < 7 * self._limits.lifetime
+            or number in self._completed
+            or remaining < self._limits.min_copies
         )
-        if victims is None:
-            self.completed.pop((dataset, site), None)
+
+    def _remove(self, number: int, sign: int = 1) -> None:
+        """Let a copy go; with ``sign`` -1 let it stay after all."""
+        replicas = self.replicas
+        self.gone[number] = sign > 0
+        self._copies[replicas.dataset[number]] -= sign * int(replicas.is_complete[number])
+        self._free[replicas.site[number]] += sign * replicas.bytes[number]
+
+    def _removable(
+        self, site: int, missing: float, most: float, dataset: int = -1
+    ) -> tuple[list[int], float, float]:
+        """Return copies at a site that can go for ``missing`` bytes and serve less than
+        ``most``, not of ``dataset``; what they serve; and the bytes that are still missing.
+        """
+        chosen, lost = list[int](), 0.0
+        for number in self._of_site[site]:
+            if missing <= 0:
+                break
+            if self.replicas.dataset[number] == dataset or not self.may_go(number):
+                continue
+            if lost + float(self._worth[number]) >= most:
+                break
+            lost += float(self._worth[number])
+            chosen.append(number)
+            missing -= float(self.replicas.bytes[number])
+        return chosen, lost, missing
+
+    def bytes_to_copy(self, pair: int) -> float:
+        """Return the bytes that a copy takes from elsewhere: those that are not there yet."""
+        partial = self._copy_at.get(pair)
+        present = 0.0
+        if partial is not None and not self.gone[partial]:
+            present = float(self.replicas.bytes[partial])
+        # An incomplete copy may have all bytes, such as those of files that are no longer valid.
+        return max(float(self.replicas.sizes[pair // len(self.replicas.sites)]) - present, 0.0)
+
+    def add(self, pair: int, benefit: float, *, is_weighed: bool = True) -> None:
+        """Make the copy if budget and room allow it, and it is worth its bytes and what
+        goes for it. Without ``is_weighed`` any copy is.
+        """
+        dataset, site = divmod(pair, len(self.replicas.sites))
+        partial = self._copy_at.get(pair)
+        size = self.bytes_to_copy(pair)
+        if not 0 < size <= self._budget[site] or (partial is not None and self.gone[partial]):
+            return
+        most = benefit / MARGIN if is_weighed else np.inf
+        victims, lost, missing = self._removable(site, size - self._free[site], most, dataset)
+        if missing > 0 or (is_weighed and benefit - lost < self._least * size):
             return
         for number in victims:
             self._remove(number)
+        if partial is not None:
+            self._completed.add(partial)
         self._free[site] -= size
         self._budget[site] -= size
-        self.added.append((dataset, site))
+        self.added.append((pair, benefit))
 
-    def _victims(self, dataset: int, site: int, size: float, most: float) -> list[int] | None:
-        """Return the copies that go for ``size`` bytes, with fewer than ``most``
-        accesses; None where too few.
+    def keep_what_fits(self) -> None:
+        """Let copies stay after all that the room has become enough for, the most worth
+        first: one that goes may be larger than what it had to make room for.
         """
-        missing, chosen, lost = size - self._free[site], list[int](), 0.0
-        for number in self._of_site[site]:
-            if missing <= 0:
-                return chosen
-            if self.replicas.dataset[number] == dataset or not self._may_go(number):
-                continue
-            lost += float(self._worth[number])
-            if lost >= most:
-                return None
-            chosen.append(number)
-            missing -= float(self.replicas.bytes[number])
-        return chosen if missing <= 0 else None
+        for number in sorted(
+            np.nonzero(self.gone)[0].tolist(), key=lambda number: -self._worth[number]
+        ):
+            if self.replicas.bytes[number] <= self._free[self.replicas.site[number]]:
+                self._remove(number, -1)
+                self.freed.discard(number)
 
-    def result(self) -> Replicas:
-        """Return the replicas once the plan is carried out."""
-        replaced, sizes, fixed = self.gone.copy(), [], []
-        for pair in self.added:
-            number, size = self.completed.get(pair), self.bytes_to_copy(*pair)
-            sizes.append(size if number is None else size + float(self.replicas.bytes[number]))
-            fixed.append(number is not None and bool(self.replicas.is_fixed[number]))
-            if number is not None:
-                replaced[number] = True
-        datasets, sites = [dataset for dataset, _ in self.added], [site for _, site in self.added]
-        return self.replicas.changed(replaced, datasets, sites, sizes, fixed)
 
-    @property
-    def moved_bytes(self) -> float:
-        """Bytes to be copied."""
-        return sum(self.bytes_to_copy(*pair) for pair in self.added)
-
-    @property
-    def removed_bytes(self) -> float:
-        """Bytes of copies that go."""
-        return float(self.replicas.bytes[self.gone].sum())
+def candidates(replicas: Replicas, demand: Demand) -> tuple[Array, Array, Array]:
+    """Return the pairs that a copy could serve, by the expected remote bytes for each byte
+    of the dataset, the most first: (pairs, these bytes, whether a complete copy is on
+    disk). Without such a copy a pair is among them only if one is on tape.
+    """
+    dataset = demand.pairs // max(len(replicas.sites), 1)
+    size, benefit = replicas.sizes[dataset], demand.bytes * demand.remote
+    has_source = replicas.copies()[dataset] > 0
+    could = (size > 0) & (benefit > 0) & (has_source | replicas.on_tape[dataset])
+    could &= ~np.isin(demand.pairs, replicas.pairs()[replicas.is_complete])
+    chosen = np.nonzero(could)[0]
+    # Of equal worth the names decide: numbers follow their order.
+    order = chosen[np.argsort(-benefit[chosen] / size[chosen], kind="stable")]
+    return demand.pairs[order], benefit[order], has_source[order]
 
 
 def make_plan(replicas: Replicas, demand: Demand, space: Space, limits: Limits = DEFAULT) -> Plan:
     """Return the plan for the week of ``demand``, which has the names of the replicas."""
     plan = Plan(replicas, demand, space, limits)
-    for site in range(len(replicas.sites)):
-        plan.make_room(site)
-    for dataset, site, worth in _candidates(replicas, demand, space, limits.least_accesses):
-        benefit = demand.benefit(dataset, site, limits.lifetime) if limits.min_benefit else None
-        if benefit is None or benefit >= limits.min_benefit * plan.bytes_to_copy(dataset, site):
-            plan.add(dataset, site, worth)
+    pairs, benefits, has_source = candidates(replicas, demand)
+    for pair, benefit in zip(pairs[has_source], benefits[has_source], strict=True):
+        plan.add(int(pair), float(benefit))
+    plan.keep_what_fits()
     return plan
 
 
-def _candidates(
-    replicas: Replicas, demand: Demand, space: Space, least_accesses: float
-) -> Iterator[tuple[int, int, float]]:
-    """(dataset, site, expected accesses) of copies that could be made, by accesses for
-    each byte, the most first.
+@dataclass(frozen=True)
+class Row:
+    """A copy to make or to remove, or (``recall``) one that would be worth making of a
+    dataset that is on tape only. ``bytes``: to be copied, or that become free;
+    ``accesses``: expected at the site in the week; ``benefit``: bytes that a copy is
+    expected to serve in its lifetime, None if no read has bytes; ``copies``: complete
+    ones on disk now.
+
+    ``why``: ``its reads`` or ``siblings`` (it was never read); ``another copy`` or
+    ``full site`` for one that can go. ``rules``: of Rucio, that hold one that can go and
+    end within the week.
     """
-    has_copy, room = replicas.has_copy(), np.minimum(space.capacity, space.budget)
-    parts = []
-    for first in range(0, len(replicas.datasets), _BLOCK):
-        # Few pairs of a block remain: no array of floats holds all datasets at all sites.
-        rows = slice(first, first + _BLOCK)
-        reads = demand.accesses[rows, None] * demand.share[rows] * demand.remote[rows]
-        sizes = replicas.sizes[rows, None]
-        reads[has_copy[rows] | (sizes <= 0) | (sizes > room[None, :])] = 0
-        numbers, sites = np.nonzero(reads >= max(least_accesses, 1e-9))
-        parts.append((numbers + first, sites, reads[numbers, sites]))
-    if not parts:
-        return
-    dataset, site, worth = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    # Of equal worth the names decide: numbers follow their order.
-    order = np.argsort(-worth / replicas.sizes[dataset], kind="stable")[:_MOST]
-    yield from zip(
-        dataset[order].tolist(), site[order].tolist(), worth[order].tolist(), strict=True
-    )
+
+    action: Literal["copy", "remove", "recall"]
+    dataset: str
+    site: str
+    bytes: int
+    accesses: float
+    benefit: float | None
+    copies: int
+    is_complete: bool
+    why: str
+    rules: tuple[Rule, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as JSON has it."""
+        return {**vars(self), "rules": [rule.as_dict() for rule in self.rules]}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The rows of a plan, copies to make first, each kind in the order of worth;
+    ``sites``: a row for each site; ``total``: their sums.
+    """
+
+    first_day: date
+    rows: list[Row]
+    sites: list[dict[str, Any]]
+    lifetime: int = DEFAULT.lifetime
+
+    @property
+    def total(self) -> dict[str, int]:
+        """The sums over all sites."""
+        return {name: sum(row[name] for row in self.sites) for name in _OF_SITES}
+
+    def frame(self) -> pl.DataFrame:
+        """Return the rows as a table; ids of rules are one text."""
+        import polars as pl
+
+        kinds = {
+            "bytes": pl.Int64(),
+            "accesses": pl.Float64(),
+            "benefit": pl.Float64(),
+            "copies": pl.Int64(),
+            "is_complete": pl.Boolean(),
+        }
+        schema = {name: kinds.get(name, pl.String()) for name in Row.__annotations__}
+        rows = [
+            {**vars(row), "rules": " ".join(rule.rule_id for rule in row.rules) or None}
+            for row in self.rows
+        ]
+        return pl.DataFrame(rows, schema=schema)
+
+
+_OF_SITES: Final = ("used", "capacity", "copied", "removed", "used_after")
+
+
+def recommend(inputs: PlacementInputs, limits: Limits = DEFAULT) -> Advice:
+    """Return the plan for the week after the last day of the reads."""
+    first_day = inputs.reads.days[-1] + timedelta(days=1)
+    replicas = inputs.replicas_before(first_day)
+    demand, space = expected(inputs.reads, replicas, limits.lifetime), inputs.space(replicas)
+    plan = make_plan(replicas, demand, space, limits)
+    copies, sites = replicas.copies(), len(replicas.sites)
+    siblings = set(demand.pairs[demand.from_siblings].tolist())
+    accesses = dict(zip(demand.pairs.tolist(), demand.accesses.tolist(), strict=True))
+
+    def row(
+        action: Literal["copy", "remove", "recall"], pair: int, size: float, **columns: Any
+    ) -> Row:
+        dataset, site = divmod(pair, sites)
+        reason = "siblings" if pair in siblings else "its reads"
+        names = replicas.datasets[dataset], replicas.sites[site]
+        of_row = {"benefit": None, "is_complete": True, "why": reason, **columns}
+        number = int(copies[dataset])
+        return Row(action, *names, int(size), accesses.get(pair, 0.0), copies=number, **of_row)
+
+    def benefit(value: float) -> float | None:
+        return float(value) if demand.has_bytes else None
+
+    rows = [
+        row("copy", pair, plan.bytes_to_copy(pair), benefit=benefit(value))
+        for pair, value in plan.added
+    ]
+    removals = []
+    for number, pair in enumerate(replicas.pairs().tolist()):
+        if plan.gone[number]:
+            lock = replicas.datasets[pair // sites], replicas.sites[pair % sites]
+            reason = "full site" if number in plan.freed else "another copy"
+            is_whole = bool(replicas.is_complete[number])
+            removals.append(
+                row(
+                    "remove",
+                    pair,
+                    replicas.bytes[number],
+                    is_complete=is_whole,
+                    why=reason,
+                    rules=inputs.locks.get(lock, ()),
+                )
+            )
+    rows += sorted(removals, key=lambda entry: (-entry.bytes, entry.dataset, entry.site))
+    pairs, values, has_source = candidates(replicas, demand)
+    for pair, value in zip(pairs[~has_source].tolist(), values[~has_source], strict=True):
+        size = plan.bytes_to_copy(pair)
+        if size > 0 and (value >= limits.min_benefit * size or not demand.has_bytes):
+            rows.append(row("recall", pair, size, benefit=benefit(value)))
+    used = replicas.used()
+    removed = np.bincount(replicas.site[plan.gone], replicas.bytes[plan.gone], sites)
+    copied = np.zeros(sites)
+    for pair, _ in plan.added:
+        copied[pair % sites] += plan.bytes_to_copy(pair)
+    columns = (used, space.capacity, copied, removed, used + copied - removed)
+    of_sites = [
+        {
+            "site": name,
+            **{
+                column: int(values[number])
+                for column, values in zip(_OF_SITES, columns, strict=True)
+            },
+        }
+        for number, name in enumerate(replicas.sites)
+        if used[number] or copied[number] or space.capacity[number]
+    ]
+    return Advice(first_day, rows, of_sites, limits.lifetime)
+
+
+def rucio_rules(advice: Advice, activity: str) -> dict[str, Any]:
+    """Return the plan as Rucio takes it: the bodies of POST /rules that make the copies,
+    and the copies that can go with the rules that hold them.
+    """
+
+    def did(row: Row) -> dict[str, str]:
+        return {"scope": SCOPE, "name": row.dataset}
+
+    def body(row: Row) -> dict[str, Any]:
+        served = (
+            ""
+            if row.benefit is None
+            else f", {row.benefit / max(row.bytes, 1):.2f} bytes a byte expected"
+        )
+        return {
+            "dids": [did(row)],
+            "copies": 1,
+            "rse_expression": rse_of_disk(row.site),
+            "grouping": "ALL",
+            "lifetime": advice.lifetime * 7 * 86_400,
+            "activity": activity,
+            "ask_approval": True,
+            "comment": f"cmsspark placement {advice.first_day}: {row.why}{served}",
+        }
+
+    return {
+        "add": [body(row) for row in advice.rows if row.action == "copy"],
+        "remove": [
+            {
+                "did": did(row),
+                "rse_expression": rse_of_disk(row.site),
+                "bytes": row.bytes,
+                "rules": [rule.as_dict() for rule in row.rules],
+            }
+            for row in advice.rows
+            if row.action == "remove"
+        ],
+    }
+
+
+def rse_of_disk(site: str) -> str:
+    """Return the RSE of a site's disk: at sites with tape, those of tier 0 and 1, its
+    name ends in ``_Disk``.
+    """
+    return f"{site}_Disk" if site.startswith(("T0_", "T1_")) else site

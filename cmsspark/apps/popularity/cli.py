@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.apps.popularity.cli_output import echo_forecast, forecast_rows
 from cmsspark.apps.popularity.label_options import (
     EVALUATED,
     label_options,
@@ -31,6 +30,8 @@ from cmsspark.cli.period_options import load_days, needed, period_options
 from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from cmsspark.apps.popularity.series import Series
     from cmsspark.apps.popularity.training import Label
 
@@ -51,11 +52,6 @@ def _series_options(command: Callable[..., Any]) -> Callable[..., Any]:
     :func:`_load_series` takes.
     """
     for decorate in (
-        click.option(
-            "--by-site",
-            is_flag=True,
-            help="Count each dataset at each site by itself; needs stored days.",
-        ),
         label_options,
         click.option(
             "--accesses",
@@ -71,11 +67,7 @@ def _series_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _load_series(
-    file: Path | None,
-    period: Period | None,
-    fout: str | None,
-    settings_file: str | None,
-    by_site: bool,
+    file: Path | None, period: Period | None, fout: str | None, settings_file: str | None
 ) -> Series:
     from cmsspark.apps.popularity.series import read_series, stored_series
 
@@ -84,17 +76,11 @@ def _load_series(
             raise UsageError(
                 "--accesses excludes a period and --fout", next_step="give only one of them"
             )
-        if by_site:
-            raise UsageError(
-                "--by-site needs stored days",
-                found="--accesses: a file has no sites",
-                next_step="give --from and --to, and --fout where the settings name no store",
-            )
         series = read_series(file)
     else:
         chosen = needed(period, "--accesses FILE")
         store = require_store(fout, load_settings(settings_file))
-        series = stored_series(load_days(store, chosen, "cmsspark popularity"), by_site=by_site)
+        series = stored_series(load_days(store, chosen, "cmsspark popularity"))
     click.echo(
         f"{pluralize(len(series.days), 'day')} from {series.days[0]} on, {series.size_text}",
         err=True,
@@ -132,9 +118,11 @@ def evaluate_command(
     from cmsspark.apps.popularity.training import Weeks
 
     compared = with_baselines(models or EVALUATED)
-    _, rows = forecast_and_judge(
-        Weeks(_load_series(**source), label), compared, last=last, seed=seed
-    )
+    weeks = Weeks(_load_series(**source), label)
+    _, rows = forecast_and_judge(weeks, compared, last=last, seed=seed)
+    if missing := set(compared) - {row["model"] for row in rows}:
+        chosen = next(name for name in compared if name in missing)
+        click.echo(label.rule(weeks.series, chosen if len(missing) == 1 else "a model"), err=True)
     for name in compared:
         _echo_warnings(rows, name)
     if as_json:
@@ -212,8 +200,7 @@ def predict_command(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Print each dataset's probability to be popular next week, the highest first; with
-    --by-site at each site.
+    """Print each dataset's probability to be popular next week, the highest first.
 
     A saved model (cmsspark popularity train) predicts what it was trained for, whatever
     --threshold, --users and
@@ -221,14 +208,14 @@ def predict_command(
     """
     check_table_path(output)
     series = _load_series(**source)
-    frame = forecast_rows(series, _number_day(series, day), model, label, seed)
+    frame = _forecast_rows(series, _number_day(series, day), model, label, seed)
     if output is not None:
         write_table(frame, output)
         click.echo(output)
     elif as_json:
         click.echo(json.dumps(frame.to_dicts(), indent=1))
     else:
-        echo_forecast(frame.head(top), by_site=series.by_site)
+        _echo_forecast(frame.head(top))
 
 
 def _number_day(series: Series, day: date | None) -> int:
@@ -241,6 +228,73 @@ def _number_day(series: Series, day: date | None) -> int:
             next_step="choose another --date",
         )
     return number
+
+
+def _forecast_rows(
+    series: Series, number: int, model: str, label: Label, seed: int
+) -> pl.DataFrame:
+    """Return the forecast by a saved model, or one that learns from the days before."""
+    from cmsspark.apps.popularity import saved
+    from cmsspark.apps.popularity.forecast import predictions, tabulate_predictions
+    from cmsspark.apps.popularity.models import MODELS, check_model
+    from cmsspark.apps.popularity.training import Weeks
+
+    past, day = series.until(number), series.days[0] + timedelta(days=number)
+    loaded = None if model in MODELS else saved.find(model)
+    if loaded is None:
+        check_model(model)
+        if label.model_on(past, number, model) != model:
+            click.echo(label.rule(past, model), err=True)
+        rows = predictions(Weeks(past, label), day, model, seed=seed)
+    else:
+        click.echo(f"model {loaded.version}: {loaded.card['about']}", err=True)
+        weeks = Weeks(past, loaded.label)
+        scores, moved = loaded.predict(weeks, number), loaded.contributions(weeks, number)
+        rows = tabulate_predictions(weeks, day, loaded.card["model"], scores, moved, seed=seed)
+    names = {"dataset_name": "dataset"}
+    chosen = ("rank", "dataset_name", "probability", "raw_probability", *_FORECAST)
+    return rows.select(name for name in chosen if name in rows.columns).rename(names, strict=False)
+
+
+#: What a forecast has beside the probabilities.
+_FORECAST: Final = (
+    *(
+        "expected_nacc",
+        "nacc_p10",
+        "nacc_p50",
+        "nacc_p90",
+        "expected_bytes",
+        "bytes_p10",
+        "bytes_p50",
+        "bytes_p90",
+    ),
+    *("stratum", "basis", "reasons"),
+)
+
+
+def _echo_forecast(rows: pl.DataFrame) -> None:
+    """Print the rows, and how many share a probability as it is shown."""
+    shown = [
+        (row["rank"], _probability(row), _range(row), row["reasons"], row["dataset"])
+        for row in rows.to_dicts()
+    ]
+    headings = ("rank", "probability", "accesses: 10, 50, 90 %", "moved by", "dataset")
+    echo_table(headings, shown, texts=tuple(range(3, len(headings))), optional=(3, 2))
+    tied = [row[1] for row in shown if [line[1] for line in shown].count(row[1]) > 1]
+    if tied:
+        text = f"{pluralize(len(tied), 'row')} share a probability as shown, such as {tied[0]}"
+        click.echo(
+            f"{text}: their order is that of the unrounded and raw probability, then of the expected accesses"
+        )
+
+
+def _range(row: dict[str, Any]) -> str | None:
+    quantiles = [row[f"nacc_p{share}"] for share in (10, 50, 90)]
+    return None if quantiles[0] is None else ", ".join(f"{value:,.0f}" for value in quantiles)
+
+
+def _probability(row: dict[str, Any]) -> str:
+    return "unknown" if row["probability"] is None else f"{row['probability']:.3f}"
 
 
 @command.command("train")
@@ -341,67 +395,6 @@ def report_command(
     forecasts, rows = forecast_and_judge(weeks, with_baselines([model]), last=last, seed=seed)
     write_text(output, evaluation_page(weeks, model, forecasts, rows, seed))
     click.echo(output)
-
-
-@command.command("tune")
-@_series_options
-@click.option("--model", default="forest", show_default=True, help="logistic, forest or boosting.")
-@click.option(
-    "--grid",
-    multiple=True,
-    metavar="NAME=VALUES",
-    help="Values to try, max_depth=2,3; repeatable.",
-)
-@click.option(
-    "--last", type=click.IntRange(1), default=4, show_default=True, help="Weeks to compare on."
-)
-@click.option(
-    "--spark",
-    "on_spark",
-    is_flag=True,
-    help="Compare in parallel, one Spark task a configuration.",
-)
-@seed_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def tune_command(
-    label: Label,
-    model: str,
-    grid: tuple[str, ...],
-    last: int,
-    on_spark: bool,
-    seed: int,
-    as_json: bool,
-    **source: Any,
-) -> None:
-    """Compare configurations of a model on past weeks, each predicted from the days before it.
-
-    The last week is held back: no configuration is chosen by it, and it measures the first one.
-    """
-    from cmsspark.apps.popularity.tuning import parse_grid, tune
-
-    chosen = parse_grid(model, grid)
-    series = _load_series(**source)
-    spark = None
-    if on_spark:
-        from cmsspark.engines.session import session
-
-        spark = session("cmsspark popularity tune")
-    rows = tune(series, label, model, chosen, weeks=last, seed=seed, spark=spark)
-    if as_json:
-        click.echo(json.dumps(rows, indent=1))
-        return
-    names = list(chosen)
-    numbers = ("average_precision", "brier", "held_average_precision", "held_brier")
-    shown = [
-        (
-            *(f"{row['options'][name]:g}" for name in names),
-            *(_number(row[number]) for number in numbers),
-        )
-        for row in rows
-    ]
-    echo_table(
-        (*names, "average precision", "Brier", "held-back week", "its Brier"), shown, texts=()
-    )
 
 
 @command.command("columns")

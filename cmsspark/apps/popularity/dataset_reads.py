@@ -26,10 +26,6 @@ _NAMES: Final = (
 )
 #: The features: each over the last 7 and 28 days.
 READS_COLUMNS: Final = tuple(f"{name}_{days}d" for days in _DAYS for name in _NAMES)
-#: Those that a series by site has not.
-OF_SITES: Final = tuple(
-    f"{name}_{days}d" for days in _DAYS for name in ("log_sites", "largest_site_share")
-)
 #: A site that the log does not name.
 _UNKNOWN_SITE: Final = "unknown"
 

@@ -59,18 +59,19 @@ class WeekForecast:
 
 
 def evaluated_days(series: Series, label: Label, last: int | None = None) -> list[int]:
-    """Return numbers of the Mondays that can be predicted and judged; ``last``: the
-    last so many only.
+    """Return numbers of the Mondays that can be predicted and judged: those that a model
+    forecasts, or, if there are none, those of persistence. ``last``: the last so many
+    only.
 
-    Raises InputMissing (66) where there is none, DataError (65) where the series lacks
-    what the label is made of.
+    Raises InputMissing (66) if there is none, DataError (65) if the series lacks what
+    the label is made of.
     """
     label.check(series)
-    mondays = [day for day in series.mondays(label.weeks) if day - label.days >= FIRST_DAY + 7]
-    chosen = mondays[-last:] if last else mondays
-    if not chosen:
-        raise too_short(series, "no week can be predicted", FIRST_DAY + 7 + label.days, label)
-    return chosen
+    mondays = [day for day in series.mondays(label.weeks) if day >= FIRST_DAY]
+    if not mondays:
+        raise too_short(series, "no week can be predicted", FIRST_DAY, label)
+    of_models = [day for day in mondays if day >= label.model_days]
+    return (of_models or mondays)[-last if last else 0 :]
 
 
 def too_short(
@@ -86,7 +87,8 @@ def too_short(
     return InputMissing(
         problem,
         found=f"{pluralize(len(series.days), 'day')}, {series.days[0]} to {series.days[-1]}",
-        next_step=f"give {(last - series.days[0]).days + 1:,} days, to {last}, or begin earlier",
+        next_step=f"give {(last - series.days[0]).days + 1:,} days, to {last}, or begin earlier: "
+        f"{label.rule(series)}",
     )
 
 
@@ -98,8 +100,9 @@ def forecasts(
     seed: int = 0,
     spark: SparkSession | None = None,
 ) -> list[WeekForecast]:
-    """Return each model's forecast of each day, in order of days, after the guards;
-    with ``spark`` one task a forecast.
+    """Return the forecast of each day by persistence and, once it has enough days before
+    it, by each model, in order of days, after the guards; with ``spark`` one task a
+    forecast.
 
     Raises DataError (65) where a guard fails, UsageError (2) for an unknown model.
     """
@@ -110,18 +113,23 @@ def forecasts(
         past = sorted(
             {*days, *(past_day for day in days for past_day in past_days(day, weeks.label))}
         )
-        tasks = [(day, SHUFFLED, shuffle) for day, shuffle in shuffles(seed, days)]
+        learned = [day for day in days if day >= weeks.label.model_days]
+        tasks = [(day, SHUFFLED, shuffle) for day, shuffle in shuffles(seed, learned)]
         tasks += [
-            (day, name, seed) for day in past for name in names if not name.startswith(_OWN_JOBS)
+            (day, name, seed)
+            for day in (past if learned else ())
+            for name in names
+            if not name.startswith(_OWN_JOBS)
         ]
         rows = map_tasks(_forecast, (weeks.series, weeks.label), tasks, spark)
         for task, row in zip(tasks, rows, strict=True):
             keep_raw_forecast(weeks, *task, np.array(row["scores"], float))
     check_guards(weeks, days, seed=seed)
+    label, series = weeks.label, weeks.series
     return [
         WeekForecast(day, name, predict(weeks, day, name, seed=seed))
         for day in days
-        for name in names
+        for name in dict.fromkeys(label.model_on(series, day, model) for model in names)
     ]
 
 

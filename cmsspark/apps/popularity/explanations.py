@@ -57,7 +57,7 @@ def bases(series: Series) -> list[str]:
     what DBS says of it; ``unknown``: nothing.
     """
     used, is_known = np.asarray((series.accesses > 0).any(0)), series.is_known
-    groups = Names(series.datasets, is_known, series.sites).groups
+    groups = Names(series.datasets, is_known).groups
     has_siblings: Array = np.zeros(len(used), bool)
     for name in _SIBLINGS:
         counts = np.bincount(groups[name], is_known)

@@ -17,13 +17,11 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.terminal import pluralize
 
 TABLE: Final = "popularity_features"
-SITE_TABLE: Final = "popularity_site_features"
 
 
 def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.DataFrame:
     """Return all features of each dataset on day ``number``, and on the days 7, 14 …
-    before it, ``last`` of them: columns ``first_day``, ``dataset``, ``site`` (of a
-    series by site), the features, and ``is_popular``, null where the weeks from that
+    before it, ``last`` of them: columns ``first_day``, ``dataset``, the features, and ``is_popular``, null where the weeks from that
     day on are not over.
 
     Days without a day before them are left out. Raises DataError (65) where the series
@@ -32,8 +30,7 @@ def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.Da
     if last:
         label.check(series)
     # Datasets that only later days have make no tier or campaign common.
-    names = Names(series.datasets, series.until(number).is_known, series.sites)
-    sites = {} if series.sites is None else {"site": series.sites}
+    names = Names(series.datasets, series.until(number).is_known)
     frames = []
     for start in sorted(start for start in range(number, number - 7 * last - 1, -7) if start > 0):
         columns, rows = features(series.until(start), names)
@@ -44,7 +41,6 @@ def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.Da
                 {
                     "first_day": [first] * len(rows),
                     "dataset": series.datasets,
-                    **sites,
                     **{name: rows[:, index] for index, name in enumerate(columns)},
                     "is_popular": _labels(series, start, label),
                 },
@@ -65,8 +61,7 @@ def _labels(series: Series, start: int, label: Label) -> list[bool | None]:
 
 
 def week_rows(series: Series, day: date, label: Label, last: int | None = None) -> pl.DataFrame:
-    """``schemas/tables/popularity_features.yaml``, of a series by site
-    ``popularity_site_features.yaml``: the weeks that begin on ``day`` and 7, 14 … days
+    """``schemas/tables/popularity_features.yaml``: the weeks that begin on ``day`` and 7, 14 … days
     before it, each with at least a week of days before it; ``last``: that of ``day``
     and so many before it.
 
@@ -82,10 +77,10 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
             found=f"{pluralize(max(end, 0), 'day')} before {day}",
             next_step=f"store at least the {FIRST_DAY} days before it",
         )
-    names = Names(series.datasets, sites=series.sites)
+    names = Names(series.datasets)
     rules = DERIVED["data_tier"], DERIVED["campaign"]
     tiers, campaigns = ([rule.derive(name) for name in series.datasets] for rule in rules)
-    schema = pl.Schema(stored_table(TABLE if series.sites is None else SITE_TABLE).arrow())
+    schema = pl.Schema(stored_table(TABLE).arrow())
     frames = []
     for start in sorted(starts):
         columns, rows = features(series.until(start), names)
@@ -97,7 +92,6 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
             "day": [day] * len(tiers),
             "first_day": [first] * len(tiers),
             "dataset_name": series.datasets,
-            "site_name": series.sites,
             "data_tier": tiers,
             "campaign": campaigns,
             **{

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from cmsspark.apps.popularity.dataset_catalogue import CATALOGUE_COLUMNS
-from cmsspark.apps.popularity.dataset_reads import OF_SITES, READS_COLUMNS
+from cmsspark.apps.popularity.dataset_reads import READS_COLUMNS
 from cmsspark.apps.popularity.series import MEASURES, Series
 from cmsspark.base.arrays import Array
 from cmsspark.base.names import DERIVED
@@ -46,20 +46,17 @@ class Names:
     tiers and campaigns.
 
     ``known``: bool [datasets], those among which tiers and campaigns are common; all
-    without it. ``sites``: of a series by site; siblings are datasets at the same site.
+    without it.
     """
 
-    def __init__(
-        self,
-        datasets: tuple[str, ...],
-        is_known: Array | None = None,
-        sites: tuple[str, ...] | None = None,
-    ) -> None:
+    def __init__(self, datasets: tuple[str, ...], is_known: Array | None = None) -> None:
         parts = [(*name.split("/"), "", "", "")[1:4] for name in datasets]
         primary, processed, tier = (np.array(column, str) for column in zip(*parts, strict=True))
         campaign = np.array([DERIVED["campaign"].derive(name) or "" for name in datasets], str)
         groups = {"primary": primary, "processed": processed, "tier": tier, "campaign": campaign}
-        self.groups = {name: _numbered(values, sites) for name, values in groups.items()}
+        self.groups = {
+            name: np.unique(values, return_inverse=True)[1] for name, values in groups.items()
+        }
         self.columns: list[str] = []
         flags = []
         for name in ("tier", "campaign"):
@@ -73,15 +70,6 @@ class Names:
         self.flags = (
             np.stack(flags, axis=1).astype(float) if flags else np.zeros((len(datasets), 0))
         )
-
-
-def _numbered(values: Array, sites: tuple[str, ...] | None) -> Array:
-    """Return the number of each value; of a series by site, of each value at a site."""
-    if sites is not None:
-        values = np.array(
-            [f"{value}\t{site}" for value, site in zip(values.tolist(), sites, strict=True)], str
-        )
-    return np.unique(values, return_inverse=True)[1]
 
 
 def features(past: Series, names: Names) -> tuple[list[str], Array]:
@@ -126,11 +114,7 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     columns["all_datasets"] = np.full(count, last[is_known].mean() if is_known.any() else 0.0)
     assert tuple(columns) == BASE_COLUMNS
     if past.reads is not None:
-        of_reads = past.reads.columns(length, count)
-        # What is the same for all datasets at a site says nothing.
-        columns |= {
-            name: of_reads[name] for name in of_reads if past.sites is None or name not in OF_SITES
-        }
+        columns |= past.reads.columns(length, count)
     if past.catalogue is not None:
         columns |= past.catalogue.columns(length, count)
     return [*columns, *names.columns], np.concatenate(

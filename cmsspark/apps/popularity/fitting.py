@@ -1,38 +1,30 @@
-"""Fit models on all that is known on a day, and calibrate them on past forecasts where that helps."""
+"""Fit models on all that is known on a day, and calibrate them on past forecasts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from cmsspark.apps.popularity.models import Model, logistic_weights, make_model, sigmoid
-from cmsspark.apps.popularity.training import FIRST_DAY, Label, Training, Weeks
+from cmsspark.apps.popularity.training import FIRST_DAY, PERSISTENCE, Label, Training, Weeks
 from cmsspark.base.arrays import Array
 
-#: The weight, for each row, of a calibration that changes nothing.
-_NEAR_ONE: Final = 0.5
+#: The weight, in rows, of a calibration that changes nothing.
+_NEAR_ONE: Final = 10.0
 #: The least slope of a calibration: whatever the weeks were like, a higher probability
 #: stays the higher one.
 _LEAST_SLOPE: Final = 0.2
 #: Probabilities nearer to 0 and 1 are calibrated as these.
-_LEAST: Final = 1e-9
+_LEAST: Final = 1e-6
 #: The name of a quick model of all columns that learns from shuffled labels, and the
 #: rows that it learns from at most.
 SHUFFLED: Final = "shuffled"
 _SHUFFLED_ROWS: Final = 2_000
-#: Past weeks, predicted and over, that a calibration is fitted and judged on.
+#: Past weeks, predicted and over, that a calibration is fitted on.
 CALIBRATION_WEEKS: Final = 3
-#: A calibration is used where it lowers the squared error of each week that it was not
-#: fitted on by this share.
-_LEAST_GAIN: Final = 0.01
-
-
-#: What a model, without a calibration, gave for weeks that are over, and their labels,
-#: both of the datasets that had entered before them.
-PastWeek = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
@@ -47,34 +39,27 @@ class Fitted:
     training: Training
 
 
-def fit(
-    weeks: Weeks,
-    day: int,
-    model_name: str,
-    *,
-    seed: int = 0,
-    options: Mapping[str, Any] | None = None,
-) -> Fitted:
+def fit(weeks: Weeks, day: int, model_name: str, *, seed: int = 0) -> Fitted:
     """Fit the model for the weeks from that day on, on what was known before it, and
-    calibrate it where that helps.
+    calibrate it.
 
     Raises as :meth:`Weeks.training`.
     """
     before = weeks.until(day)
-    fitted = _fit_raw(before, day, model_name, seed, options)
-    return replace(fitted, calibration=_find_calibration(before, day, model_name, seed, options))
+    fitted = _fit_raw(before, day, model_name, seed)
+    return replace(fitted, calibration=_find_calibration(before, day, model_name, seed))
 
 
-def _fit_raw(
-    before: Weeks, day: int, model_name: str, seed: int, options: Mapping[str, Any] | None
-) -> Fitted:
+def _fit_raw(before: Weeks, day: int, model_name: str, seed: int) -> Fitted:
     is_shuffled = model_name == SHUFFLED
-    training = before.training(day, seed=seed, most=_SHUFFLED_ROWS if is_shuffled else None)
+    most = _SHUFFLED_ROWS if is_shuffled else None
+    may_be_empty = model_name == PERSISTENCE
+    training = before.training(day, seed=seed, most=most, may_be_empty=may_be_empty)
     if is_shuffled:
         training = replace(
             training, labels=np.random.default_rng(seed).permutation(training.labels)
         )
-    model = make_model("logistic" if is_shuffled else model_name, before.label, options)
+    model = make_model("logistic" if is_shuffled else model_name, before.label)
     model.fit(training, seed)
     return Fitted(model_name, model, None, training)
 
@@ -87,51 +72,38 @@ def past_days(day: int, label: Label) -> list[int]:
     return [past_day for past_day in days if past_day >= FIRST_DAY + label.days]
 
 
-def _find_calibration(
-    before: Weeks, day: int, model_name: str, seed: int, options: Mapping[str, Any] | None
-) -> Array | None:
+def _find_calibration(before: Weeks, day: int, model_name: str, seed: int) -> Array | None:
     """Return the calibration by the forecasts of the last weeks that are over on
-    ``day``, each from what was known before it; None where none helps. What learned
-    from shuffled labels is only ranked, which none changes.
+    ``day``, each from what was known before it; None without one. What learned from
+    shuffled labels is only ranked, which none changes.
     """
-    if model_name in (SHUFFLED, "persistence"):
+    days = past_days(day, before.label)
+    if model_name in (SHUFFLED, PERSISTENCE) or not days:
         return None
     past = []
-    for past_day in past_days(day, before.label):
-        raw = raw_forecast(before, past_day, model_name, seed=seed, options=options)
+    for past_day in days:
+        raw = raw_forecast(before, past_day, model_name, seed=seed)
         entered = ~np.isnan(raw)
         past.append((raw[entered], before.label.mark(before.series, past_day)[entered]))
-    return helpful_calibration(past)
+    raw, labels = (np.concatenate(columns) for columns in zip(*past, strict=True))
+    return calibration(raw, labels)
 
 
-def raw_forecast(
-    weeks: Weeks,
-    day: int,
-    model_name: str,
-    *,
-    seed: int = 0,
-    options: Mapping[str, Any] | None = None,
-) -> Array:
+def raw_forecast(weeks: Weeks, day: int, model_name: str, *, seed: int = 0) -> Array:
     """Return a model's own probabilities for the weeks from that day on, float64
     [datasets]; NaN for datasets that had not entered. Each is made once.
     """
-    key = _key(day, model_name, seed, options)
+    key = (day, model_name, seed)
     if key not in weeks.shared.raw:
         before = weeks.until(day)
-        model = _fit_raw(before, day, model_name, seed, options).model
+        model = _fit_raw(before, day, model_name, seed).model
         weeks.shared.raw[key] = of_population(before, day, model.predict)
     return weeks.shared.raw[key]
 
 
 def keep_raw_forecast(weeks: Weeks, day: int, model_name: str, seed: int, scores: Array) -> None:
     """Keep a raw forecast that was made elsewhere."""
-    weeks.shared.raw[_key(day, model_name, seed, None)] = scores
-
-
-def _key(
-    day: int, model_name: str, seed: int, options: Mapping[str, Any] | None
-) -> tuple[Any, ...]:
-    return day, model_name, seed, repr(sorted((options or {}).items()))
+    weeks.shared.raw[(day, model_name, seed)] = scores
 
 
 def of_population(weeks: Weeks, day: int, predict_rows: Callable[[Array], Array]) -> Array:
@@ -145,20 +117,13 @@ def of_population(weeks: Weeks, day: int, predict_rows: Callable[[Array], Array]
     return scores
 
 
-def predict(
-    weeks: Weeks,
-    day: int,
-    model_name: str,
-    *,
-    seed: int = 0,
-    options: Mapping[str, Any] | None = None,
-) -> Array:
+def predict(weeks: Weeks, day: int, model_name: str, *, seed: int = 0) -> Array:
     """Return calibrated probabilities, float64 [datasets], for the weeks from that day
     on, from what was known before it; NaN for datasets that had not entered.
     """
     before = weeks.until(day)
-    raw = raw_forecast(before, day, model_name, seed=seed, options=options)
-    return calibrated(raw, _find_calibration(before, day, model_name, seed, options))
+    raw = raw_forecast(before, day, model_name, seed=seed)
+    return calibrated(raw, _find_calibration(before, day, model_name, seed))
 
 
 def calibrated(raw: Array, weights: Array | None) -> Array:
@@ -166,34 +131,12 @@ def calibrated(raw: Array, weights: Array | None) -> Array:
     return raw if weights is None else sigmoid(_logit(raw) @ weights)
 
 
-def helpful_calibration(past: Sequence[PastWeek]) -> Array | None:
-    """Return the calibration of past weeks; None unless that of the others lowers the
-    error of each of them.
-    """
-    if len(past) < CALIBRATION_WEEKS:
-        return None
-    for number, (raw, labels) in enumerate(past):
-        other_weeks = [*past[:number], *past[number + 1 :]]
-        before, after = (
-            float(((values - labels) ** 2).mean()) if len(values) else 0.0
-            for values in (raw, calibrated(raw, _pooled(other_weeks)))
-        )
-        if after >= (1 - _LEAST_GAIN) * before:
-            return None
-    return _pooled(past)
-
-
-def _pooled(past: Sequence[PastWeek]) -> Array:
-    raw, labels = (np.concatenate(columns) for columns in zip(*past, strict=True))
-    return calibration(raw, labels, np.ones(len(raw)))
-
-
-def calibration(raw: Array, labels: Array, counts: Array) -> Array:
+def calibration(raw: Array, labels: Array) -> Array:
     """Return the slope and the shift, on the logit scale, that fit predictions of past
-    weeks best; both are held near one and zero, as few weeks say little about the next.
+    weeks best. A mean of several models is too timid at both ends, which the slope undoes.
     """
-    penalty = np.full(2, _NEAR_ONE * counts.sum())
-    weights = logistic_weights(_logit(raw), labels, penalty, np.array([1.0, 0.0]), counts)
+    penalty, start = np.full(2, _NEAR_ONE), np.array([1.0, 0.0])
+    weights = logistic_weights(_logit(raw), labels, penalty, start)
     weights[0] = max(weights[0], _LEAST_SLOPE)
     return weights
 

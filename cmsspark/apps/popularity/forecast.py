@@ -15,19 +15,18 @@ from cmsspark.apps.popularity.baselines import with_baselines
 from cmsspark.apps.popularity.evaluate import forecasts, judge, strata
 from cmsspark.apps.popularity.explanations import bases, reasons
 from cmsspark.apps.popularity.fitting import calibrated, fit, of_population
+from cmsspark.apps.popularity.models import check_model
 from cmsspark.apps.popularity.quantities import QUANTITIES, expected
 from cmsspark.apps.popularity.scores import mean
 from cmsspark.apps.popularity.series import Series
-from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
+from cmsspark.apps.popularity.training import FIRST_DAY, PERSISTENCE, Label, Weeks
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import start_ms
 from cmsspark.base.schemas import stored_table
 
-#: What the names of tables begin with: of datasets, and of datasets at sites.
+#: What the names of tables begin with.
 _TABLE: Final = "popularity_"
-_SITE_TABLE: Final = "popularity_site_"
-_BASELINE: Final = "persistence"
 #: What is null where nothing is known of a dataset.
 _OF_KNOWN: Final = (
     *("probability", "raw_probability", "reasons"),
@@ -41,13 +40,15 @@ _METRICS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
 
 
 def predictions(weeks: Weeks, day: date, model_name: str, *, seed: int = 0) -> pl.DataFrame:
-    """Return ``schemas/tables/popularity_predictions.yaml``, of a series by site
-    ``popularity_site_predictions.yaml``, for the weeks from ``day`` on, the day after
-    the series: a row for each dataset that has entered.
+    """Return ``schemas/tables/popularity_predictions.yaml``, for the weeks from ``day`` on, the day after
+    the series: a row for each dataset that has entered. A short series is forecast by
+    persistence.
 
     A new dataset of which neither siblings nor DBS say anything has no probability.
     """
     number = len(weeks.series.days)
+    check_model(model_name)
+    model_name = weeks.label.model_on(weeks.series, number, model_name)
     fitted = fit(weeks, number, model_name, seed=seed)
     raw = of_population(weeks, number, fitted.model.predict)
     moved = fitted.model.contributions(weeks.rows(number)[~np.isnan(raw)])
@@ -106,17 +107,16 @@ def _table(
     for stratum, where in strata(series, len(series.days)).items():
         names[where] = stratum
     parts = [name.split("/") for name in series.datasets]
-    label, table = weeks.label, stored_table(table_name("predictions", series))
+    label, table = weeks.label, stored_table("popularity_predictions")
     schema = pl.Schema(table.arrow())
     columns = {
         **rows,
         "dataset_name": series.datasets,
-        "site_name": series.sites,
         "data_tier": [part[3] if len(part) > 3 else None for part in parts],
         "stratum": names.tolist(),
         "last_week_nacc": series.accesses[max(len(series.days) - 7, 0) :].sum(0).astype(np.int64),
     }
-    about = label.describe(by_site=series.by_site)
+    about = label.describe()
     constants = {"model": model_name, "threshold": label.least_accesses, "label": about}
     chosen = {name: kind for name, kind in schema.items() if name in columns}
     is_unknown = pl.col("basis") == "unknown"
@@ -132,26 +132,18 @@ def _table(
     return _with_day(frame.cast({"rank": pl.Int64}), day, table.name, **constants)
 
 
-def table_name(name: str, series: Series) -> str:
-    """Return the stored table ``name`` (forecast, quality …) of datasets, or of datasets at sites."""
-    return f"{_SITE_TABLE if series.by_site else _TABLE}{name}"
-
-
 def quality(
     weeks: Weeks, day: date, model_name: str, count: int, *, seed: int = 0
 ) -> pl.DataFrame:
-    """Return ``schemas/tables/popularity_quality.yaml``, of a series by site
-    ``popularity_site_quality.yaml``: the last ``count`` weeks of seven days that are
+    """Return ``schemas/tables/popularity_quality.yaml``: the last ``count`` weeks of seven days that are
     over, for the model and the baseline; none where the series is too short. Raises
     DataError (65) where a guard fails.
     """
     series, label = weeks.series, weeks.label
     starts = [len(series.days) - label.days - 7 * back for back in range(count)]
-    starts = sorted(start for start in starts if start >= FIRST_DAY + label.days)
+    starts = sorted(start for start in starts if start >= FIRST_DAY)
     judged = forecasts(weeks, starts, with_baselines([model_name]), seed=seed) if starts else []
-    return quality_rows(
-        [judge(weeks, forecast) for forecast in judged], day, table_name("quality", series)
-    )
+    return quality_rows([judge(weeks, forecast) for forecast in judged], day, "popularity_quality")
 
 
 def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl.DataFrame:
@@ -184,8 +176,8 @@ def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
     ``popularity_site_models.yaml``: one row, of the model card of a saved version.
     """
     weeks = [week for week in card["weeks"] if week["model"] == card["model"]]
-    baseline = [week for week in card["weeks"] if week["model"] == _BASELINE]
-    label = Label(**card["label"]).describe(by_site=card["by_site"])
+    baseline = [week for week in card["weeks"] if week["model"] == PERSISTENCE]
+    label = Label(**card["label"]).describe()
     row = {
         "day": day,
         "version": version,
@@ -206,7 +198,7 @@ def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
         "columns_sha256": card["columns_sha256"],
         "timestamp": start_ms(day),
     }
-    table = stored_table(f"{_SITE_TABLE if card['by_site'] else _TABLE}models")
+    table = stored_table(f"{_TABLE}models")
     return pl.DataFrame([row], schema=pl.Schema(table.arrow())).select(table.names)
 
 

@@ -1,13 +1,11 @@
-"""The jobs of popularity, each for datasets and for datasets at sites: features,
-models, evaluations, forecasts.
-"""
+"""The jobs of popularity: features, models, evaluations, forecasts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -22,7 +20,7 @@ from cmsspark.apps.popularity.label_options import (
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import date_option, require_store, store_options
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import Job
+from cmsspark.store.job_index import Job, declare
 
 if TYPE_CHECKING:
     from cmsspark.apps.popularity.training import Label
@@ -55,7 +53,7 @@ def run(
     from cmsspark.apps.popularity.training import Label
 
     with stored_run.stored_run(name, day, fout, settings, log) as stored:
-        series = stored_series(stored.days, by_site="_site_" in name)
+        series = stored_series(stored.days)
         return stored_run.STORE[_kind(name)](stored, series, label or Label(), **options)
 
 
@@ -163,3 +161,36 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         is_on_spark=True,
     ),
 }
+
+
+def _jobs() -> Iterator[Job]:
+    for name, by_site, at_site in (
+        ("popularity", "", ""),
+        ("popularity_site", " by site", " at each site"),
+    ):
+        on_host = partial(Job, needs_spark=False, module=__name__)
+        yield on_host(
+            f"{name}_forecast",
+            f"The datasets that will be popular{at_site} in a week, and how good such forecasts were",
+            (f"{name}_forecast", f"{name}_quality", f"{name}_predictions"),
+        )
+        yield Job(
+            f"{name}_evaluate",
+            f"How good forecasts of popularity{by_site} were in past weeks, one Spark task each",
+            (f"{name}_evaluation",),
+            module=__name__,
+        )
+        yield on_host(
+            f"{name}_features",
+            f"Features and labels of each dataset{at_site} and week, from the stored days before a day",
+            (f"{name}_features",),
+        )
+        yield on_host(
+            f"{name}_train",
+            f"A model of popularity{by_site} with its model card, to predict with later",
+            (f"{name}_models",),
+        )
+
+
+for _job in _jobs():
+    declare(_job, partial(make_command, _job))

@@ -103,8 +103,8 @@ def _loss(
 class Logistic:
     """Logistic regression on standardised columns; ``only`` names the columns that it sees."""
 
-    def __init__(self, only: Sequence[str] = (), ridge: float = _RIDGE) -> None:
-        self._only, self._ridge = only, ridge
+    def __init__(self, only: Sequence[str] = ()) -> None:
+        self._only = only
 
     def fit(self, training: Training, seed: int) -> None:
         rows, columns = training.rows, training.columns
@@ -113,7 +113,7 @@ class Logistic:
         self._mean, self._spread = chosen.mean(0), chosen.std(0) + 1e-9
         standard = self._standard(rows)
         # The last column is the constant, which is free.
-        penalty = np.append(np.full(standard.shape[1] - 1, self._ridge), 1e-6)
+        penalty = np.append(np.full(standard.shape[1] - 1, _RIDGE), 1e-6)
         start = np.zeros(standard.shape[1])
         self._weights = logistic_weights(
             standard, training.labels, penalty, start, training.weights
@@ -215,45 +215,28 @@ class Blend:
 
 
 _AVERAGE: Final = ("log_accesses_1d", "log_accesses_3d", "log_accesses_7d", "log_accesses_14d")
-#: Values that tuning tries by default, by model.
-GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
-    "logistic": {"ridge": [3.0, 10.0, 30.0, 100.0]},
-    "forest": {
-        "max_depth": [4, 5, 7],
-        "min_child_weight": [5, 10, 20],
-        "colsample_bynode": [0.15, 0.3],
-    },
-    "boosting": {"max_depth": [2, 3], "rounds": [80, 120, 200], "half_life": [7.0, 14.0, 28.0]},
-}
 
 
-def _boosting(options: Mapping[str, Any]) -> Model:
-    tree_options = dict(options)
-    rounds, half_life = (
-        tree_options.pop("rounds", _BOOSTING_ROUNDS),
-        tree_options.pop("half_life", _HALF_LIFE),
-    )
-    return Trees({**_BOOSTING, **tree_options}, rounds, half_life)
-
-
-def _on_spark(kind: str) -> Callable[[Label, Mapping[str, Any]], Model]:
-    def make(label: Label, options: Mapping[str, Any]) -> Model:
+def _on_spark(kind: str) -> Callable[[Label], Model]:
+    def make(label: Label) -> Model:
         from cmsspark.apps.popularity.spark_models import SparkModel
 
-        return SparkModel(kind, options)
+        return SparkModel(kind)
 
     return make
 
 
-MODELS: Final[dict[str, Callable[[Label, Mapping[str, Any]], Model]]] = {
-    "persistence": lambda label, options: Persistence(label),
-    "last-week": lambda label, options: Logistic([f"log_{select_measure(label)}_7d"]),
-    "decayed": lambda label, options: Logistic([f"log_{select_measure(label)}_decayed"]),
-    "average": lambda label, options: Logistic(_AVERAGE),
-    "logistic": lambda label, options: Logistic(**options),
-    "forest": lambda label, options: Trees({**_FOREST, **options}, 1),
-    "boosting": lambda label, options: _boosting(options),
-    "blend": lambda label, options: Blend([Trees(_FOREST, 1), _boosting({})]),
+MODELS: Final[dict[str, Callable[[Label], Model]]] = {
+    "persistence": lambda label: Persistence(label),
+    "last-week": lambda label: Logistic([f"log_{select_measure(label)}_7d"]),
+    "decayed": lambda label: Logistic([f"log_{select_measure(label)}_decayed"]),
+    "average": lambda label: Logistic(_AVERAGE),
+    "logistic": lambda label: Logistic(),
+    "forest": lambda label: Trees(_FOREST, 1),
+    "boosting": lambda label: Trees(_BOOSTING, _BOOSTING_ROUNDS, _HALF_LIFE),
+    "blend": lambda label: Blend(
+        [Trees(_FOREST, 1), Trees(_BOOSTING, _BOOSTING_ROUNDS, _HALF_LIFE)]
+    ),
     "spark-logistic": _on_spark("logistic"),
     "spark-forest": _on_spark("forest"),
     "spark-boosting": _on_spark("boosting"),
@@ -283,12 +266,10 @@ def check_model(name: str) -> None:
         raise UsageError(f"there is no model {name!r}", next_step=next_step)
 
 
-def make_model(name: str, label: Label, options: Mapping[str, Any] | None = None) -> Model:
-    """Return a model by name, with ``options`` in place of its own. Raises UsageError
-    (2) for another name.
-    """
+def make_model(name: str, label: Label) -> Model:
+    """Return a model by name. Raises UsageError (2) for another name."""
     check_model(name)
-    return MODELS[name](label, options or {})
+    return MODELS[name](label)
 
 
 def load_xgboost() -> Any:

@@ -51,7 +51,7 @@ def evaluation_page(
     labels = np.concatenate([label.mark(series, forecast.day) for forecast in judged])[has_entered]
     scores = scores[has_entered]
     card = {
-        "popular": label.describe(by_site=series.by_site),
+        "popular": label.describe(),
         "model": f"{model}: {ABOUT[model]}",
         "data": f"{series.size_text}, {series.days[0]} to {series.days[-1]}",
         "learned from": "for each week, all earlier days whose horizon is over on its Monday",
@@ -60,7 +60,6 @@ def evaluation_page(
         "baselines": "; ".join(f"{name}: {ABOUT[name]}" for name in BASELINES),
         "seed": str(seed),
     }
-    where = ", and at which sites" if series.by_site else ""
     warned = [f"{warning}." for warning in warnings(rows, model)]
     reliability = _plot(_reliability(labels, scores), "predicted probability", "became popular")
     gain = _plot(
@@ -80,7 +79,7 @@ def evaluation_page(
         ),
         *_sections(weeks, model, judged[-1].day, judged[-1].scores, rows, seed),
     ]
-    return layout.document(f"Which datasets become popular{where}: {model}", parts)
+    return layout.document(f"Which datasets become popular: {model}", parts)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Markup:
@@ -227,7 +226,6 @@ def _datasets(
     happened = series.accesses[day : day + weeks.label.days].sum(0)
     lines = []
     for number, reason in zip(entered[first].tolist(), explanations, strict=True):
-        site = () if series.sites is None else (series.sites[number],)
         quantiles = (
             "–"
             if amounts is None
@@ -235,9 +233,8 @@ def _datasets(
         )
         name = series.datasets[number]
         lines.append(
-            (name, *site, f"{scores[number]:.3f}", quantiles, f"{happened[number]:,.0f}", reason)
+            (name, f"{scores[number]:.3f}", quantiles, f"{happened[number]:,.0f}", reason)
         )
     end = series.days[day] + timedelta(days=weeks.label.days - 1)
     headings = ("probability", "accesses: 10, 50, 90 %", f"accesses to {end}", "moved by")
-    names = ("dataset",) if series.sites is None else ("dataset", "site")
-    return layout.table((*names, *headings), lines, (*range(len(names)), len(names) + 3))
+    return layout.table(("dataset", *headings), lines, (0, 4))

@@ -52,11 +52,6 @@ class Saved:
         return self.folder.rpartition("/")[2]
 
     @property
-    def by_site(self) -> bool:
-        """Whether it predicts datasets at sites."""
-        return bool(self.card["by_site"])
-
-    @property
     def label(self) -> Label:
         """What it predicts."""
         return Label(**self.card["label"])
@@ -66,18 +61,8 @@ class Saved:
         day, float64 [datasets]; NaN for datasets that have not entered.
 
         Raises DataError (65) where the model has learned from that day or a later one,
-        or from other features, UsageError (2) where it is of datasets and the series of
-        datasets at sites, or the other way round.
+        or from other features.
         """
-        if self.by_site != weeks.series.by_site:
-            kinds = ("datasets", "datasets at sites")
-            raise UsageError(
-                f"the model is of {kinds[self.by_site]}, the series of {kinds[not self.by_site]}",
-                found=self.folder,
-                next_step="leave out --by-site, or choose a model that was trained with it"
-                if not self.by_site
-                else "give --by-site, or choose a model that was trained without it",
-            )
         learned = date.fromisoformat(self.card["learned_until"])
         first = weeks.series.days[0]
         if (learned - first).days >= day:
@@ -151,6 +136,12 @@ def train(
     version of cmsspark give the same version.
     """
     series, label = weeks.series, weeks.label
+    if label.model_on(series, len(series.days), model_name) != model_name:
+        raise InputMissing(
+            f"there are too few days to train {model_name}",
+            found=f"{len(series.days)} days, {series.days[0]} to {series.days[-1]}",
+            next_step=f"give more days: {label.rule(series, model_name)}",
+        )
     fitted = fit(weeks, len(series.days), model_name, seed=seed)
     training = fitted.training
     model = json.dumps(
@@ -165,7 +156,6 @@ def train(
         "model": fitted.name,
         "about": ABOUT[fitted.name],
         "label": asdict(label),
-        "by_site": series.by_site,
         "learned_from": series.days[0].isoformat(),
         "learned_until": series.days[-1].isoformat(),
         "datasets": len(series.datasets),

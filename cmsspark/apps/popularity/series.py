@@ -33,8 +33,6 @@ COLUMNS: Final = {
     "bytes": ("read_bytes",),
     "cpus": ("cpu_time", "cpu_seconds"),
 }
-#: Between a dataset and a site while rows are added up; no name of a dataset has it.
-_AT: Final = "\t"
 #: Days for which the creation in DBS alone keeps a dataset in the population: those of
 #: the longest stored series.
 ENTRY_DAYS: Final = 182
@@ -51,8 +49,7 @@ class Series:
     them. ``first_rows``: the number of the day of each dataset's first row, which may
     be one without use; without it that of its first use. ``catalogue``: what stored
     tables say of the datasets; ``reads``: from where and by whom they were read. A
-    series of a file has neither. ``sites``: the site of each element of a series by
-    site, a dataset at a site; else None. ``inputs``: what it was read from: the run of
+    series of a file has neither. ``inputs``: what it was read from: the run of
     each stored day and table, or the name and digest of a file.
     """
 
@@ -63,18 +60,12 @@ class Series:
     first_rows: Array | None = None
     catalogue: Catalogue | None = None
     reads: DatasetReads | None = None
-    sites: tuple[str, ...] | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def by_site(self) -> bool:
-        """Whether each element is a dataset at a site."""
-        return self.sites is not None
-
-    @property
     def size_text(self) -> str:
-        """How many datasets, or datasets at sites, it has, in words."""
-        return f"{pluralize(len(self.datasets), 'dataset')}{' at sites' if self.by_site else ''}"
+        """How many datasets it has, in words."""
+        return pluralize(len(self.datasets), "dataset")
 
     @property
     def is_known(self) -> Array:
@@ -86,8 +77,7 @@ class Series:
         was known on the series' end.
 
         A dataset enters with its first row, which may be one without use, or, for
-        :data:`ENTRY_DAYS` days, with its creation in DBS. A pair of dataset and site
-        enters with its first row.
+        :data:`ENTRY_DAYS` days, with its creation in DBS.
         """
         created = self.created_days(len(self.days))
         is_created = (created < day) & (created >= day - ENTRY_DAYS)
@@ -95,12 +85,9 @@ class Series:
 
     def created_days(self, day: int) -> Array:
         """Return float64 [datasets]: the number of the day on which DBS made each
-        dataset, by what is known on day ``day``; NaN where unknown, and for datasets at
-        sites.
+        dataset, by what is known on day ``day``; NaN where unknown.
         """
-        created = (
-            None if self.by_site or self.catalogue is None else self.catalogue.created_days(day)
-        )
+        created = None if self.catalogue is None else self.catalogue.created_days(day)
         return np.full(len(self.datasets), np.nan) if created is None else created
 
     @property
@@ -138,7 +125,6 @@ class Series:
             first_rows=None if self.first_rows is None else self.first_rows[chosen],
             catalogue=self.catalogue and self.catalogue.only(chosen),
             reads=self.reads and self.reads.only(chosen),
-            sites=self.sites and tuple(self.sites[number] for number in numbers),
         )
 
     def mondays(self, weeks: int = 1) -> list[int]:
@@ -206,23 +192,20 @@ def make_series(
     return Series(days, tuple(datasets.to_list()), values, missing, first_rows)
 
 
-def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
+def stored_series(stored: StoredDays) -> Series:
     """Return the series of stored days: accesses, distinct users, bytes and CPU seconds
     of each dataset over all streams of accesses. Jobs are another measure, and are not
     among them. Its catalogue comes from stored tables of DBS and replicas, where there
-    are some. With ``by_site`` each element is a dataset at a site, as the logs name
-    sites.
+    are some.
 
-    Raises DataError (65) where a day's partials are damaged, two keys of pseudonyms are
-    mixed, or the datasets at sites are more than fit into memory.
+    Raises DataError (65) where a day's partials are damaged, or two keys of pseudonyms
+    are mixed.
     """
     from cmsspark.apps.popularity.catalogue_tables import stored_tables
 
     stored.key_id()
     frames, reads = [], list[DayReads]()
     for day, frame in _access_rows(stored):
-        if by_site:
-            frame = frame.with_columns(pl.concat_str("dataset_name", "site_name", separator=_AT))
         reads.append(day_reads(day, frame))
         frames.append(
             frame.group_by(dataset=pl.col("dataset_name")).agg(
@@ -236,21 +219,12 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
     table = pl.concat(frames)
     if table.is_empty():
         raise InputMissing("the stored days have no accesses", next_step="choose other days")
-    if by_site:
-        count = table["dataset"].n_unique()
-        _check_cells(
-            len(stored.period.days), count, f"{stored.period}, {count:,} datasets at sites"
-        )
     names: Sequence[str] = ()
     tables = stored_tables(stored.files, stored.fout, stored.period.days)
-    if tables is not None and not by_site:
+    if tables is not None:
         names = tables.created_since(min(stored.partials) - timedelta(days=ENTRY_DAYS))
     series = make_series(table, names, stored.partials)
     series = replace(series, reads=join_reads(reads, series.days[0], series.datasets))
-    if by_site:
-        # Sites are as logged, with any tabs.
-        datasets, sites = zip(*(name.split(_AT, 1) for name in series.datasets), strict=True)
-        series = replace(series, datasets=datasets, sites=sites)
     catalogue = None if tables is None else tables.catalogue(series.days, series.datasets)
     days = {
         day.isoformat(): table.manifest.rows_run for day, table in sorted(stored.partials.items())

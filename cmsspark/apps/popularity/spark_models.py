@@ -39,12 +39,12 @@ class SparkModel:
     their order.
     """
 
-    def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
-        self._kind, self._options = kind, {**OPTIONS[kind], **options}
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
 
     def fit(self, training: Training, seed: int) -> None:
         frame = _frame(training.rows, training.labels, training.weights)
-        self._model = _estimator(self._kind, self._options, seed).fit(frame)
+        self._model = _estimator(self._kind, OPTIONS[self._kind], seed).fit(frame)
 
     def predict(self, rows: Array) -> Array:
         from pyspark.ml.functions import vector_to_array

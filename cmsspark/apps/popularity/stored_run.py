@@ -16,13 +16,7 @@ from cmsspark.apps.popularity import saved
 from cmsspark.apps.popularity.baselines import warnings, with_baselines
 from cmsspark.apps.popularity.evaluate import forecast_and_judge
 from cmsspark.apps.popularity.feature_tables import week_rows
-from cmsspark.apps.popularity.forecast import (
-    model_row,
-    predictions,
-    quality,
-    quality_rows,
-    table_name,
-)
+from cmsspark.apps.popularity.forecast import model_row, predictions, quality, quality_rows
 from cmsspark.apps.popularity.label_options import EVALUATED, FOLDER
 from cmsspark.apps.popularity.report import evaluation_page
 from cmsspark.apps.popularity.series import Series
@@ -81,7 +75,7 @@ class StoredRun:
         days = describe_days(self.days)
         manifest = {
             **days,
-            "forecast": {**options, "label": label.describe(by_site=series.by_site)},
+            "forecast": {**options, "label": label.describe()},
             "dataset_tables": {name: dict(runs) for name, runs in series.inputs["tables"].items()},
             "warnings": [*days["warnings"], *warnings],
         }
@@ -152,10 +146,13 @@ def store_forecast(
     rows = predictions(known_weeks, stored.day, model, seed=seed)
     judged = quality(known_weeks, stored.day, model, weeks, seed=seed)
     tables = {"forecast": rows.head(top), "quality": judged, "predictions": rows}
-    options = {"model": model, "weeks": weeks, "top": top, "seed": seed}
+    used = label.model_on(series, len(series.days), model)
+    options = {"model": used, "weeks": weeks, "top": top, "seed": seed}
     options |= {"threshold": label.least_accesses, "horizon": label.weeks}
     texts = warnings(judged.filter(stratum="all").to_dicts(), model)
-    named = {table_name(name, series): table for name, table in tables.items()}
+    if used != model:
+        texts.append(label.rule(series, model))
+    named = {f"popularity_{name}": table for name, table in tables.items()}
     return stored.store(named, series, label, options, series.size_text, warnings=texts)
 
 
@@ -174,9 +171,7 @@ def store_model(
         _, metrics = forecast_and_judge(weeks, with_baselines([model]), last=judged, seed=seed)
         version = saved.train(Path(aside), weeks, model, metrics, seed)
         tables = {
-            table_name("models", series): model_row(
-                stored.day, version.name, saved.load(str(version)).card
-            )
+            "popularity_models": model_row(stored.day, version.name, saved.load(str(version)).card)
         }
 
         def write(staged: StagedRun) -> dict[str, Any]:
@@ -210,7 +205,7 @@ def store_evaluation(
     models = models or EVALUATED
     weeks, compared = Weeks(series, label), with_baselines(models)
     forecasts, judged = forecast_and_judge(weeks, compared, last=last, seed=seed, spark=spark)
-    table = table_name("evaluation", series)
+    table = "popularity_evaluation"
     rows = quality_rows(judged, stored.day, table)
     page = evaluation_page(weeks, models[-1], forecasts, judged, seed)
 

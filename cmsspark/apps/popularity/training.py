@@ -5,6 +5,7 @@ before the predicted week.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,10 @@ from cmsspark.base.text.terminal import pluralize
 
 #: Days of history before the first row that is learned from.
 FIRST_DAY: Final = 7
+#: The rule that stands for a model until a history is long enough.
+PERSISTENCE: Final = "persistence"
+#: Days of history from which on a model makes the forecast.
+_MODEL_DAYS: Final = 28
 #: Rows that are learned from at most: above, days are left out, then inactive datasets
 #: are sampled.
 MOST_ROWS: Final = 40_000
@@ -50,15 +55,41 @@ class Label:
         """The threshold of accesses; None where the label is by bytes."""
         return None if self.top_bytes is not None else float(self.threshold)
 
-    def describe(self, *, by_site: bool = False) -> str:
-        """Return what it is, in a few words; ``by_site``: for datasets at sites."""
+    def describe(self) -> str:
+        """Return what it is, in a few words."""
         during = pluralize(self.weeks, "week")
         if self.top_bytes is not None:
-            elements = "pairs of dataset and site" if by_site else "datasets"
-            return f"among the {self.top_bytes:,} {elements} with the most bytes read in {during}"
+            return f"among the {self.top_bytes:,} datasets with the most bytes read in {during}"
         also = f" and more than {self.users:,.15g} users" if self.users is not None else ""
-        where = " at the site" if by_site else ""
-        return f"more than {self.threshold:,.15g} accesses{also}{where} in {during}"
+        return f"more than {self.threshold:,.15g} accesses{also} in {during}"
+
+    @property
+    def model_days(self) -> int:
+        """Days of history from which on a model makes the forecast."""
+        return max(_MODEL_DAYS, FIRST_DAY + self.days)
+
+    def rule(self, series: Series, model: str = "a model") -> str:
+        """Return what makes forecasts of a short history, with the days it changes on."""
+        begins, changes = (
+            series.days[0] + timedelta(days=number) for number in (FIRST_DAY, self.model_days)
+        )
+        return (
+            f"{FIRST_DAY} days of history are forecast by {PERSISTENCE} (from {begins} on), "
+            f"{self.model_days} days by {model} (from {changes} on)"
+        )
+
+    def model_on(self, series: Series, day: int, model: str) -> str:
+        """Return what forecasts the weeks from day number ``day`` on: ``model``, or
+        persistence while the days before it are few. Raises InputMissing (66) for less
+        than a week.
+        """
+        if day < FIRST_DAY:
+            raise InputMissing(
+                "too few days for a forecast",
+                found=f"{pluralize(day, 'day')} from {series.days[0]} on",
+                next_step=f"give more days: {self.rule(series, model)}",
+            )
+        return model if day >= self.model_days else PERSISTENCE
 
     def check(self, series: Series) -> None:
         """Raise DataError (65) where the series lacks what the label is made of."""
@@ -147,7 +178,7 @@ class Weeks:
 
     def __post_init__(self) -> None:
         # The common tiers and campaigns are those of datasets that the days have.
-        self._names = Names(self.series.datasets, self.series.is_known, self.series.sites)
+        self._names = Names(self.series.datasets, self.series.is_known)
         self.columns, _ = features(self.series.until(FIRST_DAY), self._names)
 
     def until(self, day: int) -> Weeks:
@@ -174,16 +205,22 @@ class Weeks:
             self.shared.rows[key] = computed
         return self.shared.rows[key][1]
 
-    def training(self, day: int, *, seed: int = 0, most: int | None = None) -> Training:
+    def training(
+        self, day: int, *, seed: int = 0, most: int | None = None, may_be_empty: bool = False
+    ) -> Training:
         """Return the rows of earlier days whose horizon is over on that day: the
         population of each day, as far as ``most`` (:data:`MOST_ROWS`) allows, else of
         every second to seventh day, then fewer of the inactive datasets, at last fewer
         of all.
 
-        Raises InputMissing (66) where there is none.
+        Raises InputMissing (66) if there is none and it may not be empty.
         """
         days = range(FIRST_DAY, day - self.label.days + 1)
         most = most or MOST_ROWS
+        if not len(days) and may_be_empty:
+            none = np.zeros(0)
+            empty = np.zeros((0, len(self.columns)), np.float32)
+            return Training(empty, none, none, none, self.columns, 0, none.astype(int))
         if not len(days):
             raise InputMissing(
                 f"nothing can be learned for {self.series.days[day] if day < len(self.series.days) else 'that week'}",

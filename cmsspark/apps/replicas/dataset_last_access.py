@@ -118,5 +118,5 @@ JOB: Final = DumpJob(
         ),
     ),
     configured=configured,
-)
-command = JOB.command()
+    about="When each dataset was last used, and which could be deleted",
+).declare(__name__)

@@ -55,5 +55,11 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     )
 
 
-JOB: Final = DumpJob("dbs_events", DBS, replicas=False, build=build, by_dataset=True)
-command = JOB.command()
+JOB: Final = DumpJob(
+    "dbs_events",
+    DBS,
+    replicas=False,
+    build=build,
+    by_dataset=True,
+    about="Events, files and bytes of each dataset",
+).declare(__name__)

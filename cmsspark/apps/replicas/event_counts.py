@@ -71,5 +71,5 @@ JOB: Final = DumpJob(
         ),
     ),
     configured=configured,
-)
-command = JOB.command()
+    about="Blocks, files, events and bytes by month, data tier and campaign",
+).declare(__name__)

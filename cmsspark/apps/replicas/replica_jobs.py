@@ -8,10 +8,7 @@ from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-import click
-
 from cmsspark.run.dump_day import DumpJob
-from cmsspark.store.job_index import Job
 
 if TYPE_CHECKING:
     import polars as pl
@@ -93,7 +90,8 @@ PHEDEX: Final = DumpJob(
     replicas=True,
     by_dataset=True,
     build=lambda frames, day: frames["dataset_replicas"].sort("dataset_name", "site_name", "kind"),
-)
+    about="The replica snapshot of a day by site and dataset",
+).declare(__name__)
 #: Replicas by dataset, site and kind of storage, with the facts of DBS about the dataset.
 DBS_PHEDEX: Final = DumpJob(
     "dbs_phedex",
@@ -116,10 +114,16 @@ DBS_PHEDEX: Final = DumpJob(
     replicas=True,
     build=_with_facts,
     by_dataset=True,
-)
+    about="Replicas: datasets by site and kind of storage",
+).declare(__name__)
 #: The same of Rucio's replicas only. ``dbs_phedex`` reads Rucio, too, on the days that
 #: Rucio serves.
-DBS_RUCIO: Final = replace(DBS_PHEDEX, name="dbs_rucio", is_of_rucio=True)
+DBS_RUCIO: Final = replace(
+    DBS_PHEDEX,
+    name="dbs_rucio",
+    is_of_rucio=True,
+    about="Replicas by Rucio: datasets by site and kind of storage",
+).declare(__name__)
 LEFTOVERS: Final = DumpJob(
     "leftovers",
     {
@@ -129,7 +133,8 @@ LEFTOVERS: Final = DumpJob(
     },
     replicas=True,
     build=_leftovers,
-)
+    about="Replicas of datasets that are not valid in DBS, and valid datasets without replicas",
+).declare(__name__)
 #: Files and bytes at each RSE by dataset: what is there, new, accessed (rule 34).
 RUCIO_DAILY: Final = DumpJob(
     "rucio_daily",
@@ -137,7 +142,8 @@ RUCIO_DAILY: Final = DumpJob(
     replicas=True,
     rucio_frames=("rse_sums",),
     build=lambda frames, day: frames["rse_sums"].sort("rse", "dataset_name"),
-)
+    about="Files at each storage element of Rucio by dataset: there, new, accessed",
+).declare(__name__)
 #: Rucio's files, blocks and sizes beside those of DBS (rule 27).
 CATALOGUE_CHECK: Final = DumpJob(
     "catalogue_check",
@@ -156,10 +162,5 @@ CATALOGUE_CHECK: Final = DumpJob(
     replicas=True,
     build=lambda frames, day: frames["differences"].sort("difference", "dataset_name"),
     rucio_frames=("rse_sums", "differences"),
-)
-_JOBS: Final = (PHEDEX, DBS_PHEDEX, DBS_RUCIO, LEFTOVERS, RUCIO_DAILY, CATALOGUE_CHECK)
-
-
-def make_command(job: Job) -> click.Command:
-    """Return the command of one of these jobs."""
-    return next(dump_job.command() for dump_job in _JOBS if dump_job.name == job.name)
+    about="Files, blocks and sizes of Rucio beside those of DBS",
+).declare(__name__)

@@ -77,5 +77,10 @@ def _with_replica_events(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(events.alias("replica_events"))
 
 
-JOB: Final = DumpJob("site_tier_usage", DBS, replicas=True, build=build)
-command = JOB.command()
+JOB: Final = DumpJob(
+    "site_tier_usage",
+    DBS,
+    replicas=True,
+    build=build,
+    about="Data volume at the sites of a tier, by data tier",
+).declare(__name__)

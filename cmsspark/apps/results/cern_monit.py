@@ -5,5 +5,16 @@
 from __future__ import annotations
 
 from cmsspark.publish.cli import publish_command
+from cmsspark.store.job_index import Job, declare
 
-command = publish_command("cern_monit")
+declare(
+    Job(
+        "cern_monit",
+        "Publish a stored day to MONIT",
+        (),
+        aliases=("cern_monit3",),
+        needs_spark=False,
+        module=__name__,
+    ),
+    lambda: publish_command("cern_monit"),
+)

@@ -4,12 +4,15 @@ only with ``--yes``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
 from cmsspark.base import clock
 from cmsspark.base.dates import DAY_MS
 from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.base.text.progress_line import counted
+from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import quiet_option, require_store, store_options
 from cmsspark.filesystems.storage import Files
@@ -27,14 +30,15 @@ from cmsspark.store.stored_columns import existing_store, open_store
     default=30,
     show_default=True,
     metavar="DAYS",
-    help="Age.",
+    help="Remove only runs older than DAYS.",
 )
 @click.option("--yes", is_flag=True, help="Remove; without this option only list.")
 @click.option("--dry-run", is_flag=True, help="Only list. This is the default.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 @quiet_option
 @store_options
 def command(
-    age: int, yes: bool, dry_run: bool, fout: str | None, settings_file: str | None
+    age: int, yes: bool, dry_run: bool, as_json: bool, fout: str | None, settings_file: str | None
 ) -> None:
     """Remove replaced runs, leftovers of killed runs, old leases and damaged run histories.
 
@@ -49,17 +53,33 @@ def command(
     store = require_store(fout, settings)
     files = existing_store(open_store(store, "cmsspark prune", settings), store)
     before_ms = clock.now_ms() - age * DAY_MS
-    count = prune(files, store, before_ms, remove=yes) + _prune_rest(
-        files, store, settings, before_ms, remove=yes
-    )
+    report = _as_json if as_json else _as_text
+    count = prune(files, store, before_ms, remove=yes, report=report)
+    count += _prune_rest(files, store, settings, before_ms, remove=yes, report=report)
+    if as_json:
+        return
     if not count:
         click.echo("nothing to remove")
     elif not yes:
         click.echo("--yes removes them")
 
 
+#: Tells what became of something: ``removed``, ``would remove`` or ``kept``, what it is,
+#: and why it was kept.
+Report = Callable[..., None]
+
+
+def _as_text(what: str, text: str, reason: str = "", **values: object) -> None:
+    click.echo(f"{what}: {text}" + (f": {reason}" if reason else ""))
+
+
+def _as_json(what: str, text: str, reason: str = "", **values: object) -> None:
+    about = values or {"what": text}
+    click.echo(json_text({"outcome": what, **about, **({"reason": reason} if reason else {})}))
+
+
 def _prune_rest(
-    files: Files, fout: str, settings: Settings, before_ms: int, *, remove: bool
+    files: Files, fout: str, settings: Settings, before_ms: int, *, remove: bool, report: Report
 ) -> int:
     """Return the same for leases, of which only the number is printed, and for damaged
     run histories.
@@ -71,20 +91,22 @@ def _prune_rest(
             retention.remove_lease(files, old_lease)
         except NotReady as error:
             held_count += 1
-            click.echo(f"kept: the lease of {old_lease.what}: {error.problem}")
+            report("kept", f"the lease of {old_lease.what}", error.problem)
     if leases:
         count = len(leases) - held_count
         text = pluralize(count, "old lease")
-        click.echo(f"{'removed' if remove else 'would remove'}: {text}")
+        report("removed" if remove else "would remove", text)
     histories = retention.damaged_histories(settings.state_dir, before_ms)
     for path in histories:
         if remove:
             path.unlink()
-        click.echo(f"{'removed' if remove else 'would remove'}: a damaged run history: {path}")
+        report("removed" if remove else "would remove", f"a damaged run history: {path}")
     return len(leases) + len(histories)
 
 
-def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
+def prune(
+    files: Files, fout: str, before_ms: int, *, remove: bool, report: Report = _as_text
+) -> int:
     """List, and with ``remove`` delete, runs last written before ``before_ms``. Returns
     the number of these runs.
     """
@@ -96,15 +118,22 @@ def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
         runs, "removing old runs" if remove else "listing old runs", len(runs), "runs"
     ):
         text = f"{run.job} of {run.interval}: {run.path} ({run.size:,} bytes, {run.why})"
+        about = {
+            "job": run.job,
+            "interval": str(run.interval),
+            "path": run.path,
+            "bytes": run.size,
+            "why": run.why,
+        }
         if not remove:
-            click.echo(f"would remove: {text}")
+            report("would remove", text, **about)
         elif (reason := _remove(files, fout, run)) is not None:
-            click.echo(f"kept: {text}: {reason}")
+            report("kept", text, reason, **about)
             continue
         else:
-            click.echo(f"removed: {text}")
+            report("removed", text, **about)
         total += run.size
-    if runs:
+    if runs and report is _as_text:
         click.echo(
             f"{pluralize(len(runs), 'run')}, {total:,} bytes {'removed' if remove else 'would remove'}"
         )

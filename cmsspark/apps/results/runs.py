@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from typing import Final
@@ -10,15 +10,18 @@ from typing import Final
 import click
 
 from cmsspark.base import clock
+from cmsspark.base.errors import CmssparkError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import Coloured, echo_table, pluralize
 from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.filesystems.storage import is_local
+from cmsspark.publish.publication import configured_target
 from cmsspark.run.run_context import from_manifest
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import results, run_history
-from cmsspark.store.job_index import find_job
+from cmsspark.store.deliveries import Delivery, Target, deliveries
+from cmsspark.store.job_index import JOBS, find_job
 from cmsspark.store.run_history import Run, RunHistory, State
 from cmsspark.store.stored_columns import open_store
 
@@ -108,9 +111,12 @@ def command(
         runs = history.runs(
             job=job, first=day, last=day, state=only_state, store=fout, limit=limit
         )
+        at = run_deliveries(runs, history, settings)
     if as_json:
         for run in runs:
-            click.echo(json_text(run.as_dict()))
+            documents = [delivery.__dict__ for delivery in at.get(run.run, ())]
+            more = {"destinations": documents} if documents else {}
+            click.echo(json_text({**run.as_dict(), **more}))
         return
     if not runs:
         click.echo(f"no such run is recorded{f' of the store {fout}' if fout else ''}", err=True)
@@ -118,21 +124,60 @@ def command(
     headings = ("run", "job", "day", "state", "started (UTC)", "seconds", "rows", "")
     echo_table(
         headings,
-        [_row(run) for run in runs],
+        [_row(run, at.get(run.run, ())) for run in runs],
         texts=(0, 1, 2, 3, 4, 7),
         full=(0, 2, 3, 4),
         optional=(5, 4),
     )
 
 
-def _row(run: Run) -> tuple[object, ...]:
+def settings_target(settings: Settings) -> tuple[Target | None, str]:
+    """Return the destination of the settings, or why it cannot be told."""
+    if not settings.publishing or settings.daily.get("publish") is False:
+        return None, ""
+    try:
+        return configured_target(settings), ""
+    except CmssparkError as error:
+        where = f": {error.where}" if error.where else ""
+        return None, f"the destination of the settings cannot be used: {error.problem}{where}"
+
+
+def run_deliveries(
+    runs: Sequence[Run], history: RunHistory, settings: Settings
+) -> dict[str, list[Delivery]]:
+    """Return the state of the documents of each run at each destination: of runs that
+    were published, and of the latest of a day.
+    """
+    days = [run.day for run in runs if run.stored_run]
+    if not days:
+        return {}
+    published = history.published(min(days), max(days))
+    target, _ = settings_target(settings)
+    at: dict[str, list[Delivery]] = {}
+    latest: set[tuple[str, date]] = set()
+    for run in runs:
+        is_latest = run.state is State.DONE and (run.job, run.day) not in latest
+        latest |= {(run.job, run.day)} if is_latest else set()
+        sent = [
+            entry
+            for entry in published
+            if run.stored_run and (entry.job, entry.stored_run) == (run.job, run.stored_run)
+        ]
+        public = JOBS[run.job].public_tables if run.job in JOBS else ()
+        if sent or (target and is_latest and public):
+            tables = set(public) & set(run.details.tables) or set(public[:1])
+            at[run.run] = deliveries(sent, tables, target)
+    return at
+
+
+def _row(run: Run, at: Sequence[Delivery]) -> tuple[object, ...]:
     lines = (run.error or "").splitlines()[:1]
     note = (
         f"{run.exit_code}: {lines[0][:80]}"
         if run.exit_code and lines
-        else "partial"
-        if run.is_partial
-        else ""
+        else "; ".join(
+            [*(["partial"] if run.is_partial else []), *(delivery.text() for delivery in at)]
+        )
     )
     state = Coloured(run.state.value, COLOURS[run.state])
     started = clock.to_second(run.began_ms)

@@ -14,7 +14,7 @@ import click
 from cmsspark.apps.monitor.measured_runs import find_latest
 from cmsspark.apps.monitor.run_comparison import echo_comparison
 from cmsspark.apps.monitor.run_report import echo_measured, only_measured
-from cmsspark.apps.results.runs import COLOURS, interval_text, load_history
+from cmsspark.apps.results.runs import COLOURS, interval_text, load_history, run_deliveries
 from cmsspark.base import clock
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval
@@ -214,13 +214,9 @@ def _print_run(
         click.echo(
             f"  {'error':<12}{record.exit_code}: " + record.error.replace("\n", "\n" + " " * 14)
         )
-    for entry in published:
-        counts = (
-            f"{entry.confirmed:,} confirmed, {entry.waiting:,} waiting, {entry.refused:,} refused"
-        )
-        click.echo(
-            f"  {'published':<12}{entry.table}: {counts}, {entry.destination}, {clock.to_second(entry.at_ms)}"
-        )
+    for delivery in run_deliveries([record], history, settings).get(record.run, ()):
+        when = f", {clock.to_second(delivery.at_ms)} UTC" if delivery.at_ms else ""
+        click.echo(f"  {'documents':<12}{delivery.text()}{when}")
     if bins := record.details.reconciliation:
         click.echo("\n" + bins_table(bins))
     echo_measured(settings.state_dir, record)

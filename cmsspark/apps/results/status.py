@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 
-from cmsspark.apps.results.runs import load_history
+from cmsspark.apps.results.runs import load_history, settings_target
 from cmsspark.base import clock, dates
+from cmsspark.base.errors import Exit
 from cmsspark.base.periods import spans
-from cmsspark.base.text.terminal import Coloured, echo_table, pluralize, printable
+from cmsspark.base.reporting import as_typed
+from cmsspark.base.text.readable import json_text
+from cmsspark.base.text.terminal import Coloured, echo_table, pluralize
 from cmsspark.cli.options import DayType, store_options
 from cmsspark.filesystems.storage import is_local, local_path
 from cmsspark.run import failure_report
-from cmsspark.settings.settings import load_settings
-from cmsspark.store.daily_state import DailyState, DayRecord, split_key
-from cmsspark.store.day_states import NO_RESULT, STORED, WORDS, Cell, table
+from cmsspark.settings.settings import Settings, load_settings
+from cmsspark.store.daily_state import DailyState, DayRecord, StoreState, split_key
+from cmsspark.store.day_states import (
+    DEFAULT_DAYS,
+    NO_RESULT,
+    PATIENCE_HOURS,
+    STORED,
+    WORDS,
+    Cell,
+    Surroundings,
+    delivery_lines,
+    of_record,
+    table,
+)
 from cmsspark.store.job_index import JOBS
 from cmsspark.store.run_history import Check, Run, State
+from cmsspark.store.silent_sites import newest_stored, silent_lines
 
 
 @click.command("status")
@@ -38,19 +54,27 @@ from cmsspark.store.run_history import Check, Run, State
     type=DayType(),
     help="Last day. [default: yesterday, or the last stored day where none would be shown]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: the state by day and job.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: the state by day and job, and under `reasons` why.",
+)
 @store_options
 def command(
     count: int, last: date | None, as_json: bool, fout: str | None, settings_file: str | None
-) -> None:
-    """Show which days of which jobs are stored, published, failed or missing."""
+) -> int:
+    """Show which days of which jobs are stored, published, failed or missing, and why.
+
+    Ends with 66 where the store of recorded days is not there, with 75 where it was not
+    looked at and nothing is known of the days.
+    """
     settings = load_settings(settings_file)
     store = fout or settings.store
+    is_there = store is not None and (not is_local(store) or Path(local_path(store)).is_dir())
     # A run into another store says nothing about this one. Where there is no store, all
     # that is known is shown.
-    own_store = (
-        store if store and not (is_local(store) and not Path(local_path(store)).is_dir()) else None
-    )
+    own_store = store if is_there else None
     with load_history(settings, fout) as history:
         stored = history.stored_days(own_store)
         until = last or _last_day(stored, count)
@@ -63,35 +87,89 @@ def command(
         ]
         published = history.published(span[0], until)
         checks = history.checks(own_store) if own_store else {}
-    if (note := _store_note(store, has_runs=bool(runs))) is not None:
-        click.echo(note, err=True)
-    jobs = [name for name in JOBS if any(run.job == name for run in runs)] or ["data_aggregation"]
-    records = DailyState(settings.state_dir, store).read().days
-    jobs += [
-        job for job in JOBS if job not in jobs and any(split_key(key)[1] == job for key in records)
-    ]
+        is_lost_store = bool(store) and not is_there and bool(history.runs(store=store, limit=1))
+        is_looked_at = not store or (
+            not is_lost_store if is_local(store) else history.knows_store(store)
+        )
+    notes = _store_notes(store, is_looked_at=is_looked_at, has_runs=bool(runs))
+    state = DailyState(settings.state_dir, store).read()
+    records = {split_key(key): record for key, record in state.days.items()}
+    around = replace(surroundings(settings, state), is_looked_at=is_looked_at)
+    jobs = [name for name in JOBS if any(run.job == name for run in runs)]
+    jobs += [job for job in JOBS if job not in jobs and any(name == job for _, name in records)]
+    target, problem = settings_target(settings)
+    notes += [problem] if problem else []
+    jobs = jobs or ["data_aggregation"]
     damaged = {check.stored_run for check in checks.values() if check.error}
-    cells = table(span, jobs, runs, published, damaged)
-    for key, record in records.items():
-        if (
-            record.skipped is not None
-            and (at := split_key(key)) in cells
-            and cells[at].word in NO_RESULT
-        ):
-            cells[at] = Cell("skipped")
+    cells = table(span, jobs, runs, published, damaged, target, around)
+    silent = []
+    if store and is_there and is_local(store):
+        newest = {job: newest_stored(store, job, span) for job in jobs}
+        for job, day in newest.items():
+            silent += silent_lines(store, job, day) if day is not None else []
+    unseen = all(found.word == "not looked at" for found in cells.values())
+    code = int(Exit.NO_INPUT if is_lost_store else Exit.NOT_READY if unseen else 0)
     if as_json:
-        states = {day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span}
-        click.echo(json.dumps(states, indent=1))
-        return
+        click.echo(json_text(_document(span, jobs, cells, silent, notes), indent=1))
+        return code
+    for note in notes:
+        click.echo(as_typed(note), err=True)
     _print(span, jobs, cells, checks)
-    for lines in (
-        failures(runs, cells, settings.state_dir),
+    for paragraph in (
+        reasons(runs, cells, settings.state_dir),
         earlier_rules(runs, cells),
+        silent,
+        [f"destination {line}" for line in delivery_lines(cells)],
         outside(stored, span),
         remarks(records, span),
     ):
-        if lines:
-            click.echo("\n" + "\n".join(lines))
+        if paragraph:
+            click.echo("\n" + as_typed("\n".join(paragraph)))
+    return code
+
+
+def _document(
+    span: Sequence[date],
+    jobs: Sequence[str],
+    cells: Mapping[tuple[date, str], Cell],
+    silent: Sequence[str],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """Return what ``--json`` prints: day → job → word, and under ``reasons`` the reason
+    of each; under ``notes`` what is not of a day.
+    """
+    document: dict[str, Any] = {
+        day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span
+    }
+    whys = {
+        f"{day} {job}": found.as_dict()
+        for (day, job), found in cells.items()
+        if found.needs_a_line or found.deliveries
+    }
+    if whys:
+        document["reasons"] = whys
+    if silent or notes:
+        document["notes"] = {"silent_sites": list(silent), "store": list(notes)}
+    return document
+
+
+def surroundings(settings: Settings, state: StoreState) -> Surroundings:
+    """Return what the states of days depend on beside their runs, by the settings and by
+    what daily recorded.
+    """
+    daily = settings.daily
+    days, patience = daily.get("days"), daily.get("patience_hours")
+    count = days if isinstance(days, int) else DEFAULT_DAYS
+    names = daily.get("jobs")
+    jobs = [str(name) for name in names] if isinstance(names, list) else ["data_aggregation"]
+    has_daily = bool(daily) or state.planned_until is not None
+    return Surroundings(
+        clock.now_ms(),
+        {split_key(key): record for key, record in state.days.items()},
+        dates.today() - timedelta(days=count) if has_daily else None,
+        jobs,
+        float(patience) if isinstance(patience, int | float) else PATIENCE_HOURS,
+    )
 
 
 def _last_day(stored: Mapping[str, Sequence[date]], count: int) -> date:
@@ -104,19 +182,22 @@ def _last_day(stored: Mapping[str, Sequence[date]], count: int) -> date:
     return newest if newest <= yesterday - timedelta(days=count) else yesterday
 
 
-def _store_note(store: str | None, *, has_runs: bool) -> str | None:
-    """Return what there is to say where no store is named, or where none is at that place."""
+def _store_notes(store: str | None, *, is_looked_at: bool, has_runs: bool) -> list[str]:
+    """Return what there is to say where no store is named, none is at that place, or it
+    was not looked at.
+    """
     if not store:
-        return (
-            None
-            if has_runs
-            else "no store is named: give --fout URI, or `store: URI` in cmsspark.yaml"
-        )
+        text = "no store is named: give --fout URI, or `store: URI` in cmsspark.yaml"
+        return [] if has_runs else [text]
     if is_local(store) and not Path(local_path(store)).is_dir():
-        return (
+        text = (
             f"there is no store in {store}; what follows is this host's run history, of all stores"
         )
-    return None
+        return [text]
+    if not is_looked_at:
+        text = f"{store} was not looked at; what follows is this host's run history"
+        return [f"{text}. cmsspark runs --rebuild --fout {store} reads the store"]
+    return []
 
 
 def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[str]:
@@ -137,23 +218,29 @@ def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[
     return lines
 
 
-def failures(
+def reasons(
     runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell], state_dir: Path
 ) -> list[str]:
-    """Return a line for each day whose last run failed: the code, the reason, and the
-    page that says more.
+    """Return a line for each state that has a reason, and the page that says more of a
+    failure.
     """
-    lines, seen = [], set()
-    for run in runs:  # the latest start first
-        key = run.day, run.job
-        if key in seen or key not in cells:
-            continue
-        seen.add(key)
-        page = failure_report.page_path(state_dir, run)
-        if run.state is State.FAILED and cells[key].word != "skipped" and page.is_file():
-            reason = (run.error or "").partition("\n")[0]
-            lines.append(f"{run.day} {run.job}: {run.exit_code}: {printable(reason)}\n  {page}")
-    return lines
+    pages = {
+        run.run: page
+        for run in runs
+        if (page := failure_report.page_path(state_dir, run)).is_file()
+    }
+    # Days of one reason are one line: a broker that is down concerns all of them.
+    alike: dict[tuple[str, Cell], list[date]] = {}
+    for (day, job), found in sorted(cells.items()):
+        if found.needs_a_line:
+            one_reason = replace(found, since_ms=None, deliveries=())
+            key = one_reason if found.word == "unsent" else found
+            alike.setdefault((job, key), []).append(day)
+    return [
+        f"{spans(days)} {job}: {found.text()}"
+        + (f"\n  {pages[found.run]}" if found.run in pages else "")
+        for (job, found), days in alike.items()
+    ]
 
 
 def earlier_rules(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell]) -> list[str]:
@@ -174,25 +261,23 @@ def earlier_rules(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell]) -
     ]
 
 
-def remarks(records: Mapping[str, DayRecord], span: Sequence[date]) -> list[str]:
-    """Return a line for each day that was skipped or acknowledged, and for each before
-    the window that is not done.
+def remarks(records: Mapping[tuple[date, str], DayRecord], span: Sequence[date]) -> list[str]:
+    """Return a line for each day that was acknowledged, and for each before the window
+    that is not done.
     """
     lines = []
-    for key, record in sorted(records.items()):
-        day, _ = split_key(key)
-        note, word = (
-            (record.skipped, "skipped")
-            if record.skipped
-            else (record.acknowledged, "acknowledged")
-        )
-        is_noted = record.skipped is not None or record.is_acknowledged
-        if note is not None and is_noted and day <= span[-1]:
-            lines.append(
-                f"{key}: {word}: {note.reason} ({note.user}, {clock.to_minute(note.at_ms)})"
-            )
-        elif day < span[0]:
-            lines.append(f"{key}: not done: {record.word}: {record.text}")
+    for (day, job), record in sorted(records.items()):
+        if record.skipped is not None:
+            if day < span[0]:
+                note = record.skipped
+                when = clock.to_minute(note.at_ms)
+                lines.append(f"{day} {job}: skipped by {note.user}, {when}: {note.reason}")
+        elif record.acknowledged is not None and record.is_acknowledged and day <= span[-1]:
+            note = record.acknowledged
+            when = clock.to_minute(note.at_ms)
+            lines.append(f"{day} {job}: acknowledged: {note.reason} ({note.user}, {when})")
+        elif day < span[0] and record.word:
+            lines.append(f"{day} {job}: not done: {of_record(record).text()}")
     return lines
 
 

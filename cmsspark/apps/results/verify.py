@@ -10,9 +10,10 @@ from pathlib import Path
 import click
 
 from cmsspark.base import clock
-from cmsspark.base.errors import CmssparkError, DataError
+from cmsspark.base.errors import CmssparkError, DataError, parts_of_text
 from cmsspark.base.periods import Interval, spans
 from cmsspark.base.text.progress_line import counted
+from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import quiet_option, require_store, store_options
 from cmsspark.settings.settings import load_settings
@@ -25,9 +26,12 @@ from cmsspark.store.verification import RunCheck, check_runs
 @click.option(
     "--all", "all_runs", is_flag=True, help="Also check runs that are no longer current."
 )
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: what was checked and what is damaged."
+)
 @quiet_option
 @store_options
-def command(all_runs: bool, fout: str | None, settings_file: str | None) -> None:
+def command(all_runs: bool, as_json: bool, fout: str | None, settings_file: str | None) -> None:
     """Read the current result of every day and period, and compare each part file with
     the SHA-256 in its manifest. `cmsspark status` shows when that was.
 
@@ -39,7 +43,7 @@ def command(all_runs: bool, fout: str | None, settings_file: str | None) -> None
     store = require_store(fout, settings)
     files = existing_store(open_store(store, "cmsspark verify", settings), store)
     checks = _recorded(check_runs(files, store, all_runs=all_runs), settings.state_dir, store)
-    verify(counted(checks, "verifying", None, "runs"), store)
+    verify(counted(checks, "verifying", None, "runs"), store, as_json=as_json)
 
 
 def _recorded(checks: Iterable[RunCheck], state_dir: Path, store: str) -> Iterator[RunCheck]:
@@ -65,24 +69,42 @@ def _warn(error: CmssparkError) -> None:
     click.echo(text, err=True)
 
 
-def verify(checks: Iterable[RunCheck], store: str) -> None:
+def verify(checks: Iterable[RunCheck], store: str, *, as_json: bool = False) -> None:
     """Print what the checks of runs say. Raises DataError (65) where a run is damaged."""
+    damaged: list[dict[str, str]] = []
     runs = parts = size = error_count = 0
     unchecked: dict[str, set[Interval]] = {}
     for check in checks:
         runs, parts, size = runs + 1, parts + check.part_count, size + check.byte_count
         error_count += len(check.errors)
         for error in check.errors:
-            click.echo(f"damaged: {check.job} of {check.interval}: {error.text()}")
+            damaged.append(
+                {"job": check.job, "interval": str(check.interval), **parts_of_text(error.text())}
+            )
+            if not as_json:
+                click.echo(f"damaged: {check.job} of {check.interval}: {error.text()}")
         for table in check.unchecked:
             unchecked.setdefault(
                 table if table == check.job else f"{check.job}: {table}", set()
             ).add(check.interval)
-    for table, intervals in unchecked.items():
-        click.echo(f"not checked, stored without checksums: {table} of {_when(intervals)}")
-    click.echo(
-        f"checked {pluralize(parts, 'part file')} of {pluralize(runs, 'run')}, {size:,} bytes"
-    )
+    if as_json:
+        document = {
+            "store": store,
+            "runs": runs,
+            "part_files": parts,
+            "bytes": size,
+            "damaged": damaged,
+            "without_checksums": {
+                table: sorted(map(str, intervals)) for table, intervals in unchecked.items()
+            },
+        }
+        click.echo(json_text(document, indent=1))
+    else:
+        for table, intervals in unchecked.items():
+            click.echo(f"not checked, stored without checksums: {table} of {_when(intervals)}")
+        click.echo(
+            f"checked {pluralize(parts, 'part file')} of {pluralize(runs, 'run')}, {size:,} bytes"
+        )
     if error_count:
         raise DataError(
             f"{pluralize(error_count, 'error')} in the stored results",

@@ -5,7 +5,7 @@ periods, or two runs of one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,11 +41,13 @@ MEASURES: Final = (*_STORED, *MEASURES_OF_JOBS)
 @dataclass(frozen=True)
 class Comparison:
     """What is compared of tables of one kind: columns by their names in ``--by``, of
-    which the first three are the default, and sums.
+    which the first ones are the default, and sums.
     """
 
     columns: Mapping[str, str]
     measures: tuple[str, ...]
+    #: How many of the columns are the default.
+    default_count: int = 3
 
 
 _ACCESSES: Final = Comparison(COLUMNS, MEASURES)
@@ -60,11 +62,6 @@ _COSTS: Final = {
         ("thread_ms", "cpu_of_thread_ms", "step_count", "read_bytes", "write_bytes", "events"),
     ),
 }
-_ALL: Final = (_ACCESSES, *_COSTS.values())
-
-
-def _distinct(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
@@ -102,8 +99,8 @@ class Side:
 
 
 _BY: Final = (
-    "Group by this column. Can be given several times. [default: dataset, site, stream; of costs: workflow or task,"
-    " site, outcome or step]"
+    "Group by this column: dataset, site, stream or app; of other tables any. Can be given several times. "
+    "[default: dataset, site, stream; of costs: workflow or task, site, outcome or step; of other tables the keys]"
 )
 
 
@@ -115,16 +112,12 @@ _BY: Final = (
     "job_name",
     help="Compare results of this job, such as job_efficiency. [default: data_aggregation; of periods: period]",
 )
-@click.option(
-    "--by",
-    type=click.Choice(_distinct(name for kind in _ALL for name in kind.columns)),
-    multiple=True,
-    help=_BY,
-)
+@click.option("--by", metavar="COLUMN", multiple=True, help=_BY)
 @click.option(
     "--measure",
-    type=click.Choice(_distinct(name for kind in _ALL for name in kind.measures)),
-    help="Measure to compare. [default: nacc; of jobs: job_count; of costs: core_ms or thread_ms]",
+    metavar="COLUMN",
+    help=f"Measure to compare: {', '.join(MEASURES)}; of other tables a column of numbers. "
+    "[default: nacc; of jobs: job_count; of costs: core_ms or thread_ms]",
 )
 @click.option(
     "--top",
@@ -166,14 +159,14 @@ def command(
 
     sides = Side.from_text(before), Side.from_text(after)
     job = _find_job(job_name, sides)
-    kind = _COSTS.get(job.of_days or job.name, _ACCESSES)
+    schema = stored_table(job.tables[0])
+    kind = _comparison(job, schema)
     _check_names(job, kind, by, measure)
     if publish_impact and sides[0].interval != sides[1].interval:
         raise UsageError(
             "documents of two days cannot be compared",
             next_step="give two runs of one day: DAY@RUN",
         )
-    schema = stored_table(job.tables[0])
     store = require_store(fout, load_settings(settings_file))
     stored = [_rows(store, job.name, schema, side) for side in sides]
     names = [
@@ -198,7 +191,7 @@ def command(
         )
     groups = [
         differences.grouped(rows_before, rows_after, kind.columns[name], measure, top)
-        for name in by or [*kind.columns][:3]
+        for name in by or [*kind.columns][: kind.default_count]
     ]
     impact = None
     if publish_impact:
@@ -218,8 +211,6 @@ def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
     """Return the job whose results are compared. Raises UsageError (2) for a day and a
     period, or no job on logs.
     """
-    from cmsspark.base.schemas import stored_table
-
     is_period = sides[0].is_period
     if is_period != sides[1].is_period:
         raise UsageError(
@@ -231,13 +222,27 @@ def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
     if job.of_periods != is_period:
         kind = "periods" if job.of_periods else "days"
         raise UsageError(f"results of {job.name} are of {kind}", next_step=f"give two {kind}")
-    is_counted = job.tables and {"stream", "nacc"} <= {*stored_table(job.tables[0]).names}
-    if not is_counted and (job.of_days or job.name) not in _COSTS:
-        raise UsageError(
-            f"{job.name} counts no accesses and not what jobs cost",
-            next_step=f"give a job on log streams, {' or '.join(_COSTS)}",
-        )
+    if not job.tables:
+        raise UsageError(f"{job.name} stores no table", next_step="give another job")
     return job
+
+
+def _comparison(job: Job, schema: Table) -> Comparison:
+    """Return what is compared of a job's table. Raises UsageError (2) where it has no
+    sums.
+    """
+    if {"stream", "nacc"} <= {*schema.names}:
+        return _ACCESSES
+    if (costs := _COSTS.get(job.of_days or job.name)) is not None:
+        return costs
+    if not schema.additive:
+        raise UsageError(
+            f"{schema.name} has no column of numbers that can be added up",
+            next_step="cmsspark sql compares other values",
+        )
+    keys = [name for name in schema.keys if name in schema.names]
+    names = [*keys, *(name for name in schema.names if name not in keys)]
+    return Comparison({name: name for name in names}, tuple(schema.additive), len(keys))
 
 
 def _check_names(job: Job, kind: Comparison, by: Sequence[str], measure: str | None) -> None:

@@ -8,7 +8,8 @@ registry of streams.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -28,10 +29,11 @@ from cmsspark.sources.registry import (
     JOB_TABLES,
     SITE_PAIRS,
     STREAMS,
+    STREAMS_BY_NAME,
     STREAMS_NAMING_READERS,
     STREAMS_OF_JOBS,
 )
-from cmsspark.store.job_index import Job
+from cmsspark.store.job_index import Job, declare, stream_report
 
 if TYPE_CHECKING:
     from cmsspark.run.request import DayRequest
@@ -127,3 +129,17 @@ def make_command(job: Job) -> click.Command:
         )
         command = choose(command)
     return command
+
+
+_JOBS: Final = (
+    Job(
+        "data_aggregation",
+        "One day of all streams per dataset, site and app",
+        ("data_aggregation", "partials", SITE_PAIRS, *JOB_TABLES),
+        streams=STREAMS,
+        module=__name__,
+    ),
+    *(stream_report(stream) for stream in STREAMS_BY_NAME.values() if stream.has_report),
+)
+for _job in _JOBS:
+    declare(_job, partial(make_command, _job), partial(day_request, _job))

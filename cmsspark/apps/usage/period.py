@@ -19,7 +19,7 @@ from cmsspark.run.period_run import run_on_days, store_period, with_period
 from cmsspark.run.run_report import write_page
 from cmsspark.sources.registry import SITE_PAIRS, STREAMS_NAMING_READERS
 from cmsspark.store import results, stored_days
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.job_index import Job, declare
 from cmsspark.store.stored_columns import table_rows
 from cmsspark.store.stored_days import StoredDays
 
@@ -31,6 +31,15 @@ if TYPE_CHECKING:
 NAME: Final = "period"
 TABLE: Final = "period_aggregation"
 PAIRS_TABLE: Final = f"period_{SITE_PAIRS}"
+JOB: Final = Job(
+    NAME,
+    "A week, a month or any range of stored days, its distinct users counted anew",
+    (TABLE, PAIRS_TABLE),
+    needs_spark=False,
+    of_periods=True,
+    of_days="data_aggregation",
+    module=__name__,
+)
 KEYS: Final = ("stream", "dataset_name", "site_name", "app")
 _MEASURES: Final = (
     "day_count",
@@ -127,4 +136,5 @@ def build_site_pairs(days: StoredDays) -> tuple[pl.DataFrame | None, list[str]]:
     return with_period(rows, days.period).select(schema.names), [lacking] if missing else []
 
 
-command = period_command(JOBS[NAME], run)
+command = period_command(JOB, run)
+declare(JOB, lambda: command)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from cmsspark.apps.usage import period as period_job
-from cmsspark.apps.usage.period_view import make_view
+from cmsspark.apps.usage.period_view import make_view, sum_table
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
@@ -40,16 +40,24 @@ _KEYS: Final = {"out": "out", "views": "views_file", "run-missing": "run_missing
     metavar="[NAME]",
     help="Print the view NAME; without NAME list all.",
 )
+@click.option(
+    "--table",
+    "table",
+    metavar="TABLE",
+    help="Print the sums of a stored table of days by its keys, such as that of a job of your own.",
+)
 @click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored.")
 @click.option(
     "--top",
     type=click.IntRange(1),
     default=20,
     show_default=True,
-    help="Of a view: rows to print.",
+    help="Of a view or table: rows to print.",
 )
 @click.option(
-    "--out", metavar="FILE", help="Of a view: write all rows to FILE: .parquet, .csv or .jsonl."
+    "--out",
+    metavar="FILE",
+    help="Of a view or table: write all rows to FILE: .parquet, .csv or .jsonl.",
 )
 @click.option(
     "--views",
@@ -70,6 +78,7 @@ _KEYS: Final = {"out": "out", "views": "views_file", "run-missing": "run_missing
 def command(
     is_list: bool,
     name: str | None,
+    table: str | None,
     period: Period | None,
     fout: str | None,
     settings_file: str | None,
@@ -88,6 +97,25 @@ def command(
         for option in ("out", "views", "run-missing", "root")
         if view_options[_KEYS[option]]
     ]
+    if table is not None:
+        of_a_view = [option for option in of_a_view if option != "--out"]
+        if is_list or name is not None or of_a_view:
+            options = ["--list"] * is_list + ["--view"] * (name is not None) + of_a_view
+            raise UsageError(
+                f"{', '.join(options)}: not with --table",
+                next_step="cmsspark period --table TABLE --week WEEK",
+            )
+        sum_table(
+            table,
+            needed(period),
+            allow_missing=allow_missing,
+            as_json=as_json,
+            fout=fout,
+            settings_file=settings_file,
+            out=view_options["out"],
+            top=view_options["top"],
+        )
+        return
     if name is None and of_a_view:
         raise UsageError(
             f"{', '.join(of_a_view)}: only of a view", next_step="cmsspark period --view NAME …"

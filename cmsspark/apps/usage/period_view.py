@@ -16,7 +16,8 @@ import click
 from cmsspark.apps.usage.view_definitions import View, find_view, load_views
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, NotReady, UsageError
-from cmsspark.base.periods import Period
+from cmsspark.base.periods import Period, spans
+from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.terminal import (
     echo_table,
     hanging,
@@ -28,8 +29,9 @@ from cmsspark.base.text.terminal import (
 from cmsspark.cli.options import require_store
 from cmsspark.cli.output_files import write_file
 from cmsspark.settings.settings import load_settings
-from cmsspark.store import stored_days
-from cmsspark.store.stored_columns import open_store
+from cmsspark.store import results, stored_days
+from cmsspark.store.job_index import job_of_table
+from cmsspark.store.stored_columns import days_with_table, open_store, table_rows
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -140,6 +142,90 @@ def _as_dict(view: View, stored: StoredDays, rows: pl.DataFrame) -> dict[str, An
         "partial_days": {day.isoformat(): reason for day, reason in stored.partial.items()},
         "rows": rows.to_dicts(),
     }
+
+
+def sum_table(
+    name: str,
+    period: Period,
+    *,
+    allow_missing: bool,
+    top: int,
+    out: str | None,
+    as_json: bool,
+    fout: str | None,
+    settings_file: str | None,
+) -> None:
+    """Print the sums of a table's additive columns by its keys, over its stored days of
+    a period, the largest first.
+
+    Raises UsageError (2) for a table of periods or without such columns, InputMissing
+    (66) for days that are not stored.
+    """
+    import polars as pl
+
+    from cmsspark.dumps.dump_frames import exact_sum, in_64_bits
+
+    if out and Path(out).suffix not in _WRITERS:
+        raise UsageError(
+            f"--out must end in {', '.join(_WRITERS)}",
+            found=out,
+            next_step="the ending chooses the format",
+        )
+    settings = load_settings(settings_file)
+    job, schema = job_of_table(name), stored_table(name)
+    keys = [key for key in schema.keys if key in schema.names and key != "day"]
+    measures = schema.additive
+    if job.of_periods or not measures or not keys:
+        raise UsageError(
+            f"{name} is no table of days with keys and numbers that add up",
+            next_step="cmsspark sql sums up other tables",
+        )
+    store = require_store(fout, settings)
+    files = open_store(store, "cmsspark period --table", settings)
+    stored = set(days_with_table(files, store, name))
+    days = [day for day in period.days if day in stored]
+    missing = [day for day in period.days if day not in stored]
+    if missing and not (allow_missing and days):
+        raise InputMissing(
+            f"{pluralize(len(missing), 'day')} of {name} are not stored: {spans(missing)}",
+            where=store,
+            found=f"{len(days)} of {pluralize(len(period.days), 'day')} of {period}",
+            next_step=f"run_spark {job.name} --date {missing[0]} --fout {store}; or --allow-missing",
+        )
+    parts = [
+        table_rows(
+            files, results.current(files, store, job.name, name, day), name, [*keys, *measures]
+        )
+        for day in days
+    ]
+    frame = pl.concat([pl.DataFrame(part) for part in parts])
+    sums = [
+        exact_sum(measure)
+        if frame.schema[measure].is_integer()
+        else pl.when(pl.col(measure).count() > 0).then(pl.col(measure).sum()).alias(measure)
+        for measure in measures
+    ]
+    rows = in_64_bits(frame.group_by(keys).agg(sums))
+    rows = rows.sort(
+        [measures[0], *keys], descending=[True, *[False] * len(keys)], nulls_last=True
+    )
+    if out:
+        write_file(Path(out), getattr(rows, _WRITERS[Path(out).suffix]), "the sums")
+    if as_json:
+        document = {
+            "table": name,
+            "period": period.isoformat(),
+            "days": [day.isoformat() for day in days],
+            "missing_days": [day.isoformat() for day in missing],
+            "rows": rows.to_dicts(),
+        }
+        click.echo(json.dumps(document, indent=1, ensure_ascii=False, default=str))
+    elif not out:
+        names = [*measures, *keys]
+        shown = [[row[column] for column in names] for row in rows.head(top).iter_rows(named=True)]
+        echo_table(names, shown, texts=range(len(measures), len(names)), indent="  ")
+        if rows.height > top:
+            click.echo(f"  and {rows.height - top:,} more; --top, --out or --json prints them")
 
 
 def _shown(name: str, value: Any) -> Any:

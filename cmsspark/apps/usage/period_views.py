@@ -19,7 +19,7 @@ from cmsspark.cli.period_options import allow_missing_option, needed, period_opt
 from cmsspark.run.period_run import run_on_days, store_period, with_period
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import results, stored_days
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.job_index import Job, declare
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -28,9 +28,18 @@ if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
 
 NAME: Final = "period_views"
+JOB: Final = Job(
+    NAME,
+    "Named views of a week, a month or any range of stored days, to be published",
+    (NAME,),
+    needs_spark=False,
+    of_periods=True,
+    of_days="data_aggregation",
+    module=__name__,
+)
 
 
-@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
+@click.command(NAME, help=f"{JOB.about}. Exit codes: cmsspark help exit-codes.")
 @period_options
 @click.option(
     "--view",
@@ -127,3 +136,6 @@ def _definition(view: View) -> dict[str, Any]:
         "measures": list(rollup.measures),
         "filter": {column: list(patterns) for column, patterns in rollup.filters.items()},
     }
+
+
+declare(JOB, lambda: command)

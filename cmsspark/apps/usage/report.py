@@ -149,6 +149,7 @@ def _report(
             raise OutputError(
                 "the page cannot be written", where=html, found=error.strerror
             ) from None
+        click.echo(f"the page is {html.absolute()}", err=True)
     if as_json:
         click.echo(json_text(contents, indent=1))
     elif html is None:

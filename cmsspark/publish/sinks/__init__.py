@@ -1,4 +1,5 @@
-"""The sinks by name. A new sink is one module of this package and its line in :data:`SINKS`.
+"""The sinks by name. A new sink is one module of this package and its line in
+``_BUILT_IN``, or a module of an installed package with an entry point.
 
 The module has two functions: ``read_credentials(path)`` returns what the sink needs to
 log in (with ``producer`` and ``type``, each a text or None), or None where there is
@@ -14,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
+from cmsspark.base.entry_points import with_packages
 from cmsspark.publish.sink import Sink, SinkOptions
 
 
@@ -38,8 +40,13 @@ class SinkEntry:
         return cast("SinkModule", import_module(self.module))
 
 
-SINKS: Final[Mapping[str, SinkEntry]] = {
+_BUILT_IN: Final[Mapping[str, SinkEntry]] = {
     "file": SinkEntry("cmsspark.publish.sinks.file"),
     "stomp": SinkEntry("cmsspark.publish.sinks.stomp", example="amq_broker.example.json"),
     "http": SinkEntry("cmsspark.publish.sinks.http", example="monit_http.example.json"),
 }
+#: The sinks by the name that ``--sink`` takes; those of installed packages are modules
+#: of the entry point group ``cmsspark.sinks``.
+SINKS: Final[Mapping[str, SinkEntry]] = with_packages(
+    "cmsspark.sinks", _BUILT_IN, lambda entry: SinkEntry(entry.value)
+)

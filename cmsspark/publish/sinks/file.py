@@ -43,13 +43,23 @@ class FileSink(Sink):
             self._root.mkdir(parents=True, exist_ok=True)
             if not mark.exists():
                 mark.write_text(f"{uuid.uuid4().hex}\n")
-            return f"file-{hashlib.sha256(f'{self._root} {mark.read_text()}'.encode()).hexdigest()[:8]}"
+            return self._name(mark.read_text())
         except PermissionError as error:
             raise _not_allowed(self._root, error) from None
         except OSError as error:
             raise OutputError(
                 "the file spool cannot be written", where=self._root, found=error.strerror
             ) from None
+
+    def known_outbox(self, state_dir: Path) -> str | None:
+        """Return that name; None for a folder without a mark."""
+        try:
+            return self._name((self._root / ".spool").read_text())
+        except OSError:
+            return None
+
+    def _name(self, mark: str) -> str:
+        return f"file-{hashlib.sha256(f'{self._root} {mark}'.encode()).hexdigest()[:8]}"
 
     def open(self) -> None:
         """Create the folder."""

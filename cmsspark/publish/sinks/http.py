@@ -16,7 +16,7 @@ from cmsspark.base.clock import Clock
 from cmsspark.base.sockets import ConnectionLost
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.credentials import Endpoint, read_endpoint
-from cmsspark.publish.destinations import Destination, outbox_folder
+from cmsspark.publish.destinations import Destination, known_folder, outbox_folder
 from cmsspark.publish.documents import canonical
 from cmsspark.publish.sink import ForbiddenError, RejectedError, RetryableError, Sink, SinkOptions
 from cmsspark.settings.http_client import (
@@ -84,11 +84,18 @@ class HttpSink(Sink):
     def outbox_name(self, state_dir: Path) -> str:
         """Return the folder of this path, producer and host, or of the endpoint's ``name``."""
         endpoint = self._endpoint
-        destination = Destination(
+        label = f"{endpoint.host}{endpoint.path}"
+        return outbox_folder(state_dir, self._destination, label, endpoint.where)
+
+    def known_outbox(self, state_dir: Path) -> str | None:
+        """Return that folder; None where there is none yet."""
+        return known_folder(state_dir, self._destination)
+
+    @property
+    def _destination(self) -> Destination:
+        endpoint = self._endpoint
+        return Destination(
             "http", endpoint.path, endpoint.producer, (endpoint.host,), endpoint.name
-        )
-        return outbox_folder(
-            state_dir, destination, f"{endpoint.host}{endpoint.path}", endpoint.where
         )
 
     def open(self) -> None:

@@ -21,7 +21,7 @@ from cmsspark.base.errors import NotAllowed
 from cmsspark.base.sockets import ConnectionLost
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.credentials import Broker, read_broker
-from cmsspark.publish.destinations import Destination, outbox_folder
+from cmsspark.publish.destinations import Destination, known_folder, outbox_folder
 from cmsspark.publish.sink import RejectedError, RetryableError, SendError, SinkOptions
 from cmsspark.publish.stomp_connection import StallTimer, StompConnection
 from cmsspark.publish.stomp_login import (
@@ -110,13 +110,20 @@ class StompSink:
     def outbox_name(self, state_dir: Path) -> str:
         """Return the folder of this topic, producer and brokers, or of the broker's ``name``."""
         broker = self._broker
-        hosts = tuple(sorted({host for host, _ in broker.addresses}))
-        destination = Destination(
-            "stomp", broker.destination, self._headers["producer"], hosts, broker.name
-        )
         label = broker.destination.split("/", 2)[2]
-        return outbox_folder(
-            state_dir, destination, label, f"{broker.destination} {sorted(broker.addresses)}"
+        identity = f"{broker.destination} {sorted(broker.addresses)}"
+        return outbox_folder(state_dir, self._destination, label, identity)
+
+    def known_outbox(self, state_dir: Path) -> str | None:
+        """Return that folder; None where there is none yet."""
+        return known_folder(state_dir, self._destination)
+
+    @property
+    def _destination(self) -> Destination:
+        broker = self._broker
+        hosts = tuple(sorted({host for host, _ in broker.addresses}))
+        return Destination(
+            "stomp", broker.destination, self._headers["producer"], hosts, broker.name
         )
 
     def open(self) -> None:

@@ -99,6 +99,13 @@ class JsonDecoder(ABC):
         #: The decoder that last succeeded comes first.
         self._decoders = [msgspec.json.Decoder(kind) for kind in self.line_types()]
         self._fast_lines: FastLineReader | FastKeyReader | None = None
+        self._keeps_times = False
+
+    def keep_times(self) -> None:
+        """Have batches with the time of each access. Compiled readers know none, so that
+        lines take longer.
+        """
+        self._fast_lines, self._keeps_times = None, True
 
     @property
     def groups(self) -> list[Group]:
@@ -224,6 +231,11 @@ class JsonDecoder(ABC):
         out_of_day (rule 6).
         """
         low, high, is_out = self.low_ms, self.high_ms, self._is_out_of_day
+        if self._keeps_times:
+            self._times = {
+                id(record.data): record.metadata and record.metadata.timestamp
+                for record in records
+            }
         return [
             record.data
             for record in records
@@ -232,6 +244,16 @@ class JsonDecoder(ABC):
             or low <= timestamp < high
             or not is_out(timestamp, batch)
         ]
+
+    def add_times(self, data: list[Any], batch: AccessBatch) -> None:
+        """Append the times of accesses to the batch, where they are kept."""
+        if self._keeps_times:
+            times = [self._times[id(record)] for record in data]
+            if batch.times_ms is None:
+                batch.times_ms = []
+            batch.times_ms += [
+                None if time is None else dates.timestamp_ms(int(time)) for time in times
+            ]
 
     def _is_out_of_day(self, timestamp: int | float, batch: AccessBatch) -> bool:
         number = dates.day_number(int(timestamp))

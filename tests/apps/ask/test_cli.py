@@ -286,7 +286,7 @@ def test_what_is_known_and_not_read_is_an_answer(place: Path) -> None:
 
 
 def test_what_nobody_knows_is_refused_with_the_nearest_names(place: Path) -> None:
-    assert "nearest: /ZMM/Run2026A-v1/AOD" in fails(
+    assert "nearest names: /ZMM/Run2026A-v1/AOD" in fails(
         InputMissing, place, "who-reads", "/ZMM/Run2026B-v1/AOD"
     )
     assert "T2_CH_CERN" in fails(InputMissing, place, "reads", "T2_CH_CERM")

@@ -208,6 +208,45 @@ def test_records_of_xcache_are_requests_of_files(tmp_path: Path) -> None:
         read_trace(tmp_path / "day")
 
 
+def test_records_of_xcache_have_the_bytes_of_their_blocks_and_what_the_caches_missed(
+    tmp_path: Path,
+) -> None:
+    """A file of 1,000 bytes of which 3, then 5 blocks of 100 are there; one without blocks."""
+    blocks = {"block_size": 100, "numbers_blocks": 10}
+    rows = [
+        {"file_path": "/store/a", "size": 1000, **blocks, "numbers_blocks_done": 3},
+        {"file_path": "/store/a", "size": 1000, **blocks, "numbers_blocks_done": 5},
+        {"file_path": "/store/b", "size": 250, **blocks, "numbers_blocks_done": 3},
+        {"file_path": "/store/c", "size": 70},
+    ]
+    served = {"bytes_hit_cache": 60, "bytes_miss_cache": 30, "bytes_bypass_cache": 10}
+    lines = [
+        json.dumps({"data": {**row, **served, "attach_time": 1767571000 + number}})
+        for number, row in enumerate(rows)
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    trace = read_trace(tmp_path / "t.jsonl")
+    assert trace.sizes.tolist() == [500, 250, 70] and trace.recorded == (240, 160)
+    shown = ask("compare", tmp_path / "t.jsonl", "--size", "1000", "--policy", "lru")
+    assert "the caches themselves missed 40" in shown.stderr
+
+
+def test_the_best_policy_of_each_size_is_named_and_learned_is_no_default_of_files(
+    tmp_path: Path,
+) -> None:
+    """One object comes back after two others that do not, in a cache of two: LRU lets it go."""
+    names = ["hot", *("hot" if number % 3 == 0 else f"o{number}" for number in range(60))]
+    rows = [f"{number},{name},10" for number, name in enumerate(names)]
+    (tmp_path / "t.csv").write_text("time,object,size\n" + "\n".join(rows) + "\n")
+    shown = ask("compare", tmp_path / "t.csv", "--size", "20", "--size", "900").stdout
+    best = [line for line in shown.splitlines() if line.startswith("best at")]
+    assert len(best) == 2 and not best[0].startswith("best at 20 B: lru,")
+    assert "learned" not in shown
+    told = json.loads(ask("compare", tmp_path / "t.csv", "--size", "20", "--json").stdout)
+    least = min(row["missed_bytes"] for row in told)
+    assert [row["missed_bytes"] for row in told if row["is_best"]] == [least]
+
+
 def test_records_of_xcache_may_be_flat_and_lines_with_absurd_numbers_are_damaged(
     tmp_path: Path,
 ) -> None:

@@ -5,10 +5,12 @@ oldest first, and told.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,13 @@ import pytest
 from cmsspark.apps.daily.notify import notify
 from cmsspark.apps.daily.outcome import most_serious
 from cmsspark.apps.daily.run import worked
+from cmsspark.base import clock
 from cmsspark.base.errors import DataError
 from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.run.run_context import running
+from cmsspark.publish.publication import configured_target
+from cmsspark.run.run_context import note_published, running
 from cmsspark.store.lease import hold
-from cmsspark.store.run_history import FILE
+from cmsspark.store.run_history import FILE, Published
 from tests.apps.daily.killed_daily import DAYS, JOB, LAST, NOW, Mornings
 from tests.apps.daily.test_notify import mail_server
 from tests.run.places import Place, write_streams
@@ -236,8 +240,10 @@ def test_the_summary_is_one_line_with_counts_code_and_the_next_look(
     assert end(place, place.work()) == 75
     line = capsys.readouterr().out
     assert line.count("\n") == 1
-    assert line.startswith("daily 2026-01-22 to 2026-01-31: 10 to do, 9 published, 1 waiting in ")
-    assert line.endswith("; exit 75; look again at 2026-02-01 07:00 UTC\n")
+    assert line.startswith(
+        "2026-02-01 06:00 UTC: 2026-01-22 to 2026-01-31: 10 days: 9 published, 1 waiting in "
+    )
+    assert line.endswith(". Exit code 75. Next try after 2026-02-01 07:00 UTC\n")
 
 
 def test_metrics_are_written_for_prometheus(place: Mornings) -> None:
@@ -273,7 +279,8 @@ def test_a_run_that_failed_is_reported_with_its_reason(place: Mornings) -> None:
         return 65
 
     (outcome,) = worked(replace(place.daily(), runner=fails), LAST, LAST)
-    assert outcome.text == "run_spark dbs_eos ended with 65: the log is bad"
+    assert (outcome.text, outcome.where) == ("the log is bad", "somewhere")
+    assert outcome.state.text() == f"failed (65): the log is bad: somewhere (run {outcome.run})"
     # A run that ended before this one began is no reason.
     (outcome,) = worked(replace(place.daily(), runner=lambda argv: 65), LAST, LAST)
     assert outcome.text == "run_spark dbs_eos ended with 65"
@@ -339,8 +346,8 @@ def test_a_second_daily_ends_with_75_and_names_the_first(place: Mornings) -> Non
         second = daily(*words)
     assert second.returncode == 75
     assert f"process {os.getpid()} on " in second.stderr
-    assert second.stdout.startswith("daily run could not start: ")
-    assert second.stdout.endswith("; exit 75\n")
+    assert second.stdout.partition(" UTC: ")[2].startswith("daily run could not start: ")
+    assert second.stdout.endswith(". Exit code 75\n")
     assert second.stdout.count("\n") == 1
     assert not (Path(place.fout) / JOB).exists()
 
@@ -350,8 +357,8 @@ def test_a_daily_that_cannot_begin_prints_its_line(place: Mornings, wrong: str) 
     (place.folder / "cmsspark.yaml").write_text(wrong + "\n")
     done = daily(place.folder / "cmsspark.yaml", "--fout", place.fout)
     assert done.returncode == 78
-    assert done.stdout.startswith("daily run could not start: ")
-    assert done.stdout.endswith("; exit 78\n")
+    assert done.stdout.partition(" UTC: ")[2].startswith("daily run could not start: ")
+    assert done.stdout.endswith(". Exit code 78\n")
     assert "Traceback" not in done.stderr
 
 
@@ -363,7 +370,7 @@ def test_a_daily_that_cannot_begin_mails_once_and_writes_its_metrics(place: Morn
         for _ in range(2):
             assert daily(place.folder / "cmsspark.yaml", "--fout", place.fout).returncode == 78
     (mailed,) = came
-    assert b"Subject: cmsspark daily: exit 78" in mailed
+    assert b"daily could not start (78: " in mailed
     assert b"nothing" in mailed
     text = (place.folder / "cms.prom").read_text()
     assert "cmsspark_daily_exit_code 78.0" in text
@@ -401,7 +408,8 @@ def test_a_day_is_acknowledged_or_skipped_by_name_and_status_shows_why(place: Mo
         text=True,
         check=True,
     ).stdout
-    assert f"2026-01-29 {JOB}: skipped: the site was closed (" in status
+    assert f"2026-01-29 {JOB}: skipped since 2" in status
+    assert re.search(r" by \S+: the site was closed\n", status)
     assert f"2026-01-31 {JOB}: acknowledged: the log is lost (" in status
     report = [
         *command[:3],
@@ -435,6 +443,42 @@ def test_days_in_the_wrong_order_end_in_2(place: Mornings) -> None:
     assert done.returncode == 2
 
 
+def test_after_a_change_of_destination_daily_sends_what_the_new_one_lacks(
+    place: Mornings,
+) -> None:
+    def publish(day: date, outbox: str) -> None:
+        run = place.manifest(day)["run"]
+        where = str(place.folder / "other" / JOB / day.isoformat())
+        note_published(
+            place.folder / "state",
+            Published(JOB, JOB, day, run, where, clock.now_ms(), 2, 0, 0, outbox),
+        )
+
+    for day in DAYS:
+        place.store(day)
+        publish(day, "file-of-another-folder")
+    tasks = place.daily().tasks(DAYS[0], LAST)
+    assert {task.day: task.reason for task in tasks} == dict.fromkeys(DAYS, "unpublished")
+    # What the configured one has is not sent again.
+    (place.folder / "state/published").mkdir()
+    (place.folder / "state/published/.spool").write_text("mark\n")
+    outbox = configured_target(place.settings()).outbox
+    assert outbox is not None
+    for day in DAYS[:4]:
+        publish(day, outbox)
+    assert [task.day for task in place.daily().tasks(DAYS[0], LAST)] == DAYS[4:]
+
+
+def test_a_destination_that_cannot_be_used_is_an_error_of_publishing_not_of_counting(
+    place: Mornings,
+) -> None:
+    place.daily_settings = "publishing: {sink: stomp, amq: nowhere.json}\n"
+    place.store(DAYS[0])
+    first, second = place.daily().tasks(DAYS[0], DAYS[1])
+    assert (first.reason, second.reason) == ("cannot be checked", "missing")
+    assert first.error is not None and first.error.exit_code == 78
+
+
 def test_a_real_day_is_run_by_run_spark_published_and_then_left_alone(tmp_path: Path) -> None:
     real = Place(tmp_path)
     write_streams(real.tree)
@@ -446,11 +490,11 @@ def test_a_real_day_is_run_by_run_spark_published_and_then_left_alone(tmp_path: 
     span = ("--from", "20190614", "--to", "20190615")
     first = daily(real.settings, *span)
     assert first.returncode == 75, first.stderr
-    assert first.stdout.startswith(
-        "daily 2019-06-14 to 2019-06-15: 2 to do, 1 published, 1 waiting, 1 overdue in "
+    assert first.stdout.partition(" UTC: ")[2].startswith(
+        "2019-06-14 to 2019-06-15: 2 days: 1 published, 1 waiting, 1 overdue in "
     )
     assert real.manifest("dbs_eos")["tables"]["dbs_eos"]["rows"] > 0
     run = real.manifest("dbs_eos")["run"]
     second = daily(real.settings, *span)
-    assert "1 to do, 1 waiting" in second.stdout
+    assert "1 day: 1 waiting" in second.stdout
     assert real.manifest("dbs_eos")["run"] == run

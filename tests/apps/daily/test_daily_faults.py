@@ -73,7 +73,8 @@ def test_a_day_is_given_up_after_three_runs_of_the_same_inputs(place: Mornings) 
         (outcome,) = place.work(first=LAST)
         assert (outcome.word, outcome.code) == ("failed", 65)
     assert place.runs() == [LAST] * 3
-    assert "given up after 3 runs of the same inputs" in outcome.text
+    assert "given up after 3 failures; to run it again: cmsspark daily" in outcome.next_step
+    assert place.daily().state.record(LAST, "dbs_eos").is_given_up
     place.log(LAST, 1_001)
     place.work(first=LAST)
     assert place.runs() == [LAST] * 4

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from datetime import date, timedelta
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -115,9 +114,7 @@ def _touch_dumps(root: Path, day: date) -> None:
             (folder / day.isoformat() / table / "part-m-00000").write_text("x")
 
 
-@pytest.mark.parametrize(
-    "job", [name for name, job in JOBS.items() if hasattr(import_module(job.module), "JOB")]
-)
+@pytest.mark.parametrize("job", [name for name, job in JOBS.items() if job.reads_dumps])
 def test_a_job_on_dumps_without_a_date_takes_the_day_of_its_dump(
     job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,5 +133,5 @@ def test_a_job_on_dumps_without_a_date_takes_the_day_of_its_dump(
     _touch_dumps(tmp_path, fresh)
     assert run_spark(words, environ) == 0
     shown = capsys.readouterr()
-    assert f"the day of the newest dump is taken: {fresh}" in shown.err
+    assert f"using the day of the newest dump, {fresh}" in shown.err
     assert f"--date {fresh}" in shown.out

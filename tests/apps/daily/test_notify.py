@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import email
+import email.policy
+import socket
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -65,8 +68,12 @@ def test_failures_are_reported_by_mail_and_success_is_not(place: Mornings) -> No
         place.codes.clear()
         end(place)
     (mail,) = came
-    assert b"Subject: cmsspark daily: exit 65" in mail
-    assert b"2026-01-31 dbs_eos: failed: run_spark dbs_eos ended with 65 (missing)" in mail
+    host = socket.gethostname()
+    message = email.message_from_bytes(mail, policy=email.policy.default)
+    assert message["Subject"] == f"cmsspark on {host}: dbs_eos 2026-01-31 failed (1 failed)"
+    assert message["Date"].datetime.year > 2000
+    first = message.get_content().splitlines()[0]
+    assert first == "2026-01-31 dbs_eos: failed (65): run_spark dbs_eos ended with 65"
 
 
 def test_what_waits_for_too_long_is_trouble(place: Mornings) -> None:
@@ -81,7 +88,7 @@ def test_what_waits_for_too_long_is_trouble(place: Mornings) -> None:
         place.now += 48 * 3_600
         end(place)
     told = came[0].replace(b"=\r\n", b"")
-    assert b"waiting OVERDUE: eos: " in told
+    assert b"waiting for eos since 2026-02-01 06:00 UTC, overdue: eos: " in told
     assert b"2026/01/31.tmp is not final yet" in told
 
 
@@ -99,17 +106,19 @@ def test_lasting_trouble_is_mailed_once_and_again_when_it_changes(place: Morning
         place.codes["run", LAST] = 65
         for _ in range(5):
             end(place)
-        assert len(came) == 1
+        # Once, and once more when it is given up.
+        assert len(came) == 2
+        assert b"given up (1 failed" in came[1].replace(b"=\r\n", b"") or b"1 given up" in came[1]
         place.log(LAST, 1_001)
         place.codes["run", LAST] = 70
         end(place)
         end(place)
-        assert len(came) == 2
+        assert len(came) == 3
         # A second day fails beside the one that is known.
         place.codes["run", DAYS[2]] = 65
         (Path(place.fout) / "dbs_eos" / DAYS[2].isoformat() / "CURRENT").unlink()
         end(place)
-    assert len(came) == 3
+    assert len(came) == 4
 
 
 def test_trouble_whose_mail_could_not_be_sent_is_mailed_the_next_time(place: Mornings) -> None:
@@ -131,11 +140,11 @@ def test_days_that_left_the_window_undone_are_named_until_they_are_acknowledged(
     for _ in range(2):
         assert notify(place.daily(), first, LAST, place.work(first=first)) == 65
         assert capsys.readouterr().out.endswith(
-            "; exit 65; unfinished before: 2026-01-22 dbs_eos\n"
+            ". Exit code 65. Unfinished before: 2026-01-22 dbs_eos\n"
         )
     acknowledge(place, DAYS[0])
     assert notify(place.daily(), first, LAST, place.work(first=first)) == 0
-    assert "unfinished" not in capsys.readouterr().out
+    assert "nfinished" not in capsys.readouterr().out
 
 
 def test_a_day_that_was_done_by_hand_after_it_left_the_window_is_forgotten(

@@ -165,32 +165,6 @@ def test_a_datasets_page_says_what_popular_means_also_where_nothing_is_known(
     )
 
 
-def test_the_forecast_page_shows_the_forecast_by_site(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "store")
-    with serving(store, tmp_path) as one:
-        assert "run_spark popularity_site_forecast" in page(one, "forecasts?of=site")
-    sites = ("T2_<i>A", "T1_B")
-    label = {"label": "more than 10 accesses at the site in 1 week"}
-    predictions = [
-        {**prediction(n, "/B/x/AOD", 0.625 / n), "site_name": site, **label}
-        for n, site in enumerate(sites, 1)
-    ]
-    rows = [judged(model, "all", 0.5) for model in ("blend", "persistence")]
-    store_forecast(store, "popularity_site_forecast", "popularity_site_quality", predictions, rows)
-    with serving(store, tmp_path) as one:
-        text = page(one, "forecasts?of=site")
-        assert (
-            "62.5%" in text and "T2_&lt;i&gt;A" in text and "<i>A" not in text and "50.0%" in text
-        )
-        assert "of the first 2 datasets at sites" in text and "87.5%" not in text
-        of_site = page(one, "forecasts?of=site&site=T1_B")
-        assert "31.2%" in of_site and "62.5%" not in of_site
-        assert "has no such dataset" in page(one, "forecasts?of=site&site=T2_Nowhere")
-        assert "Popular: more than 10 accesses at the site in 1 week." in page(
-            one, "sites?site=T1_B"
-        )
-
-
 def test_the_page_of_caches_shows_the_stored_numbers(running: Running) -> None:
     text = page(running, "caches")
     assert "37.5%" in text and "-25.0%" in text and "20.0%" in text and "25.0%" in text

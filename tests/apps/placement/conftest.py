@@ -16,10 +16,11 @@ def files(tmp_path: Path) -> list[str]:
         (day, COLD, B, day % 2) for day in range(42)
     ]
     lines = [
-        f"{FIRST + timedelta(days=day)},{name},{site},{count}" for day, name, site, count in rows
+        f"{FIRST + timedelta(days=day)},{name},{site},{count},{count * 10**11}"
+        for day, name, site, count in rows
     ]
     accesses, replicas, space = (tmp_path / name for name in ("a.csv", "r.csv", "s.csv"))
-    accesses.write_text("day,dataset,site,accesses\n" + "\n".join(lines) + "\n")
+    accesses.write_text("day,dataset,site,accesses,bytes\n" + "\n".join(lines) + "\n")
     replicas.write_text(
         "dataset,site,kind,bytes,complete,locked\n"
         f"{HOT},{A},disk,1e12,y,n\n{COLD},{A},disk,1e12,y,n\n{COLD},{B},disk,1e12,y,n\n{HOT},{A},tape,1e12,y,y\n"
@@ -32,6 +33,4 @@ def files(tmp_path: Path) -> list[str]:
         str(replicas),
         "--space",
         str(space),
-        "--model",
-        "average",
     ]

@@ -6,15 +6,23 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 
-from cmsspark.apps.placement.demand import Outlook
-from cmsspark.apps.placement.reads import make_reads, read_reads, stored_reads
-from cmsspark.apps.placement.recommend import recommend
-from cmsspark.apps.placement.replicas import make_replicas, parse_bytes, read_replicas, read_space
+from cmsspark.apps.placement.inputs import (
+    PlacementInputs,
+    make_reads,
+    make_replicas,
+    parse_bytes,
+    read_reads,
+    read_replicas,
+    read_space,
+    stored_inputs,
+    stored_reads,
+)
+from cmsspark.apps.placement.plan import recommend
 from cmsspark.base import errors
+from cmsspark.base.dates import start_ms
 from cmsspark.base.periods import between
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.store import stored_days
@@ -26,9 +34,7 @@ from tests.apps.placement.worlds import (
     TB,
     A,
     B,
-    copies_of,
     copy,
-    full,
     reads_of,
     run,
 )
@@ -148,39 +154,34 @@ def test_recommend_prints_and_writes_the_plan(files: list[str], tmp_path: Path) 
     assert pl.read_csv(out).select("action", "dataset", "site").rows() == [row[:3] for row in rows]
 
 
-def test_replay_compares_rules_and_marks_synthetic_data(files: list[str]) -> None:
-    told = json.loads(run("replay", *files, "--json").stdout)
-    totals = {row["rule"]: row for row in told["sums"]}
-    assert totals["as-is"]["weeks"] == 2 and totals["as-is"]["remote_reads"] == 2 * 210
-    assert totals["predicted"]["remote_reads"] < 210 and told["is_synthetic"] is False
-    made_up = run(
-        "replay", "--synthetic", "1", "--last", "1", "--rule", "tier", "--rule", "recent"
-    )
-    assert (
-        made_up.exit_code == 0
-        and "synthetic data" in made_up.stdout
-        and "no measurement" in made_up.stdout
-    )
+def test_totals_are_the_sums_of_all_sites(files: list[str]) -> None:
+    told = json.loads(run("recommend", *files, "--json").stdout)
+    assert told["total"]["copied"] == TB and told["total"]["used"] == 3 * TB
+    shown = run("recommend", *files).stdout
+    assert [line.split()[:4] for line in shown.splitlines() if "all sites" in line] == [
+        ["all", "sites", "3.0", "TB"]
+    ]
 
 
-def test_a_replay_names_a_rule_once_and_no_share_of_bytes_that_nobody_logged(
-    files: list[str],
-) -> None:
-    text = run(
-        "replay", *files, "--last", "1", "--weekly", "--rule", "tier", "--rule", "tier"
-    ).stdout
-    assert text.startswith("1 week from 2026-02-09 on")
-    lines = [line.split() for line in text.splitlines() if "tier" in line.split()[:2]]
-    assert [len(line) for line in lines] == [8, 11], "one line of the week, one of the sums"
-    assert lines[0][3] == lines[1][3] == "–", "remote bytes are unknown, not 0 %"
-
-
-def test_a_copy_that_needs_no_bytes_is_printed(files: list[str], tmp_path: Path) -> None:
+def test_what_is_only_on_tape_is_listed_apart(files: list[str], tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text(
-        f"dataset,site,bytes,complete\n{HOT},{A},1e12,y\n{HOT},{B},1e12,n\n{COLD},{A},1e12,y\n"
+        f"dataset,site,kind,bytes\n{HOT},{A},tape,1e12\n{COLD},{A},disk,1e12\n{NEW},{B},disk,1e12\n"
     )
-    text = run("recommend", *files).stdout
-    assert "copies to make: 1, 0 B" in text and "no copy is worth making" not in text
+    rows = json.loads(run("recommend", *files, "--json").stdout)["rows"]
+    assert [(row["action"], row["dataset"], row["site"]) for row in rows] == [("recall", HOT, B)]
+    assert "worth a copy, but only on tape: 1, 1.0 TB" in run("recommend", *files).stdout
+    assert json.loads(run("recommend", *files, "--rucio").stdout) == {"add": [], "remove": []}
+
+
+def test_the_network_bounds_what_a_site_takes_in_a_week(files: list[str], tmp_path: Path) -> None:
+    """0.01 Gbit/s bring 756 GB in a week; a copy has 1 TB."""
+    for gbits, count in (("0.01", 0), ("0.02", 1)):
+        (tmp_path / "s.csv").write_text(
+            f"site,capacity,budget,network_gbits\n{B},9TB,,{gbits}\n{A},,3TB,\n"
+        )
+        rows = json.loads(run("recommend", *files, "--json").stdout)["rows"]
+        assert len(rows) == count
+    assert read_space(tmp_path / "s.csv") == {B: (9e12, 0.02 * 7.56e13), A: (None, 3e12)}
 
 
 @pytest.mark.parametrize(
@@ -188,13 +189,16 @@ def test_a_copy_that_needs_no_bytes_is_printed(files: list[str], tmp_path: Path)
     [
         ["recommend", "--accesses", "a.csv"],
         ["recommend", "--accesses", "a.csv", "--replicas", "r.csv", "--week", "2026-W02"],
-        ["replay", "--synthetic", "1", "--locked", "/a/*/*"],
-        ["replay", "--synthetic", "1", "--rule", "luck"],
         ["recommend", "--budget", "plenty"],
     ],
 )
 def test_wrong_words_end_in_2(arguments: list[str]) -> None:
     assert isinstance(run(*arguments).exception, errors.UsageError), arguments
+
+
+@pytest.mark.parametrize("gone", ["--model", "--threshold"])
+def test_options_that_changed_nothing_are_gone(gone: str, files: list[str]) -> None:
+    assert run("recommend", *files, gone, "1").exit_code == 2
 
 
 def test_locks_that_keep_nothing_are_named(files: list[str], tmp_path: Path) -> None:
@@ -219,15 +223,9 @@ def test_a_site_that_nobody_knows_is_named(files: list[str], tmp_path: Path) -> 
 
 
 def test_advice_keeps_its_columns_without_rows() -> None:
-    reads = reads_of((0, HOT, A, 1))
-    replicas = copies_of(copy(HOT, A), reads=reads)
-    named = reads.named(replicas.datasets, replicas.sites)
-    advice = recommend(named, lambda day: replicas, full, Outlook(np.zeros(len(named.datasets))))
-    assert advice.rows == [] and pl.DataFrame([], schema=advice.schema).columns[:3] == [
-        "action",
-        "dataset",
-        "site",
-    ]
+    table = pl.DataFrame([{"kind": "disk", "bytes": TB, **copy(HOT, A)}])
+    advice = recommend(PlacementInputs(reads_of((0, HOT, A, 1)), lambda day: table, "x"))
+    assert advice.rows == [] and advice.frame().columns[:3] == ["action", "dataset", "site"]
 
 
 @pytest.fixture
@@ -238,7 +236,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number in range(42):
         day = FIRST + timedelta(days=number)
         rows = [
-            partial(day, dataset_name=HOT, site_name=B, nacc=30),
+            partial(day, dataset_name=HOT, site_name=B, nacc=30, read_bytes=10**12),
             partial(day, dataset_name=COLD, site_name=A),
         ]
         store_partials(tmp_path, day, rows)
@@ -263,20 +261,38 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_plans_and_replays_of_a_store(store: Path) -> None:
+def test_plans_and_backtests_of_a_store(store: Path) -> None:
     space = store / "space.csv"
     space.write_text(f"site,capacity\n{B},5TB\n")
-    words = ["--fout", str(store), "--space", str(space), "--model", "average"]
+    words = ["--fout", str(store), "--space", str(space)]
     told = json.loads(run("recommend", *words, "--json").stdout)
     assert [(row["action"], row["dataset"], row["site"]) for row in told["rows"]] == [
         ("copy", HOT, B)
     ]
-    shown = json.loads(
-        run("replay", *words, "--rule", "as-is", "--rule", "recent", "--json").stdout
+    space.write_text(f"site,capacity,budget\n{B},5TB,1TB\n")
+    words += ["--lifetime", "1", "--json"]
+    rules = json.loads(run("backtest", *words).stdout)["rules"]
+    served = [(row["rule"], row["weeks"], row["served_per_byte"]) for row in rules]
+    assert served[0] == ("recommend", 2, 7.0), (
+        "replicas are known before the weeks of days 28 and 35"
     )
-    assert [row["remote_reads"] for row in shown["weeks"]] == [210, 0, 210, 0]
-    early = run("replay", *words, "--from", "2026-01-05", "--to", "2026-02-15", "--last", "2")
-    assert early.exit_code == 0 and "remote reads" in early.stdout
+    early = run("recommend", *words[:4], "--from", "2026-01-05", "--to", "2026-01-20")
+    assert early.exit_code == 0, early.output
+
+
+def test_age_and_since_of_stored_replicas(store: Path) -> None:
+    """Copies that the snapshot of the cooldown before had not are since the newer one."""
+    day = FIRST + timedelta(days=37)
+    rows = [{"day": day, "dataset_name": NEW, "created_ms": start_ms(day) - 4 * 86_400_000}]
+    store_table(store, "dbs_events", "dbs_events", day, rows)
+    inputs = stored_inputs(str(store), None, None, cooldown_days=14)
+    replicas = inputs.replicas_before(FIRST + timedelta(days=42))
+    made = dict(zip(replicas.dataset.tolist(), replicas.made_days.tolist(), strict=True))
+    numbers = {name: replicas.datasets.index(name) for name in (HOT, NEW)}
+    assert made[numbers[HOT]] == 32 and made[numbers[NEW]] == 5
+    assert replicas.ages[numbers[NEW]] == 9 and replicas.ages[numbers[HOT]] != 9
+    early = inputs.replicas_before(FIRST + timedelta(days=12))
+    assert early.made_days.tolist() != [2.0, 2.0], "without an earlier snapshot nothing is young"
 
 
 def test_a_store_without_replicas_says_what_to_run(

@@ -8,8 +8,14 @@ from typing import Any
 import polars as pl
 from click.testing import CliRunner, Result
 
-from cmsspark.apps.placement.reads import Reads, make_reads
-from cmsspark.apps.placement.replicas import Replicas, Space, make_replicas, make_space
+from cmsspark.apps.placement.inputs import (
+    Reads,
+    Replicas,
+    Space,
+    make_reads,
+    make_replicas,
+    make_space,
+)
 from cmsspark.main import command
 
 FIRST = date(2026, 1, 5)  # a Monday
@@ -19,8 +25,8 @@ TB = 1e12
 
 
 def reads_of(*rows: tuple[int, str, str, float], weeks: int = 4, **columns: Any) -> Reads:
-    """Reads of rows (day, dataset, site, accesses); a read of another dataset at A
-    fixes the first and last day.
+    """Reads of rows (day, dataset, site, accesses) of a tenth of a TB each; a read of
+    another dataset at A fixes the first and last day.
     """
     rows = (*rows, (0, "/Clock/x/RAW", A, 1), (7 * weeks - 1, "/Clock/x/RAW", A, 1))
     table = {
@@ -28,19 +34,23 @@ def reads_of(*rows: tuple[int, str, str, float], weeks: int = 4, **columns: Any)
         "dataset": [row[1] for row in rows],
         "site": [row[2] for row in rows],
         "accesses": [float(row[3]) for row in rows],
+        "bytes": [row[3] * TB / 10 for row in rows],
     }
     return make_reads(pl.DataFrame({**table, **columns}))
 
 
 def copies_of(
-    *rows: dict[str, Any], sites: tuple[str, ...] = (A, B, C), reads: Reads | None = None
+    *rows: dict[str, Any],
+    sites: tuple[str, ...] = (A, B, C),
+    reads: Reads | None = None,
+    day: date | None = None,
 ) -> Replicas:
     full = [
         {"kind": "disk", "bytes": TB, "complete": True, "locked": False, "custodial": False, **row}
         for row in rows
     ]
     names = reads.datasets if reads else ()
-    return make_replicas(pl.DataFrame(full), datasets=names, sites=sites)
+    return make_replicas(pl.DataFrame(full), datasets=names, sites=sites, day=day)
 
 
 def copy(dataset: str, site: str, **other: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from cmsspark.apps.popularity.baselines import warnings, with_baselines
 from cmsspark.apps.popularity.cli import command
 from cmsspark.apps.popularity.explanations import importance, reasons
-from cmsspark.apps.popularity.fitting import PastWeek, fit, helpful_calibration
+from cmsspark.apps.popularity.fitting import calibrated, calibration, fit
 from cmsspark.apps.popularity.forecast import predictions
 from cmsspark.apps.popularity.models import sigmoid
 from cmsspark.apps.popularity.quantities import expected
@@ -107,22 +107,21 @@ def test_a_forecast_has_amounts_reasons_and_what_it_rests_on() -> None:
     assert [row["rank"] for row in rows.to_dicts()] == list(range(1, 61))
 
 
-def week(slope: float, seed: int) -> PastWeek:
-    """A forecast whose odds are right when their logarithm is multiplied by ``slope``."""
-    generator = np.random.default_rng(seed)
-    odds = generator.normal(0, 2, 800)
-    labels = (generator.random(800) < sigmoid(slope * odds)).astype(float)
-    return sigmoid(odds), labels
-
-
-def test_a_calibration_is_used_where_it_helps_in_each_week_only() -> None:
-    assert helpful_calibration([week(1.0, day) for day in range(3)]) is None
-    found = helpful_calibration([week(0.3, day) for day in range(3)])
-    assert found is not None and found[0] < 0.8
-    assert helpful_calibration([week(0.3, 0), week(0.3, 1), week(1.6, 2)]) is None, (
-        "it would harm one week"
+@pytest.mark.parametrize("slope", [0.4, 1.0, 2.5])
+def test_calibrated_probabilities_are_right_at_both_ends(slope: float) -> None:
+    """The odds of the forecast are right if their logarithm is multiplied by ``slope``."""
+    generator = np.random.default_rng(3)
+    odds = generator.normal(0, 2, (2, 4000))
+    labels = (generator.random(odds.shape) < sigmoid(slope * odds)).astype(float)
+    weights = calibration(sigmoid(odds[0]), labels[0])
+    probability = calibrated(sigmoid(odds[1]), weights)
+    tenth = np.minimum((probability * 10).astype(int), 9)
+    error = sum(
+        (tenth == number).mean()
+        * abs(probability[tenth == number].mean() - labels[1][tenth == number].mean())
+        for number in np.unique(tenth)
     )
-    assert helpful_calibration([week(0.3, 0), week(0.3, 1)]) is None, "two weeks say too little"
+    assert error <= 0.03 and weights[0] == pytest.approx(slope, rel=0.15)
 
 
 def test_a_warning_says_where_a_baseline_was_better() -> None:

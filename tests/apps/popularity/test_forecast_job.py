@@ -49,7 +49,7 @@ def fill(tmp_path: Path) -> Path:
     generator = np.random.default_rng(5)
     for number in range(DAYS):
         day = FIRST + timedelta(days=number)
-        rows = [partial(day, dataset_name=HOT, site_name="T2_DE_B", nacc=20)]
+        rows = [partial(day, dataset_name=HOT, site_name="T2_DE_B", nacc=20, read_bytes=TB)]
         rows += [partial(day, dataset_name=WARM, nacc=int(generator.integers(1, 5)))]
         rows += [
             partial(
@@ -256,7 +256,7 @@ def test_ask_replicate_plans_by_the_stored_forecast(store: Path) -> None:
     missing = ask(store, "replicate").exception
     assert (
         isinstance(missing, errors.InputMissing)
-        and "run_spark popularity_forecast" in missing.text()
+        and f"run_spark popularity_forecast --date {MONDAY}" in missing.text()
     )
     make(store)
     day = MONDAY - timedelta(days=2)
@@ -329,5 +329,9 @@ def test_a_store_that_is_too_young_says_what_it_needs(
         day = FIRST + timedelta(days=number)
         store_partials(tmp_path, day, [partial(day)])
     (tmp_path / "cmsspark.yaml").write_text(f"store: {tmp_path}\nstate_dir: {tmp_path}/state\n")
-    with pytest.raises(errors.InputMissing, match="nothing can be learned"):
-        make(tmp_path, FIRST + timedelta(days=10))
+    day = FIRST + timedelta(days=10)
+    make(tmp_path, day)
+    _, current = newest(LocalFiles(), str(tmp_path), "popularity_predictions")
+    told = current.manifest.document
+    assert told["forecast"]["model"] == "persistence"
+    assert any("28 days by average (from" in text for text in told["warnings"])

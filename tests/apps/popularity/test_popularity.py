@@ -15,12 +15,12 @@ from cmsspark.apps.popularity import training as training_code
 from cmsspark.apps.popularity.evaluate import evaluated_days, forecast_and_judge, strata
 from cmsspark.apps.popularity.features import Names, features
 from cmsspark.apps.popularity.fitting import calibration, fit, predict
+from cmsspark.apps.popularity.forecast import predictions
 from cmsspark.apps.popularity.guards import check_guards, check_later_days, shuffles
 from cmsspark.apps.popularity.models import ABOUT, MODELS
 from cmsspark.apps.popularity.scores import area_under_curve, average_precision, metrics
 from cmsspark.apps.popularity.series import MEASURES, Series
 from cmsspark.apps.popularity.training import Label, Weeks
-from cmsspark.apps.popularity.tuning import tune
 from cmsspark.base import errors
 from tests.apps.popularity.example_series import FIRST, made_series
 
@@ -167,7 +167,7 @@ def test_top_by_bytes_and_longer_horizons_have_their_labels_and_persistence() ->
 
 @pytest.mark.parametrize("kind", ["none", "all"])
 def test_weeks_in_which_nothing_or_everything_is_popular_are_judged_with_nulls(kind: str) -> None:
-    series = made_series()
+    series = made_series(52)
     values = series.values.copy()
     values[0] = 0 if kind == "none" else values[0] + 5
     values[0, 0] += 1
@@ -180,7 +180,7 @@ def test_weeks_in_which_nothing_or_everything_is_popular_are_judged_with_nulls(k
 
 
 def test_one_dataset_and_days_with_gaps_are_predicted() -> None:
-    series = made_series().only(np.array([3]))
+    series = made_series(52).only(np.array([3]))
     _, rows = forecast_and_judge(Weeks(series, Label(1)), ["persistence", "logistic"], last=2)
     assert [row["rows"] for row in rows] == [1] * 4
     values = series.values.copy()
@@ -208,7 +208,7 @@ def test_each_model_beats_guessing_and_its_seed_is_fixed(name: str) -> None:
 
 def test_a_calibration_keeps_the_order_even_where_a_week_was_the_opposite() -> None:
     raw = np.linspace(0.001, 0.999, 400)
-    weights = calibration(raw, (raw < 0.5).astype(float), np.ones(400))
+    weights = calibration(raw, (raw < 0.5).astype(float))
     assert 0 < weights[0] < 0.9
 
 
@@ -267,14 +267,14 @@ def test_strata_part_the_datasets() -> None:
 
 def test_evaluation_has_a_row_for_each_week_and_model() -> None:
     _, rows = forecast_and_judge(
-        Weeks(made_series(), Label(10)), ["persistence", "logistic"], last=2
+        Weeks(made_series(52), Label(10)), ["persistence", "logistic"], last=2
     )
     assert [(row["week"].weekday(), row["model"]) for row in rows] == [
         (0, "persistence"),
         (0, "logistic"),
     ] * 2
     with pytest.raises(errors.InputMissing, match="no week can be predicted"):
-        forecast_and_judge(Weeks(made_series(days=15), Label(10)), ["persistence"])
+        forecast_and_judge(Weeks(made_series(days=12), Label(10)), ["persistence"])
 
 
 @pytest.mark.parametrize("first", [FIRST, date(2026, 1, 5), date(2026, 1, 6)])
@@ -287,8 +287,8 @@ def test_a_short_series_says_how_many_days_it_needs_and_they_are_enough(
     days = tuple(first + timedelta(days=number) for number in range(60))
     series = replace(whole, days=days)
     with pytest.raises(errors.InputMissing) as caught:
-        evaluated_days(series.until(12), label)
-    assert str(caught.value.found) == f"12 days, {first} to {days[11]}"
+        evaluated_days(series.until(9), label)
+    assert str(caught.value.found) == f"9 days, {first} to {days[8]}"
     found = re.search(r"give (\d+) days, to (\S+), or begin earlier", str(caught.value.next_step))
     assert found is not None
     needed = int(found[1])
@@ -297,10 +297,26 @@ def test_a_short_series_says_how_many_days_it_needs_and_they_are_enough(
     )
     with pytest.raises(errors.InputMissing):
         evaluated_days(series.until(needed - 1), label)
-    for count in (needed, needed + 6):
-        with pytest.raises(errors.InputMissing, match="too few weeks to tune on") as caught:
-            tune(series.until(count), label, "logistic", {"ridge": [1.0]})
-        assert f"give {needed + 7} days" in str(caught.value.next_step)
+
+
+def test_a_short_history_is_forecast_by_persistence_and_a_longer_one_by_the_model() -> None:
+    """From 7 days on, and from 28 days on; the rule names the days on which it changes."""
+    label, series = Label(10), made_series()
+    names = [label.model_on(series, day, "blend") for day in (7, 27, 28)]
+    assert names == ["persistence", "persistence", "blend"]
+    rule = label.rule(series, "blend")
+    for day in (7, 28):
+        assert f"(from {series.days[0] + timedelta(days=day)} on)" in rule
+    with pytest.raises(errors.InputMissing) as caught:
+        label.model_on(series, 6, "blend")
+    assert rule in str(caught.value.next_step)
+    assert Label(10, weeks=4).model_on(series, 34, "blend") == "persistence"
+    short = Weeks(series.until(9), label)
+    assert predictions(short, series.days[9], "blend")["model"].unique().to_list() == [
+        "persistence"
+    ]
+    _, rows = forecast_and_judge(Weeks(series.until(27), label), ["persistence", "logistic"])
+    assert {row["model"] for row in rows} == {"persistence"}
 
 
 def test_many_rows_are_sampled_and_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

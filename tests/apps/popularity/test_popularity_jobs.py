@@ -19,8 +19,6 @@ from cmsspark.base import errors
 from cmsspark.base.schemas import stored_table
 from cmsspark.main import command
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store.job_index import JOBS
-from cmsspark.submit.job_commands import load_command
 from tests.apps.popularity.test_forecast_job import COLD, FIRST, HOT, MONDAY, fill, rows_of
 from tests.run.partial_days import partial, store_partials
 
@@ -76,47 +74,6 @@ def test_features_have_a_row_for_each_dataset_and_week_with_labels_that_are_know
     assert {row["first_day"] for row in four if row["is_popular"] is None} == set(weeks[4:]), (
         "a week is known when four weeks are over"
     )
-
-
-def test_features_by_site_have_a_row_for_each_dataset_site_and_week(store: Path) -> None:
-    week = MONDAY - timedelta(days=7)
-    for number in range(7):
-        day = MONDAY - timedelta(days=14 - number)
-        rows = [
-            partial(day, dataset_name=HOT, site_name=site, nacc=nacc)
-            for site, nacc in (("T1_X", 1), ("T2_Y", 9))
-        ]
-        store_partials(store, day, rows, run="r2")
-    jobs.run(
-        "popularity_site_features",
-        MONDAY,
-        str(store),
-        settings_of(store),
-        label=Label(),
-        last=2,
-        log=silent,
-    )
-    rows = rows_of(store, "popularity_site_features")
-    hot = {(row["site_name"], row["first_day"]): row for row in rows if row["dataset_name"] == HOT}
-    assert {site for site, _ in hot} == {"T1_X", "T2_Y", "T2_DE_B"} and len(
-        {week for _, week in hot}
-    ) == 3
-    at_sites = [hot[site, week]["log_accesses_7d"] for site in ("T1_X", "T2_Y")]
-    assert at_sites == pytest.approx(np.log1p([7, 63]).tolist())
-    before = week - timedelta(days=7)
-    assert ("T1_X", before) not in hot and ("T2_Y", before) not in hot, (
-        "they enter with their first rows"
-    )
-    assert hot["T2_DE_B", before]["is_popular"] is False
-    assert len({(row["first_day"], row["dataset_name"], row["site_name"]) for row in rows}) == len(
-        rows
-    )
-    words = ["--date", str(MONDAY), "--fout", str(store), "--last", "1", "--json"]
-    done = CliRunner().invoke(load_command(JOBS["popularity_site_features"]), words)
-    assert done.exit_code == 0
-    assert rows_of(store, "popularity_site_features") == [
-        row for row in rows if row["first_day"] >= week
-    ]
 
 
 def test_stored_features_are_bit_identical_when_later_days_are_deleted(store: Path) -> None:
@@ -277,14 +234,8 @@ def store_without_bytes_and_users(store: Path) -> None:
 
 
 def test_columns_of_the_stored_features_are_those_of_the_models() -> None:
-    from cmsspark.apps.popularity.dataset_reads import OF_SITES
-
     features = (*BASE_COLUMNS, *STORE_COLUMNS)
     described = [
         column.name for column in stored_table("popularity_features").columns if column.about
     ]
     assert [name for name in described if name in features] == list(features)
-    by_site = stored_table("popularity_site_features").names
-    assert [name for name in by_site if name in features] == [
-        name for name in features if name not in OF_SITES
-    ]

@@ -24,7 +24,6 @@ from cmsspark.apps.popularity.fitting import predict
 from cmsspark.apps.popularity.guards import check_later_days
 from cmsspark.apps.popularity.series import Series, make_series, stored_series
 from cmsspark.apps.popularity.training import Label, Weeks
-from cmsspark.apps.popularity.tuning import tune
 from cmsspark.base import errors
 from cmsspark.base.periods import between, start_ms
 from cmsspark.filesystems.storage import LocalFiles
@@ -80,8 +79,8 @@ def test_rows_of_later_days_change_no_forecast(model: str, count: int) -> None:
     assert np.isnan(scores[~own]).all() and (~own).sum() == count
 
 
-def test_rows_of_later_days_change_no_judgement_no_tuning_and_no_table() -> None:
-    series = made_series()
+def test_rows_of_later_days_change_no_judgement_and_no_table() -> None:
+    series = made_series(52)
     other = with_later_datasets(series, 30, MONDAY + 7)
     models = ["decayed", "logistic"]
     judged, again = (
@@ -89,10 +88,6 @@ def test_rows_of_later_days_change_no_judgement_no_tuning_and_no_table() -> None
     )
     assert judged[:2] == again[:2], "the first week knows none of them"
     assert again[2]["rows"] == judged[2]["rows"] == 60
-    grid = {"ridge": [3.0, 30.0]}
-    assert tune(series, Label(10), "logistic", grid, weeks=1) == tune(
-        other, Label(10), "logistic", grid, weeks=1
-    )
     weekly = file_rows(other, 45, Label(10), last=1)
     assert weekly.group_by("first_day").len().sort("first_day")["len"].to_list() == [60, 90]
 
@@ -215,12 +210,6 @@ def test_a_dataset_enters_with_its_creation_in_dbs_once_a_table_knows_it(store: 
 def test_a_creation_that_no_table_knew_is_none_whatever_later_rows_are(store: Path) -> None:
     assert names(series_of(store, 35), 35) == names(series_of(store), 35)
     assert names(series_of(store, 28), 28) == names(series_of(store), 28)
-
-
-def test_pairs_of_dataset_and_site_enter_with_rows_only(store: Path) -> None:
-    period = between(FIRST, FIRST + timedelta(days=41))
-    series = stored_series(stored_days.find_days(LocalFiles(), str(store), period), by_site=True)
-    assert len(series.datasets) == 13 and names(series, 28) == set()
 
 
 def rows_stored(store: Path, table: str, columns: Sequence[str]) -> list[dict[str, Any]]:

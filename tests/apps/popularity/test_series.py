@@ -72,10 +72,7 @@ def test_a_stored_day_without_accesses_is_a_day_without_use(tmp_path: Path) -> N
     store_partials(tmp_path, days[0], [])
     store_partials(tmp_path, days[1], [partial(days[1], nacc=4)])
     store_partials(tmp_path, days[2], [partial(days[2], stream="condor")])
-    for by_site in (False, True):
-        period = between(days[0] - timedelta(days=1), days[2] + timedelta(days=1))
-        series = stored_series(
-            stored_days.find_days(LocalFiles(), str(tmp_path), period), by_site=by_site
-        )
-        assert list(series.days) == days, "a forecast begins on the day after the last stored one"
-        assert series.accesses.tolist() == [[0], [4], [0]] and series.missing == (days[0], days[2])
+    period = between(days[0] - timedelta(days=1), days[2] + timedelta(days=1))
+    series = stored_series(stored_days.find_days(LocalFiles(), str(tmp_path), period))
+    assert list(series.days) == days, "a forecast begins on the day after the last stored one"
+    assert series.accesses.tolist() == [[0], [4], [0]] and series.missing == (days[0], days[2])

@@ -13,12 +13,8 @@ from click.testing import CliRunner
 
 from cmsspark.apps.popularity.cli import command
 from cmsspark.apps.popularity.guards import check_columns
-from cmsspark.apps.popularity.series import MEASURES, Series, read_series, stored_series
+from cmsspark.apps.popularity.series import MEASURES, Series, read_series
 from cmsspark.apps.popularity.training import Label, Weeks
-from cmsspark.base.periods import between
-from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.store import stored_days
-from tests.run.partial_days import partial, store_partials
 
 FIRST = date(2025, 12, 30)
 Row = tuple[date, str, float, float]
@@ -80,12 +76,6 @@ def test_names_that_differ_in_a_last_null_character_are_two_datasets(tmp_path: P
     series = read_series(write(tmp_path / "a.csv", [*rows, rows[0]]))
     assert series.datasets == ("/a/b/C", "/a/b/C\0", "/é/日本-v1/X")
     assert series.accesses.tolist() == [[2.0, 2.0, 4.0]]
-
-
-def test_sites_are_as_logged_with_any_tabs(tmp_path: Path) -> None:
-    store_partials(tmp_path, FIRST, [partial(FIRST, site_name="T2_\tX\t", nacc=3)])
-    stored = stored_days.find_days(LocalFiles(), str(tmp_path), between(FIRST, FIRST))
-    assert stored_series(stored, by_site=True).sites == ("T2_\tX\t",)
 
 
 @pytest.mark.filterwarnings("error")

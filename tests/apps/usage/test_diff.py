@@ -138,7 +138,9 @@ def test_what_is_not_there_is_reported_with_what_is(store: Path) -> None:
     "wrong",
     [
         *(("2026", TEXT), (f"{TEXT}@", TEXT), ("20260114", TEXT, "--publish-impact")),
-        *((TEXT, TEXT, "--job", job) for job in ("dbs_phedex", "cern_monit", "events_train")),
+        (TEXT, TEXT, "--job", "cern_monit"),
+        (TEXT, TEXT, "--by", "no_such"),
+        (TEXT, TEXT, "--measure", "no_such"),
     ],
 )
 def test_a_wrong_command_line_ends_in_2(store: Path, wrong: tuple[str, ...]) -> None:

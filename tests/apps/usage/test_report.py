@@ -139,7 +139,7 @@ def test_a_page_that_cannot_be_written_fails_no_run(place: Place) -> None:
     lines: list[str] = []
     write_page(place.fout, "data_aggregation", stored, lines.append)
     (warning,) = lines
-    assert warning.startswith("warning: the report of the run cannot be made")
+    assert warning.startswith("warning: report.html was not written")
 
 
 def test_where_memory_is_limited_the_page_is_made_by_a_process_of_its_own(
@@ -158,7 +158,7 @@ def test_where_memory_is_limited_the_page_is_made_by_a_process_of_its_own(
         patch.setattr(subprocess, "run", lambda *_, **__: aborted)
         write_page(store, "data_aggregation", done, log.append)
     assert not page.exists() and log[0].startswith(
-        "warning: the report of the run cannot be made: it needs more memory"
+        "warning: report.html was not written: the report needs more memory"
     )
     write_page(store, "data_aggregation", done, log.append)
     assert log[1:] == [f"where every record went: {page}"] and "<svg" in page.read_text()

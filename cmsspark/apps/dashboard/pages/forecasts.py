@@ -4,7 +4,6 @@ from the stored forecast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
@@ -45,16 +44,14 @@ _DATASETS: Final = (
     ),
     ui.Column("data_tier", "Data tier"),
 )
-_SITE: Final = ui.Column("site_name", "Site", "text", "where the data were read from")
 _BASELINES: Final = ("persistence", "last-week", "decayed")
 #: Columns that are shown as whole numbers.
 _ROUNDED: Final = {
     name: f"round({name})::BIGINT AS {name}"
     for name in ("expected_nacc", "nacc_p10", "nacc_p90", "expected_bytes")
 }
-#: The job, and its table, of whole datasets and of datasets at sites.
-_JOBS: Final = ("popularity_forecast", "popularity_site_forecast")
-_OF: Final = {"dataset": "at all sites together", "site": "at each site"}
+#: The job, and its table.
+_JOB: Final = "popularity_forecast"
 _QUALITY: Final = (
     ui.Column("first_day", "Week from", "day"),
     ui.Column("model", "Model"),
@@ -81,46 +78,15 @@ _QUALITY: Final = (
 )
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """What the page shows: the forecast of a day, of whole datasets or (``by_site``) of
-    datasets at sites, for a stratum and a site. An empty site means all sites.
-    """
-
-    day: date
-    stratum: str
-    by_site: bool
-    site: str
-
-    @property
-    def job(self) -> str:
-        return _JOBS[self.by_site]
-
-    @property
-    def quality(self) -> str:
-        return "popularity_site_quality" if self.by_site else "popularity_quality"
-
-    @property
-    def columns(self) -> tuple[ui.Column, ...]:
-        return (*_DATASETS[:2], _SITE, *_DATASETS[2:]) if self.by_site else _DATASETS
-
-
 def view(request: PageRequest) -> ui.Content:
-    """Return the page of a stored forecast and a stratum; by site where the address says so.
+    """Return the page of a stored forecast and a stratum.
 
     Raises InputMissing (66) for a day without one.
     """
-    of = choice_parameter(request.parameters, "of", tuple(_OF), "dataset")
-    by_site = of == "site"
-    days = request.database.days(_JOBS[by_site])
-    kinds = ui.Control("of", "Popular", of, list(_OF.items()))
+    days = request.database.days(_JOB)
     if not days:
-        forecast = "forecast by site" if by_site else "forecast"
-        note = ui.Note(f"No {forecast} is stored. Run: run_spark {_JOBS[by_site]} --date DAY")
-        has_other_kind = request.database.days(_JOBS[not by_site])
-        return ui.Content(
-            "Forecasts", [], controls=[kinds] if has_other_kind else [], notes=[note]
-        )
+        note = ui.Note(f"No forecast is stored. Run: run_spark {_JOB} --date DAY")
+        return ui.Content("Forecasts", [], notes=[note])
     day = day_parameter(request.parameters, "day", days[-1])
     if day not in days:
         raise InputMissing(
@@ -128,56 +94,37 @@ def view(request: PageRequest) -> ui.Content:
             found=f"{days[0]} to {days[-1]}, {pluralize(len(days), 'forecast')}",
         )
     stratum = choice_parameter(request.parameters, "stratum", _STRATA, "all")
-    chosen = _Chosen(day, stratum, by_site, request.parameters.get("site", "") if by_site else "")
     judged = request.database.query(
-        f"SELECT {', '.join(column.name for column in _QUALITY)} FROM {chosen.quality} "
+        f"SELECT {', '.join(column.name for column in _QUALITY)} FROM popularity_quality "
         "WHERE day = $day AND stratum = $stratum ORDER BY first_day, model",
         {"day": day, "stratum": stratum},
     )
-    sections = [_datasets(request, chosen), _quality(judged, by_site=by_site)]
+    sections = [_datasets(request, day, stratum), _quality(judged)]
     named = [(entry.isoformat(), entry.isoformat()) for entry in reversed(days)]
     controls = [
-        kinds,
         ui.Control("day", "Forecast from", day.isoformat(), named),
-        *([_sites(request, chosen)] if by_site else []),
         ui.Control("stratum", "Datasets", stratum, [(name, name) for name in _STRATA]),
     ]
-    where = ", and at which sites" if by_site else ""
-    about = f"What is popular from {day} on{where}, predicted from the days before it."
+    about = f"What is popular from {day} on, predicted from the days before it."
     return ui.Content("Forecasts", sections, about, controls)
 
 
-def _sites(request: PageRequest, chosen: _Chosen) -> ui.Control:
-    """Return the form's field for the site."""
-    sql = f"SELECT DISTINCT site_name FROM {chosen.job} WHERE day = $day ORDER BY site_name"
-    names = request.values(sql, {"day": chosen.day})
-    if chosen.site and chosen.site not in names:
-        names.insert(0, chosen.site)
-    return ui.Control(
-        "site", "Site", chosen.site, [("", "all"), *((name, ui.shown(name)) for name in names)]
-    )
-
-
-def _datasets(request: PageRequest, chosen: _Chosen) -> ui.Section:
+def _datasets(request: PageRequest, day: date, stratum: str) -> ui.Section:
     where = "WHERE day = $day AND ($stratum = 'all' OR stratum = $stratum)"
-    values = {"day": chosen.day, "stratum": chosen.stratum}
-    if chosen.site:
-        where, values = f"{where} AND site_name = $site", {**values, "site": chosen.site}
-    names = ", ".join(_ROUNDED.get(column.name, column.name) for column in chosen.columns)
-    table = chosen.job
-    result = request.database.query(f"SELECT {names} FROM {table} {where} ORDER BY rank", values)
+    values = {"day": day, "stratum": stratum}
+    names = ", ".join(_ROUNDED.get(column.name, column.name) for column in _DATASETS)
+    result = request.database.query(f"SELECT {names} FROM {_JOB} {where} ORDER BY rank", values)
     count, likely, threshold, label, model, ranks = request.database.query(
         "SELECT count(*), count(*) FILTER (WHERE probability >= 0.5), max(threshold), max(label), max(model), "
-        f"(SELECT max(rank) FROM {table} WHERE day = $day) FROM {table} {where}",
+        f"(SELECT max(rank) FROM {_JOB} WHERE day = $day) FROM {_JOB} {where}",
         values,
     ).rows[0]
     if not count:
         return ui.Section("Most probable datasets", [ui.Note("The forecast has no such dataset.")])
     means = "by bytes" if threshold is None else f"> {threshold:,.15g}"
-    elements = "datasets at sites" if chosen.by_site else "datasets"
-    among = f"of the first {ranks:,} {elements} by rank"
+    among = f"of the first {ranks:,} datasets by rank"
     if count < ranks:
-        among = f"of the {pluralize(count, 'row')} of this selection among the first {ranks:,} {elements} by rank"
+        among = f"of the {pluralize(count, 'row')} of this selection among the first {ranks:,} datasets by rank"
     figures = ui.Figures(
         [
             ui.Figure("Probably popular", f"{likely:,}", among),
@@ -190,14 +137,14 @@ def _datasets(request: PageRequest, chosen: _Chosen) -> ui.Section:
     ]
 
     caption = "Datasets by the probability to be popular"
-    bars = [column.name for column in chosen.columns].index("probability")
+    bars = [column.name for column in _DATASETS].index("probability")
     drawn = ui.Table(
-        "forecast", chosen.columns, rows, caption, lambda: result.table, bars=bars, limit=_SHOWN
+        "forecast", _DATASETS, rows, caption, lambda: result.table, bars=bars, limit=_SHOWN
     )
     return ui.Section("Most probable datasets", [figures, drawn])
 
 
-def _quality(judged: Any, *, by_site: bool) -> ui.Section:
+def _quality(judged: Any) -> ui.Section:
     title = "How good such forecasts were"
     if not judged.rows:
         reason = "the store had too few days before the forecast, or --judged was 0"
@@ -233,8 +180,6 @@ def _quality(judged: Any, *, by_site: bool) -> ui.Section:
         "persistence: what was popular before, in as many weeks, is predicted to be popular again; last-week, decayed: "
         "by the accesses, or bytes, of the last week, or of the last days."
     )
-    if by_site:
-        about = f"Of all sites together. {about[0].upper()}{about[1:]} Datasets are counted once for each site."
     return ui.Section(title, [*_warnings(judged.rows), chart], about)
 
 

@@ -26,17 +26,21 @@ _SHOWN: Final = 40
 #: Words of days, the worst first.
 _ORDER: Final = (
     *(
+        "given up",
         "failed",
         "lost",
+        "damaged",
         "kept",
         "interrupted",
         "waiting",
+        "left",
+        "unsent",
         "partial",
         "sending",
         "running",
         "skipped",
     ),
-    *("done", "published", "-"),
+    *("done", "published", "outside", "not looked at", "-"),
 )
 #: Columns of bins before those that may be empty.
 _FIXED: Final = 4
@@ -156,7 +160,7 @@ def _calendar(
             (cell for _, cell in states), key=lambda cell: _ORDER.index(cell.word), default=None
         )
         if worst is None or worst.word == "-":
-            cells[day] = ("–", "none", f"{day}: never run", "")
+            cells[day] = ("–", "none", f"{day}: no result", "")
             continue
         about = "; ".join(
             f"{job}: {index.skipped.get((day, job), cell.word)}"
@@ -197,17 +201,15 @@ def _reason(index: RunIndex, day: date, job: str) -> str:
     """Return what the state of a day and job means, and why it is in that state, as far
     as it is known.
     """
-    word = index.cells[day, job].word
-    texts = [index.skipped.get((day, job), WORDS[word][1])]
+    cell = index.cells[day, job]
+    texts = [index.skipped.get((day, job), WORDS[cell.word][1])]
     current = index.current.get((day, job))
-    if word == "partial" and current is not None:
+    if cell.word == "partial" and current is not None:
         lacking = current.details.missing_streams
         texts += [f"without {', '.join(lacking)}"] if lacking else []
         texts += ["damaged files"] if current.details.damaged else []
-    if word in ("failed", "kept", "waiting"):
-        latest = next((run for run in index.runs if (run.day, run.job) == (day, job)), None)
-        if latest is not None and latest.error:
-            texts.append(run_tables.without_paths(latest.error.partition("\n")[0]))
+    elif cell.needs_a_line and cell.word != "skipped":
+        texts.append(run_tables.without_paths(cell.text()))
     return ": ".join((texts[0], "; ".join(texts[1:]))) if texts[1:] else texts[0]
 
 

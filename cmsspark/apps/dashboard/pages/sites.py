@@ -111,9 +111,6 @@ def _site_view(
         ui.Control("weeks", "Unused for weeks", str(weeks), kind="number", limits=("1", "520")),
         ui.Control("kind", "Storage", kind, [(entry, entry) for entry in KINDS]),
     ]
-    forecast = optional(
-        notes, "The forecast", lambda: site_storage.forecast_section(request, site)
-    )
     storage = _storage(request, site, kind, notes)
     return ui.Content(
         ui.shown(site),
@@ -150,7 +147,6 @@ def _site_view(
                 )
                 or []
             ),
-            *([forecast] if forecast is not None else []),
             ui.Section(
                 f"Replicas there that nobody read for {pluralize(weeks, 'week')}",
                 _unused(request, site, weeks, kind, notes),

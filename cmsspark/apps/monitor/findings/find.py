@@ -6,7 +6,7 @@ The thresholds and their sources are in ``docs/monitoring.md``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from cmsspark.apps.monitor.findings.driver import driver_findings
@@ -14,6 +14,7 @@ from cmsspark.apps.monitor.findings.failures import failure_findings
 from cmsspark.apps.monitor.findings.plans import plan_findings
 from cmsspark.apps.monitor.findings.stages import stage_findings
 from cmsspark.apps.monitor.memory_sizes import executor_container
+from cmsspark.base.entry_points import with_packages
 from cmsspark.base.text.terminal import volume
 from cmsspark.store.run_metrics import Finding, RunMetrics
 
@@ -63,6 +64,8 @@ CODES: Final = frozenset(
         "python_memory_limit",
     }
 )
+#: Entry points of packages that find more: functions of the metrics of a run.
+GROUP: Final = "cmsspark.findings"
 _MOST_OF_A_KIND: Final = 5
 #: A code → those that explain it: with one of them it is not named.
 _CAUSES: Final = {"gc": {"heap_space", "cache_does_not_fit"}}
@@ -70,13 +73,8 @@ _CAUSES: Final = {"gc": {"heap_space", "cache_does_not_fit"}}
 
 def find(metrics: RunMetrics) -> list[Finding]:
     """Return the findings of a run, errors first; at most five of a kind."""
-    findings = [
-        *failure_findings(metrics),
-        *driver_findings(metrics),
-        *_size(metrics),
-        *stage_findings(metrics),
-        *plan_findings(metrics),
-    ]
+    finders = with_packages(GROUP, _BUILT_IN, lambda entry: entry.load())
+    findings = [finding for find_some in finders.values() for finding in find_some(metrics)]
     codes = {finding.code for finding in findings}
     causes = [finding for finding in findings if not codes & _CAUSES.get(finding.code, set())]
     counts: dict[str, int] = {}
@@ -97,3 +95,13 @@ def _size(metrics: RunMetrics) -> Iterator[Finding]:
             "spark.executor.memory and its overhead",
             f"at most {volume(node)} for heap and overhead together; such nodes stay without work",
         )
+
+
+#: What finds something in the metrics of a run, in the order of the findings.
+_BUILT_IN: Final[Mapping[str, Callable[[RunMetrics], Iterable[Finding]]]] = {
+    "failures": failure_findings,
+    "driver": driver_findings,
+    "size": _size,
+    "stages": stage_findings,
+    "plans": plan_findings,
+}

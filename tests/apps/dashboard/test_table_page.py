@@ -1,0 +1,72 @@
+"""The page Table shows the rows of any stored table, as the store has them."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from tests.apps.dashboard.conftest import Running
+from tests.apps.dashboard.stores import LAST
+from tests.apps.dashboard.test_pages import get
+
+
+def downloaded(dashboard: Running, name: str, **parameters: object) -> list[dict[str, str]]:
+    """The rows of a download of the page."""
+    status, text, _ = get(dashboard, "table", download=name, format="csv", **parameters)
+    assert status == 200, text[:500]
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_rows_of_a_day_have_the_columns_and_the_condition(dashboard: Running) -> None:
+    when = LAST.isoformat()
+    every = downloaded(dashboard, "rows", table="data_aggregation", when=when)
+    assert {row["day"] for row in every} == {when}
+    site = every[0]["site_name"]
+    chosen = downloaded(
+        dashboard,
+        "rows",
+        table="data_aggregation",
+        when=when,
+        columns=["site_name", "accesses"],
+        where="site_name",
+        value=site,
+        **{"is": "is"},
+    )
+    assert list(chosen[0]) == ["site_name", "accesses"]
+    assert len(chosen) == sum(row["site_name"] == site for row in every)
+    assert {row["site_name"] for row in chosen} == {site}
+
+
+def test_its_chart_sums_a_column_by_day(dashboard: Running) -> None:
+    sums = downloaded(dashboard, "sums", table="data_aggregation", sum="read_bytes")
+    when = LAST.isoformat()
+    (of_last,) = [row for row in sums if when in row.values()]
+    every = downloaded(dashboard, "rows", table="data_aggregation", when=when)
+    total = sum(int(row["read_bytes"] or 0) for row in every)
+    assert str(total) in of_last.values() or str(float(total)) in of_last.values()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"table": "partials"},
+        {"table": "nothing"},
+        {"when": "2001-01-01"},
+        {"columns": "no_such"},
+        {"where": "no_such"},
+        {"is": "like"},
+        {"sum": "site_name"},
+    ],
+)
+def test_what_is_not_there_is_refused(dashboard: Running, wrong: dict[str, str]) -> None:
+    status, text, _ = get(dashboard, "table", **({"table": "data_aggregation"} | wrong))
+    assert status == 400, text[:300]
+
+
+def test_a_value_is_never_part_of_the_query(dashboard: Running) -> None:
+    value = "x' OR 1=1 --"
+    parameters = {"table": "data_aggregation", "where": "site_name", "value": value}
+    status, text, _ = get(dashboard, "table", **parameters)
+    assert status == 200 and "No row fits" in text
