@@ -221,9 +221,9 @@ def parts_of_text(text: str) -> dict[str, str]:
     parts: dict[str, str] = {}
     label = "problem"
     for line in text.splitlines():
-        begun, colon, rest = line.partition(": ")
+        begun, colon, content = line.partition(": ")
         if colon and begun in ("  where", "  found", "  next"):
-            label, line = begun.strip(), rest
+            label, line = begun.strip(), content
         parts[label] = " ".join(filter(None, (parts.get(label, ""), line.strip())))
     return parts
 

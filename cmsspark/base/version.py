@@ -38,11 +38,11 @@ def of_checkout(top: Path) -> str:
     if packed:
         return packed
     match = _HEADING.search(_text(top / "CHANGELOG.md")[:_HEAD_CHARACTERS])
-    release, commit = match[1] if match else "0.0.0", commit_of(top)
+    release, commit = match[1] if match else "0.0.0", checkout_commit(top)
     return f"{release}+g{commit[:7]}" if commit else release
 
 
-def commit_of(top: Path) -> str:
+def checkout_commit(top: Path) -> str:
     """Return the commit that a checkout is at; empty where it is none."""
     git = top / ".git"
     if git.is_file():  # of a further working tree

@@ -58,11 +58,11 @@ class RowUse:
         """The share of the rows that was set aside."""
         return (self.rows - self.used) / self.rows if self.rows else 0.0
 
-    def add(self, other: RowUse) -> None:
+    def add(self, addend: RowUse) -> None:
         """Add the rows of another part of the input."""
-        self.rows += other.rows
-        self.used += other.used
-        self.set_aside.update(other.set_aside)
+        self.rows += addend.rows
+        self.used += addend.used
+        self.set_aside.update(addend.set_aside)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the numbers as manifests have them."""
@@ -105,13 +105,13 @@ def check(uses: Mapping[str, RowUse], before: Sequence[Manifest]) -> list[str]:
     earlier = [manifest.document.get(ENTRY) or {} for manifest in before]
     warnings = []
     for name, use in sorted(uses.items()):
-        what = "value" if use.is_of_values else "row"
+        unit = "value" if use.is_of_values else "row"
         if not use.rows or use.used == use.rows:
             continue
         reasons = ", ".join(f"{count:,} {kind}" for kind, count in use.set_aside.most_common(5))
         if not use.used and use.rows >= use.least_rows:
             raise DataError(
-                f"{name}: none of {pluralize(use.rows, what)} is used",
+                f"{name}: none of {pluralize(use.rows, unit)} is used",
                 found=reasons or None,
                 next_step="compare the values with schemas/inputs: another spelling, scope, unit or table",
             )
@@ -122,7 +122,7 @@ def check(uses: Mapping[str, RowUse], before: Sequence[Manifest]) -> list[str]:
             compared = "" if usual is None else f", the median of the days before is {usual:.2%}"
             if use.used or not use.is_mixed:
                 warnings.append(
-                    f"{name}: {use.rows - use.used:,} of {pluralize(use.rows, what)} are not used"
+                    f"{name}: {use.rows - use.used:,} of {pluralize(use.rows, unit)} are not used"
                     f" ({use.unused_share:.2%}{compared}): {reasons}"
                 )
     return warnings

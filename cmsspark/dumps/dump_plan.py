@@ -176,8 +176,8 @@ def read_dumps(
         blocks,
     )
     rows = plan.run()
-    made = dump_frames.make_frames(rows, datasets, names, plan.frames, blocks)
-    return DumpRows(frames | made, rows, names, uses | sum_uses(rows))
+    replica_frames = dump_frames.make_frames(rows, datasets, names, plan.frames, blocks)
+    return DumpRows(frames | replica_frames, rows, names, uses | sum_uses(rows))
 
 
 def key_count(weight: int, key_bytes: int) -> int:

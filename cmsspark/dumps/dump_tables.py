@@ -205,7 +205,7 @@ def _through_spark(spark: SparkSession, files: Sequence[InputFile]) -> DataFrame
     """
     from pyspark.sql import functions as F
 
-    whole = [file for file in files if _is_passed_whole(file)]
+    packed_files = [file for file in files if _is_passed_whole(file)]
     lines = [file for file in files if not _is_passed_whole(file)]
     parts = [
         read_explicit_files(spark, kind, [_uri(file.path) for file in chosen], **options).select(
@@ -215,7 +215,7 @@ def _through_spark(spark: SparkSession, files: Sequence[InputFile]) -> DataFrame
             F.lit(kind == "binaryFile").alias("is_whole"),
         )
         for kind, column, chosen, options in (
-            ("binaryFile", "content", whole, {}),
+            ("binaryFile", "content", packed_files, {}),
             ("text", "value", lines, {"lineSep": "\n"}),
         )
         if chosen

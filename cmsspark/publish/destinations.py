@@ -39,14 +39,14 @@ class Destination(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...]
     name: str | None = None
 
-    def is_same(self, other: Destination) -> bool:
+    def is_same(self, destination: Destination) -> bool:
         """Return whether both are one destination."""
-        if self.sink != other.sink:
+        if self.sink != destination.sink:
             return False
-        if self.name and other.name:
-            return self.name == other.name
-        is_equal = (self.target, self.producer) == (other.target, other.producer)
-        return is_equal and not set(self.hosts).isdisjoint(other.hosts)
+        if self.name and destination.name:
+            return self.name == destination.name
+        is_equal = (self.target, self.producer) == (destination.target, destination.producer)
+        return is_equal and not set(self.hosts).isdisjoint(destination.hosts)
 
 
 @dataclass(frozen=True)

@@ -85,13 +85,13 @@ def with_jobs_sites(table: Any, sites: StorageSites) -> Any:
     tables = [table]
     column = table.column_names.index("site")
     for storage, of_jobs in sites_by_storage(sites).items():
-        held = table.filter(pc.equal(table["site"], storage))
-        if held.num_rows:
+        replicas = table.filter(pc.equal(table["site"], storage))
+        if replicas.num_rows:
             tables += [
-                held.set_column(
+                replicas.set_column(
                     column,
                     "site",
-                    pa.array([site] * held.num_rows, table.schema.field("site").type),
+                    pa.array([site] * replicas.num_rows, table.schema.field("site").type),
                 )
                 for site in of_jobs
             ]

@@ -184,27 +184,27 @@ def cell(
     # Without a destination in the settings, each that documents were sent to counts.
     of_settings = [delivery for delivery in at if delivery.is_configured] or list(at)
     open_at = [delivery for delivery in of_settings if delivery.state in ("waiting", "not sent")]
-    found = Cell("done", refused, deliveries=at)
+    state = Cell("done", refused, deliveries=at)
     unsent = "; ".join(delivery.text() for delivery in open_at)
     if any(delivery.state == "waiting" for delivery in open_at):
-        return replace(found, word="sending", reason=unsent, since_ms=stored.ended_ms)
+        return replace(state, word="sending", reason=unsent, since_ms=stored.ended_ms)
     if stored.is_partial:
         lacking = ", ".join(stored.details.missing_streams)
         without = f"without {lacking}" if lacking else ""
-        return replace(found, word="partial", reason="; ".join(filter(None, (without, unsent))))
+        return replace(state, word="partial", reason="; ".join(filter(None, (without, unsent))))
     if open_at:
-        return replace(found, word="unsent", reason=unsent, since_ms=stored.ended_ms)
+        return replace(state, word="unsent", reason=unsent, since_ms=stored.ended_ms)
     refusals = "; ".join(delivery.text() for delivery in of_settings if delivery.refused)
-    return replace(found, word="published" if sent else "done", reason=refusals)
+    return replace(state, word="published" if sent else "done", reason=refusals)
 
 
 def _of_run(run: Run) -> Cell:
     """Return the failure of a run, by the message that it ended with."""
     parts = parts_of_text(run.error or "")
-    found = parts.get("found", "")
+    observed = parts.get("found", "")
     return Cell(
         "failed",
-        reason=": ".join(filter(None, (parts.get("problem", ""), found))),
+        reason=": ".join(filter(None, (parts.get("problem", ""), observed))),
         where=parts.get("where", ""),
         next_step=parts.get("next", ""),
         run=run.run,
@@ -250,35 +250,35 @@ class Surroundings:
     patience_hours: float = PATIENCE_HOURS
     is_looked_at: bool = True
 
-    def explained(self, found: Cell, day: date, job: str) -> Cell:
+    def explained(self, state: Cell, day: date, job: str) -> Cell:
         """Return the state with what daily recorded of the day, and why there is none."""
         record = self.records.get((day, job))
         if record is not None:
-            found = _with_record(found, record)
-        if found.word == "-":
+            state = _with_record(state, record)
+        if state.word == "-":
             if not self.is_looked_at:
-                found = replace(found, word="not looked at")
+                state = replace(state, word="not looked at")
             elif self.window_start is not None and job in self.jobs and day < self.window_start:
                 step = f"cmsspark daily --date {dates.compact(day)} --job {job}"
-                found = replace(found, word="outside", next_step=step)
-        late = found.word in ("waiting", "sending", "unsent", "left")
+                state = replace(state, word="outside", next_step=step)
+        late = state.word in ("waiting", "sending", "unsent", "left")
         return replace(
-            found, is_overdue=late and is_overdue(day, self.now_ms, self.patience_hours)
+            state, is_overdue=late and is_overdue(day, self.now_ms, self.patience_hours)
         )
 
 
-def _with_record(found: Cell, record: DayRecord) -> Cell:
+def _with_record(state: Cell, record: DayRecord) -> Cell:
     """Return the state with the record of daily, where that says more than the runs."""
-    if record.skipped is not None and found.word in NO_RESULT:
+    if record.skipped is not None and state.word in NO_RESULT:
         note = record.skipped
         return Cell("skipped", reason=note.reason, by=note.user, since_ms=note.at_ms)
-    if found.word not in (*NO_RESULT, "kept") or not record.word:
-        return found
+    if state.word not in (*NO_RESULT, "kept") or not record.word:
+        return state
     recorded = of_record(record)
-    if found.word == "kept":
-        text = recorded.next_step if record.is_given_up else found.next_step
-        return replace(found, next_step=text)
-    return replace(recorded, run=recorded.run or found.run) if recorded.word in WORDS else found
+    if state.word == "kept":
+        text = recorded.next_step if record.is_given_up else state.next_step
+        return replace(state, next_step=text)
+    return replace(recorded, run=recorded.run or state.run) if recorded.word in WORDS else state
 
 
 def of_record(record: DayRecord) -> Cell:
@@ -330,25 +330,25 @@ def table(
         # Of a job that daily does not run, nobody said that it is to be published.
         is_public = key[1] in surroundings.jobs or key in sent
         chosen = target if is_public else None
-        found = cell(by_day.get(key, ()), sent.get(key, ()), is_lost, damaged, chosen)
-        cells[key] = surroundings.explained(found, *key)
+        state = cell(by_day.get(key, ()), sent.get(key, ()), is_lost, damaged, chosen)
+        cells[key] = surroundings.explained(state, *key)
     return cells
 
 
 def lines(cells: Mapping[tuple[date, str], Cell]) -> list[str]:
     """Return a line for each state that has a reason, the oldest day first."""
     return [
-        f"{day} {job}: {found.text()}"
-        for (day, job), found in sorted(cells.items())
-        if found.needs_a_line
+        f"{day} {job}: {state.text()}"
+        for (day, job), state in sorted(cells.items())
+        if state.needs_a_line
     ]
 
 
 def delivery_lines(cells: Mapping[tuple[date, str], Cell]) -> list[str]:
     """Return a line for each destination: how many stored days it has, lacks and refused."""
     counts: dict[tuple[str, bool], dict[str, int]] = {}
-    for found in cells.values():
-        for delivery in found.deliveries:
+    for state in cells.values():
+        for delivery in state.deliveries:
             key = delivery.destination, delivery.is_configured
             states = counts.setdefault(key, {})
             states[delivery.state] = states.get(delivery.state, 0) + 1

@@ -35,7 +35,7 @@ class Target:
     where: str
     credentials: str = ""
 
-    def is_of(self, entry: Published) -> bool:
+    def concerns(self, entry: Published) -> bool:
         """Return whether a publication went to this destination.
 
         Publications of earlier versions name it in words only: another kind of sink or
@@ -98,7 +98,7 @@ def deliveries(
     by_destination: dict[str, dict[str, Published]] = {}
     names: dict[str, str] = {}
     for entry in sorted(published, key=lambda entry: entry.at_ms):
-        is_configured = target is not None and target.is_of(entry)
+        is_configured = target is not None and target.concerns(entry)
         key = "" if is_configured else entry.outbox or destination_name(entry)
         by_destination.setdefault(key, {})[entry.table] = entry
         names[key] = destination_name(entry)
@@ -116,9 +116,11 @@ def deliveries(
     ]
 
 
-def is_delivered(found: Iterable[Delivery]) -> bool:
+def is_delivered(deliveries: Iterable[Delivery]) -> bool:
     """Return whether the configured destination has nothing left to be sent."""
-    return any(entry.is_configured and entry.state in ("confirmed", "refused") for entry in found)
+    return any(
+        entry.is_configured and entry.state in ("confirmed", "refused") for entry in deliveries
+    )
 
 
 def destination_name(entry: Published) -> str:

@@ -28,7 +28,7 @@ _COLUMNS: Final = ("stream", "site_name")
 
 
 @lru_cache(64)
-def _sites_of(store: str, job: str, day: date, run: str) -> frozenset[tuple[str, str]]:
+def _reporting_sites(store: str, job: str, day: date, run: str) -> frozenset[tuple[str, str]]:
     """Return (stream, site) of a stored day; empty where it cannot be read. ``run`` is a
     part of the cache's key.
     """
@@ -68,7 +68,7 @@ def silent_sites(store: str, job: str, day: date) -> Mapping[str, list[str]]:
 def _of_day(store: str, job: str, day: date) -> frozenset[tuple[str, str]]:
     with suppress(CmssparkError):
         run, _, _ = results.current_run(LocalFiles(), store, job, day)
-        return _sites_of(store, job, day, run)
+        return _reporting_sites(store, job, day, run)
     return frozenset()
 
 

@@ -130,8 +130,8 @@ def _example(job: Job, names: Collection[str]) -> str:
     """Return a line to type; empty for a job that needs files of one's own."""
     if job.is_day_optional or "--fout" not in names:
         return ""
-    when = "--month 2026-01" if job.of_periods else "--date 20260115"
-    return f"run_spark {job.name} {when} --fout DIR"
+    period = "--month 2026-01" if job.of_periods else "--date 20260115"
+    return f"run_spark {job.name} {period} --fout DIR"
 
 
 def job_help(name: str, job: Job | None) -> str:

@@ -382,11 +382,11 @@ def read(
         if not word.startswith("-") or re.fullmatch(r"-\d.*", word):
             line.positional.append(word)
             continue
-        known = _find(name, declared)
-        if known is None:
+        declared_option = _find(name, declared)
+        if declared_option is None:
             _take_other(line, word, remaining, new_options, declared)
             continue
-        name, option = known
+        name, option = declared_option
         values = _values(script, name, option.values, value if equals else None, remaining)
         if option.fate == DROPPED:
             line.notes.append(f"{name} is not needed: {option.about}")
@@ -411,19 +411,19 @@ def _find(name: str, declared: Mapping[str, Old]) -> tuple[str, Old] | None:
     """Return an option by its name, or by the beginning of it, as argparse takes it."""
     if name in declared:
         return name, declared[name]
-    matches = [known for known in declared if known.startswith(name)] if len(name) > 4 else []
+    matches = [option for option in declared if option.startswith(name)] if len(name) > 4 else []
     return (matches[0], declared[matches[0]]) if len(matches) == 1 else None
 
 
 def _values(
-    script: str, name: str, count: int, given: str | None, remaining: list[str]
+    script: str, name: str, count: int, value: str | None, remaining: list[str]
 ) -> list[str]:
     """Take the values of an option from the words behind it. Raises UsageError (2)."""
     if count == 0:
-        if given is not None:
-            raise UsageError(f"{name} takes no value", found=f"{name}={given}")
+        if value is not None:
+            raise UsageError(f"{name} takes no value", found=f"{name}={value}")
         return []
-    values = [] if given is None else [given]
+    values = [] if value is None else [value]
     while remaining and (count == MANY or len(values) < count):
         if remaining[0].startswith("--"):
             break

@@ -137,14 +137,14 @@ def parse_typed(words: Sequence[str]) -> None:
     """Parse a line as a person would type it, as our commands do. Raises UsageError (2)
     for what they would refuse.
     """
-    program, name, *rest = words
+    program, name, *words_of_job = words
     if program == "run_spark":
         if name == "JOB" or name.startswith("/path/to/"):
             return
         job = find_job(name)
         # An answer may have options of CMSSpark that run_spark understands: --inst.
         signature = load_signature(job.name) or {}
-        argv = cmsspark_lines.translate([name, *rest], job, signature, lambda: True).argv
+        argv = cmsspark_lines.translate([name, *words_of_job], job, signature, lambda: True).argv
         request = replace(split(argv, load_signature), argv=list(argv))
         if (days := several_days.parse_days(request, job)) is not None:
             request = split(_with_day(argv, f"--date={dates.compact(days[0])}"), load_signature)
@@ -152,7 +152,7 @@ def parse_typed(words: Sequence[str]) -> None:
         return
     module = importlib.import_module(_TYPED[name])
     try:
-        module.command.make_context(f"cmsspark {name}", list(rest))
+        module.command.make_context(f"cmsspark {name}", list(words_of_job))
     except click.UsageError as error:
         raise UsageError(error.format_message(), where=f"cmsspark {name}") from None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cmsspark
-from cmsspark.base.version import commit_of, of_checkout
+from cmsspark.base.version import checkout_commit, of_checkout
 from cmsspark.submit.package import ship
 
 COMMIT = "1a2b3c4" + "0" * 33
@@ -32,9 +32,9 @@ def test_a_checkout_has_the_release_of_the_change_log_and_its_commit(top: Path) 
 def test_a_commit_is_found_where_git_keeps_it(top: Path) -> None:
     (top / ".git/refs/heads/main").unlink()
     (top / ".git/packed-refs").write_text(f"# pack-refs\n{COMMIT} refs/heads/main\n")
-    assert commit_of(top) == COMMIT
+    assert checkout_commit(top) == COMMIT
     (top / ".git/HEAD").write_text(COMMIT)
-    assert commit_of(top) == COMMIT
+    assert checkout_commit(top) == COMMIT
     # A further working tree: .git is a file, and the branch is beside the others.
     tree = top / "tree"
     (top / ".git/worktrees/tree").mkdir(parents=True)
@@ -42,7 +42,7 @@ def test_a_commit_is_found_where_git_keeps_it(top: Path) -> None:
     (top / ".git/worktrees/tree/commondir").write_text("../..\n")
     tree.mkdir()
     (tree / ".git").write_text(f"gitdir: {top}/.git/worktrees/tree\n")
-    assert commit_of(tree) == COMMIT
+    assert checkout_commit(tree) == COMMIT
 
 
 def test_sources_without_a_commit_have_the_release_alone(tmp_path: Path) -> None:

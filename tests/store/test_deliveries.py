@@ -76,7 +76,7 @@ def test_a_destination_has_a_day_when_it_has_all_its_tables() -> None:
 def test_publications_of_earlier_versions_name_their_destination_in_words(
     name: str, is_of: bool
 ) -> None:
-    assert TARGET.is_of(replace(ENTRY, destination=name, outbox="")) is is_of
+    assert TARGET.concerns(replace(ENTRY, destination=name, outbox="")) is is_of
 
 
 def test_a_delivery_is_told_in_a_line_with_the_destination_s_reason() -> None:

@@ -220,12 +220,14 @@ def _subject(report: DailyReport) -> str:
     """Return which host, job and day a mail is about, and how many others there are."""
     troubles = [key for key in report.trouble() if key not in report.unfinished]
     keys = sorted(troubles, reverse=True) or sorted(report.unfinished, reverse=True)
-    by_key = {day_key(each.task.day, each.task.job.name): each for each in report.outcomes}
+    by_key = {
+        day_key(outcome.task.day, outcome.task.job.name): outcome for outcome in report.outcomes
+    }
     keys.sort(key=lambda key: _rank(by_key[key]) if key in by_key else len(_WORST_FIRST))
     counts = Counter(
-        "given up" if each.is_given_up else "failed"
-        for each in report.outcomes
-        if each.word == "failed" or each.is_given_up
+        "given up" if outcome.is_given_up else "failed"
+        for outcome in report.outcomes
+        if outcome.word == "failed" or outcome.is_given_up
     )
     parts = [f"{counts[word]} {word}" for word in ("failed", "given up") if counts[word]]
     refused = sum(outcome.code == Exit.QUARANTINED for outcome in report.outcomes)
@@ -262,12 +264,12 @@ def mail_text(report: DailyReport, now_ms: int) -> str:
     """
     troubles = report.trouble()
     lines: list[str] = []
-    others: list[str] = []
+    quiet_lines: list[str] = []
     for outcome in sorted(report.outcomes, key=_rank):
         task = outcome.task
         line = f"{task.day} {task.job.name}: {outcome.state.text()}"
         is_trouble = day_key(task.day, task.job.name) in troubles
-        (lines if is_trouble else others).append(line)
+        (lines if is_trouble else quiet_lines).append(line)
     if report.unfinished:
         lines += ["", "Days before that are not done, and that no daily tries again:"]
         lines += [
@@ -277,7 +279,7 @@ def mail_text(report: DailyReport, now_ms: int) -> str:
     if report.silent:
         lines += ["", "Sites that fell silent:", *report.silent]
     lines += ["", summary(report, now_ms)]
-    lines += ["", "The other days:", *others] if others else []
+    lines += ["", "The other days:", *quiet_lines] if quiet_lines else []
     if troubles:
         day, job = split_key(min(troubles, key=lambda key: key in report.unfinished))
         silence = f'cmsspark daily acknowledge {dates.compact(day)} {job} --reason "…"'

@@ -58,10 +58,15 @@ class TaskOutcome:
     @classmethod
     def of_error(cls, task: PlannedTask, word: str, code: int, error: CmssparkError) -> Self:
         """Return the outcome of a task that an error ended."""
-        found = "" if error.found is None else f": {error.found}"
+        observed = "" if error.found is None else f": {error.found}"
         where = "" if error.where is None else str(error.where)
         return cls(
-            task, word, code, error.problem + found, where=where, next_step=error.next_step or ""
+            task,
+            word,
+            code,
+            error.problem + observed,
+            where=where,
+            next_step=error.next_step or "",
         )
 
     @property

@@ -333,10 +333,10 @@ class Daily:
             outcome = TaskOutcome(
                 task, record.word, record.code, record.text.partition(GIVEN_UP)[0]
             )
-            known = replace(
+            outcome = replace(
                 outcome, where=record.where, next_step=record.next_step, run=record.run
             )
-            return self._given_up(known, record)
+            return self._given_up(outcome, record)
         try:
             outcome = self._outcome(task)
         except Exception as error:

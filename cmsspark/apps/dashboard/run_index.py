@@ -108,8 +108,8 @@ def read_index(
     published = [entry for entry in published if entry.stored_run in stored_runs]
     reasons = _reasons(skipped, days, notes)
     records = _records(store, state_dir, days, notes)
-    told = {job for _, job in (*reasons, *records)}
-    jobs = [name for name in JOBS if any(run.job == name for run in runs) or name in told]
+    recorded = {job for _, job in (*reasons, *records)}
+    jobs = [name for name in JOBS if any(run.job == name for run in runs) or name in recorded]
     cells = table(days, jobs, runs, published, around=Surroundings(clock.now_ms(), records))
     # As `cmsspark status` has it: a result that is there is shown.
     reasons = {key: text for key, text in reasons.items() if cells[key].word in NO_RESULT}

@@ -69,13 +69,13 @@ def command(
 Report = Callable[..., None]
 
 
-def _as_text(what: str, text: str, reason: str = "", **values: object) -> None:
-    click.echo(f"{what}: {text}" + (f": {reason}" if reason else ""))
+def _as_text(outcome: str, text: str, reason: str = "", **values: object) -> None:
+    click.echo(f"{outcome}: {text}" + (f": {reason}" if reason else ""))
 
 
-def _as_json(what: str, text: str, reason: str = "", **values: object) -> None:
-    about = values or {"what": text}
-    click.echo(json_text({"outcome": what, **about, **({"reason": reason} if reason else {})}))
+def _as_json(outcome: str, text: str, reason: str = "", **values: object) -> None:
+    about = values or {"outcome": text}
+    click.echo(json_text({"outcome": outcome, **about, **({"reason": reason} if reason else {})}))
 
 
 def _prune_rest(

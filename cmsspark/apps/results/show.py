@@ -215,8 +215,8 @@ def _print_run(
             f"  {'error':<12}{record.exit_code}: " + record.error.replace("\n", "\n" + " " * 14)
         )
     for delivery in run_deliveries([record], history, settings).get(record.run, ()):
-        when = f", {clock.to_second(delivery.at_ms)} UTC" if delivery.at_ms else ""
-        click.echo(f"  {'documents':<12}{delivery.text()}{when}")
+        sent_at = f", {clock.to_second(delivery.at_ms)} UTC" if delivery.at_ms else ""
+        click.echo(f"  {'documents':<12}{delivery.text()}{sent_at}")
     if bins := record.details.reconciliation:
         click.echo("\n" + bins_table(bins))
     echo_measured(settings.state_dir, record)

@@ -107,7 +107,7 @@ def command(
         newest = {job: newest_stored(store, job, span) for job in jobs}
         for job, day in newest.items():
             silent += silent_lines(store, job, day) if day is not None else []
-    unseen = all(found.word == "not looked at" for found in cells.values())
+    unseen = all(cell.word == "not looked at" for cell in cells.values())
     code = int(Exit.NO_INPUT if is_lost_store else Exit.NOT_READY if unseen else 0)
     if as_json:
         click.echo(json_text(_document(span, jobs, cells, silent, notes), indent=1))
@@ -142,9 +142,9 @@ def _document(
         day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span
     }
     whys = {
-        f"{day} {job}": found.as_dict()
-        for (day, job), found in cells.items()
-        if found.needs_a_line or found.deliveries
+        f"{day} {job}": cell.as_dict()
+        for (day, job), cell in cells.items()
+        if cell.needs_a_line or cell.deliveries
     }
     if whys:
         document["reasons"] = whys
@@ -231,15 +231,15 @@ def reasons(
     }
     # Days of one reason are one line: a broker that is down concerns all of them.
     alike: dict[tuple[str, Cell], list[date]] = {}
-    for (day, job), found in sorted(cells.items()):
-        if found.needs_a_line:
-            one_reason = replace(found, since_ms=None, deliveries=())
-            key = one_reason if found.word == "unsent" else found
+    for (day, job), cell in sorted(cells.items()):
+        if cell.needs_a_line:
+            one_reason = replace(cell, since_ms=None, deliveries=())
+            key = one_reason if cell.word == "unsent" else cell
             alike.setdefault((job, key), []).append(day)
     return [
-        f"{spans(days)} {job}: {found.text()}"
-        + (f"\n  {pages[found.run]}" if found.run in pages else "")
-        for (job, found), days in alike.items()
+        f"{spans(days)} {job}: {cell.text()}"
+        + (f"\n  {pages[cell.run]}" if cell.run in pages else "")
+        for (job, cell), days in alike.items()
     ]
 
 
@@ -270,12 +270,12 @@ def remarks(records: Mapping[tuple[date, str], DayRecord], span: Sequence[date])
         if record.skipped is not None:
             if day < span[0]:
                 note = record.skipped
-                when = clock.to_minute(note.at_ms)
-                lines.append(f"{day} {job}: skipped by {note.user}, {when}: {note.reason}")
+                noted_at = clock.to_minute(note.at_ms)
+                lines.append(f"{day} {job}: skipped by {note.user}, {noted_at}: {note.reason}")
         elif record.acknowledged is not None and record.is_acknowledged and day <= span[-1]:
             note = record.acknowledged
-            when = clock.to_minute(note.at_ms)
-            lines.append(f"{day} {job}: acknowledged: {note.reason} ({note.user}, {when})")
+            noted_at = clock.to_minute(note.at_ms)
+            lines.append(f"{day} {job}: acknowledged: {note.reason} ({note.user}, {noted_at})")
         elif day < span[0] and record.word:
             lines.append(f"{day} {job}: not done: {of_record(record).text()}")
     return lines

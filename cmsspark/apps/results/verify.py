@@ -101,7 +101,9 @@ def verify(checks: Iterable[RunCheck], store: str, *, as_json: bool = False) -> 
         click.echo(json_text(document, indent=1))
     else:
         for table, intervals in unchecked.items():
-            click.echo(f"not checked, stored without checksums: {table} of {_when(intervals)}")
+            click.echo(
+                f"not checked, stored without checksums: {table} of {_interval_text(intervals)}"
+            )
         click.echo(
             f"checked {pluralize(parts, 'part file')} of {pluralize(runs, 'run')}, {size:,} bytes"
         )
@@ -113,7 +115,7 @@ def verify(checks: Iterable[RunCheck], store: str, *, as_json: bool = False) -> 
         )
 
 
-def _when(intervals: Iterable[Interval]) -> str:
+def _interval_text(intervals: Iterable[Interval]) -> str:
     """Return days and periods for display."""
     stored = sorted(intervals, key=str)
     days = [interval for interval in stored if isinstance(interval, date)]

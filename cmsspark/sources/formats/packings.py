@@ -178,8 +178,8 @@ def unpacked(stream: IO[bytes], file: str, next_step: str = AGAIN) -> Any:
     if mismatch := not_as_named(file, head):
         name, observed = mismatch
         step = "fetch the file again from its source, or name it for what it is"
-        if other := _name_hadoop_blocks(head):
-            observed, step = f"{other} data", name_step(other)
+        if hadoop_name := _name_hadoop_blocks(head):
+            observed, step = f"{hadoop_name} data", name_step(hadoop_name)
         raise DataError(
             f"{_with_article(name)} file is expected, as its name says",
             where=file,

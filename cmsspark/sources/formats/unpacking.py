@@ -77,8 +77,8 @@ class PackedSource:
         """Take all bytes of 0 that come next and return their number."""
         begin = self.position
         while piece := self.take_some():
-            if rest := piece.lstrip(b"\0"):
-                self.put_back(rest)
+            if content := piece.lstrip(b"\0"):
+                self.put_back(content)
                 break
         return self.position - begin
 
@@ -221,7 +221,7 @@ class _Frame:
         self._source = source
         self._lengths = lengths
         self._begin = source.position
-        self._left = 0
+        self._remaining = 0
         self._is_whole = False
         self._packed = _PackedFrame(self)
         self._plain: Any = pa.CompressedInputStream(pa.PythonFile(self._packed, mode="r"), codec)
@@ -232,14 +232,14 @@ class _Frame:
         pieces = []
         try:
             while size > 0 and not self._is_whole:
-                if not self._left:
-                    self._left = next(self._lengths, 0)
-                    self._is_whole = not self._left
+                if not self._remaining:
+                    self._remaining = next(self._lengths, 0)
+                    self._is_whole = not self._remaining
                     continue
-                piece = self._source.take_some(min(size, self._left))
+                piece = self._source.take_some(min(size, self._remaining))
                 if not piece:
                     raise self._source.cut()
-                self._left -= len(piece)
+                self._remaining -= len(piece)
                 size -= len(piece)
                 pieces.append(piece)
         except UnreadableStream as fault:
@@ -265,7 +265,7 @@ class _Frame:
 
     def _ends(self) -> bool:
         """Return whether all bytes of the frame were taken."""
-        return self._is_whole or (not self._left and not next(self._lengths, 0))
+        return self._is_whole or (not self._remaining and not next(self._lengths, 0))
 
 
 class _PackedFrame:
