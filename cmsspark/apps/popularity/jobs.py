@@ -164,32 +164,28 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 
 
 def _jobs() -> Iterator[Job]:
-    for name, by_site, at_site in (
-        ("popularity", "", ""),
-        ("popularity_site", " by site", " at each site"),
-    ):
-        on_host = partial(Job, needs_spark=False, module=__name__)
-        yield on_host(
-            f"{name}_forecast",
-            f"The datasets that will be popular{at_site} in a week, and how good such forecasts were",
-            (f"{name}_forecast", f"{name}_quality", f"{name}_predictions"),
-        )
-        yield Job(
-            f"{name}_evaluate",
-            f"How good forecasts of popularity{by_site} were in past weeks, one Spark task each",
-            (f"{name}_evaluation",),
-            module=__name__,
-        )
-        yield on_host(
-            f"{name}_features",
-            f"Features and labels of each dataset{at_site} and week, from the stored days before a day",
-            (f"{name}_features",),
-        )
-        yield on_host(
-            f"{name}_train",
-            f"A model of popularity{by_site} with its model card, to predict with later",
-            (f"{name}_models",),
-        )
+    on_host = partial(Job, needs_spark=False, module=__name__)
+    yield on_host(
+        "popularity_forecast",
+        "The datasets that will be popular in a week, and how good such forecasts were",
+        ("popularity_forecast", "popularity_quality", "popularity_predictions"),
+    )
+    yield Job(
+        "popularity_evaluate",
+        "How good forecasts of popularity were in past weeks, one Spark task each",
+        ("popularity_evaluation",),
+        module=__name__,
+    )
+    yield on_host(
+        "popularity_features",
+        "Features and labels of each dataset and week, from the stored days before a day",
+        ("popularity_features",),
+    )
+    yield on_host(
+        "popularity_train",
+        "A model of popularity with its model card, to predict with later",
+        ("popularity_models",),
+    )
 
 
 for _job in _jobs():
