@@ -283,11 +283,11 @@ def streams_of_day(day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, 
     return tuple(name for name in streams if STREAMS_BY_NAME[name].covers(day))
 
 
-def source_of(stream: str) -> str:
+def find_source(stream: str) -> str:
     """Return the name of the source that has the records of a stream or feed.
 
     Example:
-        >>> source_of("condor_costs"), source_of("eos")
+        >>> find_source("condor_costs"), find_source("eos")
         ('condor', 'eos')
     """
     return "condor" if stream == "condor_costs" else stream
