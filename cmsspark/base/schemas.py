@@ -79,9 +79,9 @@ class Column:
     is_required: bool = False
     #: The unit of its numbers, where its name does not say it.
     own_unit: str = ""
-    #: Its values are of single people: a table with such a column is never published.
+    #: Whether its values are of single people. Such a table is never published.
     is_private: bool = False
-    #: Its numbers may be negative: of users' tables.
+    #: Whether its numbers may be negative, in tables of users.
     is_signed: bool = False
 
     @property
@@ -133,8 +133,8 @@ class Table:
 
     @property
     def additive(self) -> list[str]:
-        """The columns whose sums mean something: numbers that are no keys, no times, no
-        shares and no distinct counts.
+        """The columns whose sums mean something, which are numbers other than keys,
+        times, shares and distinct counts.
 
         Example:
             >>> stored_table("dbs_events").additive[:3]

@@ -300,18 +300,18 @@ def eos_lines(made: World, records: int, start: int) -> Iterable[bytes]:
             made.rng.choice((0, 0, 0, 700)),
         )
         path, info, app = made.written_lfn(), made.dn(), made.rng.choice(EOS_APPS)
-        vectors = made.rng.choice((None, 0, made.rng.randrange(2_000_000_000)))
+        vectors = made.rng.choice((0, 0, made.rng.randrange(2_000_000_000)))
         metadata = _metadata(made, start)
-        way = made.rng.choice(("G1", "G2 first", "G2 second", "G3", "G3"))
+        way = made.rng.choice(("G1", "G1 of 2017", "G2 first", "G2 second", "G3", "G3"))
         texts = {
             "path": path,
             "rb": str(rb),
             "wb": str(wb),
             "sec.info": info or "",
             "sec.app": app,
-            **({} if vectors is None else {"rvb_sum": str(vectors)}),
+            **({} if way == "G1 of 2017" else {"rvb_sum": str(vectors)}),
         }
-        if way == "G1":
+        if way.startswith("G1"):
             yield g1(texts, metadata=metadata)
         elif way == "G2 first":
             first = {f"eos.{key}": value for key, value in {**G1, **texts}.items()}
@@ -323,7 +323,7 @@ def eos_lines(made: World, records: int, start: int) -> Iterable[bytes]:
                 "wb": str(wb),
                 "sec_info": info,
                 "sec_app": app or None,
-                "rvb_sum": None if vectors is None else str(vectors),
+                "rvb_sum": str(vectors),
                 "raw": "x",
             }
             yield line({key: value for key, value in second.items() if value}, metadata)
@@ -332,7 +332,7 @@ def eos_lines(made: World, records: int, start: int) -> Iterable[bytes]:
                 "path": path,
                 "rb": rb,
                 "wb": wb,
-                "rvb_sum": ABSENT if vectors is None else vectors,
+                "rvb_sum": vectors,
                 "rt": 1.5,
                 "sec.info": info or ABSENT,
                 "sec.app": app,

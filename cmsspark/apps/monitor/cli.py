@@ -265,7 +265,7 @@ def annotate_command(run: str, settings_file: str | None) -> None:
         raise UsageError(
             "the settings name no receiver of live metrics",
             where=settings.origin or "settings",
-            next_step="set metrics.host: docs/processes.md",
+            next_step="set metrics.host: docs/monitoring.md",
         )
     if not re.fullmatch(r"[\w.\-]{1,100}", run):
         raise UsageError(

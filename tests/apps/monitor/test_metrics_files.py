@@ -21,7 +21,7 @@ from cmsspark.base.resources import resource
 
 METRICS = Path(str(resource("etc/metrics")))
 DASHBOARDS = Path(str(resource("etc/dashboards")))
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "processes.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "monitoring.md"
 #: An image by a version of three numbers: what is tested is what runs.
 PINNED = re.compile(r"v?\d+\.\d+\.\d+(-[a-z0-9.]+)?")
 #: What the charts read of the values that are used: telegraf 1.8, victoria-metrics-single

@@ -1,7 +1,7 @@
 """What cost a run time or memory, or ended it, each with the cause and what to change.
 A healthy run has none.
 
-The thresholds and their sources are in ``docs/monitoring.md``.
+The thresholds are in ``docs/monitoring.md``, their sources in decision 040.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Findings on stages: uneven, few, tiny or slow tasks, spills, garbage collection, idle cores.
 
-The thresholds and where they come from are in ``docs/monitoring.md``.
+The thresholds are in ``docs/monitoring.md``, their sources in decision 040.
 """
 
 from __future__ import annotations
