@@ -16,6 +16,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "cmsspark daily --date 20260115 --force",
         'cmsspark daily skip 20260115 data_aggregation --reason "the logs are lost"',
     ),
+    "new": ("cmsspark new job my_job",),
     "period": ("cmsspark period --week last", "cmsspark period --month 2026-01 --view sites"),
     "show": (
         "cmsspark show data_aggregation --date 20260115",
@@ -40,7 +41,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "cmsspark report --date 20260115 --html report.html",
     ),
     "popularity": ("cmsspark popularity predict", "cmsspark popularity evaluate"),
-    "placement": ("cmsspark placement recommend", "cmsspark placement replay"),
+    "placement": ("cmsspark placement recommend", "cmsspark placement backtest"),
     "cache": ("cmsspark cache policies", "cmsspark cache compare"),
     "status": ("cmsspark status", "cmsspark status --days 60", "cmsspark status --json"),
     "runs": ("cmsspark runs", "cmsspark runs --state failed", "cmsspark runs --date 20260115"),

@@ -18,7 +18,7 @@ from cmsspark.counting.reconciliation import (
     unmatched_share,
     usual,
 )
-from cmsspark.sources.registry import STREAMS_NEEDING_REPLICAS
+from cmsspark.sources.registry import STREAMS_NEEDING_REPLICAS, find_source
 
 #: Bins in the order in which they are shown, with their labels.
 BINS: Final[Mapping[str, str]] = {
@@ -132,7 +132,7 @@ def by_prefix(report: Mapping[str, Any]) -> list[tuple[str, dict[str, int]]]:
 def _stream(
     stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Sequence[Manifest]
 ) -> dict[str, Any]:
-    read = manifest.find_input(stream)
+    read = manifest.find_input(find_source(stream))
     # The shuffle join did not always count them.
     is_unknown = manifest.join == "shuffle" and not manifest.unmatched_prefixes
     return {

@@ -194,7 +194,11 @@ def replace(path: Path, keys: KeyFile) -> None:
     with disk_error(path):
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         _write(part, keys)
-        os.replace(part, path)
+        try:
+            os.replace(part, path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
     try:
         _sync_folder(path)
     except OSError as error:

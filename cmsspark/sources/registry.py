@@ -281,3 +281,13 @@ def streams_of_day(day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, 
     source replaces.
     """
     return tuple(name for name in streams if STREAMS_BY_NAME[name].covers(day))
+
+
+def find_source(stream: str) -> str:
+    """Return the name of the source that has the records of a stream or feed.
+
+    Example:
+        >>> find_source("condor_costs"), find_source("eos")
+        ('condor', 'eos')
+    """
+    return "condor" if stream == "condor_costs" else stream

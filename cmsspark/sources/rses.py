@@ -69,7 +69,7 @@ class Rses:
             types[name] = max(
                 rse_type,
                 types.get(name),
-                key=lambda kind: (kind is not None, (kind or "").upper()),
+                key=lambda kind: (kind is not None, (kind or "").upper().rpartition(".")[2]),
             )
         rses: list[Rse] = []
         position_of: dict[str, int] = {}
@@ -94,7 +94,8 @@ def make_rse(name: str, rse_type: str | None, sites: Mapping[str, str]) -> Rse |
         >>> make_rse("T2_UK_London_IC_Test", "DISK", {}) is None
         True
     """
-    kind = "tape" if (rse_type or "").upper() == "TAPE" else "disk"
+    # Of an enumeration that was written with its class, `RSEType.TAPE`, the name counts.
+    kind = "tape" if (rse_type or "").upper().rpartition(".")[2] == "TAPE" else "disk"
     if name in sites:
         return Rse(name, sites[name], kind)
     purpose = next((ending for ending in _PURPOSES if name.lower().endswith(ending.lower())), "")

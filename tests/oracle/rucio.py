@@ -113,7 +113,7 @@ def site_and_kind(
             if rest.endswith(ending):
                 rest, tape_by_name = rest[: -len(ending)], ending in ("_Tape", "_MSS")
                 break
-    is_tape = rse_type.strip().upper() == "TAPE" if rse_type is not None else tape_by_name
+    is_tape = code(rse_type) == "TAPE" if rse_type is not None else tape_by_name
     return sites.get(rse, rest), "tape" if is_tape else "disk"
 
 

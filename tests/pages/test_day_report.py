@@ -75,6 +75,12 @@ def manifest(day: str = "2026-01-15", **more: Any) -> Manifest:
     return Manifest.from_dict(document)
 
 
+def test_the_costs_of_jobs_have_the_files_of_their_source() -> None:
+    read = {"stream": "condor", "folder": "/c", "form": "json", "files": [["a", 5, 1]]}
+    contents = report(manifest(inputs=[read], reconciliation={"condor_costs": bins()}))
+    assert [stream["input"]["files"] for stream in contents["streams"]] == [1]
+
+
 def test_the_bins_of_a_stream_add_up_to_what_was_read() -> None:
     (aaa, _) = report(manifest())["streams"]
     assert [one["bin"] for one in aaa["bins"]] == [

@@ -159,6 +159,15 @@ def test_a_rotation_that_the_disk_refuses_leaves_the_keys_and_no_stray_file(
     assert [entry.name for entry in tmp_path.iterdir()] == ["k"]
 
 
+def test_a_key_file_that_cannot_be_put_in_place_leaves_no_copy(tmp_path: Path) -> None:
+    path = tmp_path / "pseudonym.key"
+    path.mkdir()
+    (path / "file").touch()
+    with pytest.raises(OutputError, match="cannot be written"):
+        pseudonyms.replace(path, pseudonyms.KeyFile(pseudonyms.Pseudonyms(b"k" * 32)))
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
 def test_one_process_changes_the_keys_at_a_time(tmp_path: Path) -> None:
     with (
         pseudonyms.changing(tmp_path / "k"),

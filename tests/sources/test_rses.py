@@ -20,6 +20,8 @@ from cmsspark.sources.rses import Rse, Rses, load_sites, make_rse
         ("T1_DE_KIT_MSS", "DISK", "T1_DE_KIT", "disk"),
         ("T1_DE_KIT_Disk", "tape", "T1_DE_KIT", "tape"),
         ("T1_DE_KIT_Disk", "", "T1_DE_KIT", "disk"),
+        ("T1_DE_KIT_Disk", "RSEType.TAPE", "T1_DE_KIT", "tape"),
+        ("T1_DE_KIT_Tape", "RSEType.DISK", "T1_DE_KIT", "disk"),
         ("T2_UK_London_IC", "DISK", "T2_UK_London_IC", "disk"),
         ("T2_US_Caltech_Ceph", None, "T2_US_Caltech", "disk"),
         ("T2_CH_CERN_User", "DISK", "T2_CH_CERN", "disk"),

@@ -106,7 +106,7 @@ def test_status_says_when_each_day_was_last_verified_and_which_is_damaged(
         rows = [line.split() for line in lines if line.startswith("2026-01-0")]
         return {row[0]: row[1:] for row in rows if len(row) == 3}
 
-    assert [words[-1] for words in verified().values()] == ["-", "-", "-"]
+    assert [words[-1] for words in verified().values()] == ["never"] * 3
     checked(store, history, NOW_MS)
     assert verified()["2026-01-05"][-1] == "2026-02-02"
     part = damage(store, FIRST)
@@ -115,7 +115,7 @@ def test_status_says_when_each_day_was_last_verified_and_which_is_damaged(
     assert verified() == {
         "2026-01-05": ["damaged", today],
         "2026-01-06": ["done", today],
-        "2026-01-07": ["done", "-"],  # its manifest has no checksums
+        "2026-01-07": ["done", "never"],  # its manifest has no checksums
     }
     assert "cmsspark verify names them" in cmsspark("status", "--to", "20260107", *options)
 

@@ -172,8 +172,8 @@ def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl
 
 
 def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
-    """``schemas/tables/popularity_models.yaml``, of a model of datasets at sites
-    ``popularity_site_models.yaml``: one row, of the model card of a saved version.
+    """``schemas/tables/popularity_models.yaml``: one row, of the model card of a saved
+    version.
     """
     weeks = [week for week in card["weeks"] if week["model"] == card["model"]]
     baseline = [week for week in card["weeks"] if week["model"] == PERSISTENCE]

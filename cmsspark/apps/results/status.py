@@ -305,11 +305,14 @@ def _print(
 
 def _verified(day: date, jobs: Sequence[str], checks: Mapping[tuple[str, str], Check]) -> str:
     """Return the day on which the bytes of the results were compared with their
-    manifests: of several jobs the earliest, ``-`` where one never was.
+    manifests: of several jobs the earliest, ``never`` where one never was, ``-``
+    without results.
     """
+    if not jobs:
+        return "-"
     notes = [checks.get((job, day.isoformat())) for job in jobs]
     times = [note.at_ms for note in notes if note and note.part_count]
-    return clock.utc(min(times)).date().isoformat() if times and len(times) == len(notes) else "-"
+    return clock.utc(min(times)).date().isoformat() if len(times) == len(notes) else "never"
 
 
 def _shown(state: Cell) -> Coloured:

@@ -114,9 +114,14 @@ def _name_hadoop_blocks(head: bytes) -> str | None:
     )
 
 
+def _with_article(packing: str) -> str:
+    """Return the name of a packing that is read behind its article: an xz, a gzip."""
+    return f"{'an' if packing in ('xz', 'lz4') else 'a'} {packing}"
+
+
 def name_step(name: str) -> str:
     """Return how to make a file readable that is packed in this way."""
-    return _HADOOP if "Hadoop" in name else f"unpack the file with the program of {name}"
+    return _HADOOP if "Hadoop" in name else f"unpack or convert the file, which is {name}"
 
 
 def first_bytes(stream: IO[bytes]) -> bytes:
@@ -150,7 +155,7 @@ class UnpackedFile:
             return self._stream.read(size)
         except UnreadableStream as fault:
             raise DataError(
-                f"a {self._packing} {fault.fault}",
+                f"{_with_article(self._packing)} {fault.fault}",
                 where=self._file,
                 found=str(fault),
                 next_step=fault.next_step or self._next_step,
@@ -176,7 +181,7 @@ def unpacked(stream: IO[bytes], file: str, next_step: str = AGAIN) -> Any:
         if hadoop_name := _name_hadoop_blocks(head):
             observed, step = f"{hadoop_name} data", name_step(hadoop_name)
         raise DataError(
-            f"a {name} file is expected, as its name says",
+            f"{_with_article(name)} file is expected, as its name says",
             where=file,
             found=observed,
             next_step=step,

@@ -90,7 +90,7 @@ class PackedSource:
         """Return the error of bytes behind a stream that begin none."""
         head = self.peek(8)
         return UnreadableStream(
-            f"at byte {self.position}, behind a whole stream, stands no other one: {head.hex(' ')}"
+            f"no stream begins at byte {self.position}, where the one before ends: {head.hex(' ')}"
         )
 
 
@@ -196,7 +196,7 @@ def open_xz(source: PackedSource) -> _Part | None:
     padding = source.skip_zeros() if source.position else 0
     if padding % 4:
         raise UnreadableStream(
-            f"before byte {source.position} stand {padding} bytes of padding, no multiple of 4"
+            f"the {padding} bytes of padding before byte {source.position} are no multiple of 4"
         )
     head = source.peek(len(_XZ))
     if not head:
