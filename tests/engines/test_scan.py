@@ -124,7 +124,14 @@ def contents() -> Iterator[tuple[str, bytes]]:
 
 
 def avro(numbers: range) -> bytes:
-    names = ("FileName", "SiteName", "GridName", "SubmissionTool", "WrapCPU", "WrapWC")
+    names = (
+        "FILE_LFN",
+        "SITE_NAME",
+        "USER_DN",
+        "APP_INFO",
+        "READ_BYTES",
+        "READ_BYTES_AT_CLOSE",
+    )
     schema = {
         "type": "record",
         "name": "r",
@@ -132,16 +139,16 @@ def avro(numbers: range) -> bytes:
     }
     rows = [
         {
-            "FileName": LFNS[number % len(LFNS)],
-            "SiteName": "T1_Y",
-            "GridName": f"P{number % 2}",
-            "WrapCPU": f"{number}.5",
+            "FILE_LFN": LFNS[number % len(LFNS)],
+            "SITE_NAME": "T1_Y",
+            "USER_DN": f"/CN=P{number % 2}",
+            "READ_BYTES": f"{number}",
         }
         for number in numbers
     ]
     stored = io.BytesIO()
     fastavro.writer(
-        stored, fastavro.parse_schema(schema), [*rows, {"WrapWC": "x"}], codec="deflate"
+        stored, fastavro.parse_schema(schema), [*rows, {"READ_BYTES": "x"}], codec="deflate"
     )
     return stored.getvalue()
 
@@ -151,7 +158,7 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> list[StreamFiles]:
     folder = tmp_path_factory.mktemp("day 1%")
     files = [(folder / "cmssw" / name, content) for name, content in contents()]
     files += [
-        (folder / "crab" / name, avro(range(at, at + 9)))
+        (folder / "legacy" / name, avro(range(at, at + 9)))
         for at, name in enumerate(("a.avro", "b%{}.avro"))
     ]
     for path, content in files:
@@ -160,7 +167,7 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> list[StreamFiles]:
     listed = [(str(path), len(content)) for path, content in files]
     return [
         StreamFiles("cmssw", "json", tuple(file for file in listed if "/cmssw/" in file[0])),
-        StreamFiles("crab", "avro", tuple(file for file in listed if "/crab/" in file[0])),
+        StreamFiles("cmssw", "avro", tuple(file for file in listed if "/legacy/" in file[0])),
     ]
 
 
@@ -215,15 +222,11 @@ def test_every_record_is_read_once_whatever_its_files_name(
         sum(bool(line.strip(b"\xef\xbb\xbf \t\r")) for line in _open(content).split(b"\n"))
         for _, content in contents()
     )
-    assert counted["cmssw", "read"] == lines
-    assert counted["cmssw", "malformed"] == 4
-    assert (counted["crab", "read"], counted["crab", "malformed"]) == (20, 2)
-    for stream in ("cmssw", "crab"):
-        matched = sum(row[6] for row in by_index if row[0] == "access" and row[1] == stream)
-        bins = sum(
-            count for (of, name), count in counted.items() if of == stream and name != "read"
-        )
-        assert matched + bins == counted[stream, "read"]
+    assert counted["cmssw", "read"] == lines + 20
+    assert counted["cmssw", "malformed"] == 4 + 2
+    matched = sum(row[6] for row in by_index if row[0] == "access")
+    bins = sum(count for (_, name), count in counted.items() if name != "read")
+    assert matched + bins == counted["cmssw", "read"]
 
 
 def _open(content: bytes) -> bytes:
