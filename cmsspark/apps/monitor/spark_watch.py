@@ -22,10 +22,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
-from cmsspark.apps.monitor.findings import find as findings
 from cmsspark.apps.monitor.memory_sizes import KEPT
 from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE
-from cmsspark.apps.monitor.run_report import ending_lines
 from cmsspark.base import clock, self_metrics
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.private_folders import make_private
@@ -49,9 +47,9 @@ def finish(
     ``folder``: that of the measured run; ``driver_peaks``: of the driver's process
     tree, as it was sampled.
     """
-    from cmsspark.apps.monitor.logs.reader import (
-        merge_peaks,
-    )  # a run by processes needs no event log
+    # What only an end needs: `run_spark` starts sooner without.
+    from cmsspark.apps.monitor.findings import find as findings
+    from cmsspark.apps.monitor.logs.reader import merge_peaks
 
     add_reported(metrics, folder / self_metrics.FILE)
     metrics = _with_events(metrics, options)
@@ -134,6 +132,9 @@ def measuring(run: Callable[[], NoReturn]) -> NoReturn:
 
 
 def _store(folder: Path, code: int) -> None:
+    from cmsspark.apps.monitor.findings import find as findings
+    from cmsspark.apps.monitor.run_report import ending_lines
+
     path = folder / "run.json"
     metrics = run_metrics.read(path)
     metrics.ended_ms, metrics.exit_code = clock.now_ms(), code
