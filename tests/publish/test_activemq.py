@@ -327,8 +327,8 @@ def _wait_for_acks(state: Path, documents: int) -> None:
 def test_published_documents_are_those_of_the_store_through_the_command(
     activemq: ActiveMQ, tmp_path: Path
 ) -> None:
-    from cmsspark.apps.results.cern_monit import command
     from cmsspark.base.reporting import run_click
+    from cmsspark.publish.cli import publish_command
 
     settings = tmp_path / "cmsspark.yaml"
     settings.write_text(
@@ -336,7 +336,9 @@ def test_published_documents_are_those_of_the_store_through_the_command(
     )
     amq = activemq.credentials(tmp_path / "amq.json", "command")
     run_click(
-        command, "publish", ["--date", "20260115", "--amq", str(amq), "--settings", str(settings)]
+        publish_command("cern_monit"),
+        "publish",
+        ["--date", "20260115", "--amq", str(amq), "--settings", str(settings)],
     )
     messages = activemq.consume("command", 701)
     check_arrived(bodies(messages), wanted(700))
