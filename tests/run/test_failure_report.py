@@ -79,7 +79,8 @@ def test_status_and_show_name_the_page_of_the_last_failed_run(folder: Path) -> N
     fails(DataError("the first reason"))
     page, _ = fails(DataError("the second reason"))
     said = shown("status", "--to", "2026-01-15", "--days", "2")
-    assert f"2026-01-15 data_aggregation: 65: the second reason\n  {page}\n" in said
+    reason = f"failed (65): the second reason (run {page.stem})"
+    assert f"2026-01-15 data_aggregation: {reason}\n  {page}\n" in said
     assert "first reason" not in said
     assert str(page) in shown("show", page.stem)
 
