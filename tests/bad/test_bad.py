@@ -108,7 +108,8 @@ def test_all_files_that_have_bins_make_a_day_with_their_sums(
         place.tree.folder(FOLDERS[bad.stream]).joinpath(f"{number:03}-{bad.file}").write_bytes(
             bad.content
         )
-        if set(+Counter(bad.bins)) == {"malformed"}:
+        # A part whose only line is malformed counts within the tolerance.
+        if set(+Counter(bad.bins)) == {"malformed"} and sum(bad.bins.values()) > 1:
             accepted += ["--accept-damaged", f"{number:03}-{bad.file}"]
         else:
             wanted.setdefault(bad.stream, Counter()).update(bad.bins or {})

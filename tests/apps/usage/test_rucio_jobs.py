@@ -36,6 +36,8 @@ from cmsspark.run.dump_day import DumpJob
 from cmsspark.run.request import JobRequest
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import staged_runs
+from cmsspark.store.job_index import find_job
+from cmsspark.submit.job_commands import load_command
 from tests.corpus import rucio as corpus
 from tests.corpus import tables
 from tests.corpus.tree import AWG
@@ -507,11 +509,15 @@ def test_a_command_takes_its_own_options(world: Path, settings: Settings, tmp_pa
         str(settings.origin),
     ]
     done = CliRunner().invoke(
-        dataset_last_access.command, [*arguments, "--months", "1"], catch_exceptions=False
+        load_command(find_job("dataset_last_access")),
+        [*arguments, "--months", "1"],
+        catch_exceptions=False,
     )
     assert done.exit_code == 0
     assert (
-        CliRunner().invoke(dataset_last_access.command, [*arguments, "--months", "0"]).exit_code
+        CliRunner()
+        .invoke(load_command(find_job("dataset_last_access")), [*arguments, "--months", "0"])
+        .exit_code
         == 2
     )
 

@@ -94,18 +94,23 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def count_day(place: Place, feed: str = "auto") -> None:
+#: Streams whose rows are accesses as they are read.
+OF_ACCESSES = tuple(name for name in STREAMS if name != "crab")
+
+
+def count_day(place: Place, feed: str = "auto", streams: tuple[str, ...] = OF_ACCESSES) -> None:
     tables = ("data_aggregation", "partials")
-    request = place.request(streams=STREAMS, tables=tables, engine="spark", feed=feed)
+    request = place.request(streams=streams, tables=tables, engine="spark", feed=feed)
     log_day.run(replace(request, job="data_aggregation"))
 
 
 @pytest.mark.parametrize(
-    ("driver_rows", "feed", "jobs"),
+    ("driver_rows", "feed", "jobs", "streams"),
     [
-        (spark_runner.DRIVER_ROWS, "direct", 1),
-        (0, "direct", 3),
-        (spark_runner.DRIVER_ROWS, "spark", 1),
+        (spark_runner.DRIVER_ROWS, "direct", 1, OF_ACCESSES),
+        (0, "direct", 3, OF_ACCESSES),
+        (spark_runner.DRIVER_ROWS, "spark", 1, OF_ACCESSES),
+        (spark_runner.DRIVER_ROWS, "direct", 1, STREAMS),
     ],
 )
 def test_a_day_takes_a_job_that_reads_and_one_for_each_large_table_and_a_file_for_each_table(
@@ -115,11 +120,13 @@ def test_a_day_takes_a_job_that_reads_and_one_for_each_large_table_and_a_file_fo
     driver_rows: int,
     feed: str,
     jobs: int,
+    streams: tuple[str, ...],
 ) -> None:
     monkeypatch.setattr(spark_runner, "DRIVER_ROWS", driver_rows)
-    found = jobs_of(spark, lambda: count_day(place, feed))
+    found = jobs_of(spark, lambda: count_day(place, feed, streams))
     assert len(found.jobs) == jobs
-    assert found.stages == 2 * jobs
+    # Rows of one CRAB job meet before they are merged.
+    assert found.stages == (3 if "crab" in streams else 2) * jobs
     # The scan has a task for each stream or file, the merge one: these logs are small.
     # Later jobs read what is kept.
     assert [sum(job[1:]) for job in found.jobs] == [1] * jobs
