@@ -127,7 +127,7 @@ def _use_settings(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     """Load the settings that a line names before its job is looked for: they name the
     folders of users' jobs.
     """
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+    for word, following in zip(argv, [*argv, ""][1:], strict=True):
         name, _, value = word.partition("=")
         if name == "--settings" and (value or following):
             load_settings(value or following, environ)
