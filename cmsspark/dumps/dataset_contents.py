@@ -23,6 +23,7 @@ from cmsspark.dumps.keyed_rows import (
     Columns,
     KeyedRows,
     by_key,
+    find_starts,
     join_columns,
     keys_of_hashes,
     keys_of_ids,
@@ -150,18 +151,24 @@ class FileMapper:
             yield from self._valid_blocks(blocks, self.dataset_hashes)
 
     def _valid_blocks(self, blocks: list[Columns], hashes: Hashes) -> Iterator[KeyedRows]:
-        """Yield the ids of blocks of known datasets, by the key of the dataset."""
+        """Yield the ids of blocks with the hash of their known dataset, by its key: a file
+        makes no block of another dataset valid, whichever key that has.
+        """
         import pyarrow as pa
 
         columns = {name: np.concatenate([part[name] for part in blocks]) for name in blocks[0]}
-        block, firsts = np.unique(columns["block_id"], return_index=True)
-        dataset_ids = pa.chunked_array([from_numpy(columns["dataset_id"][firsts])])
+        order = np.lexsort((columns["dataset_id"], columns["block_id"]))
+        block, dataset = columns["block_id"][order], columns["dataset_id"][order]
+        firsts = find_starts(block, dataset)
+        dataset_ids = pa.chunked_array([from_numpy(dataset[firsts])])
         positions = self.datasets.find_positions(dataset_ids)
         is_known = positions >= 0
-        row_keys = keys_of_hashes(hashes, self.merge.keys)[
-            self.datasets.numbers[positions[is_known]]
-        ]
-        yield from by_key(VALID_BLOCKS, row_keys, {"block_id": block[is_known]})
+        of_datasets = hashes[self.datasets.numbers[positions[is_known]]]
+        yield from by_key(
+            VALID_BLOCKS,
+            keys_of_hashes(of_datasets, self.merge.keys),
+            {"block_id": block[firsts][is_known], "hash": of_datasets},
+        )
 
     def facts(self, tables: Iterable[pa.Table], rows: int = ROWS) -> Iterator[Columns]:
         """Yield the files of known datasets as numbers, about ``rows`` at a time, from

@@ -150,7 +150,7 @@ def merge_replicas(
     A (block, node) that is there twice counts once, with its largest values. With
     ``blocks`` the column ``block_count`` is the number of blocks that DBS or the
     snapshot names of the dataset and that should be there (rule 71); ``valid_blocks``:
-    ids of blocks with a valid file. ``storage``: of each node, where the nodes' names do
+    ids of blocks with a valid file, and the hash of its dataset. ``storage``: of each node, where the nodes' names do
     not say it. Raises DataError (65) on 64-bit overflow.
     """
     dataset, datasets = number_names(replicas, "dataset")
@@ -185,11 +185,19 @@ def _blocks_of_dbs(
     positions = [
         entry.columns["dataset"] + start for entry, start in zip(blocks, starts[:-1], strict=True)
     ]
-    dataset = numbers[ids[len(named) :]][np.concatenate([np.zeros(0, np.int64), *positions])]
+    entries = np.concatenate([np.zeros(0, np.int64), *positions])
+    dataset = numbers[ids[len(named) :]][entries]
     hashes = join_columns(blocks, ("block",), np.uint64)["block"]
-    valid_ids = np.unique(join_columns(valid_blocks, ("block_id",))["block_id"])
-    ids = join_columns(blocks, ("block_id",))["block_id"]
-    has_valid = (ids == NO_BLOCK) | np.isin(ids, valid_ids)
+    block_ids = join_columns(blocks, ("block_id",))["block_id"]
+    valid = join_columns(valid_blocks, ("hash", "block_id"))
+    # A block and its dataset as one number, of both sides.
+    of_datasets, by_dataset = np.unique(
+        np.concatenate((columns["hash"][entries], valid["hash"])), return_inverse=True
+    )
+    _, by_block = np.unique(np.concatenate((block_ids, valid["block_id"])), return_inverse=True)
+    pairs = by_block * len(of_datasets) + by_dataset
+    is_listed = np.isin(pairs[: len(block_ids)], pairs[len(block_ids) :])
+    has_valid = (block_ids == NO_BLOCK) | is_listed
     is_asked = dataset >= 0
     return {
         "dataset": dataset[is_asked],

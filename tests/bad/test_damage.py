@@ -173,6 +173,8 @@ def sampled_run(place: Place, seed: int) -> None:
             + one["malformed"]
             + one["out_of_day"]
             + one["write_only"]
+            + one.get("deletion", 0)
+            + one.get("repeated", 0)
         )
         assert one["read"] == one["matched"] + rest
 

@@ -34,10 +34,10 @@ def same_hash(name: bytes) -> int:
     return 7
 
 
-def counted(
-    rows: list[Row], known: dict[int, int], count: int
-) -> list[tuple[int, int, int | None, int | None]]:
-    """Files, invalid files, events and bytes of each dataset, by the rule."""
+def counted(rows: list[Row], known: dict[int, int], count: int) -> list[tuple[int | None, ...]]:
+    """Files and invalid files, events and bytes of each dataset, and those of its
+    invalid files, by the rules.
+    """
     kept: dict[Any, tuple[Any, ...]] = {}
     for lfn, *facts in rows:
         if facts[1] not in known:
@@ -45,20 +45,16 @@ def counted(
         name = lfn if lfn is not None else ("no name", facts[0])
         key = tuple((value is not None, value or 0) for value in facts)
         kept[name] = max(kept.get(name, ()), key)
-    found = []
+    found: list[tuple[int | None, ...]] = []
     for number in range(count):
         of_dataset = [key for key in kept.values() if known[key[1][1]] == number]
-        events = [key[3][1] for key in of_dataset if key[3][0]]
-        sizes = [int(key[4][1]) for key in of_dataset if key[4][0]]
-        invalid = sum(key[2] != (True, 1) for key in of_dataset)
-        found.append(
-            (
-                len(of_dataset),
-                invalid,
-                sum(events) if events else None,
-                sum(sizes) if sizes else None,
-            )
-        )
+        invalid = [key for key in of_dataset if key[2] != (True, 1)]
+        sums = [
+            sum(int(key[at][1]) for key in keys) if any(key[at][0] for key in of_dataset) else None
+            for keys in (of_dataset, invalid)
+            for at in (3, 4)
+        ]
+        found.append((len(of_dataset), len(invalid), *sums))
     return found
 
 

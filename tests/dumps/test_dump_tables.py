@@ -288,7 +288,7 @@ class FailingFile(DiskFile):
     ("error", "code"),
     [
         (FileNotFoundError("it is gone"), 66),
-        (OSError("Checksums are not equal"), 65),
+        (OSError("checksums didn't match"), 65),
         (RuntimeError("RPC listener disconnected"), 75),
         (OSError("AccessControlException: Permission denied"), 77),
     ],
