@@ -172,7 +172,7 @@ def test_a_package_adds_a_job_a_sink_a_page_a_policy_and_findings(
     code = (
         "from cmsspark.apps.cache.replay import ABOUT, PLAIN\n"
         "from cmsspark.apps.dashboard.registry import navigation\n"
-        "from cmsspark.apps.monitor.findings import find\n"
+        "from cmsspark.apps.monitor.findings.find import find\n"
         "from cmsspark.store.run_metrics import RunMetrics\n"
         "print(ABOUT['nothing'], 'nothing' in PLAIN, dict(navigation())['own'])\n"
         "print([finding.code for finding in find(RunMetrics('x', 'j', 'spark', 0))])"

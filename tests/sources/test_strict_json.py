@@ -241,7 +241,7 @@ def test_what_is_no_number_is_malformed(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["x", " 5", "5 ", "+5", "1_0", "0x5", "nan", "inf", "٥", "5,0", "-", ".", "1e", "\0"]
+    "value", ["x", " 5", "5 ", "+5", "1_0", "0x5", "nan", "inf", "٥", "5,0", "--", ".", "1e", "\0"]
 )
 def test_text_that_is_no_number_is_malformed(value: str) -> None:
     with pytest.raises(Malformed):
@@ -249,6 +249,7 @@ def test_text_that_is_no_number_is_malformed(value: str) -> None:
 
 
 def test_null_is_null_and_so_is_an_empty_text_where_numbers_are_text() -> None:
+    assert long_text("-", "x") is None
     assert text(None, "x") is None
     assert long(None, "x") is None
     assert integer(None, "x") is None

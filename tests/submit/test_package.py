@@ -48,7 +48,7 @@ def test_old_zips_go_and_no_half_ones_stay(tmp_path: Path) -> None:
     for number in range(8):
         (package / "__init__.py").write_text(f"x = {number}\n")
         newest = ship(package, cache)
-    kept = list((cache / "package").iterdir())
+    kept = list((cache / "package").rglob("*.zip"))
     assert len(kept) == 5 and Path(newest) in kept
 
 

@@ -85,9 +85,9 @@ def test_what_cannot_be_compared_says_what_can(store: Path) -> None:
 
 
 @pytest.mark.parametrize("job", ["crab_popularity", "crab_users", "cache_comparison"])
-def test_results_without_accesses_are_refused(store: Path, job: str) -> None:
-    assert "counts no accesses" in fails(
-        UsageError, store, FIRST.isoformat(), SECOND.isoformat(), "--job", job
+def test_results_that_are_not_stored_are_missing(store: Path, job: str) -> None:
+    assert f"no result of {job} is stored" in fails(
+        InputMissing, store, FIRST.isoformat(), SECOND.isoformat(), "--job", job
     )
 
 
