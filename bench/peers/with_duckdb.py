@@ -23,7 +23,7 @@ _TEXTS = {
 }
 _COUNTS = {
     "aaa": ("read_bytes", "read_bytes_at_close", "write_bytes", "write_bytes_at_close"),
-    "eos": ("rb", "wb"),
+    "eos": ("rb", "rvb_sum", "wb"),
     "cmssw": ("read_bytes", "read_bytes_at_close"),
 }
 _CRAB = ("FileName", "SiteName", "SubmissionTool", "GridName", "WrapCPU", "WrapWC")
@@ -146,8 +146,9 @@ WITH others AS (
     FROM aaa WHERE {_today()}
         AND NOT (bytes = 0 AND (coalesce(write_bytes, 0) > 0 OR coalesce(write_bytes_at_close, 0) > 0))
     UNION ALL
-    SELECT 'eos', plain(path), 'T2_CH_CERN', "sec.app", "sec.info", NULL, coalesce(rb, 0)
-    FROM eos WHERE {_today()} AND NOT (coalesce(rb, 0) = 0 AND coalesce(wb, 0) > 0)
+    SELECT 'eos', plain(path), 'T2_CH_CERN', "sec.app", "sec.info", NULL,
+        coalesce(rb, 0) + coalesce(rvb_sum, 0) AS bytes
+    FROM eos WHERE {_today()} AND NOT (bytes = 0 AND coalesce(wb, 0) > 0)
 ), jobs AS (
     SELECT 'cmssw' AS stream, plain(file_lfn) AS lfn, site(site_name) AS site, app_info AS info, user_dn AS dn,
         coalesce(nullif(read_bytes_at_close, 0), read_bytes, 0) AS bytes, CAST(NULL AS BIGINT) AS cpu,

@@ -22,7 +22,7 @@ _TEXTS = {
 }
 _COUNTS = {
     "aaa": ("read_bytes", "read_bytes_at_close", "write_bytes", "write_bytes_at_close"),
-    "eos": ("rb", "wb"),
+    "eos": ("rb", "rvb_sum", "wb"),
     "cmssw": ("read_bytes", "read_bytes_at_close"),
 }
 _CRAB = ("FileName", "SiteName", "SubmissionTool", "GridName", "WrapCPU", "WrapWC")
@@ -180,7 +180,8 @@ def _aaa(inputs: Inputs) -> pl.LazyFrame:
 
 
 def _eos(inputs: Inputs) -> pl.LazyFrame:
-    read = pl.col("rb").fill_null(0).cast(pl.Int64)
+    single, vector = (pl.col(name).fill_null(0).cast(pl.Int64) for name in ("rb", "rvb_sum"))
+    read = single + vector
     rows = _records(inputs, "eos").filter(~((read == 0) & (pl.col("wb").fill_null(0) > 0)))
     columns = {
         "site_name": pl.lit("T2_CH_CERN"),

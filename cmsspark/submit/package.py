@@ -69,12 +69,12 @@ def ship(package: Path, cache_dir: Path, name: str = f"cmsspark-{__version__}") 
     # The version is known where the package is; a zip has no commit beside it.
     name_of_version = f"{package.name}/{VERSION_FILE}"
     contents = [
-        (name, path.read_bytes()) for name, path in files(package) if name != name_of_version
+        (entry, path.read_bytes()) for entry, path in files(package) if entry != name_of_version
     ]
     contents = sorted([*contents, (name_of_version, f"{__version__}\n".encode())])
     digest = hashlib.sha256()
-    for name, content in contents:
-        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    for entry, content in contents:
+        digest.update(f"{entry}\0{len(content)}\0".encode() + content)
     target = cache_dir / "package" / f"{name}-{digest.hexdigest()[:12]}.zip"
     if _holds(target, contents):
         return str(target)
@@ -82,10 +82,10 @@ def ship(package: Path, cache_dir: Path, name: str = f"cmsspark-{__version__}") 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, content in contents:
-                entry = zipfile.ZipInfo(name, _TIME)
-                entry.external_attr = 0o644 << 16
-                archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
+            for entry, content in contents:
+                info = zipfile.ZipInfo(entry, _TIME)
+                info.external_attr = 0o644 << 16
+                archive.writestr(info, content, zipfile.ZIP_DEFLATED)
         # Whatever the umask: one that others can write would be made again each time.
         aside.chmod(0o644)
         os.replace(aside, target)
