@@ -35,10 +35,11 @@ def test_rows_of_another_file_system_are_fetched_part_by_part_and_no_job_runs(
         "fetch",
         lambda self, path, to: fetched.append(path) or fetch(self, path, to),
     )
-    for module in ("filesystems.opening", "store.part_checks", "store.part_files"):
+    for module in ("filesystems.opening", "store.stored_columns", "store.part_checks"):
         monkeypatch.setattr(
             f"cmsspark.{module}.is_local", lambda location: location.startswith("/")
         )
+    monkeypatch.setattr("cmsspark.store.part_files.is_local", lambda path: path.startswith("/"))
     remote = CurrentTable(f"file://{found.path}", found.manifest)
     tracker = spark.sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup())
