@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +27,10 @@ time.tzset()
 # What a person has set for runs of their own is not meant for tests.
 for name in ("CMSSPARK_SETTINGS", "CMSSPARK_ROOT", "CMSSPARK_STATE_DIR", "SPARK_OPTIONS"):
     os.environ.pop(name, None)
+# Nor are the jobs and runs that this person's own state directory knows.
+_HOME = tempfile.TemporaryDirectory(prefix="cmsspark-tests-")
+os.environ["XDG_STATE_HOME"] = f"{_HOME.name}/state"
+os.environ["XDG_CONFIG_HOME"] = f"{_HOME.name}/config"
 
 # Processes of tests, and what they start, compile each network once: that is most of
 # the time of small trainings.
