@@ -104,11 +104,10 @@ def make_files(cluster: Cluster, folder: str, count: int) -> None:
 
 def measure(cluster: Cluster, count: int) -> list[dict[str, Any]]:
     """Measure a folder of so many files."""
-    from cmsspark.engines.explicit_files import read_explicit_files
-    from cmsspark.engines.scan import set_sizes
+    from cmsspark.engines.scan import read_explicit_files, set_sizes
     from cmsspark.engines.session import session
     from cmsspark.filesystems.hadoop import HadoopFiles
-    from cmsspark.sources.listing import data_files, digest
+    from cmsspark.sources.layout import data_files, digest
 
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     options = {

@@ -22,9 +22,9 @@ from pathlib import Path
 from bench.inputs import DAY, Day, provide
 from bench.meter import Cost, measure
 from bench.report import cost, machine
-from cmsspark.apps.demo.history import store_history
 from cmsspark.apps.demo.history_2015 import History
-from cmsspark.base import clock
+from cmsspark.apps.demo.narration import store_history
+from cmsspark.base import dates
 from cmsspark.settings.pseudonyms import Pseudonyms
 
 LAST = date(2025, 12, 31)
@@ -163,7 +163,7 @@ def main() -> None:
             costs.setdefault(name, []).append(bench.run("command", argv))
             print(f"{name:<28} {cost(costs[name][-1])}", flush=True)
     per_million = given.cpu_per_million or raw_cost(bench)
-    when = clock.to_minute(clock.now_ms())
+    when = dates.to_minute(dates.now_ms())
     head = (
         f"Measured {when}, medians of {given.repeats} runs in turns; {given.days} days of {given.rows:,} partials. "
         f"{machine(given.cpus)}"

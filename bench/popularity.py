@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from cmsspark.apps.demo.history import store_history
 from cmsspark.apps.demo.history_2015 import History
+from cmsspark.apps.demo.narration import store_history
 from cmsspark.apps.popularity.fitting import fit, predict
 from cmsspark.apps.popularity.scores import average_precision
 from cmsspark.apps.popularity.series import Series, stored_series

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.inputs import Day
 from bench.meter import Cost
-from cmsspark.base import clock
+from cmsspark.base import dates
 
 BEGIN, END = "<!-- measured: written by bench/daily.py -->", "<!-- end of what was measured -->"
 _HEAD = (
@@ -155,7 +155,7 @@ def _java() -> str:
 
 def write(path: Path, rows: Sequence[Row], cpus: int) -> None:
     """Put the tables between the marks of ``path``; the text around them stays."""
-    when = clock.to_minute(clock.now_ms())
+    when = dates.to_minute(dates.now_ms())
     text = f"Measured {when}, medians of runs in turns. {machine(cpus)}\n\n{table(rows)}"
     between(path, BEGIN, END, text)
 

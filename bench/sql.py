@@ -21,8 +21,8 @@ from typing import Any
 
 import polars as pl
 
-from cmsspark.apps.demo.history import store_history
 from cmsspark.apps.demo.history_2015 import History
+from cmsspark.apps.demo.narration import store_history
 from cmsspark.settings.pseudonyms import Pseudonyms
 from cmsspark.store.query.database import Database
 

@@ -11,7 +11,7 @@ import click
 
 from cmsspark import __version__
 from cmsspark.base import reporting
-from cmsspark.base.signals import interruptible
+from cmsspark.base.reporting import interruptible
 from cmsspark.base.text.spelling import suggestion
 from cmsspark.cli.examples import with_examples
 
@@ -134,7 +134,7 @@ LAB: Final[Mapping[str, Entry]] = {
         "Advise on options of Spark for a job, from its runs.",
     ),
     "completion": (
-        "cmsspark.submit.completion",
+        "cmsspark.submit.job_help",
         "command",
         "Print a script that completes both commands in a shell.",
     ),

@@ -85,8 +85,7 @@ def read(
         ['accesses']
     """
     from cmsspark.store.results import current
-    from cmsspark.store.separate_counts import read_columns, separated, stored_names
-    from cmsspark.store.stored_columns import table_rows
+    from cmsspark.store.stored_columns import read_columns, separated, stored_names, table_rows
 
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
@@ -231,7 +230,7 @@ def accesses(
     """
     from cmsspark.run.access_scan import scan_accesses
     from cmsspark.run.request import DayRequest
-    from cmsspark.sources.epochs import Epochs
+    from cmsspark.sources.layout import Epochs
 
     settings, parsed = load_settings(settings_file), _day(day)
     epochs = Epochs.load(settings.sources, settings.where)
@@ -279,9 +278,9 @@ def table(
         True
     """
     from cmsspark.base.schemas import stored_table
-    from cmsspark.store.part_checks import check_table
+    from cmsspark.store.part_files import check_table
     from cmsspark.store.results import current, spark_location
-    from cmsspark.store.separate_counts import separated_in_spark
+    from cmsspark.store.stored_columns import separated_in_spark
 
     spark = session()
     store = require_store(fout, load_settings(settings_file))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cmsspark.base.clock import SystemClock
+from cmsspark.base.dates import SystemClock
 from cmsspark.publish.credentials import Broker
 from cmsspark.publish.stomp_connection import connect_stomp
 from tests.ports import free_port

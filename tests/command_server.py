@@ -28,7 +28,7 @@ from typing import Any
 #: What commands import before they do anything.
 LOADED = (
     "cmsspark.main",
-    "cmsspark.submit.job_commands",
+    "cmsspark.submit.job_help",
     "cmsspark.publish.cli",
     "pyarrow.dataset",
     "pyarrow.parquet",

@@ -23,8 +23,8 @@ import pytest
 import yaml
 
 from cmsspark.apps.demo import make
-from cmsspark.apps.demo.history import store_history
-from cmsspark.apps.usage.view_definitions import parse_views
+from cmsspark.apps.demo.narration import store_history
+from cmsspark.apps.usage.period_views import parse_views
 from cmsspark.base import dates
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import load_settings

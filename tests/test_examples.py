@@ -14,7 +14,7 @@ import pytest
 
 import cmsspark
 from bench.house import TOP, sources
-from cmsspark.apps.demo.history import store_history
+from cmsspark.apps.demo.narration import store_history
 from tests.store.query.stores import HISTORY, KEY
 
 MODULES = [

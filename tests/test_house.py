@@ -253,7 +253,7 @@ def test_help_imports_nothing_heavy() -> None:
 @pytest.mark.smoke
 def test_commands_and_jobs_load_without_spark_and_heavy_packages() -> None:
     code = "import cmsspark.main, cmsspark.submit\nfrom cmsspark.store.job_index import JOBS\n"
-    code += "from cmsspark.submit.job_commands import load_command\n"
+    code += "from cmsspark.submit.job_help import load_command\n"
     code += "[load_command(job) for job in JOBS.values()]"
     assert not modules_after(code) & (set(HEAVY.split()) - {"msgspec"})
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
 import click
@@ -204,3 +206,28 @@ def run_and_exit(command: Callable[[], object]) -> NoReturn:
         exec("")  # noqa: S102
         sys.exit(int(report(error)))
     sys.exit(int(outcome) if isinstance(outcome, int) else 0)
+
+
+# Signals: SIGTERM ends a command as Ctrl-C does, so that whatever was begun is closed.
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt inside the block on SIGTERM; the handler before is
+    restored at the end.
+
+    In other threads than the main one nothing changes: Python handles signals in the
+    main thread only.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from cmsspark.base import clock
+from cmsspark.base import dates
 
 VARIABLE: Final = "CMSSPARK_MEASURED"
 FILE: Final = "reported.jsonl"
@@ -100,7 +100,7 @@ class StageTimes:
 
     def __init__(self, name: str, tasks: int) -> None:
         self.name, self.tasks = name, tasks
-        self._submitted = clock.now_ms()
+        self._submitted = dates.now_ms()
         self._durations: array[int] = array("q")
 
     @staticmethod
@@ -128,7 +128,7 @@ class StageTimes:
             "totals": totals,
         }
         StageTimes._count += 1
-        ended = clock.now_ms()
+        ended = dates.now_ms()
         _report(
             {
                 "stage": {

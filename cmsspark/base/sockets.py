@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from cmsspark.base.clock import Clock
+from cmsspark.base.dates import Clock
 
 #: (family, address) of one end to connect to.
 Address = tuple[int, tuple[Any, ...]]

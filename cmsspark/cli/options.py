@@ -6,19 +6,37 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date, timedelta
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from cmsspark.base import dates
-from cmsspark.base.errors import UsageError
+from cmsspark.base.errors import (
+    CmssparkError,
+    Exit,
+    OutputError,
+    UsageError,
+    as_ours,
+    os_error_number,
+)
+from cmsspark.base.periods import Interval, Period
 from cmsspark.base.text import progress_line
-from cmsspark.base.text.readable import encodable
-from cmsspark.settings.settings import Settings
+from cmsspark.base.text.readable import encodable, json_text
+from cmsspark.base.text.terminal import drop_stdout
+from cmsspark.filesystems.storage import LocalFiles, is_local, join
+from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.sources.registry import DUMPS, STREAMS
+from cmsspark.store.results import CurrentTable
+
+if TYPE_CHECKING:
+    import polars as pl
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 #: Help of ``--settings``.
@@ -275,3 +293,235 @@ def reading_options(command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+# A group of commands whose help shows the whole first sentence of each.
+
+#: No first sentence is longer. click cuts them at the width of the terminal.
+_LONGEST = 1_000
+
+
+class CommandGroup(click.Group):
+    """A group that lists its commands with whole sentences, which continue below themselves."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            shown = {
+                name: entry
+                for name, entry in commands.items()
+                if entry is not None and not entry.hidden
+            }
+            formatter.write_dl(
+                [(name, entry.get_short_help_str(_LONGEST)) for name, entry in shown.items()]
+            )
+
+
+# Files that a command writes for its user (``-o FILE``): whole or not at all.
+
+_TABLES: Final = (".parquet", ".csv")
+
+
+def check_table_path(path: Path | None) -> None:
+    """Raise UsageError (2) for a name that does not end in .csv or .parquet: before any
+    work is done.
+    """
+    if path is not None and path.suffix not in _TABLES:
+        raise UsageError(
+            f"the kind of {path.name} is not known",
+            found=path.suffix or "no ending",
+            next_step="name it .csv or .parquet",
+        )
+
+
+def write_table(rows: pl.DataFrame, path: Path) -> None:
+    """Write rows as CSV or Parquet, by the ending. Raises UsageError (2) for another
+    ending, OutputError (73).
+    """
+    check_table_path(path)
+    write_file(path, rows.write_parquet if path.suffix == ".parquet" else rows.write_csv)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text. Raises OutputError (73)."""
+    write_file(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def write_file(path: Path, write: Callable[[Path], object], label: str = "the file") -> None:
+    """Have ``write`` write a file aside, which then takes its name: there is never a
+    part of it, also on a full disk.
+
+    Raises OutputError (73) that names ``label`` and the path.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        write(part)
+        part.replace(path)
+    except Exception as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        # polars reports errors of the system as its own.
+        number = os_error_number(error)
+        if not number and not isinstance(error, OSError):
+            raise
+        raise OutputError(
+            f"{label} cannot be written",
+            where=path,
+            found=os.strerror(number) if number else str(error),
+            next_step="make room or get permission there, or name another place",
+        ) from None
+
+
+# Completion of datasets and sites in the shell: the names of the newest stored day.
+
+#: At most this many names are offered.
+_MANY = 1_000
+
+
+class StoredName(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
+    """A text, for which a shell offers the stored values of a column of ``data_aggregation``."""
+
+    def __init__(self, column: str) -> None:
+        self.name, self.column = column.partition("_")[0], column
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        # Without a store, or with a damaged one, a shell offers nothing.
+        with suppress(Exception):
+            names = _names(self.column, ctx.params.get("fout"), ctx.params.get("settings_file"))
+            return [CompletionItem(name) for name in names if name.startswith(incomplete)][:_MANY]
+        return []
+
+
+def _names(column: str, fout: str | None, settings_file: str | None) -> list[str]:
+    """Return the names of the newest day on a local disk, sorted. A file in the cache
+    directory has them until the next run.
+    """
+    from cmsspark.filesystems.storage import LocalFiles
+    from cmsspark.store.stored_columns import newest
+
+    settings = load_settings(settings_file)
+    _, table = newest(LocalFiles(), fout or settings.store or "", "data_aggregation")
+    cache = settings.cache_dir / "names" / f"{table.manifest.run}.{column}"
+    if not cache.exists():
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        parts = sorted(Path(table.path).glob("part-*.parquet"))
+        columns = (pq.read_table(part, columns=[column])[column] for part in parts)
+        values = {name for values in columns for name in pc.unique(values).to_pylist()}
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        for old in cache.parent.glob(f"*.{column}"):
+            old.unlink()
+        cache.write_text("\n".join(sorted(name for name in values if name)), encoding="utf-8")
+    return cache.read_text(encoding="utf-8").splitlines()
+
+
+DATASET = StoredName("dataset_name")
+SITE = StoredName("site_name")
+
+
+# What a job prints on stdout: the URI of its result, or with ``--json`` its outcome.
+# All else goes to stderr.
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--quiet``, ``--verbose``, ``--debug`` and ``--json`` of every job; the
+    command gets ``as_json``.
+
+    What they change is not the command's: errors are printed by ``errors``, and
+    run_spark sets the level of the log.
+    """
+    for option in (
+        click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks."),
+        click.option(
+            "--verbose", is_flag=True, expose_value=False, help="Print more progress messages."
+        ),
+        click.option(
+            "--quiet", is_flag=True, expose_value=False, help="Print no progress and no notes."
+        ),
+        click.option(
+            "--json",
+            "as_json",
+            is_flag=True,
+            help="Print the outcome as JSON on stdout, also of a failure.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def print_outcome(
+    job: str,
+    interval: Interval,
+    as_json: bool,
+    work: Callable[[], CurrentTable],
+    folder: str | None = None,
+) -> None:
+    """Do ``work``, and print the URI of the job's first table; with ``as_json`` the
+    outcome of success or failure.
+
+    ``folder``: a folder of the run whose URI is printed instead; "" is the run's own.
+    Raises what the work raises.
+    """
+    try:
+        done = work()
+    except Exception as error:
+        if as_json:
+            click.echo(json_text(_failed(job, interval, error), indent=1))
+        raise
+    outcome = describe_outcome(job, interval, done)
+    if folder is not None:
+        outcome["uri"] = _uri(join(done.path, folder) if folder else done.path)
+    try:
+        click.echo(json_text(outcome, indent=1) if as_json else outcome["uri"])
+    except BrokenPipeError:
+        drop_stdout()  # the result is stored all the same
+
+
+def describe_outcome(job: str, interval: Interval, done: CurrentTable) -> dict[str, Any]:
+    """Return the outcome of a stored run: ``done.path`` is the run's folder."""
+    manifest = done.manifest
+    tables = {
+        name: {"uri": _uri(join(done.path, name)), "rows": entry.rows, "bytes": entry.bytes}
+        for name, entry in manifest.tables.items()
+    }
+    return {
+        **_named(job, interval),
+        "state": "done",
+        "exit_code": 0,
+        "uri": next(iter(tables.values()))["uri"],
+        "run": manifest.run,
+        "tables": tables,
+        "is_partial": manifest.partial,
+        "warnings": list(manifest.warnings),
+        "seconds": manifest.seconds,
+    }
+
+
+def _failed(job: str, interval: Interval, error: Exception) -> dict[str, Any]:
+    ours = as_ours(error) or CmssparkError(
+        f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    )
+    code = Exit.BUG if as_ours(error) is None else ours.exit_code
+    return {
+        **_named(job, interval),
+        "state": "failed",
+        "exit_code": int(code),
+        "error": {
+            "wanted": ours.problem,
+            "where": None if ours.where is None else str(ours.where),
+            "found": None if ours.found is None else str(ours.found),
+            "next": ours.next_step,
+        },
+    }
+
+
+def _named(job: str, interval: Interval) -> dict[str, Any]:
+    return {"job": job, "period" if isinstance(interval, Period) else "day": interval.isoformat()}
+
+
+def _uri(path: str) -> str:
+    # Other locations are URIs already.
+    return LocalFiles().uri(path) if is_local(path) else path

@@ -14,8 +14,15 @@ import click
 from cmsspark.base import dates, periods
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval, Period
-from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import DATE_HELP, Command, DayType, require_store, store_options
+from cmsspark.cli.options import (
+    DATE_HELP,
+    Command,
+    DayType,
+    output_options,
+    print_outcome,
+    require_store,
+    store_options,
+)
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import Job
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cmsspark.base import buffers
 from cmsspark.base.access import NO_JOB, AccessBatch, Group, Packed, Quarantined, Remote
 from cmsspark.base.arrays import Longs
-from cmsspark.counting import prefixes
+from cmsspark.counting import reconciliation
 from cmsspark.counting.catalogue import (
     NOT_THERE,
     Numbers,
@@ -26,17 +26,17 @@ from cmsspark.counting.catalogue import (
     hash_all,
     name_hash,
 )
-from cmsspark.counting.group_columns import GroupColumns
-from cmsspark.counting.hash_aggregator import HASH_COLUMNS
 from cmsspark.counting.merge import USER_KEYS, number_texts
 from cmsspark.counting.packing import pack
 from cmsspark.counting.pre_aggregate import (
     ACCESS,
     BIN,
     COLUMNS,
+    HASH_COLUMNS,
     MAX_SUM,
     UNMATCHED,
     Columns,
+    GroupColumns,
     StreamAggregator,
     collect_measures,
     joined,
@@ -135,7 +135,9 @@ class CrabAggregator(StreamAggregator):
             jobs[nameless] = _job_of_record(self._file, positions[nameless])
         prefix = np.zeros(len(jobs), np.int64)
         unknown = np.flatnonzero(names["pair"] == NOT_THERE).tolist()
-        for row, shown in zip(unknown, prefixes.all_shown(map(name_of, unknown)), strict=True):
+        for row, shown in zip(
+            unknown, reconciliation.all_shown(map(name_of, unknown)), strict=True
+        ):
             prefix[row] = self._prefixes.setdefault(shown, len(self._prefixes))
         self._rows.append(
             {

@@ -18,7 +18,7 @@ import numpy as np
 from cmsspark.base import buffers, dates
 from cmsspark.base.names import DERIVED
 from cmsspark.base.schemas import Table
-from cmsspark.counting import prefixes
+from cmsspark.counting import reconciliation
 from cmsspark.counting.packing import Codes, pack
 from cmsspark.counting.pre_aggregate import (
     ACCESS,
@@ -93,7 +93,7 @@ class Merge:
         for kind, stream, name, count, detail in zip(*columns, strict=True):
             if kind == UNMATCHED:
                 self._side[BIN, stream, unmatched_bin(name), None] += count
-                prefixes.add(self._unmatched[stream], {name: count})
+                reconciliation.add(self._unmatched[stream], {name: count})
             elif kind != QUARANTINE:
                 self._side[kind, stream, name, detail] += count
             elif self._quarantined_bytes[stream] < self.kept_bytes:

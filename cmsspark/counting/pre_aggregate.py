@@ -18,15 +18,71 @@ import numpy.typing as npt
 from cmsspark.base import buffers, dates
 from cmsspark.base.access import NO_BYTES, AccessBatch, Group, Packed, Quarantined, Remote
 from cmsspark.base.arrays import Longs
-from cmsspark.counting import prefixes
-from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Numbers, Replicas
-from cmsspark.counting.group_columns import GroupColumns
+from cmsspark.base.buffers import dictionary_array, from_numpy
+from cmsspark.counting import reconciliation
+from cmsspark.counting.catalogue import (
+    NOT_THERE,
+    Catalogue,
+    Hashes,
+    Numbers,
+    Replicas,
+    check_hash,
+    hash_all,
+    site_hashes,
+)
+from cmsspark.counting.reconciliation import all_shown
 from cmsspark.counting.site_pairs import SitePairs
 from cmsspark.counting.sums import find_runs, sum_runs
 from cmsspark.sources.registry import STREAMS_NAMING_READERS, STREAMS_SETTING_BYTES_ASIDE
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# The groups of a task's accesses in columns: by site, application and user, and whether
+# their accesses are remote.
+
+
+@dataclass
+class GroupColumns:
+    """The groups of a decoder in columns. The decoder only appends groups."""
+
+    #: The number of each distinct (site, app, user).
+    numbers: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
+    #: For each group: the number of its (site, app, user), one of ``Remote``, and the
+    #: hash of its site.
+    keys: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    kinds: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    sites: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+
+    def update(self, groups: list[Group]) -> None:
+        """Add the new groups: those after the ones added before."""
+        new = groups[len(self.keys) :]
+        keys = [
+            self.numbers.setdefault((group.site, group.app, group.user), len(self.numbers))
+            for group in new
+        ]
+        self.keys = np.append(self.keys, np.array(keys, np.int64))
+        self.kinds = np.append(self.kinds, np.array([group.remote for group in new], np.int64))
+        self.sites = np.append(self.sites, site_hashes([group.site for group in new]))
+
+    def remote(
+        self, groups: Longs, blocks: Longs, pairs: Longs, replicas: Replicas | None
+    ) -> Longs:
+        """Return the remoteness of accesses, given their groups and pairs.
+
+        Where the record does not tell, the replicas decide (rule 21).
+        """
+        remote = self.kinds[groups]
+        by_replica = np.flatnonzero(remote == Remote.BY_REPLICA)
+        if len(by_replica) and replicas is None:
+            remote[by_replica] = Remote.UNKNOWN
+        elif len(by_replica) and replicas is not None:
+            of_blocks = np.asarray(blocks)[pairs[by_replica]]
+            is_local = replicas.has_replica(of_blocks, self.sites[groups[by_replica]])
+            remote[by_replica] = np.where(is_local, Remote.NO, Remote.YES)
+        return remote
+
 
 #: Accesses that a task keeps before it aggregates them, by default.
 AGGREGATE_AT: Final = 50_000
@@ -137,7 +193,7 @@ class StreamAggregator:
     def _attach(self, batch: AccessBatch) -> None:
         pairs = self._catalogue().lookup([lfn.encode() for lfn in batch.lfns])
         matched, unmatched = _split(pairs)
-        self._bin(prefixes.heads(batch.lfns[row] for row in unmatched.tolist()))
+        self._bin(reconciliation.heads(batch.lfns[row] for row in unmatched.tolist()))
         self._keep(pairs, matched, collect_measures(batch, matched))
 
     def _attach_packed(self, packed: Packed) -> None:
@@ -154,7 +210,7 @@ class StreamAggregator:
 
     def _bin(self, heads: Mapping[str, int]) -> None:
         """Count files that are not in the catalogue, by the first directories of their names."""
-        prefixes.add(self.unmatched, heads)
+        reconciliation.add(self.unmatched, heads)
         for head, count in heads.items():
             self.bins[unmatched_bin(head)] += count
 
@@ -412,3 +468,85 @@ def record_batch(
             column = column.dictionary_decode()
         arrays.append(column)
     return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
+
+
+# Pre-aggregation without the catalogue: rows carry the hashes of file names, for
+# Spark's shuffle join.
+
+#: (name, type) of the additional columns of a hashed scan.
+HASH_COLUMNS: Final = (
+    ("hash", "long"),
+    ("check", "long"),
+    ("block_remote", "long"),
+    ("prefix", "string"),
+)
+
+
+@dataclass
+class HashAggregator(StreamAggregator):
+    """Pre-aggregates the accesses of one stream in one task by the hashes of the lfn;
+    Spark joins the datasets.
+
+    ``dataset_name`` is null. ``hash`` and ``check`` are the two hashes of the lfn,
+    ``block_remote`` is one of ``Remote``, and ``prefix`` is that of the lfn that people
+    may see: it counts if the join does not match the row.
+    """
+
+    #: The numbers of the prefixes.
+    _prefixes: dict[str, int] = field(default_factory=dict)
+
+    def add(self, batch: AccessBatch) -> None:
+        """Count the bins of a batch and keep its accesses."""
+        batch.unpack()
+        super().add(batch)
+
+    def _attach(self, batch: AccessBatch) -> None:
+        names = [lfn.encode() for lfn in batch.lfns]
+        all_rows = np.arange(len(names))
+        prefix_numbers = [
+            self._prefixes.setdefault(name, len(self._prefixes)) for name in all_shown(batch.lfns)
+        ]
+        self._parts.append(
+            {
+                "hash": hash_all(names, len(names)).view(np.int64),
+                "check": hash_all(names, len(names), check_hash).view(np.int64),
+                "prefix": np.array(prefix_numbers, np.int64),
+                **self._with_read_count(collect_measures(batch, all_rows)),
+            }
+        )
+
+    def rows(
+        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+    ) -> dict[str, Any]:
+        """Return the accesses as columns of a hashed scan's result."""
+        if not self._parts:
+            return {}
+        columns = joined(self._parts)
+        both = np.stack([columns.pop("hash"), columns.pop("check")], axis=1)
+        files, numbers = np.unique(both, axis=0, return_inverse=True)
+        prefix_of = np.zeros(len(files), np.int64)
+        prefix_of[numbers.reshape(-1)] = columns.pop("prefix")
+        sums = pre_aggregate(
+            {"file": numbers.reshape(-1).astype(np.int64), **columns}, "file", "group", self.stream
+        )
+        rows, of_file = sums["group"], sums["file"]
+        count = len(rows)
+        return access_columns(self.stream, sums, [group[:3] for group in groups], pseudonym) | {
+            "dataset_name": dictionary_array([None], np.zeros(count, np.int32)),
+            "remote_nacc": with_nulls(None, None, count),
+            # The shuffle join takes it from here to the rows of pairs of sites (rule 63).
+            "detail": dictionary_array([group.reader for group in groups], rows),
+            "hash": from_numpy(files[of_file, 0]),
+            "check": from_numpy(files[of_file, 1]),
+            "block_remote": from_numpy(
+                np.array([group.remote for group in groups], np.int64)[rows]
+            ),
+            "prefix": dictionary_array(list(self._prefixes), prefix_of[of_file]),
+        }
+
+    def _side_rows(
+        self, named: list[tuple[str, int, str | None]], records: list[Quarantined]
+    ) -> dict[str, list[Any]]:
+        # The columns of the hashes are null in side rows.
+        rows = super()._side_rows(named, records)
+        return rows | {name: [None] * len(rows["kind"]) for name, _ in HASH_COLUMNS}

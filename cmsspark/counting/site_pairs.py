@@ -14,7 +14,7 @@ from cmsspark.base.arrays import Longs
 from cmsspark.base.names import DERIVED
 from cmsspark.counting.catalogue import Catalogue
 from cmsspark.counting.sums import capped_sums
-from cmsspark.sources.fields import UNKNOWN
+from cmsspark.sources.values import UNKNOWN
 
 #: The kind of a scan's rows that are sums of pairs, and the columns that hold their keys.
 PAIR: Final = "pair"

@@ -32,8 +32,7 @@ from cmsspark.dumps.keyed_rows import (
     rank_names,
     rows_by_kind,
 )
-from cmsspark.dumps.rucio_files import RucioFiles
-from cmsspark.dumps.rucio_rows import BlockNames, FileMerge, FilesOfKey, hash_names
+from cmsspark.dumps.rucio_rows import BlockNames, FileMerge, FilesOfKey, RucioFiles, hash_names
 from cmsspark.dumps.sifted_tables import ROW_USE
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.base.arrays import Longs
+from cmsspark.base.arrays import Longs, sums_by_group
 from cmsspark.base.buffers import array, from_numpy, is_there, to_numpy
-from cmsspark.base.exact_integers import sums_by_group
 from cmsspark.counting.catalogue import Hash, Hashes, check_hash, hashes_in, name_hash
 from cmsspark.dumps.keyed_rows import (
     ROWS,

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import polars as pl
 
 from cmsspark.base import dates
+from cmsspark.base.arrays import joined, rounded
 from cmsspark.base.buffers import array
 from cmsspark.base.errors import DataError
-from cmsspark.base.exact_integers import joined, rounded
 from cmsspark.base.names import DERIVED, KINDS
 from cmsspark.base.schemas import stored_table
 from cmsspark.dumps.block_contents import MONTH_SUMS, NULL
@@ -28,9 +28,13 @@ from cmsspark.dumps.dataset_contents import (
     known_datasets,
     sum_datasets,
 )
-from cmsspark.dumps.dataset_replicas import DATASET_REPLICAS, merge_replicas, whole_milliseconds
+from cmsspark.dumps.dataset_replicas import (
+    COLUMNS,
+    DATASET_REPLICAS,
+    merge_replicas,
+    whole_milliseconds,
+)
 from cmsspark.dumps.keyed_rows import KeyedRows, join_columns, rows_by_kind
-from cmsspark.dumps.replica_sums import COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,7 @@ from cmsspark.dumps import (
     catalogue_differences,
     dataset_contents,
     dataset_replicas,
-    rucio_blocks,
+    rucio_rows,
 )
 from cmsspark.dumps.dataset_contents import (
     FILES,
@@ -49,7 +49,7 @@ from cmsspark.dumps.rucio_rows import (
     merge_disk_replicas,
 )
 from cmsspark.dumps.sifted_tables import ROW_USE, SiftedMapper, sum_uses
-from cmsspark.engines.packed_rows import decode_rows, encode_rows
+from cmsspark.engines.merge_task import decode_rows, encode_rows
 from cmsspark.sources.registry import REPLICAS
 
 if TYPE_CHECKING:
@@ -322,7 +322,7 @@ class _Plan:
         elif self.sources or list(self.frames):
             merge = partial(merge_key, self._files, "BLOCKS" in self.sources, self.storage)
         if self.rucio is not None:
-            merge = rucio_blocks.BlockMerge(
+            merge = rucio_rows.BlockMerge(
                 tuple(rse.name for rse in self.rucio.scan.rses.rses), merge
             )
         assert merge is not None

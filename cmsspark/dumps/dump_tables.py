@@ -22,9 +22,13 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from cmsspark.base.errors import DataError, NotReady
 from cmsspark.base.schemas import input_table
-from cmsspark.engines.explicit_files import read_explicit_files
-from cmsspark.engines.hdfs_scan import SCHEME, split_file
-from cmsspark.engines.scan import SPARK_TASK_BYTES, WHOLE_BYTES
+from cmsspark.engines.scan import (
+    SCHEME,
+    SPARK_TASK_BYTES,
+    WHOLE_BYTES,
+    read_explicit_files,
+    split_file,
+)
 from cmsspark.engines.session import count_cores
 from cmsspark.engines.tasks import first_values, weigh
 from cmsspark.filesystems.hdfs import (
@@ -37,9 +41,9 @@ from cmsspark.filesystems.hdfs import (
 )
 from cmsspark.filesystems.storage import AWAY, is_local, local_path
 from cmsspark.sources.dumps import Dump
-from cmsspark.sources.formats.packings import is_packed_name, unpacker
+from cmsspark.sources.formats.lines import is_packed_name, unpacker
 from cmsspark.sources.formats.sqoop_csv import arrow_schema, read_table
-from cmsspark.sources.listing import InputFile
+from cmsspark.sources.layout import InputFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.base.arrays import Longs
+from cmsspark.base.arrays import Longs, joined
 from cmsspark.base.buffers import array, flags, from_numpy, is_there, to_numpy, to_texts
-from cmsspark.base.exact_integers import joined
 from cmsspark.counting.catalogue import Hashes
 
 if TYPE_CHECKING:

@@ -9,9 +9,7 @@ import polars as pl
 from cmsspark.dumps.catalogue_differences import DIFFERENCES, DIFFERING, ONLY_RUCIO, SUMMED
 from cmsspark.dumps.dump_frames import exact_sum, in_64_bits
 from cmsspark.dumps.keyed_rows import Columns, KeyedRows, rows_by_kind
-from cmsspark.dumps.rucio_blocks import LAST_ACCESS, RSE_SUMS
-from cmsspark.dumps.rucio_files import COUNTS, LARGEST, SUMS
-from cmsspark.dumps.rucio_rows import OUTSIDE
+from cmsspark.dumps.rucio_rows import COUNTS, LARGEST, LAST_ACCESS, OUTSIDE, RSE_SUMS, SUMS
 
 _KEYS = ("rse", "dataset_name")
 

@@ -19,8 +19,8 @@ from cmsspark.base import buffers
 from cmsspark.base.schemas import Table
 from cmsspark.dumps.dump_tables import TableSource, table_source
 from cmsspark.dumps.keyed_rows import KeyedRows, Mapper, Merge, unpack
-from cmsspark.dumps.rucio_sources import RANGE_BYTES, RangeSource, range_sources
-from cmsspark.engines.packed_rows import decode_rows, encode_rows, partition_numbers
+from cmsspark.dumps.rucio_scan import RANGE_BYTES, RangeSource, range_sources
+from cmsspark.engines.merge_task import decode_rows, encode_rows, partition_numbers
 from cmsspark.engines.scan import set_sizes
 from cmsspark.engines.session import static_plans
 from cmsspark.engines.tasks import first_values

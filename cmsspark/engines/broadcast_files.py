@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.dates import DAY_MS
 from cmsspark.base.errors import CmssparkError, OutputError, SettingsError
 from cmsspark.filesystems.hadoop import HadoopFiles
@@ -71,7 +71,7 @@ def shared(files: Files, packed: Path) -> str | None:
     faster than the one driver. Archives older than ``KEPT_DAYS`` whose local copy is
     gone are deleted.
     """
-    oldest_ms = clock.now_ms() - KEPT_DAYS * DAY_MS
+    oldest_ms = dates.now_ms() - KEPT_DAYS * DAY_MS
     try:
         target = join(files.uri(SHARED_FOLDER), packed.name)
         files.make_dirs(SHARED_FOLDER)

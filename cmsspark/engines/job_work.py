@@ -22,8 +22,7 @@ from cmsspark.base.errors import OutputError
 from cmsspark.base.locked_folders import locked_folder
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.catalogue import Catalogue, Replicas
-from cmsspark.counting.crab_sums import CrabSums
-from cmsspark.counting.htcondor_jobs import EARLIER, JOB, HtcondorMerge, MergedJobs
+from cmsspark.counting.htcondor_jobs import EARLIER, JOB, CrabSums, HtcondorMerge, MergedJobs
 from cmsspark.counting.pre_aggregate import COLUMNS
 from cmsspark.engines.broadcast_files import local_folder
 from cmsspark.settings.pseudonyms import Pseudonyms

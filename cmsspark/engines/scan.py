@@ -9,16 +9,17 @@ columns ``pre_aggregate.COLUMNS``.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
+from urllib.parse import unquote
 
+from cmsspark.base.errors import DataError
+from cmsspark.base.text.readable import encodable
 from cmsspark.counting.crab_rows import HASHED_CRAB_COLUMNS
 from cmsspark.counting.htcondor_jobs import JOB_COLUMNS
-from cmsspark.engines.explicit_files import read_explicit_files
-from cmsspark.engines.hdfs_scan import is_on_hdfs, scan_hdfs
-from cmsspark.engines.packed_rows import PACKED_COLUMNS
+from cmsspark.engines.merge_task import PACKED_COLUMNS
 from cmsspark.engines.session import count_cores
 from cmsspark.engines.tasks import (
     GZIP_FACTOR,
@@ -32,14 +33,182 @@ from cmsspark.engines.tasks import (
     spark_schema,
     total_weight,
 )
-from cmsspark.filesystems.hdfs import RemoteFiles, choose_client
-from cmsspark.filesystems.storage import is_local
-from cmsspark.sources.formats.packings import is_packed_name
+from cmsspark.filesystems.hadoop import HadoopFiles
+from cmsspark.filesystems.hdfs import LineRange, RemoteFiles, choose_client, open_range
+from cmsspark.filesystems.storage import Files, is_local
+from cmsspark.sources.formats.lines import is_packed_name, unpacker
+from cmsspark.sources.layout import COPYING
 from cmsspark.sources.registry import STREAMS_OF_JOB_ROWS, STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+
+# Spark's own readers on an explicit list of files: each file is read once, whatever
+# characters its name has.
+
+#: So many files are loaded one by one; more by their folders, where these hold nothing else.
+MANY: Final = 2_000
+_PATTERN: Final = frozenset("{}[]*?\\")
+
+
+def groups(paths: Sequence[str]) -> list[list[str]]:
+    """Return the paths in groups that can be loaded together.
+
+    With globbing off, Spark (3.5 to 4.3) still treats a path that looks like a pattern
+    as one, and reads all files of the list again for each such path. Loaded alone, such
+    a file is read once.
+    """
+    plain = [path for path in paths if not _PATTERN.intersection(path)]
+    patterns = [[path] for path in paths if _PATTERN.intersection(path)]
+    return [plain, *patterns] if plain else patterns
+
+
+def read_explicit_files(
+    spark: SparkSession, kind: str, paths: Sequence[str], **options: str
+) -> DataFrame:
+    """Return the rows of exactly these files (at least one), read by the data source
+    ``kind``: text, binaryFile, …
+
+    The last columns are ``file_path``, the URI of each row's file, and its
+    ``file_size``. Raises DataError (65) for a file name that is not UTF-8, which Java
+    cannot open.
+    """
+    for path in paths:
+        if encodable(path) != path:
+            raise DataError(
+                "Spark reads files whose names are UTF-8",
+                where=path,
+                found="other bytes in the name",
+                next_step="rename the file, or read the day without --feed spark from a local disk",
+            )
+
+    if len(paths) > MANY and (folders := whole_folders(HadoopFiles(spark), paths)):
+        return _loaded(spark, kind, folders, options)
+    return reduce(
+        lambda first, right: first.unionAll(right),
+        (_loaded(spark, kind, group, options) for group in groups(paths)),
+    )
+
+
+def whole_folders(files: Files, paths: Sequence[str]) -> list[str] | None:
+    """Return the folders of the paths, if Spark reads exactly these paths in them; otherwise None.
+
+    Spark asks the file system for each path that it loads, and lists a folder at once.
+    What appears in a folder later is noticed at the end of a run, which lists its
+    inputs once more.
+    """
+    if any(is_local(path) for path in paths):
+        return None
+    by_folder: dict[str, set[str]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        by_folder.setdefault(folder, set()).add(name)
+    if len(by_folder) > MANY or any(_PATTERN.intersection(folder) for folder in by_folder):
+        return None
+    for folder, names in by_folder.items():
+        entries = files.list_dir(folder)
+        # Spark leaves out names that start with a dot or an underscore, and what is being copied.
+        read = {
+            entry.name
+            for entry in entries
+            if not entry.name.startswith((".", "_")) and COPYING not in entry.name
+        }
+        if read != names or any(entry.is_dir for entry in entries):
+            return None
+    return sorted(by_folder)
+
+
+def _loaded(
+    spark: SparkSession, kind: str, paths: Sequence[str], options: Mapping[str, str]
+) -> DataFrame:
+    reader: Any = spark.read.format(kind).options(**options).option("__globPaths__", "false")
+    # The file's name and size are hidden columns; a union would drop them.
+    return reader.load(list(paths)).select("*", "_metadata.file_path", "_metadata.file_size")
+
+
+# The scan of logs on HDFS that Spark's Python workers open themselves
+# (:mod:`cmsspark.filesystems.hdfs`).
+
+SCHEME = "hdfs:"
+
+
+def is_on_hdfs(stream: StreamFiles) -> bool:
+    """Return whether all files of a stream are on HDFS, under its own protocol."""
+    return bool(stream.files) and all(path.startswith(SCHEME) for path, _ in stream.files)
+
+
+def scan_hdfs(
+    spark: SparkSession,
+    stream: StreamFiles,
+    context: TaskContext,
+    files: RemoteFiles,
+    task_bytes: int,
+    schema: str,
+) -> DataFrame:
+    """Return the rows of a stream whose files the workers open with ``files``. See
+    :func:`cmsspark.engines.scan.scan`.
+
+    ``task_bytes``: a larger plain file is divided into tasks of so many bytes.
+    """
+    ranges = divide(stream, task_bytes)
+    divided = {piece.path for piece in ranges}
+    undivided = [path for path, _ in stream.files if path not in divided]
+    parts = []
+    if undivided:
+        # Of a file whose content is not asked for, Spark plans the place and reads nothing.
+        listed = read_explicit_files(spark, "binaryFile", undivided).select("file_path")
+        parts.append(listed.mapInArrow(partial(_read_hdfs, stream, context, files, ()), schema))
+    if ranges:
+        numbers = spark.range(0, len(ranges), 1, len(ranges))
+        parts.append(
+            numbers.mapInArrow(partial(_read_hdfs, stream, context, files, ranges), schema)
+        )
+    return reduce(lambda first, right: first.unionByName(right), parts)
+
+
+def divide(stream: StreamFiles, task_bytes: int) -> list[LineRange]:
+    """Return the ranges of the plain files that are larger than a task: of about even
+    size, the last one open.
+
+    A file that grows or shrinks after it was listed fails the run at its end.
+    """
+    files = stream.files if stream.format != "avro" else ()
+    ranges = [split_file(path, size, task_bytes) for path, size in files]
+    return [line_range for of_file in ranges if len(of_file) > 1 for line_range in of_file]
+
+
+def split_file(path: str, size: int, task_bytes: int) -> list[LineRange]:
+    """Return a file's even ranges, the last one open: one of a packed file, or of one
+    no larger than a task.
+    """
+    count = 1 if is_packed_name(path) else max(1, -(-size // task_bytes))
+    starts = [size * number // count for number in range(count)]
+    return [
+        LineRange(path, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)
+    ]
+
+
+def _read_hdfs(
+    stream: StreamFiles,
+    context: TaskContext,
+    files: RemoteFiles,
+    ranges: Sequence[LineRange],
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Open what the input rows name: the URI of a file, or with ``ranges`` the number of one."""
+    reader, aggregator = context.open(stream.stream, stream.format, stream.earlier_day)
+    for value in first_values(batches):
+        piece = ranges[value] if ranges else LineRange(unquote(value))
+        is_accepted = piece.path in context.accepted
+        with open_range(files, piece, unpacker) as opened:
+            opened_stream = cast("IO[bytes]", opened)
+            yield from context.read_file(
+                opened_stream, piece.path, reader, aggregator, accept_damaged=is_accepted
+            )
+    yield from context.batches(reader, aggregator, is_last=True)
+
 
 #: Bytes of input for each Spark task, at most: some 20 s. Each task returns its own
 #: groups, so a few large tasks return fewer rows than many small ones.

@@ -7,12 +7,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base import errors
 from cmsspark.base.resources import resource
+from cmsspark.base.text.progress_line import ProgressLine, is_quiet
 from cmsspark.engines.refusals import refusal
 from cmsspark.filesystems.damage import hdfs_damage
 from cmsspark.settings import kerberos
@@ -20,6 +23,7 @@ from cmsspark.settings.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 #: What correct numbers depend on: set here as well as in the profiles, so that no way
 #: in forgets them.
@@ -319,3 +323,206 @@ def small_session(app: str, settings: Settings | None = None) -> SparkSession:
     off = dict.fromkeys(("spark.ui.enabled", "spark.eventLog.enabled"), "false")
     options = {**off, "spark.driver.defaultJavaOptions": f"{quiet} {quick}"}
     return session(app, **{"spark.master": "local[1]", **options, **_S3_PATIENCE, **access})
+
+
+# What Spark's status says to people: the progress of a job, the page of a local run,
+# and where tasks ran.
+
+#: Seconds between two looks at Spark's status, and before the first: a short job is
+#: never looked at.
+_EVERY_S: Final = 1.0
+#: Spark's locality levels of a task whose data is on its own node.
+_NEAR: Final = ("PROCESS_LOCAL", "NODE_LOCAL")
+_MOST_TASKS: Final = 100_000
+
+
+@contextmanager
+def spark_progress(session: SparkSession, label: str) -> Iterator[None]:
+    """Show the tasks of the active stages while the block runs. Nothing with ``--quiet``."""
+    if is_quiet():
+        yield
+        return
+    stop = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(session, label, stop), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watcher.join(_EVERY_S)
+
+
+def _watch(session: SparkSession, label: str, stop: threading.Event) -> None:
+    with ProgressLine(label, None, "tasks") as line:
+        while not stop.wait(_EVERY_S):
+            try:
+                done, total = _tasks(session)
+            except Exception:  # the session ended; the job itself says why
+                return
+            if total:
+                line.total = total
+                line.update(done)
+
+
+def _tasks(session: SparkSession) -> tuple[int, int]:
+    """Return the numbers of completed and of all tasks of the stages that run now."""
+    tracker = session.sparkContext.statusTracker()
+    infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return sum(info.numCompletedTasks for info in infos if info), sum(
+        info.numTasks for info in infos if info
+    )
+
+
+def log_page(session: SparkSession, log: Callable[[str], None]) -> None:
+    """Log the address of Spark's page, where it runs on this host and has one."""
+    context = session.sparkContext
+    if context.master.startswith("local") and context.uiWebUrl:
+        log(f"Spark's page while this runs: {context.uiWebUrl}")
+
+
+def _count_localities(spark: SparkSession) -> dict[str, int]:
+    """Return the number of tasks that read files, by Spark's locality level. Counts the
+    jobs without a job group.
+    """
+    context = spark.sparkContext
+    store: Any = context._jsc.sc().statusStore()
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup()]
+    levels: Counter[str] = Counter()
+    for stage in sorted({stage for job in jobs if job for stage in job.stageIds}):
+        info = tracker.getStageInfo(stage)
+        if info is None or not info.numCompletedTasks:
+            continue
+        data = store.lastStageAttempt(stage)
+        # Persisted rows in memory count as input, too. Only the locality of tasks that
+        # read files matters here.
+        if data.inputBytes() and not data.shuffleReadBytes():
+            tasks = store.taskList(stage, data.attemptId(), _MOST_TASKS)
+            levels.update(
+                str(tasks.apply(number).taskLocality()) for number in range(tasks.size())
+            )
+    return dict(levels)
+
+
+def summarize_locality(spark: SparkSession) -> str | None:
+    """Return a line for the terminal. None if no task read files, and on one host,
+    where all data is local.
+    """
+    if spark.sparkContext.master.startswith("local"):
+        return None
+    try:
+        levels = _count_localities(spark)
+    except (
+        Exception
+    ):  # Spark keeps the last stages only; a finished run does not fail for lack of this line
+        return None
+    total = sum(levels.values())
+    if not total:
+        return None
+    near = sum(levels.get(level, 0) for level in _NEAR)
+    return f"{near} of {total} tasks that read files ran on a host that stores them ({near / total:.0%})"
+
+
+# What befell a run on a cluster: lost executors, stages and tasks that ran again,
+# speculative copies of tasks.
+
+#: Reasons of Spark for executors that it lets go: they are no loss.
+_LET_GO: Final = re.compile(
+    r"killed by driver|idle|explicit termination request|decommission|exited with code 0\b",
+    re.IGNORECASE,
+)
+#: Why Spark ends a task of which a copy was faster.
+_OTHER_ATTEMPT: Final = "another attempt succeeded"
+#: What a task says, far below, of a disk without room.
+_cluster_events_FULL: Final = re.compile(r"[\w.]*: No space left on device")
+_REASON_CHARACTERS: Final = 300
+
+
+def cluster_events(spark: SparkSession) -> list[dict[str, Any]]:
+    """Return what befell executors and tasks until now, from Spark's own status; empty
+    in a local session.
+
+    Each entry has ``event``: ``executor_lost`` (``executor``, ``host``, and ``reason``,
+    such as a preemption or a lost node), ``stage_repeated`` (``stage``, ``attempts``,
+    ``reason`` of a failure), ``tasks_repeated`` (``stage``, ``tasks`` that failed,
+    ``reason`` of one) or ``speculative_copies`` (``stage``, ``tasks`` of which a copy
+    was faster).
+    """
+    if spark.sparkContext.master.startswith("local"):
+        return []
+    try:
+        store: Any = spark.sparkContext._jsc.sc().statusStore()
+        return [*_lost(store), *_repeated(store, spark.sparkContext._jvm)]
+    except Exception:  # as for locality: a finished run does not fail for lack of its status
+        return []
+
+
+def _lost(store: Any) -> Iterator[dict[str, Any]]:
+    for entry in _elements(store.executorList(False)):
+        reason = entry.removeReason()
+        if entry.isActive() or not reason.isDefined() or _LET_GO.search(reason.get()):
+            continue
+        yield {
+            "event": "executor_lost",
+            "executor": entry.id(),
+            "host": entry.hostPort().rpartition(":")[0],
+            "reason": _line(reason.get()),
+        }
+
+
+def _repeated(store: Any, jvm: Any) -> Iterator[dict[str, Any]]:
+    attempts: dict[int, list[Any]] = {}
+    for stage in _elements(_stages(store)):
+        attempts.setdefault(stage.stageId(), []).append(stage)
+    for number, stages in sorted(attempts.items()):
+        if len(stages) > 1:
+            reasons = [
+                stage.failureReason().get()
+                for stage in stages
+                if stage.failureReason().isDefined()
+            ]
+            reason = {"reason": _line(reasons[0])} if reasons else {}
+            yield {"event": "stage_repeated", "stage": number, "attempts": len(stages), **reason}
+        if failed := sum(stage.numFailedTasks() for stage in stages):
+            reasons = [text for stage in stages for text in _failures(store, stage, jvm)]
+            reason = {"reason": reasons[0]} if reasons else {}
+            yield {"event": "tasks_repeated", "stage": number, "tasks": failed, **reason}
+        if copies := sum(_faster_copies(stage) for stage in stages):
+            yield {"event": "speculative_copies", "stage": number, "tasks": copies}
+
+
+def _failures(store: Any, stage: Any, jvm: Any) -> Iterator[str]:
+    """Yield why a task of a stage failed, if one did."""
+    status = jvm.org.apache.spark.status.api.v1
+    tasks = store.taskList(
+        stage.stageId(), stage.attemptId(), 0, 1, status.TaskSorting.ID, [status.TaskStatus.FAILED]
+    )
+    for task in _elements(tasks):
+        if task.errorMessage().isDefined():
+            text = task.errorMessage().get()
+            full = _cluster_events_FULL.search(text)
+            yield full[0] if full else _line(text)
+
+
+def _faster_copies(stage: Any) -> int:
+    """Return the tasks of a stage that ended because another attempt was faster."""
+    return sum(
+        int(entry._2())
+        for entry in _elements(stage.killedTasksSummary().toSeq())
+        if _OTHER_ATTEMPT in entry._1()
+    )
+
+
+def _stages(store: Any) -> Any:
+    """Return all attempts of all stages. Py4J knows no default arguments of Scala."""
+    quantiles, statuses = (getattr(store, f"stageList$default${number}")() for number in (4, 5))
+    return store.stageList(None, False, False, quantiles, statuses)
+
+
+def _elements(sequence: Any) -> Iterator[Any]:
+    """Yield the elements of a sequence of Scala."""
+    return (sequence.apply(number) for number in range(sequence.size()))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:_REASON_CHARACTERS]

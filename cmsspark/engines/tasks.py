@@ -17,19 +17,23 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from cmsspark.base.access import AccessBatch, Group
 from cmsspark.base.errors import DataError, NotAllowed, NotReady
-from cmsspark.counting.access_rows import ACCESS_COLUMNS, AccessRows
 from cmsspark.counting.catalogue import Catalogue, Replicas
 from cmsspark.counting.crab_rows import CrabAggregator, HashedCrabAggregator
-from cmsspark.counting.folded_accesses import Fold, FoldedAccesses
-from cmsspark.counting.hash_aggregator import HASH_COLUMNS, HashAggregator
+from cmsspark.counting.folded_accesses import ACCESS_COLUMNS, AccessRows, Fold, FoldedAccesses
 from cmsspark.counting.htcondor_jobs import EarlierJobs, JobAggregator
-from cmsspark.counting.pre_aggregate import COLUMNS, StreamAggregator, record_batch
+from cmsspark.counting.pre_aggregate import (
+    COLUMNS,
+    HASH_COLUMNS,
+    HashAggregator,
+    StreamAggregator,
+    record_batch,
+)
 from cmsspark.engines.broadcast_files import local_folder
 from cmsspark.engines.job_work import HtcondorMergeSpec
-from cmsspark.engines.packed_rows import pack_batch
+from cmsspark.engines.merge_task import pack_batch
 from cmsspark.filesystems.storage import AWAY, local_path
 from cmsspark.settings.pseudonyms import Pseudonyms
-from cmsspark.sources.formats.packings import is_packed_name
+from cmsspark.sources.formats.lines import is_packed_name
 from cmsspark.sources.registry import STREAMS_OF_JOB_ROWS, STREAMS_OF_JOBS
 
 if TYPE_CHECKING:

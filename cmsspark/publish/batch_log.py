@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Final
 
 from cmsspark.base.errors import DataError
-from cmsspark.store.state_database import StateDatabase
+from cmsspark.store.run_history import StateDatabase
 
 #: The name of the file in an outbox.
 FILE_NAME: Final = "batches.sqlite"

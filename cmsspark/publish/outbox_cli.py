@@ -14,9 +14,8 @@ import click
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import echo_table
-from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import SETTINGS_HELP, DayType
-from cmsspark.publish.destinations import OutboxLocation, locations
+from cmsspark.cli.options import SETTINGS_HELP, CommandGroup, DayType
+from cmsspark.publish.publisher import OutboxLocation, locations
 from cmsspark.settings.secrets import safe_text
 from cmsspark.settings.settings import load_settings
 

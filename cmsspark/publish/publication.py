@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import (
     CmssparkError,
     DocumentsQuarantined,
@@ -31,13 +31,11 @@ from cmsspark.base.text.terminal import drop_stdout, echo_table, pluralize
 from cmsspark.cli.options import require_store
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import LocalFiles, is_local
-from cmsspark.publish.destinations import locations
 from cmsspark.publish.documents import BadDocument, DocumentSpec
-from cmsspark.publish.outbox import Outbox, Totals
-from cmsspark.publish.publisher import Publisher, RetryPolicy
+from cmsspark.publish.outbox import Outbox, SpoolResult, Totals
+from cmsspark.publish.publisher import Publisher, RetryPolicy, locations
 from cmsspark.publish.sink import PublishingSettings, Sink, SinkOptions, publishing_settings
 from cmsspark.publish.sinks import SINKS
-from cmsspark.publish.spooling import SpoolResult
 from cmsspark.publish.validate import valid_document
 from cmsspark.run.run_context import note_published
 from cmsspark.settings.secrets import safe_text
@@ -472,7 +470,7 @@ def record_publication(
             first_day(request.interval),
             run,
             destination=result.where,
-            at_ms=clock.now_ms(),
+            at_ms=dates.now_ms(),
             confirmed=totals.confirmed,
             waiting=totals.open,
             refused=refused,
@@ -501,7 +499,7 @@ def _record_refusal(
                 first_day(request.interval),
                 manifest.rows_run,
                 destination=where,
-                at_ms=clock.now_ms(),
+                at_ms=dates.now_ms(),
                 confirmed=0,
                 waiting=max(rows or 0, 1),
                 refused=0,

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from cmsspark.base.clock import Clock
+from cmsspark.base.dates import Clock
 from cmsspark.base.sockets import ConnectionLost, connect, connection_lost
 
 # stomp.py resolves the host's own names when it is imported, which takes seconds where

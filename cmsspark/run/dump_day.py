@@ -21,21 +21,26 @@ from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.terminal import pluralize
-from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import engine_option, job_options, require_store, with_sources
+from cmsspark.cli.options import (
+    engine_option,
+    job_options,
+    output_options,
+    print_outcome,
+    require_store,
+    with_sources,
+)
 from cmsspark.counting.reconciliation import TRAILING_DAYS
 from cmsspark.engines.names import PROCESSES, SPARK
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles
 from cmsspark.run.job_run import begin
-from cmsspark.run.name_patterns import NamePatterns, pattern_options
 from cmsspark.run.provenance import check_unchanged, dumps_summary, versions
-from cmsspark.run.request import JobRequest
+from cmsspark.run.request import JobRequest, NamePatterns, pattern_options
 from cmsspark.run.run_context import RunContext
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources import folders
-from cmsspark.sources.epochs import REPLICAS_ROLE
 from cmsspark.sources.folders import Dump, Layout
+from cmsspark.sources.layout import REPLICAS_ROLE
 from cmsspark.sources.registry import DUMPS
 from cmsspark.store import results, staged_runs
 from cmsspark.store.job_index import Job, declare
@@ -270,8 +275,7 @@ def _run_by_processes(day_run: DumpDayRun, dumps: list[Dump]) -> results.Current
 
 def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
     from cmsspark.dumps.spark_transport import SparkTransport, send_table
-    from cmsspark.engines.session import session, unwrap_cause
-    from cmsspark.engines.spark_progress import log_page, spark_progress
+    from cmsspark.engines.session import log_page, session, spark_progress, unwrap_cause
     from cmsspark.run.dump_table import make_table
 
     spark = session(f"cmsspark {day_run.job.name}")

@@ -15,7 +15,7 @@ from cmsspark.counting import row_use
 from cmsspark.counting.row_use import RowUse
 from cmsspark.dumps.dataset_replicas import REPLICA_COLUMNS
 from cmsspark.dumps.dump_plan import DumpRows, RucioTables, Transport, read_dumps
-from cmsspark.dumps.rucio_blocks import UNATTACHED
+from cmsspark.dumps.rucio_rows import UNATTACHED
 from cmsspark.dumps.rucio_scan import (
     TABLES,
     RucioScan,

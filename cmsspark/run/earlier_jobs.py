@@ -78,7 +78,7 @@ class EarlierDay:
         import numpy as np
 
         from cmsspark.base import buffers
-        from cmsspark.store.part_checks import stored_parts
+        from cmsspark.store.part_files import stored_parts
         from cmsspark.store.stored_columns import part_rows
 
         ids = [np.zeros(0, np.int64)]

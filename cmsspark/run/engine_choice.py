@@ -95,9 +95,9 @@ def _dump_reason(request: JobRequest, layout: Layout) -> str:
         if inputs.uses_index(request, dbs):
             return ""
         # Not at import: `run_spark` starts quicker without it, and needs it on few hosts.
-        from cmsspark.run import reuse
+        from cmsspark.run import day_result
 
-        if reuse.is_possible(request) and reuse.find(
+        if day_result.is_possible(request) and day_result.find(
             request, inputs.resolve(request, layout, files)
         ):
             return ""

@@ -19,8 +19,8 @@ from cmsspark.run.earlier_jobs import find_earlier
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.settings.settings import Settings
 from cmsspark.sources import folders
-from cmsspark.sources.epochs import REPLICAS_ROLE
 from cmsspark.sources.folders import DayInput, Dump, Layout
+from cmsspark.sources.layout import REPLICAS_ROLE
 from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS, STREAMS_OF_JOBS
 from cmsspark.store import results
 

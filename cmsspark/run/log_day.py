@@ -21,17 +21,16 @@ from cmsspark.dumps.rucio_scan import RucioScan, read_rses
 from cmsspark.dumps.spark_transport import SparkTransport
 from cmsspark.engines.job_work import HtcondorMergeSpec
 from cmsspark.engines.names import PROCESSES
-from cmsspark.engines.session import unwrap_cause
-from cmsspark.engines.spark_progress import log_page
+from cmsspark.engines.session import log_page, unwrap_cause
 from cmsspark.engines.tasks import StreamFiles, TaskContext
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.run import catalogue_snapshots, day_result, engine_choice, local, overflow, reuse
+from cmsspark.run import catalogue_snapshots, day_result, engine_choice, local, scan_summary
 from cmsspark.run.inputs import resolve, uses_index
 from cmsspark.run.job_run import JobRun, begin
-from cmsspark.run.overflow import build_reader
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.run.run_context import RunContext
+from cmsspark.run.scan_summary import build_reader
 from cmsspark.run.spark import SparkRunner
 from cmsspark.settings import pseudonyms
 from cmsspark.sources.rses import Rses
@@ -65,10 +64,10 @@ def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTa
     run_context = job_run.run_context
     with local.worker_pool() as pool:
         inputs = resolve(request, job_run.layout, LocalFiles())
-        earlier = reuse.find(request, inputs)
+        earlier = day_result.find(request, inputs)
         if earlier is not None:
             run_context.log(
-                f"taken from {reuse.SOURCE} of the day, run {earlier.manifest.run}; --recount reads the logs"
+                f"taken from {day_result.SOURCE} of the day, run {earlier.manifest.run}; --recount reads the logs"
             )
             return LogDayRun(request, inputs, None, run_context).store_reused(earlier)
         engine_choice.check_index(request, inputs)
@@ -177,10 +176,10 @@ class LogDayRun:
     def store_reused(self, earlier: results.CurrentTable) -> results.CurrentTable:
         """Store the rows that another job has counted."""
         streams = self.request.streams
-        outcome = reuse.restore_outcome(earlier, streams)
+        outcome = day_result.restore_outcome(earlier, streams)
         return self._staged(
             lambda run_now: self._stored(
-                run_now, outcome, lambda run, table: reuse.write(earlier, streams, run, table)
+                run_now, outcome, lambda run, table: day_result.write(earlier, streams, run, table)
             )
         )
 
@@ -202,7 +201,7 @@ class LogDayRun:
                 return store(run_now)
         except Exception as error:
             catalogue = self.opened.catalogue if self.opened else None
-            raise overflow.explained(
+            raise scan_summary.explained(
                 unwrap_cause(error), self.request, self.inputs, catalogue
             ) from None
 

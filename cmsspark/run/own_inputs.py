@@ -24,7 +24,7 @@ from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting.folded_accesses import KEYS, SUMS, Fold
 from cmsspark.filesystems.storage import Files, join, unreadable
 from cmsspark.sources.dumps import Dump
-from cmsspark.sources.listing import InputFile, data_files
+from cmsspark.sources.layout import InputFile, data_files
 from cmsspark.sources.registry import ACCESS_STREAMS, DUMPS, STREAMS_OF_JOB_ROWS
 
 if TYPE_CHECKING:
@@ -507,7 +507,7 @@ _Record = tuple[int, Mapping[str, Any] | str, bytes]
 
 
 def _json_records(stream: IO[bytes], path: str) -> Iterator[_Record]:
-    from cmsspark.sources.formats.packings import unpacked
+    from cmsspark.sources.formats.lines import unpacked
 
     for number, line in enumerate(unpacked(stream, path), 1):
         text = line.rstrip(b"\r\n")
@@ -527,7 +527,7 @@ def _json_records(stream: IO[bytes], path: str) -> Iterator[_Record]:
 
 
 def _csv_records(stream: IO[bytes], path: str) -> Iterator[_Record]:
-    from cmsspark.sources.formats.packings import unpacked
+    from cmsspark.sources.formats.lines import unpacked
 
     text = io.TextIOWrapper(unpacked(stream, path), "utf-8-sig", "replace", newline="")
     rows = csv.reader(text)

@@ -21,10 +21,11 @@ import click
 from cmsspark.base.errors import SettingsError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Column, Table, described_table
-from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import (
     engine_option,
     job_options,
+    output_options,
+    print_outcome,
     reading_options,
     require_store,
     store_options,
@@ -35,7 +36,7 @@ from cmsspark.run.own_function import DAY, PERIOD, FrameKind, JobFunction, OwnRe
 from cmsspark.run.own_inputs import Accesses, DumpTable, Read
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.sources import own_streams
-from cmsspark.sources.epochs import Epochs
+from cmsspark.sources.layout import Epochs
 from cmsspark.sources.registry import find_stream
 from cmsspark.store import own_jobs
 from cmsspark.store.job_index import JOBS, Job, declare

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base.errors import CmssparkError, DataError, UsageError
 from cmsspark.base.periods import Interval, Period, start_ms
+from cmsspark.base.reporting import interruptible
 from cmsspark.base.schemas import Column, Table
-from cmsspark.base.signals import interruptible
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting import reconciliation
 from cmsspark.counting.crab_rows import merge_rows
@@ -442,8 +442,7 @@ def _scan_in_spark(
     from cmsspark.counting.pre_aggregate import COLUMNS, record_batch
     from cmsspark.engines.broadcast_files import ship
     from cmsspark.engines.scan import scan
-    from cmsspark.engines.session import unwrap_cause
-    from cmsspark.engines.spark_progress import spark_progress
+    from cmsspark.engines.session import spark_progress, unwrap_cause
 
     shipped = replace(
         context,

@@ -14,15 +14,16 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.base import clock, self_metrics
+from cmsspark.base import dates, self_metrics
 from cmsspark.base.entry_points import with_packages
 from cmsspark.base.errors import CmssparkError, Exit, as_ours
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Interval, Period, first_day
 from cmsspark.base.text import progress_line
 from cmsspark.filesystems.storage import Files, absolute
-from cmsspark.run import failure_report
-from cmsspark.store import lease, process_identity, run_history, staged_runs
+from cmsspark.run import run_report
+from cmsspark.store import lease as store_lease
+from cmsspark.store import run_history, staged_runs
 from cmsspark.store.lease import Lease
 from cmsspark.store.run_history import Published, Run, State
 
@@ -83,9 +84,9 @@ class RunContext:
         """
         if self.lease is not None:
             return
-        folder = lease.lease_folder(self.fout, self.job, self.interval)
+        folder = store_lease.lease_folder(self.fout, self.job, self.interval)
         self.lease = self.stack.enter_context(
-            lease.hold(files, folder, f"{self.job} of {self.interval}")
+            store_lease.hold(files, folder, f"{self.job} of {self.interval}")
         )
         for path in staged_runs.remove_leftovers(files, self.fout, self.job, self.interval):
             self.log(f"removed leftovers of a killed run: {path}")
@@ -168,7 +169,7 @@ def running(
             failed = _failed(run, error)
             run_context.record(failed)
             if failed.state is State.FAILED:
-                failure_report.write(settings.state_dir, failed, error)
+                run_report.write(settings.state_dir, failed, error)
             raise
         run_context.record(_done(run, run_context.manifest))
         if run_context.manifest is not None:
@@ -177,7 +178,7 @@ def running(
             )
             counts = run_context.manifest.reconciliation
             self_metrics.report_read(run.run, run.job, str(run_context.interval), sizes, counts)
-        failure_report.remove(settings.state_dir, run)
+        run_report.remove(settings.state_dir, run)
 
 
 #: Measured runs whose id a run of this process has.
@@ -190,7 +191,7 @@ def _run_id(began: float) -> str:
     """
     name = self_metrics.measured_run()
     if name is None or name in _NAMED:
-        return clock.new_run_id(int(began * 1000))
+        return dates.new_run_id(int(began * 1000))
     _NAMED.add(name)
     return name
 
@@ -208,7 +209,7 @@ def _begun(run_context: RunContext) -> Run:
         int(began * 1000),
     )
     details = {"period": interval.isoformat()} if isinstance(interval, Period) else {}
-    process = process_identity.identity()
+    process = store_lease.identity()
     if (measured_run := self_metrics.measured_run()) is not None:
         process["measured"] = measured_run
     return replace(run, process=process, details=Manifest.from_dict(details))
@@ -234,7 +235,7 @@ def _done(run: Run, manifest: Manifest | None) -> Run:
 
 
 def _ended(run: Run) -> Run:
-    now = clock.now_ms()
+    now = dates.now_ms()
     return replace(run, ended_ms=now, seconds=round((now - run.began_ms) / 1000, 1))
 
 
@@ -266,7 +267,7 @@ def from_manifest(manifest: Manifest, fout: str) -> Run:
     Raises ValueError where the manifest does not name its run and its day.
     """
     stored, seconds = manifest.rows_run, manifest.seconds
-    began_ms = clock.run_began_ms(stored)
+    began_ms = dates.run_began_ms(stored)
     run = Run(
         stored,
         manifest.job,

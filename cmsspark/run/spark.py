@@ -16,32 +16,32 @@ import click
 
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.counting.crab_rows import first_rows
-from cmsspark.counting.hash_aggregator import HASH_COLUMNS
 from cmsspark.counting.merge import KEYS, USER_KEYS, SideRow
-from cmsspark.counting.pre_aggregate import COLUMNS, QUARANTINE
+from cmsspark.counting.pre_aggregate import COLUMNS, HASH_COLUMNS, QUARANTINE
 from cmsspark.counting.site_pairs import PAIR_KEYS
 from cmsspark.engines.broadcast_files import ship
-from cmsspark.engines.cluster_events import cluster_events
 from cmsspark.engines.job_work import JobTables
 from cmsspark.engines.merge_task import (
     MERGED_COLUMNS,
     MERGED_JOB_COLUMNS,
+    PACKED_COLUMNS,
     PAIRS,
     PARTIALS,
     REPORT,
+    decode_batches,
+    decode_rows,
     merge_accesses,
     merge_crab,
     merge_jobs,
-)
-from cmsspark.engines.names import SPARK
-from cmsspark.engines.packed_rows import (
-    PACKED_COLUMNS,
-    decode_batches,
-    decode_rows,
     partition_numbers,
 )
-from cmsspark.engines.session import static_plans
-from cmsspark.engines.spark_progress import spark_progress, summarize_locality
+from cmsspark.engines.names import SPARK
+from cmsspark.engines.session import (
+    cluster_events,
+    spark_progress,
+    static_plans,
+    summarize_locality,
+)
 from cmsspark.engines.tasks import StreamFiles, TaskContext, spark_schema, total_weight
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.registry import (
@@ -339,7 +339,7 @@ class SparkResult:
 
     def cluster_events(self) -> list[dict[str, Any]]:
         """Return what befell the executors and tasks until now, as
-        :func:`cmsspark.engines.cluster_events` has it.
+        :func:`cmsspark.engines.session` has it.
         """
         return cluster_events(self.rows.sparkSession)
 

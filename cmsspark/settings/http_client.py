@@ -21,7 +21,7 @@ from typing import Any, Final, Self, cast
 import msgspec
 
 from cmsspark import __version__
-from cmsspark.base.clock import Clock, SystemClock
+from cmsspark.base.dates import Clock, SystemClock
 from cmsspark.base.sockets import (
     Address,
     ConnectionLost,

@@ -15,12 +15,12 @@ import msgspec
 
 from cmsspark.base.access import Remote
 from cmsspark.sources.access_decoder import AccessDecoder
-from cmsspark.sources.fields import UNKNOWN, as_is
-from cmsspark.sources.formats.fast_keys import AccessKeys, fast_access_lines
+from cmsspark.sources.formats.fast_json import AccessKeys, fast_access_lines
 from cmsspark.sources.formats.json_lines import CheckedRecord, Metadata, line_type, split_flat
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, Never, load_schema
 from cmsspark.sources.storage_sites import is_same_place
+from cmsspark.sources.values import UNKNOWN, as_is
 
 #: The begin of a status that says that a site was found.
 _RESOLVED: Final = "resolved"

@@ -16,9 +16,14 @@ from operator import attrgetter, itemgetter
 from typing import Any, ClassVar, Final
 
 from cmsspark.base.access import NO_BYTES, AccessBatch, Remote
-from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
-from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
-from cmsspark.sources.formats.fast_json import COMPILED, FastLineReader
+from cmsspark.sources.formats.fast_json import (
+    COMPILED,
+    AvroFields,
+    FastAvroReader,
+    FastLineReader,
+    RequiredFields,
+    RequiredFieldsOf,
+)
 from cmsspark.sources.formats.json_lines import (
     CheckedRecord,
     JsonDecoder,
@@ -27,12 +32,19 @@ from cmsspark.sources.formats.json_lines import (
     line_type,
     split,
 )
-from cmsspark.sources.formats.line_template import RequiredFields, RequiredFieldsOf
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import SIZES, RecordSchema, load_schema
 from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.sources.storage_sites import is_same_place
-from cmsspark.sources.values import avro_long, avro_long_text, avro_text
+from cmsspark.sources.values import (
+    UNKNOWN,
+    Apps,
+    MemoDict,
+    as_is,
+    avro_long,
+    avro_long_text,
+    avro_text,
+)
 
 #: The check of a value of Avro, by the type of its column and whether it is a size.
 _AVRO_CHECKS = {

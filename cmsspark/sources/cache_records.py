@@ -12,11 +12,11 @@ from typing import Any, Final
 import msgspec
 
 from cmsspark.base.access import AccessBatch
-from cmsspark.sources.fields import UNKNOWN, Apps
 from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.json_lines import CheckedRecord, JsonDecoder, split_flat
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import load_schema
+from cmsspark.sources.values import UNKNOWN, Apps
 
 #: The name of the feed in ``etc/sources.yaml``.
 FEED: Final = "xcache"

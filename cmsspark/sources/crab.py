@@ -14,11 +14,20 @@ from typing import Any, Final
 import xxhash
 
 from cmsspark.base.access import NO_JOB, AccessBatch, Group, Remote
-from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is, person_name, site_name
-from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
+from cmsspark.sources.formats.fast_json import AvroFields, FastAvroReader
 from cmsspark.sources.formats.json_lines import Coder, add_lfns
 from cmsspark.sources.record_schema import load_schema
-from cmsspark.sources.values import avro_text, milliseconds, milliseconds_of_all
+from cmsspark.sources.values import (
+    UNKNOWN,
+    Apps,
+    MemoDict,
+    as_is,
+    avro_text,
+    milliseconds,
+    milliseconds_of_all,
+    person_name,
+    site_name,
+)
 
 #: The attributes of a job's access to a file, in the order of its values; times are in
 #: seconds as text.

@@ -11,9 +11,16 @@ from typing import Final, NamedTuple
 
 from cmsspark.base.errors import InputMissing, NotReady
 from cmsspark.filesystems.storage import Files, join
-from cmsspark.sources.epochs import REPLICAS_ROLE
-from cmsspark.sources.layout import Layout, shown
-from cmsspark.sources.listing import InputFile, data_files, digest, hold_data, is_hidden
+from cmsspark.sources.layout import (
+    REPLICAS_ROLE,
+    InputFile,
+    Layout,
+    data_files,
+    digest,
+    hold_data,
+    is_hidden,
+    shown,
+)
 from cmsspark.sources.registry import DUMPS, REPLICAS
 
 #: A dump that is further away than this many days gives a warning.

@@ -23,9 +23,8 @@ import msgspec
 
 from cmsspark.base.access import AccessBatch, Remote
 from cmsspark.sources.access_decoder import AccessDecoder, line_fields
-from cmsspark.sources.formats.fast_json import COMPILED
+from cmsspark.sources.formats.fast_json import COMPILED, RequiredFields
 from cmsspark.sources.formats.json_lines import CheckedRecord, Metadata, line_type, split
-from cmsspark.sources.formats.line_template import RequiredFields
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, Never, RecordSchema, load_schema
 from cmsspark.sources.values import MAX_LONG, Malformed, Number, long_text, name_type, text

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cmsspark.base.access import AccessBatch
-from cmsspark.sources.formats.packings import describe
+from cmsspark.sources.formats.lines import describe
 from cmsspark.sources.record_schema import Note
 
 #: The kind of the notes. Their name is the file in JSON, as it may be no UTF-8; their

@@ -22,16 +22,19 @@ from cmsspark.sources.dumps import (
     choose_replica_dump,
     dump_at,
 )
-from cmsspark.sources.epochs import setting
-from cmsspark.sources.layout import InputLocation, Layout, days_near, shown
-from cmsspark.sources.listing import (
+from cmsspark.sources.layout import (
     COPYING,
     TMP,
     InputFile,
+    InputLocation,
+    Layout,
     data_files,
+    days_near,
     digest,
     hold_data,
     is_hidden,
+    setting,
+    shown,
 )
 from cmsspark.sources.registry import STREAMS_BY_NAME
 

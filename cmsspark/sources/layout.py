@@ -6,24 +6,317 @@ a glob, so that names may contain any character.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from cmsspark.base.errors import CmssparkError, SettingsError
+from cmsspark.base.config_files import nearest
+from cmsspark.base.errors import CmssparkError, InputMissing, SettingsError
 from cmsspark.base.resources import read_yaml
 from cmsspark.filesystems.storage import Files, is_local, join, local_path
-from cmsspark.sources.epochs import KEY, MEANINGS, Epochs, Where
-from cmsspark.sources.listing import TMP
-from cmsspark.sources.registry import OWN_PLACES, STREAMS_BY_NAME
+from cmsspark.sources.formats import avro_blocks
+from cmsspark.sources.registry import DUMPS, OWN_PLACES, STREAMS, STREAMS_BY_NAME, streams_of_day
 
 if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
+
+
+# Listing of the data files in a folder, with size and mtime.
+
+#: The suffix of a folder or file that is still being written.
+TMP: Final = ".tmp"
+#: The suffix of a file that ``hdfs dfs -put`` or ``distcp`` is still writing.
+COPYING: Final = "._COPYING_"
+_UNREAD_SUFFIXES: Final = (TMP, COPYING, ".crc")
+
+#: An empty gzip member has some 20 bytes and a file name: a longer file is assumed to have data.
+_EMPTY_LIMIT: Final = 1024
+#: An Avro file of this size may be a header, with the schema of a wide table, and nothing else.
+_AVRO_HEADER_LIMIT: Final = 65_536
+#: Blank lines are not records (``docs/counting.md``, rule 1).
+_BLANK_LINES: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t]*\r?\n)*[ \t]*\r?")
+
+
+@dataclass(frozen=True, order=True)
+class InputFile:
+    """A listed file: location, size in bytes, mtime in UTC ms. ``version``: inode and
+    ctime of a local file.
+    """
+
+    path: str
+    size: int
+    mtime_ms: int
+    version: tuple[int, int] = field(default=(0, 0), compare=False)
+
+
+def digest(files: Mapping[str, Sequence[InputFile]]) -> str:
+    """Return a digest over table, path, size and mtime of each file."""
+    hasher = hashlib.sha256()
+    for table, listed in sorted(files.items()):
+        for file in sorted(listed):
+            hasher.update(
+                repr((table, file.path, file.size, file.mtime_ms)).encode(
+                    "utf-8", "surrogateescape"
+                )
+            )
+    return hasher.hexdigest()
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a name is never data: hidden files, files that are still being
+    written, and checksums.
+    """
+    return name.startswith((".", "_")) or name.endswith(_UNREAD_SUFFIXES)
+
+
+class Listed(NamedTuple):
+    """The data files of a folder, by name, and the paths in it that are not read:
+    sub-folders, files that are still being copied into it, and unfinished files
+    (``.tmp``).
+    """
+
+    files: tuple[InputFile, ...]
+    folders: list[str]
+    copying: list[str]
+    unfinished: list[str]
+
+
+def data_files(files: Files, folder: str) -> Listed:
+    """List a folder. Raises InputMissing (66) for a data file that is a broken link, a
+    pipe and the like.
+    """
+    everything = files.list_dir(folder)
+    entries = [entry for entry in everything if not is_hidden(entry.name)]
+    for entry in entries:
+        if entry.size < 0:
+            raise InputMissing(
+                "a file of the input cannot be read",
+                where=entry.path,
+                found=entry.fault or "a link to nothing",
+            )
+    visible = [entry for entry in everything if not entry.name.startswith((".", "_"))]
+    return Listed(
+        tuple(
+            InputFile(entry.path, entry.size, entry.mtime_ms, getattr(entry, "version", (0, 0)))
+            for entry in entries
+            if not entry.is_dir
+        ),
+        [entry.path for entry in entries if entry.is_dir],
+        [entry.path for entry in visible if entry.name.endswith(COPYING)],
+        [entry.path for entry in visible if entry.name.endswith(TMP)],
+    )
+
+
+def hold_data(files: Files, listed: Sequence[InputFile]) -> bool:
+    """Return whether any of the files has data. Empty files, empty gzip files, Avro
+    files without a block and files of a few blank lines have none.
+
+    Small files are opened only where no larger file exists. Damaged files count as
+    data: the reader reports them.
+    """
+    return any(_holds_data(files, file) for file in sorted(listed, key=lambda file: -file.size))
+
+
+def _holds_data(files: Files, file: InputFile) -> bool:
+    if file.path.endswith(".avro") and file.size <= _AVRO_HEADER_LIMIT:
+        try:
+            return avro_blocks.first_block(files.read_bytes(file.path)) < file.size
+        except avro_blocks.DamagedBlock:
+            return file.size > 0
+    if file.size == 0 or file.size > _EMPTY_LIMIT:
+        return file.size > 0
+    content = files.read_range(file.path, 0, _EMPTY_LIMIT)
+    try:
+        while content.startswith(b"\x1f\x8b"):
+            member = zlib.decompressobj(wbits=31)
+            if not _BLANK_LINES.fullmatch(member.decompress(content)) or not member.eof:
+                return True
+            content = member.unused_data
+    except zlib.error:
+        return True
+    return not _BLANK_LINES.fullmatch(content)
+
+
+# Epochs: which source serves a role on which day (rules 28 and 47 of
+# ``docs/counting.md``), and what a field means there.
+
+REPLICAS_ROLE, JOBS_ROLE, AAA_ROLE = "replicas", "jobs", "aaa"
+#: The keys in ``etc/sources.yaml`` and in the settings under ``sources``.
+KEY, MEANINGS = "epochs", "meanings"
+#: Values of ``from`` beside dates.
+_ALWAYS, _NEVER = "always", "never"
+
+#: Returns ``file, line N`` of a key of the settings.
+Where = Callable[..., str]
+
+
+def _settings(*key: str) -> str:
+    return f"settings: {'.'.join(key)}"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A source of a role, or a meaning of a field, and its first day; ``first`` is
+    ``date.min`` for always, None for never.
+    """
+
+    source: str
+    first: date | None
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """The sources of each role, and the meanings of each feed's fields, in the order of
+    ``etc/sources.yaml``.
+    """
+
+    roles: Mapping[str, tuple[Epoch, ...]] = field(default_factory=dict)
+    meanings: Mapping[str, Mapping[str, tuple[Epoch, ...]]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, overrides: Mapping[str, Any] | None = None, where: Where = _settings) -> Epochs:
+        """Return the built-in epochs with those of ``overrides``, the section
+        ``sources`` of the settings.
+
+        Raises SettingsError (78) for unknown roles and sources, and for days that are
+        none, with file and line where ``where`` knows them.
+        """
+        builtin, overridden = read_yaml("etc/sources.yaml"), overrides or {}
+        feeds = _mapping(
+            overridden.get(MEANINGS) or {}, builtin[MEANINGS], where, "sources", MEANINGS
+        )
+        return cls(
+            _sections(builtin[KEY], overridden.get(KEY) or {}, where, "sources", KEY),
+            {
+                feed: _sections(fields, feeds.get(feed) or {}, where, "sources", MEANINGS, feed)
+                for feed, fields in builtin[MEANINGS].items()
+            },
+        )
+
+    def source(self, role: str, day: date) -> str:
+        """Return the source that serves ``role`` on a log day; empty where none does."""
+        return _of_day(self.roles[role], day)
+
+    def meaning(self, feed: str, field_name: str, day: date) -> str:
+        """Return what a field of a feed means in records of a log day."""
+        return _of_day(self.meanings[feed][field_name], day)
+
+    def meanings_of_day(self, day: date, names: Iterable[str]) -> dict[str, str]:
+        """Return the meaning of each ``feed.field`` of the feeds ``names``, for manifests."""
+        return {
+            f"{name}.{field_name}": self.meaning(name, field_name, day)
+            for name in names
+            for field_name in self.meanings.get(name, ())
+        }
+
+    def first_day(self, role: str, source: str) -> date | None:
+        """Return the first day of a source: None for never, ``date.min`` for always."""
+        return next(epoch.first for epoch in self.roles[role] if epoch.source == source)
+
+    def sources(self, role: str) -> list[str]:
+        """Return all sources of a role."""
+        return [epoch.source for epoch in self.roles[role]]
+
+    def serves(self, stream: str, day: date) -> bool:
+        """Return whether a stream is read on a day: streams without a role are, and so
+        is each whose role has a source of several in the stream itself.
+        """
+        role = STREAMS_BY_NAME[stream].role
+        return not role or stream not in self.sources(role) or self.source(role, day) == stream
+
+    def streams_of_day(self, day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, ...]:
+        """Return those of ``streams`` that are expected to have logs of ``day``."""
+        return tuple(name for name in streams_of_day(day, streams) if self.serves(name, day))
+
+    def of_day(self, day: date, names: Iterable[str]) -> dict[str, str]:
+        """Return the source of each role that the streams and dumps ``names`` have, for manifests."""
+        roles = {find_role(name) for name in names} - {""}
+        return {role: self.source(role, day) for role in self.roles if role in roles}
+
+    def why(self, role: str, day: date) -> str:
+        """Return what serves a role on a day, for messages."""
+        source = self.source(role, day)
+        if not source:
+            return f"no source serves {role} on {day}"
+        first = self.first_day(role, source)
+        since = "" if first in (None, date.min) else f" from {first} on"
+        return f"{role} of {day} come from {source}, which serves them{since}"
+
+
+def find_role(name: str) -> str:
+    """Return the role of a stream or a kind of dump; empty for one without."""
+    return STREAMS_BY_NAME[name].role if name in STREAMS_BY_NAME else DUMPS[name].role
+
+
+def setting(role: str, source: str, first: date) -> str:
+    """Return the line of settings that has ``source`` serve ``role`` from a day on."""
+    return f"sources: {{{KEY}: {{{role}: {{{source}: {{from: {first}}}}}}}}}"
+
+
+def _mapping(values: Any, allowed: Iterable[str], where: Where, *key: str) -> Mapping[str, Any]:
+    if not isinstance(values, Mapping):
+        raise SettingsError(
+            f"{'.'.join(key)} has `key: value` lines below it",
+            where=where(*key),
+            found=repr(values),
+        )
+    for name in values:
+        if name not in allowed:
+            raise SettingsError(
+                f"{'.'.join(key)} has no {name!r}",
+                where=where(*key, str(name)),
+                next_step=nearest(str(name), allowed),
+            )
+    return values
+
+
+def _sections(
+    builtin: Mapping[str, Mapping[str, Any]], overridden: Any, where: Where, *key: str
+) -> dict[str, tuple[Epoch, ...]]:
+    """Return the epochs of each name of a section, with those of settings."""
+    changed = {
+        name: _mapping(values, builtin[name], where, *key, name)
+        for name, values in _mapping(overridden, builtin, where, *key).items()
+    }
+    return {
+        name: tuple(
+            Epoch(source, _first(value, where, *key, name, source))
+            for source, value in {**sources, **changed.get(name, {})}.items()
+        )
+        for name, sources in builtin.items()
+    }
+
+
+def _of_day(epochs: Iterable[Epoch], day: date) -> str:
+    """Return the last one that has begun; of two with one first day the later in the file."""
+    started = [epoch for epoch in epochs if epoch.first is not None and epoch.first <= day]
+    return sorted(started, key=lambda epoch: epoch.first or date.min)[-1].source if started else ""
+
+
+def _first(value: Any, where: Where, *key: str) -> date | None:
+    """Return the first day of ``{from: DAY}``."""
+    day = _mapping(value, ("from",), where, *key).get("from")
+    if isinstance(day, date) and type(day) is date:
+        return day
+    if day in (_ALWAYS, _NEVER):
+        return date.min if day == _ALWAYS else None
+    try:
+        return date.fromisoformat(str(day))
+    except (TypeError, ValueError):
+        raise SettingsError(
+            f"{'.'.join(key)}.from is a day, {_ALWAYS} or {_NEVER}",
+            where=where(*key, "from"),
+            found=repr(day),
+            next_step=f"write `{key[-1]}: {{from: 2026-03-01}}`",
+        ) from None
+
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _LEVEL: Final = re.compile(r"(?P<prefix>.*?)(?P<token>YYYY|Y|MM|M|DD|D)")
@@ -61,7 +354,7 @@ class Level:
 class InputLocation:
     """A folder of one source in one format. ``days`` is empty for dumps; ``since`` and
     ``until`` are years, or None. ``serves``: the source of a role
-    (:mod:`cmsspark.sources.epochs`), where a stream has several.
+    (:mod:`cmsspark.sources.layout`), where a stream has several.
     """
 
     source: str

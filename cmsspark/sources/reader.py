@@ -9,15 +9,15 @@ from typing import IO, Any
 from cmsspark.base.access import AccessBatch, Group
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.sources.decoders import load_decoder
-from cmsspark.sources.fields import Apps
 from cmsspark.sources.file_counts import FileCounts
-from cmsspark.sources.formats import avro, damaged, lines, packings
+from cmsspark.sources.formats import avro, damaged, lines
 from cmsspark.sources.formats.damaged import Damage
 from cmsspark.sources.oversized import LimitedLines, Oversized, OversizedRecord, limited_avro
 from cmsspark.sources.record_schema import Note
 from cmsspark.sources.registry import find_stream
 from cmsspark.sources.sample import Sampler
 from cmsspark.sources.storage_sites import StorageSites
+from cmsspark.sources.values import Apps
 
 
 class Reader:
@@ -27,7 +27,7 @@ class Reader:
     The registry names the format's decoder. ``line_limit``: maximum bytes of a JSON
     line; a longer one is malformed. ``above``: a record that read more bytes, or took
     more seconds, is malformed too; None means no limit. ``meanings``: those of fields
-    whose producers changed them (:class:`cmsspark.sources.epochs.Epochs`).
+    whose producers changed them (:class:`cmsspark.sources.layout.Epochs`).
     ``storage_sites``: where the jobs of a site have their data, if elsewhere. Raises
     UsageError (2) for a stream or format that the registry does not have.
     """
@@ -113,7 +113,7 @@ class Reader:
         """
         if self.is_avro:
             raise TypeError("an Avro file cannot be read in chunks")
-        packings.check_text(chunk[: packings.HEAD_BYTES], file)
+        lines.check_text(chunk[: lines.HEAD_BYTES], file)
         self._sampler.sample_lines(chunk)
         line, batch = 1, AccessBatch()
         for piece in lines.pieces(chunk, line_limit=self._line_limit):

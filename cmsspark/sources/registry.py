@@ -44,7 +44,7 @@ class Stream:
     last one (UTC), None where it is unlimited. ``has_report``: whether a job
     ``dbs_<name>`` reports on this stream alone; ``report_aliases``: other names of that
     job. ``counts_jobs``: its records are of jobs, each counted once, not of accesses to
-    files. ``role``: the role in ``cmsspark.sources.epochs`` for which it is a source,
+    files. ``role``: the role in ``cmsspark.sources.layout`` for which it is a source,
     or has several.
     """
 
@@ -155,7 +155,7 @@ _STREAMS: Final = (
     Stream(
         "condor",
         "HTCondor jobs (jobs, not accesses)",
-        (Format("json", "cmsspark.sources.condor:CondorDecoder"),),
+        (Format("json", "cmsspark.sources.condor_costs:CondorDecoder"),),
         has_times=True,
         needs_replicas=True,
         role="jobs",
@@ -277,7 +277,7 @@ def of_accesses(filters: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, 
 
 def streams_of_day(day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, ...]:
     """Return those of ``streams`` that exist on ``day``;
-    :meth:`cmsspark.sources.epochs.Epochs.streams_of_day` leaves out those that another
+    :meth:`cmsspark.sources.layout.Epochs.streams_of_day` leaves out those that another
     source replaces.
     """
     return tuple(name for name in streams if STREAMS_BY_NAME[name].covers(day))

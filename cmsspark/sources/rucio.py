@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cmsspark.base.errors import DataError
 from cmsspark.base.names import is_block
-from cmsspark.sources.formats.avro_ranges import Container
+from cmsspark.sources.formats.avro import Container
 from cmsspark.sources.formats.avro_table import (
     CODE,
     DID,

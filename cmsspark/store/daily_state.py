@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import NotAllowed, OutputError
 from cmsspark.base.private_folders import make_private
 from cmsspark.filesystems.storage import absolute
@@ -186,7 +186,7 @@ def _load(path: Path, set_aside: bool = False) -> _StateFile:
         return _StateFile()
     except msgspec.DecodeError:
         if set_aside:
-            path.rename(path.with_name(f"{path.name}.damaged-{clock.stamp()}"))
+            path.rename(path.with_name(f"{path.name}.damaged-{dates.stamp()}"))
         return _StateFile()
     except OSError as error:
         raise NotAllowed(

@@ -14,7 +14,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from cmsspark.base import clock, dates
+from cmsspark.base import dates
 from cmsspark.base.errors import Exit, parts_of_text
 from cmsspark.base.text.terminal import pluralize, printable
 from cmsspark.filesystems.storage import is_local, local_path
@@ -109,7 +109,7 @@ class Cell:
         if self.code and self.word in _FAULTS:
             text += f" ({self.code})"
         if self.since_ms and self.word not in _FAULTS:
-            text += f" since {clock.to_minute(self.since_ms)}"
+            text += f" since {dates.to_minute(self.since_ms)}"
         text += f" by {self.by}" if self.by else ""
         text += ", overdue" if self.is_overdue else ""
         where = "" if self.where in self.reason else f": {self.where}"
@@ -123,7 +123,7 @@ class Cell:
         plain = {
             "state": self.word,
             "waits_for": list(self.inputs),
-            "since": clock.to_second(self.since_ms) if self.since_ms else "",
+            "since": dates.to_second(self.since_ms) if self.since_ms else "",
             "is_overdue": self.is_overdue,
             "exit_code": self.code,
             "reason": self.reason,
@@ -324,7 +324,7 @@ def table(
     sent: dict[tuple[date, str], list[Published]] = {}
     for entry in published:
         sent.setdefault((entry.day, entry.job), []).append(entry)
-    surroundings = around or Surroundings(clock.now_ms())
+    surroundings = around or Surroundings(dates.now_ms())
     cells = {}
     for key in ((day, job) for day in span for job in jobs):
         # Of a job that daily does not run, nobody said that it is to be published.

@@ -12,20 +12,79 @@ it lost. A holder on this system is alive while its process is; a holder elsewhe
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError, NotReady
 from cmsspark.base.periods import Interval
 from cmsspark.filesystems.storage import Entry, Files, join
-from cmsspark.store import process_identity
+
+# The identity of a process that holds a lease or writes a run, and whether it is alive,
+# if this host can know.
+
+
+def identity() -> dict[str, Any]:
+    """Identify this process: ``host``, ``pid``, and what tells it from another process
+    with the same number.
+
+    ``kernel`` is the running system (boot and process namespace), ``started`` the
+    process's start in clock ticks since then.
+    """
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "kernel": _kernel(),
+        "started": start_ticks(os.getpid()),
+    }
+
+
+def lives(process: Mapping[str, Any]) -> bool | None:
+    """Return whether that process exists; None where it runs, or ran, on another system.
+
+    No clock is used: a stopped process is alive, and a process whose number was reused is not.
+    """
+    pid = process.get("pid")
+    if not _kernel() or process.get("kernel") != _kernel() or not isinstance(pid, int):
+        return None
+    return start_ticks(pid) == process.get("started") is not None
+
+
+def named(process: Mapping[str, Any]) -> str:
+    """Return the process as messages name it."""
+    return f"process {process.get('pid')} on {process.get('host')}"
+
+
+@cache
+def _kernel() -> str:
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    return ""
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process began, in clock ticks since the boot; None where it does not run.
+
+    That is field 22 of ``/proc/PID/stat``, behind a name with any blanks and brackets.
+    A zombie counts as ended.
+    """
+    with suppress(OSError, ValueError, IndexError):
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        fields = text[text.rindex(")") + 2 :].split()
+        return None if fields[0] in ("Z", "X") else int(fields[19])
+    return None
+
 
 #: Seconds that a lease is valid without a renewal; clocks of hosts differ by less.
 TTL_S: Final = 180.0
@@ -50,7 +109,7 @@ class Lease:
     what: str
     ttl_s: float = TTL_S
     now: Callable[[], float] = time.time
-    process: dict[str, Any] = field(default_factory=process_identity.identity)
+    process: dict[str, Any] = field(default_factory=identity)
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     _number: int = 0
     _since_ms: int = 0
@@ -110,7 +169,7 @@ class Lease:
         if holder is None:
             # Not a lease file of ours, or deleted since: its age is that of the file.
             holder = {"expires_ms": entry.mtime_ms + int(self.ttl_s * 1000)}
-        alive = process_identity.lives(holder)
+        alive = lives(holder)
         is_expired = holder.get("expires_ms", 0) <= self._now_ms()
         if holder.get("released") or alive is False or (alive is None and is_expired):
             return
@@ -118,14 +177,14 @@ class Lease:
         until = (
             ""
             if alive
-            else f", until {clock.to_second(holder['expires_ms'])} UTC unless it is renewed"
+            else f", until {dates.to_second(holder['expires_ms'])} UTC unless it is renewed"
         )
         raise NotReady(
             "another cmsspark daily is running"
             if self.what == DAILY_WORK
             else f"another process is working on {self.what}",
             where=self.folder,
-            found=f"{process_identity.named(holder)}, running since {clock.to_second(since)} UTC{until}",
+            found=f"{named(holder)}, running since {dates.to_second(since)} UTC{until}",
             next_step="run it again after that process has ended",
         )
 

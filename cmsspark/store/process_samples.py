@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from cmsspark.base.errors import DataError, OutputError, UsageError
-from cmsspark.store.state_database import StateDatabase
+from cmsspark.store.run_history import StateDatabase
 
 FILE: Final = "processes.sqlite"
 #: States of a run: while it is watched; its exit code was 0; it was another; its watch

@@ -7,23 +7,200 @@ private: it contains the messages of failed runs.
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from cmsspark.base import clock
-from cmsspark.base.errors import DataError, Exit, OutputError, UsageError
+from cmsspark.base import dates, private_folders
+from cmsspark.base.errors import CmssparkError, DataError, Exit, OutputError, UsageError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.text.spelling import suggestion
 from cmsspark.filesystems.storage import absolute, is_same_place
-from cmsspark.store import process_identity
+from cmsspark.store import lease
 from cmsspark.store.job_index import JOBS
-from cmsspark.store.state_database import StateDatabase
+from cmsspark.store.run_metrics import RunMetrics
+
+# A SQLite file of the state directory: opened, checked and guarded, so that its errors
+# say which file is concerned.
+
+
+def make_private(path: Path, label: str) -> None:
+    """Make the file where there is none, before SQLite opens it, which would make it
+    readable by all.
+
+    A file that exists is not opened: closing it again would take away the locks that
+    another connection of this process has on it, and two writers would damage it.
+    Raises OutputError (73) where it cannot be made.
+    """
+    try:
+        private_folders.make_private(path.parent)
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as error:
+        raise OutputError(f"{label} cannot be written", where=path, found=str(error)) from None
+
+
+def sqlite_files(path: Path) -> list[Path]:
+    """Return the files of a SQLite database that exist: the database, its log, its index."""
+    names = (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
+    return [name for name in names if name.exists()]
+
+
+def set_aside(path: Path, label: str) -> str:
+    """Rename the files of a damaged database; return its new name. Raises OutputError (73)."""
+    ending = f".damaged-{dates.stamp()}"
+    # The database last: until then other processes find it damaged.
+    for file in reversed(sqlite_files(path)):
+        try:
+            file.rename(file.with_name(file.name + ending))
+        except OSError as error:
+            raise OutputError(
+                f"{label} cannot be set aside", where=file, found=error.strerror
+            ) from None
+    return path.name + ending
+
+
+class StateDatabase:
+    """A SQLite file. A subclass says what the file is, which tables it has, and how it
+    is repaired.
+
+    Raises ``damaged`` (65) for a file that is no database, ``other_version`` for one of
+    another version, OutputError (73) where the file cannot be written.
+    """
+
+    #: As messages name it.
+    label: ClassVar[str]
+    version: ClassVar[int] = 1
+    tables: ClassVar[str]
+    repair: ClassVar[str]
+    damaged: ClassVar[type[DataError]]
+    other_version: ClassVar[type[CmssparkError]]
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        make_private(path, self.label)
+        with self._guard():
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: Path, notes: list[str] | None = None) -> Iterator[Self]:
+        """Yield the database, made where there is none; a damaged one is set aside, with a note.
+
+        Raises OutputError (73) where it cannot be written.
+        """
+        try:
+            database = cls(path)
+        except cls.damaged:
+            database = cls._replaced(path, notes)
+        with closing(database):
+            yield database
+
+    @classmethod
+    def _replaced(cls, path: Path, notes: list[str] | None) -> Self:
+        """Set a damaged database aside and return a new one; the one of a process that
+        has done so meanwhile.
+        """
+        lock_file = path.with_name(f"{path.name}.lock")
+        make_private(lock_file, cls.label)
+        with lock_file.open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                return cls(path)
+            except cls.damaged as error:
+                copy = set_aside(path, cls.label)
+                if notes is not None:
+                    notes.append(
+                        f"{cls.label} was damaged ({error.found}) and is kept as {copy}; a new one was created"
+                    )
+                return cls(path)
+
+    @classmethod
+    @contextmanager
+    def to_read(cls, path: Path) -> Iterator[Self | None]:
+        """Yield the database, to which nothing can be written; None where there is
+        none. Raises ``damaged`` (65).
+        """
+        if not path.is_file():
+            yield None
+            return
+        database = cls.__new__(cls)
+        database.path = path
+        with database._guard():
+            database._db = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5
+            )
+        with closing(database):
+            yield database
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, self.version):
+            actual = f"version {version} instead of {self.version}"
+            raise self.other_version(
+                f"{self.label} has another version", where=self.path, found=actual
+            )
+        self._db.executescript(self.tables)
+        self._db.execute(f"PRAGMA user_version={self.version}")
+
+    def close(self) -> None:
+        """Close the database; what was committed stays."""
+        self._db.close()
+
+    def check(self) -> None:
+        """Raise ``damaged`` (65), and close the database, where SQLite finds an
+        inconsistency in the file.
+        """
+        with self._guard():
+            (status,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        if status != "ok":
+            self._db.close()
+            raise self._damaged(status)
+
+    def _damaged(self, status: str) -> DataError:
+        return self.damaged(
+            f"{self.label} is damaged", where=self.path, found=status, next_step=self.repair
+        )
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Turn SQLite's errors into ours."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise OutputError(
+                f"{self.label} cannot be written", where=self.path, found=str(error)
+            ) from None
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(str(error)) from None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Yield all statements of the block, or none."""
+        with self._guard():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
 
 FILE: Final = "runs.sqlite"
 #: A run on another host is taken for ended after this time.
@@ -169,7 +346,7 @@ class RunHistory(StateDatabase):
 
     def sweep(self, now_ms: int | None = None) -> int:
         """Mark runs whose process has ended as INTERRUPTED. Returns their number."""
-        now = clock.now_ms() if now_ms is None else now_ms
+        now = dates.now_ms() if now_ms is None else now_ms
         ended = [run for run in self.runs(state=State.RUNNING) if _is_over(run, now)]
         for run in ended:
             reason = "the process was ended from outside"
@@ -345,7 +522,7 @@ class RunHistory(StateDatabase):
                 if run.stored_run not in recorded:
                     self.put(run)
                     added += 1
-            db.execute("INSERT OR REPLACE INTO stores VALUES (?, ?)", (store, clock.now_ms()))
+            db.execute("INSERT OR REPLACE INTO stores VALUES (?, ?)", (store, dates.now_ms()))
         return added
 
 
@@ -376,10 +553,10 @@ def open_history(
 
 
 def _is_over(run: Run, now_ms: int) -> bool:
-    alive = process_identity.lives(run.process)
+    alive = lease.lives(run.process)
     if alive is None:
         # Of another boot of this host, or of another host.
-        is_ours = run.process.get("host") == process_identity.identity()["host"]
+        is_ours = run.process.get("host") == lease.identity()["host"]
         return is_ours or now_ms - run.began_ms > SILENT_MS
     return not alive
 
@@ -400,3 +577,84 @@ def _run(row: tuple[Any, ...]) -> Run:
     typed = {"day": date.fromisoformat(values["day"]), "state": State(values["state"])}
     typed |= {"is_partial": bool(values["is_partial"]), "process": process, "details": details}
     return Run(**{**values, **typed})
+
+
+# The exception that ended a run: of a task, else of the driver's Python.
+
+#: What a trace of Python begins with.
+TRACE: Final = "Traceback (most recent call last):"
+_LONGEST_LINE: Final = 300
+
+
+def exception_line(text: str) -> str:
+    """Return the line of a text that names its error: after the frames of its last
+    Python trace, else the first one.
+
+    Example:
+        >>> exception_line("Traceback (most recent call last):\\n  File …\\nValueError: no number\\n SQLSTATE: 3")
+        'ValueError: no number'
+    """
+    lines = text.strip().splitlines() or [""]
+    last = max((number for number, line in enumerate(lines) if TRACE in line), default=None)
+    if last is None:
+        return lines[0]
+    return next((line for line in lines[last + 1 :] if line[:1].strip()), lines[0])
+
+
+class RunException(NamedTuple):
+    """An exception: the line that names it, how many tasks it ended (0 of the driver),
+    and all that was written.
+    """
+
+    line: str
+    tasks: int
+    text: str
+
+
+def find_exception(metrics: RunMetrics) -> RunException | None:
+    """Return what ended a run that failed; of a run that went well after a failure,
+    that failure. None without any.
+    """
+    counts = {
+        line: count
+        for line, count in metrics.failures.items()
+        if line.startswith("ExceptionFailure") and count
+    }
+    if counts and (
+        metrics.failed_jobs or metrics.state != "FAILED" or metrics.driver_trace is None
+    ):
+        line = max(counts, key=lambda text: counts[text])
+        return RunException(
+            line.partition(": ")[2] or line, counts[line], metrics.failure_texts.get(line, line)
+        )
+    if metrics.driver_trace is not None:
+        return RunException(
+            exception_line(metrics.driver_trace)[:_LONGEST_LINE], 0, metrics.driver_trace
+        )
+    if metrics.stage_failures:
+        line = next(iter(metrics.stage_failures))
+        return RunException(line, 0, line)
+    return None
+
+
+class TraceBuffer:
+    """Keeps what the driver writes from its last traces on, at most 20,000 characters."""
+
+    _MOST = 20_000
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._size = 0
+
+    def take(self, line: str) -> None:
+        """Take a line of the driver's log."""
+        if not self._lines and TRACE not in line:
+            return
+        self._lines.append(line.rstrip("\n"))
+        self._size += len(line)
+        while self._size > self._MOST and len(self._lines) > 1:
+            self._size -= len(self._lines.pop(0))
+
+    def text(self) -> str | None:
+        """Return the lines; None where no trace was written."""
+        return "\n".join(self._lines)[-self._MOST :] if self._lines else None

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from cmsspark.base.private_folders import make_private
-from cmsspark.store import process_identity
+from cmsspark.store import lease
 
 #: Areas of memory in ``ExecutorEntry.peaks``, in the order of reports; all are bytes.
 AREAS: Final = (
@@ -337,7 +337,7 @@ def read(path: Path) -> RunMetrics:
 
 def state_now(state: str, process: Mapping[str, Any]) -> str:
     """Return the state of a run; one whose process ended without storing its end has failed."""
-    return "FAILED" if state == "RUNNING" and process_identity.lives(process) is False else state
+    return "FAILED" if state == "RUNNING" and lease.lives(process) is False else state
 
 
 def as_of_now(metrics: RunMetrics) -> RunMetrics:

@@ -16,7 +16,7 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.store import results
 from cmsspark.store.job_index import JOBS
-from cmsspark.store.part_checks import stored_parts
+from cmsspark.store.part_files import stored_parts
 from cmsspark.store.stored_columns import part_rows
 
 #: Days before that are looked at, and on how many of them a site must have reported.

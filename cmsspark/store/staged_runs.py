@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cmsspark import __version__
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, OutputError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Interval
@@ -251,7 +251,7 @@ def stage(
     """
     folder = interval_folder(fout, job, interval)
     run = StagedRun(
-        files, folder, clock.new_run_id(began_ms), job, interval, before_commit=before_commit
+        files, folder, dates.new_run_id(began_ms), job, interval, before_commit=before_commit
     )
     files.make_dirs(run.folder)
     return run

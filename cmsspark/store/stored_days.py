@@ -21,7 +21,7 @@ from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files, is_local, join
 from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.store import results
-from cmsspark.store.part_checks import stored_parts
+from cmsspark.store.part_files import stored_parts
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import part_rows, row_groups, table_rows
 

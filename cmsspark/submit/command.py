@@ -9,35 +9,98 @@ import math
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal
 
 from cmsspark.base.errors import UsageError
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job
 from cmsspark.submit.arguments import OPTIONS, Request
-from cmsspark.submit.environment import (
-    Mode,
-    add_driver_environment,
-    add_environment,
-    command_environment,
-    same_everywhere,
-)
-from cmsspark.submit.host import Host, locate_avro
-from cmsspark.submit.profiles import Profile, add_profile, load_profile
+from cmsspark.submit.host import NO_SPARK, Host, locate_avro
 from cmsspark.submit.spark_options import (
     BUILT_IN,
     COMMAND_LINE,
     Options,
+    Profile,
     add_confs,
     add_metrics,
     add_options_file,
+    add_profile,
     add_settings,
     cluster_defaults,
+    load_profile,
     spark_submit_words,
 )
 
+# The environment of what a command starts: on this host, and of a driver and executors
+# that start elsewhere.
+
+Mode = Literal["python", "client", "cluster"]
+
+
+def add_driver_environment(
+    options: Options, request: Request, settings: Settings, host: Host, master: str
+) -> None:
+    """Add what a driver that starts elsewhere takes from its environment. The shipped
+    files are in its folder.
+    """
+    start = (
+        "spark.kubernetes.driverEnv." if master.startswith("k8s:") else "spark.yarn.appMasterEnv."
+    )
+    values = {
+        "CMSSPARK_ROOT": host.environ.get("CMSSPARK_ROOT"),
+        "CMSSPARK_DEBUG": "1" if request.has("--debug") else None,
+        "CMSSPARK_SETTINGS": settings.origin and settings.origin.rpartition("/")[2],
+        "CMSSPARK_STATE_DIR": ".",
+        "CMSSPARK_CACHE_DIR": "cache",
+        **same_everywhere(host),
+    }
+    add_environment(options, start, values)
+
+
+def same_everywhere(host: Host) -> dict[str, str | None]:
+    """Return what must be the same in every process of a job."""
+    return {"CMSSPARK_COMPILED": host.environ.get("CMSSPARK_COMPILED")}
+
+
+def add_environment(options: Options, start: str, values: Mapping[str, str | None]) -> None:
+    """Set the options ``start`` + name of all values that there are; options that are
+    set already stay.
+    """
+    for name, value in values.items():
+        if value and options.get(start + name) is None:
+            options.set_option(start + name, value, BUILT_IN)
+
+
+def command_environment(
+    request: Request, host: Host, job: Job | None, mode: Mode
+) -> dict[str, str]:
+    """Return what the command needs in its environment beyond what is there."""
+    env = {}
+    if mode != "python" and host.spark != NO_SPARK:
+        env["SPARK_HOME"] = str(host.spark.home)
+    if mode != "cluster":
+        paths = [
+            path
+            for path in host.environ.get("PYTHONPATH", "").split(":")
+            if path and path != host.code_root
+        ]
+        env["PYTHONPATH"] = ":".join(
+            [host.code_root, *paths] if job is not None else [*paths, host.code_root]
+        )
+        if job is not None:
+            # The launcher's folder is no place to import from: its files have names
+            # like `phedex` and `demo`.
+            env["PYTHONSAFEPATH"] = "1"
+        settings = request.last("--settings")
+        if settings:
+            env["CMSSPARK_SETTINGS"] = settings
+        if request.has("--debug"):
+            env["CMSSPARK_DEBUG"] = "1"
+    return env
+
+
 #: The module that runs a job without Spark; ``run_spark`` calls its ``main`` itself.
-LAUNCHER: Final = "cmsspark.submit.launch"
+LAUNCHER: Final = "cmsspark.submit.run_command"
 #: Queues are patient, mornings are not: half an hour.
 START_WITHIN_S: Final = 1800.0
 #: Options with which a run is measured, and why: below all others, so that each can be overridden.

@@ -9,6 +9,7 @@ names a way back to the real one, which ``jobs/launch.py`` takes.
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import os
 import re
@@ -17,15 +18,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from cmsspark.apps.monitor import spark_watch
 from cmsspark.base.errors import CmssparkError, Exit
 from cmsspark.engines.refusals import refusal
 from cmsspark.submit.command import Command, with_env
-from cmsspark.submit.forwarded_signals import descendants, forwarding, with_signal
 from cmsspark.submit.yarn import (
     MARK,
     Application,
@@ -40,6 +42,70 @@ from cmsspark.submit.yarn import (
 if TYPE_CHECKING:
     from cmsspark.apps.monitor.processes import watch as processes_watch
     from cmsspark.apps.monitor.spark_watch import RunMeasure
+
+
+# Signals to ``run_spark`` are those of what it runs: a child and all processes below
+# it.
+
+
+class Forward:
+    """Hands SIGTERM and SIGHUP on to a child and all below it; Ctrl-C reaches them by itself."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        self.received.append(number)
+        self._send(number)
+
+    def to(self, child: subprocess.Popen[bytes]) -> None:
+        """Name the child; it gets what came while it started."""
+        self._child = child
+        for number in self.received:
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        if self._child is not None and number != signal.SIGINT:
+            for pid in [*descendants(self._child.pid), self._child.pid]:
+                with_signal(pid, number)
+
+
+@contextmanager
+def forwarding() -> Iterator[Forward]:
+    """Handle signals from before a child starts to its end: one that came between would
+    end this process alone.
+    """
+    forward = Forward()
+    # What is ignored stays so: `nohup run_spark` outlives its terminal.
+    numbers = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN
+    ]
+    before = [signal.signal(number, forward.note) for number in numbers]
+    try:
+        yield forward
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def with_signal(pid: int, number: int) -> None:
+    """Send a signal to a process that may be gone already."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes below ``pid``: the driver's Python and its workers."""
+    import psutil  # only runs that are ended need it
+
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return []
+
 
 #: Lines that a JVM writes at its start about Spark's own options.
 NOISE: Final = (
@@ -334,11 +400,10 @@ def _become(command: Command) -> NoReturn:
     is here already.
     """
     # Not above: `python -m` of a module that its package imports warns.
-    from cmsspark.submit import launch
 
     os.environ.update(command.env)
     sys.argv[1:] = command.argv[3:]
-    launch.main()
+    main()
 
 
 class Watch(threading.Thread):
@@ -422,3 +487,54 @@ class Watch(threading.Thread):
                 text = text[os.write(self.target, text) :]
             except OSError:
                 return  # stderr is closed; the job continues
+
+
+# What spark-submit starts for a built-in job: ``launch.py JOB [job options]``.
+
+#: Objects between two searches for garbage: imports and readers make many objects that
+#: stay and hardly any cycle.
+OBJECTS_A_COLLECTION: Final = 50_000
+
+
+def find_stderr() -> None:
+    """Take back the stderr of ``run_spark``: spark-submit ties a job's own to its
+    stdout, where results go.
+    """
+    path = os.environ.pop("CMSSPARK_STDERR", None)
+    if not path:
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+    except OSError:
+        return  # the wrapper has ended, or belongs to another user: use stdout
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def main() -> NoReturn:
+    # Inherited by the workers that are forked.
+    gc.set_threshold(OBJECTS_A_COLLECTION)
+    find_stderr()
+    from cmsspark.base import memory, reporting, self_metrics
+
+    reporting.set_program("run_spark")
+    memory.check_room()
+    from cmsspark.run.job_modules import job_of_word
+    from cmsspark.submit.job_help import load_command
+
+    def work() -> object:
+        job = job_of_word(sys.argv[1])
+        return reporting.run_click(load_command(job), f"run_spark {job.name}", sys.argv[2:])
+
+    def run() -> NoReturn:
+        reporting.run_and_exit(work)
+
+    if self_metrics.measured_run() is None:
+        run()
+    from cmsspark.apps.monitor.spark_watch import measuring
+
+    measuring(run)
+
+
+if __name__ == "__main__":
+    main()

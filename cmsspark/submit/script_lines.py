@@ -20,8 +20,7 @@ from cmsspark.base.text.spelling import suggestion
 from cmsspark.cli.options import DaysType
 from cmsspark.store.job_index import JOBS, Job, find_job
 from cmsspark.submit.arguments import Signature
-from cmsspark.submit.cmsspark_lines import OLD_OPTIONS, span, translate
-from cmsspark.submit.cost_lines import COST_LINES
+from cmsspark.submit.cmsspark_lines import COST_LINES, OLD_OPTIONS, span, translate
 from cmsspark.submit.old_scripts import (
     SHELL,
     SHELL_WITHOUT_SUCCESSOR,

@@ -17,7 +17,7 @@ from typing import Final
 
 from cmsspark.base import dates as calendar
 from cmsspark.base.errors import Exit
-from cmsspark.base.signals import interruptible
+from cmsspark.base.reporting import interruptible
 from cmsspark.cli.options import DaysType
 from cmsspark.store.job_index import Job
 from cmsspark.submit.arguments import Request

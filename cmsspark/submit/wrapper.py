@@ -19,8 +19,8 @@ from cmsspark import __version__
 from cmsspark.base import dates, reporting
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import UsageError
+from cmsspark.base.reporting import interruptible
 from cmsspark.base.resources import resource
-from cmsspark.base.signals import interruptible
 from cmsspark.cli.options import require_store
 from cmsspark.run.job_modules import job_in_file
 from cmsspark.settings import pseudonyms
@@ -39,8 +39,7 @@ from cmsspark.submit.arguments import Request, Signature, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.explanation import counted_by_spark, explanation, uncompiled
 from cmsspark.submit.host import Host, check_java, declares_avro, find_java, find_spark, this_host
-from cmsspark.submit.job_commands import load_command
-from cmsspark.submit.job_help import help_text, job_help, job_list
+from cmsspark.submit.job_help import help_text, job_help, job_list, load_command
 from cmsspark.submit.package import ship, ship_own
 from cmsspark.submit.preflight import check_kerberos, check_kubernetes, check_root, check_yarn
 from cmsspark.submit.run_command import run
@@ -51,7 +50,7 @@ USAGE = "run_spark JOB [wrapper options] [job options]"
 def main() -> NoReturn:
     """Run the ``run_spark`` script."""
     if "_RUN_SPARK_COMPLETE" in os.environ:
-        from cmsspark.submit.completion import complete_if_asked
+        from cmsspark.submit.job_help import complete_if_asked
 
         complete_if_asked()
     reporting.set_program("run_spark")

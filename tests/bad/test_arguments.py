@@ -16,7 +16,7 @@ from cmsspark import main
 from cmsspark.base import dates, errors, reporting
 from cmsspark.base.errors import UsageError
 from cmsspark.store.job_index import JOBS, find_job
-from cmsspark.submit.job_commands import load_command
+from cmsspark.submit.job_help import load_command
 
 WRONG_DAYS = (
     "",

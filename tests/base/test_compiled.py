@@ -29,7 +29,7 @@ from datetime import date
 from cmsspark.base import compiled
 from cmsspark.sources.formats import fast_json
 from cmsspark.sources.decoders import load_decoder
-from cmsspark.sources.fields import Apps
+from cmsspark.sources.values import Apps
 decoder = load_decoder("cmssw", "json")(date(2019, 6, 15), Apps.load())
 line = b'{"data":{"file_lfn":"/store/a","read_bytes":%d,"user_dn":"B"}}\\n'
 found = [decoder.decode(line % 1 + line % 2, "f") for _ in range(2)]

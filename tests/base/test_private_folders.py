@@ -11,7 +11,7 @@ import pytest
 
 from cmsspark.base.private_folders import make_private
 from cmsspark.publish.outbox import Outbox
-from cmsspark.run.file_records import quarantine
+from cmsspark.run.scan_summary import quarantine
 from cmsspark.settings import pseudonyms
 from cmsspark.store.daily_state import DailyState
 from cmsspark.store.run_history import open_history

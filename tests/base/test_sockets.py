@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.base.clock import SystemClock
+from cmsspark.base.dates import SystemClock
 from cmsspark.base.sockets import ConnectionLost, DeadlineSocket, addresses
 
 

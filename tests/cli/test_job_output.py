@@ -16,7 +16,7 @@ import pytest
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import week
-from cmsspark.cli.job_output import print_outcome
+from cmsspark.cli.options import print_outcome
 from cmsspark.store.results import CurrentTable
 
 DAY = date(2026, 1, 15)
@@ -43,7 +43,7 @@ def test_a_stored_result_is_done_where_nobody_reads_its_uri() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     text = (
-        "from cmsspark.cli.job_output import print_outcome; from tests.cli.test_job_output import DAY, stored; "
+        "from cmsspark.cli.options import print_outcome; from tests.cli.test_job_output import DAY, stored; "
         "print_outcome('data_aggregation', DAY, False, lambda: stored('/x'))"
     )
     done = subprocess.run(

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from cmsspark.base.errors import CmssparkError, Exit, OutputError, as_ours
-from cmsspark.cli.output_files import write_file, write_table, write_text
+from cmsspark.cli.options import write_file, write_table, write_text
 
 ROWS = pl.DataFrame({"nacc": range(100_000)})
 

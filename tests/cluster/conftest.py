@@ -23,8 +23,8 @@ import pytest
 from bench import event_log
 from bench.event_log import Application
 from cmsspark.apps.demo import LogLayout, make
-from cmsspark.submit.forwarded_signals import descendants, with_signal
 from cmsspark.submit.host import find_spark
+from cmsspark.submit.run_command import descendants, with_signal
 from tests.cluster import environment
 from tests.cluster.daemons import Cluster, until
 from tests.cluster.kdc import Realm

@@ -12,8 +12,7 @@ from typing import Any, cast
 import fastavro
 import pytest
 
-from cmsspark.dumps.rucio_scan import TABLES
-from cmsspark.dumps.rucio_sources import RANGE_BYTES
+from cmsspark.dumps.rucio_scan import RANGE_BYTES, TABLES
 from tests.cluster.conftest import READABLE, World, application, assert_same, cells, current
 
 pytestmark = pytest.mark.cluster

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.submit.forwarded_signals import descendants, with_signal
+from cmsspark.submit.run_command import descendants, with_signal
 from tests.cluster.conftest import World, assert_same, executors, kill, reading
 from tests.cluster.daemons import until
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from cmsspark.counting.catalogue import Catalogue, Hash, Replicas, Report, name_hash
-from cmsspark.counting.catalogue_build import build_catalogue, build_replicas
-from cmsspark.counting.file_runs import ROWS
+from cmsspark.counting.catalogue_build import ROWS, build_catalogue, build_replicas
 
 #: lfn, block_id, dataset_id, file_id
 File = tuple[str | None, int | None, int | None, int | None]

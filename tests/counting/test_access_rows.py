@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cmsspark.base.access import AccessBatch, Group, Remote
-from cmsspark.counting.access_rows import ACCESS_COLUMNS, AccessRows
 from cmsspark.counting.catalogue import Replicas
+from cmsspark.counting.folded_accesses import ACCESS_COLUMNS, AccessRows
 from cmsspark.counting.pre_aggregate import record_batch
 from tests.counting.catalogues import opened, opened_replicas
 

@@ -17,10 +17,9 @@ from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.merge import Merge, SideRow, merge
 from cmsspark.counting.pre_aggregate import COLUMNS, record_batch
-from cmsspark.counting.prefixes import KEPT, OTHER
+from cmsspark.counting.reconciliation import KEPT, OTHER
 from cmsspark.counting.sums import in_seconds
-from cmsspark.engines.merge_task import MERGED_COLUMNS, merge_accesses
-from cmsspark.engines.packed_rows import decode_rows
+from cmsspark.engines.merge_task import MERGED_COLUMNS, decode_rows, merge_accesses
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 
 from cmsspark.base.access import AccessBatch, Group, Quarantined, Remote
 from cmsspark.base.errors import DataError
-from cmsspark.counting import pre_aggregate, prefixes
+from cmsspark.counting import pre_aggregate, reconciliation
 from cmsspark.counting.catalogue import Catalogue, Replicas, check_hash, hash_all
-from cmsspark.counting.hash_aggregator import HASH_COLUMNS, HashAggregator
-from cmsspark.counting.pre_aggregate import StreamAggregator
+from cmsspark.counting.pre_aggregate import HASH_COLUMNS, HashAggregator, StreamAggregator
 from cmsspark.sources.reader import Reader
 from tests.corpus.json_lines import DAY, aaa
 from tests.counting.catalogues import Dataset, File, opened, opened_replicas
@@ -218,7 +217,7 @@ def test_a_hashed_fold_keeps_every_access_under_its_files_hash(
     found = {}
     for row in rows:
         lfn = hashes[row["hash"], row["check"]]
-        assert [row["prefix"]] == prefixes.all_shown([lfn])
+        assert [row["prefix"]] == reconciliation.all_shown([lfn])
         assert row["dataset_name"] is None
         user = row["user"] and row["user"].removeprefix("hidden ")
         found[

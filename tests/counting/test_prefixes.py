@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.counting import prefixes
+from cmsspark.counting import reconciliation
 from cmsspark.counting.pre_aggregate import unmatched_bin
-from cmsspark.counting.prefixes import KEPT, OTHER
+from cmsspark.counting.reconciliation import KEPT, OTHER
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ from cmsspark.counting.prefixes import KEPT, OTHER
     ],
 )
 def test_a_prefix_ends_before_any_word_that_may_name_a_person(lfn: str, wanted: str) -> None:
-    ((head, count),) = prefixes.heads([lfn]).items()
-    assert (prefixes.shown(head), count) == (wanted, 1)
+    ((head, count),) = reconciliation.heads([lfn]).items()
+    assert (reconciliation.shown(head), count) == (wanted, 1)
 
 
 _WORDS = st.sampled_from(["", "store", "user", "group", "mc", "jdoe", "planted", "temp", "home"])
@@ -48,22 +48,22 @@ _WORDS = st.sampled_from(["", "store", "user", "group", "mc", "jdoe", "planted",
 
 @given(st.lists(_WORDS, max_size=7).map("/".join))
 def test_names_never_show_wherever_they_stand(lfn: str) -> None:
-    told = "".join(prefixes.shown(head) for head in prefixes.heads([lfn]))
+    told = "".join(reconciliation.shown(head) for head in reconciliation.heads([lfn]))
     assert "jdoe" not in told
     assert "planted" not in told
 
 
 @given(st.lists(_WORDS | st.sampled_from(["unmerged", "Run2018A"]), max_size=7).map("/".join))
 def test_a_prefix_tells_the_bin_of_its_names_and_stays_as_it_is(lfn: str) -> None:
-    (told,) = prefixes.all_shown([lfn])
+    (told,) = reconciliation.all_shown([lfn])
     assert unmatched_bin(told) == unmatched_bin(lfn)
-    assert prefixes.shown(told) == told
+    assert reconciliation.shown(told) == told
 
 
 def test_a_task_keeps_so_many_prefixes_and_counts_the_rest() -> None:
     kept: Counter[str] = Counter()
     lfns = [f"/store/mc/Run{number}/x" for number in range(KEPT + 7)] * 2
-    prefixes.add(kept, prefixes.heads(lfns))
+    reconciliation.add(kept, reconciliation.heads(lfns))
     assert len(kept) == KEPT + 1
     assert kept[OTHER] == 14
     assert kept.total() == len(lfns)

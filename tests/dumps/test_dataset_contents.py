@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cmsspark.base.arrays import joined, rounded, sums_by_group
 from cmsspark.base.errors import DataError, OutputError
-from cmsspark.base.exact_integers import joined, rounded, sums_by_group
 from cmsspark.counting.catalogue import Hash, name_hash
 from cmsspark.dumps import dataset_contents, dump_frames
 from cmsspark.dumps.dataset_contents import FILE_COLUMNS, FileMapper, FileMerge, known_datasets

@@ -22,11 +22,11 @@ from cmsspark.dumps.dump_tables import (
     range_name,
     table_source,
 )
-from cmsspark.engines.hdfs_scan import split_file
+from cmsspark.engines.scan import split_file
 from cmsspark.filesystems.hdfs import LineRange
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.sqoop_csv import read_table
-from cmsspark.sources.listing import InputFile
+from cmsspark.sources.layout import InputFile
 from tests.engines.test_hdfs_scan import Disk, DiskFile
 
 TEXTS = [

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from cmsspark.dumps.rucio_sources import ForwardStream
+from cmsspark.dumps.rucio_scan import ForwardStream
 
 CONTENT = bytes(range(256)) * 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cmsspark.dumps.rucio_sources import place_tasks
+from cmsspark.dumps.rucio_scan import place_tasks
 
 
 def test_each_row_is_a_task_with_its_own_hosts_also_behind_a_map(spark: Any) -> None:

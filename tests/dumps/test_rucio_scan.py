@@ -18,16 +18,13 @@ from cmsspark.base.errors import DataError, NotReady
 from cmsspark.base.names import block_dataset
 from cmsspark.counting.catalogue import name_hash
 from cmsspark.dumps import rucio_scan
-from cmsspark.dumps.dataset_replicas import REPLICAS
+from cmsspark.dumps.dataset_replicas import BITS, REPLICAS
 from cmsspark.dumps.keyed_rows import KeyedRows
 from cmsspark.dumps.process_transport import ProcessTransport
-from cmsspark.dumps.replica_sums import BITS
-from cmsspark.dumps.rucio_blocks import UNATTACHED, BlockMerge
-from cmsspark.dumps.rucio_rows import FileMerge
+from cmsspark.dumps.rucio_rows import UNATTACHED, BlockMerge, FileMerge
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.sources.dumps import Dump, choose_rucio_dump
-from cmsspark.sources.layout import Layout
-from cmsspark.sources.listing import data_files
+from cmsspark.sources.layout import Layout, data_files
 from tests.corpus import rucio as corpus
 from tests.oracle import rucio as oracle
 

@@ -15,7 +15,7 @@ from cmsspark.dumps import dump_plan, spark_transport
 from cmsspark.dumps.dump_tables import TableSource
 from cmsspark.dumps.keyed_rows import KeyedRows, by_key, number_names, unpack
 from cmsspark.dumps.spark_transport import SparkTransport
-from cmsspark.engines.packed_rows import partition_numbers
+from cmsspark.engines.merge_task import partition_numbers
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 64])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from cmsspark.engines.cluster_events import cluster_events
+from cmsspark.engines.session import cluster_events
 
 #: What a task says that found no room on its node.
 FULL = "No space left on device"

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from cmsspark.base.errors import DataError
-from cmsspark.engines.explicit_files import groups, read_explicit_files, whole_folders
+from cmsspark.engines.scan import groups, read_explicit_files, whole_folders
 from cmsspark.filesystems.storage import Entry, LocalFiles
 
 

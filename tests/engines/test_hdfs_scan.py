@@ -15,12 +15,11 @@ import pytest
 from cmsspark.base.access import AccessBatch
 from cmsspark.base.errors import DataError, SettingsError
 from cmsspark.engines import scan as scan_module
-from cmsspark.engines.hdfs_scan import divide, scan_hdfs
-from cmsspark.engines.scan import scan
+from cmsspark.engines.scan import divide, scan, scan_hdfs
 from cmsspark.engines.session import unwrap_cause
 from cmsspark.engines.tasks import StreamFiles, TaskContext
 from cmsspark.filesystems.hdfs import CLIENT_KEY, HdfsClient, LineRange, choose_client, open_range
-from cmsspark.sources.formats.packings import unpacker
+from cmsspark.sources.formats.lines import unpacker
 from cmsspark.sources.reader import Reader
 from tests.engines.test_scan import DAY, context, quarantined, record, rows_of, streams
 

@@ -13,8 +13,8 @@ import pytest
 from cmsspark.counting.htcondor_jobs import JOB_COLUMNS
 from cmsspark.counting.merge import KEYS
 from cmsspark.counting.pre_aggregate import COLUMNS, record_batch
-from cmsspark.engines import packed_rows
-from cmsspark.engines.packed_rows import decode_batches, decode_rows, pack_batch, unpack_batches
+from cmsspark.engines import merge_task
+from cmsspark.engines.merge_task import decode_batches, decode_rows, pack_batch, unpack_batches
 
 NUMBERS = (7, 3, 5)
 
@@ -88,7 +88,7 @@ def test_a_value_has_only_the_texts_of_its_rows() -> None:
 
 
 def test_values_of_quarantined_records_and_jobs_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_rows, "_PACKED_BYTES", 3_000)
+    monkeypatch.setattr(merge_task, "_PACKED_BYTES", 3_000)
     quarantined = [
         access(1, kind="quarantine", detail=f"{number:04}" * 250) for number in range(20)
     ]

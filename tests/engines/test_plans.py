@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cmsspark.engines import shuffle_join
-from cmsspark.engines.packed_rows import partition_numbers
+from cmsspark.engines.merge_task import partition_numbers
 from cmsspark.engines.scan import scan
 from cmsspark.engines.tasks import StreamFiles, TaskContext
 from cmsspark.run.spark import merged

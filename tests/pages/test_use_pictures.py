@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.pages import pictures
-from cmsspark.pages.use_pictures import load_use
+from cmsspark.pages.pictures import load_use
 from cmsspark.store import results
 from cmsspark.store.job_index import find_job
 from tests.apps.dashboard import stores

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cmsspark.publish import spooling
+from cmsspark.publish import outbox as publish_outbox
 from cmsspark.publish.batch_log import Batch, BatchLog
 from cmsspark.publish.credentials import Broker
 from cmsspark.publish.publisher import Publisher
@@ -80,14 +80,14 @@ def main() -> None:
     )
     step = Steps(last)
 
-    class SteppingWriter(spooling.SpoolWriter):
+    class SteppingWriter(publish_outbox.SpoolWriter):
         def finish(self, manifest: Any) -> dict[str, Any]:
             step()
             result = super().finish(manifest)
             step()
             return result
 
-    spooling.SpoolWriter = SteppingWriter  # type: ignore[misc]
+    publish_outbox.SpoolWriter = SteppingWriter  # type: ignore[misc]
     sink = SteppingSink(
         Broker((("127.0.0.1", port),), "/queue/test.killed"), "data_aggregation", "cms-test"
     )

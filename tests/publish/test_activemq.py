@@ -23,8 +23,7 @@ from cmsspark.publish.credentials import read_broker
 from cmsspark.publish.documents import canonical, document
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.publisher import Publisher, RetryPolicy
-from cmsspark.publish.sinks.stomp import StompSink
-from cmsspark.publish.stomp_login import StompTimeouts
+from cmsspark.publish.sinks.stomp import StompSink, StompTimeouts
 from tests.activemq import PASSWORD, USER, ActiveMQ, running_or_skip
 from tests.publish.days import SPEC, check_arrived, fill, outbox_in, row, rows, store_day
 

@@ -8,8 +8,8 @@ import pytest
 
 from cmsspark.base.errors import DataError
 from cmsspark.publish.credentials import Broker, Endpoint
-from cmsspark.publish.destinations import MARK, locations
 from cmsspark.publish.outbox import Outbox
+from cmsspark.publish.publisher import MARK, locations
 from cmsspark.publish.sinks.http import HttpSink
 from cmsspark.publish.sinks.stomp import StompSink
 from tests.publish.days import DAY, ListSink, fill, rows

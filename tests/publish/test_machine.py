@@ -19,8 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from cmsspark.base.errors import NotReady
 from cmsspark.publish.credentials import Broker
 from cmsspark.publish.publisher import Publisher, RetryPolicy
-from cmsspark.publish.sinks.stomp import StompSink
-from cmsspark.publish.stomp_login import StompTimeouts
+from cmsspark.publish.sinks.stomp import StompSink, StompTimeouts
 from tests.activemq import Certificates
 from tests.ports import free_port
 from tests.publish.days import Clock, fill, outbox_in, row

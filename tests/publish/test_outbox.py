@@ -16,7 +16,7 @@ import pytest
 
 from cmsspark.base.errors import DataError, NotReady, OutputError
 from cmsspark.publish.batch_log import BatchState
-from cmsspark.publish.changes import open_changes
+from cmsspark.publish.comparison import open_changes
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.publisher import Publisher
 from cmsspark.publish.spool import BATCH_DOCUMENTS, Spool, SpoolWriter

@@ -18,8 +18,7 @@ from cmsspark.publish.credentials import Broker
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.publisher import Publisher, RetryPolicy
 from cmsspark.publish.sink import RejectedError, RetryableError
-from cmsspark.publish.sinks.stomp import StompSink
-from cmsspark.publish.stomp_login import StompTimeouts
+from cmsspark.publish.sinks.stomp import StompSink, StompTimeouts
 from tests.activemq import Certificates
 from tests.ports import free_port
 from tests.publish.days import Clock, fill, ids, outbox_in, rows

@@ -15,8 +15,8 @@ import pytest
 from cmsspark.base.sockets import ConnectionLost
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.publisher import Publisher
+from cmsspark.publish.sinks.stomp import StompTimeouts
 from cmsspark.publish.stomp_connection import StallTimer, StompConnection
-from cmsspark.publish.stomp_login import StompTimeouts
 from tests.activemq import Certificates
 from tests.publish.days import Clock, fill, ids, outbox_in, rows
 from tests.publish.fake_broker import Faults, broker

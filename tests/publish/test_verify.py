@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 
-from cmsspark.publish.search_client import SearchClient
-from cmsspark.publish.search_index import SearchIndex, at_time, of_type
-from cmsspark.publish.search_server import search_server
+from cmsspark.publish.search_index import (
+    SearchClient,
+    SearchIndex,
+    at_time,
+    of_type,
+    search_server,
+)
 from tests.opensearch import OpenSearch
 from tests.publish.days import TIMESTAMP, rows
 from tests.publish.test_publish_command import Place

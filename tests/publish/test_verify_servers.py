@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, SettingsError, UsageError
-from cmsspark.publish.search_client import SearchClient
-from cmsspark.publish.search_server import index_names, search_server
+from cmsspark.publish.search_index import SearchClient, index_names, search_server
 from cmsspark.settings.http_client import HttpAddress
 from tests.activemq import Certificates
 from tests.opensearch import OpenSearch

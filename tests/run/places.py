@@ -16,7 +16,7 @@ from cmsspark.run.request import DayRequest
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import find_job
 from cmsspark.store.results import current
-from cmsspark.submit.job_commands import load_command
+from cmsspark.submit.job_help import load_command
 from tests.corpus import avro_files, tables
 from tests.corpus.hostile import DAY
 from tests.corpus.json_lines import NOON_MS, aaa, cmssw, g1, g3

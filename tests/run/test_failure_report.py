@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from cmsspark.base.errors import DataError, NotReady
 from cmsspark.main import command
-from cmsspark.run import failure_report
+from cmsspark.run import run_report
 from cmsspark.run.run_context import running
 from cmsspark.settings.settings import load_settings
 
@@ -127,10 +127,10 @@ def test_a_run_of_another_day_keeps_its_page(folder: Path) -> None:
     ):
         pass
     assert page.is_file()
-    assert failure_report.page_path(settings.state_dir, _run_of(page)).name == page.name
+    assert run_report.page_path(settings.state_dir, _run_of(page)).name == page.name
 
 
-def _run_of(page: Path) -> failure_report.Run:
+def _run_of(page: Path) -> run_report.Run:
     from cmsspark.store.run_history import State
 
-    return failure_report.Run(page.stem, "data_aggregation", DAY, State.FAILED, "store", 0)
+    return run_report.Run(page.stem, "data_aggregation", DAY, State.FAILED, "store", 0)

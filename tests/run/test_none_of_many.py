@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 import pytest
 
-from cmsspark.apps.replicas import dataset_last_access, dbs_events, event_counts
+from cmsspark.apps.replicas import dataset_last_access, dbs_events, replica_jobs
 from cmsspark.apps.replicas.replica_jobs import DBS_RUCIO, RUCIO_DAILY
 from cmsspark.base.errors import DataError
 from cmsspark.run import dump_day
@@ -155,8 +155,8 @@ _JOBS: Final = {
     "REPLICAS": (RUCIO_DAILY, DBS_RUCIO),
     "CONTENTS": (DBS_RUCIO,),
     "DIDS": (dataset_last_access.JOB,),
-    "BLOCKS": (event_counts.JOB,),
-    "FILES": (dbs_events.JOB, event_counts.JOB),
+    "BLOCKS": (replica_jobs.JOB,),
+    "FILES": (dbs_events.JOB, replica_jobs.JOB),
     "DATASETS": (dbs_events.JOB,),
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from cmsspark.base.errors import DataError
 from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.run import overflow
+from cmsspark.run import scan_summary
 from cmsspark.run.inputs import resolve
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.sources.folders import Layout
@@ -63,7 +63,7 @@ def test_the_largest_record_of_files_elsewhere_is_named_without_a_catalogue(
     far: tuple[DayRequest, Inputs, FarFiles],
 ) -> None:
     request, inputs, files = far
-    error = overflow.explained(FAILED, request, inputs, None)
+    error = scan_summary.explained(FAILED, request, inputs, None)
     assert isinstance(error, DataError)
     assert error.problem.startswith("aaa, dataset /")
     assert str(error.where).startswith("hdfs://far") and str(error.where).endswith(
@@ -77,8 +77,8 @@ def test_more_bytes_than_the_limit_are_not_copied(
     far: tuple[DayRequest, Inputs, FarFiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request, inputs, files = far
-    monkeypatch.setattr(overflow, "MOST_COPIED_BYTES", 100)
-    error = overflow.explained(FAILED, request, inputs, None)
+    monkeypatch.setattr(scan_summary, "MOST_COPIED_BYTES", 100)
+    error = scan_summary.explained(FAILED, request, inputs, None)
     assert isinstance(error, DataError)
     assert (error.problem, files.copied) == (FAILED.problem, [])
     assert "--quarantine-above BYTES " in str(error.next_step)
@@ -132,6 +132,6 @@ def test_a_sum_of_jobs_names_the_job_and_the_column_and_the_advice_makes_the_day
 
 def test_the_limit_leaves_sums_that_fit() -> None:
     # Without the two largest the rest fits; equal values exceed a limit together.
-    assert overflow._least([2**62, 2**62 - 1, 2**62 - 2], 3 * 2**62 - 3) == (2**62, 1)
-    assert overflow._least([2**62] * 4, 4 * 2**62) == (2**62, 4)
-    assert overflow._least([9], 2**70) == (9, 1)
+    assert scan_summary._least([2**62, 2**62 - 1, 2**62 - 2], 3 * 2**62 - 3) == (2**62, 1)
+    assert scan_summary._least([2**62] * 4, 4 * 2**62) == (2**62, 4)
+    assert scan_summary._least([9], 2**70) == (9, 1)

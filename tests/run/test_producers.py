@@ -126,9 +126,9 @@ def test_a_job_of_crab_reads_each_file_once_and_takes_its_time_once(
     tree: Tree, parts: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiled:
-        from cmsspark.sources.formats import fast_avro
+        from cmsspark.sources.formats import fast_json
 
-        monkeypatch.setattr(fast_avro, "_plain_avro", None)
+        monkeypatch.setattr(fast_json, "_plain_avro", None)
     rows = _rows_of_a_job()
     for part in range(parts):
         content = container(CRAB_FIELDS, rows[part::parts])

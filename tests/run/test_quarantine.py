@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from cmsspark.run.file_records import DAYS_KEPT, prune, quarantine
+from cmsspark.run.scan_summary import DAYS_KEPT, prune, quarantine
 
 RECORD = {
     "stream": "aaa",

@@ -12,8 +12,8 @@ import pytest
 
 from cmsspark.base.access import AccessBatch
 from cmsspark.sources.crab import CrabDecoder
-from cmsspark.sources.fields import Apps
-from cmsspark.sources.formats import avro, fast_avro
+from cmsspark.sources.formats import avro, fast_json
+from cmsspark.sources.values import Apps
 
 DAY = date(2019, 6, 15)
 APPS = Apps.load()
@@ -122,7 +122,7 @@ def same(content: bytes) -> Counted:
     found, wanted = Counted(content), slowly(content)
     assert found.__dict__ == wanted.__dict__
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast_avro, "_plain_avro", None)
+        patch.setattr(fast_json, "_plain_avro", None)
         assert Counted(content).__dict__ == wanted.__dict__
     return found
 

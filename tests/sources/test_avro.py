@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cmsspark.base.errors import DataError
 from cmsspark.sources.crab import CrabDecoder
 from cmsspark.sources.decoders import load_decoder
-from cmsspark.sources.formats import avro, avro_blocks, fast_avro
+from cmsspark.sources.formats import avro, avro_blocks, fast_json
 from cmsspark.sources.values import Malformed, milliseconds
 from tests.sources.avro_rows import (
     APPS,
@@ -230,7 +230,7 @@ CHECKED = ("snappy", "bzip2", "xz")
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each of the ways in which an Avro file is read."""
     if request.param != "as installed":
-        monkeypatch.setattr(fast_avro, "_plain_avro", None)
+        monkeypatch.setattr(fast_json, "_plain_avro", None)
     if request.param == "fastavro":
         monkeypatch.setattr(avro, "_with_polars", lambda content, columns, records: None)
     return str(request.param)

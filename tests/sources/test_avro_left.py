@@ -13,7 +13,7 @@ from cmsspark.base.access import AccessBatch
 from cmsspark.base.errors import DataError
 from cmsspark.sources.crab import CrabDecoder
 from cmsspark.sources.decoders import load_decoder
-from cmsspark.sources.formats import avro, avro_blocks, fast_avro
+from cmsspark.sources.formats import avro, avro_blocks, fast_json
 from cmsspark.sources.values import milliseconds
 from tests.sources.avro_rows import (
     APPS,
@@ -56,7 +56,7 @@ def test_a_number_that_is_none_costs_its_own_record_only(
     is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_compiled:
-        monkeypatch.setattr(fast_avro, "_plain_avro", None)
+        monkeypatch.setattr(fast_json, "_plain_avro", None)
     decoder = Counting(DAY, APPS)
     rows = [job(number, WrapWC="nan" if number == 150 else "5") for number in range(300)]
     counted = Counted(container(crab_schema(), rows), decoder)
@@ -116,7 +116,7 @@ def test_a_count_that_the_block_cannot_hold_is_damage(
     is_compiled: bool, codec: str, kind: Any, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_compiled:
-        monkeypatch.setattr(fast_avro, "_plain_avro", None)
+        monkeypatch.setattr(fast_json, "_plain_avro", None)
     row = {"FileName": None if kind == "null" else "/store/a"}
     content = container(schema_of({"FileName": kind}), [row] * 3, codec)
     at = content.index(content[-16:]) + 16

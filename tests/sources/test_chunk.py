@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from cmsspark.base.access import RAW_LIMIT
 from cmsspark.sources.decoders import load_decoder
-from cmsspark.sources.fields import Apps
 from cmsspark.sources.formats.chunk import Chunk
 from cmsspark.sources.formats.json_lines import FEW, REJECTED, TRIES
+from cmsspark.sources.values import Apps
 
 GOOD = b'{"data":{"file_lfn":"/store/a","read_bytes":1}}\n'
 #: Lines from { to } that msgspec refuses.

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import Column, Table, input_table
 from cmsspark.sources.formats import sqoop_csv
-from cmsspark.sources.formats.csv_records import records, value
-from cmsspark.sources.formats.sqoop_csv import read_table
+from cmsspark.sources.formats.sqoop_csv import read_table, records, value
 from cmsspark.sources.registry import DUMPS
 
 AUDIT = b"1.5e9,me,null,null"

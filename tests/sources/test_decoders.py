@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from cmsspark.base.access import AccessBatch, Quarantined
 from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.eos import EosDecoder
-from cmsspark.sources.fields import Apps
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.json_lines import JsonDecoder
-from cmsspark.sources.values import Malformed
+from cmsspark.sources.values import Apps, Malformed
 from tests.sources import json_records
 
 DAY = date(2019, 6, 15)

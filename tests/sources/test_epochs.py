@@ -10,9 +10,8 @@ import pytest
 from cmsspark.base.errors import InputMissing, SettingsError
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.settings.settings import load_settings
-from cmsspark.sources.epochs import Epochs, setting
 from cmsspark.sources.folders import resolve_day
-from cmsspark.sources.layout import Layout
+from cmsspark.sources.layout import Epochs, Layout, setting
 
 DAY = date(2026, 1, 15)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cmsspark.sources.formats import fast_json, line_template
-from cmsspark.sources.formats.line_template import LONGEST, LineTemplate, RequiredFieldsOf
+from cmsspark.sources.formats import fast_json
+from cmsspark.sources.formats.fast_json import LONGEST, LineTemplate, RequiredFieldsOf
 from tests.bad import make
 from tests.corpus import hostile, ordinary
 from tests.corpus.json_lines import DAY_START
@@ -206,7 +206,7 @@ def _counting(both: Both, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
     def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
         tried.append(line)
-        return line_template.learn(line, pick_required)
+        return fast_json.learn(line, pick_required)
 
     monkeypatch.setattr(fast_json, "learn", learn)
     return tried

@@ -9,8 +9,14 @@ import json
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cmsspark.sources.fields import Apps, user_name
-from cmsspark.sources.values import Malformed, long_text, milliseconds, normalise_lfn
+from cmsspark.sources.values import (
+    Apps,
+    Malformed,
+    long_text,
+    milliseconds,
+    normalise_lfn,
+    user_name,
+)
 from tests.corpus import judged
 from tests.corpus.json_lines import A_LFN
 from tests.oracle import fields

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.sources.fields import AppRule, Apps, user_name
-from cmsspark.sources.values import normalise_lfn
+from cmsspark.sources.values import AppRule, Apps, normalise_lfn, user_name
 
 
 @pytest.mark.parametrize(

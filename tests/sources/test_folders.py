@@ -12,8 +12,7 @@ import pytest
 
 from cmsspark.base.errors import InputMissing, NotReady, SettingsError
 from cmsspark.sources.folders import Dump, Layout, changed, is_hidden, resolve_day
-from cmsspark.sources.layout import InputLocation
-from cmsspark.sources.listing import data_files
+from cmsspark.sources.layout import InputLocation, data_files
 from tests.sources.input_folders import DAY, FILES, PHEDEX, layout, names, put
 
 ENR = "project/monitoring/archive/xrootd/enr/gled"

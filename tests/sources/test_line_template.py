@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.sources.formats.line_template import LONGEST, LineTemplate, RequiredFields, learn
+from cmsspark.sources.formats.fast_json import LONGEST, LineTemplate, RequiredFields, learn
 from tests.sources.both_ways import SHORT, TIMES, VALUES
 
 REQUIRED = RequiredFields("name", ("user", "app"), ("read", "also"), ("wrote",))

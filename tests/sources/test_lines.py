@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from cmsspark.base.access import RAW_LIMIT
 from cmsspark.base.errors import DataError
 from cmsspark.sources.decoders import load_decoder
-from cmsspark.sources.fields import Apps
 from cmsspark.sources.formats import lines
+from cmsspark.sources.values import Apps
 
 BOM = b"\xef\xbb\xbf"
 RECORD = b'{"data":{"file_lfn":"/store/data/a.root","read_bytes":5}}'

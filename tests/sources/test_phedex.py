@@ -9,7 +9,7 @@ import pytest
 
 from cmsspark.base.names import DERIVED, block_dataset, site_and_kind
 from cmsspark.sources.dumps import Dump
-from cmsspark.sources.listing import InputFile
+from cmsspark.sources.layout import InputFile
 from cmsspark.sources.phedex import read_disk_replicas
 from cmsspark.sources.registry import REPLICAS
 

@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from cmsspark.sources.decoders import load_decoder
-from cmsspark.sources.fields import Apps
+from cmsspark.sources.values import Apps
 
 GOOD = b'{"data":{"file_lfn":"/store/a","read_bytes":1}}\n'
 BAD = b"no object\n"

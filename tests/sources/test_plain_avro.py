@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from cmsspark.base.access import AccessBatch
 from cmsspark.sources.crab import CrabDecoder
 from cmsspark.sources.decoders import load_decoder
-from cmsspark.sources.fields import Apps
-from cmsspark.sources.formats import avro, fast_avro
+from cmsspark.sources.formats import avro, fast_json
 from cmsspark.sources.formats.packed import Columns
 from cmsspark.sources.formats.plain_avro import KINDS, Records
+from cmsspark.sources.values import Apps
 
 DAY = date(2026, 1, 15)
 APPS = Apps.load()
@@ -213,7 +213,7 @@ def test_with_compiled_code_and_without_it_a_file_counts_the_same(
         return  # records of nothing are refused
     found = counted(stream, content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast_avro, "_plain_avro", None)
+        patch.setattr(fast_json, "_plain_avro", None)
         patch.setattr(avro, "_with_polars", lambda content, columns, records: None)
         assert found == counted(stream, content)
     assert found[0] == len(rows)
@@ -283,7 +283,7 @@ def test_a_flipped_byte_anywhere_is_read_as_without_compiled_code_or_refused(cod
             content[at] ^= flip
             found = outcome(bytes(content))
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(fast_avro, "_plain_avro", None)
+                patch.setattr(fast_json, "_plain_avro", None)
                 by_polars = outcome(bytes(content))
                 patch.setattr(avro, "_with_polars", lambda content, columns, records: None)
                 wanted = outcome(bytes(content))

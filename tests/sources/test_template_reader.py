@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cmsspark.base.access import AccessBatch
 from cmsspark.counting.catalogue import name_hash
 from cmsspark.sources.formats import fast_json
-from cmsspark.sources.formats.line_template import LineTemplate, learn
+from cmsspark.sources.formats.fast_json import LineTemplate, learn
 from tests.sources import json_records
 from tests.sources.both_ways import (
     SHORT,

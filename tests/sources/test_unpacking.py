@@ -20,7 +20,7 @@ import pytest
 
 from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import Column, Table
-from cmsspark.sources.formats.packings import name_packing, unpacked
+from cmsspark.sources.formats.lines import name_packing, unpacked
 from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.sources.reader import Reader
 

@@ -18,7 +18,7 @@ import pytest
 
 from cmsspark.base.errors import NotReady
 from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.store import lease, process_identity
+from cmsspark.store import lease
 from cmsspark.store.lease import Lease
 
 ELSEWHERE = {"host": "other.example.org", "pid": 7, "kernel": "another boot", "started": 1}
@@ -38,7 +38,7 @@ def of(folder: Path, clock: Clock, process: dict[str, Any] | None = None) -> Lea
         str(folder),
         "the day",
         now=clock,
-        process=process or process_identity.identity(),
+        process=process or lease.identity(),
     )
 
 
@@ -91,7 +91,7 @@ def test_a_clock_that_jumps_takes_nothing_from_a_living_process_here(tmp_path: P
 
 def test_a_number_given_to_another_process_is_no_holder(tmp_path: Path) -> None:
     clock = Clock()
-    of(tmp_path, clock, {**process_identity.identity(), "started": 1}).take()
+    of(tmp_path, clock, {**lease.identity(), "started": 1}).take()
     of(tmp_path, clock).take()
 
 

@@ -30,13 +30,13 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles, RangeFile
 from cmsspark.main import command
 from cmsspark.run import run_report
-from cmsspark.store import part_checks, results, stored_days
+from cmsspark.store import part_files, results, stored_days
 from cmsspark.store.job_index import JOBS, find_job
-from cmsspark.store.part_checks import IntactParts, LocalPart, StoredPart, open_stored
+from cmsspark.store.part_files import IntactParts, LocalPart, StoredPart, open_stored
 from cmsspark.store.query.database import Database
-from cmsspark.store.query.part_system import _PartFile
+from cmsspark.store.query.stored_parts import _PartFile
 from cmsspark.store.stored_columns import stored_rows, table_rows
-from cmsspark.submit.job_commands import load_command
+from cmsspark.submit.job_help import load_command
 from tests.store.query.far_files import FAR, FarFiles
 from tests.store.query.stores import FIRST, make_store
 
@@ -156,21 +156,21 @@ def test_the_report_of_a_run_refuses_a_damaged_part(
 
 
 def parts_of(store: str, table: str) -> list[StoredPart]:
-    return part_checks.stored_parts(FILES, current(store, table), table)
+    return part_files.stored_parts(FILES, current(store, table), table)
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The parts that are read as a whole; files that were just written may be noted."""
-    monkeypatch.setattr(part_checks, "_TICK_NS", 0)
+    monkeypatch.setattr(part_files, "_TICK_NS", 0)
     paths: list[str] = []
-    read_sums = part_checks._read_sums
+    read_sums = part_files._read_sums
 
     def watched(part: StoredPart) -> Any:
         paths.append(part.path)
         return read_sums(part)
 
-    monkeypatch.setattr(part_checks, "_read_sums", watched)
+    monkeypatch.setattr(part_files, "_read_sums", watched)
     return paths
 
 
@@ -178,11 +178,11 @@ def test_a_second_open_of_an_intact_part_does_not_read_it_as_a_whole(
     stored: str, tmp_path: Path, reads: list[str]
 ) -> None:
     (part,) = parts_of(stored, "partials")
-    sums = part_checks.intact_sums(part)
+    sums = part_files.intact_sums(part)
     assert len((tmp_path / "cache" / "intact_parts").read_text().splitlines()) == 1
-    assert part_checks.intact_sums(part) == sums
-    part_checks._notes_in.cache_clear()  # another process
-    assert part_checks.intact_sums(part) == sums
+    assert part_files.intact_sums(part) == sums
+    part_files._notes_in.cache_clear()  # another process
+    assert part_files.intact_sums(part) == sums
     assert reads == [part.path]
 
 
@@ -194,19 +194,19 @@ def test_the_note_of_an_intact_part_expires(
     file.write_text(f"recheck_hours: {hours}\n")
     monkeypatch.setenv("CMSSPARK_SETTINGS", str(file))
     (part,) = parts_of(stored, "partials")
-    part_checks.intact_sums(part)
-    part_checks.intact_sums(part)
+    part_files.intact_sums(part)
+    part_files.intact_sums(part)
     assert len(reads) == (1 if hours else 2)
     now = time.time_ns()
-    monkeypatch.setattr(part_checks.time, "time_ns", lambda: now + 86_400_000_000_000)
-    part_checks.intact_sums(part)
+    monkeypatch.setattr(part_files.time, "time_ns", lambda: now + 86_400_000_000_000)
+    part_files.intact_sums(part)
     assert len(reads) == (2 if hours else 3)
 
 
 def test_a_part_that_changed_a_moment_ago_is_read_again(stored: str, tmp_path: Path) -> None:
     Path(part_of(stored, "partials")).touch()
     (part,) = parts_of(stored, "partials")
-    part_checks.intact_sums(part)
+    part_files.intact_sums(part)
     assert not (tmp_path / "cache" / "intact_parts").exists()
 
 
@@ -274,7 +274,7 @@ def test_no_reader_serves_what_rots_on_the_disk_after_it_was_found_intact(
 ) -> None:
     """Each reader gives what it gave before, or refuses with 65 and the part's name."""
     # Bits that rot change no time of a file, which a test cannot do without a disk of its own.
-    monkeypatch.setattr(part_checks, "_identity", lambda path: (path, 1, 2, 3, 4))
+    monkeypatch.setattr(part_files, "_identity", lambda path: (path, 1, 2, 3, 4))
     before = repr(ROT_READERS[reader](stored, tmp_path))
     content = part_of(stored, "partials").read_bytes()
     numbers = random.Random(f"rot {reader}")
@@ -322,7 +322,7 @@ def test_a_disk_that_fails_while_sql_reads_is_named_with_the_part(
         def pread(*_: object) -> bytes:
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(part_checks.os, "pread", pread)
+        monkeypatch.setattr(part_files.os, "pread", pread)
         with pytest.raises(DataError) as raised:
             database.query("select max(app) from partials")
     assert str(part) in str(raised.value) and os.strerror(number) in str(raised.value)

@@ -14,7 +14,7 @@ import pytest
 
 from cmsspark.base.errors import DataError, OutputError, UsageError
 from cmsspark.base.manifests import Manifest
-from cmsspark.store import process_identity, run_history
+from cmsspark.store import lease, run_history
 from cmsspark.store.run_history import FILE, SILENT_MS, Published, Run, RunHistory, State
 
 DAY = date(2026, 1, 15)
@@ -22,9 +22,7 @@ ELSEWHERE = {"host": "other.example.org", "pid": 7, "kernel": "another boot", "s
 
 
 def run(name: str = "r1", **changes: object) -> Run:
-    given = Run(
-        name, "dbs_aaa", DAY, State.RUNNING, "/store", 1_000, process=process_identity.identity()
-    )
+    given = Run(name, "dbs_aaa", DAY, State.RUNNING, "/store", 1_000, process=lease.identity())
     return replace(given, **changes)  # type: ignore[arg-type]
 
 
@@ -114,7 +112,7 @@ def test_the_run_history_is_private(tmp_path: Path) -> None:
 def test_runs_of_processes_that_are_gone_are_interrupted_and_others_are_not(
     tmp_path: Path,
 ) -> None:
-    here = process_identity.identity()
+    here = lease.identity()
     with run_history.open_history(tmp_path) as history:
         history.put(run("alive"))
         history.put(run("dead", process={**here, "started": 1}))

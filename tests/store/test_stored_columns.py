@@ -13,7 +13,7 @@ from cmsspark.base.errors import DataError
 from cmsspark.filesystems import hadoop
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.store import stored_columns as stored
-from cmsspark.store.part_checks import stored_parts
+from cmsspark.store.part_files import stored_parts
 from cmsspark.store.results import CurrentTable, current
 from tests.publish.days import DAY, SPEC, row, rows, store_day
 

@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.daily.run import worked
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
-from cmsspark.store import verification
+from cmsspark.store import part_files
+from cmsspark.store.part_files import check_share
 from cmsspark.store.run_history import RunHistory, open_history
-from cmsspark.store.verification import check_share
 from tests.apps.daily.killed_daily import DAYS, Mornings
 from tests.apps.daily.killed_daily import JOB as EOS
 from tests.store.query.stores import FIRST, days, make_store
@@ -51,7 +51,7 @@ def checked(store: str, history: RunHistory, now_ms: int) -> list[date]:
 def test_each_day_checks_a_share_and_all_are_checked_within_the_period(
     tmp_path: Path, history: RunHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verification, "SHARE", 5)
+    monkeypatch.setattr(part_files, "SHARE", 5)
     count = 7
     store = make_store(tmp_path / "store", count)
     seen = [checked(store, history, NOW_MS + number * DAY_MS) for number in range(5)]
@@ -111,7 +111,7 @@ def test_status_says_when_each_day_was_last_verified_and_which_is_damaged(
     assert verified()["2026-01-05"][-1] == "2026-02-02"
     part = damage(store, FIRST)
     assert str(part) in cmsspark("verify", *options)
-    today = clock.utc(clock.now_ms()).date().isoformat()
+    today = dates.utc(dates.now_ms()).date().isoformat()
     assert verified() == {
         "2026-01-05": ["damaged", today],
         "2026-01-06": ["done", today],

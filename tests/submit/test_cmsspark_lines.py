@@ -17,7 +17,7 @@ import pytest
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.cli.options import with_sources
-from cmsspark.run.name_patterns import NamePatterns
+from cmsspark.run.request import NamePatterns
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.layout import Layout
 from cmsspark.store.job_index import JOBS, find_job

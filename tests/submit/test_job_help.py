@@ -9,8 +9,7 @@ import pytest
 
 from cmsspark.store.job_index import JOBS
 from cmsspark.submit.arguments import OPTIONS
-from cmsspark.submit.job_commands import load_command
-from cmsspark.submit.job_help import job_help, job_list
+from cmsspark.submit.job_help import job_help, job_list, load_command
 from cmsspark.submit.wrapper import parse_typed
 
 

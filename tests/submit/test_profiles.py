@@ -9,8 +9,7 @@ import pytest
 
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.base.resources import read_yaml
-from cmsspark.submit.profiles import driver_memory, load_profile, page
-from cmsspark.submit.spark_options import check_name
+from cmsspark.submit.spark_options import check_name, driver_memory, load_profile, page
 from tests.submit.hosts import GIB, HOST, command
 
 NAMES = ("common", "cluster", "local", "yarn", "k8s")

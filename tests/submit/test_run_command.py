@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.submit.command import Command
-from cmsspark.submit.forwarded_signals import descendants, forwarding
-from cmsspark.submit.run_command import Watch, run
+from cmsspark.submit.run_command import Watch, descendants, forwarding, run
 
 pytestmark = pytest.mark.smoke
 

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.demo.history import store_day
 from cmsspark.apps.demo.history_2015 import History
+from cmsspark.apps.demo.narration import store_day
 from cmsspark.main import command
 from cmsspark.settings.pseudonyms import Pseudonyms
 

@@ -19,10 +19,8 @@ from cmsspark.base.errors import UsageError
 from cmsspark.base.names import KINDS
 from cmsspark.base.periods import Period, between
 from cmsspark.base.text.terminal import echo_table, printable
-from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import DayType, require_store, store_options
+from cmsspark.cli.options import DATASET, SITE, CommandGroup, DayType, require_store, store_options
 from cmsspark.cli.period_options import period_options
-from cmsspark.cli.stored_names import DATASET, SITE
 from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import stored_days

@@ -17,11 +17,15 @@ from cmsspark.base import extras
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.text.terminal import echo_list, echo_table, percent, volume
-from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import FiniteRange, require_store, store_options
-from cmsspark.cli.output_files import write_text
+from cmsspark.cli.options import (
+    SITE,
+    CommandGroup,
+    FiniteRange,
+    require_store,
+    store_options,
+    write_text,
+)
 from cmsspark.cli.period_options import load_days, needed, period_options
-from cmsspark.cli.stored_names import SITE
 from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:

@@ -15,8 +15,13 @@ from cmsspark.base import extras
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
-from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import FiniteRange, require_store, store_options
+from cmsspark.cli.options import (
+    FiniteRange,
+    output_options,
+    print_outcome,
+    require_store,
+    store_options,
+)
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.run.period_run import run_on_days, store_period, with_period
 from cmsspark.settings.settings import load_settings
@@ -134,7 +139,7 @@ def build(
     import polars as pl
 
     from cmsspark.apps.cache.stored import site_traces
-    from cmsspark.engines.parallel_tasks import map_tasks
+    from cmsspark.engines.worker_pool import map_tasks
 
     requests = site_traces(days)
     names = list(dict.fromkeys(sites)) or [

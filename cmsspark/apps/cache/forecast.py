@@ -1,4 +1,4 @@
-"""Scores for :mod:`cmsspark.apps.cache.scored` from a trace's own past: the share of
+"""Scores for :mod:`cmsspark.apps.cache.replay` from a trace's own past: the share of
 the coming days on which an object is likely to be requested. No score of a day uses
 that day or a later one.
 """

@@ -21,8 +21,7 @@ from cmsspark.apps.cache.structures import (
     push,
     unlink,
 )
-from cmsspark.base.arrays import Flags, Ints, Longs
-from cmsspark.base.jit import jit
+from cmsspark.base.arrays import Flags, Ints, Longs, jit
 
 
 @jit

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from cmsspark.apps.cache.structures import admit, evict, make_lists, push, unlink
-from cmsspark.base.arrays import Flags, Ints, Longs
-from cmsspark.base.jit import jit
+from cmsspark.base.arrays import Flags, Ints, Longs, jit
 
 #: Segments of SLRU, of one size.
 _SEGMENTS = 4

@@ -11,9 +11,8 @@ import numpy as np
 
 from cmsspark.apps.cache.replay import Simulation, check_policies
 from cmsspark.apps.cache.trace import MOST_BYTES, Trace
-from cmsspark.base.arrays import Ints, Longs
+from cmsspark.base.arrays import Ints, Longs, jit
 from cmsspark.base.errors import UsageError
-from cmsspark.base.jit import jit
 from cmsspark.base.text.sizes import parse_bytes
 
 _SHARE: Final = re.compile(r"\d+(\.\d+)? ?%")

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cmsspark.base.arrays import Flags, Floats, Ints, Longs
-from cmsspark.base.jit import jit
+from cmsspark.base.arrays import Flags, Floats, Ints, Longs, jit
 
 
 @jit

@@ -15,8 +15,13 @@ from cmsspark.base import dates
 from cmsspark.base.errors import DataError, NotAllowed, NotReady, UsageError
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.terminal import pluralize
-from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import job_options, require_store, with_sources
+from cmsspark.cli.options import (
+    job_options,
+    output_options,
+    print_outcome,
+    require_store,
+    with_sources,
+)
 from cmsspark.counting import row_use
 from cmsspark.counting.reconciliation import NONE_MATCHED_RECORDS, TRAILING_DAYS
 from cmsspark.counting.row_use import RowUse
@@ -149,8 +154,8 @@ def _read(
 ) -> tuple[CacheDecoder, dict[str, int]]:
     """Return the sums of all files, and the number of records by bin."""
     from cmsspark.sources.cache_records import CacheDecoder
-    from cmsspark.sources.fields import Apps
     from cmsspark.sources.formats import lines
+    from cmsspark.sources.values import Apps
     from cmsspark.store.part_files import open_part
 
     decoder = CacheDecoder(day, Apps.load())

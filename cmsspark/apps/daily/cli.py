@@ -20,11 +20,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.base import clock, dates, reporting
+from cmsspark.base import dates, reporting
 from cmsspark.base.errors import CmssparkError, UsageError, as_ours
 from cmsspark.base.text.readable import json_text
-from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import DaysType, DayType, quiet_option, require_store, store_options
+from cmsspark.cli.options import (
+    CommandGroup,
+    DaysType,
+    DayType,
+    quiet_option,
+    require_store,
+    store_options,
+)
 from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import find_job
@@ -172,11 +178,10 @@ def _run(
     log_format: str,
 ) -> int:
     """Do the work and report it; what keeps daily from beginning is reported, too."""
-    from cmsspark.apps.daily import metrics
+    from cmsspark.apps.daily import notify as daily_notify
     from cmsspark.apps.daily.config import Targets, load_targets
-    from cmsspark.apps.daily.json_log import JsonLog
     from cmsspark.apps.daily.notify import notify, notify_not_begun, send_cron
-    from cmsspark.apps.daily.run import worked
+    from cmsspark.apps.daily.run import JsonLog, worked
     from cmsspark.store.daily_state import DailyState
 
     targets, state = Targets(), None
@@ -195,7 +200,7 @@ def _run(
         def heartbeat() -> None:
             with suppress(CmssparkError):
                 if targets.metrics is not None:
-                    metrics.update(targets.metrics, metrics.heartbeat(time.time()))
+                    daily_notify.update(targets.metrics, daily_notify.heartbeat(time.time()))
 
         daily.heartbeat = heartbeat
         outcomes = worked(daily, since, until)
@@ -296,7 +301,7 @@ def _note(
     settings = load_settings(settings_file)
     name = find_job(job).name
     with DailyState(settings.state_dir, require_store(fout, settings)).change() as state:
-        note = Note(reason=reason.strip(), user=_user(), at_ms=clock.now_ms())
+        note = Note(reason=reason.strip(), user=_user(), at_ms=dates.now_ms())
         change(state.days.setdefault(day_key(day, name), DayRecord()), note)
     click.echo(f"{day} {name}: {outcome}" + (f": {reason.strip()}" if shows_reason else ""))
     return 0

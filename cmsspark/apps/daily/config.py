@@ -4,24 +4,220 @@ whom to notify.
 
 from __future__ import annotations
 
+import base64
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import smtplib
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from email.message import EmailMessage
+from email.utils import formatdate, make_msgid
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
-from cmsspark.apps.daily.alarms import Argument, Login, Mail, Push
-from cmsspark.apps.daily.planner import POLICIES
-from cmsspark.apps.daily.readiness import Rules
-from cmsspark.base.errors import SettingsError, UsageError
-from cmsspark.settings.http_client import LOOPBACK, HttpAddress
+from cmsspark.apps.daily.planner import POLICIES, Rules
+from cmsspark.base.errors import NotAllowed, OutputError, SettingsError, UsageError
+from cmsspark.base.sockets import ConnectionLost
+from cmsspark.settings.http_client import LOOPBACK, HttpAddress, HttpTimeouts, fetch
+from cmsspark.settings.secrets import basic_credentials, read_password, safe_text, tls_context
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import STREAMS
 from cmsspark.store.day_states import DEFAULT_DAYS
 from cmsspark.store.job_index import Job, find_job
+
+# Alarms of ``cmsspark daily``: metrics for Prometheus, and mail on trouble.
+
+#: Seconds that a server may take for each answer, and for all.
+TIMEOUT_S: Final = 20.0
+DEADLINE_S: Final = 60.0
+#: The security of a connection to a mail server, and its port.
+PORTS: Final[Mapping[str, int]] = {"none": 25, "starttls": 587, "tls": 465}
+
+#: An argument of a command line, or an address, which YAML may take for a number.
+Argument = str | int | float
+
+#: name → (help, {labels as they stand in braces, or empty: value})
+Metrics = Mapping[str, tuple[str, Mapping[str, float]]]
+
+
+class Login(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """How to log in. The first line of ``password_file``, which is read when it is
+    needed, is the password; ``ca`` is trusted instead of what the system trusts.
+    """
+
+    user: str | None = None
+    password_file: str | None = None
+    ca: str | None = None
+
+    def _password(self) -> str | None:
+        return read_password(Path(self.password_file)) if self.password_file else None
+
+    @property
+    def _trusted(self) -> Path | None:
+        return Path(self.ca) if self.ca else None
+
+
+class Mail(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """Where mail on trouble goes, and by which server."""
+
+    to: Annotated[list[Argument], msgspec.Meta(min_length=1)]
+    sender: Annotated[str, msgspec.Meta(min_length=1)] = msgspec.field(name="from")
+    server: str = "localhost"
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
+    security: Literal[*PORTS] = "none"  # type: ignore[valid-type]  # one of the ports' names
+
+    @property
+    def where(self) -> str:
+        """The server as messages name it."""
+        return f"{self.server}:{self.port or PORTS[self.security]}"
+
+    def send(self, subject: str, text: str) -> None:
+        """Send one mail.
+
+        Raises OutputError (73) where the server is not there or refuses, NotAllowed
+        (77) for a wrong certificate or password and for a password file that others can
+        read, SettingsError (78) for one that is not there.
+        """
+        message = EmailMessage()
+        message["Subject"], message["From"], message["To"] = (
+            subject,
+            self.sender,
+            ", ".join(map(str, self.to)),
+        )
+        message["Date"], message["Message-ID"] = (
+            formatdate(),
+            make_msgid(domain=socket.gethostname()),
+        )
+        message.set_content(text)
+        password = self._password()
+        try:
+            self._transmit(message, password)
+        except (ssl.SSLCertVerificationError, smtplib.SMTPAuthenticationError) as error:
+            raise NotAllowed(
+                "mail cannot be sent", where=self.where, found=_error_text(error, password)
+            ) from None
+        except (OSError, smtplib.SMTPException) as error:
+            raise OutputError(
+                "mail cannot be sent", where=self.where, found=_error_text(error, password)
+            ) from None
+
+    def _transmit(self, message: EmailMessage, password: str | None) -> None:
+        port = self.port or PORTS[self.security]
+        if self.security == "tls":
+            context = tls_context(self._trusted)
+            smtp: smtplib.SMTP = smtplib.SMTP_SSL(
+                self.server, port, timeout=TIMEOUT_S, context=context
+            )
+        else:
+            smtp = smtplib.SMTP(self.server, port, timeout=TIMEOUT_S)
+        with closing(smtp), _deadline(lambda: smtp.sock):
+            if self.security == "starttls":
+                smtp.starttls(context=tls_context(self._trusted))
+            if self.user and password:
+                smtp.login(self.user, password)
+            smtp.send_message(message)
+            # The mail was accepted: a bad end of the session does not change that.
+            with suppress(OSError, smtplib.SMTPException):
+                smtp.quit()
+
+
+class Push(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """A Pushgateway that takes the metrics too; ``url`` has the group they replace:
+    ``http://host/metrics/job/NAME``.
+    """
+
+    url: str
+
+    def send(self, metrics: Metrics, *, replace: bool = True) -> None:
+        """Send the metrics in place of the whole group, or only of those of the same names.
+
+        Raises as :meth:`Mail.send`.
+        """
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        password = self._password()
+        authorization = (
+            f"Basic {basic_credentials(self.user, password)}" if self.user and password else None
+        )
+        server = HttpAddress.from_url(self.url, ca=self._trusted, authorization=authorization)
+        timeouts = HttpTimeouts(TIMEOUT_S, TIMEOUT_S, DEADLINE_S)
+        body = exposition(metrics).encode()
+        try:
+            answer = fetch(server, timeouts, 300, "PUT" if replace else "POST", headers, body)
+        except ConnectionLost as error:
+            error_class = NotAllowed if error.forbidden else OutputError
+            refusal_text = safe_text(error.reason, password)
+            raise error_class(
+                "metrics cannot be pushed", where=self.url, found=refusal_text
+            ) from None
+        if not answer.is_success:
+            error_class = NotAllowed if answer.status in (401, 403) else OutputError
+            text = f"{answer.status} {answer.reason} {answer.body.decode('utf-8', 'replace')}"
+            refusal_text = safe_text(text, password, limit=200)
+            raise error_class("metrics cannot be pushed", where=self.url, found=refusal_text)
+
+
+def write_metrics(path: Path, metrics: Metrics, other_lines: str = "") -> None:
+    """Write metrics for Prometheus's textfile collector, whole or not at all. Raises
+    OutputError (73).
+
+    ``other_lines``: what the file has beside them.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_text(exposition(metrics) + other_lines, encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            aside.unlink()
+        raise OutputError("metrics cannot be written", where=path, found=error.strerror) from None
+
+
+def exposition(metrics: Metrics) -> str:
+    """Metrics in Prometheus's text form."""
+    lines = []
+    for name, (about, values) in metrics.items():
+        lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge"]
+        lines += [
+            f"{name}{f'{{{labels}}}' if labels else ''} {value!r}"
+            for labels, value in values.items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def _deadline(sock: Callable[[], socket.socket | None]) -> Iterator[None]:
+    """Shut the connection down at the deadline: a server that sends a byte at a time
+    never reaches a timeout.
+    """
+
+    def cut() -> None:
+        if (connected := sock()) is not None:
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(DEADLINE_S, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _error_text(error: Exception, password: str | None) -> str:
+    """Return the error in a line, without the password in any of its encodings."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, smtplib.SMTPResponseException):
+        answer = error.smtp_error
+        text = f"{error.smtp_code} {answer.decode('utf-8', 'replace') if isinstance(answer, bytes) else answer}"
+    encoded = base64.b64encode(password.encode()).decode() if password else None
+    return safe_text(text, password, encoded, limit=200)
+
 
 _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 _Target = TypeVar("_Target", bound=Login)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final, Self
 
-from cmsspark.apps.daily.readiness import Rules, is_overdue
+from cmsspark.apps.daily.planner import Rules, is_overdue
 from cmsspark.base.errors import CmssparkError, Exit, as_ours
 from cmsspark.store.daily_state import GIVEN_UP, DayRecord, StoreState, day_key, signature
 from cmsspark.store.day_states import Cell, inputs_named

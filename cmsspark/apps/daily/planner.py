@@ -5,28 +5,207 @@ stale, or only publishing.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import re
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from cmsspark import __version__
-from cmsspark.apps.daily import readiness
-from cmsspark.apps.daily.readiness import Listing, Readiness, Rules
+from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotReady
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.schemas import stored_table
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting.reconciliation import TRAILING_DAYS
 from cmsspark.filesystems.storage import Files
 from cmsspark.run.job_modules import load_declaration
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
 from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS
-from cmsspark.store import results
+from cmsspark.store import day_states, results
 from cmsspark.store.deliveries import Target, deliveries, is_delivered
 from cmsspark.store.job_index import Job
 from cmsspark.store.run_history import Published
+
+# Whether a day's inputs are ready to read, judged from listings alone: complete,
+# unchanged, and as large as usual.
+
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
+#: Earlier days that are needed to know the usual size.
+USUAL_DAYS: Final = 3
+#: The number of missing parts that a warning names.
+_NAMED_GAPS: Final = 5
+_PART: Final = re.compile(r"part-(?:[mr]-)?([0-9]{1,9})(?![0-9])", re.ASCII)
+
+
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Rules(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """``quiet_minutes``: so long nothing was written. ``smallest_share``: of the usual
+    bytes. ``patience_hours``: after the day's end, small days and better dumps are no
+    longer waited for. ``dump_wait_days``: for the dump after the day.
+    """
+
+    quiet_minutes: _NotNegative = 10
+    smallest_share: _NotNegative = 0.5
+    patience_hours: _NotNegative = day_states.PATIENCE_HOURS
+    dump_wait_days: _NotNegative = 2
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A source's files of a day: sizes in bytes and the latest mtime in UTC ms."""
+
+    source: str
+    sizes: tuple[int, ...]
+    newest_ms: int
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """``reasons`` not to read yet, none when ready; ``warnings`` in any case."""
+
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    #: UTC ms of the next check, where there are reasons.
+    retry_ms: int | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there are no reasons to wait."""
+        return not self.reasons
+
+
+def together(parts: Iterable[Readiness]) -> Readiness:
+    """Return all reasons and warnings; the next check is when the last reason may be gone."""
+    every = list(parts)
+    retries = [part.retry_ms for part in every if part.retry_ms is not None]
+    return Readiness(
+        tuple(reason for part in every for reason in part.reasons),
+        tuple(warning for part in every for warning in part.warnings),
+        max(retries, default=None),
+    )
+
+
+def judge_stream(
+    listing: Listing, before: Sequence[Sequence[int]], day: date, now_ms: int, rules: Rules
+) -> Readiness:
+    """Return whether a source's files are complete. ``before``: sizes of the files of
+    each trailing day.
+
+    Empty parts are ignored: Spark and sqoop write them.
+    """
+    writing = judge_writing(f"{listing.source}: the last file", listing.newest_ms, now_ms, rules)
+    if not writing.is_ready:
+        return writing
+    usual = [sum(sizes) for sizes in before if sum(sizes)]
+    if len(usual) < USUAL_DAYS:
+        return Readiness()
+    median, total = statistics.median(usual), sum(listing.sizes)
+    if total < rules.smallest_share * median:
+        text = f"{listing.source}: {total:,} bytes, the median of {pluralize(len(usual), 'day')} before is {int(median):,}"
+        if now_ms < _patience_ends(day, rules):
+            return Readiness((text,), (), min(now_ms + HOUR_MS, _patience_ends(day, rules)))
+        return Readiness((), (f"{text}; the time to wait for it is over",))
+    parts, usual_parts = (
+        len(listing.sizes),
+        statistics.median(len(sizes) for sizes in before if sum(sizes)),
+    )
+    if parts < rules.smallest_share * usual_parts:
+        return Readiness(
+            (),
+            (
+                f"{listing.source}: {pluralize(parts, 'file')}, the median of days before is {usual_parts:g}",
+            ),
+        )
+    return Readiness()
+
+
+def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str]]) -> Readiness:
+    """Return a warning where part numbers are missing and none was on the days
+    ``before``: a part may be lost.
+
+    No warning where numbers are usually missing: Spark and sqoop write no file for an empty part.
+    """
+    usual = [numbers for numbers in map(_numbers, before) if numbers]
+    numbers = _numbers(names)
+    gaps = _gaps(numbers)
+    if not gaps or len(usual) < USUAL_DAYS or any(map(_gaps, usual)):
+        return Readiness()
+    present = set(numbers)
+    missing_numbers = (str(number) for number in range(numbers[-1]) if number not in present)
+    first = list(itertools.islice(missing_numbers, _NAMED_GAPS))
+    gap_list = ", ".join(first) + (f" and {gaps - len(first)} more" if gaps > len(first) else "")
+    warning = f"{source}: no part {gap_list} of 0 to {numbers[-1]}; the {pluralize(len(usual), 'day')} before left out none"
+    return Readiness((), (warning,))
+
+
+def _numbers(names: Iterable[str]) -> list[int]:
+    """Return the numbers of part files, in order."""
+    return sorted({int(match[1]) for match in map(_PART.match, names) if match})
+
+
+def _gaps(numbers: Sequence[int]) -> int:
+    """Return the number of missing numbers below the last."""
+    return numbers[-1] + 1 - len(numbers) if numbers else 0
+
+
+def judge_dump(
+    kind: str, dump_day: date | None, day: date, now_ms: int, rules: Rules
+) -> Readiness:
+    """Return whether to wait for a better dump: the dump of a day is dated after it (rule 17).
+
+    ``dump_day`` is None for the legacy folder without a date, which no better dump replaces.
+    """
+    if dump_day is None or dump_day > day:
+        return Readiness()
+    ends = _day_end(day) + int(rules.dump_wait_days * dates.DAY_MS)
+    if now_ms < ends:
+        reason = f"{kind}: no complete dump dated after {day} yet, the best is of {dump_day}"
+        return Readiness((reason,), (), min(now_ms + HOUR_MS, ends))
+    return Readiness(
+        (), (f"{kind}: the dump of {dump_day} is taken, none dated after {day} came in time",)
+    )
+
+
+def judge_writing(subject: str, newest_ms: int, now_ms: int, rules: Rules) -> Readiness:
+    """Return whether files are still being written: the newest, which ``subject``
+    names, is younger than ``quiet_minutes``.
+    """
+    quiet_ms = int(rules.quiet_minutes * MINUTE_MS)
+    age_ms = now_ms - newest_ms
+    # A file from the future means a wrong clock, not that it is being written.
+    if not -quiet_ms < age_ms < quiet_ms:
+        return Readiness()
+    reason = f"{subject} was written {max(age_ms, 0) // MINUTE_MS} minutes ago"
+    return Readiness((reason,), (), newest_ms + quiet_ms)
+
+
+def missing(text: str, now_ms: int) -> Readiness:
+    """Return a missing input, which ``text`` names."""
+    return Readiness((text,), (), now_ms + HOUR_MS)
+
+
+def is_overdue(day: date, now_ms: int, rules: Rules) -> bool:
+    """Return whether a day that is still not ready should be reported."""
+    return day_states.is_overdue(day, now_ms, rules.patience_hours)
+
+
+def _day_end(day: date) -> int:
+    return dates.timestamp_ms_bounds(day)[1]
+
+
+def _patience_ends(day: date, rules: Rules) -> int:
+    return day_states.patience_ends(day, rules.patience_hours)
+
 
 #: The policies of a source: wait for it, count without it, or read its ``.tmp`` folder.
 POLICIES: Final = ("require", "partial", "tmp")
@@ -145,9 +324,7 @@ class Planner:
         except (InputMissing, NotReady):
             return ""
         sums = now.file_sums()
-        if not readiness.judge_writing(
-            stream, sums["newest_ms"], self.now_ms, self.rules
-        ).is_ready:
+        if not judge_writing(stream, sums["newest_ms"], self.now_ms, self.rules).is_ready:
             return ""
         if entry["folder"] is None:
             return f"stale: {stream} of {before}, whose jobs may be counted twice, has arrived"
@@ -204,27 +381,23 @@ class Planner:
                     parts.append(Readiness(warnings=(f"{stream} is left out: {error.problem}",)))
                     options.add("--allow-missing")
                 else:
-                    parts.append(
-                        readiness.missing(self._missing_text(stream, day, error), self.now_ms)
-                    )
+                    parts.append(missing(self._missing_text(stream, day, error), self.now_ms))
                 continue
             sources.append(source)
             options |= {"--allow-tmp"} if source.is_tmp else set()
             sizes = [[size or 0 for _, size, _ in _files(earlier, stream)] for earlier in before]
             newest = max((file.mtime_ms for file in source.files), default=0)
             listing = Listing(stream, tuple(file.size for file in source.files), newest)
-            parts.append(readiness.judge_stream(listing, sizes, day, self.now_ms, self.rules))
+            parts.append(judge_stream(listing, sizes, day, self.now_ms, self.rules))
             names = [_names(path for path, _, _ in _files(earlier, stream)) for earlier in before]
-            parts.append(
-                readiness.judge_parts(stream, _names(file.path for file in source.files), names)
-            )
+            parts.append(judge_parts(stream, _names(file.path for file in source.files), names))
         if job.streams and not sources and all(part.is_ready for part in parts):
             # Each may be left out, but not all.
-            parts.append(readiness.missing(f"none of {', '.join(streams)} is there", self.now_ms))
+            parts.append(missing(f"none of {', '.join(streams)} is there", self.now_ms))
         # A day that was counted keeps its dumps.
         if manifest is None:
             parts += self._dumps_ready(job, day, [source.stream for source in sources])
-        return readiness.together(parts), tuple(sorted(options))
+        return together(parts), tuple(sorted(options))
 
     def _missing_text(self, stream: str, day: date, error: CmssparkError) -> str:
         try:
@@ -237,16 +410,13 @@ class Planner:
         try:
             dumps = self._dumps(job, day, streams)
         except (InputMissing, NotReady) as error:
-            return [readiness.missing(_one_line(error), self.now_ms)]
-        parts = [
-            readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules)
-            for dump in dumps
-        ]
+            return [missing(_one_line(error), self.now_ms)]
+        parts = [judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules) for dump in dumps]
         for dump in (dump for dump in dumps if dump.kind == "rucio"):
             newest = max(file.mtime_ms for files in dump.tables.values() for file in files)
             # Its tables are written one by one.
             subject = f"{dump.kind}: the last file of the dump"
-            parts.append(readiness.judge_writing(subject, newest, self.now_ms, self.rules))
+            parts.append(judge_writing(subject, newest, self.now_ms, self.rules))
         return parts
 
     def _dumps(self, job: Job, day: date, streams: Sequence[str]) -> list[Dump]:

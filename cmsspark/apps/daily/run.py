@@ -4,20 +4,25 @@ each task ended.
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
+import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
 
 import click
 
+from cmsspark import __version__
 from cmsspark.apps.daily.outcome import (
     FATAL_EXIT_CODES,
     TaskOutcome,
@@ -26,10 +31,10 @@ from cmsspark.apps.daily.outcome import (
     record_gap,
     update_record,
 )
-from cmsspark.base import clock, dates
+from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError, Exit, parts_of_text
 from cmsspark.base.periods import first_day
-from cmsspark.base.signals import interruptible
+from cmsspark.base.reporting import interruptible
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files, is_local, join
 from cmsspark.store.daily_state import (
@@ -44,7 +49,6 @@ from cmsspark.store.job_index import JOBS, Job
 
 if TYPE_CHECKING:
     from cmsspark.apps.daily.config import DailyConfig
-    from cmsspark.apps.daily.json_log import JsonLog
     from cmsspark.apps.daily.planner import PlannedTask, Planner
     from cmsspark.settings.settings import Settings
     from cmsspark.store.run_history import Published
@@ -135,7 +139,7 @@ class Daily:
 
     def window_start(self) -> date:
         """Return the first day that a call without options looks at."""
-        return clock.utc(int(self.now() * 1000)).date() - timedelta(days=self.config.days)
+        return dates.utc(int(self.now() * 1000)).date() - timedelta(days=self.config.days)
 
     def tasks(self, first: date, last: date) -> list[PlannedTask]:
         """Return what is to be done for the days from ``first`` to ``last``, oldest first."""
@@ -209,8 +213,8 @@ class Daily:
         if not records:
             return {}
         jobs = {job.name: job for job in self.config.jobs}
-        dates = [split_key(key)[0] for key in records]
-        planner = self._planner(min(dates), max(dates))
+        days = [split_key(key)[0] for key in records]
+        planner = self._planner(min(days), max(days))
         done = []
         for key in records:
             day, name = split_key(key)
@@ -232,7 +236,7 @@ class Daily:
         by_day: dict[date, list[PlannedTask]] = {}
         for task in tasks:
             by_day.setdefault(task.day, []).append(task)
-        self._began, self._began_ms = time.monotonic(), clock.now_ms()
+        self._began, self._began_ms = time.monotonic(), dates.now_ms()
 
         def one_day(day: date) -> list[TaskOutcome]:
             return [self._do(task, len(tasks)) for task in by_day[day]]
@@ -254,7 +258,7 @@ class Daily:
         """
         from cmsspark.apps.daily.planner import PlannedTask
         from cmsspark.store import run_history
-        from cmsspark.store.verification import check_share
+        from cmsspark.store.part_files import check_share
 
         outcomes = []
         try:
@@ -493,3 +497,54 @@ def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
         if daily.only is None and is_local(daily.fout):
             outcomes += daily.verify_share()
         return outcomes
+
+
+# The log of ``cmsspark daily`` as JSON: one event a line, with the field names of
+# OpenTelemetry's log data model.
+
+#: Word at the beginning of a message → (text, number) of the severity.
+_SEVERITIES: Final[Mapping[str, tuple[str, int]]] = {
+    "warning": ("WARN", 13),
+    "error": ("ERROR", 17),
+}
+_INFO: Final = ("INFO", 9)
+_FAILED: Final = re.compile(r": (failed|given up) [(]")
+_TASK: Final = re.compile(r"\[\d+ of \d+\] (?P<job>\w+) of (?P<day>[\d-]+) ")
+
+
+class JsonLog:
+    """Writes events to stderr; lines of threads do not mix."""
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._resource = {
+            "service.name": "cmsspark-daily",
+            "service.version": __version__,
+            "host.name": socket.gethostname(),
+        }
+
+    def __call__(self, text: str, attributes: Mapping[str, object] | None = None) -> None:
+        """Write a message as one event."""
+        word = text.partition(":")[0]
+        severity, number = _SEVERITIES.get(word, _INFO)
+        if _FAILED.search(text):
+            severity, number = _SEVERITIES["error"]
+        task = _TASK.match(text)
+        event = {
+            "Timestamp": str(time.time_ns()),
+            "SeverityText": severity,
+            "SeverityNumber": number,
+            "Body": text,
+            "Resource": self._resource,
+            "Attributes": {
+                **({"cms.job": task["job"], "cms.day": task["day"]} if task else {}),
+                **(attributes or {}),
+            },
+        }
+        line = json.dumps(event, ensure_ascii=False, default=str) + "\n"
+        stream = self._stream or sys.stderr
+        # A closed stderr stops no day.
+        with self._lock, suppress(OSError, ValueError):
+            stream.write(line)
+            stream.flush()

@@ -22,10 +22,10 @@ from cmsspark.apps.dashboard import (
     downloads,
     error_forms,
     registry,
-    search,
     security,
     table_html,
     table_order,
+    use,
     widgets,
 )
 from cmsspark.apps.dashboard.page_request import PageRequest, Parameters
@@ -36,7 +36,7 @@ from cmsspark.apps.dashboard.rollup_refresher import RollupRefresher
 from cmsspark.apps.dashboard.security import Guard
 from cmsspark.apps.dashboard.segment import ResourceExhausted, RollupsDamagedError, find_exhaustion
 from cmsspark.apps.dashboard.selection import FILTERS, NO_PART
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import (
     CmssparkError,
     DataError,
@@ -99,7 +99,7 @@ def create_app(services: Services) -> Flask:
         navigation=registry.navigation,
         prefix=services.prefix,
         version=_static_version(),
-        to_second=clock.to_second,
+        to_second=dates.to_second,
     )
     app.jinja_env.filters["display"] = lambda text: widgets.shown("" if text == NO_PART else text)
     app.before_request(partial(_check, services))
@@ -267,7 +267,7 @@ def _common(services: Services, page: str) -> dict[str, Any]:
 
 def _datasets(services: Services) -> Response:
     page_request = _page_request(services, "datasets.json")
-    suggestions = search.suggestions(page_request) if page_request.snapshot.days else []
+    suggestions = use.suggestions(page_request) if page_request.snapshot.days else []
     return Response(json.dumps(suggestions), mimetype="application/json")
 
 

@@ -16,7 +16,7 @@ from cmsspark.apps.dashboard.rollups import Rollups, RollupState
 from cmsspark.apps.dashboard.segment import find_exhaustion
 from cmsspark.apps.dashboard.segment_build import RollupProcess
 from cmsspark.apps.dashboard.snapshot import Snapshot
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import DataError, NotReady, as_ours
 from cmsspark.base.memory import trim
 from cmsspark.base.periods import spans
@@ -117,7 +117,7 @@ class RollupRefresher:
         self._rollups.forget()
         self._snapshot = None
         self._freshness = Freshness(
-            clock.now_ms(), progress="files of the rollups are damaged or gone"
+            dates.now_ms(), progress="files of the rollups are damaged or gone"
         )
         self._wake.set()
 
@@ -147,7 +147,7 @@ class RollupRefresher:
                 entry.first_day: entry.partial_reason for entry in readable if entry.partial_reason
             }
             if summed == runs and partial == dict(current.state.partial):
-                self._freshness = Freshness(clock.now_ms())
+                self._freshness = Freshness(dates.now_ms())
                 return
             changed = [
                 day for day in runs.keys() | summed.keys() if runs.get(day) != summed.get(day)
@@ -157,13 +157,13 @@ class RollupRefresher:
                 if changed
                 else "reasons of partial days changed"
             )
-            self._freshness = Freshness(clock.now_ms(), behind=text, is_building=True)
+            self._freshness = Freshness(dates.now_ms(), behind=text, is_building=True)
         building = _Building()
         state = self._rollups.refresh(lambda state: self._offer(state, building))
         if self._builder is not None:
             self._builder.close()
         self._load(state)
-        self._freshness = Freshness(clock.now_ms())
+        self._freshness = Freshness(dates.now_ms())
         self._is_loaded.set()
         self._rollups.remove_old(state)
         trim()
@@ -183,7 +183,7 @@ class RollupRefresher:
                 now = time.monotonic()
                 self._next_load = now + max(_LOAD_EVERY_S, 5 * (now - began))
             self._freshness = Freshness(
-                clock.now_ms(), progress if self._snapshot else "", progress, is_building=True
+                dates.now_ms(), progress if self._snapshot else "", progress, is_building=True
             )
 
     def _load(self, state: RollupState) -> None:
@@ -211,7 +211,7 @@ class RollupRefresher:
                     (ours.text() if ours else f"{type(error).__name__}: {error}"[:200]).split()
                 )
                 self._freshness = Freshness(
-                    clock.now_ms(), behind=f"the newest results could not be added: {text}"
+                    dates.now_ms(), behind=f"the newest results could not be added: {text}"
                 )
                 self._log(
                     f"the rollups could not be refreshed{'' if ours else ', a bug in cmsspark'}: {text}"
@@ -222,7 +222,7 @@ class RollupRefresher:
     def _progress(self, text: str) -> None:
         now = self._freshness
         self._freshness = Freshness(
-            clock.now_ms(), now.behind, now.progress if now.is_building else text, now.is_building
+            dates.now_ms(), now.behind, now.progress if now.is_building else text, now.is_building
         )
         self._log(text)
 

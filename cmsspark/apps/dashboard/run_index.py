@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from cmsspark.base import clock
+import msgspec
+
+from cmsspark.apps.dashboard.downloads import to_arrow
+from cmsspark.apps.dashboard.widgets import Column, Table
+from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Period
 from cmsspark.filesystems.storage import LocalFiles, join, local_path
+from cmsspark.pages.day_report import BINS, counts
 from cmsspark.run.run_context import from_manifest
 from cmsspark.run.run_report import PAGE
-from cmsspark.store import results, run_history
+from cmsspark.store import results, run_history, run_metrics
 from cmsspark.store.daily_state import DailyState, DayRecord, split_key
 from cmsspark.store.day_states import NO_RESULT, Cell, Surroundings, table
 from cmsspark.store.job_index import JOBS
+from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, read_processes
 from cmsspark.store.run_history import Published, Run
+from cmsspark.store.run_metrics import RunMetrics, run_file, runs_folder
 
 #: Runs that are kept, as they never change.
 _MOST_RUNS: Final = 4_000
@@ -110,7 +119,7 @@ def read_index(
     records = _records(store, state_dir, days, notes)
     recorded = {job for _, job in (*reasons, *records)}
     jobs = [name for name in JOBS if any(run.job == name for run in runs) or name in recorded]
-    cells = table(days, jobs, runs, published, around=Surroundings(clock.now_ms(), records))
+    cells = table(days, jobs, runs, published, around=Surroundings(dates.now_ms(), records))
     # As `cmsspark status` has it: a result that is there is shown.
     reasons = {key: text for key, text in reasons.items() if cells[key].word in NO_RESULT}
     return RunIndex(
@@ -188,7 +197,7 @@ def _entry(folder: Path | None, name: str) -> Path | None:
 def _history(
     store: str, state_dir: Path, days: list[date], notes: list[str]
 ) -> tuple[list[Run], list[Published]]:
-    now = clock.now_ms()
+    now = dates.now_ms()
     try:
         with run_history.read_history(state_dir) as history:
             if history is None or not days:
@@ -208,3 +217,317 @@ def _history(
         if not run.details.period and Path(local_path(run.store)).resolve() == path
     ]
     return runs, published
+
+
+# Tables of runs: where every record went, what was published, which fields of logs
+# changed.
+
+#: An absolute path of this host, or of a file system with a scheme.
+_PATH: Final = re.compile(
+    r"(?:[a-z0-9]+://|(?<![\w/.]))/(?:home|root|tmp|var|srv|opt|usr|mnt|data|eos|afs|cvmfs|scratch|work|user|project|build)"
+    r"(?:/[^/\s:,;'\"()]+){2,}"
+)
+#: Rows of a table that the page shows.
+SHOWN: Final = 40
+
+
+def without_paths(text: str) -> str:
+    """Return a text with the last two parts of each absolute path; datasets and files of CMS stay."""
+    return _PATH.sub(lambda path: "…/" + "/".join(path[0].rsplit("/", 2)[1:]), text)
+
+
+def reconciliation(index: RunIndex) -> Table:
+    columns = (
+        Column("day", "Day", "day"),
+        Column("stream", "Stream"),
+        Column("is_reconciled", "Adds up", "yes"),
+        Column("matched_share", "Matched", "share"),
+        Column("read", "Records read", "count"),
+        Column(
+            "unmatched",
+            "Not matched",
+            "count",
+            "user and group files, temporary files, not in DBS, no name",
+        ),
+        Column(
+            "left_out",
+            "Other bins",
+            "count",
+            "malformed, another day, write only, jobs that do not count",
+        ),
+        Column("malformed", "of them malformed", "count"),
+    )
+    rows, details = [], []
+    for (day, job), run in sorted(index.current.items(), key=lambda entry: entry[0], reverse=True):
+        if job == "data_aggregation":
+            for stream, bins in run.details.reconciliation.items():
+                rows.append((day.isoformat(), stream, *_merged(bins)))
+                details.append((day.isoformat(), stream, *bin_values(bins)))
+
+    def every_bin() -> Any:
+        return to_arrow(Table("reconciliation", bin_columns(Column("day", "Day")), details, ""))
+
+    caption = "Records of each stream and day; the downloads have every bin"
+    empty = "No run of this period has a reconciliation."
+    return Table("reconciliation", columns, rows, caption, every_bin, limit=SHOWN, empty=empty)
+
+
+def bin_columns(*first: Column) -> list[Column]:
+    columns = [*first, Column("stream", "Stream"), Column("is_reconciled", "Adds up", "yes")]
+    columns += [
+        Column("matched_share", "Matched", "share"),
+        Column("read", "Records read", "count"),
+    ]
+    return columns + [
+        Column(name, label[0].upper() + label[1:], "count") for name, label in BINS.items()
+    ]
+
+
+def _merged(bins: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the verdict, the share that matched, records read, not matched, in other
+    bins, and malformed.
+    """
+    is_reconciled, share, read, *values = bin_values(bins)
+    flat = dict(zip(BINS, values, strict=True))
+    unmatched = sum(flat[name] or 0 for name in bins.get("unmatched") or ())
+    return (
+        is_reconciled,
+        share,
+        read,
+        unmatched,
+        read - unmatched - (flat["matched"] or 0),
+        flat["malformed"],
+    )
+
+
+def bin_values(bins: dict[str, Any]) -> tuple[Any, ...]:
+    flat = counts(bins)
+    read = bins["read"]
+    share = flat["matched"] / read if read else None
+    # Streams of accesses and of jobs have different bins.
+    return (sum(flat.values()) == read, share, read, *(flat.get(name) for name in BINS))
+
+
+def publishing(index: RunIndex) -> Table:
+    columns = (
+        Column("day", "Day", "day"),
+        Column("table", "Table"),
+        Column("destination", "Destination"),
+        Column("confirmed", "Confirmed", "count"),
+        Column("waiting", "Waiting", "count"),
+        Column("refused", "Refused", "count"),
+        Column("reason", "Why"),
+        Column("at_ms", "At", "instant"),
+        Column("run", "Run"),
+    )
+    rows = [
+        (
+            item.day.isoformat(),
+            item.table,
+            without_paths(item.destination),
+            item.confirmed,
+            item.waiting,
+            item.refused,
+            without_paths(item.reason),
+            item.at_ms,
+            item.stored_run,
+        )
+        for item in sorted(index.published, key=lambda item: (item.day, item.at_ms), reverse=True)
+    ]
+    empty = "Nothing of this period was published: cmsspark publish --date DAY"
+    return Table("publishing", columns, rows, "Documents by day and table", empty=empty)
+
+
+def drift(index: RunIndex) -> Table:
+    columns = (
+        Column("stream", "Stream"),
+        Column("field", "Field"),
+        Column("form", "Format"),
+        Column("change", "Change"),
+        Column("day_count", "Days", "count"),
+        Column("last_day", "Last day"),
+        Column("records", "Records of samples", "count"),
+    )
+    result: dict[tuple[str, str, str, str], tuple[int, date, int]] = {}
+    for (day, _), run in index.current.items():
+        for stream, entries in run.details.drift.items():
+            for entry in entries:
+                key = (
+                    stream,
+                    str(entry.get("field")),
+                    str(entry.get("form")),
+                    str(entry.get("change")),
+                )
+                count, newest, records = result.get(key, (0, day, 0))
+                result[key] = (
+                    count + 1,
+                    max(newest, day),
+                    records + int(entry.get("records") or 0),
+                )
+    rows = [
+        (*key, count, newest.isoformat(), records)
+        for key, (count, newest, records) in sorted(result.items())
+    ]
+    return Table(
+        "drift",
+        columns,
+        rows,
+        "Differences between logs and schemas",
+        empty="No field differed from its schema.",
+    )
+
+
+# What was measured of runs, as the page *Spark* reads it: ``monitor/runs/RUN/run.json``
+# and ``processes.sqlite``.
+
+#: Runs that the page offers.
+MOST_RUNS: Final = 100
+_RUN: Final = re.compile(r"[\w.\-]{1,100}")
+_LARGEST: Final = 64_000_000
+
+
+class _Head(msgspec.Struct):
+    run: str
+    job: str = ""
+    began_ms: int = 0
+    state: str = ""
+    application: str | None = None
+    root_pid: int | None = None
+    process: dict[str, str | int | None] = {}
+
+
+@dataclass(frozen=True)
+class RunChoice:
+    """A run that the page offers: its id, what it is called, when it began, and its
+    watched processes, if any.
+    """
+
+    run: str
+    label: str
+    began_ms: int
+    watched: str | None = None
+    is_measured: bool = True
+
+
+@dataclass(frozen=True)
+class RunView:
+    """All that is known of one run."""
+
+    choice: RunChoice
+    measured: RunMetrics | None = None
+    watched: WatchedRun | None = None
+    samples: Sequence[ProcessSample] = ()
+    log: Sequence[LogEntry] = ()
+    notes: Sequence[str] = field(default_factory=list)
+
+
+def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:
+    """Return the runs that were measured or watched, the latest first; ``notes`` gets
+    what could not be read.
+    """
+    watched = _watched(state_dir, notes)
+    by_root = {run.root_pid: run for run in reversed(watched) if run.root_pid}
+    run_choices: list[RunChoice] = []
+    names: set[str] = set()
+    folders = sorted(runs_folder(state_dir).glob("*/run.json"), key=lambda file: file.parent.name)
+    for file in folders[-MOST_RUNS:]:
+        try:
+            _check_size(file)
+            head = msgspec.json.decode(file.read_bytes(), type=_Head)
+        except (OSError, msgspec.MsgspecError) as error:
+            notes.append(f"{file} was left out: {error}")
+            continue
+        nearest = by_root.get(head.root_pid or -1)
+        # A number of a process is used again after some time: the run must be the same, too.
+        run = (
+            nearest
+            if nearest is not None and abs(nearest.start_ms - head.began_ms) < 600_000
+            else None
+        )
+        names.add(run.run if run else "")
+        name = head.application or run_metrics.state_now(head.state, head.process)
+        run_choices.append(
+            RunChoice(
+                file.parent.name, f"{head.job} {name}", head.began_ms, run.run if run else None
+            )
+        )
+    for run in watched:
+        if run.run not in names:
+            label = f"suite {run.suite}, release {run.release}" if run.suite else run.job
+            run_choices.append(RunChoice(run.run, label, run.start_ms, run.run, is_measured=False))
+    return sorted(run_choices, key=lambda choice: -choice.began_ms)[:MOST_RUNS]
+
+
+def read_run_view(state_dir: Path, choice: RunChoice) -> RunView:
+    """Return all that is stored of a run."""
+    notes: list[str] = []
+    measured = None
+    if choice.is_measured and _RUN.fullmatch(choice.run):
+        file = run_file(state_dir, choice.run)
+        try:
+            _check_size(file)
+            measured = run_metrics.as_of_now(run_metrics.read(file))
+        except (OSError, ValueError) as error:
+            notes.append(f"{file} cannot be read: {error}")
+    view = RunView(choice, measured, notes=notes)
+    if choice.watched is None:
+        return view
+    try:
+        with read_processes(state_dir) as database:
+            if database is not None:
+                samples, log = database.samples(choice.watched), database.log(choice.watched)
+                view = replace(
+                    view, watched=database.find(choice.watched), samples=samples, log=log
+                )
+    except CmssparkError as error:
+        notes.append(str(error))
+    return view
+
+
+def _watched(state_dir: Path, notes: list[str]) -> list[WatchedRun]:
+    try:
+        with read_processes(state_dir) as database:
+            return database.runs(limit=MOST_RUNS) if database else []
+    except CmssparkError as error:
+        notes.append(str(error))
+        return []
+
+
+def _check_size(file: Path) -> None:
+    if file.stat().st_size > _LARGEST:
+        raise OSError(f"it has more than {_LARGEST:,} bytes")
+
+
+def over_time(
+    samples: Sequence[ProcessSample], name: str, label: Callable[[ProcessSample], str]
+) -> tuple[list[int], dict[str, list[int | float | None]]]:
+    """Return times, and for each label the sums of a measure at them; None where it has
+    no process then.
+
+    Each host looks at times of its own: what it saw counts until its next look.
+    """
+    times = sorted({sample.time_ms for sample in samples})
+    position = {time: number for number, time in enumerate(times)}
+    looks: dict[str, list[int]] = {}
+    for host, time in sorted({(sample.host, sample.time_ms) for sample in samples}):
+        looks.setdefault(host, []).append(position[time])
+    ends = {
+        (host, at): end for host, of in looks.items() for at, end in pairwise([*of, of[-1] + 1])
+    }
+    sums: dict[str, list[int | float | None]] = {}
+    for sample in samples:
+        row = sums.setdefault(label(sample), [None] * len(times))
+        first = position[sample.time_ms]
+        for number in range(first, ends[sample.host, first]):
+            row[number] = (row[number] or 0) + (getattr(sample, name) or 0)
+    return times, sums
+
+
+def by_role(
+    samples: Sequence[ProcessSample], name: str
+) -> tuple[list[int], dict[str, list[int | float]]]:
+    """Return times, and for each role the sums of a measure at them; 0 where a role has
+    no process then.
+    """
+    times, sums = over_time(samples, name, lambda sample: sample.role)
+    return times, {role: [value or 0 for value in values] for role, values in sums.items()}

@@ -27,7 +27,7 @@ from cmsspark.apps.dashboard.segment_build import RollupProcess
 from cmsspark.apps.dashboard.sockets import DeadlineServer, make_server
 from cmsspark.base.errors import NotAllowed, UsageError
 from cmsspark.base.memory import share_freed
-from cmsspark.base.signals import interruptible
+from cmsspark.base.reporting import interruptible
 from cmsspark.store.query.database import Database
 
 #: Seconds between two looks at the store.

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from cmsspark.apps.dashboard import user_sets
 from cmsspark.apps.dashboard.dataset_ranking import datasets
+from cmsspark.apps.dashboard.downloads import rows_to_arrow
+from cmsspark.apps.dashboard.page_request import PageRequest
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number
 from cmsspark.apps.dashboard.use import codes_of_users, integer
+from cmsspark.apps.dashboard.widgets import (
+    Cell,
+    Column,
+    Figure,
+    HeatMap,
+    Section,
+    Table,
+    shown,
+    si,
+)
+from cmsspark.base.text.terminal import pluralize
+from cmsspark.pages.charts import rank_names
 from cmsspark.store.query.database import Database
 from cmsspark.store.stored_columns import REPLICA_TABLES
 
@@ -188,3 +203,146 @@ def count_users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
         return {name: int(count) for name, count in zip(names, counter.counts(), strict=False)}
 
     return snapshot.cached(("users_of_sites", chosen), make)
+
+
+# What lies at a site and what it will need: unused volume by age, the size of a cache,
+# the forecast.
+
+#: Weeks without a read at the site, of each age.
+AGES: Final = (4, 12, 26, 52)
+#: Share of requested bytes that a cache may miss.
+TARGET: Final = 0.2
+
+
+def age_figures(snapshot: Snapshot, database: Database, site: str, kind: str) -> list[Figure]:
+    """Return the replicas at a site by weeks without a read there; no age that is
+    longer than the stored days.
+    """
+    newest = database.newest(REPLICA_TABLES)
+    if newest is None:
+        return []
+    as_of, table = newest
+    last = last_days(snapshot, site)
+    replicas = database.query(
+        f"SELECT dataset_name, present_bytes FROM {table} "
+        "WHERE day = ? AND site_name = ? AND kind = ? AND present_bytes > 0",
+        [as_of, site, kind],
+    ).rows
+    last_day = snapshot.days[-1]
+    recorded = (last_day - snapshot.days[0]).days + 1
+    figures = []
+    for weeks in (weeks for weeks in AGES if 7 * weeks <= recorded):
+        unread = [
+            size
+            for name, size in replicas
+            if name not in last or (last_day - last[name]).days >= 7 * weeks
+        ]
+        size, datasets = sum(unread), pluralize(len(unread), "dataset")
+        figures.append(
+            Figure(
+                f"Unread for {pluralize(weeks, 'week')}", si(size, "B"), f"{size:,} B", datasets
+            )
+        )
+    return figures
+
+
+def cache_figure(database: Database, site: str) -> Figure | None:
+    """Return the smallest compared cache that misses at most ``TARGET``; None where
+    none is stored.
+    """
+    rows = database.query(
+        "SELECT period, policy, capacity_bytes, missed_bytes / requested_bytes AS missed FROM cache_comparison "
+        "WHERE site_name = ? AND requested_bytes > 0 QUALIFY last_day = max(last_day) OVER () "
+        "ORDER BY capacity_bytes, missed, policy",
+        [site],
+    ).rows
+    if not rows:
+        return None
+    label = f"Cache that misses {TARGET:.0%} of bytes"
+    for period, policy, capacity, missed in rows:
+        if missed <= TARGET:
+            return Figure(
+                label,
+                si(capacity, "B"),
+                f"{capacity:,} B",
+                f"{policy}, misses {missed:.1%} in {period}",
+            )
+    largest = rows[-1][2]
+    return Figure(
+        label,
+        f"> {si(largest, 'B')}",
+        f"{largest:,} B",
+        f"the largest that was compared, in {rows[-1][0]}",
+    )
+
+
+# Which site read from which: parts of the page of all sites and of one site.
+
+#: Sites of the matrix on each side, those with the most accesses.
+_SITES: Final = 15
+_ROWS: Final = 20
+_ABOUT: Final = "Accesses of AAA whose records name the site of the reader and of the server."
+_NAMES: Final = ("reader_site", "source_site")
+
+
+def matrix_sections(request: PageRequest, chosen: Selection) -> list[Section]:
+    """Return the matrix of readers by sources; nothing where no pair is stored."""
+    rows = _pairs(request, chosen, "reader_site IS NOT NULL AND source_site IS NOT NULL", _NAMES)
+    if not rows:
+        return []
+    values = {(shown(reader), shown(source)): accesses for reader, source, accesses, _ in rows}
+    readers, sources = (rank_names(values, side)[:_SITES] for side in (0, 1))
+    values = {
+        pair: count for pair, count in values.items() if pair[0] in readers and pair[1] in sources
+    }
+    links = {shown(site): request.site_link(site) for row in rows for site in row[:2]}
+    download = partial(rows_to_arrow, (*_NAMES, "accesses", "read_bytes"), rows)
+    caption = "Accesses by site of the reader (rows) and of the source (columns), the most used"
+    return [
+        Section(
+            "Which site reads from which",
+            [HeatMap("site_pairs", caption, readers, sources, values, "count", download, links)],
+            _ABOUT,
+        )
+    ]
+
+
+def site_sections(request: PageRequest, chosen: Selection, site: str) -> list[Section]:
+    """Return what a site reads from which sites, and which sites read from it; nothing
+    where no pair is stored.
+    """
+    sections = []
+    for name, other_side, title in (
+        ("reads_from", "source_site", "Reads from"),
+        ("is_read_by", "reader_site", "Is read by"),
+    ):
+        own_side = _NAMES[1 - _NAMES.index(other_side)]
+        rows = _pairs(request, chosen, f"{own_side} = ?", (other_side,), site)
+        if rows:
+            columns = (
+                Column(other_side, "Site"),
+                Column("accesses", "Accesses", "count"),
+                Column("read_bytes", "Read", "bytes"),
+            )
+            cells = [(_cell(request, row[0]), *row[1:]) for row in rows]
+            table = Table(name, columns, cells, f"{title}, by AAA", bars=1, limit=_ROWS)
+            sections.append(Section(title, [table], _ABOUT, is_half=True))
+    return sections
+
+
+def _pairs(
+    request: PageRequest, chosen: Selection, condition: str, keys: tuple[str, ...], *values: str
+) -> list[tuple[Any, ...]]:
+    """Return (keys …, accesses, bytes), the most accesses first."""
+    if not request.database.days("site_pairs"):
+        return []
+    where, parameters = chosen.where(("stream", "data_tier"))
+    return request.database.query(
+        f"SELECT {', '.join(keys)}, sum(accesses) AS accesses, sum(read_bytes) AS read_bytes FROM site_pairs "
+        f"WHERE {where} AND {condition} GROUP BY ALL ORDER BY accesses DESC, {', '.join(keys)}",
+        [*parameters, *values],
+    ).rows
+
+
+def _cell(request: PageRequest, site: str | None) -> Any:
+    return "not named in the log" if site is None else Cell(shown(site), request.site_link(site))

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from cmsspark.apps.dashboard.formats import NOTHING, exact, formatted, halves, shown
+from cmsspark.apps.dashboard.tables import NOTHING, exact, formatted, halves, shown
 from cmsspark.apps.dashboard.widgets import Cell, Column, Table
 
 _TEXTS = ("text", "dataset", "insert", "day", "yes")

@@ -4,18 +4,26 @@ users from unions of sets.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Final
+from fnmatch import translate
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from cmsspark.apps.dashboard import user_sets
 from cmsspark.apps.dashboard.segment import BIT_FILES, SUMS
-from cmsspark.apps.dashboard.selection import FILTERS, Selection
+from cmsspark.apps.dashboard.selection import FILTERS, Selection, text_parameter
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, to_day
+from cmsspark.apps.dashboard.tables import Column, ratio
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
+
+if TYPE_CHECKING:
+    from cmsspark.apps.dashboard.page_request import PageRequest
+    from cmsspark.apps.dashboard.snapshot import Snapshot
+
 
 #: Measure → (label, unit, factor from the stored value).
 MEASURES: Final[Mapping[str, tuple[str, str, float]]] = {
@@ -291,3 +299,94 @@ def added(values: Iterable[int | None]) -> int | None:
     """Return the sum of the values that are there; None where there is none."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) if numbers else None
+
+
+# The columns of use that tables of datasets, sites and applications share, and their
+# cells.
+
+_COLUMNS: Final = {
+    column.name: column
+    for column in (
+        Column("nacc", "Accesses", "count"),
+        Column(
+            "remote_share", "Remote", "share", "remote accesses among those whose log records it"
+        ),
+        Column("read_bytes", "Read", "bytes", "by accesses"),
+        Column("job_count", "Jobs", "count", "jobs are not accesses"),
+        Column("job_read_bytes", "Read by jobs", "bytes"),
+        Column("cpu_ms", "CPU hours", "ms", "of jobs"),
+    )
+}
+#: The columns of most tables.
+USUAL: Final = ("nacc", "remote_share", "read_bytes", "job_count", "cpu_ms")
+
+
+def use_columns(*names: str) -> tuple[Column, ...]:
+    """Return the columns of these names."""
+    return tuple(_COLUMNS[name] for name in names)
+
+
+def stored_columns(snapshot: Snapshot, columns: Iterable[Column]) -> tuple[Column, ...]:
+    """Return the columns without those of jobs where no jobs are stored."""
+    return tuple(column for column in columns if snapshot.has_jobs or column.name not in OF_JOBS)
+
+
+def use_cells(sums: Sequence[Any]) -> dict[str, Any]:
+    """Column → its value, of sums in the order of ``SUMS``."""
+    cells: dict[str, Any] = {name: integer(value) for name, value in zip(SUMS, sums, strict=True)}
+    return with_remote_share(cells)
+
+
+def with_remote_share(sums: Mapping[str, int | None]) -> dict[str, Any]:
+    """Return sums with the share of remote accesses."""
+    return {**sums, "remote_share": ratio(sums["remote_nacc"], sums["remote_known_nacc"])}
+
+
+# Finding datasets by parts of their names, as one types.
+
+_SUGGESTIONS: Final = 15
+
+
+def matching(names: list[str], text: str) -> list[int]:
+    """Return the positions of names with every word of a text in any case; ``*`` and
+    ``?`` match any.
+    """
+    words = text.lower().split()
+    if not words:
+        return list(range(len(names)))
+    tests = [
+        re.compile(translate(f"*{word}*")).match if set("*?[") & set(word) else word
+        for word in words
+    ]
+    return [
+        number
+        for number, name in enumerate(names)
+        if all(
+            word in name.lower() if isinstance(word, str) else word(name.lower()) for word in tests
+        )
+    ]
+
+
+def suggestions(request: PageRequest) -> list[dict[str, Any]]:
+    """Datasets whose names match the parameter ``q``, those with the most accesses
+    first, then those of jobs alone.
+    """
+    names, sums = _ranked(request.snapshot)
+    numbers = matching(names, text_parameter(request.parameters, "q"))[:_SUGGESTIONS]
+    return [
+        {"name": names[number], "nacc": sums[number], "href": request.dataset_link(names[number])}
+        for number in numbers
+    ]
+
+
+def _ranked(snapshot: Snapshot) -> tuple[list[str], list[int]]:
+    """Return all datasets by their accesses on all stored days."""
+
+    def make() -> tuple[list[str], list[int]]:
+        tables = snapshot.datasets
+        sums = tables.sums(range(len(tables.segments)), ("nacc", "job_count"), {})
+        accesses, jobs = (sums[name][0] for name in ("nacc", "job_count"))
+        order = sorted(range(len(tables.names)), key=lambda n: (-accesses[n], -jobs[n], n))
+        return [tables.names[n] for n in order], [int(accesses[n]) for n in order]
+
+    return snapshot.cached("ranked", make)

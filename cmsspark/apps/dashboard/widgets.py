@@ -11,17 +11,17 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Literal
 
 from cmsspark.apps.dashboard.colours import colours
-from cmsspark.apps.dashboard.formats import NOTHING as NOTHING
-from cmsspark.apps.dashboard.formats import Kind as Kind
-from cmsspark.apps.dashboard.formats import exact as exact
-from cmsspark.apps.dashboard.formats import formatted as formatted
-from cmsspark.apps.dashboard.formats import ratio as ratio
-from cmsspark.apps.dashboard.formats import shown as shown
-from cmsspark.apps.dashboard.formats import si as si
+from cmsspark.apps.dashboard.tables import NOTHING as NOTHING
 from cmsspark.apps.dashboard.tables import Cell as Cell
 from cmsspark.apps.dashboard.tables import Column as Column
+from cmsspark.apps.dashboard.tables import Kind as Kind
 from cmsspark.apps.dashboard.tables import Order as Order
 from cmsspark.apps.dashboard.tables import Table as Table
+from cmsspark.apps.dashboard.tables import exact as exact
+from cmsspark.apps.dashboard.tables import formatted as formatted
+from cmsspark.apps.dashboard.tables import ratio as ratio
+from cmsspark.apps.dashboard.tables import shown as shown
+from cmsspark.apps.dashboard.tables import si as si
 from cmsspark.apps.dashboard.tables import sort_rows as sort_rows
 from cmsspark.pages.layout import month_grids
 

@@ -13,9 +13,8 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from cmsspark.apps.demo.users import T2, T3, Person
-from cmsspark.apps.demo.world import Ints, World, guids
-from cmsspark.apps.demo.write_dumps import orphan_lfns
+from cmsspark.apps.demo.world import T2, T3, Ints, Person, World, guids
+from cmsspark.apps.demo.write import orphan_lfns
 from cmsspark.base.dates import start_ms
 
 Stream = Literal["aaa", "eos", "cmssw", "crab"]

@@ -258,7 +258,7 @@ def _jobs(paths: DemoPaths, day: date) -> list[tuple[str, ...]]:
     root = ("--root", str(paths.cms))
     # Not at import: numpy comes with it.
     from cmsspark.apps.demo.make import served_streams
-    from cmsspark.sources.epochs import Epochs
+    from cmsspark.sources.layout import Epochs
 
     # Streams that the demo does not write are left out.
     written = served_streams(day)

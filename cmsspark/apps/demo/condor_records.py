@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.demo.cost_records import cost_fields
-from cmsspark.apps.demo.users import T2, T3
-from cmsspark.apps.demo.world import World
+from cmsspark.apps.demo.world import T2, T3, World
 from cmsspark.base.access import JOB_BINS, UNMATCHED_JOB_BINS
 from cmsspark.base.dates import start_ms
 

@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import json
 
-from cmsspark.apps.demo.users import T2
-from cmsspark.apps.demo.world import World
+from cmsspark.apps.demo.world import T2, World
 from cmsspark.apps.demo.write import Compression, write_lines
 from cmsspark.base.dates import start_ms
 

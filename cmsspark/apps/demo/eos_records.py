@@ -13,7 +13,7 @@ import numpy as np
 
 from cmsspark.apps.demo.activity import Activity
 from cmsspark.apps.demo.damaged_files import break_lines
-from cmsspark.apps.demo.users import Person
+from cmsspark.apps.demo.world import Person
 
 POOL = 128
 

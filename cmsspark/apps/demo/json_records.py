@@ -13,7 +13,7 @@ import numpy as np
 
 from cmsspark.apps.demo.activity import Activity
 from cmsspark.apps.demo.damaged_files import break_lines
-from cmsspark.apps.demo.users import Person, domain
+from cmsspark.apps.demo.world import Person, domain
 
 POOL = 256
 

@@ -9,24 +9,326 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
+from msgspec import json
 
-from cmsspark.apps.demo.activity import STREAMS, Activity, Stream, draw
-from cmsspark.apps.demo.avro_records import (
-    CMSSW_SCHEMA,
-    CRAB_SCHEMA,
-    cmssw_avro_records,
-    crab_records,
-)
-from cmsspark.apps.demo.close_records import close_lines
+from cmsspark.apps.demo.activity import MALFORMED, STREAMS, Activity, Stream, draw
 from cmsspark.apps.demo.condor_records import condor_lines
+from cmsspark.apps.demo.damaged_files import break_lines
 from cmsspark.apps.demo.eos_records import EosForms, eos_lines
-from cmsspark.apps.demo.json_records import aaa_lines, cmssw_lines
-from cmsspark.apps.demo.world import World
-from cmsspark.apps.demo.write import Compression, write_avro, write_lines
-from cmsspark.apps.demo.write_dumps import DbsLayout
+from cmsspark.apps.demo.json_records import POOL, aaa_lines, cmssw_lines, cmssw_statistics
+from cmsspark.apps.demo.world import Person, World, domain
+from cmsspark.apps.demo.write import Compression, DbsLayout, write_avro, write_lines
+from cmsspark.base.schemas import input_table
+
+# AAA records of today's collectors (``aaa-ng``): one for each file close, of the Python
+# and of the Go collector.
+
+
+def close_lines(
+    activity: Activity, rng: np.random.Generator, *, is_flat: bool = True
+) -> list[str]:
+    """Records as they are sent (``is_flat``), or with their fields in ``data``. A third
+    is of the Go collector.
+    """
+    lines = []
+    for number, record in enumerate(_records(activity)):
+        metadata = record.pop("metadata")
+        if number % 3 == 0:
+            # The Go collector leaves out what is empty or 0.
+            record = {name: value for name, value in record.items() if value not in (None, "", 0)}
+            record.setdefault("file_lfn", "")
+        # Some records have no data, and broken ones are broken there.
+        document = (
+            {**record, "metadata": metadata} if is_flat else {"data": record, "metadata": metadata}
+        )
+        lines.append(json.encode(document).decode())
+    if is_flat:
+        return [
+            line if bin_ != 1 else line[: len(line) * 3 // 5]
+            for line, bin_ in zip(lines, activity.bins, strict=True)
+        ]
+    return break_lines(lines, activity.bins)
+
+
+def _records(activity: Activity) -> Any:
+    columns = zip(
+        activity.lfns,
+        activity.sizes,
+        activity.dns,
+        activity.apps,
+        activity.sites,
+        activity.clients,
+        activity.read_bytes,
+        activity.write_bytes,
+        activity.starts,
+        activity.ends,
+        activity.timestamps,
+        activity.ids,
+        activity.noise,
+        strict=True,
+    )
+    for (
+        lfn,
+        size,
+        dn,
+        app,
+        site,
+        client,
+        read,
+        written,
+        start,
+        end,
+        stamp,
+        unique,
+        noise,
+    ) in columns:
+        is_crab = "crab" in app
+        server = site or ("UNKNOWN" if noise % 2 else "")
+        yield {
+            "file_lfn": lfn
+            if lfn or noise % 4
+            else ("unknown" if noise % 8 else "missing directory"),
+            "file_size": size,
+            "start_time": start,
+            "end_time": end,
+            "read_bytes": read,
+            "read_bytes_at_close": read // 2,
+            "write_bytes": written,
+            "write_bytes_at_close": written,
+            "read_operations": noise % 999,
+            "read_vector_bytes": read - read // 2,
+            "user_dn": dn,
+            "user": (dn or "").rpartition("/CN=")[2],
+            "site_name": server if noise % 7 else "",
+            "server_site": server,
+            "server_host": f"xrd{noise % 97:03d}",
+            "server_domain": domain(site),
+            "client_host": f"wn{noise % 9999:04d}",
+            "client_domain": domain(client),
+            "operation": "read" if read else "unknown",
+            "user_protocol": "gsi",
+            "fallback": True,
+            "unique_id": unique,
+            "CRAB_Id": str(noise % 999) if is_crab else None,
+            "CRAB_Workflow": f"260115:{noise % 99}:crab_ana" if is_crab else None,
+            "src_site": site and f"CRIC-{site}",
+            "dst_site": client and f"CRIC-{client}",
+            "src_site_status": "resolved" if noise % 5 else None,
+            "dst_site_status": ("resolved", "resolved_ip", "ambiguous", "unknown_domain", None)[
+                noise % 5
+            ],
+            "traffic_scope": "LAN" if site == client else "WAN",
+            "metadata": {
+                "producer": "cms",
+                "type": "aaa-ng",
+                "type_prefix": "raw",
+                "timestamp": stamp,
+                "host": f"collector{noise % 3}",
+                "_id": unique,
+            },
+        }
+
+
+# CRAB (JobMonitoring) records and the legacy form of CMSSW records, for Avro.
+
+_CMSSW_TEXTS: Final = (
+    "UNIQUE_ID",
+    "FILE_LFN",
+    "CLIENT_DOMAIN",
+    "CLIENT_HOST",
+    "SERVER_DOMAIN",
+    "SERVER_HOST",
+    "SITE_NAME",
+    "USER_DN",
+    "APP_INFO",
+    "FALLBACK",
+)
+#: Numbers as text.
+_CMSSW_NUMBERS: Final = (
+    "FILE_SIZE",
+    "READ_BYTES",
+    "READ_BYTES_AT_CLOSE",
+    "READ_SINGLE_BYTES",
+    "READ_SINGLE_OPERATIONS",
+    "READ_VECTOR_BYTES",
+    "READ_VECTOR_OPERATIONS",
+    "START_TIME",
+    "END_TIME",
+    "READ_SINGLE_AVERAGE",
+    "READ_SINGLE_SIGMA",
+    "READ_VECTOR_AVERAGE",
+    "READ_VECTOR_SIGMA",
+    "READ_VECTOR_COUNT_AVERAGE",
+    "READ_VECTOR_COUNT_SIGMA",
+)
+_CMSSW_LONGS: Final = ("START_DATE", "END_DATE", "INSERT_DATE")
+
+
+def _field(name: str, kind: str) -> dict[str, Any]:
+    return {"name": name, "type": ["null", kind], "default": None}
+
+
+CRAB_SCHEMA: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": "jm",
+    "fields": [_field(column.name, column.type) for column in input_table("crab/avro").columns],
+}
+
+CMSSW_SCHEMA: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": "cmssw_popularity",
+    "fields": [_field(name, "string") for name in (*_CMSSW_TEXTS, *_CMSSW_NUMBERS)]
+    + [_field(name, "long") for name in _CMSSW_LONGS],
+}
+
+#: What a broken producer writes for seconds.
+_NO_SECONDS: Final = ("nan", "-1", "unknown")
+
+
+def crab_records(activity: Activity, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """CRAB records: all 44 fields, numbers as text; a malformed one has no number in ``WrapCPU``."""
+    a = activity
+    count = len(a.bins)
+    wall = rng.gamma(1.2, 6_000, count)
+    cpu = wall * rng.beta(6, 2, count)
+    jobs = rng.integers(1_000_000_000, 1_999_999_999, count)
+    return [
+        _crab(*values)
+        for values in zip(
+            a.lfns,
+            a.users,
+            a.apps,
+            a.sites,
+            a.starts,
+            a.ends,
+            a.ids,
+            a.noise,
+            a.bins,
+            cpu.tolist(),
+            wall.tolist(),
+            jobs.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _crab(
+    lfn: str | None,
+    user: Person | None,
+    app: str,
+    site: str | None,
+    start: int,
+    end: int,
+    unique: str,
+    noise: int,
+    number: int,
+    cpu: float,
+    wall: float,
+    job: int,
+) -> dict[str, Any]:
+    seconds: str | None = f"{cpu:.{noise % 5}f}" if noise % 60 else (None, "")[noise % 120 // 60]
+    return {
+        "JobId": str(job),
+        "FileName": lfn,
+        "IsParentFile": "0",
+        "ProtocolUsed": "Remote" if noise % 4 == 0 else "Local",
+        "SuccessFlag": "1" if noise % 20 else "0",
+        "FileType": "EDM",
+        "LumiRanges": "unknown",
+        "StrippedFiles": "0",
+        "BlockId": str(noise % 900_000),
+        "StrippedBlocks": "0",
+        "BlockName": "Dummy",
+        "InputCollection": "DoesNotApply",
+        "Application": "CMSSW",
+        "ApplicationVersion": f"CMSSW_{7 + noise % 4}_0_{noise % 30}",
+        "Type": "analysis" if app == "crab3" else "reprocessing",
+        "GenericType": "analysis",
+        "NewGenericType": "analysis",
+        "NewType": "analysis",
+        "SubmissionTool": app or None,
+        "InputSE": None,
+        "TargetCE": None,
+        "SiteName": site,
+        "SchedulerName": "PYCONDOR",
+        "JobMonitorId": "unknown",
+        "TaskJobId": str(job + 7),
+        "SchedulerJobIdV2": f"{unique}-{noise % 999}_0",
+        "TaskId": str(noise % 40_000_000),
+        "TaskMonitorId": f"task_{noise % 3_600}_v1_T_170213_041344_640",
+        "NEventsPerJob": str(1_000 * (noise % 90)),
+        "NTaskSteps": "1",
+        "JobExecExitCode": "0" if noise % 20 else "8021",
+        "JobExecExitTimeStamp": end,
+        "StartedRunningTimeStamp": start,
+        "FinishedTimeStamp": end,
+        "WrapWC": str(round(wall)),
+        "WrapCPU": _NO_SECONDS[noise % 3] if number == MALFORMED else seconds,
+        "ExeCPU": "0",
+        "NCores": str(1 + 3 * (noise % 2)),
+        "NEvProc": str(noise % 90_000),
+        "NEvReq": str(noise % 90_000),
+        "WNHostName": f"wn{noise % 9_999:04d}",
+        "JobType": "Processing",
+        "UserId": str(100_000 + noise % 30_000),
+        "GridName": user.name if user else None,
+    }
+
+
+def cmssw_avro_records(activity: Activity, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """CMSSW records in the legacy form: upper-case names, no metadata, so none is out
+    of day; a malformed one has bytes below 0.
+    """
+    pool = [
+        {name.upper(): value for name, value in cmssw_statistics(rng).items()} for _ in range(POOL)
+    ]
+    a = activity
+    records = [
+        {
+            **pool[noise % POOL],
+            "UNIQUE_ID": f"{unique.upper()}-{noise % 9}",
+            "FILE_LFN": lfn,
+            "FILE_SIZE": size,
+            "CLIENT_DOMAIN": domain(client),
+            "CLIENT_HOST": f"wn{noise % 9_999:04d}",
+            "SERVER_DOMAIN": domain(site),
+            "SERVER_HOST": f"se{noise % 97:03d}",
+            "SITE_NAME": site,
+            "READ_BYTES": -1 if number == MALFORMED else read,
+            "READ_BYTES_AT_CLOSE": read if noise % 50 else None,
+            "FALLBACK": "-",
+            "USER_DN": dn,
+            "APP_INFO": app,
+            "START_TIME": start // 1000,
+            "END_TIME": end // 1000,
+            "START_DATE": start,
+            "END_DATE": end,
+            "INSERT_DATE": end + 90_000,
+        }
+        for number, lfn, size, dn, app, site, client, read, start, end, unique, noise in zip(
+            a.bins,
+            a.lfns,
+            a.sizes,
+            a.dns,
+            a.apps,
+            a.sites,
+            a.clients,
+            a.read_bytes,
+            a.starts,
+            a.ends,
+            a.ids,
+            a.noise,
+            strict=True,
+        )
+    ]
+    for record in records:
+        numbers = {name: record.get(name) for name in _CMSSW_NUMBERS}
+        record |= {name: None if n is None else f"{n}" for name, n in numbers.items()}
+    return records
+
 
 #: Records a part file holds.
 PER_PART: Final = 12_500

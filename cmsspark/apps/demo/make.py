@@ -21,13 +21,13 @@ from cmsspark.apps.demo.cost_records import write_reports
 from cmsspark.apps.demo.forked import forked_map
 from cmsspark.apps.demo.logs import CONDOR, Counts, LogLayout, find_log_folder, pieces, write_piece
 from cmsspark.apps.demo.world import World, make_world
-from cmsspark.apps.demo.write_dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
+from cmsspark.apps.demo.write import TABLES, dbs_folder, write_dbs_table, write_phedex
 from cmsspark.apps.demo.write_rucio import TABLES as RUCIO_TABLES
 from cmsspark.apps.demo.write_rucio import rucio_folder, write_rucio_table
 from cmsspark.apps.demo.xcache_records import write_cache_records
 from cmsspark.base.access import UNMATCHED_JOB_BINS
 from cmsspark.base.dates import start_ms
-from cmsspark.sources.epochs import REPLICAS_ROLE, Epochs
+from cmsspark.sources.layout import REPLICAS_ROLE, Epochs
 from cmsspark.sources.registry import STREAMS_BY_NAME, STREAMS_OF_JOBS
 
 #: What part of a day's records each stream has.

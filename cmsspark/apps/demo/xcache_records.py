@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 from msgspec import json
 
-from cmsspark.apps.demo.users import domain
-from cmsspark.apps.demo.world import World
+from cmsspark.apps.demo.world import World, domain
 from cmsspark.apps.demo.write import Compression, write_lines
 from cmsspark.base.dates import start_ms
 

@@ -16,8 +16,7 @@ from cmsspark.apps.events.root_files import event_groups, sample_parts
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, OutputError, UsageError
 from cmsspark.pages.charts import Line, cell, plot
-from cmsspark.pages.png import png
-from cmsspark.pages.svg import WIDTH, Axis, Chart, standalone, text
+from cmsspark.pages.svg import WIDTH, Axis, Chart, png, standalone, text
 
 #: Points of a stored ROC curve, and bins of a distribution of scores.
 CURVE_POINTS: Final = 200

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from cmsspark.base.arrays import jit
 from cmsspark.base.errors import DataError, SettingsError
-from cmsspark.base.jit import jit
 
 _BINARY: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     # Two conditions add up to 2, as in Python; numpy would take "or".

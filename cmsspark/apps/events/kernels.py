@@ -13,8 +13,7 @@ from typing import Final
 import numpy as np
 
 from cmsspark.apps.events.topology import CHARGED_ROWS, NEUTRAL_ROWS, PHOTON_ROWS
-from cmsspark.base.arrays import Array
-from cmsspark.base.jit import jit
+from cmsspark.base.arrays import Array, jit
 
 #: The collections and their columns, in the order of :func:`fill`.
 KERNEL_COLUMNS: Final = {

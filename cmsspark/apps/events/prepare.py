@@ -184,8 +184,7 @@ def run_tasks(
     Returns the results in the order of the numbers. Raises the errors of tasks as ours
     where they are.
     """
-    from cmsspark.engines.session import unwrap_cause
-    from cmsspark.engines.spark_progress import spark_progress
+    from cmsspark.engines.session import spark_progress, unwrap_cause
 
     if not count:
         return []

@@ -16,11 +16,10 @@ from cmsspark.apps.events import evaluation as events_evaluation
 from cmsspark.apps.events.evaluation import Evaluation
 from cmsspark.apps.events.layout import layout_in
 from cmsspark.apps.events.models import ABOUT, read_description
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import OutputError
 from cmsspark.pages import layout
-from cmsspark.pages.png import png
-from cmsspark.pages.svg import Chart, standalone
+from cmsspark.pages.svg import Chart, png, standalone
 
 METRICS_FILE: Final = "metrics.json"
 PAGE_FILE: Final = "report.html"
@@ -124,7 +123,7 @@ def _card(
         "accuracy": f"{100 * evaluation.accuracy:.2f} %",
         "recognized": f"{100 * evaluation.diagonal:.2f} % of each class on average",
         "log loss": f"{evaluation.log_loss:.4f}",
-        "made by": f"cmsspark {__version__}, {clock.new_run_id()[:8]}",
+        "made by": f"cmsspark {__version__}, {dates.new_run_id()[:8]}",
     }
 
 

@@ -16,8 +16,7 @@ import click
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, SettingsError
 from cmsspark.base.text.terminal import pluralize
-from cmsspark.cli.job_output import output_options
-from cmsspark.cli.options import DayType, require_store, store_options
+from cmsspark.cli.options import DayType, output_options, require_store, store_options
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join
 from cmsspark.run.provenance import versions

@@ -521,8 +521,7 @@ def _write(
 
     ``size``: bytes of the prepared parts.
     """
-    from cmsspark.engines.session import unwrap_cause
-    from cmsspark.engines.spark_progress import spark_progress
+    from cmsspark.engines.session import spark_progress, unwrap_cause
 
     rows = PART_ROWS[layout.has_matrix]
     counts = tuple(-(-choice.classes * choice.chosen[test] // rows) for test in (False, True))

@@ -184,8 +184,7 @@ def predictions(spark: SparkSession, model_folder: Path, parts: Sequence[Entry])
     Spark's tasks.
     """
     from cmsspark.engines.broadcast_files import ship
-    from cmsspark.engines.session import unwrap_cause
-    from cmsspark.engines.spark_progress import spark_progress
+    from cmsspark.engines.session import spark_progress, unwrap_cause
 
     if not parts:
         raise DataError("there are no events to judge by")

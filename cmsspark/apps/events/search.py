@@ -27,10 +27,17 @@ from cmsspark.apps.events.result_files import write_history, write_result
 from cmsspark.apps.events.root_files import Events, read_events
 from cmsspark.apps.events.runs import EventRequest, event_run, finish
 from cmsspark.apps.events.sample import TEST, TRAIN
-from cmsspark.apps.events.sample_use import StoredSample, find_sample, on_this_host, put_folder
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.score_files import judge
-from cmsspark.apps.events.tree_training import PARAMETERS, fit_xgboost, validation_start
+from cmsspark.apps.events.train import (
+    PARAMETERS,
+    StoredSample,
+    find_sample,
+    fit_xgboost,
+    on_this_host,
+    put_folder,
+    validation_start,
+)
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.schemas import stored_table

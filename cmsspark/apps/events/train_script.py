@@ -12,9 +12,8 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from cmsspark.apps.events.network_training import train
+from cmsspark.apps.events.network_training import Training, World, train
 from cmsspark.apps.events.networks import KINDS, require_jax
-from cmsspark.apps.events.training_plan import Training, World
 from cmsspark.base import extras, reporting
 from cmsspark.base.errors import InputMissing
 

@@ -10,10 +10,11 @@ from typing import Any, Final
 import click
 
 from cmsspark.base.errors import UsageError
-from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import (
     engine_option,
     job_options,
+    output_options,
+    print_outcome,
     reading_options,
     require_store,
     with_sources,

@@ -4,21 +4,385 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.apps.jobs_cost.core_windows import HourSums, Place, Presences
-from cmsspark.apps.jobs_cost.cost_records import decode
-from cmsspark.apps.jobs_cost.ended_jobs import SUMS, EndedJobs, SelectedJobs, number_all
-from cmsspark.base.arrays import Longs
-from cmsspark.base.exact_integers import sums_by_group
-from cmsspark.counting.catalogue import name_hash
-from cmsspark.sources.condor_costs import TOO_LARGE, CoreGroup
+from cmsspark.apps.jobs_cost.feed_rows import FeedAggregator
+from cmsspark.base.access import AccessBatch
+from cmsspark.base.arrays import Longs, sums_by_group
+from cmsspark.counting.catalogue import hash_all, name_hash
+from cmsspark.counting.htcondor_jobs import id_hashes
+from cmsspark.sources.condor_costs import HOUR_WINDOWS, TOO_LARGE, CoreGroup, JobCost
+
+# Presences of running jobs: the cores of each job in each 12-minute window (rule 54),
+# in columns.
+
+#: What running cores are summed by: site, subsite, type.
+Place = tuple[str, str | None, str]
+#: Sums of an hour: cores in thousandths over all windows, and pairs of a window and a job.
+HourSums = tuple[int, int]
+_HOURS, _WINDOWS = 24, 128
+#: An odd number with bits everywhere, of the golden ratio: it spreads small numbers over 64 bits.
+_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+_TYPES: Final = (np.int64, np.uint32, np.uint8)
+
+
+@dataclass
+class Presences:
+    """Jobs in windows: the hash of the job's id, the number of its :class:`CoreGroup`, the window."""
+
+    hashes: Longs
+    groups: npt.NDArray[Any]
+    windows: npt.NDArray[Any]
+
+    @classmethod
+    def concatenate(cls, parts: Iterable[Presences]) -> Presences:
+        """Return the parts behind each other."""
+        rows = [cls.unpack([b""] * len(_TYPES)), *parts]
+        return cls(
+            *(
+                np.concatenate([getattr(part, name) for part in rows])
+                for name in ("hashes", "groups", "windows")
+            )
+        )
+
+    def select(self, rows: Any) -> Presences:
+        """Return some rows."""
+        return Presences(self.hashes[rows], self.groups[rows], self.windows[rows])
+
+    def pack(self) -> list[bytes]:
+        """Return the columns as bytes."""
+        columns = (self.hashes, self.groups, self.windows)
+        return [
+            column.astype(kind).tobytes() for column, kind in zip(columns, _TYPES, strict=True)
+        ]
+
+    @classmethod
+    def unpack(cls, columns: Sequence[bytes]) -> Presences:
+        """Return the columns that :meth:`pack` made bytes of."""
+        return cls(
+            *(np.frombuffer(column, kind) for column, kind in zip(columns, _TYPES, strict=True))
+        )
+
+    def by_hour(self, groups: Iterable[CoreGroup]) -> dict[tuple[Place, int], HourSums]:
+        """Return the sums of each place and hour: each (job, place, window) once, with
+        its largest cores.
+        """
+        names: dict[Place, int] = {}
+        pairs = [(names.setdefault(group[:3], len(names)), group.core_milli) for group in groups]
+        numbers, cores = np.array(pairs, np.int64).reshape(-1, 2)[self.groups].T
+        windows = self.windows.astype(np.int64)
+        rows = _distinct(self.hashes, numbers * _WINDOWS + windows, cores)
+        keys = (numbers * _HOURS + windows // HOUR_WINDOWS)[rows]
+        size = _HOURS * len(names)
+        counts = np.bincount(keys, minlength=size)
+        upper, lower = sums_by_group(keys, cores[rows], size)
+        of_number = list(names)
+        return {
+            (of_number[key // _HOURS], key % _HOURS): (
+                (int(upper[key]) << 32) + int(lower[key]),
+                int(counts[key]),
+            )
+            for key in np.flatnonzero(counts).tolist()
+        }
+
+
+def _distinct(hashes: Longs, numbers: Longs, cores: Longs) -> npt.NDArray[np.bool_]:
+    """Return which rows have the largest cores of their (hash, number), each pair once.
+
+    Nearly all pairs are there once: only those that another row may equal are sorted.
+    """
+    keys = hashes.view(np.uint64) ^ (numbers.view(np.uint64) * _SPREAD)
+    ordered = np.sort(keys)
+    again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    is_chosen = np.ones(len(keys), np.bool_)
+    if len(again):
+        doubtful = np.flatnonzero(np.isin(keys, again))
+        order = doubtful[np.lexsort((cores[doubtful], numbers[doubtful], hashes[doubtful]))]
+        is_same = (hashes[order][1:] == hashes[order][:-1]) & (
+            numbers[order][1:] == numbers[order][:-1]
+        )
+        is_chosen[order[:-1][is_same]] = False
+    return is_chosen
+
+
+# Records of jobs that ended, in columns, from which a merge takes one record for each
+# job (rule 31).
+
+#: The keys of a row of ``job_efficiency``: attributes of a job.
+EFFICIENCY_KEYS: Final = (
+    "type",
+    "job_type",
+    "campaign",
+    "request",
+    "site",
+    "subsite",
+    "tier",
+    "outcome",
+)
+#: The sums of a row of ``job_efficiency``, and others that the tables are made of: for
+#: each what a job adds, by an attribute or a function; null adds 0.
+SUMS: Final[Mapping[str, Any]] = {
+    "job_count": lambda job: 1,
+    "core_sum_milli": attrgetter("core_milli"),
+    "cpu_ms": attrgetter("cpu_ms"),
+    "wall_ms": attrgetter("wall_ms"),
+    "core_ms": attrgetter("core_ms"),
+    "last_core_ms": attrgetter("last_core_ms"),
+    "evicted_core_ms": lambda job: max(0, job.core_ms - job.last_core_ms),
+    "committed_core_ms": attrgetter("committed_core_ms"),
+    "committed_wall_ms": attrgetter("committed_wall_ms"),
+    "read_ms": attrgetter("chirp_read_ms"),
+    "elapsed_ms": attrgetter("chirp_elapsed_ms"),
+    "hs06_cpu_ms": attrgetter("hs06_cpu_ms"),
+    "hs06_job_count": lambda job: job.hs06_cpu_ms is not None,
+    "max_wall_ms": attrgetter("max_wall_ms"),
+    "committed_with_max_ms": lambda job: job.max_wall_ms is not None and job.committed_wall_ms,
+    "chirp_job_count": lambda job: job.chirp_elapsed_ms is not None,
+    # Both sums of a ratio are of the same jobs.
+    "core_with_cpu_ms": lambda job: job.cpu_ms is not None and job.core_ms,
+    "last_core_with_cpu_ms": lambda job: job.cpu_ms is not None and job.last_core_ms,
+    "wall_core_with_cpu_ms": lambda job: job.cpu_ms is not None and job.wall_core_ms,
+    "committed_core_with_cpu_ms": lambda job: job.cpu_ms is not None and job.committed_core_ms,
+    "cpu_with_committed_ms": lambda job: job.committed_core_ms and job.cpu_ms,
+    "wall_with_committed_ms": lambda job: job.committed_wall_ms and job.wall_ms,
+    # Core hours are those of Completed jobs.
+    "core_hours_ms": lambda job: job.is_completed and job.core_hours_ms,
+}
+#: What a job is counted by: its row, its schedd and its person.
+_ATTRIBUTES: Final[tuple[Any, ...]] = (
+    attrgetter(*EFFICIENCY_KEYS),
+    attrgetter("schedd"),
+    attrgetter("user"),
+)
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(JobCost).decode
+
+
+class PackedJobs(msgspec.Struct, frozen=True, array_like=True):
+    """Records as they leave a task."""
+
+    columns: list[bytes]
+    #: Distinct values of ``_ATTRIBUTES``.
+    values: tuple[list[tuple[str | None, ...]], list[str | None], list[str | None]]
+    records: list[msgspec.Raw]
+
+
+class EndedJobs:
+    """Records in columns: hashes of ids, values of ``SUMS``, numbers of distinct
+    ``_ATTRIBUTES``, encoded records.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[npt.NDArray[Any], ...]] = []
+        self._values: list[dict[Any, int]] = [{} for _ in _ATTRIBUTES]
+        self.records: list[msgspec.Raw] = []
+
+    def add(self, jobs: Sequence[JobCost]) -> None:
+        """Add records of jobs."""
+        sums = np.array([[value(job) or 0 for job in jobs] for value in SUMS.values()], np.uint64)
+        numbers = [
+            number_all([get(job) for job in jobs], values)
+            for get, values in zip(_ATTRIBUTES, self._values, strict=True)
+        ]
+        self._parts.append(
+            (id_hashes([job.job_id for job in jobs]), sums, np.array(numbers, np.uint32))
+        )
+        self.records += [msgspec.Raw(_encode(job)) for job in jobs]
+
+    def add_packed(self, packed: PackedJobs) -> None:
+        """Add records that left a task."""
+        hashes, sums, numbers = (
+            np.frombuffer(column, kind)
+            for column, kind in zip(packed.columns, (np.int64, np.uint64, np.uint32), strict=True)
+        )
+        names: tuple[list[Any], ...] = packed.values
+        renumbered = [
+            number_all(some, values) for some, values in zip(names, self._values, strict=True)
+        ]
+        columns = [
+            new[column]
+            for new, column in zip(renumbered, numbers.reshape(len(names), -1), strict=True)
+        ]
+        self._parts.append((hashes, sums.reshape(len(SUMS), -1), np.array(columns)))
+        self.records += packed.records
+
+    def _columns(self) -> Iterator[npt.NDArray[Any]]:
+        empty = (
+            np.zeros(0, np.int64),
+            np.zeros((len(SUMS), 0), np.uint64),
+            np.zeros((len(_ATTRIBUTES), 0), np.uint32),
+        )
+        return (
+            np.concatenate(column, axis=-1) for column in zip(empty, *self._parts, strict=True)
+        )
+
+    def pack(self, partitions: int) -> dict[int, PackedJobs]:
+        """Return the records of each partition that has any, by the hashes of the ids."""
+        hashes, sums, numbers = self._columns()
+        values = [list(names) for names in self._values]
+        packed = {}
+        for partition, rows in split(hashes, partitions):
+            used = [np.unique(column[rows], return_inverse=True) for column in numbers]
+            names = [
+                [of[number] for number in some.tolist()]
+                for of, (some, _) in zip(values, used, strict=True)
+            ]
+            inverse = np.array([numbers_used for _, numbers_used in used], np.uint32)
+            columns = [hashes[rows].tobytes(), sums[:, rows].tobytes(), inverse.tobytes()]
+            packed[partition] = PackedJobs(
+                columns,
+                (names[0], names[1], names[2]),
+                [self.records[row] for row in rows.tolist()],
+            )
+        return packed
+
+    def select(self, earlier: Longs) -> SelectedJobs:
+        """Return one record of each job, without the jobs whose hashes are in ``earlier``."""
+        hashes, sums, numbers = self._columns()
+        rows = np.setdiff1d(np.arange(len(hashes)), self._surpassed(hashes))
+        rows = rows[~np.isin(hashes[rows], earlier)]
+        return SelectedJobs(
+            sums[:, rows],
+            numbers[:, rows],
+            [list(names) for names in self._values],
+            np.unique(hashes),
+        )
+
+    def _surpassed(self, hashes: Longs) -> Longs:
+        """Return the rows of records of which another one of the same job counts."""
+        ordered = np.sort(hashes)
+        again = np.isin(hashes, ordered[1:][ordered[1:] == ordered[:-1]])
+        best: dict[str, tuple[JobCost, int]] = {}
+        surpassed = []
+        for row in np.flatnonzero(again).tolist():
+            job = _decode(self.records[row])
+            best_job, worse_row = best.setdefault(job.job_id, (job, row))
+            if worse_row == row:
+                continue
+            if job.is_above(best_job):
+                best[job.job_id] = (job, row)
+            else:
+                worse_row = row
+            surpassed.append(worse_row)
+        return np.array(surpassed, np.int64)
+
+
+class SelectedJobs(msgspec.Struct, frozen=True):
+    """Jobs that count: values of ``SUMS``, numbers of their distinct keys, schedds and
+    users, which are the ``values``; hashes of all ids of the day.
+    """
+
+    sums: npt.NDArray[np.uint64]
+    numbers: npt.NDArray[np.uint32]
+    values: list[list[Any]]
+    ids: Longs
+
+
+def number_all(values: Iterable[Any], numbers: dict[Any, int]) -> npt.NDArray[np.uint32]:
+    """Return the number of each value in ``numbers``, which gets new ones."""
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values], np.uint32)
+
+
+def split(hashes: Longs, partitions: int) -> Iterator[tuple[int, Longs]]:
+    """Yield the rows of each partition that has any; ``partitions``: a power of two, at most 256."""
+    numbers = (hashes & (partitions - 1)).astype(np.uint8)
+    order = np.argsort(numbers, kind="stable")
+    ends = np.concatenate([[0], np.bincount(numbers, minlength=partitions).cumsum()]).tolist()
+    for partition, (begin, end) in enumerate(pairwise(ends)):
+        if begin < end:
+            yield partition, order[begin:end]
+
+
+# HTCondor's records in a task: jobs that ended, and presences of running jobs, in blobs
+# by job.
+
+#: Records that a task keeps before they leave it.
+_JOBS_AT_ONCE: Final = 25_000
+_PRESENCES_AT_ONCE: Final = 400_000
+#: Partitions by the hash of a job's id: few, as each has most of the keys.
+_PARTITIONS: Final = 32
+
+
+class CostBlob(msgspec.Struct, frozen=True, array_like=True):
+    """Records of jobs of one partition. ``windows``: those of the day with any record,
+    as bits in 16 bytes.
+    """
+
+    jobs: PackedJobs | None
+    groups: list[CoreGroup]
+    presences: list[bytes]
+    windows: bytes
+
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode: Final = msgspec.msgpack.Decoder(CostBlob).decode
+
+
+@dataclass
+class CostAggregator(FeedAggregator):
+    """Collects the records of jobs in one task."""
+
+    _jobs: EndedJobs = field(default_factory=EndedJobs)
+    _presences: list[Presences] = field(default_factory=list)
+    _count: int = 0
+    _windows: int = 0
+
+    @property
+    def rows_in_memory(self) -> int:
+        """Records in memory."""
+        return len(self._jobs.records) + self._count
+
+    def keep(self, batch: AccessBatch) -> None:
+        """Keep the jobs, the presences and the windows of a batch."""
+        self._windows |= batch.windows
+        if batch.jobs:
+            self._jobs.add(batch.jobs)
+        if batch.lfns:
+            hashes = hash_all((name.encode() for name in batch.lfns), len(batch.lfns))
+            self._keep_presences(
+                hashes.view(np.int64), np.array(batch.groups), np.array(batch.read_bytes)
+            )
+        if batch.packed is not None and batch.packed.count:
+            windows = batch.packed.read_bytes
+            assert windows is not None
+            self._keep_presences(batch.packed.hashes.view(np.int64), batch.packed.groups, windows)
+
+    def _keep_presences(self, hashes: Longs, groups: Longs, windows: Longs) -> None:
+        self._presences.append(
+            Presences(hashes, groups.astype(np.uint32), windows.astype(np.uint8))
+        )
+        self._count += len(hashes)
+
+    def is_full(self) -> bool:
+        """Return whether the records should leave the task."""
+        return len(self._jobs.records) >= _JOBS_AT_ONCE or self._count >= _PRESENCES_AT_ONCE
+
+    def blobs(self, groups: Sequence[Any]) -> dict[int, bytes]:
+        """Return a blob for each partition that has any record."""
+        jobs, presences = self._jobs.pack(_PARTITIONS), Presences.concatenate(self._presences)
+        rows = dict(split(presences.hashes, _PARTITIONS))
+        windows = {0: self._windows} if self._windows else {}
+        self._jobs, self._presences, self._count, self._windows = EndedJobs(), [], 0, 0
+        return {
+            number: encode(
+                CostBlob(
+                    jobs.get(number),
+                    list(groups) if number in rows else [],
+                    presences.select(rows.get(number, slice(0))).pack(),
+                    windows.get(number, 0).to_bytes(16, "little"),
+                )
+            )
+            for number in sorted({*jobs, *rows, *windows})
+        }
+
 
 _LOW: Final = 2**32 - 1
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cmsspark.apps.crab.days import check_sums, sum_or_null
+from cmsspark.apps.crab.reports import check_sums, sum_or_null
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.cli.period_options import period_command

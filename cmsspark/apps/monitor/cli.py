@@ -13,11 +13,10 @@ import msgspec
 
 from cmsspark.apps.monitor.options import run_options
 from cmsspark.apps.monitor.run_report import events_command
-from cmsspark.base.clock import to_second
+from cmsspark.base.dates import to_second
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.terminal import echo_table
-from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import FiniteRange
+from cmsspark.cli.options import CommandGroup, FiniteRange
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.process_samples import read_processes
 
@@ -236,7 +235,7 @@ def watch_command(pid: int, interval: float | None, settings_file: str | None) -
     import psutil
 
     from cmsspark.apps.monitor.processes.watch import WatchOptions, watch
-    from cmsspark.base.clock import new_run_id
+    from cmsspark.base.dates import new_run_id
 
     if not psutil.pid_exists(pid):
         raise UsageError("the process to watch does not exist", where=f"PID {pid}")

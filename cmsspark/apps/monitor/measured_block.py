@@ -14,7 +14,7 @@ from typing import Any, Final
 from cmsspark.apps.monitor.findings import find as findings
 from cmsspark.apps.monitor.logs.rest import executor, set_stages, stage
 from cmsspark.apps.monitor.run_report import finding_lines, report_time
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.text.terminal import volume
 from cmsspark.engines.session import session
 from cmsspark.store.run_metrics import RunMetrics, StageEntry
@@ -31,13 +31,13 @@ class MeasuredBlock:
         self._spark = spark
         self._before = {(entry.stage, entry.attempt) for entry in self._stages()}
         self.metrics = RunMetrics(
-            "", "", "spark", clock.now_ms(), master=spark.sparkContext.master
+            "", "", "spark", dates.now_ms(), master=spark.sparkContext.master
         )
 
     def end(self) -> RunMetrics:
         """Take the figures of the stages that ended since the begin."""
         metrics = self.metrics
-        metrics.ended_ms = clock.now_ms()
+        metrics.ended_ms = dates.now_ms()
         stages = [
             entry for entry in self._stages() if (entry.stage, entry.attempt) not in self._before
         ]

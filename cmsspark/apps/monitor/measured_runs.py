@@ -19,7 +19,7 @@ import click
 from cmsspark.apps.monitor.findings import find as findings
 from cmsspark.apps.monitor.logs.files import find_log, is_log_name
 from cmsspark.apps.monitor.logs.reader import EventLogReader, merge_peaks, read_event_log
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, UsageError
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Entry, Files, LocalFiles, is_local, local_path
@@ -268,7 +268,7 @@ def _is_final(metrics: RunMetrics, files: Files) -> bool:
     if not any(note.startswith("the event log has no end") for note in metrics.notes):
         return True
     entry = files.stat(metrics.event_log or "")
-    return entry is None or clock.now_ms() - entry.mtime_ms > _STILL_MS
+    return entry is None or dates.now_ms() - entry.mtime_ms > _STILL_MS
 
 
 def event_files(location: str) -> Files:

@@ -14,7 +14,7 @@ from cmsspark.apps.monitor.measured_runs import (
     require_one,
     with_events,
 )
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.base.text.terminal import table, terminal_width, volume
@@ -85,7 +85,7 @@ def as_document(before: RunMetrics, after: RunMetrics) -> dict[str, Any]:
 def comparison(before: RunMetrics, after: RunMetrics, width: int | None = None) -> Iterator[str]:
     """Yield what differs between two runs, as text."""
     for label, run in (("before", before), ("after", after)):
-        began = clock.to_second(run.began_ms)
+        began = dates.to_second(run.began_ms)
         yield f"{label:<8}{run.run}  {run.job or run.application_name}, {began} UTC, {run.state}"
     yield ""
     options = _options(before, after)

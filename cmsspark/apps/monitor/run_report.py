@@ -19,13 +19,12 @@ from cmsspark.apps.monitor.measured_runs import (
     with_events,
 )
 from cmsspark.apps.monitor.options import debug_option
-from cmsspark.base import clock, errors
+from cmsspark.base import dates, errors
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.base.text.terminal import echo_table, pluralize, table, terminal_width, volume
 from cmsspark.store.process_samples import ProcessSample, read_processes
-from cmsspark.store.run_exceptions import find_exception
-from cmsspark.store.run_history import Run
+from cmsspark.store.run_history import Run, find_exception
 from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
         ", "
     )
     if metrics.state == "RUNNING":
-        yield f"It still runs, since {clock.to_second(metrics.began_ms)} UTC: these are the figures so far"
+        yield f"It still runs, since {dates.to_second(metrics.began_ms)} UTC: these are the figures so far"
     elif metrics.state == "FAILED":
         code = "" if metrics.exit_code is None else f" with exit code {metrics.exit_code}"
         yield f"It failed{code}: peaks are what was seen until then"
@@ -293,7 +292,7 @@ def _only_watched(state_dir: Path, name: str, *, as_json: bool) -> bool:
         click.echo(json_text(msgspec.structs.asdict(sample)))
     if not as_json:
         run = runs[0]
-        label, began = run.job or run.suite or "", clock.to_second(run.start_ms)
+        label, began = run.job or run.suite or "", dates.to_second(run.start_ms)
         click.echo(f"{run.run}  {label}  {run.status}  {began} UTC")
         _echo_processes(state_dir, run.run)
     return True
@@ -333,7 +332,7 @@ def _echo_processes(state_dir: Path, run: str) -> None:
     if len(ordered) > len(rows):
         click.echo(f"and {len(ordered) - len(rows)} more")
     for entry in log:
-        click.echo(f"{clock.to_second(entry.time_ms)}  {entry.type}  {readable(entry.message)}")
+        click.echo(f"{dates.to_second(entry.time_ms)}  {entry.type}  {readable(entry.message)}")
 
 
 def echo_trace(metrics: RunMetrics) -> None:

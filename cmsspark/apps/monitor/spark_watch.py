@@ -24,13 +24,13 @@ import msgspec
 
 from cmsspark.apps.monitor.memory_sizes import KEPT
 from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE
-from cmsspark.base import clock, self_metrics
+from cmsspark.base import dates, self_metrics
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.private_folders import make_private
 from cmsspark.filesystems.storage import is_local
 from cmsspark.settings.settings import load_settings
-from cmsspark.store import process_identity, run_metrics
-from cmsspark.store.run_exceptions import TraceBuffer
+from cmsspark.store import lease, run_metrics
+from cmsspark.store.run_history import TraceBuffer
 from cmsspark.store.run_metrics import ExecutorEntry, Reported, RunMetrics, Sample, StageEntry
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _store(folder: Path, code: int) -> None:
 
     path = folder / "run.json"
     metrics = run_metrics.read(path)
-    metrics.ended_ms, metrics.exit_code = clock.now_ms(), code
+    metrics.ended_ms, metrics.exit_code = dates.now_ms(), code
     metrics.state = "DONE" if code == 0 else "FAILED"
     add_reported(metrics, folder / self_metrics.FILE)
     _add_processes(metrics)
@@ -264,7 +264,7 @@ class RunMeasure:
                     self.line(f"YARN: {text.strip()}")
         with suppress(Exception):
             metrics = self.metrics
-            metrics.ended_ms, metrics.exit_code = clock.now_ms(), code
+            metrics.ended_ms, metrics.exit_code = dates.now_ms(), code
             metrics.state = "DONE" if code == 0 else "FAILED"
             metrics.driver_trace = self._trace.text() if code else None
             metrics.application = application or metrics.application
@@ -304,12 +304,12 @@ class RunMeasure:
             self._rest_poller.poll()
             sample.active_tasks = self._rest_poller.active_tasks
         # A run that is killed leaves what was seen until then.
-        if clock.now_ms() - self._written_ms > _EVERY_MS and self._driver is not None:
+        if dates.now_ms() - self._written_ms > _EVERY_MS and self._driver is not None:
             self.metrics.samples = list(self._driver.samples)
             self._write()
 
     def _write(self) -> None:
-        self._written_ms = clock.now_ms()
+        self._written_ms = dates.now_ms()
         run_metrics.write(self.folder / "run.json", self.metrics)
 
 
@@ -324,10 +324,10 @@ def begin(
     """Return a measurement; None, with a message to ``log``, where the state folder
     cannot be written.
     """
-    now = clock.now_ms()
-    metrics = RunMetrics(clock.new_run_id(now), job, "spark" if has_jvm else "processes", now)
+    now = dates.now_ms()
+    metrics = RunMetrics(dates.new_run_id(now), job, "spark" if has_jvm else "processes", now)
     metrics.step = os.environ.get(STEP_VARIABLE)
-    metrics.host, metrics.process = socket.gethostname(), process_identity.identity()
+    metrics.host, metrics.process = socket.gethostname(), lease.identity()
     metrics.master, metrics.deploy_mode = (
         options.get("spark.master", ""),
         options.get("spark.submit.deployMode", ""),
@@ -393,7 +393,7 @@ def prune(state_dir: Path) -> None:
     for number, (changed, size, entry) in enumerate(sorted(logs, reverse=True)):
         total += size
         # One that is young may still be written by another run.
-        if number and total > MOST_EVENT_BYTES and clock.now_ms() - changed * 1000 > _OLD_MS / 24:
+        if number and total > MOST_EVENT_BYTES and dates.now_ms() - changed * 1000 > _OLD_MS / 24:
             if entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)
             else:

@@ -15,9 +15,13 @@ import click
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.sizes import parse_bytes
 from cmsspark.base.text.terminal import echo_table, percent, pluralize, volume
-from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import FiniteRange, store_options
-from cmsspark.cli.output_files import check_table_path, write_table
+from cmsspark.cli.options import (
+    CommandGroup,
+    FiniteRange,
+    check_table_path,
+    store_options,
+    write_table,
+)
 from cmsspark.cli.period_options import period_options
 from cmsspark.settings.settings import load_settings
 

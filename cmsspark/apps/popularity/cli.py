@@ -23,9 +23,15 @@ from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.terminal import echo_list, echo_table, percent, pluralize
-from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import DayType, require_store, store_options
-from cmsspark.cli.output_files import check_table_path, write_table, write_text
+from cmsspark.cli.options import (
+    CommandGroup,
+    DayType,
+    check_table_path,
+    require_store,
+    store_options,
+    write_table,
+    write_text,
+)
 from cmsspark.cli.period_options import load_days, needed, period_options
 from cmsspark.settings.settings import load_settings
 
@@ -366,7 +372,7 @@ def features_command(
 
     Weeks that are over have their label in is_popular.
     """
-    from cmsspark.apps.popularity.feature_tables import file_rows
+    from cmsspark.apps.popularity.stored_run import file_rows
 
     check_table_path(output)
     series = _load_series(**source)

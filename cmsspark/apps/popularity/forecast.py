@@ -5,7 +5,9 @@ such forecasts were before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
+from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
@@ -13,17 +15,182 @@ import polars as pl
 
 from cmsspark.apps.popularity.baselines import with_baselines
 from cmsspark.apps.popularity.evaluate import forecasts, judge, strata
-from cmsspark.apps.popularity.explanations import bases, reasons
-from cmsspark.apps.popularity.fitting import calibrated, fit, of_population
-from cmsspark.apps.popularity.models import check_model
-from cmsspark.apps.popularity.quantities import QUANTITIES, expected
+from cmsspark.apps.popularity.features import Names
+from cmsspark.apps.popularity.fitting import calibrated, fit, of_population, past_days
+from cmsspark.apps.popularity.models import check_model, load_xgboost
 from cmsspark.apps.popularity.scores import mean
-from cmsspark.apps.popularity.series import Series
+from cmsspark.apps.popularity.series import MEASURES, Series
 from cmsspark.apps.popularity.training import FIRST_DAY, PERSISTENCE, Label, Weeks
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import start_ms
 from cmsspark.base.schemas import stored_table
+
+# Why a forecast is what it is: the columns that moved it, and what it rests on.
+
+#: Columns that are named as reasons of a forecast, at most, and the least change of the
+#: logarithm of the odds.
+_REASONS: Final = 3
+_LEAST: Final = 0.05
+#: Columns of a name whose siblings say something of a new dataset.
+_SIBLINGS: Final = ("primary", "processed", "campaign")
+
+
+def reasons(columns: Sequence[str], moved: Array | None) -> list[str | None]:
+    """Return for each row the columns that moved it most, as ``log_accesses_7d +1.2,
+    log_recency_days -0.4``.
+
+    None where the model cannot say. ``moved``: of
+    :meth:`cmsspark.apps.popularity.models.Model.contributions`.
+    """
+    if moved is None:
+        return []
+    largest = np.argsort(-np.abs(moved), axis=1, kind="stable")[:, :_REASONS]
+    texts: list[str | None] = []
+    for row, chosen in zip(moved, largest.tolist(), strict=True):
+        parts = [
+            f"{columns[number]} {row[number]:+.1f}"
+            for number in chosen
+            if abs(row[number]) >= _LEAST
+        ]
+        texts.append(", ".join(parts) or None)
+    return texts
+
+
+def importance(columns: Sequence[str], moved: Array) -> list[tuple[str, float]]:
+    """Return (column, mean absolute change of the logarithm of the odds), the largest first."""
+    means = np.abs(moved).mean(0)
+    return [
+        (columns[number], float(means[number]))
+        for number in np.argsort(-means, kind="stable").tolist()
+    ]
+
+
+def bases(series: Series) -> list[str]:
+    """Return for each dataset what its forecast rests on, on the day after the series.
+
+    ``use``: its own; of a dataset without any, ``siblings``: another dataset with its
+    primary dataset, its processed dataset or its campaign has a row; ``creation``: only
+    what DBS says of it; ``unknown``: nothing.
+    """
+    used, is_known = np.asarray((series.accesses > 0).any(0)), series.is_known
+    groups = Names(series.datasets, is_known).groups
+    has_siblings: Array = np.zeros(len(used), bool)
+    for name in _SIBLINGS:
+        counts = np.bincount(groups[name], is_known)
+        has_siblings |= counts[groups[name]] - is_known > 0
+    is_created = ~np.isnan(series.created_days(len(series.days)))
+    texts = np.where(
+        used,
+        "use",
+        np.where(has_siblings, "siblings", np.where(is_created, "creation", "unknown")),
+    )
+    names: list[str] = texts.tolist()
+    return names
+
+
+# Expected accesses and bytes of the coming weeks, with quantiles, by gradient boosting.
+
+QUANTILES: Final = (0.1, 0.5, 0.9)
+#: Measures of a series that are expected, by the names of stored columns.
+QUANTITIES: Final = {"nacc": "accesses", "bytes": "bytes"}
+#: The mean of what has these quantiles, by Swanson's rule: bursts count as far as one
+#: in ten weeks has them.
+_SWANSON: Final = np.array([0.3, 0.4, 0.3])
+_MOST_ROWS: Final = 15_000
+_OPTIONS: Final = {
+    "objective": "reg:quantileerror",
+    "quantile_alpha": list(QUANTILES),
+    "tree_method": "hist",
+    "max_depth": 4,
+    "eta": 0.1,
+    "subsample": 0.7,
+    "colsample_bytree": 0.4,
+    "min_child_weight": 20,
+    "nthread": 1,
+}
+_ROUNDS: Final = 50
+
+
+@dataclass(frozen=True)
+class Expected:
+    """``quantiles``: float64 [datasets, 3], the 10, 50 and 90 % quantiles of a measure
+    in the coming weeks; NaN where a dataset has not entered.
+    """
+
+    quantiles: Array
+
+    @property
+    def mean(self) -> Array:
+        """float64 [datasets]: the expected value."""
+        return np.asarray(self.quantiles @ _SWANSON)
+
+
+def expected(weeks: Weeks, day: int, measure: str, *, seed: int = 0) -> Expected | None:
+    """Return what the datasets are expected to be used in the weeks from that day on,
+    from what was known before it.
+
+    The quantiles are widened, or narrowed, by what the same model would have needed in
+    the last week that is over. None where the series has nothing of the measure, or
+    xgboost is not installed. Raises as :meth:`Weeks.training`.
+    """
+    before = weeks.until(day)
+    values = before.series.values[MEASURES.index(measure)]
+    if not values.any() or find_spec("xgboost") is None:
+        return None
+    correction = np.zeros(2)
+    for past in past_days(day, before.label)[:1]:
+        logs = _log_quantiles(before, past, measure, seed)
+        entered = ~np.isnan(logs[:, 0])
+        happened = np.log1p(values[past : past + before.label.days].sum(0))[entered]
+        low, high = logs[entered, 0], logs[entered, 2]
+        if entered.any():
+            correction = np.array([_shift(low - happened), _shift(happened - high)])
+    logs = _log_quantiles(before, day, measure, seed)
+    logs[:, 0] -= correction[0]
+    logs[:, 2] += correction[1]
+    logs[:, 0], logs[:, 2] = np.minimum(logs[:, 0], logs[:, 1]), np.maximum(logs[:, 2], logs[:, 1])
+    return Expected(np.expm1(np.maximum(logs, 0)))
+
+
+def _shift(excess: Array) -> float:
+    """Return by how much a quantile was passed by more than a tenth; half of it, and at
+    most a factor of e, as one week says little of the next.
+    """
+    return float(np.clip(np.quantile(excess, QUANTILES[2]) / 2, -1, 1))
+
+
+def _log_quantiles(weeks: Weeks, day: int, measure: str, seed: int) -> Array:
+    """Return float64 [datasets, 3]: quantiles of log(1 + x) by a model of what was
+    known before that day.
+    """
+    before = weeks.until(day)
+    training = before.training(day, seed=seed, most=_MOST_ROWS)
+    values = before.series.values[MEASURES.index(measure)]
+    target = np.empty(len(training.rows))
+    for day_number in np.unique(training.days):
+        where = training.days == day_number
+        week = values[day_number : day_number + before.label.days].sum(0)
+        target[where] = np.log1p(week[training.datasets[where]])
+    base = before.columns.index(f"log_{measure}_decayed")
+    xgboost = load_xgboost()
+    residual = target - training.rows[:, base]
+    matrix = xgboost.QuantileDMatrix(training.rows, residual, weight=training.weights)
+    trees = xgboost.train({**_OPTIONS, "seed": seed}, matrix, _ROUNDS)
+
+    def quantiles(number: int) -> Array:
+        return of_population(
+            before,
+            day,
+            lambda rows: trees.predict(xgboost.DMatrix(rows))[:, number] + rows[:, base],
+        )
+
+    logs = np.sort(
+        np.stack([quantiles(number) for number in range(len(QUANTILES))], axis=1), axis=1
+    )
+    # Nothing is expected beyond what a dataset ever had.
+    return np.asarray(np.minimum(logs, target.max()))
+
 
 #: What the names of tables begin with.
 _TABLE: Final = "popularity_"

@@ -17,8 +17,13 @@ from cmsspark.apps.popularity.label_options import (
     models_option,
     seed_option,
 )
-from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import date_option, require_store, store_options
+from cmsspark.cli.options import (
+    date_option,
+    output_options,
+    print_outcome,
+    require_store,
+    store_options,
+)
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import Job, declare
 

@@ -13,10 +13,9 @@ from markupsafe import Markup
 
 from cmsspark.apps.popularity.baselines import BASELINES, warnings
 from cmsspark.apps.popularity.evaluate import WeekForecast
-from cmsspark.apps.popularity.explanations import importance, reasons
 from cmsspark.apps.popularity.fitting import fit
+from cmsspark.apps.popularity.forecast import expected, importance, reasons
 from cmsspark.apps.popularity.models import ABOUT
-from cmsspark.apps.popularity.quantities import expected
 from cmsspark.apps.popularity.scores import format_score, mean
 from cmsspark.apps.popularity.training import Weeks
 from cmsspark.base.arrays import Array

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import click
 
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.dates import DAY_MS
 from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.base.text.progress_line import counted
@@ -52,7 +52,7 @@ def command(
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
     files = existing_store(open_store(store, "cmsspark prune", settings), store)
-    before_ms = clock.now_ms() - age * DAY_MS
+    before_ms = dates.now_ms() - age * DAY_MS
     report = _as_json if as_json else _as_text
     count = prune(files, store, before_ms, remove=yes, report=report)
     count += _prune_rest(files, store, settings, before_ms, remove=yes, report=report)

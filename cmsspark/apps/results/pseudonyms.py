@@ -12,8 +12,7 @@ from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import spans
 from cmsspark.base.text.terminal import echo_table
-from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import SETTINGS_HELP, DayType, store_options
+from cmsspark.cli.options import SETTINGS_HELP, CommandGroup, DayType, store_options
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.pseudonyms import KeyFile
 from cmsspark.settings.settings import Settings, load_settings

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.text.readable import json_text
@@ -180,7 +180,7 @@ def _row(run: Run, at: Sequence[Delivery]) -> tuple[object, ...]:
         )
     )
     state = Coloured(run.state.value, COLOURS[run.state])
-    started = clock.to_second(run.began_ms)
+    started = dates.to_second(run.began_ms)
     seconds = "" if run.seconds is None else run.seconds
     return (
         run.run,

@@ -15,7 +15,7 @@ from cmsspark.apps.monitor.measured_runs import find_latest
 from cmsspark.apps.monitor.run_comparison import echo_comparison
 from cmsspark.apps.monitor.run_report import echo_measured, only_measured
 from cmsspark.apps.results.runs import COLOURS, interval_text, load_history, run_deliveries
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval
 from cmsspark.base.text.readable import json_text
@@ -24,12 +24,12 @@ from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import optional_when_options
 from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.pages.text import bins_table
-from cmsspark.run import failure_report
+from cmsspark.run import run_report
 from cmsspark.run.run_context import from_manifest
 from cmsspark.run.run_report import PAGE
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.job_index import JOBS, find_job, job_of_table
-from cmsspark.store.part_checks import check_table
+from cmsspark.store.part_files import check_table
 from cmsspark.store.results import CurrentTable, current
 from cmsspark.store.run_history import Run, RunHistory
 from cmsspark.store.stored_columns import open_store
@@ -208,14 +208,14 @@ def _print_run(
         click.echo(f"  {'path':<12}{path}")
     for label, value in _facts(record):
         click.echo(f"  {label:<12}{value}")
-    if (failed := failure_report.page_path(settings.state_dir, record)).is_file():
+    if (failed := run_report.page_path(settings.state_dir, record)).is_file():
         click.echo(f"  {'page':<12}{failed}")
     if record.error:
         click.echo(
             f"  {'error':<12}{record.exit_code}: " + record.error.replace("\n", "\n" + " " * 14)
         )
     for delivery in run_deliveries([record], history, settings).get(record.run, ()):
-        sent_at = f", {clock.to_second(delivery.at_ms)} UTC" if delivery.at_ms else ""
+        sent_at = f", {dates.to_second(delivery.at_ms)} UTC" if delivery.at_ms else ""
         click.echo(f"  {'documents':<12}{delivery.text()}{sent_at}")
     if bins := record.details.reconciliation:
         click.echo("\n" + bins_table(bins))
@@ -236,7 +236,7 @@ def _facts(run: Run) -> Iterator[tuple[str, object]]:
     if run.stored_run:
         yield "stored as", run.stored_run
     yield "store", run.store
-    yield "started", f"{clock.to_second(run.began_ms)} UTC"
+    yield "started", f"{dates.to_second(run.began_ms)} UTC"
     if run.seconds is not None:
         yield "took", f"{run.seconds:,.1f} s"
     if run.process:

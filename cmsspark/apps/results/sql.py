@@ -20,7 +20,7 @@ from cmsspark.store.query import output
 if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
     from cmsspark.store.query.database import Database
-    from cmsspark.store.query.dump_views import DumpView
+    from cmsspark.store.query.table_views import DumpView
 
 #: Rows that are printed as a table unless --rows says otherwise.
 _SHOWN = 100
@@ -143,7 +143,7 @@ def _is_day(text: str) -> bool:
 def _dump_tables(text: str, root: str | None, settings: Settings) -> list[DumpView]:
     """Return the tables of the dumps of a day, by default today, with a note on each folder."""
     from cmsspark.sources.layout import Layout
-    from cmsspark.store.query.dump_views import find_tables
+    from cmsspark.store.query.table_views import find_tables
     from cmsspark.store.stored_columns import open_store
 
     day = DayType().convert(text or "today", None, None)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from cmsspark.apps.results.runs import load_history, settings_target
-from cmsspark.base import clock, dates
+from cmsspark.base import dates
 from cmsspark.base.errors import Exit
 from cmsspark.base.periods import spans
 from cmsspark.base.reporting import as_typed
@@ -19,7 +19,7 @@ from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import Coloured, echo_table, pluralize
 from cmsspark.cli.options import DayType, store_options
 from cmsspark.filesystems.storage import is_local, local_path
-from cmsspark.run import failure_report
+from cmsspark.run import run_report
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.daily_state import DailyState, DayRecord, StoreState, split_key
 from cmsspark.store.day_states import (
@@ -164,7 +164,7 @@ def surroundings(settings: Settings, state: StoreState) -> Surroundings:
     jobs = [str(name) for name in names] if isinstance(names, list) else ["data_aggregation"]
     has_daily = bool(daily) or state.planned_until is not None
     return Surroundings(
-        clock.now_ms(),
+        dates.now_ms(),
         {split_key(key): record for key, record in state.days.items()},
         dates.today() - timedelta(days=count) if has_daily else None,
         jobs,
@@ -225,9 +225,7 @@ def reasons(
     failure.
     """
     pages = {
-        run.run: page
-        for run in runs
-        if (page := failure_report.page_path(state_dir, run)).is_file()
+        run.run: page for run in runs if (page := run_report.page_path(state_dir, run)).is_file()
     }
     # Days of one reason are one line: a broker that is down concerns all of them.
     alike: dict[tuple[str, Cell], list[date]] = {}
@@ -270,11 +268,11 @@ def remarks(records: Mapping[tuple[date, str], DayRecord], span: Sequence[date])
         if record.skipped is not None:
             if day < span[0]:
                 note = record.skipped
-                noted_at = clock.to_minute(note.at_ms)
+                noted_at = dates.to_minute(note.at_ms)
                 lines.append(f"{day} {job}: skipped by {note.user}, {noted_at}: {note.reason}")
         elif record.acknowledged is not None and record.is_acknowledged and day <= span[-1]:
             note = record.acknowledged
-            noted_at = clock.to_minute(note.at_ms)
+            noted_at = dates.to_minute(note.at_ms)
             lines.append(f"{day} {job}: acknowledged: {note.reason} ({note.user}, {noted_at})")
         elif day < span[0] and record.word:
             lines.append(f"{day} {job}: not done: {of_record(record).text()}")
@@ -312,7 +310,7 @@ def _verified(day: date, jobs: Sequence[str], checks: Mapping[tuple[str, str], C
         return "-"
     notes = [checks.get((job, day.isoformat())) for job in jobs]
     times = [note.at_ms for note in notes if note and note.part_count]
-    return clock.utc(min(times)).date().isoformat() if len(times) == len(notes) else "never"
+    return dates.utc(min(times)).date().isoformat() if len(times) == len(notes) else "never"
 
 
 def _shown(state: Cell) -> Coloured:

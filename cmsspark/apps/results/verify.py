@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError, DataError, parts_of_text
 from cmsspark.base.periods import Interval, spans
 from cmsspark.base.text.progress_line import counted
@@ -17,9 +17,9 @@ from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import quiet_option, require_store, store_options
 from cmsspark.settings.settings import load_settings
+from cmsspark.store.part_files import RunCheck, check_runs
 from cmsspark.store.run_history import RunHistory, open_history
 from cmsspark.store.stored_columns import existing_store, open_store
-from cmsspark.store.verification import RunCheck, check_runs
 
 
 @click.command("verify")
@@ -57,7 +57,7 @@ def _recorded(checks: Iterable[RunCheck], state_dir: Path, store: str) -> Iterat
         for check in checks:
             if check.is_current and history is not None:
                 try:
-                    history.note_check(store, check.as_note(clock.now_ms()))
+                    history.note_check(store, check.as_note(dates.now_ms()))
                 except CmssparkError as error:
                     _warn(error)
                     history = None

@@ -23,11 +23,11 @@ from cmsspark.apps.training.script_check import (
     check_script,
     run_name,
 )
-from cmsspark.base import clock, signals
+from cmsspark.base import dates, reporting
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, UsageError
 from cmsspark.base.private_folders import make_private
 from cmsspark.base.text.readable import readable
-from cmsspark.store.process_identity import start_ticks
+from cmsspark.store.lease import start_ticks
 
 # The folder of a run below ``<state>/training``: what it is, how it stands, its logs
 # and what workers brought back.
@@ -95,7 +95,7 @@ class RunFolder:
             run.shown_arguments,
             run.workers,
             run.backend,
-            clock.now_ms(),
+            dates.now_ms(),
             os.getpid(),
             start_ticks(os.getpid()) or 0,
             tuple(secret.name for secret in run.secrets),
@@ -305,7 +305,7 @@ def launch(
     everything was stopped. The state of the folder says how it ended.
     """
     try:
-        with signals.interruptible(), _Lines(folder, run.workers, echo) as lines:
+        with reporting.interruptible(), _Lines(folder, run.workers, echo) as lines:
             for number in range(1, run.retries + 2):
                 failure = _attempt(run, backend, folder, number, lines)
                 if failure is None:
@@ -356,7 +356,7 @@ def _failed(run: TrainingRun, failure: WorkerFailure, folder: RunFolder) -> Work
 
 def _finish(folder: RunFolder, word: str, reason: str | None = None) -> None:
     state = folder.state()
-    state.state, state.reason, state.ended_ms = word, reason, clock.now_ms()
+    state.state, state.reason, state.ended_ms = word, reason, dates.now_ms()
     state.workers = [now if now not in ("pending", "running") else word for now in state.workers]
     folder.write_state(state)
 

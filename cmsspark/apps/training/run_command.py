@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, NotReady, OutputError, UsageError
 from cmsspark.base.text.terminal import echo_table, pluralize
-from cmsspark.cli.groups import CommandGroup
+from cmsspark.cli.options import CommandGroup
 from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ def status_command(name: str | None, settings_file: str | None) -> None:
         rows = []
         for folder in runs(load_settings(settings_file).state_dir / "training"):
             record, state = folder.record, folder.state()
-            began = clock.to_second(record.began_ms)
+            began = dates.to_second(record.began_ms)
             rows.append(
                 (
                     record.name,

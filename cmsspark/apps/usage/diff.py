@@ -295,7 +295,7 @@ def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[Manifest, pl
     import pyarrow as pa
 
     from cmsspark.store import results
-    from cmsspark.store.part_checks import stored_parts
+    from cmsspark.store.part_files import stored_parts
     from cmsspark.store.stored_columns import conformed_rows, open_store, table_rows
 
     files = open_store(store, "cmsspark diff")

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.base.text import progress_line
-from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import (
     StreamsType,
     engine_option,
     job_options,
+    output_options,
+    print_outcome,
     reading_options,
     require_store,
     with_sources,
 )
 from cmsspark.settings.settings import load_settings
-from cmsspark.sources.epochs import Epochs
+from cmsspark.sources.layout import Epochs
 from cmsspark.sources.registry import (
     JOB_TABLES,
     SITE_PAIRS,

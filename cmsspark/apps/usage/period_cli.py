@@ -8,13 +8,12 @@ from typing import Any, Final
 import click
 
 from cmsspark.apps.usage import period as period_job
-from cmsspark.apps.usage.period_view import make_view, sum_table
+from cmsspark.apps.usage.period_views import make_view, sum_table
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.terminal import echo_table
-from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import require_store, store_options
+from cmsspark.cli.options import output_options, print_outcome, require_store, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import Settings, load_settings

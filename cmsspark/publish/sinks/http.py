@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from cmsspark.base.clock import Clock
+from cmsspark.base.dates import Clock
 from cmsspark.base.sockets import ConnectionLost
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.credentials import Endpoint, read_endpoint
-from cmsspark.publish.destinations import Destination, known_folder, outbox_folder
 from cmsspark.publish.documents import canonical
+from cmsspark.publish.publisher import Destination, known_folder, outbox_folder
 from cmsspark.publish.sink import ForbiddenError, RejectedError, RetryableError, Sink, SinkOptions
 from cmsspark.settings.http_client import (
     HttpAnswer,

@@ -20,9 +20,9 @@ import xxhash
 from cmsspark.base.compiled import compiled
 from cmsspark.base.errors import DataError
 from cmsspark.base.names import is_block
-from cmsspark.sources.formats import avro_ranges
+from cmsspark.sources.formats import avro
+from cmsspark.sources.formats.avro import Container, PlainBlock
 from cmsspark.sources.formats.avro_blocks import DamagedBlock, read_records
-from cmsspark.sources.formats.avro_ranges import Container, PlainBlock
 from cmsspark.sources.values import MAX_LONG, Malformed
 
 _columns: Final[Any] = compiled("sources.formats.avro_columns")
@@ -108,11 +108,11 @@ class TableReader:
 
         Raises DataError (65) for damage and for another schema.
         """
-        container = container or avro_ranges.open_container(stream, file)
+        container = container or avro.open_container(stream, file)
         if container is None:
             return
         fields = self._fields(container.schema, file)
-        blocks = avro_ranges.blocks_of_range(stream, container, file, first, last)
+        blocks = avro.blocks_of_range(stream, container, file, first, last)
         yield from self._pieces(blocks, container, fields, file)
 
     def _fields(self, schema: Any, file: str) -> dict[str, str]:
@@ -162,7 +162,7 @@ class TableReader:
                 else:
                     remaining += _remaining(fast, block, container.schema)
             except DamagedBlock as error:
-                raise avro_ranges.damaged(
+                raise avro.damaged(
                     file, DamagedBlock(f"the block at byte {block.begin}: {error}")
                 ) from None
             pending += block.records

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Final
 
 from cmsspark.base.access import AccessBatch
-from cmsspark.sources.formats import avro, lines, packings, strict_json
+from cmsspark.sources.formats import avro, lines, strict_json
 from cmsspark.sources.formats.json_lines import JsonDecoder
 from cmsspark.sources.formats.unpacking import Unpacked, UnreadableStream
 from cmsspark.sources.record_schema import Note
@@ -63,7 +63,7 @@ class Intact:
     def __init__(self, stream: IO[bytes], damage: Damage) -> None:
         self._stream = stream
         self._damage = damage
-        head = packings.first_bytes(stream)
+        head = lines.first_bytes(stream)
         self._member: Any = zlib.decompressobj(31) if head[:2] == _GZIP else None
         self._is_gzip = self._member is not None
         self._begun = False
@@ -75,9 +75,9 @@ class Intact:
         #: All of it has been handed on.
         self.is_spent = False
         self.ends_line = True
-        open_part = None if self._is_gzip else packings.unpacker(head)
+        open_part = None if self._is_gzip else lines.unpacker(head)
         self._unpacked = None if open_part is None else Unpacked(stream, open_part)
-        if observed := packings.not_as_named(damage.file, head):
+        if observed := lines.not_as_named(damage.file, head):
             name, content = observed
             damage.reason = f"no {name} file, though its name says so: {content}"
             # Text under a wrong name is intact; anything else is not for us to guess.
@@ -180,7 +180,7 @@ def read_lines(
     verified_records = 0
     chunks = lines.chunks(source, line_limit=line_limit)
     for chunk in chunks:
-        if line == 1 and (name := packings.name_packing(lines.take_head(chunk))):
+        if line == 1 and (name := lines.name_packing(lines.take_head(chunk))):
             damage.reason = f"{name} data"
             damage.left_out = lines.count_bytes(chunk) + sum(map(lines.count_bytes, chunks))
             return

@@ -7,22 +7,183 @@ the decoder reads every line.
 from __future__ import annotations
 
 import io
+import json
+import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import getitem
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cmsspark.base import dates
 from cmsspark.base.access import AccessBatch
 from cmsspark.base.compiled import compiled
+from cmsspark.sources.formats.avro_blocks import CODECS, Block, DamagedBlock
 from cmsspark.sources.formats.chunk import Content
-from cmsspark.sources.formats.line_template import (
-    LineTemplate,
-    RequiredFields,
-    RequiredFieldsOf,
-    learn,
-)
+from cmsspark.sources.values import as_is
+
+# Templates of lines: the literals between the values of a record, learned from one line
+# and matched in others.
+
+#: Templates are not learned from longer lines.
+LONGEST: Final = 64 * 1024
+
+_TOKEN: Final = re.compile(r' *(?:([{}\[\],:])|("[^"]*")|([^ {}\[\],:"]+))')
+_PART: Final = re.compile(r"([^=&]*)=([^&]*)")
+_PLAIN_TEXT: Final = re.compile(rb"[\x20-\x5b\x5d-\xff]*")
+
+
+class RequiredFields(NamedTuple):
+    """The keys of a record's ``data`` that a stream requires."""
+
+    #: The file's name.
+    name: str
+    #: Texts that make an access's group.
+    shared: tuple[str, ...]
+    #: Sizes read.
+    read: tuple[str, ...]
+    #: Sizes written.
+    written: tuple[str, ...] = ()
+    #: Sizes are texts (EOS, G1 and G2).
+    sizes_are_texts: bool = False
+    #: Sizes read add up (EOS); otherwise the first that is not 0 counts.
+    sizes_add_up: bool = False
+    #: The shared text that names a program, some of which remove files (EOS), else empty.
+    program: str = ""
+    #: A text that tells whether an access has bytes of its own (CMSSW), else empty.
+    read_type: str = ""
+    #: The format version (EOS), else empty.
+    format_version: str = ""
+    #: ``data`` is a text ``key=value&...`` (EOS, G1).
+    data_is_text: bool = False
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts, in the order of their slots."""
+        return (self.name, *self.shared, *([self.read_type] if self.read_type else ()))
+
+
+#: The required fields of a record, by its ``data``; None where that does not identify
+#: the format version.
+RequiredFieldsOf = Callable[[Mapping[str, Any] | str], RequiredFields | None]
+
+
+class LineTemplate(NamedTuple):
+    """``literals[i]`` comes before value ``i``, the last one after the last value.
+    ``slots[i]`` is the slot of a required value, -1 for others: the texts, sizes read,
+    sizes written, the timestamp.
+
+    A literal that ends in ``=`` comes before a part of a text, which ends at ``&`` or a quote.
+    """
+
+    literals: tuple[bytes, ...]
+    slots: tuple[int, ...]
+    required: RequiredFields
+
+
+class _DuplicateKey(Exception):
+    """An object has a duplicate key."""
+
+
+def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
+    """Return the template of a line (without its newline); None where it has none that
+    other lines could fit.
+
+    It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes,
+    tabs and duplicate keys. Its required values must not be objects or arrays, which
+    are ill-typed there. Where ``data`` is a text, all its parts must be ``key=value``.
+    """
+    if len(line) > LONGEST or _PLAIN_TEXT.fullmatch(line) is None:
+        return None
+    try:
+        text = line.decode()
+        record = json.loads(text, object_pairs_hook=_once, parse_constant=_refused)
+    except (ValueError, RecursionError, _DuplicateKey):
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("data"), dict | str):
+        return None
+    if not isinstance(record.get("metadata", {}), dict):
+        return None
+    required = pick_required(record["data"])
+    data = _parts(record["data"]) if isinstance(record["data"], str) else record["data"]
+    if (
+        required is None
+        or required.data_is_text != isinstance(record["data"], str)
+        or required.name not in data
+    ):
+        return None
+    names = (*required.texts, *required.read, *required.written)
+    position_of: dict[tuple[str | None, ...], int] = {
+        ("data", name): position for position, name in enumerate(names)
+    }
+    position_of["metadata", "timestamp"] = len(names)
+    values = [data.get(name) for name in names]
+    values.append(record.get("metadata", {}).get("timestamp"))
+    if any(isinstance(value, dict | list) for value in values):
+        return None
+    literals, paths = _cut(text, required.data_is_text)
+    return LineTemplate(literals, tuple(position_of.get(path, -1) for path in paths), required)
+
+
+def _parts(text: str) -> dict[str, str]:
+    """Return the parts of ``key=value&...`` by their keys; empty where another part is
+    there, or a key twice.
+    """
+    parts = [part.partition("=") for part in text.split("&")]
+    by_key = {key: value for key, _, value in parts}
+    return by_key if len(by_key) == len(parts) and all(equals for _, equals, _ in parts) else {}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        raise _DuplicateKey
+    return record
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _cut(text: str, data_is_text: bool) -> tuple[tuple[bytes, ...], list[tuple[str | None, ...]]]:
+    """Return the literals around the values of valid JSON, and the path of each value,
+    with None for an array.
+
+    ``data_is_text``: each part of the text ``data`` is a value.
+    """
+    literals: list[bytes] = []
+    paths: list[tuple[str | None, ...]] = []
+    # One entry for each open container: its key, None in an array.
+    path: list[str | None] = []
+    in_object: list[bool] = []
+    begin = 0
+    wants_key = False
+    for token in _TOKEN.finditer(text):
+        mark, quoted, _ = token.groups()
+        if mark is None:
+            if wants_key and quoted is not None:
+                path[-1] = quoted[1:-1]
+                continue
+            at = token.end() - len(token[0].lstrip(" "))
+            if data_is_text and path == ["data"]:
+                for part in _PART.finditer(text, at + 1, token.end() - 1):
+                    literals.append(text[begin : part.start(2)].encode())
+                    paths.append(("data", part[1]))
+                    begin = part.end()
+            else:
+                literals.append(text[begin:at].encode())
+                paths.append(tuple(path))
+                begin = token.end()
+        elif mark in "{[":
+            in_object.append(mark == "{")
+            path.append(None)
+        elif mark in "}]":
+            in_object.pop()
+            path.pop()
+        wants_key = bool(in_object) and in_object[-1] and mark in ("{", ",")
+    literals.append(text[begin:].encode())
+    return tuple(literals), paths
+
 
 _packed: Final[Any] = compiled("sources.formats.packed")
 _template_reader: Final[Any] = compiled("sources.formats.template_reader")
@@ -149,3 +310,242 @@ class FastLineReader:
             if template is not None and template not in self._templates:
                 self._templates.add(template)
                 self._lines.add(template)
+
+
+# The fast reader by keys, for producers whose records leave out empty fields or have
+# over a thousand of them.
+
+_key_reader: Final[Any] = compiled("sources.formats.key_reader")
+
+
+class AccessKeys(NamedTuple):
+    """The keys of a record of an access, in its ``data`` or, where it has none, in the
+    record itself.
+    """
+
+    #: The file's name.
+    name: str
+    #: Texts that make an access's group.
+    shared: tuple[str, ...]
+    #: Those of them that decide an access's site (the server's, where it names none)
+    #: and whether it is remote: site, server, source, target, and the statuses of these
+    #: two, which are null, empty or begin with ``resolved``.
+    ends: tuple[str, ...]
+    #: Sizes read: the first that is not 0 counts.
+    read: tuple[str, ...]
+    #: Sizes written.
+    written: tuple[str, ...]
+    #: Values that stand for no name.
+    no_names: tuple[str, ...]
+
+
+class JobKeys(NamedTuple):
+    """The keys of a record of a job, in its ``data``, in the order in which compiled
+    code returns their values.
+    """
+
+    #: Id, status, type and site; subsite, where costs are read; and other texts.
+    texts: tuple[str, ...]
+    #: CPU and wall-clock time; cores and core hours, where costs are read; and other
+    #: numbers.
+    hours: tuple[str, ...]
+    #: The exit code, and flags.
+    wholes: tuple[str, ...]
+    #: The record's time, and others.
+    longs: tuple[str, ...]
+
+
+class FastKeyReader:
+    """Reads lines into batches by their keys; the lines that it is not certain of are
+    left to the decoder.
+
+    ``finish`` adds to a batch what the compiled reader has collected besides accesses.
+    """
+
+    def __init__(
+        self, lines: Any, finish: Callable[[AccessBatch], None], *, has_accesses: bool
+    ) -> None:
+        self._lines = lines
+        self._finish = finish
+        self._has_accesses = has_accesses
+
+    def read(self, content: Content, batch: AccessBatch) -> tuple[int, bytes, list[int]]:
+        """Add the records of plain lines to ``batch``.
+
+        Returns the number of all lines, the lines that are left, and the number of each of these.
+        """
+        if self._has_accesses and batch.packed is None:
+            batch.packed = _packed.Columns()
+        result: tuple[int, bytes, list[int]] = self._lines.read(content, batch.packed)
+        batch.read += self._lines.taken()
+        for timestamp in self._lines.days():
+            batch.count_out_of_day(dates.day_number(timestamp))
+        self._finish(batch)
+        return result
+
+
+def fast_access_lines(
+    day: int,
+    keys: AccessKeys,
+    meanings: Sequence[Callable[[str | None], Any]],
+    group: Callable[[tuple[Any, ...]], int],
+) -> FastKeyReader | None:
+    """Return the reader of accesses of ``day`` (its number, from 1970 on); None where
+    it is not compiled.
+
+    ``meanings``: for each of the shared texts, the function that maps its value;
+    ``group`` numbers a group of mapped values.
+    """
+    if _key_reader is None:
+        return None
+    numbers = Numbers(meanings, group)
+    longs = (*keys.read, *keys.written)
+    texts = (keys.name, *keys.shared)
+    lines = _key_reader.AccessLines(
+        texts,
+        (),
+        (),
+        longs,
+        True,
+        day,
+        len(keys.read),
+        numbers.shared,
+        numbers.group,
+        keys.no_names,
+        [texts.index(key) for key in keys.ends],
+    )
+
+    def finish(batch: AccessBatch) -> None:
+        write_only, no_lfn = lines.bins()
+        batch.write_only += write_only
+        batch.no_lfn += no_lfn
+
+    return FastKeyReader(lines, finish, has_accesses=True)
+
+
+def fast_job_lines(
+    day: int,
+    keys: JobKeys,
+    add: Callable[[list[tuple[Any, ...]], AccessBatch], None],
+    group: Callable[[tuple[Any, ...]], int] | None = None,
+) -> FastKeyReader | None:
+    """Return the reader of jobs of ``day``; None where it is not compiled.
+
+    ``add`` takes the records that are in no bin: their values and the time in ms.
+    ``group``, where costs are read, numbers (site, subsite, type, cores) of a running
+    job, as logged.
+    """
+    if _key_reader is None:
+        return None
+    if group is None:
+        lines = _key_reader.JobLines(*keys, False, day)
+    else:
+        numbers = Numbers([as_is] * 4, group)
+        lines = _key_reader.CostLines(*keys, False, day, numbers.shared, numbers.group)
+
+    def finish(batch: AccessBatch) -> None:
+        if group is not None:
+            batch.windows |= lines.windows()
+        for name, count in lines.bins().items():
+            batch.count_job(name, count)
+        add(lines.ended(), batch)
+
+    return FastKeyReader(lines, finish, has_accesses=group is not None)
+
+
+# Avro files of plain schemas, read by compiled code; see
+# :mod:`cmsspark.sources.formats.plain_avro`.
+
+_plain_avro: Final[Any] = compiled("sources.formats.plain_avro")
+#: A file of which one record in so many is left, and more than a few, is read quicker
+#: in the other ways.
+_LEFT_OF, _FEW = 8, 1000
+
+
+class Left(NamedTuple):
+    """Records that are left to Python: their numbers in the file, and their bytes
+    behind each other.
+    """
+
+    numbers: list[int]
+    content: bytes
+
+
+class AvroFields(NamedTuple):
+    """Fields that a stream needs of its Avro records."""
+
+    name: str
+    #: Texts that make an access's group.
+    shared: tuple[str, ...]
+    #: Sizes: the first that is not 0 counts.
+    read: tuple[str, ...] = ()
+    #: CPU and wall time, in seconds as text, and the id of the job.
+    times: tuple[str, ...] = ()
+
+
+class FastAvroReader:
+    """Reads files whose records have plain fields only into batches."""
+
+    def __init__(
+        self,
+        needs: AvroFields,
+        meanings: Sequence[Callable[[str | None], Any]],
+        group: Callable[[tuple[Any, ...]], int],
+    ) -> None:
+        self._needs = needs
+        self._numbers = Numbers(meanings, group)
+        self._readers: dict[tuple[Any, ...], Any] = {}
+
+    def read(
+        self, content: bytes, codec: str, fields: Mapping[str, Any], blocks: Iterable[Block]
+    ) -> tuple[AccessBatch, Left] | None:
+        """Return the accesses of a file of such ``blocks``, and the records that are left.
+
+        None where the file is not plain, or much of it would be left: nothing of it is
+        read then. Raises DamagedBlock where a block does not hold what its header says.
+        """
+        reader = self._reader(fields)
+        unpack = CODECS.get(codec)
+        if reader is None or unpack is None:
+            return None
+        batch = AccessBatch(packed=_packed.Columns(bool(self._needs.times)))
+        reader.unnamed()
+        records, numbers, parts = 0, [], []
+        for count, begin, end in blocks:
+            block = unpack(memoryview(content)[begin:end])
+            left_records = (
+                None if block is None else reader.read(block, count, batch.packed, records)
+            )
+            if left_records is None:
+                raise DamagedBlock(f"the block whose content begins at byte {begin} is damaged")
+            for row, first, last in left_records:
+                numbers.append(records + row)
+                parts.append(block[first:last])
+            records += count
+            if len(numbers) > _FEW + records // _LEFT_OF:
+                return None
+        batch.read, batch.no_lfn = records - len(numbers), reader.unnamed()
+        return batch, Left(numbers, b"".join(parts))
+
+    def _reader(self, fields: Mapping[str, Any]) -> Any:
+        """Return what reads records of these fields; None where they are not plain."""
+        if _plain_avro is None:
+            return None
+        kinds = [tuple(kind) if isinstance(kind, list) else (kind,) for kind in fields.values()]
+        key = tuple(zip(fields, kinds, strict=True))
+        if key not in self._readers:
+            names = (self._needs.name, *self._needs.shared, *self._needs.read, *self._needs.times)
+            slots = {name: slot for slot, name in enumerate(names)}
+            columns = [
+                ([_plain_avro.KINDS[branch] for branch in kind], slots.get(name, -1))
+                for name, kind in zip(fields, kinds, strict=True)
+            ]
+            sizes, has_times = len(self._needs.read), bool(self._needs.times)
+            try:
+                reader = _plain_avro.Records(
+                    columns, self._numbers.shared, self._numbers.group, sizes, has_times
+                )
+            except ValueError:
+                reader = None
+            self._readers[key] = reader
+        return self._readers[key]

@@ -20,14 +20,22 @@ import msgspec
 
 from cmsspark.base import dates
 from cmsspark.base.access import AccessBatch, Group
-from cmsspark.sources.fields import Apps, MemoDict, site_name, user_name
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.chunk import Chunk, Content
-from cmsspark.sources.formats.fast_json import FastLineReader
-from cmsspark.sources.formats.fast_keys import FastKeyReader
+from cmsspark.sources.formats.fast_json import FastKeyReader, FastLineReader
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.storage_sites import StorageSites
-from cmsspark.sources.values import Long, Malformed, integer, name_type, normalised_lfns
+from cmsspark.sources.values import (
+    Apps,
+    Long,
+    Malformed,
+    MemoDict,
+    integer,
+    name_type,
+    normalised_lfns,
+    site_name,
+    user_name,
+)
 
 BLANK_LINE = re.compile(rb"[ \t]*")
 

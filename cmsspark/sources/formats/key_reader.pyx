@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The fast reader of lines by their keys (:mod:`cmsspark.sources.formats.fast_keys`).
+"""The fast reader of lines by their keys (:mod:`cmsspark.sources.formats.fast_json`).
 
 Records of some producers leave out what is empty, so that their keys come in thousands of orders and no template fits.
 This reader walks over the members of a record and keeps the values of needed keys. As the reader of templates it accepts
@@ -334,7 +334,7 @@ cdef class AccessLines(KeyLines):
     """Reads accesses. ``longs`` are the sizes read, ``reads`` of them, then the sizes written.
 
     ``shared`` and ``group``: as for :class:`cmsspark.sources.formats.packed.Keys`. ``no_names``: values of the first text
-    that are no name. ``ends``: the numbers of the texts of :class:`cmsspark.sources.formats.fast_keys.AccessKeys`.
+    that are no name. ``ends``: the numbers of the texts of :class:`cmsspark.sources.formats.fast_json.AccessKeys`.
     """
 
     cdef int reads, site, server, source, target, source_status, target_status, no_name_count

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The fast reader of lines that fit a template (:mod:`cmsspark.sources.formats.line_template`).
+"""The fast reader of lines that fit a template (:mod:`cmsspark.sources.formats.fast_json`).
 
 It creates no Python objects for values. It accepts a line only where its result certainly equals that of the decoder:
 UTF-8 without escapes, plain values of the right types. Other lines are returned to the caller, and the decoder decides
@@ -37,7 +37,7 @@ cdef class Lines(LineReader):
     """Reads lines that fit one of its templates.
 
     ``shared`` and ``group``: as for :class:`cmsspark.sources.formats.packed.Keys`. ``day``: its number, from 1970 on.
-    ``sizes_add_up``, ``has_read_type``: as for :class:`cmsspark.sources.formats.line_template.RequiredFields`.
+    ``sizes_add_up``, ``has_read_type``: as for :class:`cmsspark.sources.formats.fast_json.RequiredFields`.
     ``program``: the number of the text that names a program, 0 for none.
     """
 
@@ -84,7 +84,7 @@ cdef class Lines(LineReader):
         return self.count == TEMPLATES
 
     def add(self, template):
-        """Accept lines that fit ``template`` (:class:`cmsspark.sources.formats.line_template.LineTemplate`) from now on."""
+        """Accept lines that fit ``template`` (:class:`cmsspark.sources.formats.fast_json.LineTemplate`) from now on."""
         required = template.required
         if self.is_full:
             raise ValueError("too many templates")

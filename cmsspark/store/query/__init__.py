@@ -26,7 +26,7 @@ The interface for commands, notebooks and web pages::
   that write it, with ``job`` where these are several.
 - Counts of accesses and jobs are apart: ``accesses`` and ``jobs`` for the stored
   ``nacc``, ``job_read_bytes`` beside ``read_bytes``
-  (:mod:`cmsspark.store.separate_counts`).
+  (:mod:`cmsspark.store.stored_columns`).
 - ``show tables`` and ``describe TABLE`` say what tables and columns mean, units, and
   which days are stored.
 - A view holds the current run of each day, or each period, and no other run. Each query

@@ -4,21 +4,34 @@ stored days, and CMSSpark's own numbers of CPU efficiency (rule 52).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base import efficiency
-from cmsspark.base.schemas import Column, Table, described_table, stored_table
+from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotReady
+from cmsspark.base.schemas import Column, Table, described_table, input_table, stored_table
+from cmsspark.base.text.terminal import pluralize
+from cmsspark.filesystems.storage import Files, unreadable
+from cmsspark.sources import dumps as sources
+from cmsspark.sources.formats.sqoop_csv import arrow_schema, read_table
+from cmsspark.sources.layout import Layout
+from cmsspark.sources.registry import DUMPS, REPLICAS
 from cmsspark.store.job_index import Job
+from cmsspark.store.part_files import open_part
 from cmsspark.store.query.stored_parts import StoredInterval
-from cmsspark.store.separate_counts import read_schema, sql_expression
+from cmsspark.store.stored_columns import read_schema, sql_expression
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
-    from cmsspark.store.query.dump_views import DumpView
-    from cmsspark.store.query.part_system import PartSystem
+    from cmsspark.store.query.stored_parts import PartSystem
+
 
 #: The tables that the views are made of.
 TABLES: Final = ("job_efficiency", "period_job_efficiency")
@@ -221,7 +234,7 @@ def _rows_of_parts(system: PartSystem, job: Job, name: str) -> str:
     """Return the query of a job's table over its part files, whose folders name the day
     or the period.
     """
-    from cmsspark.store.query.part_system import NO_DAY
+    from cmsspark.store.query.stored_parts import NO_DAY
 
     schema = read_schema(name)
     keys = ("period", "first_day", "last_day") if "period" in schema.names else ("day",)
@@ -259,3 +272,255 @@ def days_columns(stored: Sequence[StoredInterval]) -> dict[str, list[Any]]:
         "partial_reason": [entry.partial_reason or None for entry in stored],
         "is_damaged": [entry.fault is not None for entry in stored],
     }
+
+
+# Tables of dumps in SQL: ``dbs.files``, ``phedex.replicas``, ``rucio.contents`` and
+# others, read where they lie.
+
+#: The view of the one table of PhEDEx.
+_VIEWS: Final = {REPLICAS: "replicas"}
+_LARGEST: Final = 2**63 - 1
+#: Columns of ids.
+_IDS: Final = ("ID", "RSE_ID", "RULE_ID")
+
+
+@dataclass(frozen=True)
+class DumpView:
+    """A table of a dump as a view: its columns, and what makes the rows of each part file."""
+
+    schema: str
+    name: str
+    columns: pa.Schema
+    parts: Mapping[str, Callable[[], pa.Table]]
+
+    @property
+    def view(self) -> str:
+        """The name of the view, such as ``dbs.files``."""
+        return f"{self.schema}.{self.name}"
+
+
+def find_tables(files: Files, layout: Layout, day: date) -> tuple[list[DumpView], list[str]]:
+    """Find the tables of the dumps that belong to a day, and notes: the folder of each
+    kind, or why there is none.
+
+    Raises InputMissing (66) where there is no dump of any kind.
+    """
+    tables: list[DumpView] = []
+    notes: list[str] = []
+    for kind, choose in (
+        ("dbs", partial(sources.choose_dbs_dump, tables=DUMPS["dbs"].for_streams)),
+        ("phedex", sources.choose_phedex_dump),
+        ("rucio", sources.choose_rucio_dump),
+    ):
+        try:
+            dump = choose(files, layout, day)
+        except (InputMissing, NotReady) as error:
+            notes.append(f"{kind}: {error.problem}: {error.found}")
+            continue
+        notes += [f"{kind}: {dump.folder}", *dump.warnings]
+        tables += _find_tables(files, dump, day)
+    if not tables:
+        raise InputMissing(
+            f"no dump for {day}",
+            found="; ".join(notes),
+            next_step="give --root DIR, or the folders in the settings under sources",
+        )
+    return tables, notes
+
+
+def _find_tables(files: Files, dump: sources.Dump, day: date) -> Iterator[DumpView]:
+    """Yield the tables that are in the dump's folder, needed for streams or not."""
+    for name in DUMPS[dump.kind].tables:
+        listed = dump.tables.get(name)
+        if listed is None:
+            # A table that is not there has no view.
+            with suppress(CmssparkError):
+                dump_of_day = sources.dump_at(files, dump.kind, dump.folder, day, dump.day, [name])
+                listed = None if dump_of_day is None else dump_of_day.tables[name]
+        if listed is None:
+            continue
+        table = input_table(f"{dump.kind}/{name}")
+        read = _rucio_part if dump.kind == "rucio" else _csv_part
+        parts = {
+            f"part-{number:05}.parquet": partial(read, files, table, file.path)
+            for number, file in enumerate(listed)
+        }
+        yield DumpView(dump.kind, _VIEWS.get(name, name.lower()), _arrow(table), parts)
+
+
+def _arrow(table: Table) -> pa.Schema:
+    import pyarrow as pa
+
+    schema = arrow_schema(table, table.names)
+    return pa.schema([(field.name.lower(), field.type) for field in schema])
+
+
+def _csv_part(files: Files, table: Table, path: str) -> pa.Table:
+    """Return the rows of a part in CSV, plain or gzip. Raises DataError (65)."""
+    import pyarrow as pa
+
+    schema = arrow_schema(table, table.names)
+    try:
+        with open_part(files, path) as stream:
+            pieces = [piece.cast(schema) for piece in read_table(stream, table, table.names, path)]
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return pa.concat_tables([schema.empty_table(), *pieces]).rename_columns(
+        [name.lower() for name in table.names]
+    )
+
+
+def _rucio_part(files: Files, table: Table, path: str) -> pa.Table:
+    """Return the rows of a part in Avro. Raises DataError (65)."""
+    import fastavro
+    import pyarrow as pa
+
+    columns: dict[str, list[Any]] = {name: [] for name in table.names}
+    kinds = {column.name: column.type for column in table.columns}
+    try:
+        with open_part(files, path) as stream:
+            for row in fastavro.reader(stream):
+                assert isinstance(row, dict)
+                values = {name.upper(): value for name, value in row.items()}
+                for name, column in columns.items():
+                    column.append(_plain(values.get(name), name, kinds[name]))
+        arrays = {name.lower(): columns[name] for name in table.names}
+        return pa.table(arrays, schema=_arrow(table))
+    except CmssparkError:
+        raise
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise DataError(
+            "a part of a dump of Rucio cannot be read", where=path, found=reason
+        ) from None
+
+
+def _plain(value: Any, name: str, kind: str) -> Any:
+    """Return a value of Avro as the type of its column; a number that is none is null (rule 22)."""
+    if value is None:
+        return None
+    if name in _IDS:
+        return value.hex() if isinstance(value, bytes) else str(value).replace("-", "").lower()
+    if kind == "string":
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    try:
+        number = int(value)
+        return number if -_LARGEST - 1 <= number <= _LARGEST else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+# Answers to ``show tables`` and ``describe TABLE``: meaning and units of columns, and
+# the stored days.
+
+_SHOW_TABLES: Final = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
+_DESCRIBE: Final = re.compile(
+    r'\s*(?:describe|desc|show)\s+(?:table\s+)?([\w."]+)\s*;?\s*', re.IGNORECASE
+)
+_DUCKDB_TYPES: Final = {
+    "string": "VARCHAR",
+    "long": "BIGINT",
+    "int": "INTEGER",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "boolean": "BOOLEAN",
+}
+_TABLES: Final = Table(
+    "tables",
+    "",
+    (
+        *(
+            Column("table_name", "string"),
+            Column("stored_count", "long"),
+            Column("first_day", "date"),
+        ),
+        *(Column("last_day", "date"), Column("meaning", "string")),
+    ),
+)
+_COLUMNS: Final = Table(
+    "columns",
+    "",
+    tuple(Column(name, "string") for name in ("column_name", "column_type", "unit", "meaning")),
+)
+
+
+#: Returns the schemas of all views.
+Views = Callable[[], Mapping[str, Table]]
+#: Returns the stored days or periods of some views.
+Stored = Callable[[Sequence[str]], Mapping[str, Sequence[StoredInterval]]]
+
+
+def description(sql: str, find_views: Views, find_stored: Stored) -> tuple[pa.Table, str] | None:
+    """Return the rows of ``show tables`` or ``describe TABLE`` with a sentence above
+    them; None for other queries.
+
+    A name that is no view is left to DuckDB, whose error suggests another one.
+    """
+    if _SHOW_TABLES.fullmatch(sql):
+        return _all_tables(find_views(), find_stored), ""
+    match = _DESCRIBE.fullmatch(sql)
+    if match is None:
+        return None
+    name = match[1].replace('"', "").lower()
+    schema = find_views().get(name)
+    if schema is None:
+        return None
+    stored = f" {_days_text(find_stored([name])[name])}" if name != DAYS else ""
+    return _columns(schema), f"{name}: {schema.about}{stored}"
+
+
+def _all_tables(views: Mapping[str, Table], find_stored: Stored) -> pa.Table:
+    from cmsspark.store.query.stored_parts import build_table
+
+    # The view of a job is another one than that of the table only where several jobs
+    # write the table.
+    names = [
+        name for name in views if "." not in name or "job" in views[name.rpartition(".")[2]].names
+    ]
+    by_view = find_stored(names)
+    stored = [by_view[name] for name in names]
+    columns: dict[str, Sequence[object]] = {
+        "table_name": names,
+        "stored_count": [
+            len({interval.interval for interval in intervals}) for intervals in stored
+        ],
+        "first_day": [_first(intervals) for intervals in stored],
+        "last_day": [_last(intervals) for intervals in stored],
+        "meaning": [views[name].about for name in names],
+    }
+    return build_table(_TABLES, columns)
+
+
+def _columns(schema: Table) -> pa.Table:
+    from cmsspark.store.query.stored_parts import build_table
+
+    columns: dict[str, Sequence[object]] = {
+        "column_name": schema.names,
+        "column_type": [_DUCKDB_TYPES[column.type] for column in schema.columns],
+        "unit": [column.unit for column in schema.columns],
+        "meaning": [column.about for column in schema.columns],
+    }
+    return build_table(_COLUMNS, columns)
+
+
+def _first(intervals: Sequence[StoredInterval]) -> date | None:
+    return min((interval.first_day for interval in intervals), default=None)
+
+
+def _last(intervals: Sequence[StoredInterval]) -> date | None:
+    return max((interval.last_day for interval in intervals), default=None)
+
+
+def _days_text(intervals: Sequence[StoredInterval]) -> str:
+    if not intervals:
+        return "Nothing of it is stored."
+    distinct = {interval.interval for interval in intervals}
+    days = sum(isinstance(interval, date) for interval in distinct)
+    counts = [
+        pluralize(count, word)
+        for count, word in ((days, "day"), (len(distinct) - days, "period"))
+        if count
+    ]
+    return f"Stored: {' and '.join(counts)}, {_first(intervals)} to {_last(intervals)}."

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.cache import policies, scored
+from cmsspark.apps.cache import policies, replay
 from cmsspark.apps.cache.cli import command
 from cmsspark.apps.cache.replay import Simulation
 from cmsspark.apps.cache.trace import Trace, make_trace, read_trace
@@ -82,7 +82,7 @@ def test_the_learned_policy_keeps_most_of_its_gain() -> None:
     simulation = simulation_of(zipf(1), 1)
     trace = simulation.trace
     capacity = trace.footprint // 20
-    pure = scored.least_score(
+    pure = replay.least_score(
         trace.objects, trace.sizes, capacity, simulation.periods, simulation.scores
     )
     alone = int(trace.sizes[trace.objects][pure == 0].sum())

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cmsspark.apps.cache import bounds, forecast, scored, sizes
+from cmsspark.apps.cache import forecast, sizes
+from cmsspark.apps.cache import replay as cache_replay
 from cmsspark.apps.cache.replay import NAMES, PLAIN, Simulation
 from cmsspark.apps.cache.trace import Trace, make_trace
 
@@ -138,13 +139,15 @@ def test_bounds_are_below_the_best_of_all_and_min_reaches_it(seed: int) -> None:
     unit = trace_of(objects, [1] * 5)
     for slots in (1, 2, 3):
         best = best_of_all(unit, slots, in_bytes=False)
-        misses = int((bounds.belady_min(unit.objects, 5, slots) == 0).sum())
+        misses = int((cache_replay.belady_min(unit.objects, 5, slots) == 0).sum())
         assert misses == best
         assert all(Simulation(unit).replay(name, slots).misses >= best for name in PLAIN)
     sized = trace_of(objects, generator.integers(1, 9, 5))
     for capacity in (4, 9, 14):
         for in_bytes in (False, True):
-            least = bounds.least_misses(sized.objects, sized.sizes, capacity, in_bytes=in_bytes)
+            least = cache_replay.least_misses(
+                sized.objects, sized.sizes, capacity, in_bytes=in_bytes
+            )
             assert least <= best_of_all(sized, capacity, in_bytes=in_bytes) + 1e-9
 
 
@@ -186,10 +189,12 @@ def test_perfect_scores_beat_lru_and_protection_gives_way() -> None:
     count = len(trace.sizes)
     periods = np.zeros(len(trace.objects), np.int32)
     uses = np.bincount(trace.objects, minlength=count).astype(float)
-    hits = scored.least_score(trace.objects, trace.sizes, 10, periods, uses[None, :])
+    hits = cache_replay.least_score(trace.objects, trace.sizes, 10, periods, uses[None, :])
     assert hits.sum() > Simulation(trace).hits("lru", 10).sum()
     protected = np.ones((1, count), np.uint8)
-    everything = scored.protected_lru(trace.objects, trace.sizes, 10, periods, protected, 1.0)
+    everything = cache_replay.protected_lru(
+        trace.objects, trace.sizes, 10, periods, protected, 1.0
+    )
     assert (everything == Simulation(trace).hits("lru", 10)).all(), (
         "where all is protected it is LRU"
     )

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.crab.days import store_report
-from cmsspark.apps.crab.reports import BUILDERS
+from cmsspark.apps.crab.reports import BUILDERS, store_report
 from cmsspark.base.errors import InputMissing, NotReady
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
@@ -23,7 +22,7 @@ from cmsspark.run.request import DayRequest
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import JOB_TABLES
 from cmsspark.store.job_index import JOBS
-from cmsspark.submit.job_commands import load_command
+from cmsspark.submit.job_help import load_command
 from tests.corpus import jobs
 from tests.corpus.tree import Tree, write_case_tables
 from tests.oracle.jobs import JobCount, count_day_of_jobs, popularity_rows

@@ -19,7 +19,7 @@ from typing import Any
 from cmsspark.apps.daily.config import DailyConfig, daily_config
 from cmsspark.apps.daily.outcome import TaskOutcome
 from cmsspark.apps.daily.run import Daily, worked
-from cmsspark.base import clock, dates
+from cmsspark.base import dates
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles, join
 from cmsspark.run.provenance import input_summary
@@ -149,7 +149,7 @@ class Mornings:
         run = self.manifest(day)["run"]
         note_published(
             self.folder / "state",
-            Published(JOB, JOB, day, run, "/queue/x", clock.now_ms(), 2, 0, 0),
+            Published(JOB, JOB, day, run, "/queue/x", dates.now_ms(), 2, 0, 0),
         )
 
     def manifest(self, day: date) -> dict[str, Any]:

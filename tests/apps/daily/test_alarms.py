@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from cmsspark.apps.daily import alarms
-from cmsspark.apps.daily.alarms import Mail, Push, exposition, write_metrics
+from cmsspark.apps.daily import config
+from cmsspark.apps.daily.config import Mail, Push, exposition, write_metrics
 from cmsspark.base.errors import CmssparkError, NotAllowed, OutputError, SettingsError
 from cmsspark.settings.secrets import read_password
 from tests.activemq import Certificates
@@ -285,7 +285,7 @@ def test_a_pushgateway_whose_certificate_nobody_trusts_is_77(
 def test_who_answers_a_letter_at_a_time_is_cut_off_at_the_deadline(
     monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
-    monkeypatch.setattr(alarms, "DEADLINE_S", 0.3)
+    monkeypatch.setattr(config, "DEADLINE_S", 0.3)
     over = threading.Event()
 
     def talk(connection: socket.socket, heard: Heard) -> None:

@@ -19,7 +19,7 @@ import pytest
 from cmsspark.apps.daily.notify import notify
 from cmsspark.apps.daily.outcome import most_serious
 from cmsspark.apps.daily.run import worked
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import DataError
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.publish.publication import configured_target
@@ -451,7 +451,7 @@ def test_after_a_change_of_destination_daily_sends_what_the_new_one_lacks(
         where = str(place.folder / "other" / JOB / day.isoformat())
         note_published(
             place.folder / "state",
-            Published(JOB, JOB, day, run, where, clock.now_ms(), 2, 0, 0, outbox),
+            Published(JOB, JOB, day, run, where, dates.now_ms(), 2, 0, 0, outbox),
         )
 
     for day in DAYS:

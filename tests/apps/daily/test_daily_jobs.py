@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.apps.daily.config import daily_config
-from cmsspark.apps.daily.planner import Planner
-from cmsspark.apps.daily.readiness import Rules
+from cmsspark.apps.daily.planner import Planner, Rules
 from cmsspark.apps.demo import make
 from cmsspark.base import dates
 from cmsspark.base.errors import SettingsError

@@ -10,13 +10,10 @@ from threading import Thread
 
 import pytest
 
-from cmsspark.apps.daily.alarms import exposition
-from cmsspark.apps.daily.config import Targets, daily_config, load_targets
-from cmsspark.apps.daily.json_log import JsonLog
-from cmsspark.apps.daily.metrics import cron_metrics
-from cmsspark.apps.daily.notify import as_document, notify, send_cron
+from cmsspark.apps.daily.config import Targets, daily_config, exposition, load_targets
+from cmsspark.apps.daily.notify import as_document, cron_metrics, notify, send_cron
 from cmsspark.apps.daily.outcome import DailyReport
-from cmsspark.apps.daily.run import Commands
+from cmsspark.apps.daily.run import Commands, JsonLog
 from tests.apps.daily.killed_daily import DAYS, LAST, Mornings
 
 NAMES = {"Timestamp", "SeverityText", "SeverityNumber", "Body", "Resource", "Attributes"}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.apps.daily import metrics
+from cmsspark.apps.daily import notify as daily_notify
 from cmsspark.apps.daily.notify import notify
 from cmsspark.base import dates
 from cmsspark.base.manifests import Manifest
@@ -210,8 +210,8 @@ def test_metrics_show_how_fresh_each_day_of_a_job_is(place: Mornings) -> None:
 
 def test_a_heartbeat_replaces_its_own_metric_and_keeps_all_others(tmp_path: Path) -> None:
     path = tmp_path / "cms.prom"
-    metrics.update(path, metrics.error_metrics(65, 100.0))
-    metrics.update(path, metrics.heartbeat(200.0))
+    daily_notify.update(path, daily_notify.error_metrics(65, 100.0))
+    daily_notify.update(path, daily_notify.heartbeat(200.0))
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     assert sorted(lines) == [
         "cmsspark_daily_end_timestamp_seconds 100.0",

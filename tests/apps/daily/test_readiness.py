@@ -8,7 +8,7 @@ from datetime import date
 
 import pytest
 
-from cmsspark.apps.daily.readiness import (
+from cmsspark.apps.daily.planner import (
     HOUR_MS,
     MINUTE_MS,
     Listing,

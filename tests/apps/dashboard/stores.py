@@ -124,7 +124,7 @@ def store_day(store: Path, day: date, rows: Sequence[dict[str, Any]], **manifest
     """Store the partials of a day and their report as ``data_aggregation`` does.
     Returns the run's folder.
     """
-    from cmsspark.apps.demo.history import report
+    from cmsspark.apps.demo.narration import report
 
     partials = pa.Table.from_pylist(list(rows), stored_table("partials").arrow())
     run = staged_runs.stage(LocalFiles(), str(store), "data_aggregation", day)

@@ -17,10 +17,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cmsspark.apps.dashboard import chart_svg, colours, use
+from cmsspark.apps.dashboard import colours, downloads, use
 from cmsspark.apps.dashboard.pages import datasets
 from cmsspark.apps.dashboard.pages.popularity import in_mode
-from cmsspark.apps.dashboard.run_tables import without_paths
+from cmsspark.apps.dashboard.run_index import without_paths
 from cmsspark.apps.dashboard.table_order import arranged
 from cmsspark.apps.dashboard.widgets import Chart, Column, Content, Section, Table
 from cmsspark.base.errors import UsageError
@@ -328,7 +328,7 @@ def test_the_control_says_how_values_are_drawn(
 @pytest.mark.parametrize("kind", ["line", "stack", "bar", "columns"])
 def test_the_picture_of_a_chart_is_an_svg_with_its_names_escaped(kind: Any) -> None:
     chart = Chart("c", "<t>", kind, ["1", "2", "3"], {"<a>": [1, None, 4], "b": [2, 3, None]}, "B")
-    root = ElementTree.fromstring(chart_svg.svg(chart, "<about>"))
+    root = ElementTree.fromstring(downloads.svg(chart, "<about>"))
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"<t>", "<about>", "<a>", "b"} <= set(texts)
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.apps.dashboard.child_process import Child
-from cmsspark.apps.dashboard.query_process import Query, _ask
+from cmsspark.apps.dashboard.query_process import Child, Query, _ask
 from cmsspark.base.errors import CmssparkError, NotReady, UsageError
 
 

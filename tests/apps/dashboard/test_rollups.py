@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.apps.dashboard import dataset_ranking, dataset_use, segment_writer, snapshot, use
+from cmsspark.apps.dashboard import dataset_ranking, segment_build, snapshot, use
 from cmsspark.apps.dashboard.app import Services, create_app
 from cmsspark.apps.dashboard.rollup_refresher import RollupRefresher
 from cmsspark.apps.dashboard.rollups import Rollups, RollupState
@@ -196,7 +196,8 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
         assert ranking.sums(ranking.names())[measure] == ranking.values
         name = ranking.names()[0]
         assert (
-            dataset_use.load_use(loaded, chosen, name).totals[SUMS.index(measure)] == wanted[name]
+            dataset_ranking.load_use(loaded, chosen, name).totals[SUMS.index(measure)]
+            == wanted[name]
         )
 
 
@@ -212,7 +213,7 @@ def test_a_dataset_beside_counts_beyond_64_bits_has_its_last_day_at_each_site(
     stores.store_day(tmp_path / "store", LAST, rows)
     loaded = snapshot.load(Refreshed(tmp_path / "store", tmp_path / "cache").refresh()[0])
     for row in rows:
-        assert dataset_use.last_at_sites(loaded, row["dataset_name"])[row["site_name"]] == LAST
+        assert dataset_ranking.last_at_sites(loaded, row["dataset_name"])[row["site_name"]] == LAST
 
 
 def test_counts_that_are_kept_in_32_bits_are_summed_in_64(tmp_path: Path) -> None:
@@ -274,7 +275,7 @@ def test_a_question_that_failed_is_asked_again(store: Path, tmp_path: Path) -> N
 def test_a_dataset_is_found_in_the_row_groups_that_have_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_writer, "_LOOKUP_GROUP", 2_048)
+    monkeypatch.setattr(segment_build, "_LOOKUP_GROUP", 2_048)
     for back in (0, 1):
         day = LAST - timedelta(days=back)
         rows = stores.partial_rows(day, count=9_000, people=400)
@@ -291,7 +292,7 @@ def test_a_dataset_is_found_in_the_row_groups_that_have_it(
     ]
     for name in sorted({row["dataset_name"] for row in every}):
         own = [row for row in every if row["dataset_name"] == name]
-        found = dataset_use.load_use(loaded, chosen, name)
+        found = dataset_ranking.load_use(loaded, chosen, name)
         accesses = [row for row in own if row["stream"] != "condor"]
         assert (found.totals[0] or 0) == sum(row["nacc"] for row in accesses)
         assert found.all_users == len({row["user"] for row in accesses} - {None})

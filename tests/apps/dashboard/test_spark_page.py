@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cmsspark.apps.dashboard import run_measures
+from cmsspark.apps.dashboard import run_index
 from cmsspark.apps.dashboard import spark_parts as parts
-from cmsspark.store import process_identity
+from cmsspark.store import lease
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
 from cmsspark.store.run_metrics import RunMetrics, StageEntry, TaskTotals
 from tests.apps.dashboard.conftest import Running, serving
@@ -213,9 +213,7 @@ def test_stages_of_a_short_run_have_times_of_their_own() -> None:
 def test_one_page_names_what_a_share_of_garbage_collection_is_of() -> None:
     measured = RunMetrics("r", "job.py", "spark", began_ms=BEGAN, ended_ms=BEGAN - 5)
     measured.totals = TaskTotals(tasks=1, task_ms=4_000, run_ms=2_000, gc_ms=1_000)
-    figures = parts.figures(
-        run_measures.RunView(run_measures.RunChoice("r", "r", 0), measured)
-    ).figures
+    figures = parts.figures(run_index.RunView(run_index.RunChoice("r", "r", 0), measured)).figures
     (gc,) = (figure for figure in figures if figure.label == "Garbage collection")
     assert (gc.value, gc.note) == ("50.0%", "of the run time of tasks")
     assert parts.time_components(measured).rows[1][2] == 0.25, "of all their time"
@@ -228,16 +226,16 @@ def test_hosts_that_look_at_times_of_their_own_add_up() -> None:
         ProcessSample("w", at, host, pid, 1, 5, "python_worker", rss_bytes=size * MB)
         for at, host, pid, size in looks
     ]
-    view = run_measures.RunView(run_measures.RunChoice("r", "r", 0), None, samples=samples)
+    view = run_index.RunView(run_index.RunChoice("r", "r", 0), None, samples=samples)
     assert parts.figures(view).figures[-1].note == "all processes, the most of 4 looks", (
         "a process may have had more"
     )
-    times, sums = run_measures.by_role(samples, "rss_bytes")
+    times, sums = run_index.by_role(samples, "rss_bytes")
     assert times == [0, 400, 1_000, 1_400]
     # The last look of each host is the end of what is known of it.
     assert sums == {"python_worker": [10 * MB, 40 * MB, 50 * MB, 40 * MB]}
     chart = parts.top_processes(
-        run_measures.RunView(run_measures.RunChoice("w", "w", 0), samples=samples)
+        run_index.RunView(run_index.RunChoice("w", "w", 0), samples=samples)
     )
     assert chart.series == {
         "7 python_worker b": [None, 30 * MB, 30 * MB, 40 * MB],
@@ -263,9 +261,9 @@ def test_an_unknown_run_is_refused_and_no_path_leads_out(page: Any, runs: Runnin
 def test_the_numbers_are_those_that_are_stored(runs: Running) -> None:
     state = runs.server.services.state_dir
     notes: list[str] = []
-    choices = run_measures.choices(state, notes)
+    choices = run_index.choices(state, notes)
     assert [one.run for one in choices] == ["w2", "20260115T060000Z-aaaaaa"] and len(notes) == 1
-    view = run_measures.read_run_view(state, choices[1])
+    view = run_index.read_run_view(state, choices[1])
     assert view.measured is not None and view.watched is not None and view.watched.run == "w1"
     roles = parts.roles_over_time(view, "rss_bytes")
     assert roles.series["python_driver"] == [(50 + 40 * tick) * MB for tick in range(20)]
@@ -299,16 +297,16 @@ def test_the_numbers_are_those_that_are_stored(runs: Running) -> None:
 def test_a_number_of_a_process_that_was_used_again_does_not_join_two_runs(tmp_path: Path) -> None:
     watched_run(tmp_path)
     stored_run(tmp_path, "late", began_ms=BEGAN + 10_000_000)
-    (late, *_) = run_measures.choices(tmp_path, [])
+    (late, *_) = run_index.choices(tmp_path, [])
     assert late.run == "late" and late.watched is None
 
 
 def test_a_run_whose_process_was_killed_has_failed(tmp_path: Path) -> None:
     # No process with the number of this one began at the boot.
-    process = {**process_identity.identity(), "started": -1}
+    process = {**lease.identity(), "started": -1}
     stored_run(tmp_path, state="RUNNING", application=None, process=process)
-    (choice,) = run_measures.choices(tmp_path, [])
-    view = run_measures.read_run_view(tmp_path, choice)
+    (choice,) = run_index.choices(tmp_path, [])
+    view = run_index.read_run_view(tmp_path, choice)
     assert choice.label == "job.py FAILED" and view.measured is not None
     assert parts.figures(view).figures[0].value == "FAILED"
     assert view.measured.notes == ["run_spark was killed: what was measured until then is shown"]
@@ -316,11 +314,11 @@ def test_a_run_whose_process_was_killed_has_failed(tmp_path: Path) -> None:
 
 def test_a_run_of_a_later_format_is_shown_with_a_note(tmp_path: Path) -> None:
     stored_run(tmp_path, format=99)
-    (choice,) = run_measures.choices(tmp_path, [])
-    view = run_measures.read_run_view(tmp_path, choice)
+    (choice,) = run_index.choices(tmp_path, [])
+    view = run_index.read_run_view(tmp_path, choice)
     assert view.measured is not None
     assert view.measured.notes == ["format 99 of a later version: what it adds is not shown"]
 
 
 def test_a_host_without_any_run_says_so(tmp_path: Path) -> None:
-    assert run_measures.choices(tmp_path, []) == []
+    assert run_index.choices(tmp_path, []) == []

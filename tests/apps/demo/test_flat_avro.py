@@ -8,7 +8,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from cmsspark.apps.demo.flat_avro import write_flat_avro
+from cmsspark.apps.demo.write_rucio import write_flat_avro
 
 FIELDS = {"ID": "bytes", "NAME": "string", "SIZE": "long"}
 

@@ -13,9 +13,8 @@ from click.testing import CliRunner
 
 from bench import periods as bench
 from bench.meter import Cost
-from cmsspark.apps.demo.history import report, store_day, store_history
 from cmsspark.apps.demo.history_2015 import History
-from cmsspark.apps.demo.narration import store_past
+from cmsspark.apps.demo.narration import report, store_day, store_history, store_past
 from cmsspark.apps.usage.period import KEYS
 from cmsspark.base.schemas import stored_table
 from cmsspark.main import command

@@ -12,15 +12,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark.apps.demo.cli import DemoPaths, past_commands
-from cmsspark.apps.demo.history import JOB, store_day, store_history
 from cmsspark.apps.demo.history_2015 import History, activity
 from cmsspark.apps.demo.history_2015.resampled import ResampledPast
 from cmsspark.apps.demo.narration import (
+    JOB,
     STORY_DAYS,
     Story,
     aligned,
     next_lines,
     sql_line,
+    store_day,
+    store_history,
     store_past,
 )
 from cmsspark.base.schemas import stored_table

@@ -15,15 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.events import (
-    demo_run,
-    prepare,
-    sample,
-    score_files,
-    search,
-    train,
-    tree_training,
-)
+from cmsspark.apps.events import demo_run, prepare, sample, score_files, search, train
 from cmsspark.apps.events.cli import command
 from cmsspark.apps.events.demo_run import MODELS, make_events, write_files, write_tree
 from cmsspark.apps.events.models import load
@@ -231,7 +223,7 @@ def test_models_are_trained_judged_and_score_new_files(
     small = {"forest": {"trees": 5, "depth": 3}, "boosting": {"trees": 2, "depth": 2, "rate": 0.3}}
     with pytest.MonkeyPatch.context() as patched:
         for kind, parameters in small.items():
-            patched.setitem(tree_training.PARAMETERS, kind, parameters)  # type: ignore[arg-type]
+            patched.setitem(train.PARAMETERS, kind, parameters)  # type: ignore[arg-type]
         done = train.run(made.request, options)
     rows = {row["kind"]: row for row in table(done.path, "event_models")}
     assert list(rows) == ["forest", "boosting", "xgboost"]

@@ -26,12 +26,7 @@ from cmsspark.apps.events.root_files import Events, PartWriter
 from cmsspark.apps.events.runs import EventRequest, event_run
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.topology import TOPOLOGY
-from cmsspark.apps.events.tree_training import (
-    fit_xgboost,
-    parse_parameters,
-    train_with_spark,
-    vectors,
-)
+from cmsspark.apps.events.train import fit_xgboost, parse_parameters, train_with_spark, vectors
 from cmsspark.base.errors import DataError, InputMissing, SettingsError, UsageError
 from cmsspark.engines import session
 from cmsspark.settings.settings import Settings

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cmsspark.apps.events import networks, training_plan
+from cmsspark.apps.events import network_training, networks
 from cmsspark.apps.events.network_data import Share
-from cmsspark.apps.events.network_training import Checkpoints, Progress, train
-from cmsspark.apps.events.training_plan import Training, World
+from cmsspark.apps.events.network_training import Checkpoints, Progress, Training, World, train
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 from tests.apps.events.events import FEATURES, PARTICLES
 from tests.apps.events.samples import events, write_sample
@@ -170,7 +169,7 @@ def test_the_learning_rate_is_that_of_all_workers_and_then_falls() -> None:
     rate = HLF.rate(4, 1000)
     rates = [float(rate(step)) for step in (0, 50, 500, 1000)]
     assert rates[0] == pytest.approx(1e-3) and rates[1] == pytest.approx(4e-3)
-    assert rates[1] > rates[2] > rates[3] == pytest.approx(4e-3 * training_plan.LAST_RATE)
+    assert rates[1] > rates[2] > rates[3] == pytest.approx(4e-3 * network_training.LAST_RATE)
     assert float(HLF.rate(1, 1000)(0)) == pytest.approx(1e-3)
 
 

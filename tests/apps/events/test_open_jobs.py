@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from cmsspark.apps.events import prepare, sample, score_files, train
+from cmsspark.apps.events.network_training import Training
 from cmsspark.apps.events.network_training import train as train_network
 from cmsspark.apps.events.root_files import read_events
 from cmsspark.apps.events.runs import EventRequest
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.apps.events.training_plan import Training
 from cmsspark.base.errors import DataError, UsageError
 from cmsspark.settings.settings import Settings
 from tests.apps.events.nanoaod import nano_events, write_nano

@@ -76,7 +76,7 @@ def test_rules_49_to_54_processes_give_every_cell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not is_compiled:
-        monkeypatch.setattr("cmsspark.sources.formats.fast_keys._key_reader", None)
+        monkeypatch.setattr("cmsspark.sources.formats.fast_json._key_reader", None)
     done = count(root, DAY, tmp_path)
     assert done.manifest.document["compiled"] is True
     check(done, expected)

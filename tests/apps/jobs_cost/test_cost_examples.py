@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cmsspark.apps.jobs_cost import feeds
-from cmsspark.counting.crab_sums import CrabSums
+from cmsspark.counting.htcondor_jobs import CrabSums
 from cmsspark.sources.reader import Reader
 from tests.apps.jobs_cost.cells import count, rows
 from tests.corpus import costs, reports
@@ -58,7 +58,7 @@ def day_cells(
 @pytest.fixture(params=[True, False], ids=["compiled", "plain"], autouse=True)
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not request.param:
-        monkeypatch.setattr("cmsspark.sources.formats.fast_keys._key_reader", None)
+        monkeypatch.setattr("cmsspark.sources.formats.fast_json._key_reader", None)
 
 
 @pytest.mark.parametrize(("day", "wall"), [(JULY, 6.0), (AUGUST, 2.0)])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cmsspark.apps.demo.make import make
-from cmsspark.apps.jobs_cost import engines, feeds
+from cmsspark.apps.jobs_cost import day_run, feeds
 from cmsspark.store.job_index import JOBS
 from tests.apps.jobs_cost.cells import count, rows
 from tests.apps.jobs_cost.test_cost_cells import DAY
@@ -23,8 +23,8 @@ def test_a_day_is_one_spark_job_of_two_stages_and_a_file_a_table(
 ) -> None:
     make(tmp_path / "root", DAY, records=2_000, files=300, datasets=20, people=20)
     cells, tasks = [], []
-    for size in (engines._MERGE_BYTES, 10_000):
-        monkeypatch.setattr(engines, "_MERGE_BYTES", size)
+    for size in (day_run._MERGE_BYTES, 10_000):
+        monkeypatch.setattr(day_run, "_MERGE_BYTES", size)
         done: list[Any] = []
         fout = tmp_path / str(size)
         found = jobs_of(

@@ -10,11 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.jobs_cost import crsg_event_counts, crsg_pictures
-from cmsspark.apps.replicas import event_counts
+from cmsspark.apps.replicas import replica_jobs
 from cmsspark.apps.usage import report
 from cmsspark.base.errors import InputMissing
-from cmsspark.pages.pdf import pdf
-from cmsspark.pages.svg import standalone
+from cmsspark.pages.svg import pdf, standalone
 from cmsspark.settings.settings import load_settings
 
 DAY = date(2026, 6, 15)
@@ -64,7 +63,7 @@ def _events(rows: pl.DataFrame) -> dict[tuple[str, ...], int]:
 
 def test_rule_59_a_dataset_with_a_skim_counts_as_tier_and_skim() -> None:
     settings = load_settings(None, {"HOME": "/nowhere"})
-    job = event_counts.configured({"valid_files": False, "skims": "PromptReco, Parking"}, settings)
+    job = replica_jobs.configured({"valid_files": False, "skims": "PromptReco, Parking"}, settings)
     found = _events(job.build(frames(), DAY))
     assert found == {
         ("RAW/PromptReco",): 1,

@@ -24,7 +24,7 @@ from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.publish import panels
 from cmsspark.store import staged_runs
 from cmsspark.store.query.database import Database
-from cmsspark.submit.cost_lines import COST_LINES
+from cmsspark.submit.cmsspark_lines import COST_LINES
 from cmsspark.submit.old_scripts import OldLine
 
 HOUR = 3_600_000

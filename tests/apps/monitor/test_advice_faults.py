@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.findings.advice import advise
 from cmsspark.main import command
-from cmsspark.store import process_identity, run_metrics
+from cmsspark.store import lease, run_metrics
 from cmsspark.store.run_metrics import Finding, RunMetrics, TaskTotals
 from cmsspark.submit.explanation import memory_lines
 from cmsspark.submit.spark_options import Options
@@ -176,7 +176,7 @@ def test_a_huge_executor_and_nonsense_in_options_do_no_harm() -> None:
 
 def test_a_job_that_still_runs_is_not_advised_on(state: Path) -> None:
     run = measured(heap=GIB)
-    run.state, run.job, run.process = "RUNNING", "a.py", process_identity.identity()
+    run.state, run.job, run.process = "RUNNING", "a.py", lease.identity()
     put(state, run)
     _, error = call("lab", "advise", "a.py")
     assert error.exit_code == 66 and "one that still runs" in str(error)

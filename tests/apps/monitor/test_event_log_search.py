@@ -17,7 +17,7 @@ from cmsspark.apps.monitor.spark_watch import finish
 from cmsspark.base.errors import InputMissing, NotReady
 from cmsspark.filesystems.storage import Entry, Files, LocalFiles
 from cmsspark.main import command
-from cmsspark.store import process_identity, run_metrics
+from cmsspark.store import lease, run_metrics
 from cmsspark.store.run_metrics import RunMetrics
 from tests.apps.monitor.event_logs import BEGAN, application
 
@@ -140,7 +140,7 @@ def test_the_commands_read_it_and_say_where_they_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = tmp_path / "logs"
-    metrics = run_of(application="application_1_0001", process=process_identity.identity())
+    metrics = run_of(application="application_1_0001", process=lease.identity())
     run_metrics.write(run_metrics.run_file(tmp_path, metrics.run), metrics)
     monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path))
 

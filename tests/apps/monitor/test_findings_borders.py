@@ -10,8 +10,7 @@ import pytest
 
 from cmsspark.apps.monitor.findings import stages as findings
 from cmsspark.apps.monitor.findings.driver import JUMP_BYTES, LEAK_BYTES
-from cmsspark.apps.monitor.findings.find import find
-from cmsspark.apps.monitor.findings.plans import SMALL_FILE_BYTES
+from cmsspark.apps.monitor.findings.find import SMALL_FILE_BYTES, find
 from cmsspark.apps.monitor.logs import plans
 from cmsspark.store.run_metrics import (
     ExecutorEntry,

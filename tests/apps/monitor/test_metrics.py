@@ -29,7 +29,7 @@ from cmsspark.apps.monitor.processes.live_metrics import (
     send_run,
 )
 from cmsspark.apps.monitor.processes.watch import WatchOptions
-from cmsspark.base import clock, self_metrics
+from cmsspark.base import dates, self_metrics
 from cmsspark.base.errors import DataError, InputMissing, SettingsError
 from cmsspark.settings.settings import MetricsSettings, parse
 from cmsspark.store import run_metrics
@@ -163,7 +163,7 @@ def ended_job(receiver: Receiver, tmp_path_factory: pytest.TempPathFactory) -> s
     find them.
     """
     folder = tmp_path_factory.mktemp("ended")
-    now = clock.now_ms() // 1000 * 1000
+    now = dates.now_ms() // 1000 * 1000
     metrics = RunMetrics(
         "run-1", "data_aggregation", "processes", now - 10_000, "DONE", ended_ms=now
     )
@@ -203,7 +203,7 @@ def test_counters_of_a_running_job_arrive_while_it_runs(
 ) -> None:
     folder = tmp_path / "run-live"
     folder.mkdir()
-    live, began_ms = folder / self_metrics.LIVE_FILE, clock.now_ms() - 5_000
+    live, began_ms = folder / self_metrics.LIVE_FILE, dates.now_ms() - 5_000
     live.touch()
     sender = GraphiteSender(MetricsSettings("127.0.0.1", receiver.graphite, period_seconds=1))
     options = WatchOptions(

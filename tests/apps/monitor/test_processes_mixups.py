@@ -25,7 +25,7 @@ from cmsspark.apps.monitor.processes.collector import (
 )
 from cmsspark.apps.monitor.processes.node import NodeMonitor, collector_server, sender_to
 from cmsspark.apps.monitor.suites.results import load_result
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.main import command
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
@@ -259,7 +259,7 @@ def test_another_clock_is_noted_once_and_again_when_it_is_set_right() -> None:
 def test_samples_of_a_node_with_another_clock_count_in_the_step_in_which_they_were_taken(
     tmp_path: Path, collector: Collector
 ) -> None:
-    now = clock.now_ms()
+    now = dates.now_ms()
     marks = [
         LogEntry("r", now - 2000, "mark", "begin a"),
         LogEntry("r", now + 60_000, "mark", "end a exit 0"),
@@ -271,7 +271,7 @@ def test_samples_of_a_node_with_another_clock_count_in_the_step_in_which_they_we
     body = msgspec.json.encode(Batch(WatchedRun("r", 1, "node1"), [sample(late, "node1", 777)]))
     headers = {
         "Content-Type": "application/json",
-        "Cmsspark-Sent-Ms": str(clock.now_ms() - 600_000),
+        "Cmsspark-Sent-Ms": str(dates.now_ms() - 600_000),
     }
     assert request(f"{collector.url}/v1/batches", body, **headers)[0] == 200
     with open_processes(tmp_path / "state") as database:

@@ -23,7 +23,7 @@ from cmsspark.apps.monitor.processes import watch as processes_watch
 from cmsspark.apps.monitor.processes.sampler import TreeSampler
 from cmsspark.apps.monitor.processes.watch import WatchOptions, next_interval
 from cmsspark.store.process_samples import FILE, ProcessDatabase, ProcessSample, open_processes
-from cmsspark.store.state_database import make_private
+from cmsspark.store.run_history import make_private
 
 #: A Python driver that grows by 60 MB while nothing else runs, and a worker of it that
 #: stays as it is.

@@ -23,7 +23,7 @@ from cmsspark.store.process_samples import (
     WatchedRun,
     open_processes,
 )
-from cmsspark.store.run_exceptions import find_exception
+from cmsspark.store.run_history import find_exception
 from cmsspark.store.run_metrics import Finding, RunMetrics
 from cmsspark.submit.command import Command
 from cmsspark.submit.run_command import run

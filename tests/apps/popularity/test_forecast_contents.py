@@ -14,11 +14,9 @@ from click.testing import CliRunner
 
 from cmsspark.apps.popularity.baselines import warnings, with_baselines
 from cmsspark.apps.popularity.cli import command
-from cmsspark.apps.popularity.explanations import importance, reasons
 from cmsspark.apps.popularity.fitting import calibrated, calibration, fit
-from cmsspark.apps.popularity.forecast import predictions
+from cmsspark.apps.popularity.forecast import expected, importance, predictions, reasons
 from cmsspark.apps.popularity.models import sigmoid
-from cmsspark.apps.popularity.quantities import expected
 from cmsspark.apps.popularity.report import gain_curve
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import Label, Weeks

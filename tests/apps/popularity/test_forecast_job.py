@@ -27,7 +27,7 @@ from cmsspark.publish.documents import DocumentSpec, document
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import JOBS
 from cmsspark.store.stored_columns import newest, table_rows
-from cmsspark.submit.job_commands import load_command
+from cmsspark.submit.job_help import load_command
 from tests.run.partial_days import partial, store_partials, store_table
 
 FIRST = date(2026, 1, 5)

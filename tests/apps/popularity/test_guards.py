@@ -11,8 +11,8 @@ import pytest
 
 from cmsspark.apps.popularity import features as feature_code
 from cmsspark.apps.popularity import training as training_code
+from cmsspark.apps.popularity.evaluate import check_columns
 from cmsspark.apps.popularity.features import Names
-from cmsspark.apps.popularity.guards import check_columns
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base import errors

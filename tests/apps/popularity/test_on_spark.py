@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from cmsspark.apps.popularity.models import SparkModel
 from cmsspark.apps.popularity.scores import average_precision
-from cmsspark.apps.popularity.spark_models import SparkModel
 from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base import errors
-from cmsspark.engines.parallel_tasks import map_tasks
+from cmsspark.engines.worker_pool import map_tasks
 from tests.apps.popularity.example_series import made_series
 
 

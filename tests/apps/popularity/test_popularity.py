@@ -12,11 +12,17 @@ import pytest
 
 from cmsspark.apps.popularity import features as feature_code
 from cmsspark.apps.popularity import training as training_code
-from cmsspark.apps.popularity.evaluate import evaluated_days, forecast_and_judge, strata
+from cmsspark.apps.popularity.evaluate import (
+    check_guards,
+    check_later_days,
+    evaluated_days,
+    forecast_and_judge,
+    shuffles,
+    strata,
+)
 from cmsspark.apps.popularity.features import Names, features
 from cmsspark.apps.popularity.fitting import calibration, fit, predict
 from cmsspark.apps.popularity.forecast import predictions
-from cmsspark.apps.popularity.guards import check_guards, check_later_days, shuffles
 from cmsspark.apps.popularity.models import ABOUT, MODELS
 from cmsspark.apps.popularity.scores import area_under_curve, average_precision, metrics
 from cmsspark.apps.popularity.series import MEASURES, Series

@@ -18,11 +18,10 @@ from click.testing import CliRunner
 
 from cmsspark.apps.popularity import jobs
 from cmsspark.apps.popularity.cli import command
-from cmsspark.apps.popularity.evaluate import forecast_and_judge
-from cmsspark.apps.popularity.feature_tables import file_rows
+from cmsspark.apps.popularity.evaluate import check_later_days, forecast_and_judge
 from cmsspark.apps.popularity.fitting import predict
-from cmsspark.apps.popularity.guards import check_later_days
 from cmsspark.apps.popularity.series import Series, make_series, stored_series
+from cmsspark.apps.popularity.stored_run import file_rows
 from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base import errors
 from cmsspark.base.periods import between, start_ms

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.popularity.cli import command
-from cmsspark.apps.popularity.guards import check_columns
+from cmsspark.apps.popularity.evaluate import check_columns
 from cmsspark.apps.popularity.series import MEASURES, Series, read_series
 from cmsspark.apps.popularity.training import Label, Weeks
 

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from cmsspark.apps.popularity.cli import command
 from cmsspark.apps.popularity.dataset_catalogue import Catalogue, Snapshot
 from cmsspark.apps.popularity.dataset_reads import READS_COLUMNS, DatasetReads
+from cmsspark.apps.popularity.evaluate import check_columns, check_guards, check_later_days
 from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS
-from cmsspark.apps.popularity.guards import check_columns, check_guards, check_later_days
 from cmsspark.apps.popularity.series import Series, stored_series
 from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base import errors

@@ -9,7 +9,7 @@ import pytest
 
 from cmsspark.apps.usage import period as period_job
 from cmsspark.apps.usage import period_views
-from cmsspark.apps.usage.view_definitions import load_views
+from cmsspark.apps.usage.period_views import load_views
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import between
 from cmsspark.settings.settings import load_settings

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from playwright.sync_api import Browser
 
-from cmsspark.apps.demo.history import store_day
+from cmsspark.apps.demo.narration import store_day
 from cmsspark.apps.usage import period
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.periods import Period
@@ -264,7 +264,7 @@ def test_on_paper_it_is_a_few_pages(store: str, tmp_path: Path, chromium: Browse
 
 
 def test_words_for_intervals() -> None:
-    from cmsspark.pages.use_pictures import format_when
+    from cmsspark.pages.pictures import format_when
 
     assert format_when(Period(date(2026, 1, 1), date(2026, 2, 1))) == "in January 2026"
     assert (

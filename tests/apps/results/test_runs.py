@@ -20,7 +20,7 @@ from cmsspark.base.manifests import COUNTING_RULES, Manifest
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
 from cmsspark.run.run_context import note_published, running
-from cmsspark.store import process_identity, run_history
+from cmsspark.store import lease, run_history
 from cmsspark.store.day_states import Cell, cell
 from cmsspark.store.run_history import FILE, Published, Run, State
 from tests.run.killed_run import DAY, JOB, settings, work
@@ -291,7 +291,7 @@ def test_a_year_of_all_jobs_is_shown(place: Place) -> None:
 
 
 def test_a_process_that_was_killed_is_seen_by_the_next_look(place: Place) -> None:
-    gone = {**process_identity.identity(), "started": 1}
+    gone = {**lease.identity(), "started": 1}
     with run_history.open_history(place.state) as book:
         book.put(replace(entry(State.RUNNING, 1), process=gone))
     assert place.word() == "interrupted"

@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.usage import period_view as view_command
-from cmsspark.apps.usage.view_definitions import load_views, parse_views
+from cmsspark.apps.usage import period_views as view_command
+from cmsspark.apps.usage.period_views import load_views, parse_views
 from cmsspark.base.errors import (
     CmssparkError,
     DataError,

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.replicas import dataset_last_access, event_counts, site_tier_usage
+from cmsspark.apps.replicas import dataset_last_access, replica_jobs, site_tier_usage
 from cmsspark.apps.replicas.replica_jobs import (
     CATALOGUE_CHECK,
     DBS_PHEDEX,
@@ -29,7 +29,7 @@ from cmsspark.apps.replicas.replica_jobs import (
 )
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.schemas import input_table, stored_table
-from cmsspark.dumps import dump_plan, rucio_sources, spark_transport
+from cmsspark.dumps import dump_plan, rucio_scan, spark_transport
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run import dump_day
 from cmsspark.run.dump_day import DumpJob
@@ -37,7 +37,7 @@ from cmsspark.run.request import JobRequest
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import staged_runs
 from cmsspark.store.job_index import find_job
-from cmsspark.submit.job_commands import load_command
+from cmsspark.submit.job_help import load_command
 from tests.corpus import rucio as corpus
 from tests.corpus import tables
 from tests.corpus.tree import AWG
@@ -52,7 +52,7 @@ JOBS = (
     site_tier_usage.JOB,
     LEFTOVERS,
     CATALOGUE_CHECK,
-    event_counts.JOB,
+    replica_jobs.JOB,
     dataset_last_access.JOB,
 )
 #: Datasets of the corpus, and some that only DBS has.
@@ -394,7 +394,7 @@ def test_event_counts_of_blocks_by_month(world: Path, settings: Settings, tmp_pa
                     if row["event_count"] is not None:
                         sums[2] = (sums[2] or 0) + row["event_count"]
                     sums[3] += row["file_size"] or 0
-        job = event_counts.configured({"valid_files": only_valid, "skims": None}, settings)
+        job = replica_jobs.configured({"valid_files": only_valid, "skims": None}, settings)
         rows = stored(job, world, settings, tmp_path / str(only_valid))
         made = {
             (row["month"], row["data_tier"], row["campaign"]): [
@@ -424,7 +424,7 @@ def test_sizes_beyond_64_bits_fail_event_counts_in_both_engines(
     write_dbs(tmp_path / AWG / "dbs/PROD_GLOBAL/2026-01-16", {**dbs, "FILES": files})
     for engine in ("processes", "spark"):
         with pytest.raises(DataError, match=words):
-            stored(event_counts.JOB, tmp_path, settings, tmp_path / engine, engine)
+            stored(replica_jobs.JOB, tmp_path, settings, tmp_path / engine, engine)
 
 
 def test_leftovers_are_orphans_invalid_and_missing_datasets(
@@ -555,7 +555,7 @@ def test_spark_makes_the_same_rows_with_many_keys_ranges_and_feeds(
     monkeypatch.setattr(dump_plan, "key_count", lambda *_: 4)
     options: dict[str, Any] = {"feed": feed}
     if feed == "client of HDFS":
-        monkeypatch.setattr(rucio_sources, "SCHEME", "file:")
+        monkeypatch.setattr(rucio_scan, "SCHEME", "file:")
         options = {"remote": Disk()}
     transport = partial(spark_transport.SparkTransport, range_bytes=20_000, **options)
     monkeypatch.setattr(spark_transport, "SparkTransport", transport)

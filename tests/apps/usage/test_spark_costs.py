@@ -15,7 +15,7 @@ import fastavro
 import pytest
 
 from cmsspark.apps.demo.make import make
-from cmsspark.apps.replicas import dataset_last_access, dbs_events, event_counts, site_tier_usage
+from cmsspark.apps.replicas import dataset_last_access, dbs_events, replica_jobs, site_tier_usage
 from cmsspark.apps.replicas.replica_jobs import (
     CATALOGUE_CHECK,
     DBS_PHEDEX,
@@ -230,8 +230,8 @@ DUMP_COSTS = (
     pytest.param(PHEDEX, 1, 2, 1, id="phedex"),
     pytest.param(DBS_PHEDEX, 2, 3, 1, id="dbs_phedex"),
     pytest.param(DBS_PHEDEX, 2, 4, 4, id="dbs_phedex, several keys"),
-    pytest.param(event_counts.JOB, 2, 4, 1, id="event_counts"),
-    pytest.param(event_counts.JOB, 2, 5, 4, id="event_counts, several keys"),
+    pytest.param(replica_jobs.JOB, 2, 4, 1, id="event_counts"),
+    pytest.param(replica_jobs.JOB, 2, 5, 4, id="event_counts, several keys"),
 )
 
 

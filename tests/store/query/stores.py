@@ -7,8 +7,8 @@ from __future__ import annotations
 from datetime import date, timedelta
 from pathlib import Path
 
-from cmsspark.apps.demo.history import store_history
 from cmsspark.apps.demo.history_2015 import History
+from cmsspark.apps.demo.narration import store_history
 from cmsspark.settings.pseudonyms import Pseudonyms
 
 KEY = Pseudonyms(b"x" * 32)

@@ -13,17 +13,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from cmsspark.apps.demo.history import store_day
+from cmsspark.apps.demo.narration import store_day
 from cmsspark.apps.usage import period
 from cmsspark.base.errors import CmssparkError, DataError, NotReady, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles, RangeFile
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.part_checks import LocalPart, StoredPart
+from cmsspark.store.part_files import LocalPart, StoredPart
 from cmsspark.store.query import table_views
-from cmsspark.store.query.database import DAYS, Database
-from cmsspark.store.query.statements import mentioned
+from cmsspark.store.query.database import DAYS, Database, mentioned
 from cmsspark.store.query.stored_parts import tables
 from tests.run.partial_days import partial, store_table
 from tests.store.query.stores import FIRST, HISTORY, KEY, days, make_store

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 import cmsspark as cms
 from cmsspark.apps.dashboard.pages import sql as sql_page
 from cmsspark.apps.demo import cli, narration
-from cmsspark.apps.demo.history import store_history
+from cmsspark.apps.demo.narration import store_history
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command

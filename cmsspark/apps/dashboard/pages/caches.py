@@ -9,7 +9,7 @@ from typing import Any, Final
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter
-from cmsspark.apps.dashboard.site_storage import TARGET
+from cmsspark.apps.dashboard.site_use import TARGET
 
 _COLUMNS: Final = (
     ui.Column("policy", "Policy"),

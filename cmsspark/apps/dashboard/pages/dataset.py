@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cmsspark.apps.dashboard import dataset_use, search, use
+from cmsspark.apps.dashboard import dataset_ranking, use
 from cmsspark.apps.dashboard import widgets as ui
-from cmsspark.apps.dashboard.dataset_use import DatasetUse
-from cmsspark.apps.dashboard.formats import formatted
+from cmsspark.apps.dashboard.dataset_ranking import DatasetUse
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection, text_parameter
@@ -17,8 +16,15 @@ from cmsspark.apps.dashboard.series_parts import (
     list_measures,
     make_chart,
 )
-from cmsspark.apps.dashboard.use import MEASURES, Series
-from cmsspark.apps.dashboard.use_columns import USUAL, stored_columns, use_cells, use_columns
+from cmsspark.apps.dashboard.tables import formatted
+from cmsspark.apps.dashboard.use import (
+    MEASURES,
+    USUAL,
+    Series,
+    stored_columns,
+    use_cells,
+    use_columns,
+)
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.stored_columns import REPLICA_TABLES
@@ -45,7 +51,7 @@ def view(request: PageRequest) -> ui.Content:
     chosen = request.chosen
     notes = request.use_notes(chosen)
     measure = choose_measure(request, chosen, notes)
-    used = dataset_use.load_use(request.snapshot, chosen, name)
+    used = dataset_ranking.load_use(request.snapshot, chosen, name)
     replicas = _replicas(request, used, name, notes)
     facts = optional(notes, "The facts of DBS", lambda: _facts(request, name)) or {}
     forecast = optional(notes, "The forecast", lambda: _forecast(request, name)) or []
@@ -84,7 +90,7 @@ def view(request: PageRequest) -> ui.Content:
 
 
 def _search(request: PageRequest) -> ui.Content:
-    result = search.suggestions(request)
+    result = use.suggestions(request)
     rows = [(ui.Cell(item["name"], item["href"]), item["nacc"]) for item in result]
     columns = (ui.Column("dataset_name", "Dataset"), ui.Column("nacc", "Accesses", "count"))
     text = text_parameter(request.parameters, "q")
@@ -188,7 +194,7 @@ def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure:
         return make_chart("history", series, "users", chosen, "all")
     return make_chart(
         "history",
-        dataset_use.series_by_stream(request.snapshot, used, chosen, measure),
+        dataset_ranking.series_by_stream(request.snapshot, used, chosen, measure),
         measure,
         chosen,
         "stream",
@@ -199,7 +205,7 @@ def _by(
     request: PageRequest, dataset: str, rows: list[tuple[Any, ...]], name: str, heading: str
 ) -> ui.Table:
     columns = stored_columns(request.snapshot, use_columns(*USUAL))
-    last_days = dataset_use.last_at_sites(request.snapshot, dataset) if name == "site" else {}
+    last_days = dataset_ranking.last_at_sites(request.snapshot, dataset) if name == "site" else {}
     shown_rows: list[tuple[Any, ...]] = []
     for row in rows:
         first: Any = ui.Cell(row[0], request.site_link(row[0])) if name == "site" else row[0]

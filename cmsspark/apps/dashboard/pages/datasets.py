@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.dashboard import dataset_ranking
-from cmsspark.apps.dashboard.dataset_use import last_access
+from cmsspark.apps.dashboard.dataset_ranking import last_access
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
 from cmsspark.apps.dashboard.segment import derive_part
 from cmsspark.apps.dashboard.selection import Selection, text_parameter
 from cmsspark.apps.dashboard.snapshot import Snapshot, to_day
-from cmsspark.apps.dashboard.use import is_counted
-from cmsspark.apps.dashboard.use_columns import use_columns
+from cmsspark.apps.dashboard.use import is_counted, use_columns
 from cmsspark.apps.dashboard.widgets import (
     Cell,
     Column,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.dashboard import dataset_ranking, search, use
+from cmsspark.apps.dashboard import dataset_ranking, use
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.dataset_ranking import DatasetRanking
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
@@ -19,8 +19,13 @@ from cmsspark.apps.dashboard.series_parts import (
     list_measures,
     make_chart,
 )
-from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS
-from cmsspark.apps.dashboard.use_columns import stored_columns, use_columns, with_remote_share
+from cmsspark.apps.dashboard.use import (
+    MEASURES,
+    OF_JOBS,
+    stored_columns,
+    use_columns,
+    with_remote_share,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,9 +143,7 @@ def _people(chosen: Selection, users: int | None) -> str:
 def _top(
     request: PageRequest, chosen: Selection, ranking: DatasetRanking, measure: str, text: str
 ) -> ui.Table:
-    positions = (
-        search.matching(ranking.names(), text) if text.strip() else list(range(len(ranking)))
-    )
+    positions = use.matching(ranking.names(), text) if text.strip() else list(range(len(ranking)))
     columns = stored_columns(request.snapshot, _COLUMNS)
     counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from flask import Response, abort
 
-from cmsspark.apps.dashboard import run_index, run_tables, security
+from cmsspark.apps.dashboard import run_index, security
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.run_index import RunIndex
@@ -99,17 +99,17 @@ def view(request: PageRequest) -> ui.Content:
             *_attention(request, index, jobs),
             ui.Section(
                 "Where every record went",
-                [run_tables.reconciliation(index)],
+                [run_index.reconciliation(index)],
                 "Each record of data_aggregation is in one bin: docs/counting.md.",
             ),
             ui.Section(
                 "Publishing",
-                [run_tables.publishing(index)],
+                [run_index.publishing(index)],
                 "As the run history of this account knows it.",
             ),
             ui.Section(
                 "Drift",
-                [run_tables.drift(index)],
+                [run_index.drift(index)],
                 "Fields of logs that differ from their schema, in a sample of each file.",
             ),
         ],
@@ -209,7 +209,7 @@ def _reason(index: RunIndex, day: date, job: str) -> str:
         texts += [f"without {', '.join(lacking)}"] if lacking else []
         texts += ["damaged files"] if current.details.damaged else []
     elif cell.needs_a_line and cell.word != "skipped":
-        texts.append(run_tables.without_paths(cell.text()))
+        texts.append(run_index.without_paths(cell.text()))
     return ": ".join((texts[0], "; ".join(texts[1:]))) if texts[1:] else texts[0]
 
 
@@ -304,7 +304,7 @@ def _run_row(request: PageRequest, run: Run, current: Run | None) -> tuple[Any, 
     )
     state += ", partial" if run.is_partial else ""
     seconds = None if run.seconds is None else round(run.seconds)
-    error = run_tables.without_paths((run.error or "").partition("\n")[0])
+    error = run_index.without_paths((run.error or "").partition("\n")[0])
     return (
         run.run,
         state,
@@ -319,7 +319,7 @@ def _run_row(request: PageRequest, run: Run, current: Run | None) -> tuple[Any, 
 def _details(run: Run) -> list[ui.Section]:
     sections = []
     warnings = [
-        ui.Note(ui.shown(run_tables.without_paths(text)), "warn") for text in run.details.warnings
+        ui.Note(ui.shown(run_index.without_paths(text)), "warn") for text in run.details.warnings
     ]
     if warnings:
         sections.append(ui.Section("Warnings", warnings))
@@ -334,9 +334,9 @@ def _details(run: Run) -> list[ui.Section]:
     )
     bins = run.details.reconciliation
     if bins:
-        rows = [(stream, *run_tables.bin_values(counts)) for stream, counts in bins.items()]
+        rows = [(stream, *run_index.bin_values(counts)) for stream, counts in bins.items()]
         table = ui.Table(
-            "bins", run_tables.bin_columns(), rows, "Records by bin; empty bins are left out"
+            "bins", run_index.bin_columns(), rows, "Records by bin; empty bins are left out"
         )
         sections.append(
             ui.Section("Where every record went", [without_noughts(table, first=_FIXED)])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from cmsspark.apps.dashboard import site_pairs, site_storage, site_use, use
+from cmsspark.apps.dashboard import site_use, use
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.downloads import rows_to_arrow
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
@@ -18,15 +18,15 @@ from cmsspark.apps.dashboard.selection import (
     text_parameter,
 )
 from cmsspark.apps.dashboard.series_parts import cost_figures, make_chart
-from cmsspark.apps.dashboard.use import Series
-from cmsspark.apps.dashboard.use_columns import (
+from cmsspark.apps.dashboard.use import (
     USUAL,
+    Series,
     stored_columns,
     use_cells,
     use_columns,
     with_remote_share,
 )
-from cmsspark.base.clock import to_second
+from cmsspark.base.dates import to_second
 from cmsspark.base.names import KINDS
 from cmsspark.base.text.terminal import pluralize
 
@@ -69,7 +69,7 @@ def view(request: PageRequest) -> ui.Content:
             ui.Section("What is read at each site", [_overview(request, chosen, sites)], _REMOTE),
             *(
                 optional(
-                    notes, "Pairs of sites", lambda: site_pairs.matrix_sections(request, chosen)
+                    notes, "Pairs of sites", lambda: site_use.matrix_sections(request, chosen)
                 )
                 or []
             ),
@@ -143,7 +143,7 @@ def _site_view(
                 optional(
                     notes,
                     "Pairs of sites",
-                    lambda: site_pairs.site_sections(request, chosen, site),
+                    lambda: site_use.site_sections(request, chosen, site),
                 )
                 or []
             ),
@@ -160,12 +160,12 @@ def _site_view(
 
 def _storage(request: PageRequest, site: str, kind: str, notes: list[ui.Note]) -> list[ui.Figure]:
     """Return figures of what is unread by age, and of the cache that the site needs."""
-    make_ages = partial(site_storage.age_figures, request.snapshot, request.database, site, kind)
+    make_ages = partial(site_use.age_figures, request.snapshot, request.database, site, kind)
     ages = optional(notes, "The replicas", make_ages) or []
     cache = optional(
         notes,
         "The comparison of caches",
-        lambda: site_storage.cache_figure(request.database, site),
+        lambda: site_use.cache_figure(request.database, site),
     )
     return [*ages, *([cache] if cache is not None else [])]
 

@@ -4,22 +4,22 @@ processes, or of a suite.
 
 from __future__ import annotations
 
-from cmsspark.apps.dashboard import run_measures
+from cmsspark.apps.dashboard import run_index
 from cmsspark.apps.dashboard import spark_parts as parts
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.run_measures import RunView
+from cmsspark.apps.dashboard.run_index import RunView
 from cmsspark.apps.dashboard.selection import choice_parameter
 from cmsspark.apps.dashboard.widgets import Column, Content, Control, Note, Section, Table, shown
-from cmsspark.base.clock import to_second
+from cmsspark.base.dates import to_second
 from cmsspark.base.text.terminal import pluralize
-from cmsspark.store.run_exceptions import find_exception
+from cmsspark.store.run_history import find_exception
 from cmsspark.store.run_metrics import RunMetrics
 
 
 def view(request: PageRequest) -> Content:
     """Return the run ``run``; the latest without one."""
     notes: list[str] = []
-    choices = run_measures.choices(request.state_dir, notes)
+    choices = run_index.choices(request.state_dir, notes)
     if not choices:
         text = "No run was measured yet. run_spark measures each run that it starts."
         return Content(
@@ -27,7 +27,7 @@ def view(request: PageRequest) -> Content:
         )
     names = [item.run for item in choices]
     chosen = choice_parameter(request.parameters, "run", names, names[0])
-    run = run_measures.read_run_view(request.state_dir, choices[names.index(chosen)])
+    run = run_index.read_run_view(request.state_dir, choices[names.index(chosen)])
     options = [
         (item.run, f"{to_second(item.began_ms)} {shown(item.label)}"[:90]) for item in choices
     ]

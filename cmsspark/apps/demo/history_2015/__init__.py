@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.apps.demo.users import T1, T2, T3
+from cmsspark.apps.demo.world import T1, T2, T3
 from cmsspark.base.resources import resource
-from cmsspark.sources.epochs import JOBS_ROLE, Epochs
+from cmsspark.sources.layout import JOBS_ROLE, Epochs
 from cmsspark.sources.registry import STREAMS_BY_NAME
 
 if TYPE_CHECKING:

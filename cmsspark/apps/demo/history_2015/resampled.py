@@ -16,7 +16,7 @@ import numpy as np
 
 from cmsspark.apps.demo.history_2015 import activity, jobs_stream
 from cmsspark.base import buffers
-from cmsspark.sources.epochs import JOBS_ROLE
+from cmsspark.sources.layout import JOBS_ROLE
 from cmsspark.sources.registry import STREAMS_BY_NAME
 
 if TYPE_CHECKING:

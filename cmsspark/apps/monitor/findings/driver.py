@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.findings.failures import OUT_OF_MEMORY
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.text.terminal import volume
 from cmsspark.store.run_metrics import Finding, RunMetrics, Sample, StageEntry
 
@@ -311,7 +311,7 @@ def _seconds(rise: Rise) -> str:
 
 
 def _describe_begin(metrics: RunMetrics, rise: Rise) -> str:
-    return f"{clock.to_second(rise.begin_ms)} UTC, {(rise.begin_ms - metrics.began_ms) / 1000:.0f} s after the begin"
+    return f"{dates.to_second(rise.begin_ms)} UTC, {(rise.begin_ms - metrics.began_ms) / 1000:.0f} s after the begin"
 
 
 LEAK_BYTES: Final = 100 * MB

@@ -6,17 +6,295 @@ The thresholds are in ``docs/monitoring.md``, their sources in decision 040.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.findings.driver import driver_findings
 from cmsspark.apps.monitor.findings.failures import failure_findings
-from cmsspark.apps.monitor.findings.plans import plan_findings
 from cmsspark.apps.monitor.findings.stages import stage_findings
+from cmsspark.apps.monitor.logs import plans
 from cmsspark.apps.monitor.memory_sizes import executor_container
 from cmsspark.base.entry_points import with_packages
 from cmsspark.base.text.terminal import volume
-from cmsspark.store.run_metrics import Finding, RunMetrics
+from cmsspark.store.run_metrics import Finding, Query, RunMetrics
+
+# Findings on what a program asks of Spark: joins, sorts, files, caches.
+
+MB: Final = 1_000_000
+MIB: Final = 1 << 20
+#: DataFlint: more than 100 files below 3 MiB.
+SMALL_FILES: Final = 100
+SMALL_FILE_BYTES: Final = 3 * MIB
+PAIRS: Final = 1_000_000
+#: A row of the larger side is compared with so many: below that a product is a look at
+#: a small table.
+PAIRED_ROWS: Final = 100
+#: With so many pairs even a look at a small table takes minutes.
+MANY_PAIRS: Final = 1_000_000_000
+#: ``spark.sql.autoBroadcastJoinThreshold`` of Spark; DataFlint goes higher beside very
+#: large tables.
+SMALL_SIDE: Final = 10 * MIB
+LARGE_SIDES: Final = ((1 << 40, 5 << 30), (300 << 30, 1000 * MIB), (10 << 30, 100 * MIB))
+#: A smaller table saves nothing that could be noticed.
+LEAST_LARGE: Final = MIB
+SIDES_FACTOR: Final = 10
+SORTED_ROWS: Final = 100_000
+#: Rows that one task, or one connection, works through.
+ALONE_ROWS: Final = 100_000
+BROADCAST_BYTES: Final = 1_000_000_000
+MULTIPLIED_ROWS: Final = 1_000_000
+MULTIPLIED: Final = 10
+#: A filter that leaves more than this share of the rows saves little.
+KEPT_SHARE: Final = 0.2
+#: Rows of partitions that are meant, beside all rows read.
+CHOSEN_SHARE: Final = 0.5
+#: Time of Python functions on rows: this long, and this share of all tasks' time.
+PYTHON_MS: Final = 10_000
+PYTHON_SHARE: Final = 0.3
+#: Cached blocks fill this share of the memory that executes and caches.
+CACHE_SHARE: Final = 0.85
+#: Results that came to the driver before it gave rows to Spark again.
+RETURNED_BYTES: Final = 4 * MB
+RETURNED_SHARE: Final = 0.1
+
+#: Stages whose results are rows for the driver.
+COLLECTS: Final = re.compile(r"(?:collect|toPandas|toArrow|toLocalIterator|take|head) at ")
+_NOT_CACHED: Final = re.compile(r"Not enough space to cache rdd|Persisting block rdd\S* to disk")
+
+Nodes = Mapping[tuple[str, str], int | None]
+
+
+def plan_findings(metrics: RunMetrics) -> Iterator[Finding]:
+    """Yield the findings of queries, RDDs, and files that a job reported."""
+    for query in metrics.queries:
+        where = f"SQL {query.execution}, {query.description}"
+        nodes: Nodes = {(kind, text): value for kind, text, value in query.nodes}
+        yield from _joins(nodes, where)
+        yield from _rows(nodes, where)
+        yield from _sorts(query, where)
+        for files, size, verb in (
+            (plans.FILES_READ, plans.BYTES_READ, "read"),
+            (plans.FILES_WRITTEN, plans.BYTES_WRITTEN, "written"),
+        ):
+            for (kind, text), count in nodes.items():
+                total = nodes.get((size, text))
+                if kind == files and count and total is not None:
+                    yield from _small_files(count, total, verb, where)
+    for stage in metrics.stages:
+        # Each task of saveAsTextFile() and its like writes one file; queries count
+        # theirs in their plans.
+        if "SparkHadoopWriter" in stage.name and stage.totals.output_bytes:
+            yield from _small_files(
+                stage.task_count, stage.totals.output_bytes, "written", f"stage {stage.stage}"
+            )
+    for entry in metrics.reported:
+        yield from _small_files(
+            entry.input_files, entry.input_bytes, "read", f"{entry.job} of {entry.day}"
+        )
+    yield from _rdds(metrics)
+    yield from _python(metrics)
+    yield from _full_cache(metrics)
+    yield from _returned(metrics)
+
+
+def _joins(nodes: Nodes, where: str) -> Iterator[Finding]:
+    for (kind, text), value in nodes.items():
+        name = text.split(" ")[0].split("(")[0]
+        if kind == plans.PAIRS and value is not None:
+            smaller = nodes.get((plans.SMALLER_ROWS, text))
+            least = PAIRS if smaller is None or smaller >= PAIRED_ROWS else MANY_PAIRS
+            if value >= least and (smaller is None or smaller > 1):
+                title = f"{name} compared {value:,} pairs of rows"
+                yield Finding(
+                    "cartesian_join",
+                    title,
+                    where,
+                    "join on equal keys, or filter both sides before",
+                )
+        elif kind == plans.SMALL_SIDE and value is not None:
+            large = nodes.get((plans.LARGE_SIDE, text)) or 0
+            limit = next(
+                (small for large_side, small in LARGE_SIDES if large > large_side), SMALL_SIDE
+            )
+            if value < limit and large >= LEAST_LARGE and large >= SIDES_FACTOR * value:
+                title = f"{name} shuffled {volume(large)} to join {volume(value)}"
+                cure = (
+                    "broadcast(small table) in the join, or spark.sql.autoBroadcastJoinThreshold above its size: then "
+                    "the large table is not shuffled"
+                )
+                yield Finding("small_join_side", title, where, cure)
+
+
+def _rows(nodes: Nodes, where: str) -> Iterator[Finding]:
+    """Yield what a node does with many rows: alone, too often, too late."""
+    for (kind, text), value in nodes.items():
+        if value is None:
+            continue
+        name = text.partition(" ")[0].partition("(")[0]
+        if kind == plans.WINDOW_ROWS and value >= ALONE_ROWS:
+            title = f"one task sorted all {value:,} rows of a window"
+            cure = "Window.partitionBy(…), or aggregate before the window"
+            yield Finding("window_one_task", title, where, cure)
+        elif kind == plans.JDBC_ROWS and value >= ALONE_ROWS:
+            title = f"{value:,} rows came through one connection of a database"
+            cure = "partitionColumn, lowerBound, upperBound and numPartitions of the reader"
+            yield Finding("jdbc_one_connection", title, where, cure)
+        elif kind == plans.BROADCAST_BYTES and value >= BROADCAST_BYTES:
+            title = f"{volume(value)} were broadcast: the driver and each executor hold them"
+            cure = (
+                "no broadcast() of this table, a smaller spark.sql.autoBroadcastJoinThreshold, or fewer columns "
+                "and rows of it"
+            )
+            yield Finding("large_broadcast", title, where, cure)
+        elif kind == plans.JOINED_ROWS and value >= MULTIPLIED_ROWS:
+            side = nodes.get((plans.SIDE_ROWS, text)) or 0
+            if value >= MULTIPLIED * max(1, side):
+                title = f"{name} made {value:,} rows of {side:,}: its key repeats on both sides"
+                cure = (
+                    "join on all columns of the key, or aggregate or distinct() one side before it"
+                )
+                yield Finding("join_multiplies_rows", title, where, cure)
+        elif kind == plans.UNFILTERED_ROWS and value >= ALONE_ROWS:
+            remaining_rows = nodes.get((plans.FILTERED_ROWS, text)) or 0
+            if remaining_rows <= KEPT_SHARE * value:
+                title = f"a filter after a join kept {remaining_rows:,} of {value:,} rows"
+                cure = "filter before the join: the columns are of one side only, and Spark moves no Python function"
+                yield Finding("filter_after_join", title, where, cure)
+        elif kind == plans.SCANNED_ROWS and value >= ALONE_ROWS:
+            remaining_rows = nodes.get((plans.CHOSEN_ROWS, text)) or 0
+            if remaining_rows <= CHOSEN_SHARE * value:
+                title = f"all partitions were read, {value:,} rows, for {remaining_rows:,} rows of some"
+                cure = "compare the partition column itself with values: Spark reads only these partitions then"
+                yield Finding("full_scan", title, where, cure)
+
+
+def _python(metrics: RunMetrics) -> Iterator[Finding]:
+    """Yield the query that spent the most time in Python functions on rows."""
+    spent = [
+        (value, query, text)
+        for query in metrics.queries
+        for kind, text, value in query.nodes
+        if kind == plans.PYTHON_MS and value is not None
+    ]
+    total = sum(value for value, _, _ in spent)
+    if not spent or total < PYTHON_MS or total < PYTHON_SHARE * metrics.totals.task_ms:
+        return
+    _, query, text = max(spent, key=lambda entry: entry[0])
+    name = text.partition("[")[2].partition("(")[0]
+    title = (
+        f"Python functions on rows took {total / 1000:.0f} s of the tasks' time, {name}() the most"
+    )
+    cure = "functions of Spark, or pandas_udf, which works on whole columns"
+    yield Finding("python_udf", title, f"SQL {query.execution}, {query.description}", cure)
+
+
+def _full_cache(metrics: RunMetrics) -> Iterator[Finding]:
+    callsite = next((where for kind, where, _ in metrics.rdd_hints if kind == plans.CACHED), None)
+    line = next((line for line in metrics.log_lines if _NOT_CACHED.search(line)), None)
+    if callsite is None and line is None:
+        return
+    title = None if line is None else f"blocks of a cache found no room: {line[:120]}"
+    fraction = sizes.share(metrics.options.get("spark.memory.fraction"), sizes.FRACTION)
+    for entry in metrics.executors if title is None else ():
+        role = "driver" if entry.executor == "driver" else "executor"
+        room = fraction * max(0, sizes.heap(metrics.options, role) - sizes.RESERVED)
+        stored = entry.peaks.get("OnHeapStorageMemory", 0)
+        if room and stored >= CACHE_SHARE * room:
+            title = f"cached blocks filled the memory for them: {volume(stored)} of {volume(room)}"
+            break
+    if title is not None:
+        cure = (
+            "cache fewer columns and rows, or what is made of them; more heap; persist(DISK_ONLY) where reading "
+            "them is dear"
+        )
+        yield Finding("cache_does_not_fit", title, callsite or "the driver's log", cure)
+
+
+def _returned(metrics: RunMetrics) -> Iterator[Finding]:
+    """Yield rows that came to the driver and were given to Spark again."""
+    again = [stage for kind, _, stage in metrics.rdd_hints if kind == plans.PARALLELIZED]
+    begins = [
+        stage.submitted_ms
+        for stage in metrics.stages
+        if stage.stage in again and stage.submitted_ms is not None
+    ]
+    begins += [
+        query.began_ms
+        for query in metrics.queries
+        if query.began_ms is not None
+        and any(kind == plans.LOCAL_ROWS for kind, _, _ in query.nodes)
+    ]
+    for stage in metrics.stages:
+        size, end = stage.totals.result_bytes, stage.completed_ms
+        if size < RETURNED_BYTES or end is None or not COLLECTS.match(stage.name):
+            continue
+        begin = min((begin for begin in begins if begin >= end), default=None)
+        if begin is None:
+            continue
+        written = [
+            sample.python_written_bytes
+            for sample in metrics.samples
+            if end - 2_000 <= sample.at_ms <= begin + 2_000
+            and sample.python_written_bytes is not None
+        ]
+        if len(written) > 1 and written[-1] - written[0] < RETURNED_SHARE * size:
+            continue
+        title = f"{volume(size)} of results went to the driver, and rows of it to Spark again"
+        cure = "change the rows by functions of Spark, without collect() and parallelize() or createDataFrame()"
+        where = f"stage {stage.stage}, {stage.name}"
+        yield Finding("collected_and_parallelized", title, where, cure)
+        return
+
+
+def _sorts(query: Query, where: str) -> Iterator[Finding]:
+    for kind, _, value in query.nodes:
+        least = {plans.SORT_LIMITED: SORTED_ROWS, plans.SORT_COLLECTED: 0}.get(kind)
+        # A sort below a limit is named even where nothing counts its rows.
+        if least is not None and (least if value is None else value) >= SORTED_ROWS:
+            rows = f"{value:,} rows" if value else "all rows"
+            goal = (
+                "of which few are kept"
+                if kind == plans.SORT_LIMITED
+                else "which all went to the driver"
+            )
+            cure = "orderBy(…).limit(n) keeps n rows of each partition; write all rows instead of collecting them"
+            yield Finding("sort_for_first_rows", f"{rows} were sorted, {goal}", where, cure)
+
+
+def _rdds(metrics: RunMetrics) -> Iterator[Finding]:
+    for kind, callsite, shuffled in metrics.rdd_hints:
+        # A run that failed may not have come to what reads it again.
+        if kind == plans.REPEATED:
+            title = (
+                f"the same shuffle of {shuffled or 0:,} rows was computed again for each output"
+            )
+            cure = "cache() what the shuffle gives, not what it reads, and unpersist() after the last output"
+            yield Finding("repeated_work", title, callsite, cure)
+        elif kind == plans.CACHED_ONCE and metrics.state != "FAILED" and not metrics.failed_jobs:
+            cure = "leave cache() or persist() out, or unpersist() when it is read: it takes memory from others"
+            yield Finding("cached_unused", "cached, and read once only", callsite, cure)
+        elif kind == plans.SORTED_FOR_FIRST and (shuffled or 0) >= MB:
+            cure = "takeOrdered(n) or top(n) instead of sortBy(…).take(n)"
+            title = f"{volume(shuffled)} were shuffled to sort an RDD for its first rows"
+            yield Finding("sort_for_first_rows", title, callsite, cure)
+
+
+def _small_files(count: int, size: int, verb: str, where: str) -> Iterator[Finding]:
+    if count >= SMALL_FILES and size < SMALL_FILE_BYTES * count:
+        cure = (
+            "coalesce(n) before it is written"
+            if verb == "written"
+            else "merge them where they are written"
+        )
+        yield Finding(
+            "small_files",
+            f"{count:,} files of {volume(size / count)} each were {verb}",
+            where,
+            cure,
+        )
+
 
 #: The codes of all findings; ``docs/monitoring.md`` has their meanings.
 CODES: Final = frozenset(

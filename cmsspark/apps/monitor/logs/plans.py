@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cmsspark.apps.monitor.logs.records import PlanNode, SqlEnd, SqlStart, SqlUpdate, StageInfo
-from cmsspark.store.run_exceptions import exception_line
+from cmsspark.store.run_history import exception_line
 from cmsspark.store.run_metrics import Query
 
 ROWS: Final = "number of output rows"

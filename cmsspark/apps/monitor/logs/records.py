@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Struct, field
 
-from cmsspark.store.run_exceptions import TRACE, exception_line
+from cmsspark.store.run_history import TRACE, exception_line
 
 #: Java's numbers have 64 bits, and dates have years of four digits: what is beyond is
 #: damage, not a figure.

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError, OutputError, SettingsError, UsageError
 from cmsspark.base.text.readable import readable
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
@@ -353,7 +353,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         # Before the body is read, which may take its time.
-        sender = SenderHeaders(clock.now_ms(), self.headers.get(SENT_MS), self.headers.get(BOOT))
+        sender = SenderHeaders(dates.now_ms(), self.headers.get(SENT_MS), self.headers.get(BOOT))
         length = self.headers.get("Content-Length", "")
         if "Transfer-Encoding" in self.headers:
             # With both a body may end in two places.

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from cmsspark.base import clock, self_metrics
+from cmsspark.base import dates, self_metrics
 from cmsspark.base.errors import DataError, InputMissing, NotReady
 from cmsspark.settings.settings import MetricsSettings
 from cmsspark.store import run_metrics
@@ -226,7 +226,7 @@ class LiveSender:
             counts = msgspec.json.decode(content, type=dict[str, int]) if content else {}
         start = f"{_start(self.sender.settings.prefix, self.folder.name)}.{part(self.job)}"
         lines = [
-            f"{start}.{name} {counts[name]} {clock.now_ms() // 1000}"
+            f"{start}.{name} {counts[name]} {dates.now_ms() // 1000}"
             for name in COUNTERS
             if name in counts
         ]

@@ -32,7 +32,7 @@ from cmsspark.apps.monitor.processes.collector import (
     check_token,
 )
 from cmsspark.apps.monitor.processes.sampler import YARN_NODE_MANAGER, TreeSampler, find_role
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, UsageError
 from cmsspark.base.private_folders import make_private
 from cmsspark.base.sockets import ConnectionLost
@@ -146,7 +146,7 @@ class Sender:
             self.client.connected()
             headers = {
                 "Content-Type": "application/json",
-                SENT_MS: str(clock.now_ms()),
+                SENT_MS: str(dates.now_ms()),
                 BOOT: boot_id(),
             }
             answer = self.client.exchange("POST", BATCHES, headers, file.read_bytes(), 10_000)
@@ -193,12 +193,12 @@ class NodeMonitor:
 
     def watch(self) -> str:
         """Watch until there is a reason to end, which is returned."""
-        run_id = self.run or f"node-{clock.new_run_id()}"
+        run_id = self.run or f"node-{dates.new_run_id()}"
         name = self.name or socket.gethostname()
         self._sampler = TreeSampler(run_id, [self.pid], left_out=[os.getpid()], host=name)
         row = WatchedRun(
             run_id,
-            clock.now_ms(),
+            dates.now_ms(),
             self._sampler.host,
             "node",
             root_pid=0 if self.run else self.pid,
@@ -219,7 +219,7 @@ class NodeMonitor:
                     handle, wake, min(self.interval, max(0.0, end - time.monotonic())), end
                 )
         os.close(handle)
-        row.end_ms, row.status, row.exit_code = clock.now_ms(), DONE, 0
+        row.end_ms, row.status, row.exit_code = dates.now_ms(), DONE, 0
         self._keep(
             row, [], [LogEntry(run_id, row.end_ms, "info", f"monitor ended: {reason}", row.host)]
         )

@@ -26,7 +26,7 @@ import psutil
 
 import cmsspark
 from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.store.process_samples import ENDED, RUNNING, LogEntry, open_processes
 
 #: Seconds that processes have to end by themselves after the step, and after SIGTERM or SIGKILL.
@@ -201,7 +201,7 @@ class _Started:
         with open_processes(state_dir) as database:
             for run in database.runs():
                 if run.run == self.run and run.status == RUNNING:
-                    run.status, run.end_ms = ENDED, clock.now_ms()
+                    run.status, run.end_ms = ENDED, dates.now_ms()
                     database.put_run(run)
                     text = "cmsspark lab perf run was killed; ended processes of its steps: "
                     database.add(

@@ -17,7 +17,7 @@ from typing import Final
 
 import psutil
 
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.settings.redaction import redacted
 from cmsspark.store.process_samples import ProcessSample
 
@@ -224,7 +224,7 @@ class TreeSampler:
             if pid in parents and seen.process.is_running()
         }
         below = self._below(parents)
-        samples, time_ms = [], clock.now_ms()
+        samples, time_ms = [], dates.now_ms()
         for pid in below:
             with suppress(psutil.Error, OSError, ValueError):
                 samples.append(self._sample_process(pid, parents.get(pid, 0), is_deep, time_ms))
@@ -293,7 +293,7 @@ class TreeSampler:
                 seen = self._seen[pid] = self._describe(process, ppid, seen)
             if process.status() == psutil.STATUS_ZOMBIE:
                 raise psutil.ZombieProcess(pid)
-            now = clock.now_ms()
+            now = dates.now_ms()
             memory, times = process.memory_info(), process.cpu_times()
             cpu = float(times.user + times.system)
             sample = ProcessSample(

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.store.process_samples import (
     DONE,
     ENDED,
@@ -94,7 +94,7 @@ class Watch:
 def start_thread(root: int, options: WatchOptions) -> Watch | None:
     """Watch the tree of ``root`` from a thread; None where that cannot be started."""
     try:
-        run = options.run or clock.new_run_id()
+        run = options.run or dates.new_run_id()
         reader, writer = os.pipe()
 
         def work() -> None:
@@ -119,7 +119,7 @@ def start(root: int, options: WatchOptions) -> Watch | None:
     do not reach it.
     """
     try:
-        run = options.run or clock.new_run_id()
+        run = options.run or dates.new_run_id()
         reader, writer = os.pipe()
         pids, pid_writer = os.pipe()
         # Forked instead of started: an import of all modules would cost more than
@@ -192,7 +192,7 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
     sampler = TreeSampler(run, [root], left_out=[os.getpid()])
     row = WatchedRun(
         run,
-        clock.now_ms() - 1000,
+        dates.now_ms() - 1000,
         socket.gethostname(),
         options.job,
         root_pid=root,
@@ -227,7 +227,7 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
                 break
         if database is None:
             return
-        row.end_ms = clock.now_ms()
+        row.end_ms = dates.now_ms()
         row.exit_code = _exit_code(channel)
         if row.exit_code is None:
             row.exit_code = _recorded_code(options.state_dir, root, row.start_ms)
@@ -284,7 +284,7 @@ def _log_failure(run: str, state_dir: Path, error: BaseException) -> None:
     with suppress(BaseException), open_processes(state_dir) as database:
         text = f"the watch ended: {type(error).__name__}: {error}"
         database.add(
-            [], [LogEntry(run, clock.now_ms(), "error", text[:500], socket.gethostname())]
+            [], [LogEntry(run, dates.now_ms(), "error", text[:500], socket.gethostname())]
         )
 
 

@@ -12,12 +12,11 @@ import click
 
 from cmsspark import __version__
 from cmsspark.apps.monitor.options import run_options
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import DataError, Exit, InputMissing, OutputError, UsageError
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import NOTHING, Coloured, echo_table, pluralize, volume
-from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import FiniteRange
+from cmsspark.cli.options import CommandGroup, FiniteRange
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.process_samples import ProcessDatabase, read_processes
 
@@ -303,7 +302,7 @@ def hosts_command(out: Path | None, settings_file: str | None) -> None:
         ("memory", f"{volume(memory.total)}, {volume(memory.available)} available"),
         ("disk /", f"{volume(disk.total)}, {volume(disk.free)} free"),
     ]
-    _write(out or Path("hosts.html"), hosts_page(samples, clock.now_ms(), facts))
+    _write(out or Path("hosts.html"), hosts_page(samples, dates.now_ms(), facts))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from cmsspark.apps.monitor.processes.sampler import ROLES
 from cmsspark.apps.monitor.suites.results import SuiteResult
 from cmsspark.apps.monitor.suites.suite import ALL, size_text
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.pages.charts import Line, plot, thinned
 from cmsspark.pages.layout import document, section, table
@@ -92,7 +92,7 @@ def trend_page(suite: str, results: Sequence[SuiteResult]) -> str:
                 run.run,
                 run.release,
                 size,
-                clock.to_second(run.start_ms),
+                dates.to_second(run.start_ms),
                 took,
                 volume(worst),
                 run.status,
@@ -149,7 +149,7 @@ def hosts_page(
         section("Nodes", table(heads, rows, (0, 1, 2)), about="The last sample of each host."),
     ]
     return document(
-        "Hosts", parts, f"{pluralize(len(latest), 'host')}, as of {clock.to_second(now_ms)} UTC"
+        "Hosts", parts, f"{pluralize(len(latest), 'host')}, as of {dates.to_second(now_ms)} UTC"
     )
 
 
@@ -225,7 +225,7 @@ def _percent(value: float) -> str:
 
 def _about(run: WatchedRun) -> str:
     size = f", size {size_text(run.input_size)}" if run.input_size else ""
-    return f"run {run.run}, release {run.release}{size}, {run.status}, {clock.to_second(run.start_ms)} UTC on {run.host}"
+    return f"run {run.run}, release {run.release}{size}, {run.status}, {dates.to_second(run.start_ms)} UTC on {run.host}"
 
 
 def _bands(result: SuiteResult) -> list[tuple[str, float, float]]:

@@ -24,10 +24,10 @@ from cmsspark.apps.monitor.processes.reaper import OrphanReaper, end_group, end_
 from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE, TreeSampler
 from cmsspark.apps.monitor.run_report import ending_lines
 from cmsspark.apps.monitor.suites.suite import Nodes, Step, Suite, filled, size_text
-from cmsspark.base import clock
+from cmsspark.base import dates
 from cmsspark.base.errors import SettingsError
 from cmsspark.base.private_folders import make_private
-from cmsspark.base.signals import interruptible
+from cmsspark.base.reporting import interruptible
 from cmsspark.settings.secrets import read_password
 from cmsspark.store.process_samples import (
     DONE,
@@ -90,8 +90,8 @@ class SuiteRunner:
 
     def _run_size(self, database: ProcessDatabase, size: float | None) -> WatchedRun:
         run = WatchedRun(
-            clock.new_run_id(),
-            clock.now_ms(),
+            dates.new_run_id(),
+            dates.now_ms(),
             socket.gethostname(),
             suite=self.suite.suite,
             release=self.release,
@@ -120,10 +120,10 @@ class SuiteRunner:
                     run.status = DONE if run.exit_code == 0 else FAILED
                 finally:
                     # The monitors of nodes end when the collector answers with this state.
-                    run.end_ms = clock.now_ms()
+                    run.end_ms = dates.now_ms()
                     database.put_run(run)
         finally:
-            run.end_ms = run.end_ms or clock.now_ms()
+            run.end_ms = run.end_ms or dates.now_ms()
             database.put_run(run)
             shutil.rmtree(scratch, ignore_errors=True)
         return run
@@ -159,7 +159,7 @@ class SuiteRunner:
 
     def _note(self, database: ProcessDatabase, run: WatchedRun, kind: str, text: str) -> None:
         """Store a line of the run's log; show it, too, unless it is the mark of a step."""
-        database.add([], [LogEntry(run.run, clock.now_ms(), kind, text, run.host)])
+        database.add([], [LogEntry(run.run, dates.now_ms(), kind, text, run.host)])
         if kind != "mark":
             self.log(f"  {text}")
 
