@@ -259,8 +259,6 @@ SHELL: Final[Mapping[str, Shell]] = {
         (f"wma_agent_count_to_opensearch {_DAYS}",),
         "",
         _add_days_ago(10, 3),
-        options={"--conf": "secret"},
-        notes={"secret": "cmsspark publish has credentials of its own (docs/publishing.md)"},
     ),
 }
 #: Shell scripts whose work nothing here does.
@@ -291,6 +289,7 @@ _NOTES: Final[Mapping[str, str]] = {
     "port": "a job on Kubernetes takes no ports of its own",
     "keytab": "the settings name the keytab (docs/operations.md)",
     "folder": "bin/run_spark knows its own checkout",
+    "secret": "cmsspark publish has credentials of its own (docs/publishing.md)",
 }
 _TEST: Final = "--test"
 #: What a word by position may be → the names of values that it fits.
@@ -363,6 +362,8 @@ def _take_options(
         word = remaining.pop(0)
         name, equals, value = word.partition("=")
         key = shell.options.get(name) or _OPTIONS.get(name)
+        if name == "--conf" and "=" not in (value or "".join(remaining[:1])):
+            key = "secret"  # a file, and no option of Spark
         if key and key not in shell.notes and key not in _NOTES and f"{{{key}}}" not in taken:
             key = None  # an option of the Python script
         if name == _TEST and "{start}" in taken:

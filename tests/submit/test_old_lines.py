@@ -93,6 +93,8 @@ def test_what_a_shell_script_takes_and_nothing_here_needs_is_named_once(
     about = str(answer(line, environ).found)
     assert "--p1, --p2, --host are not needed: a job on Kubernetes takes no ports" in about
     assert "not supported: --test: name fewer days (--start_date)" in about
+    error = answer("cron4rucio_datasets_monitoring.sh --conf ./secret --p1 1", environ)
+    assert "--conf is not needed: cmsspark publish has credentials" in str(error.found)
     about = str(answer("run_aggregation etc/conf.json", environ).found)
     assert "etc/conf.json: its folders, store and credentials are in the settings" in about
 
