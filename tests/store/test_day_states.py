@@ -45,6 +45,18 @@ def test_what_waits_for_too_long_is_overdue() -> None:
     assert late.is_overdue and ", overdue: " in late.text()
 
 
+def test_a_day_that_left_daily_s_window_says_that_no_daily_tries_it() -> None:
+    """Also one that was tried as long as daily looked at it."""
+    step = "daily looks at later days only: cmsspark daily --date 20260115 --job data_aggregation"
+    waits = cell([run(State.FAILED, exit_code=66, error="no eos log")], [])
+    assert told(waits).next_step == ""
+    assert told(waits, window_start=date(2026, 1, 20)).next_step == step
+    error = "damaged\n  next: fetch it again"
+    failed = cell([run(State.FAILED, exit_code=65, error=error)], [])
+    late = told(failed, window_start=date(2026, 1, 20))
+    assert late.next_step == f"fetch it again; {step}"
+
+
 def test_a_failure_has_its_file_next_step_and_run() -> None:
     error = "a gzip file is damaged\n  where: /a/part-0.gz\n  next: fetch it again"
     failed = cell([run(State.FAILED, exit_code=65, error=error)], [])

@@ -139,6 +139,7 @@ def command(
     def prepare(settings: Settings) -> tuple[Daily, date, date]:
         from cmsspark.apps.daily.config import daily_config
         from cmsspark.apps.daily.run import Daily
+        from cmsspark.publish.sink import publishing_settings
 
         config = daily_config(settings)
         config = replace(
@@ -147,6 +148,9 @@ def command(
             parallel=parallel or config.parallel,
             publish=config.publish if publish is None else publish,
         )
+        if config.publish:
+            # A wrong key would fail each day after it was counted.
+            publishing_settings(settings)
         store = require_store(fout, settings)
         argv = ("--settings", str(Path(settings_file).absolute())) if settings_file else ()
         files = _files(settings, root, store)

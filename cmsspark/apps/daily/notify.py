@@ -27,7 +27,7 @@ from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import is_local
 from cmsspark.store import run_history
 from cmsspark.store.daily_state import DailyState, DayRecord, day_key, split_key
-from cmsspark.store.day_states import Cell, of_record
+from cmsspark.store.day_states import Cell, of_record, run_step
 from cmsspark.store.deliveries import destination_name
 from cmsspark.store.run_history import State
 from cmsspark.store.silent_sites import newest_stored, silent_lines
@@ -368,7 +368,7 @@ def notify_not_begun(
     code = int(error.exit_code)
     where = f": {error.where}" if error.where else ""
     at = dates.to_minute(int(now * 1000))
-    line = f"{at}: daily run could not start: {error.problem}{where}. Exit code {code}"
+    line = f"{at}: daily run could not start: {error.problem.rstrip('.')}{where}. Exit code {code}"
     problems: list[str] = []
     if error.exit_code != Exit.NOT_READY:
         values = error_metrics(code, now)
@@ -496,7 +496,8 @@ def mail_text(report: DailyReport, now_ms: int) -> str:
         is_trouble = day_key(task.day, task.job.name) in troubles
         (lines if is_trouble else quiet_lines).append(line)
     if report.unfinished:
-        lines += ["", "Days before that are not done, and that no daily tries again:"]
+        step = run_step(*split_key(min(report.unfinished)))
+        lines += ["", f"Days before that are not done, and that only a line such as {step} does:"]
         lines += [
             f"{key}: {of_record(record).text()}"
             for key, record in sorted(report.unfinished.items())
