@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from cmsspark.store.query.stored_parts import PartSystem
+    from cmsspark.store.query.part_system import PartSystem
     from cmsspark.store.query.table_views import DumpView
 
 
@@ -591,7 +591,7 @@ def _connect(
     try:
         import duckdb
 
-        from cmsspark.store.query.stored_parts import PROTOCOL, PartSystem
+        from cmsspark.store.query.part_system import PROTOCOL, PartSystem
     except ImportError as error:
         raise UsageError(
             "SQL needs DuckDB and fsspec", found=f"{error.name} is missing", next_step=_NEEDS_EXTRA
