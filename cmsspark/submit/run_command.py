@@ -401,8 +401,6 @@ def _become(command: Command) -> NoReturn:
     # Not above: `python -m` of a module that its package imports warns.
     from cmsspark.submit import launch
 
-    # Not above: `python -m` of a module that its package imports warns.
-
     os.environ.update(command.env)
     sys.argv[1:] = command.argv[3:]
     launch.main()
