@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from bench.mutants import mutants, find_tests
+from bench.mutants import find_tests, mutants
 
 MODULE = Path("cmsspark/store/toy.py")
 TEXT = '''"""Größe."""
