@@ -271,7 +271,7 @@ class Surroundings:
                 state = replace(state, word="not looked at")
             elif self._is_outside(day, job):
                 state = replace(state, word="outside", next_step=run_step(day, job))
-        elif state.word in _TRIED_AGAIN and self._is_outside(day, job):
+        elif self.is_looked_at and state.word in _TRIED_AGAIN and self._is_outside(day, job):
             step = f"daily looks at later days only: {run_step(day, job)}"
             state = replace(state, next_step="; ".join(filter(None, (state.next_step, step))))
         late = state.word in ("waiting", "sending", "unsent", "left")

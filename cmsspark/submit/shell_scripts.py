@@ -357,16 +357,21 @@ def _take_options(
     ``needless``: the reason → the options that are not needed for it.
     """
     passed_on, remaining = [], list(words)
-    taken = "".join(shell.starts)
+    named_by_starts = "".join(shell.starts)
     while remaining:
         word = remaining.pop(0)
         name, equals, value = word.partition("=")
         key = shell.options.get(name) or _OPTIONS.get(name)
         if name == "--conf" and "=" not in (value or "".join(remaining[:1])):
             key = "secret"  # a file, and no option of Spark
-        if key and key not in shell.notes and key not in _NOTES and f"{{{key}}}" not in taken:
+        if (
+            key
+            and key not in shell.notes
+            and key not in _NOTES
+            and f"{{{key}}}" not in named_by_starts
+        ):
             key = None  # an option of the Python script
-        if name == _TEST and "{start}" in taken:
+        if name == _TEST and "{start}" in named_by_starts:
             refused.append(
                 f"{_TEST}: name fewer days (--start_date), and a store for a trial (--fout)"
             )

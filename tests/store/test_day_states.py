@@ -55,6 +55,8 @@ def test_a_day_that_left_daily_s_window_says_that_no_daily_tries_it() -> None:
     failed = cell([run(State.FAILED, exit_code=65, error=error)], [])
     late = told(failed, window_start=date(2026, 1, 20))
     assert late.next_step == f"fetch it again; {step}"
+    # Where the store is gone, no single day is the matter.
+    assert told(waits, window_start=date(2026, 1, 20), is_looked_at=False).next_step == ""
 
 
 def test_a_failure_has_its_file_next_step_and_run() -> None:

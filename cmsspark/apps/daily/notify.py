@@ -8,7 +8,7 @@ import os
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from functools import partial
@@ -441,10 +441,12 @@ def summary(report: DailyReport, now_ms: int, problems: Sequence[str] = ()) -> s
     return line + "".join(f"; {problem}" for problem in problems)
 
 
-def _subject(report: DailyReport) -> str:
-    """Return which host, job and day a mail is about, and how many others there are."""
-    troubles = [key for key in report.trouble() if key not in report.unfinished]
-    keys = sorted(troubles, reverse=True) or sorted(report.unfinished, reverse=True)
+def _subject(report: DailyReport, new: Collection[str]) -> str:
+    """Return which host, job and day a mail is about, and how many others there are:
+    the worst of what was not mailed before (``new``), else the sites that fell silent.
+    """
+    troubles = [key for key in new if key not in report.unfinished]
+    keys = sorted(troubles, reverse=True) or sorted(new, reverse=True)
     by_key = {
         day_key(outcome.task.day, outcome.task.job.name): outcome for outcome in report.outcomes
     }
@@ -525,11 +527,14 @@ def _mail(daily: Daily, report: DailyReport) -> None:
         state = daily.state.read()
         records, silent = state.days, state.silent
     is_silent_new = bool(report.silent) and silent != _names(report.silent)
-    if not is_silent_new and all(
-        key in records and records[key].mailed == signature for key, signature in trouble.items()
-    ):
+    new = [
+        key
+        for key, signature in trouble.items()
+        if key not in records or records[key].mailed != signature
+    ]
+    if not is_silent_new and not new:
         return
-    daily.config.mail.send(_subject(report), mail_text(report, int(daily.now() * 1000)))
+    daily.config.mail.send(_subject(report, new), mail_text(report, int(daily.now() * 1000)))
     with daily.state.change() as state:
         state.silent = _names(report.silent)
         for key, signature in trouble.items():

@@ -32,6 +32,7 @@ from cmsspark.store.day_states import (
     Surroundings,
     delivery_lines,
     of_record,
+    run_step,
     table,
 )
 from cmsspark.store.job_index import JOBS
@@ -88,7 +89,7 @@ def command(
         published = history.published(span[0], until)
         checks = history.checks(own_store) if own_store else {}
         is_lost_store = bool(store) and not is_there and bool(history.runs(store=store, limit=1))
-        is_looked_at = bool(store) and (
+        is_looked_at = store is not None and (
             not is_lost_store if is_local(store) else history.knows_store(store)
         )
     notes = _store_notes(store, is_looked_at=is_looked_at, has_runs=bool(runs))
@@ -275,7 +276,8 @@ def remarks(records: Mapping[tuple[date, str], DayRecord], span: Sequence[date])
             noted_at = dates.to_minute(note.at_ms)
             lines.append(f"{day} {job}: acknowledged: {note.reason} ({note.user}, {noted_at})")
         elif day < span[0] and record.word:
-            lines.append(f"{day} {job}: not done: {of_record(record).text()}")
+            text = of_record(record).text()
+            lines.append(f"{day} {job}: not done: {text}. Only {run_step(day, job)} tries it")
     return lines
 
 

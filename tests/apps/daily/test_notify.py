@@ -16,7 +16,7 @@ import pytest
 
 from cmsspark.apps.daily import notify as daily_notify
 from cmsspark.apps.daily.notify import notify
-from cmsspark.apps.daily.outcome import TaskOutcome, update_record
+from cmsspark.apps.daily.outcome import DailyReport, TaskOutcome, update_record
 from cmsspark.apps.daily.planner import PlannedTask
 from cmsspark.base import dates
 from cmsspark.base.manifests import Manifest
@@ -154,6 +154,15 @@ def test_lasting_trouble_is_mailed_once_and_again_when_it_changes(place: Morning
         (Path(place.fout) / "dbs_eos" / DAYS[2].isoformat() / "CURRENT").unlink()
         end(place)
     assert len(came) == 4
+
+
+def test_the_subject_is_what_was_not_mailed_before() -> None:
+    record = DayRecord(word="waiting", code=75, text="no eos log for 2026-01-22")
+    silent = ["2026-01-31 dbs_eos: eos has no access of T2_X_Y"]
+    report = DailyReport(DAYS[1], LAST, [], [], {"2026-01-22 dbs_eos": record}, silent)
+    assert daily_notify._subject(report, []).endswith(": sites fell silent (1 unfinished before)")
+    about = daily_notify._subject(report, ["2026-01-22 dbs_eos"])
+    assert about.endswith(": dbs_eos 2026-01-22 waits for eos (1 unfinished before)")
 
 
 def test_trouble_whose_mail_could_not_be_sent_is_mailed_the_next_time(place: Mornings) -> None:
