@@ -273,7 +273,8 @@ class Surroundings:
                 state = replace(state, word="outside", next_step=run_step(day, job))
         elif self.is_looked_at and state.word in _TRIED_AGAIN and self._is_outside(day, job):
             step = f"daily looks at later days only: {run_step(day, job)}"
-            state = replace(state, next_step="; ".join(filter(None, (state.next_step, step))))
+            before = "" if state.word == "waiting" else state.next_step
+            state = replace(state, next_step="; ".join(filter(None, (before, step))))
         late = state.word in ("waiting", "sending", "unsent", "left")
         return replace(
             state, is_overdue=late and is_overdue(day, self.now_ms, self.patience_hours)
@@ -312,6 +313,14 @@ def of_record(record: DayRecord) -> Cell:
         run=record.run,
         code=record.code,
     )
+
+
+def before_window(record: DayRecord) -> Cell:
+    """Return the state that daily recorded of a day that it no longer looks at: what
+    waits is not run when its input comes.
+    """
+    state = of_record(record)
+    return replace(state, next_step="") if state.word == "waiting" else state
 
 
 def is_overdue(day: date, now_ms: int, patience_hours: float) -> bool:

@@ -8,7 +8,15 @@ from datetime import UTC, date, datetime
 import pytest
 
 from cmsspark.store.daily_state import DayRecord, Note
-from cmsspark.store.day_states import WORDS, Cell, Surroundings, cell, delivery_lines, table
+from cmsspark.store.day_states import (
+    WORDS,
+    Cell,
+    Surroundings,
+    before_window,
+    cell,
+    delivery_lines,
+    table,
+)
 from cmsspark.store.deliveries import Target
 from cmsspark.store.run_history import Published, Run, State
 
@@ -55,6 +63,9 @@ def test_a_day_that_left_daily_s_window_says_that_no_daily_tries_it() -> None:
     failed = cell([run(State.FAILED, exit_code=65, error=error)], [])
     late = told(failed, window_start=date(2026, 1, 20))
     assert late.next_step == f"fetch it again; {step}"
+    record = DayRecord(word="waiting", code=75, text="no eos log", next_step="it is run when …")
+    assert told(Cell("-"), record, window_start=date(2026, 1, 20)).next_step == step
+    assert before_window(record).next_step == ""
     # Where the store is gone, no single day is the matter.
     assert told(waits, window_start=date(2026, 1, 20), is_looked_at=False).next_step == ""
 

@@ -27,7 +27,7 @@ from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import is_local
 from cmsspark.store import run_history
 from cmsspark.store.daily_state import DailyState, DayRecord, day_key, split_key
-from cmsspark.store.day_states import Cell, of_record, run_step
+from cmsspark.store.day_states import Cell, before_window, of_record, run_step
 from cmsspark.store.deliveries import destination_name
 from cmsspark.store.run_history import State
 from cmsspark.store.silent_sites import newest_stored, silent_lines
@@ -501,7 +501,7 @@ def mail_text(report: DailyReport, now_ms: int) -> str:
         step = run_step(*split_key(min(report.unfinished)))
         lines += ["", f"Days before that are not done, and that only a line such as {step} does:"]
         lines += [
-            f"{key}: {of_record(record).text()}"
+            f"{key}: {before_window(record).text()}"
             for key, record in sorted(report.unfinished.items())
         ]
     if report.silent:

@@ -30,8 +30,8 @@ from cmsspark.store.day_states import (
     WORDS,
     Cell,
     Surroundings,
+    before_window,
     delivery_lines,
-    of_record,
     run_step,
     table,
 )
@@ -276,7 +276,7 @@ def remarks(records: Mapping[tuple[date, str], DayRecord], span: Sequence[date])
             noted_at = dates.to_minute(note.at_ms)
             lines.append(f"{day} {job}: acknowledged: {note.reason} ({note.user}, {noted_at})")
         elif day < span[0] and record.word:
-            text = of_record(record).text()
+            text = before_window(record).text()
             lines.append(f"{day} {job}: not done: {text}. Only {run_step(day, job)} tries it")
     return lines
 
