@@ -248,29 +248,37 @@ _TURNED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
 def is_test_of_emptiness(operand: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool:
     """Return whether a comparison asks of ``count()`` only if there is any row."""
     kind = type(operator)
-    if is_bare_call(right, "count"):
+    if is_number_of_rows(right):
         operand, right, kind = right, operand, _TURNED.get(kind, kind)
     is_number = isinstance(right, ast.Constant) and type(right.value) is int
-    return is_bare_call(operand, "count") and is_number and (kind, right.value) in _EMPTINESS  # type: ignore[attr-defined]
+    return is_number_of_rows(operand) and is_number and (kind, right.value) in _EMPTINESS  # type: ignore[attr-defined]
 
 
-class CountedNames:
-    """Tests of names that stand for a ``count()``: where a name is used for nothing
-    else, its number is not needed.
+def is_number_of_rows(node: ast.expr) -> bool:
+    """Return whether it is ``….count()`` or ``len(….collect())``."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "len" and node.args:
+        return is_bare_call(node.args[0], "collect")
+    return is_bare_call(node, "count")
+
+
+class PartlyUsedNames:
+    """Uses of names that need only a part of what the name stands for, such as tests of
+    a ``count()``: where a name is used for nothing else, the rest is not needed.
     """
 
     def __init__(self) -> None:
-        self._tests: list[tuple[ast.Name, ast.expr]] = []
+        self._uses: list[tuple[ast.Name, ast.expr, str]] = []
 
-    def tested(self, name: ast.Name, test: ast.expr) -> None:
-        """Note a test of whether a count is 0."""
-        self._tests.append((name, test))
+    def used(self, name: ast.Name, use: ast.expr, code: str) -> None:
+        """Note a test of whether a count is 0, or a subscript of sorted rows."""
+        self._uses.append((name, use, code))
 
-    def problems(self, module: ast.Module) -> Iterator[ast.expr]:
-        """Yield the tests of names that are used for nothing else in their function."""
-        tested = {id(name) for name, _ in self._tests}
-        uses = {id(name): _uses(module, name) for name, _ in self._tests}
-        yield from (test for name, test in self._tests if uses[id(name)] <= tested)
+    def problems(self, module: ast.Module) -> Iterator[tuple[ast.expr, str]]:
+        """Yield (use, code) of names that are used for nothing else in their function."""
+        partly = {id(name) for name, _, _ in self._uses}
+        for name, use, code in self._uses:
+            if _uses(module, name) <= partly:
+                yield use, code
 
 
 def _uses(module: ast.Module, name: ast.Name) -> set[int]:
@@ -288,7 +296,18 @@ def _uses(module: ast.Module, name: ast.Name) -> set[int]:
 
 
 _ACTIONS: Final = frozenset(
-    {"collect", "toPandas", "toArrow", "show", "toLocalIterator", "first", "count", "isEmpty"}
+    {
+        *("collect", "toPandas", "toArrow", "show", "toLocalIterator", "first", "count"),
+        *("isEmpty", "collectAsMap", "countByKey", "countByValue"),
+    }
+)
+#: Actions with arguments.
+_ACTIONS_WITH_ARGUMENTS: Final = frozenset(
+    {
+        *("show", "toLocalIterator", "approxQuantile", "foreachPartition", "takeOrdered"),
+        *("saveAsTextFile", "saveAsPickleFile", "saveAsSequenceFile", "saveAsHadoopFile"),
+        *("saveAsNewAPIHadoopFile", "saveAsHadoopDataset", "saveAsNewAPIHadoopDataset"),
+    }
 )
 _SORTS: Final = frozenset({"orderBy", "sort", "sortBy", "sortByKey"})
 #: Methods that keep the order, and most of the rows.
@@ -398,15 +417,15 @@ class _Visitor(RowRules, ast.NodeVisitor):
         super().__init__()
         self._functions = 0
         self._udfs, self._shared = UdfNames(), SharedNames()
-        self._called, self._counted = CalledFunctions(), CountedNames()
+        self._called, self._partly = CalledFunctions(), PartlyUsedNames()
         self._function: str | None = None
 
     def visit_Module(self, node: ast.Module) -> None:
         self.generic_visit(node)
         for call, detail in self._called.problems():
             self._add(call, "SPK101", detail)
-        for test in self._counted.problems(node):
-            self._add(test, "SPK104")
+        for use, code in self._partly.problems(node):
+            self._add(use, code)
         for where, detail in cached_too_early(node):
             self._add(where, "SPK114", detail)
         for where in counted_in_tasks(node):
@@ -549,7 +568,7 @@ class _Visitor(RowRules, ast.NodeVisitor):
             if isinstance(side, ast.Name) and self._is_count(call := self._values.resolved(side)):
                 turned = (call, opposite) if side is sides[0] else (opposite, call)
                 if is_test_of_emptiness(turned[0], node.ops[0], turned[1]):
-                    self._counted.tested(side, node)
+                    self._partly.used(side, node, "SPK104")
         self.generic_visit(node)
 
     def _is_count(self, call: ast.expr) -> bool:
@@ -575,16 +594,18 @@ class _Visitor(RowRules, ast.NodeVisitor):
         elif self._is_count(node):
             self._add(node, "SPK104")
         elif isinstance(node, ast.Name) and self._is_count(self._values.resolved(node)):
-            self._counted.tested(node, node)
+            self._partly.used(node, node, "SPK104")
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         # -1 is the last row: the first one of the other order.
-        is_part = isinstance(node.slice, ast.Slice | ast.Constant | ast.UnaryOp) and is_bare_call(
-            node.value, "collect"
-        )
-        if is_part and self._is_sorted(node.value):
-            self._add(node, "SPK107")
-            self._passed.add(id(node.value))
+        rows = self._values.resolved(node.value)
+        is_part = isinstance(node.slice, ast.Slice | ast.Constant | ast.UnaryOp)
+        if is_part and is_bare_call(rows, "collect") and self._is_sorted(rows):
+            if isinstance(node.value, ast.Name):
+                self._partly.used(node.value, node, "SPK107")
+            else:
+                self._add(node, "SPK107")
+                self._passed.add(id(rows))
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -598,8 +619,12 @@ class _Visitor(RowRules, ast.NodeVisitor):
             self._add(node, "SPK102")
         if isinstance(node.func, ast.Name) and node.func.id == "bool" and len(node.args) == 1:
             self._test(node.args[0])
-        if name == "toPandas" and not self._tables.is_small(node):
+        is_pandas = name in ("toPandas", "toArrow") or (
+            name == "to_pandas" and "pandas_api" in chain
+        )
+        if is_pandas and not self._tables.is_small(node):
             self._add(node, "SPK106")
+        self._functional(node, name or getattr(node.func, "id", ""))
         self._rows(node, name)
         if name in ("where", "filter") and self._is_late_udf(node):
             self._add(node, "SPK113")
@@ -621,10 +646,26 @@ class _Visitor(RowRules, ast.NodeVisitor):
             self._add(node, "SPK107")
         self.generic_visit(node)
 
+    def _functional(self, node: ast.Call, name: str) -> None:
+        """Judge Python's own ``map``, ``filter`` and ``reduce``: they are loops."""
+        function = node.args[0] if node.args else None
+        if isinstance(node.func, ast.Name) and name in ("map", "filter") and function is not None:
+            self._called.mapped(function, node)
+            if isinstance(function, ast.Lambda):
+                self._in_loop([function.body])
+        if name == "reduce" and len(node.args) > 1 and isinstance(function, ast.Lambda):
+            begin = function.args.args[0].arg if function.args.args else ""
+            calls = dict(self._values.calls(function.body))
+            parts = self._values.parts(function.body)
+            if getattr(parts[-1] if parts else None, "id", "") == begin:
+                for method in ("withColumn", "withColumnRenamed"):
+                    if method in calls:
+                        self._add(calls[method], "SPK109", f"{method}()")
+
     def _action(self, node: ast.Call, name: str, chain: list[str]) -> None:
         """Judge a call that may start a job."""
-        has_options = name in ("show", "toLocalIterator")
-        is_action = name in _ACTIONS and (has_options or not (node.args or node.keywords))
+        has_arguments = bool(node.args or node.keywords)
+        is_action = name in (_ACTIONS_WITH_ARGUMENTS if has_arguments else _ACTIONS)
         is_write = name in _WRITES and bool({"write", "writeTo"} & set(chain[1:]))
         if not (is_action or is_write) or self._is_grouped(node) or self._is_local(node):
             return

@@ -29,6 +29,7 @@ _HARD: Final = frozenset(
         "sortByKey",
     }
 )
+_FETCHES: Final = ("collect", "first", "head", "take", "toArrow", "toPandas")
 _CACHES: Final = ("cache", "persist", "checkpoint", "localCheckpoint")
 #: Methods whose functions run again when a task does: what they count counts twice.
 _TRANSFORMS: Final = frozenset(
@@ -94,6 +95,8 @@ def cached_too_early(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
             chain = _methods(assigns[0].value)
             source = _begin(assigns[0].value)
             # A dear table that is made of a cached one, is not cached, and is read often.
+            if chain[:1] and chain[0] in _FETCHES:
+                continue  # rows in Python
             if not _HARD & set(chain) or set(_CACHES) & set(chain) or name in cached_later:
                 continue
             before = values.get(source, [])

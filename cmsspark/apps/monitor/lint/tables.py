@@ -157,7 +157,12 @@ _CHOOSES: Final = frozenset(
         "applyInPandas",
         "rdd",
         "semanticHash",
+        *("reduceByKey", "groupByKey", "aggregateByKey", "combineByKey", "foldByKey"),
     }
+)
+#: What a chain begins with that reads a stored table.
+_READERS: Final = frozenset(
+    {"read", "table", "textFile", "wholeTextFiles", "sequenceFile", "newAPIHadoopFile"}
 )
 _AGGREGATES: Final = re.compile(
     r"(?:count|countDistinct|count_distinct|count_if|approx_count_distinct|approxCountDistinct|sum|sum_distinct"
@@ -197,7 +202,7 @@ class Tables:
         """Return whether a chain begins with a stored table, of which all rows are left."""
         chain = self._values.chain(node)[1:]
         query = self._values.query(node)
-        begins = "read" in chain or "table" in chain or bool(query) or self._is_of_cms(node)
+        begins = bool(_READERS & set(chain)) or bool(query) or self._is_of_cms(node)
         if (
             not begins
             or _CHOOSES & set(chain)
