@@ -53,19 +53,20 @@ def _needs_all_values(function: ast.expr) -> bool:
     return bool(names) and not names & _SUMS
 
 
-def _sides(function: ast.expr) -> set[str] | None:
+def _sides(function: ast.expr | ast.FunctionDef) -> set[str] | None:
     """Return which of ``key``, ``left`` and ``right`` a function of a joined pair looks at;
     None where that is not known.
     """
-    if not isinstance(function, ast.Lambda) or len(function.args.args) != 1:
+    if not isinstance(function, ast.Lambda | ast.FunctionDef) or len(function.args.args) != 1:
         return None
     name, seen = function.args.args[0].arg, set()
+    inside = list(ast.walk(function))
     subscripted = {
         id(node.value)
-        for node in ast.walk(function.body)
+        for node in inside
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
     }
-    for node in ast.walk(function.body):
+    for node in inside:
         if isinstance(node, ast.Name) and node.id == name and id(node) not in subscripted:
             return None
         if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
@@ -92,6 +93,7 @@ class RowRules:
         self._libraries, self._tables = OtherLibraries(), Tables(self._values)
         #: Names of Python functions on rows.
         self._row_functions: set[str] = set()
+        self._defined: dict[str, ast.FunctionDef] = {}
         #: ``id`` of nodes that are judged already, or whose value decides when a loop ends.
         self._passed: set[int] = set()
 
@@ -143,7 +145,8 @@ class RowRules:
         chain = [method for method in chain if method not in ("cache", "persist")]
         if not node.args or chain[:1] not in (["join"], ["leftOuterJoin"], ["rightOuterJoin"]):
             return False
-        sides = _sides(node.args[0])
+        function = node.args[0]
+        sides = _sides(self._defined.get(getattr(function, "id", ""), function))
         allowed = {
             "join": ({"key"}, {"left"}, {"right"}, {"key", "left"}, {"key", "right"}),
             "leftOuterJoin": ({"key"}, {"left"}, {"key", "left"}),
@@ -162,14 +165,15 @@ class RowRules:
 
     def _adds_columns(self, node: ast.Assign) -> None:
         """Judge ``df = df.withColumn(…)`` in a loop."""
-        if not self._loops or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+        if not self._loops or len(node.targets) != 1:
             return
-        self._unites(node.targets[0].id, node.value)
+        name = ast.unparse(node.targets[0])
+        self._unites(name, node.value)
         current, calls = node.value, []
         while isinstance(current, ast.Call) and isinstance(current.func, ast.Attribute):
             calls.append(current)
             current = current.func.value
-        if isinstance(current, ast.Name) and current.id == node.targets[0].id:
+        if ast.unparse(current) == name:
             for call in calls:
                 if isinstance(call.func, ast.Attribute) and call.func.attr in (
                     "withColumn",
@@ -187,10 +191,7 @@ class RowRules:
                 continue
             if call.func.attr in ("union", "unionAll", "unionByName"):
                 begin = self._values.parts(call.func.value)[-1:]
-                names = {
-                    getattr(call.func.value, "id", ""),
-                    *(getattr(a, "id", "") for a in call.args),
-                }
+                names = {ast.unparse(part) for part in (call.func.value, *call.args)}
                 if name in names and not (
                     begin and getattr(begin[0], "id", "") in ("set", "frozenset")
                 ):
@@ -348,6 +349,7 @@ _WORK: Final = frozenset(
 _SHUFFLES: Final = frozenset(
     {"repartition", "repartitionByRange", "checkpoint", "localCheckpoint"}
 )
+_POOLS: Final = ("ThreadPoolExecutor", "ThreadPool", "Pool")
 _DEEPEST: Final = 6_000
 #: Methods of ``df.write`` that start a job.
 _WRITES: Final = frozenset(
@@ -419,6 +421,8 @@ class _Visitor(RowRules, ast.NodeVisitor):
         self._udfs, self._shared = UdfNames(), SharedNames()
         self._called, self._partly = CalledFunctions(), PartlyUsedNames()
         self._function: str | None = None
+        #: Names of ``pyspark.pandas``.
+        self._pandas: set[str] = set()
 
     def visit_Module(self, node: ast.Module) -> None:
         self.generic_visit(node)
@@ -440,6 +444,7 @@ class _Visitor(RowRules, ast.NodeVisitor):
                 self._row_functions.add(node.name)
                 self._add(decorator, "SPK102", node.name)
         self._called.defined(node.name)
+        self._defined[node.name] = node
         outer, self._function = self._function, node.name
         self._in_function(node)
         self._function = outer
@@ -478,6 +483,9 @@ class _Visitor(RowRules, ast.NodeVisitor):
 
     def visit_Import(self, node: ast.Import) -> None:
         self._libraries.imported(node)
+        self._pandas |= {
+            alias.asname or alias.name for alias in node.names if alias.name == "pyspark.pandas"
+        }
         self._tables.own_modules |= {
             alias.asname or alias.name for alias in node.names if alias.name == "cmsspark"
         }
@@ -620,7 +628,7 @@ class _Visitor(RowRules, ast.NodeVisitor):
         if isinstance(node.func, ast.Name) and node.func.id == "bool" and len(node.args) == 1:
             self._test(node.args[0])
         is_pandas = name in ("toPandas", "toArrow") or (
-            name == "to_pandas" and "pandas_api" in chain
+            name == "to_pandas" and ("pandas_api" in chain or self._begin(node) in self._pandas)
         )
         if is_pandas and not self._tables.is_small(node):
             self._add(node, "SPK106")
@@ -628,7 +636,8 @@ class _Visitor(RowRules, ast.NodeVisitor):
         self._rows(node, name)
         if name in ("where", "filter") and self._is_late_udf(node):
             self._add(node, "SPK113")
-        if name == "submit" and self._loops and self._is_pool(node):
+        is_submitted = name == "submit" and self._is_pool(node)
+        if self._loops and (is_submitted or getattr(node.func, "id", "") == "delayed"):
             self._called.mapped(node.args[0], node)
         if name in ("map", "imap", "imap_unordered", "starmap") and self._is_pool(node):
             self._called.mapped(node.args[0], node)
@@ -654,10 +663,8 @@ class _Visitor(RowRules, ast.NodeVisitor):
             if isinstance(function, ast.Lambda):
                 self._in_loop([function.body])
         if name == "reduce" and len(node.args) > 1 and isinstance(function, ast.Lambda):
-            begin = function.args.args[0].arg if function.args.args else ""
             calls = dict(self._values.calls(function.body))
-            parts = self._values.parts(function.body)
-            if getattr(parts[-1] if parts else None, "id", "") == begin:
+            if [self._begin(function.body)] == [item.arg for item in function.args.args[:1]]:
                 for method in ("withColumn", "withColumnRenamed"):
                     if method in calls:
                         self._add(calls[method], "SPK109", f"{method}()")
@@ -673,11 +680,14 @@ class _Visitor(RowRules, ast.NodeVisitor):
         if self._loops and id(node) not in self._passed:
             self._add(node, "SPK101", f"write.{name}()" if is_write else f"{name}()")
 
+    def _begin(self, node: ast.expr) -> str:
+        """Return the name that a chain begins with."""
+        parts = self._values.parts(node)
+        return getattr(parts[-1], "id", "") if parts else ""
+
     def _is_pool(self, node: ast.Call) -> bool:
         """Return whether a method is one of a pool of threads."""
-        begin = self._values.parts(node)[-1:]
-        name = getattr(begin[0], "id", "") if begin else ""
-        return bool(node.args) and name in ("ThreadPoolExecutor", "ThreadPool", "Pool")
+        return bool(node.args) and self._begin(node) in _POOLS
 
     def _is_alone_after_work(self, node: ast.Call, chain: list[str]) -> bool:
         """Return whether ``coalesce(1)`` follows work on many rows that no shuffle ends."""

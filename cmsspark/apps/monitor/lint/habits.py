@@ -39,7 +39,7 @@ _TRANSFORMS: Final = frozenset(
         "flatMapValues",
         "map",
         "mapPartitions",
-        "mapPartitionsWithIndex",
+        *("mapPartitionsWithIndex", "mapInPandas", "mapInArrow", "applyInPandas"),
         "mapValues",
         "reduceByKey",
     }

@@ -76,12 +76,22 @@ def _deciding(loop: ast.While | ast.For | ast.AsyncFor) -> set[int]:
         control, bound = set(), _names(loop.target)
     else:
         return set()
+    tests: list[ast.expr] = []
+    steps: set[str] = set()
     for node in _nodes_of_loop(loop.body):
         if isinstance(node, ast.If) and any(
             isinstance(inner, ast.Break | ast.Return) for inner in ast.walk(node)
         ):
             control |= _names(node.test)
-    return {id(inner) for value in _values(loop.body, control, bound) for inner in ast.walk(value)}
+            tests.append(node.test)
+        elif isinstance(node, ast.AugAssign):
+            steps |= _names(node.target)
+    tests = [test for test in tests if not _names(test) & (bound | steps)]
+    return {
+        id(inner)
+        for value in (*_values(loop.body, control, bound), *tests)
+        for inner in ast.walk(value)
+    }
 
 
 def _values(body: list[ast.stmt], control: set[str], bound: set[str]) -> list[ast.expr]:
@@ -112,7 +122,9 @@ def _assignments(node: ast.AST) -> Iterator[tuple[set[str], ast.expr]]:
                     for part, value in zip(target.elts, node.value.elts, strict=False)
                 )
             else:
-                yield _names(target), node.value
+                # Of `result[year] = …` the year is only read.
+                base = target.value if isinstance(target, ast.Subscript) else target
+                yield _names(base), node.value
     elif (
         isinstance(node, ast.AugAssign | ast.NamedExpr | ast.AnnAssign) and node.value is not None
     ):

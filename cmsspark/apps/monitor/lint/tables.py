@@ -155,10 +155,13 @@ _CHOOSES: Final = frozenset(
         "mapInPandas",
         "mapInArrow",
         "applyInPandas",
-        "rdd",
         "semanticHash",
         *("reduceByKey", "groupByKey", "aggregateByKey", "combineByKey", "foldByKey"),
     }
+)
+_JOINS: Final = frozenset({"crossJoin", "join", "union", "unionAll", "unionByName"})
+_OF_RDD: Final = frozenset(
+    {"rdd", "map", "mapPartitions", "flatMap", "parallelize", "textFile", "filter", "values"}
 )
 #: What a chain begins with that reads a stored table.
 _READERS: Final = frozenset(
@@ -196,7 +199,26 @@ class Tables:
             pair[0] in GROUPED and pair[1] in GROUPS for pair in itertools.pairwise(chain)
         ):
             return True
+        calls = list(self._values.calls(node))[1:]
+        if chain[:2] == ["distinct", "select"] and len(calls[1][1].args) == 1:
+            return True  # the values of one column
+        if self._is_of_values(node) and not _JOINS & set(chain):
+            return True
         return bool(SMALL_QUERY.search(self._values.query(node))) or self._selects_aggregates(node)
+
+    def _is_of_values(self, node: ast.expr) -> bool:
+        """Return whether a chain begins with values that are in Python already."""
+        *_, (name, begin) = [("", node), *self._values.calls(node)]
+        if not isinstance(begin, ast.Call) or not begin.args:
+            return False
+        first = self._values.resolved(begin.args[0])
+        if name == "range":
+            return all(
+                isinstance(number, ast.Constant) and number.value < 1_000_000
+                for number in begin.args
+            )
+        made = self._values.chain(first)
+        return name == "createDataFrame" and not _OF_RDD & set(made)
 
     def is_stored_table(self, node: ast.expr) -> bool:
         """Return whether a chain begins with a stored table, of which all rows are left."""
