@@ -217,8 +217,8 @@ class Tables:
                 isinstance(number, ast.Constant) and number.value < 1_000_000
                 for number in begin.args
             )
-        made = self._values.chain(first)
-        return name == "createDataFrame" and not _OF_RDD & set(made)
+        methods = self._values.chain(first)
+        return name == "createDataFrame" and not _OF_RDD & set(methods)
 
     def is_stored_table(self, node: ast.expr) -> bool:
         """Return whether a chain begins with a stored table, of which all rows are left."""
