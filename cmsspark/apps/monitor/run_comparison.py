@@ -8,12 +8,7 @@ from typing import Any
 
 import click
 
-from cmsspark.apps.monitor.measured_runs import (
-    find_latest,
-    find_run,
-    require_one,
-    with_events,
-)
+from cmsspark.apps.monitor.measured_runs import find_latest, find_run, require_one, with_events
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.readable import json_text, readable

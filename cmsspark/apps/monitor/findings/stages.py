@@ -11,13 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from cmsspark.apps.monitor.memory_sizes import (
-    as_option,
-    count,
-    off_heap,
-    parallel_tasks,
-    size,
-)
+from cmsspark.apps.monitor.memory_sizes import as_option, count, off_heap, parallel_tasks, size
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.store.run_metrics import Finding, RunMetrics, Spread, StageEntry
 
