@@ -116,7 +116,11 @@ def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
     # What a task with more than its share spills has that cause.
     is_skewed = uneven is not None and uneven.code == "skewed_stage"
     if stage.totals.disk_spilled_bytes >= SPILL_BYTES and not is_skewed:
-        yield _spill(metrics, stage)
+        totals = stage.totals
+        title = f"{volume(totals.disk_spilled_bytes)} spilled to disk ({volume(totals.memory_spilled_bytes)} in memory)"
+        memory = "off-heap memory" if off_heap(metrics.options) else "heap"
+        cure = f"cmsspark lab advise has the partitions and the {memory} that it takes; or fewer cores in an executor"
+        yield Finding("spill", title, stage_name(stage), cure)
     # A later attempt has only the tasks whose output was lost.
     # show() and take() look at one partition first.
     is_first = stage.task_count == 1 and _FIRST_ROWS.match(stage.name) is not None
@@ -263,14 +267,6 @@ def _straggler(metrics: RunMetrics, stage: StageEntry) -> Finding | None:
     title += _task(times) + host_load(metrics, stage)
     cure = "look for a record of that task that is expensive, or a slow host (then: spark.speculation=true)"
     return Finding("straggler", title, stage_name(stage), cure)
-
-
-def _spill(metrics: RunMetrics, stage: StageEntry) -> Finding:
-    totals = stage.totals
-    title = f"{volume(totals.disk_spilled_bytes)} spilled to disk ({volume(totals.memory_spilled_bytes)} in memory)"
-    memory = "off-heap memory" if off_heap(metrics.options) else "heap"
-    cure = f"cmsspark lab advise has the partitions and the {memory} that it takes; or fewer cores in an executor"
-    return Finding("spill", title, stage_name(stage), cure)
 
 
 def _tiny(stage: StageEntry, cores: int) -> Finding | None:

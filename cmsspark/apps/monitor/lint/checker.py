@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from cmsspark.apps.monitor.lint.habits import (
+    CalledFunctions,
     cached_too_early,
     counted_in_tasks,
+    deciding_actions,
     filled_names,
     has_one_connection,
 )
-from cmsspark.apps.monitor.lint.loops import CalledFunctions, deciding_actions
 from cmsspark.apps.monitor.lint.names import (
     OtherLibraries,
     SharedNames,
@@ -314,35 +315,16 @@ _SORTS: Final = frozenset({"orderBy", "sort", "sortBy", "sortByKey"})
 #: Methods that keep the order, and most of the rows.
 _KEEPS_ORDER: Final = frozenset(
     {
-        "alias",
-        "cache",
-        "drop",
-        "filter",
-        "keys",
-        "map",
-        "persist",
-        "select",
-        "selectExpr",
-        "values",
-        "where",
-        "withColumn",
-        "withColumnRenamed",
+        *("alias", "cache", "drop", "filter", "keys", "map", "persist", "select"),
+        *("selectExpr", "values", "where", "withColumn", "withColumnRenamed"),
     }
 )
 #: Methods that take the time of tasks.
 _WORK: Final = frozenset(
     {
         *("crossJoin", "distinct", "dropDuplicates", "flatMap", "join", "map", "mapInArrow"),
-        *(
-            "mapInPandas",
-            "mapPartitions",
-            "mapValues",
-            "orderBy",
-            "sort",
-            "transform",
-            "withColumn",
-        ),
-        *("withColumns", "groupByKey", "reduceByKey"),
+        *("mapInPandas", "mapPartitions", "mapValues", "orderBy", "sort", "transform"),
+        *("withColumn", "withColumns", "groupByKey", "reduceByKey"),
     }
 )
 #: Methods after which rows lie in new partitions, whatever comes before.
@@ -354,21 +336,9 @@ _DEEPEST: Final = 6_000
 #: Methods of ``df.write`` that start a job.
 _WRITES: Final = frozenset(
     {
-        "append",
-        "create",
-        "createOrReplace",
-        "csv",
-        "insertInto",
-        "jdbc",
-        "json",
-        "orc",
-        "overwrite",
-        "overwritePartitions",
-        "parquet",
-        "save",
-        "saveAsTable",
-        "text",
-        "xml",
+        *("append", "create", "createOrReplace", "csv", "insertInto", "jdbc", "json", "orc"),
+        *("overwrite", "overwritePartitions", "parquet", "save", "saveAsTable", "text"),
+        *("xml",),
     }
 )
 
@@ -384,7 +354,13 @@ def lint(source: bytes) -> list[Problem]:
         tree = ast.parse(source)
     visitor = _Visitor()
     if uses_spark(tree):
-        _visit_deep(visitor, tree)
+        # A chain may have hundreds of withColumn(): each is two levels, of three calls.
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, _DEEPEST))
+        try:
+            visitor.visit(tree)
+        finally:
+            sys.setrecursionlimit(limit)
     if arrow_is_set(tree):
         visitor.problems = [problem for problem in visitor.problems if problem.code != "SPK102"]
     silenced = silenced_lines(source)
@@ -398,18 +374,6 @@ def lint(source: bytes) -> list[Problem]:
         for problem in problems.values()
         if not is_silenced(problem.code, problem.line, silenced)
     ]
-
-
-def _visit_deep(visitor: _Visitor, tree: ast.AST) -> None:
-    """Walk a script also where it has a chain of hundreds of ``withColumn()``: each is
-    two levels, of three calls.
-    """
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _DEEPEST))
-    try:
-        visitor.visit(tree)
-    finally:
-        sys.setrecursionlimit(limit)
 
 
 class _Visitor(RowRules, ast.NodeVisitor):

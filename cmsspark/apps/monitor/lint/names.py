@@ -41,43 +41,16 @@ _PYTHON_KEYWORDS: Final = frozenset({"key", "default", "start", "ndigits"})
 #: Modules of other libraries whose objects have methods named as Spark's actions.
 _OTHERS: Final = frozenset(
     {
-        "altair",
-        "awkward",
-        "bokeh",
-        "dask",
-        "duckdb",
-        "hist",
-        "matplotlib",
-        "networkx",
-        "numpy",
-        "pandas",
-        "PIL",
-        "plotly",
-        "polars",
-        "pyarrow",
-        "pymongo",
-        "ROOT",
-        "scipy",
-        "seaborn",
-        "sqlalchemy",
-        "sqlite3",
-        "uproot",
-        "xarray",
+        *("altair", "awkward", "bokeh", "dask", "duckdb", "hist", "matplotlib", "networkx"),
+        *("numpy", "pandas", "PIL", "plotly", "polars", "pyarrow", "pymongo", "ROOT"),
+        *("scipy", "seaborn", "sqlalchemy", "sqlite3", "uproot", "xarray"),
     }
 )
 _SESSION: Final = {
     "spark": frozenset(
         {
-            "catalog",
-            "conf",
-            "createDataFrame",
-            "range",
-            "read",
-            "readStream",
-            "sparkContext",
-            "sql",
-            "table",
-            "udf",
+            *("catalog", "conf", "createDataFrame", "range", "read", "readStream"),
+            *("sparkContext", "sql", "table", "udf"),
         }
     ),
     "sqlContext": frozenset({"createDataFrame", "range", "read", "sql", "table", "udf"}),
@@ -190,7 +163,23 @@ class SharedNames:
             ]
             yield self._star, f"used here: {', '.join(uses[:5])}" if uses else ""
             return
-        of_values = _names_of_values(tree)
+        # Names of lists, sets and numbers only.
+        stores = Counter(
+            node.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        )
+        literals = Counter(
+            node.targets[0].id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and (isinstance(node.value, _LITERALS) or _is_number(node.value))
+        )
+        parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        of_values = {
+            name for name in literals.keys() - parameters if literals[name] == stores[name]
+        }
         for call in calls:
             name = _name(call)
             if name in self._of_spark.keys() - bound and (
@@ -223,24 +212,6 @@ def _assigned(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.arg):
             names.add(node.arg)
     return names
-
-
-def _names_of_values(tree: ast.AST) -> set[str]:
-    """Return the names that a script gives to lists, sets and numbers only."""
-    stores = Counter(
-        node.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
-    literals = Counter(
-        node.targets[0].id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and (isinstance(node.value, _LITERALS) or _is_number(node.value))
-    )
-    parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    return {name for name in literals.keys() - parameters if literals[name] == stores[name]}
 
 
 def _takes_values(call: ast.Call, function: str) -> bool:

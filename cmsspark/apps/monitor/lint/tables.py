@@ -140,23 +140,10 @@ GROUPS: Final = frozenset({"groupBy", "groupby", "rollup", "cube", "groupingSets
 #: Methods that may leave few rows, or make others.
 _CHOOSES: Final = frozenset(
     {
-        "where",
-        "filter",
-        "distinct",
-        "dropDuplicates",
-        "drop_duplicates",
-        "join",
-        "intersect",
-        "subtract",
-        "exceptAll",
-        "dropna",
-        "transform",
-        "randomSplit",
-        "mapInPandas",
-        "mapInArrow",
-        "applyInPandas",
-        "semanticHash",
-        *("reduceByKey", "groupByKey", "aggregateByKey", "combineByKey", "foldByKey"),
+        *("where", "filter", "distinct", "dropDuplicates", "drop_duplicates", "join"),
+        *("intersect", "subtract", "exceptAll", "dropna", "transform", "randomSplit"),
+        *("mapInPandas", "mapInArrow", "applyInPandas", "semanticHash", "reduceByKey"),
+        *("groupByKey", "aggregateByKey", "combineByKey", "foldByKey"),
     }
 )
 _JOINS: Final = frozenset({"crossJoin", "join", "union", "unionAll", "unionByName"})
@@ -208,15 +195,14 @@ class Tables:
 
     def _is_of_values(self, node: ast.expr) -> bool:
         """Return whether a chain begins with values that are in Python already."""
-        *_, (name, begin) = [("", node), *self._values.calls(node)]
-        if not isinstance(begin, ast.Call) or not begin.args:
+        calls = [(name, call) for name, call in self._values.calls(node) if call.args]
+        if not calls:
             return False
+        name, begin = calls[-1]
         first = self._values.resolved(begin.args[0])
         if name == "range":
-            return all(
-                isinstance(number, ast.Constant) and number.value < 1_000_000
-                for number in begin.args
-            )
+            numbers = [getattr(argument, "value", None) for argument in begin.args]
+            return all(isinstance(number, int) and number < 1_000_000 for number in numbers)
         methods = self._values.chain(first)
         return name == "createDataFrame" and not _OF_RDD & set(methods)
 
