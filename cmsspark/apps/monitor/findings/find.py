@@ -315,7 +315,11 @@ CODES: Final = frozenset(
 GROUP: Final = "cmsspark.findings"
 _MOST_OF_A_KIND: Final = 5
 #: A code → those that explain it: with one of them it is not named.
-_CAUSES: Final = {"gc": {"heap_space", "cache_does_not_fit"}}
+_CAUSES: Final = {
+    "gc": {"heap_space", "cache_does_not_fit"},
+    # While rows become objects of Python, and come back, no task runs.
+    "idle_cores": {"collected_to_driver", "collected_and_parallelized"},
+}
 
 
 def find(metrics: RunMetrics) -> list[Finding]:

@@ -68,7 +68,10 @@ def stage_findings(metrics: RunMetrics) -> Iterator[Finding]:
     findings = [finding for stage in metrics.stages for finding in _judge_stage(metrics, stage)]
     yield from findings
     totals = metrics.totals
-    most = GC_SHARE if totals.run_ms >= GC_LONG_MS else GC_SHARE_SHORT
+    # Tasks with more than their memory make garbage, too.
+    has_cause = any(finding.code in ("skewed_stage", "spill") for finding in findings)
+    is_short = totals.run_ms < GC_LONG_MS
+    most = GC_SHARE_SHORT if is_short or has_cause else GC_SHARE
     if totals.run_ms >= GC_LEAST_MS and totals.gc_ms > most * totals.run_ms:
         yield Finding(
             "gc",
