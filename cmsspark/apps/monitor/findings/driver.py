@@ -427,8 +427,8 @@ def _pickled_by_job(metrics: RunMetrics) -> list[int]:
         if sample.python_written_bytes is not None
     ]
     gaps = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(points)]
-    # Between samples that are far apart several jobs may have begun.
-    if not gaps or max(gaps) > 2 * DENSE_MS:
+    # Between samples that are far apart many jobs may have begun.
+    if not gaps or max(gaps) > GAP_MS:
         return []
     written, before = [], points[0][1]
     for stage in sorted(metrics.stages, key=lambda stage: stage.submitted_ms or 0):

@@ -20,6 +20,7 @@ from cmsspark.apps.monitor.lint.habits import (
     deciding_actions,
     filled_names,
     has_one_connection,
+    written_tables,
 )
 from cmsspark.apps.monitor.lint.names import (
     OtherLibraries,
@@ -490,7 +491,7 @@ class _Visitor(RowRules, ast.NodeVisitor):
 
     def visit_For(self, node: ast.For) -> None:
         self.visit(node.iter)
-        self._passed |= deciding_actions(node)
+        self._passed |= deciding_actions(node) | written_tables(node)
         # What comes out of rows in Python, or of another library, is as local as those.
         self._values.bind(node.target, node.iter)
         if self._tables.is_fetched(node.iter):

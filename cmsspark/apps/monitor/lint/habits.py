@@ -126,6 +126,23 @@ def filled_names(body: list[ast.stmt]) -> set[str]:
     return names
 
 
+def written_tables(loop: ast.For | ast.AsyncFor) -> set[int]:
+    """Return ``id`` of the calls that write the tables over which a loop goes: each is an
+    output of its own.
+    """
+    names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    written = set()
+    for node in ast.walk(loop):
+        step = node
+        while isinstance(step, ast.Call | ast.Attribute):
+            if isinstance(step, ast.Attribute) and step.attr in ("write", "writeTo"):
+                if isinstance(step.value, ast.Name) and step.value.id in names:
+                    written.add(id(node))
+                break
+            step = step.func if isinstance(step, ast.Call) else step.value
+    return written
+
+
 def counted_in_tasks(tree: ast.Module) -> Iterator[ast.AST]:
     """Yield where a function of a transformation adds to an accumulator."""
     accumulators = {

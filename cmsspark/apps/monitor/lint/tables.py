@@ -211,6 +211,8 @@ class Tables:
         chain = self._values.chain(node)[1:]
         query = self._values.query(node)
         begins = bool(_READERS & set(chain)) or bool(query) or self._is_of_cms(node)
+        if chain[:1] == ["textFile"] and "*" not in ast.unparse(list(self._values.steps(node))[2]):
+            return False  # lines as they are: a list of names, not the logs
         if (
             not begins
             or _CHOOSES & set(chain)
