@@ -224,6 +224,18 @@ def test_at_most_five_of_a_kind_and_errors_first() -> None:
     assert [finding.code for finding in found] == ["heap_space", *["spill"] * 5]
 
 
+def in_local_mode(run: RunMetrics) -> None:
+    run.master = run.options["spark.master"] = "local[4]"
+
+
+def result_of(size: int) -> Callable[[RunMetrics], None]:
+    def change(run: RunMetrics) -> None:
+        run.samples = []
+        run.stages[0].name, run.stages[0].totals.result_bytes = "collect at a.py:1", size
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("changes", "named", "unnamed"),
     [
@@ -234,6 +246,13 @@ def test_at_most_five_of_a_kind_and_errors_first() -> None:
         # Rows become objects of Python meanwhile, and come back.
         ([returned(8 * MB), idle(100_000)], "collected_and_parallelized", "idle_cores"),
         ([idle(100_000)], "idle_cores", "collected_and_parallelized"),
+        # In local mode results lie in the heap in which tasks run.
+        (
+            [in_local_mode, result_of(300 * MB), collected(18_000, 60_000)],
+            "collected_to_driver",
+            "gc",
+        ),
+        ([result_of(300 * MB), collected(18_000, 60_000)], "gc", "python_udf"),
     ],
 )
 def test_a_finding_that_another_one_explains_is_not_named(

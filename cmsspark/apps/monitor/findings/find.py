@@ -327,7 +327,10 @@ def find(metrics: RunMetrics) -> list[Finding]:
     finders = with_packages(GROUP, _BUILT_IN, lambda entry: entry.load())
     findings = [finding for find_some in finders.values() for finding in find_some(metrics)]
     codes = {finding.code for finding in findings}
-    causes = [finding for finding in findings if not codes & _CAUSES.get(finding.code, set())]
+    # In local mode results lie in the heap in which tasks run.
+    in_heap = {"collected_to_driver"} if metrics.master.startswith("local") else set()
+    explained = {**_CAUSES, "gc": _CAUSES["gc"] | in_heap}
+    causes = [finding for finding in findings if not codes & explained.get(finding.code, set())]
     counts: dict[str, int] = {}
     shown = []
     for finding in sorted(dict.fromkeys(causes), key=lambda finding: finding.severity != "error"):

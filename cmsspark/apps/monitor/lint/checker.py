@@ -44,13 +44,13 @@ _FETCHES: Final = frozenset(
 _SUMS: Final = frozenset({"sum", "len", "max", "min", "reduce", "mean"})
 
 
-def _needs_all_values(function: ast.expr) -> bool:
+def _needs_all_values(function: ast.expr | ast.FunctionDef) -> bool:
     """Return whether a function needs all values of a key at once: it sorts or lists them."""
     if isinstance(function, ast.Name):
         return function.id not in _SUMS
-    if not isinstance(function, ast.Lambda):
+    if not isinstance(function, ast.Lambda | ast.FunctionDef):
         return False
-    calls = [node for node in ast.walk(function.body) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     names = {getattr(call.func, "id", getattr(call.func, "attr", "")) for call in calls}
     return bool(names) and not names & _SUMS
 
@@ -115,7 +115,7 @@ class RowRules:
             self._passed |= {id(inner) for inner in ast.walk(node)}
         is_mapped = name in ("mapValues", "map", "flatMap") and bool(node.args)
         if name in ("flatMapValues", "cache", "persist") or (
-            is_mapped and _needs_all_values(node.args[0])
+            is_mapped and _needs_all_values(self._function_of(node.args[0]))
         ):
             self._passed.add(id(getattr(node.func, "value", node)))
         if (
@@ -141,14 +141,17 @@ class RowRules:
         ):
             self._add(node, "SPK111")
 
+    def _function_of(self, argument: ast.expr) -> ast.expr | ast.FunctionDef:
+        """Return the script's function that an argument names, else the argument."""
+        return self._defined.get(getattr(argument, "id", ""), argument)
+
     def _is_late_filter(self, node: ast.Call) -> bool:
         """Return whether an RDD's filter after a join looks at the key or one side only."""
         chain = self._values.chain(node)[1:]
         chain = [method for method in chain if method not in ("cache", "persist")]
         if not node.args or chain[:1] not in (["join"], ["leftOuterJoin"], ["rightOuterJoin"]):
             return False
-        function = node.args[0]
-        sides = _sides(self._defined.get(getattr(function, "id", ""), function))
+        sides = _sides(self._function_of(node.args[0]))
         allowed = {
             "join": ({"key"}, {"left"}, {"right"}, {"key", "left"}, {"key", "right"}),
             "leftOuterJoin": ({"key"}, {"left"}, {"key", "left"}),

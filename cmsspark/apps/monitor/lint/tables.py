@@ -182,11 +182,15 @@ class Tables:
     def is_small(self, node: ast.expr) -> bool:
         """Return whether what the last method of a chain is called on has few rows."""
         chain = self._values.chain(node)[1:]
-        if SMALL & set(chain) or any(
-            pair[0] in GROUPED and pair[1] in GROUPS for pair in itertools.pairwise(chain)
-        ):
-            return True
         calls = list(self._values.calls(node))[1:]
+        for (name, call), (before, _) in itertools.pairwise([*calls, ("", node)]):
+            if name in SMALL or (name in GROUPED and before in GROUPS):
+                return True
+            if name in _JOINS and call.args:
+                # What is joined with a whole stored table may be as large.
+                action = ast.Call(ast.Attribute(call.args[0], "collect"), [], [])
+                if self.is_stored_table(action):
+                    return False
         if chain[:2] == ["distinct", "select"] and len(calls[1][1].args) == 1:
             return True  # the values of one column
         if self._is_of_values(node) and not _JOINS & set(chain):
@@ -237,7 +241,7 @@ class Tables:
         )
         calls = self._values.calls(window)
         return is_window and not any(
-            name == "partitionBy" and (call.args or call.keywords) for name, call in calls
+            name == "partitionBy" and not all(map(_is_literal, call.args)) for name, call in calls
         )
 
     @staticmethod
@@ -274,6 +278,12 @@ class Tables:
             for child in ast.iter_child_nodes(node)
             if isinstance(child, ast.expr | ast.comprehension)
         )
+
+
+def _is_literal(column: ast.expr) -> bool:
+    """Return whether a column is ``lit(…)``: one value for all rows."""
+    function = column.func if isinstance(column, ast.Call) else None
+    return (getattr(function, "attr", None) or getattr(function, "id", "")) == "lit"
 
 
 def without_alias(node: ast.expr) -> ast.expr:
