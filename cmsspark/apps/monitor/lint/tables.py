@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -181,9 +180,9 @@ class Tables:
 
     def is_small(self, node: ast.expr) -> bool:
         """Return whether what the last method of a chain is called on has few rows."""
-        chain = self._values.chain(node)[1:]
         calls = list(self._values.calls(node))[1:]
-        for (name, call), (before, _) in itertools.pairwise([*calls, ("", node)]):
+        names = [name for name, _ in calls]
+        for (name, call), before in zip(calls, [*names[1:], ""], strict=False):
             if name in SMALL or (name in GROUPED and before in GROUPS):
                 return True
             if name in _JOINS and call.args:
@@ -191,9 +190,9 @@ class Tables:
                 action = ast.Call(ast.Attribute(call.args[0], "collect"), [], [])
                 if self.is_stored_table(action):
                     return False
-        if chain[:2] == ["distinct", "select"] and len(calls[1][1].args) == 1:
+        if names[:2] == ["distinct", "select"] and len(calls[1][1].args) == 1:
             return True  # the values of one column
-        if self._is_of_values(node) and not _JOINS & set(chain):
+        if self._is_of_values(node) and not _JOINS & set(names):
             return True
         return bool(SMALL_QUERY.search(self._values.query(node))) or self._selects_aggregates(node)
 
