@@ -283,7 +283,14 @@ def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
 def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     alike = alike_runs(runs)
     if not alike:
-        return [Advice("memory", _why_nothing(runs))]
+        reasons = {note for run in runs for note in run.notes}
+        text = f"no run has figures of executors{f' ({min(reasons)})' if reasons else ''}"
+        if runs and all(run.engine == "processes" for run in runs):
+            text = (
+                "the job runs by processes of this host, without a JVM; run it with --engine spark "
+                "to measure it"
+            )
+        return [Advice("memory", f"not known: {text}")]
     latest, role = alike[0], _working_role(alike[0])
     worst = find_worst(alike, role)
     confidence = rate_confidence(alike)
@@ -402,14 +409,6 @@ def alike_runs(runs: Sequence[RunMetrics]) -> list[RunMetrics]:
 def _working_role(run: RunMetrics) -> str:
     """Return which JVM works: in local mode the driver."""
     return "driver" if run.master.startswith("local") else "executor"
-
-
-def _why_nothing(runs: Sequence[RunMetrics]) -> str:
-    if runs and all(run.engine == "processes" for run in runs):
-        text = "not known: the job runs by processes of this host, without a JVM"
-        return f"{text}; run it with --engine spark to measure it"
-    reasons = {note for run in runs for note in run.notes}
-    return f"not known: no run has figures of executors{f' ({sorted(reasons)[0]})' if reasons else ''}"
 
 
 def _heap(

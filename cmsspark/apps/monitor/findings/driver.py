@@ -475,8 +475,14 @@ def _leak(metrics: RunMetrics) -> Iterator[Finding]:
         rise = LEAK_BYTES if len(points) >= _LEAST_SAMPLES else 1.5 * LEAK_BYTES
         if last - first < rise or last < LEAK_FACTOR * first or not _keeps_rising(points):
             continue
-        tasks = _task_time(metrics, first_at, last_at)
-        if tasks is None or last_at - first_at < 3 * tasks:
+        tasks_ms = [
+            stage.task_ms.median
+            for stage in metrics.stages
+            if (stage.submitted_ms or 0) < last_at
+            and (stage.completed_ms or last_at) > first_at
+            and stage.totals.tasks
+        ]
+        if not tasks_ms or last_at - first_at < 3 * max(tasks_ms):
             continue  # one task may well need it
         change = f"from {volume(first)} to {volume(last)}"
         title = f"a Python worker grew {change} in {(last_at - first_at) / 1000:.0f} s"
@@ -521,15 +527,3 @@ def _value_at(points: list[tuple[int, int]], at_ms: float) -> float:
             share = (at_ms - before_ms) / max(1, after_ms - before_ms)
             return before + share * (after - before)
     return points[-1][1]
-
-
-def _task_time(metrics: RunMetrics, first: int, last: int) -> int | None:
-    """Return the longest median of tasks' times of the stages at that time."""
-    times = [
-        stage.task_ms.median
-        for stage in metrics.stages
-        if (stage.submitted_ms or 0) < last
-        and (stage.completed_ms or last) > first
-        and stage.totals.tasks
-    ]
-    return max(times, default=None)

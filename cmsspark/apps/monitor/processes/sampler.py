@@ -295,6 +295,9 @@ class TreeSampler:
             now = dates.now_ms()
             memory, times = process.memory_info(), process.cpu_times()
             cpu = float(times.user + times.system)
+            # Since the last sample; in the first one since the process began.
+            since = seen.create_ms if seen.cpu_seconds is None else seen.at_ms
+            used = max(0.0, cpu - (seen.cpu_seconds or 0.0))
             sample = ProcessSample(
                 self.run,
                 time_ms,
@@ -303,7 +306,7 @@ class TreeSampler:
                 ppid,
                 seen.create_ms,
                 seen.role,
-                cpu_percent=_percent(seen, cpu, now),
+                cpu_percent=round(used * 100_000 / (now - since), 1) if now > since else None,
                 cpu_seconds=round(cpu, 2),
                 elapsed_seconds=round((now - seen.create_ms) / 1000, 1),
                 rss_bytes=memory.rss,
@@ -370,14 +373,6 @@ def child_pids(pid: int) -> list[int]:
             with suppress(OSError), open(f"{thread.path}/children", "rb") as file:
                 children += map(int, file.read().split())
     return children
-
-
-def _percent(seen: _Seen, cpu: float, now: int) -> float | None:
-    """Percent of one core since the last sample; in the first sample since the process began."""
-    before, since = (
-        (0.0, seen.create_ms) if seen.cpu_seconds is None else (seen.cpu_seconds, seen.at_ms)
-    )
-    return round(max(0.0, cpu - before) * 100_000 / (now - since), 1) if now > since else None
 
 
 def _as_text(name: str) -> str:

@@ -41,6 +41,18 @@ def results_page(
         (step.name, None if step.seconds is None else f"{step.seconds:,.1f}", step.exit_code)
         for step in result.steps
     ]
+    maxima_rows = [
+        (
+            step,
+            role,
+            maxima.processes,
+            f"{maxima.cpu_percent:,.0f}",
+            volume(maxima.virtual_bytes),
+            volume(maxima.rss_bytes),
+            volume(maxima.pss_bytes),
+        )
+        for (step, role), maxima in result.maxima.items()
+    ]
     size = f", size {size_text(run.input_size)}" if run.input_size else ""
     began = dates.to_second(run.start_ms)
     about = f"run {run.run}, release {run.release}{size}, {run.status}, {began} UTC on {run.host}"
@@ -56,7 +68,11 @@ def results_page(
         ),
         section(
             "Maximum by step and role",
-            _maxima(result),
+            table(
+                ("step", "role", "processes", "CPU %", "virtual", "resident", "proportional"),
+                maxima_rows,
+                (0, 1),
+            ),
             about="Sums over processes at one time on one host.",
         ),
         section(
@@ -221,24 +237,6 @@ def _by_size(results: Sequence[SuiteResult]) -> Markup:
 
 def _percent(value: float) -> str:
     return f"{round(value, 1):g} %"
-
-
-def _maxima(result: SuiteResult) -> Markup:
-    rows = [
-        (
-            step,
-            role,
-            maxima.processes,
-            f"{maxima.cpu_percent:,.0f}",
-            volume(maxima.virtual_bytes),
-            volume(maxima.rss_bytes),
-            volume(maxima.pss_bytes),
-        )
-        for (step, role), maxima in result.maxima.items()
-    ]
-    return table(
-        ("step", "role", "processes", "CPU %", "virtual", "resident", "proportional"), rows, (0, 1)
-    )
 
 
 def _by_role(

@@ -110,11 +110,6 @@ def read_suite(path: Path) -> Suite:
         raise InputMissing("the suite cannot be read", where=path, found=error.strerror) from None
     file = config_files.parse(content, str(path))
     suite = file.convert(Suite)
-    _check(file, suite)
-    return suite
-
-
-def _check(file: ConfigFile, suite: Suite) -> None:
     _check_name(file, suite.suite, "suite")
     _check_steps(file, suite)
     _check_limits(file, suite)
@@ -136,6 +131,7 @@ def _check(file: ConfigFile, suite: Suite) -> None:
         _check_words(
             file, suite.nodes.start, {**PLACEHOLDERS, **NODE_PLACEHOLDERS}, "nodes", "start"
         )
+    return suite
 
 
 def _check_name(file: ConfigFile, name: str, *key: str) -> None:
