@@ -31,7 +31,7 @@ from cmsspark.filesystems.storage import is_local
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import lease, run_metrics
 from cmsspark.store.run_history import TraceBuffer
-from cmsspark.store.run_metrics import ExecutorEntry, Reported, RunMetrics, StageEntry
+from cmsspark.store.run_metrics import ExecutorEntry, Reported, RunMetrics, Sample, StageEntry
 
 if TYPE_CHECKING:
     from cmsspark.apps.monitor.logs.rest import RestPoller
@@ -233,15 +233,9 @@ class RunMeasure:
     def take(self, processes: Sequence[ProcessSample]) -> None:
         """Take a sample of the processes of the run."""
         with suppress(Exception):
-            if self._driver is None or (sample := self._driver.take(processes)) is None:
-                return
-            if self._rest_poller is not None:
-                self._rest_poller.poll()
-                sample.active_tasks = self._rest_poller.active_tasks
-            # A run that is killed leaves what was seen until then.
-            if dates.now_ms() - self._written_ms > _EVERY_MS:
-                self.metrics.samples = list(self._driver.samples)
-                self._write()
+            sample = self._driver.take(processes) if self._driver is not None else None
+            if sample is not None:
+                self._sampled(sample)
 
     def line(self, text: str) -> None:
         """Take a line of the driver's log."""
@@ -289,6 +283,15 @@ class RunMeasure:
 
             return list(ending_lines(self.metrics))
         return []
+
+    def _sampled(self, sample: Sample) -> None:
+        if self._rest_poller is not None:
+            self._rest_poller.poll()
+            sample.active_tasks = self._rest_poller.active_tasks
+        # A run that is killed leaves what was seen until then.
+        if dates.now_ms() - self._written_ms > _EVERY_MS and self._driver is not None:
+            self.metrics.samples = list(self._driver.samples)
+            self._write()
 
     def _end_samples(self) -> None:
         if self._driver is not None and (samples := self._driver.end()):

@@ -115,7 +115,7 @@ class RowRules:
             self._passed |= {id(inner) for inner in ast.walk(node)}
         is_mapped = name in ("mapValues", "map", "flatMap") and bool(node.args)
         if name in ("flatMapValues", "cache", "persist") or (
-            is_mapped and _needs_all_values(self._function_of(node.args[0]))
+            is_mapped and _needs_all_values(self._resolved_function(node.args[0]))
         ):
             self._passed.add(id(getattr(node.func, "value", node)))
         if (
@@ -141,7 +141,7 @@ class RowRules:
         ):
             self._add(node, "SPK111")
 
-    def _function_of(self, argument: ast.expr) -> ast.expr | ast.FunctionDef:
+    def _resolved_function(self, argument: ast.expr) -> ast.expr | ast.FunctionDef:
         """Return the script's function that an argument names, else the argument."""
         return self._defined.get(getattr(argument, "id", ""), argument)
 
@@ -151,7 +151,7 @@ class RowRules:
         chain = [method for method in chain if method not in ("cache", "persist")]
         if not node.args or chain[:1] not in (["join"], ["leftOuterJoin"], ["rightOuterJoin"]):
             return False
-        sides = _sides(self._function_of(node.args[0]))
+        sides = _sides(self._resolved_function(node.args[0]))
         allowed = {
             "join": ({"key"}, {"left"}, {"right"}, {"key", "left"}, {"key", "right"}),
             "leftOuterJoin": ({"key"}, {"left"}, {"key", "left"}),
