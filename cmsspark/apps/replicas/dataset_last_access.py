@@ -4,7 +4,7 @@ by the logs (rule 35).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -60,35 +60,38 @@ def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
 
 
 def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:
+    """Return the last stored day with an access to each dataset."""
+    return log_last_accesses(files, request, ("dataset_name",))
+
+
+def log_last_accesses(
+    files: Files, request: JobRequest, keys: Sequence[str]
+) -> dict[str, pl.DataFrame]:
     """Return the last stored day, up to the request's, on which a log of any stream has
-    an access to each dataset.
+    an access by ``keys``: to each dataset, or to each at each site.
     """
     import polars as pl
 
     from cmsspark.store import results
     from cmsspark.store.stored_columns import stored_days, table_rows
 
-    last_access = pl.DataFrame(schema={"dataset_name": pl.String, "log_last_access_day": pl.Date})
+    last_access = pl.DataFrame(
+        schema={**dict.fromkeys(keys, pl.String), "log_last_access_day": pl.Date}
+    )
     tables = [job.tables[0] for job in JOBS.values() if job.streams]
-    tables = [
-        table for table in tables if {"dataset_name", "nacc"} <= set(stored_table(table).names)
-    ]
+    tables = [table for table in tables if {*keys, "nacc"} <= set(stored_table(table).names)]
     stored = [(day, table) for table in tables for day in stored_days(files, request.fout, table)]
     for day, table in stored:
         if day > request.day:
             continue
         current = results.current(files, request.fout, table, table, day)
-        read = pl.from_arrow(table_rows(files, current, table, ["dataset_name", "nacc"]))
+        read = pl.from_arrow(table_rows(files, current, table, [*keys, "nacc"]))
         assert isinstance(read, pl.DataFrame)
-        names = (
-            read.filter((pl.col("nacc") > 0) & pl.col("dataset_name").is_not_null())
-            .select("dataset_name")
-            .unique()
-        )
+        names = read.filter(pl.col("nacc") > 0).select(keys).drop_nulls().unique()
         of_day = names.with_columns(log_last_access_day=pl.lit(day))
         last_access = (
             pl.concat([last_access, of_day])
-            .group_by("dataset_name")
+            .group_by(keys)
             .agg(pl.col("log_last_access_day").max())
         )
     return {"log_last_access": last_access}
