@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from cmsspark.run.request import JobRequest
 
 MONTHS: Final = 12
+_COPIES: Final = "dataset_rses"
 
 
 def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
     """``schemas/tables/dataset_last_access.yaml``. A dataset is a candidate for
-    deletion where nobody read it since ``months`` before the day, and no replica is
-    newer.
+    deletion where nobody read it since ``months`` before the day, no replica is newer
+    and, where ``dataset_rses`` of the day is stored, something of it may go.
     """
     import polars as pl
 
@@ -42,6 +43,7 @@ def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
         dump_frames.by_dataset(frames["dataset_replicas"])
         .join(frames["last_access"], "dataset_name", "left")
         .join(frames["log_last_access"], "dataset_name", "left")
+        .join(frames["deletable"], "dataset_name", "left")
         .sort("dataset_name")
     )
     of_rucio = dump_frames.date_of_ms("rucio_last_access_ms")
@@ -54,9 +56,37 @@ def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
         dated.with_columns(state=state.otherwise(pl.lit("read"))), ("data_tier",)
     )
     is_old = newest.is_null() | (newest < dates.start_ms(cutoff))
+    # Where locks are known at all, a dataset that they have no row of has nothing to go.
+    free = pl.col("deletable_bytes")
+    if frames["deletable"].height:
+        named = named.with_columns(free.fill_null(0))
     return named.with_columns(
-        pl.col("data_tier").fill_null(""), is_candidate=(pl.col("state") != "read") & is_old
+        pl.col("data_tier").fill_null(""),
+        is_candidate=(pl.col("state") != "read") & is_old & (free.is_null() | (free > 0)),
     )
+
+
+def _more(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:
+    return log_last_access(files, request) | deletable_bytes(files, request)
+
+
+def deletable_bytes(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:
+    """Return how much of each dataset may go, by ``dataset_rses`` of the day; no rows
+    where it is not stored.
+    """
+    import polars as pl
+
+    from cmsspark.dumps.dump_frames import exact_sum, in_64_bits
+    from cmsspark.store import results
+    from cmsspark.store.stored_columns import stored_days, table_rows
+
+    rows = pl.DataFrame(schema={"dataset_name": pl.String, "deletable_bytes": pl.Int64})
+    if request.day in stored_days(files, request.fout, _COPIES):
+        current = results.current(files, request.fout, _COPIES, _COPIES, request.day)
+        stored = pl.from_arrow(table_rows(files, current, _COPIES, rows.columns))
+        assert isinstance(stored, pl.DataFrame)
+        rows = in_64_bits(stored.group_by("dataset_name").agg(exact_sum("deletable_bytes")))
+    return {"deletable": rows}
 
 
 def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:
@@ -110,7 +140,7 @@ JOB: Final = DumpJob(
     build=build,
     rucio=("DIDS",),
     rucio_frames=("rse_sums", "last_access"),
-    more=log_last_access,
+    more=_more,
     options=(
         click.option(
             "--months",
