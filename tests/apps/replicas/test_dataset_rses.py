@@ -381,6 +381,8 @@ def test_each_kind_of_row_that_is_ignored_is_counted(tmp_path: Path) -> None:
     }
     write_world(tmp_path / "root", world, [(1, DATASET)], [("/f", 1, 1, 1)])
     document = run(tmp_path / "root", tmp_path / "out").manifest.document
+    read = {entry["table"] for entry in document["inputs"]}
+    assert read == {"DATASETS", "FILES", "CONTENTS", "REPLICAS", "RSES", "DATASET_LOCKS", "RULES"}
     locks = document["rucio"]["tables"]["DATASET_LOCKS"]
     assert (locks["rows"], locks["damaged"]) == (6, 1)
     assert locks["examples"] == ["DATASET_LOCKS.STATE is 'Q'"]
@@ -523,7 +525,9 @@ def test_spark_makes_the_same_cells(spark: Any, tmp_path: Path) -> None:
     folder = write_world(tmp_path / "root", world, datasets, files)
     by_processes = run(tmp_path / "root", tmp_path / "out")
     assert_as_oracle(by_processes, oracle_rows(folder, datasets, files))
-    in_spark = run(tmp_path / "root", tmp_path / "spark", engine="spark")
+    with counted_jobs(spark) as work:
+        in_spark = run(tmp_path / "root", tmp_path / "spark", engine="spark")
+    assert work.stages <= 6
     assert json.dumps(list(rows_of(in_spark).values()), default=str) == json.dumps(
         list(rows_of(by_processes).values()), default=str
     )
