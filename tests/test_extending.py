@@ -172,7 +172,7 @@ def extend(copy: Copy) -> None:
     with copy.extension("a derived column"):
         copy.put("cmsspark/base/names.py", DERIVED, before="    }\n)\n")
         copy.put("schemas/tables/data_aggregation.yaml", COLUMN, before="  - {name: primary_name,")
-        names = "  - site_country\n  - processing_version\n"
+        names = "  - site_country\n  - processing_suffix\n"
         copy.put("schemas/tables/period_aggregation.yaml", names, before="  - primary_name\n")
         copy.run(*WRITE_SCHEMAS)
     with copy.extension("a sink"):
@@ -291,7 +291,7 @@ def test_a_derived_column_is_in_reports_periods_and_documents(with_toy: Copy) ->
         assert all(row["site_country"] == [*row["site_name"].split("_"), None][1] for row in rows)
         for row in rows:
             assert (
-                row["processing_version"] == [*(row["processing_name"] or "").split("-"), None][1]
+                row["processing_suffix"] == [*(row["processing_name"] or "").split("-"), None][1]
             )
     day = DAY.isoformat()
     with_toy.run_spark("period.py", "--from", day, "--to", day, "--fout", str(with_toy.store))
@@ -310,7 +310,7 @@ def test_a_derived_column_is_in_reports_periods_and_documents(with_toy: Copy) ->
     table = pq.read_table(part)
     assert "US" in table["site_country"].to_pylist()
     names = [[*(text or "").split("-"), None][1] for text in table["processing_name"].to_pylist()]
-    assert table["processing_version"].to_pylist() == names and any(names)
+    assert table["processing_suffix"].to_pylist() == names and any(names)
 
 
 def test_a_sink_takes_the_documents(with_toy: Copy) -> None:
