@@ -194,7 +194,7 @@ class RangeMapper:
 
 def keys_of_rules(rows: Columns, keys: int) -> Longs:
     """Return the key of each rule, by both halves of its id."""
-    ids: Longs = rows["rule_high"] ^ rows["rule_low"]
+    ids: Longs = np.bitwise_xor(rows["rule_high"], rows["rule_low"])
     return keys_of_ids(ids, keys)
 
 
