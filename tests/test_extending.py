@@ -363,3 +363,19 @@ def test_days_before_its_first_are_counted_without_it(with_toy: Copy) -> None:
         shutil.move(
             with_toy.folder / "toy", with_toy.folder / "root/project/monitoring/archive/toy"
         )
+
+
+def test_the_tests_of_what_was_extended_pass_on_the_copy(with_toy: Copy) -> None:
+    """None of them repeats by hand what an extension adds to."""
+    shutil.copytree(
+        REPO / "tests", with_toy.tree / "tests", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    shutil.copy(REPO / "pyproject.toml", with_toy.tree)
+    files = (
+        "tests/sources/test_registry.py",
+        "tests/base/test_schemas.py",
+        "tests/counting/test_rollup.py",
+        "tests/apps/usage/test_period.py",
+    )
+    told = with_toy.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
+    assert " passed" in told
