@@ -249,7 +249,7 @@ DUMPS: Final[Mapping[str, DumpKind]] = {
         DumpKind(
             "rucio",
             "Rucio: replicas of files, and what blocks and datasets contain",
-            ("CONTENTS", "DIDS", "REPLICAS", "RSES"),
+            ("CONTENTS", "DATASET_LOCKS", "DIDS", "REPLICAS", "RSES", "RULES"),
             for_streams=("CONTENTS", "REPLICAS", "RSES"),
             role="replicas",
             is_lower_case=True,

@@ -84,12 +84,13 @@ class TablePiece:
 
 @dataclass
 class TableReader:
-    """Reads files of one table. ``kinds``: the kind of each required column. ``texts``:
-    the distinct texts (or ids in hex) of each column of codes or ids, by their numbers;
-    they grow while reading.
+    """Reads files of one table. ``kinds``: the kind of each column; those of
+    ``optional`` are null where a file has none. ``texts``: the distinct texts (or ids
+    in hex) of each column of codes or ids, by their numbers; they grow while reading.
     """
 
     kinds: Mapping[str, str]
+    optional: frozenset[str] = frozenset()
     texts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,7 +112,7 @@ class TableReader:
         container = container or avro.open_container(stream, file)
         if container is None:
             return
-        # The file's name of each required column.
+        # The file's name of each column that it has.
         types = (
             {field["name"]: field["type"] for field in container.schema.get("fields", ())}
             if isinstance(container.schema, dict)
@@ -121,7 +122,7 @@ class TableReader:
         differences = []
         for name, kind in self.kinds.items():
             if name not in by_name:
-                differences.append(f"{name} is missing")
+                differences += [] if name in self.optional else [f"{name} is missing"]
             elif not _fits(types[by_name[name]], kind):
                 differences.append(
                     f"{name} is {_shown(types[by_name[name]])}, not {' or '.join(_TYPES[kind])}"
@@ -133,7 +134,7 @@ class TableReader:
                 found="; ".join(differences) + f" (fields there: {', '.join(list(types)[:20])})",
                 next_step="compare it with schemas/inputs/rucio; a dump of another schema is not read",
             )
-        fields = {name: by_name[name] for name in self.kinds}
+        fields = {name: by_name[name] for name in self.kinds if name in by_name}
         blocks = avro.blocks_of_range(stream, container, file, first, last)
         yield from self._pieces(blocks, container, fields, file)
 
@@ -178,7 +179,12 @@ class TableReader:
         rows, damaged = [], []
         for where, values in remaining:
             try:
-                rows.append([self._value(name, values[fields[name]]) for name in self.kinds])
+                rows.append(
+                    [
+                        self._value(name, values[fields[name]] if name in fields else None)
+                        for name in self.kinds
+                    ]
+                )
             except Malformed as error:
                 damaged.append(f"{file}, {where}: {error}")
         if rows or not words:
@@ -201,7 +207,7 @@ class TableReader:
         ]
         if _columns is None or not all(kind in _PLAIN for kinds in types for kind in kinds):
             return None
-        slots = {fields[name]: slot for slot, name in enumerate(self.kinds)}
+        slots = {fields[name]: slot for slot, name in enumerate(self.kinds) if name in fields}
         described = [
             ([_plain_avro.KINDS[kind] for kind in kinds], slots.get(field["name"], -1))
             for field, kinds in zip(schema["fields"], types, strict=True)
