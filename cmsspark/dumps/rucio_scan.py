@@ -114,7 +114,7 @@ class RangeMapper:
                 entry.stream, entry.path, entry.first, entry.last, entry.container
             )
             yield from read[entry.table](reader, pieces)
-            yield _pack_counts(entry.table, reader.counts)
+            yield pack_counts(entry.table, reader.counts)
 
     def _replicas(self, reader: RucioReader, pieces: Iterable[Any]) -> Iterator[KeyedRows]:
         for rows in join_pieces((reader.replica_rows(piece, self.rses) for piece in pieces), ROWS):
@@ -147,7 +147,8 @@ def _first(both: tuple[Columns, Columns], second: list[Columns]) -> Columns:
     return both[0]
 
 
-def _pack_counts(table: str, counts: TableCounts) -> KeyedRows:
+def pack_counts(table: str, counts: TableCounts) -> KeyedRows:
+    """Return the counts of rows of a table, for :func:`counts_by_table`."""
     numbers = {"rows": np.array([counts.records]), "damaged": np.array([counts.damaged])}
     kinds = {kind: count for kind, count in counts.ignored.items() if count}
     columns = {
@@ -229,9 +230,11 @@ def future_accesses(entry: Mapping[str, Any], day: date) -> list[str]:
     ]
 
 
-def read_rses(dump: Dump, rses_file: str | None, opened: Any) -> tuple[Rses, TableCounts]:
-    """Return the storage elements of a dump. Raises DataError (65), SettingsError (78)
-    for wrong exceptions.
+def read_rses(
+    dump: Dump, rses_file: str | None, opened: Any, *, with_tests: bool = False
+) -> tuple[Rses, TableCounts]:
+    """Return the storage elements of a dump; ``with_tests``: also those for tests.
+    Raises DataError (65), SettingsError (78) for wrong exceptions.
     """
     reader = RucioReader("RSES")
     rows: list[tuple[str | None, str | None, str | None, int | None]] = []
@@ -239,7 +242,8 @@ def read_rses(dump: Dump, rses_file: str | None, opened: Any) -> tuple[Rses, Tab
         with opened(file.path) as stream:
             rows += reader.rse_rows(reader.pieces(stream, file.path))
     reader.counts.check("RSES")
-    return Rses.from_rows(rows, load_sites(rses_file)), reader.counts
+    rses = Rses.from_rows(rows, load_sites(rses_file), with_tests=with_tests)
+    return rses, reader.counts
 
 
 @contextmanager

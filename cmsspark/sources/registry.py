@@ -249,13 +249,36 @@ DUMPS: Final[Mapping[str, DumpKind]] = {
         DumpKind(
             "rucio",
             "Rucio: replicas of files, and what blocks and datasets contain",
-            ("CONTENTS", "DIDS", "REPLICAS", "RSES"),
+            (
+                "ACCOUNTS",
+                "ACCOUNT_LIMITS",
+                "CONTENTS",
+                "DIDS",
+                "LOCKS",
+                "REPLICAS",
+                "RSES",
+                "RSE_ATTR_MAP",
+                "RSE_USAGE",
+                "RULES",
+                "RULES_HISTORY",
+            ),
             for_streams=("CONTENTS", "REPLICAS", "RSES"),
             role="replicas",
             is_lower_case=True,
         ),
     )
 }
+
+
+#: The tasks of CRAB, which only jobs on them read.
+TASKS: Final = DumpKind(
+    "crab_tasks", "CRAB: tasks", ("TASKS",), for_streams=("TASKS",), is_one_folder=True
+)
+
+
+def find_dump_kind(name: str) -> DumpKind:
+    """Return the kind of dump of that name."""
+    return TASKS if name == TASKS.name else DUMPS[name]
 
 
 def find_stream(name: str) -> Stream:
