@@ -36,9 +36,6 @@ from cmsspark.sources.accounts import PERSONS, Accounts, load_accounts
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.layout import Layout
 from cmsspark.sources.registry import TASKS
-from cmsspark.sources.rses import Rses
-from cmsspark.sources.rucio import TableCounts
-from cmsspark.sources.rucio_tables import ROW_TABLES, RULES_BEFORE
 from cmsspark.store.job_index import Job, declare
 
 if TYPE_CHECKING:
@@ -47,6 +44,8 @@ if TYPE_CHECKING:
     from cmsspark.dumps.dump_plan import Transport
     from cmsspark.dumps.row_tables import Reduce, RowFilter
     from cmsspark.settings.settings import Settings
+    from cmsspark.sources.rses import Rses
+    from cmsspark.sources.rucio import TableCounts
 
 #: A row of a table, by column; ``day`` and ``timestamp`` are added.
 Made = Mapping[str, Any]
@@ -123,6 +122,7 @@ class RowInputs:
     def scan(self, readings: Iterable[str]) -> Any:
         """Return the files of readings."""
         from cmsspark.dumps.row_tables import RowScan
+        from cmsspark.sources.rucio_tables import ROW_TABLES
 
         listed = []
         for name in readings:
@@ -132,6 +132,8 @@ class RowInputs:
         return RowScan(listed)
 
     def _dump_of(self, reading: str, table: str) -> Dump | None:
+        from cmsspark.sources.rucio_tables import RULES_BEFORE
+
         if table in TASKS.tables:
             return next(dump for dump in self.dumps if dump.kind == TASKS.name)
         if reading == RULES_BEFORE:
@@ -150,6 +152,7 @@ class RowInputs:
         rows of a table is used.
         """
         from cmsspark.dumps.rucio_scan import count_uses
+        from cmsspark.sources.rucio_tables import ROW_TABLES
 
         uses: dict[str, row_use.RowUse] = {}
         for name, counts in self.counts.items():

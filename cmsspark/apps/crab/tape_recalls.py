@@ -18,7 +18,6 @@ from cmsspark.run.row_job import (
     account_types,
     listed_rows,
 )
-from cmsspark.sources.rucio_tables import ROW_TABLES, RULES_BEFORE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +65,7 @@ def choose_recalls(rows: Rows) -> dict[str, pa.Table]:
     import pyarrow as pa
 
     from cmsspark.dumps.row_tables import pass_rows
+    from cmsspark.sources.rucio_tables import ROW_TABLES, RULES_BEFORE
 
     made = pass_rows({name: of_table for name, of_table in rows.items() if name == "ACCOUNTS"})
     for name in ("RULES", RULES_BEFORE, "RULES_HISTORY"):
@@ -121,6 +121,8 @@ def _recall(
 
 def build(inputs: RowInputs) -> dict[str, list[Made]]:
     """Return ``schemas/tables/tape_recalls.yaml``."""
+    from cmsspark.sources.rucio_tables import RULES_BEFORE
+
     readings = ("RULES", RULES_BEFORE, "RULES_HISTORY", "ACCOUNTS", "TASKS")
     tables = inputs.read(readings, choose_recalls, {"RULES_HISTORY": is_recall})
     names = AccountNames(account_types(tables), inputs.pseudonyms)

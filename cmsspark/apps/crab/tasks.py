@@ -31,7 +31,6 @@ from cmsspark.run.row_job import Made, RowInputs, RowJob, listed_rows
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.registry import CRAB_PARTIALS
-from cmsspark.sources.rucio_tables import ROW_TABLES
 from cmsspark.store.job_index import Job, declare
 
 if TYPE_CHECKING:
@@ -100,6 +99,8 @@ def sum_tasks(
     tasks start at no time of the window.
     """
     import pyarrow as pa
+
+    from cmsspark.sources.rucio_tables import ROW_TABLES
 
     names = list(ROW_TABLES["TASKS"].columns)
     sums: dict[tuple[Any, ...], list[int]] = {}
@@ -188,6 +189,8 @@ def choose_tasks(
 ) -> dict[str, pa.Table]:
     """Return what each of the wanted tasks asked for, by its pseudonym."""
     import pyarrow as pa
+
+    from cmsspark.sources.rucio_tables import ROW_TABLES
 
     names = list(ROW_TABLES["TASKS"].columns)
     asked = []

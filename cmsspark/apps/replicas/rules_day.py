@@ -17,7 +17,6 @@ from cmsspark.run.row_job import (
     account_types,
     listed_rows,
 )
-from cmsspark.sources.rucio_tables import ROW_TABLES, scope_class
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,6 +77,7 @@ def sum_rules(t0_ms: int, rows: Rows) -> dict[str, pa.Table]:
     import pyarrow as pa
 
     from cmsspark.dumps.row_tables import pass_rows
+    from cmsspark.sources.rucio_tables import ROW_TABLES, scope_class
 
     names = list(ROW_TABLES["RULES"].columns)
     sums: dict[tuple[Any, ...], list[Any]] = {}
