@@ -119,6 +119,20 @@ def with_tables(files: Files, dump: Dump, tables: Iterable[str]) -> Dump:
     return replace(dump, tables={**dump.tables, **listed})
 
 
+def newest_rucio_dump(files: Files, layout: Layout) -> str | None:
+    """Return the folder of the newest dump of Rucio; None without any."""
+    dated = _dated(files, layout.dump_location("rucio", "dated").folder, _DATED)
+    return max(dated, key=lambda dump: dump.day).folder if dated else None
+
+
+def incomplete_tables(
+    files: Files, kind: str, folder: str, tables: Iterable[str]
+) -> dict[str, str]:
+    """Return which of the tables a dump's folder lacks, or has empty, with the reason."""
+    reasons = {table: _tables(files, kind, folder, [table])[1] for table in tables}
+    return {table: reason[0] for table, reason in reasons.items() if reason}
+
+
 def rucio_dump_of(files: Files, layout: Layout, day: date, tables: Iterable[str]) -> Dump | None:
     """Return the dump of Rucio that is dated ``day``; None if there is none with these tables."""
     folder = join(layout.dump_location("rucio", "dated").folder, day.isoformat())
