@@ -196,7 +196,8 @@ def choose_tasks(
     asked = []
     for row in rows.get("TASKS", ()):
         task = dict(zip(names, row, strict=True))
-        name = pseudonym(task["TM_TASKNAME"])
+        # As the stored rows of jobs name it.
+        name = pseudonym(f"task {task['TM_TASKNAME']}")
         if name in wanted:
             columns = _task_columns(task)
             asked.append({"task": name, **{column: columns[column] for column in _ASKED}})
