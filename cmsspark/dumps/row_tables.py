@@ -122,7 +122,7 @@ class RowMapper:
             "STATE": lambda text: STATES[name].find(reader.letter(text or "") or "-"),
         }
         read = partial(self._file_rows, name, reader, functions)
-        for rows in join_pieces(map(read, pieces), ROWS):
+        for rows in join_pieces(map(read, pieces), ROWS // 4):
             names = {}
             if name == LOCKS:
                 accounts = [*reader.texts("ACCOUNT"), None]

@@ -253,6 +253,7 @@ DUMPS: Final[Mapping[str, DumpKind]] = {
                 "ACCOUNTS",
                 "ACCOUNT_LIMITS",
                 "CONTENTS",
+                "DATASET_LOCKS",
                 "DIDS",
                 "LOCKS",
                 "REPLICAS",

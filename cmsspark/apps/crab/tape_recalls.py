@@ -1,5 +1,5 @@
 """``tape_recalls``: how long data that CRAB asks for takes to come from tape, a row for
-each rule (rule 76).
+each rule (rule 78).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """``crab_tasks``: CRAB's tasks by the day of their start. ``crab_task_jobs``: the jobs of
-a period, by what their tasks asked for (rule 75).
+a period, by what their tasks asked for (rule 77).
 """
 
 from __future__ import annotations

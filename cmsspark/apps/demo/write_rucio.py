@@ -120,8 +120,10 @@ _FIELDS: Final = {
     ),
     "RSES": "ID bytes, RSE string, RSE_TYPE string, DELETED_AT long, CREATED_AT long",
     "DATASET_LOCKS": (
-        "RULE_ID bytes, RSE_ID bytes, SCOPE string, NAME string, ACCOUNT string, STATE string, BYTES string"
+        "RULE_ID bytes, RSE_ID bytes, SCOPE string, NAME string, ACCOUNT string, STATE string, LENGTH string, "
+        "BYTES string, CREATED_AT long, UPDATED_AT long"
     ),
+    "RULES": "ID bytes, SCOPE string, NAME string, ACCOUNT string, STATE string, EXPIRES_AT long, CREATED_AT long",
 }
 TABLES: Final = tuple(_FIELDS)
 #: One block in so many is in no dataset, and one file in so many in no block; what
@@ -129,6 +131,10 @@ TABLES: Final = tuple(_FIELDS)
 UNATTACHED_EVERY, NO_BLOCK_EVERY, TRACED_EVERY, NO_SIZE_EVERY = 97, 499, 3, 211
 #: One file in so many is not in Rucio, has another size there, or is in another block.
 LOST_EVERY, OTHER_SIZE_EVERY, OTHER_BLOCK_EVERY = 701, 503, 907
+#: One replica of a block in so many has no lock, and one two rules of its account.
+UNLOCKED_EVERY, TWICE_EVERY = 5, 7
+#: The accounts whose rules hold replicas, in turns.
+ACCOUNTS: Final = ("transfer_ops", "wmcore_output", "sync_t1_us_fnal", "ann", "bob")
 #: RSEs beside those of the world's nodes: for tests, and one that is deleted.
 TEST_RSE, DELETED_RSE = "T2_CH_CERN_Test", "T2_XX_Gone"
 #: So long before the day are accesses and replicas of datasets that nobody reads any more.
@@ -217,6 +223,7 @@ def _replicas(world: World, now: int) -> Iterator[Row]:
                 state,
                 created + 1_000 * (file % 3_600),
                 _traced(file, i, now, is_used=is_used),
+                lock_count(i),
             )
         if i % 50 == 0:
             yield _replica(TEST_RSE, world.lfns[first], sizes[first], "A", created, None)
@@ -248,8 +255,19 @@ def _traced(file: int, position: int, now: int, *, is_used: bool) -> int | None:
     )
 
 
+def lock_count(replica: int) -> int:
+    """Return how many locks the files of a replica of a block have, by its number."""
+    return 0 if replica % UNLOCKED_EVERY == 0 else 2 if replica % TWICE_EVERY == 0 else 1
+
+
 def _replica(
-    rse: str, name: str, size: int, state: str, created: int, accessed: int | None
+    rse: str,
+    name: str,
+    size: int,
+    state: str,
+    created: int,
+    accessed: int | None,
+    locks: int = 0,
 ) -> Row:
     return {
         "RSE_ID": _id(rse),
@@ -258,8 +276,9 @@ def _replica(
         "BYTES": str(size),
         "ADLER32": f"{size % 2**32:08x}",
         "STATE": state,
-        "LOCK_CNT": "0" if size % 17 == 0 else "1",
-        "TOMBSTONE": 0 if size % 17 == 0 else None,
+        "LOCK_CNT": str(locks),
+        # Set when the last lock goes; 0 where a rule was purged.
+        "TOMBSTONE": None if locks else 0 if size % 17 == 0 else accessed or created,
         "CREATED_AT": created,
         "UPDATED_AT": created,
         "ACCESSED_AT": accessed,
@@ -348,19 +367,36 @@ def _dids(world: World, now: int) -> Iterator[Row]:
 
 
 def _locks(world: World, now: int) -> Iterator[Row]:
-    del now
     for i, replica in enumerate(world.replicas):
         rse = find_rse(replica.node)
-        if rse is not None:
+        for number in range(lock_count(i) if rse else 0):
+            is_there = replica.files == int(world.block_files[replica.block])
             yield {
-                "RULE_ID": _id(f"rule {i}"),
-                "RSE_ID": _id(rse),
+                "RULE_ID": _id(f"rule {i} {number}"),
+                "RSE_ID": _id(rse or ""),
                 "SCOPE": "cms",
-                "STATE": "O",
+                "STATE": "O" if is_there else "S" if i % 3 else "R",
                 "NAME": world.block_names[replica.block],
-                "ACCOUNT": "transfer_ops",
-                "BYTES": str(replica.bytes),
+                "ACCOUNT": ACCOUNTS[i % len(ACCOUNTS)],
+                "LENGTH": str(world.block_files[replica.block]),
+                "BYTES": str(world.block_bytes[replica.block]),
+                "CREATED_AT": now - 300 * DAY_MS,
+                "UPDATED_AT": now - 200 * DAY_MS,
             }
+
+
+def _rules(world: World, now: int) -> Iterator[Row]:
+    for i, lock in enumerate(_locks(world, now)):
+        yield {
+            "ID": lock["RULE_ID"],
+            "SCOPE": lock["SCOPE"],
+            "NAME": lock["NAME"],
+            "ACCOUNT": lock["ACCOUNT"],
+            "STATE": lock["STATE"],
+            # A few end, some soon.
+            "EXPIRES_AT": now + i % 40 * DAY_MS if i % 4 == 0 else None,
+            "CREATED_AT": lock["CREATED_AT"],
+        }
 
 
 _ROWS: Final[dict[str, Any]] = {
@@ -369,4 +405,5 @@ _ROWS: Final[dict[str, Any]] = {
     "DIDS": _dids,
     "RSES": _rses,
     "DATASET_LOCKS": _locks,
+    "RULES": _rules,
 }

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _UNLIMITED: Final = -1
 #: Beyond this share Rucio's counters and our sums of the same are told to differ.
 _DIFFERENCE: Final = 0.05
+#: Rows of locks have twice the numbers of those of replicas.
+_FILE_WEIGHT: Final = 2
 _STALE_MS: Final = 2 * DAY_MS
 #: Sources of RSE_USAGE → the columns that their USED is.
 _USED: Final = {
@@ -67,7 +69,7 @@ def build_account_usage(inputs: RowInputs) -> dict[str, list[Made]]:
         [activity for table in rules for activity in table["ACTIVITY"].to_pylist()],
     )
     scan, transport = inputs.scan(("LOCKS", "REPLICA_LOCKS")), inputs.transport
-    keys = inputs.key_count(scan.weight)
+    keys = inputs.key_count(scan.weight * _FILE_WEIGHT)
     mapper = RowMapper(keys, rses)
     rows = transport.union(
         [transport.map(source, mapper, keys) for source in transport.ranges(scan)]
@@ -193,7 +195,7 @@ def build_rse_usage(inputs: RowInputs) -> dict[str, list[Made]]:
     rses = inputs.read_rses(with_tests=True)
     tables = inputs.read(("RSE_USAGE", "RSE_ATTR_MAP"), pass_rows)
     scan, transport = inputs.scan(("REPLICA_LOCKS",)), inputs.transport
-    keys = inputs.key_count(scan.weight)
+    keys = inputs.key_count(scan.weight * _FILE_WEIGHT)
     mapper = RowMapper(keys, rses)
     rows = transport.union(
         [transport.map(source, mapper, keys) for source in transport.ranges(scan)]

@@ -86,12 +86,13 @@ class TablePiece:
 
 @dataclass
 class TableReader:
-    """Reads files of one table. ``kinds``: the kind of each required column. ``texts``:
-    the distinct texts (or ids in hex) of each column of codes or ids, by their numbers;
-    they grow while reading.
+    """Reads files of one table. ``kinds``: the kind of each column; those of
+    ``optional`` are null where a file has none. ``texts``: the distinct texts (or ids
+    in hex) of each column of codes or ids, by their numbers; they grow while reading.
     """
 
     kinds: Mapping[str, str]
+    optional: frozenset[str] = frozenset()
     texts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -118,7 +119,7 @@ class TableReader:
         yield from self._pieces(blocks, container, fields, file)
 
     def _fields(self, schema: Any, file: str) -> dict[str, str]:
-        """Return the file's name of each required column.
+        """Return the file's name of each column that it has.
 
         Raises DataError (65) with the difference to what is required.
         """
@@ -131,7 +132,7 @@ class TableReader:
         differences = []
         for name, kind in self.kinds.items():
             if name not in by_name:
-                differences.append(f"{name} is missing")
+                differences += [] if name in self.optional else [f"{name} is missing"]
             elif not _fits(types[by_name[name]], kind):
                 differences.append(
                     f"{name} is {_shown(types[by_name[name]])}, not {' or '.join(_TYPES[kind])}"
@@ -143,7 +144,7 @@ class TableReader:
                 found="; ".join(differences) + f" (fields there: {', '.join(list(types)[:20])})",
                 next_step="compare it with schemas/inputs/rucio; a dump of another schema is not read",
             )
-        return {name: by_name[name] for name in self.kinds}
+        return {name: by_name[name] for name in self.kinds if name in by_name}
 
     def _pieces(
         self,
@@ -186,7 +187,12 @@ class TableReader:
         rows, damaged = [], []
         for where, values in remaining:
             try:
-                rows.append([self._value(name, values[fields[name]]) for name in self.kinds])
+                rows.append(
+                    [
+                        self._value(name, values[fields[name]] if name in fields else None)
+                        for name in self.kinds
+                    ]
+                )
             except Malformed as error:
                 damaged.append(f"{file}, {where}: {error}")
         if rows or not words:
@@ -211,7 +217,7 @@ class TableReader:
             return None
         if SIGNED in self.kinds.values():
             return None
-        slots = {fields[name]: slot for slot, name in enumerate(self.kinds)}
+        slots = {fields[name]: slot for slot, name in enumerate(self.kinds) if name in fields}
         described = [
             ([_plain_avro.KINDS[kind] for kind in kinds], slots.get(field["name"], -1))
             for field, kinds in zip(schema["fields"], types, strict=True)
