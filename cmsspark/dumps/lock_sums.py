@@ -81,10 +81,12 @@ class Activities:
     def from_rows(cls, rules: Sequence[str], activities: Sequence[str | None]) -> Activities:
         """From ids in hex, each once, and the activity of each."""
         names = tuple(sorted({name for name in activities if name} - {UNKNOWN}))
-        places = {name: place for place, name in enumerate(names)}
+        numbers_of_names = {name: number for number, name in enumerate(names)}
         ids = np.frombuffer(bytes.fromhex("".join(rules)), "S16")
         order = np.argsort(ids, kind="stable")
-        numbers = np.array([places.get(name or "", len(names)) for name in activities], np.int32)
+        numbers = np.array(
+            [numbers_of_names.get(name or "", len(names)) for name in activities], np.int32
+        )
         return cls(ids[order], numbers[order], (*names, UNKNOWN))
 
     def find(self, rule_high: Longs, rule_low: Longs) -> tuple[npt.NDArray[np.bool_], Longs]:
@@ -137,11 +139,12 @@ class LockMerge:
         names = array(accounts, "string")
         for kind, sums in self._sums(locks).items():
             activity = {"activity": array(self.activities.names, "string")}
-            own = {"account": names} | (activity if kind == ACTIVITY_SUMS else {})
-            yield with_own_names(KeyedRows(0, kind, sums, own))
+            text_columns = {"account": names} | (activity if kind == ACTIVITY_SUMS else {})
+            yield with_own_names(KeyedRows(0, kind, sums, text_columns))
         rules = group_rows(locks, ("rse", "account", *_RULE))
         rules = {name: rules[name] for name in ("rse", "account", *_RULE)}
-        rule_keys = keys_of_ids(rules["rule_high"] ^ rules["rule_low"], self.keys)
+        rule_ids = (rules["rule_high"] ^ rules["rule_low"]).view(np.int64)
+        rule_keys = keys_of_ids(rule_ids, self.keys)
         yield from by_key(RULES, rule_keys, rules, {"account": names})
 
     def _sums(self, locks: Columns) -> dict[str, Columns]:
@@ -160,12 +163,12 @@ class LockMerge:
             "is_cms": (locks["scope"] == SCOPES.index("cms")).astype(np.int64),
             "is_stuck": (locks["state"] == STATES[LOCKS].index("S")).astype(np.int64),
         }
-        made = {LOCK_SUMS: group_rows(rows, cell, counts=("lock_count",), sums=_OF_LOCKS)}
+        results = {LOCK_SUMS: group_rows(rows, cell, counts=("lock_count",), sums=_OF_LOCKS)}
         files = group_rows(rows, (*cell, "file"), largest=("lock_bytes", "is_cms"))
-        made[FILE_SUMS] = _count_files(files, cell, cms_bytes="is_cms")
+        results[FILE_SUMS] = _count_files(files, cell, cms_bytes="is_cms")
         files = group_rows(rows, (*cell, "activity", "file"), largest=("lock_bytes", "is_stuck"))
-        made[ACTIVITY_SUMS] = _count_files(files, (*cell, "activity"), stuck_bytes="is_stuck")
-        return made
+        results[ACTIVITY_SUMS] = _count_files(files, (*cell, "activity"), stuck_bytes="is_stuck")
+        return results
 
 
 def _count_files(files: Columns, keys: Sequence[str], **flags: str) -> Columns:
@@ -189,7 +192,7 @@ def _locks(rows: Sequence[KeyedRows]) -> tuple[Columns, list[str | None]]:
     rank[order] = np.arange(len(order))
     texts = names.to_pylist()
     locks["account"] = rank[numbers] if len(rank) else numbers
-    return locks, [texts[place] for place in order.tolist()]
+    return locks, [texts[number] for number in order.tolist()]
 
 
 def _once(
@@ -227,8 +230,8 @@ def merge_rules(key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
     """Count the different rules of each storage element and account; pass all else."""
     by_kind = rows_by_kind(rows)
     rules = by_kind.pop(RULES, [])
-    for others in by_kind.values():
-        yield from others
+    for rows_of_kind in by_kind.values():
+        yield from rows_of_kind
     if not rules:
         return
     numbers, names = number_names(rules, "account")
@@ -255,8 +258,8 @@ class ReplicaMerge:
     def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
         by_kind = rows_by_kind(rows)
         of_replicas = by_kind.pop(REPLICA_LOCKS, [])
-        for others in by_kind.values():
-            yield from others
+        for rows_of_kind in by_kind.values():
+            yield from rows_of_kind
         replicas = join_columns(of_replicas, ("hash", "check", *_REPLICA_COLUMNS))
         replicas["file"], _ = number_hashes(replicas["hash"], replicas["check"])
         replicas = yield from _once(REPLICA_LOCKS, replicas, *_REPLICA_ORDER)
@@ -288,7 +291,7 @@ class ReplicaMerge:
         )
 
 
-def sums_of(kind: str, rows: Iterable[KeyedRows]) -> dict[tuple[Any, ...], list[int]]:
+def total_sums(kind: str, rows: Iterable[KeyedRows]) -> dict[tuple[Any, ...], list[int]]:
     """Return the sums of all keys together: of each cell (storage element by number,
     account, activity) those that :data:`SUMS` names. Sums of Python do not overflow.
     """
@@ -306,8 +309,10 @@ def sums_of(kind: str, rows: Iterable[KeyedRows]) -> dict[tuple[Any, ...], list[
         values = [entry.columns[name].tolist() for name in SUMS[kind]]
         cells = zip(*keys, strict=True) if keys else [()]
         for cell, addends in zip(cells, zip(*values, strict=True), strict=True):
-            known = sums.setdefault(cell, [0] * len(addends))
-            sums[cell] = [first + addend for first, addend in zip(known, addends, strict=True)]
+            sums_so_far = sums.setdefault(cell, [0] * len(addends))
+            sums[cell] = [
+                first + addend for first, addend in zip(sums_so_far, addends, strict=True)
+            ]
     return sums
 
 

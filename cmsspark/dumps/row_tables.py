@@ -98,15 +98,15 @@ class RowMapper:
         self, name: str, reader: RowReader, pieces: Iterable[TablePiece]
     ) -> Iterator[KeyedRows]:
         described = ROW_TABLES[name]
-        names, wanted = list(described.columns), self.filters.get(name)
-        place = names.index(described.key[0]) if described.key else 0
+        names, is_chosen = list(described.columns), self.filters.get(name)
+        key_column = names.index(described.key[0]) if described.key else 0
         for piece in pieces:
             by_number: dict[int, list[Row]] = {}
             for row in zip(*reader.columns(piece).values(), strict=True):
-                if wanted is not None and not wanted(dict(zip(names, row, strict=True))):
+                if is_chosen is not None and not is_chosen(dict(zip(names, row, strict=True))):
                     reader.counts.ignored["not_wanted"] += 1
                     continue
-                by_number.setdefault(self._key(row[place]), []).append(row)
+                by_number.setdefault(self._key(row[key_column]), []).append(row)
             for key, rows in by_number.items():
                 yield _packed(key, name, _table(name, rows))
 
@@ -228,9 +228,9 @@ class RowMerge:
         for name, of_table in read.items():
             chosen[name] = choose_rows(name, of_table)
             counts = TableCounts()
-            places = _key_places(name)
+            key_columns = _key_places(name)
             counts.ignored[NO_KEY] = sum(
-                any(row[place] is None for place in places) for row in of_table
+                any(row[key_column] is None for key_column in key_columns) for row in of_table
             )
             counts.ignored[REPEATED] = len(of_table) - counts.ignored[NO_KEY] - len(chosen[name])
             yield pack_counts(name, counts)

@@ -10,7 +10,7 @@ from datetime import date, timedelta
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -75,6 +75,17 @@ class OpenRange(NamedTuple):
     first: int
     last: int
     container: Container | None = None
+
+
+class Scan(Protocol):
+    """Files to read: the name of a table with each, the largest first, and their bytes
+    as those of CSV.
+    """
+
+    @property
+    def files(self) -> list[tuple[str, InputFile]]: ...
+    @property
+    def weight(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -335,7 +346,7 @@ class RangeSource:
 
 
 def range_sources(
-    spark: SparkSession, scan: RucioScan, feed: str, remote: RemoteFiles | None, range_bytes: int
+    spark: SparkSession, scan: Scan, feed: str, remote: RemoteFiles | None, range_bytes: int
 ) -> tuple[list[RangeSource], int]:
     """Return the sources of a dump, and the bytes of the largest file that Spark must not divide.
 

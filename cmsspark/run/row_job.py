@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from cmsspark.sources.rucio import TableCounts
 
 #: A row of a table, by column; ``day`` and ``timestamp`` are added.
-Made = Mapping[str, Any]
+Made = dict[str, Any]
 _LARGEST = 2**63 - 1
 #: Bytes of Python's values for a byte of numbers of the same rows.
 _ROW_WEIGHT: Final = 16
@@ -129,11 +129,11 @@ class RowInputs:
         listed = []
         for name in readings:
             table = ROW_TABLES[name].table
-            dump = self._dump_of(name, table)
+            dump = self._find_dump(name, table)
             listed += [(name, file) for file in dump.tables.get(table, ())] if dump else []
         return RowScan(listed)
 
-    def _dump_of(self, reading: str, table: str) -> Dump | None:
+    def _find_dump(self, reading: str, table: str) -> Dump | None:
         from cmsspark.sources.rucio_tables import RULES_BEFORE
 
         if table in TASKS.tables:
@@ -254,7 +254,7 @@ class RowJob:
             dump = dump_folders.with_tables(files, dump, self.optional)
             if self.before and dump.day is not None:
                 earlier = date.fromordinal(dump.day.toordinal() - 1)
-                before = dump_folders.rucio_dump_of(files, layout, earlier, self.before)
+                before = dump_folders.find_rucio_dump(files, layout, earlier, self.before)
                 chosen += [replace(before, distance_days=1, warnings=())] if before else []
             chosen.append(dump)
         if self.reads_tasks:
@@ -304,9 +304,9 @@ class RowJob:
     ) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         """Return the tables, and entries of the manifest. Raises DataError (65)."""
         inputs = RowInputs(request, transport, files, dumps)
-        made = self.build(inputs)
+        rows = self.build(inputs)
         added = {"day": request.day, "timestamp": dates.start_ms(request.day)}
-        tables = {name: to_table(name, rows, added) for name, rows in made.items()}
+        tables = {name: to_table(name, rows, added) for name, rows in rows.items()}
         return tables, inputs.describe(before)
 
 

@@ -133,7 +133,7 @@ def incomplete_tables(
     return {table: reason[0] for table, reason in reasons.items() if reason}
 
 
-def rucio_dump_of(files: Files, layout: Layout, day: date, tables: Iterable[str]) -> Dump | None:
+def find_rucio_dump(files: Files, layout: Layout, day: date, tables: Iterable[str]) -> Dump | None:
     """Return the dump of Rucio that is dated ``day``; None if there is none with these tables."""
     folder = join(layout.dump_location("rucio", "dated").folder, day.isoformat())
     return dump_at(files, "rucio", folder, day, day, tables)

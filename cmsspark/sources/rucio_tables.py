@@ -12,6 +12,7 @@ from itertools import islice
 from typing import IO, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from cmsspark.sources.formats import avro
 from cmsspark.sources.formats.avro import Container
@@ -211,7 +212,7 @@ class RowReader:
         self.described = ROW_TABLES[name]
         self.counts = TableCounts()
         self._reader = TableReader(self.described.columns)
-        self._made: dict[tuple[str, Any], list[Any]] = {}
+        self._results: dict[tuple[str, Any], list[Any]] = {}
 
     def pieces(
         self,
@@ -227,14 +228,16 @@ class RowReader:
         container = container or avro.open_container(stream, file)
         if container is None:
             return
-        there = {str(entry["name"]).upper() for entry in container.schema.get("fields", ())}
+        names_in_file = {
+            str(entry["name"]).upper() for entry in container.schema.get("fields", ())
+        }
         kinds = {
             name: kind
             for name, kind in self.described.columns.items()
-            if name not in self.described.optional or name in there
+            if name not in self.described.optional or name in names_in_file
         }
         if kinds.keys() != self._reader.kinds.keys():
-            self._reader, self._made = TableReader(kinds), {}
+            self._reader, self._results = TableReader(kinds), {}
         for piece in self._reader.read(stream, file, first, last, container):
             self.counts.take(piece)
             yield self._with_known_states(piece, file) if self.described.states else piece
@@ -262,7 +265,7 @@ class RowReader:
         """Return whether the file has an optional column."""
         return column in self._reader.kinds
 
-    def number(self, piece: TablePiece, column: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def number(self, piece: TablePiece, column: str) -> npt.NDArray[np.int64]:
         """Return the numbers of a column, -1 for null."""
         if not self.has(column):
             return np.full(len(piece.words), -1, np.int64)
@@ -270,10 +273,11 @@ class RowReader:
 
     def by_text(
         self, piece: TablePiece, column: str, function: Callable[[str | None], int]
-    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+    ) -> npt.NDArray[np.int64]:
         """Return ``function`` of each text of a column; of None where it is null."""
         texts = self._texts(column, function)
-        return np.array([*texts, function(None)], np.int64)[self.number(piece, column)]
+        values: npt.NDArray[np.int64] = np.array([*texts, function(None)], np.int64)
+        return values[self.number(piece, column)]
 
     def values(
         self, piece: TablePiece, column: str, function: Callable[[str], Any] | None = None
@@ -306,10 +310,10 @@ class RowReader:
     def _texts(self, column: str, function: Callable[[Any], Any] | None) -> list[Any]:
         """Return the texts of a column by number, or ``function`` of each."""
         texts = self._reader.texts.get(column, {})
-        made = self._made.setdefault((column, function), [])
-        new = islice(texts, len(made), None)
-        made += new if function is None else map(function, new)
-        return made
+        results = self._results.setdefault((column, function), [])
+        new = islice(texts, len(results), None)
+        results += new if function is None else map(function, new)
+        return results
 
 
 def choose_rows(name: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -321,7 +325,7 @@ def choose_rows(name: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, .
     names = list(described.columns)
     if not described.key:
         return list(rows)
-    places = [names.index(part) for part in described.key]
+    key_columns = [names.index(part) for part in described.key]
     updated = names.index("UPDATED_AT") if "UPDATED_AT" in names else None
 
     def rank(row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -330,7 +334,7 @@ def choose_rows(name: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, .
 
     chosen: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in rows:
-        key = tuple(row[place] for place in places)
+        key = tuple(row[column] for column in key_columns)
         if None in key:
             continue
         if key not in chosen or rank(row) > rank(chosen[key]):

@@ -37,13 +37,13 @@ _DATASET: Final = re.compile(r"/[^/#]+/[^/#]+/[^/#]+")
 _COMMENT: Final = re.compile(r"dataset: ([^ ]*)")
 
 
-def dataset_of(scope: str | None, name: str | None, comments: str | None) -> str | None:
+def find_dataset(scope: str | None, name: str | None, comments: str | None) -> str | None:
     """Return the dataset that a rule recalls, by its own name or by its comments.
 
     Example:
-        >>> dataset_of("cms", "/a/b/C#1", None)
+        >>> find_dataset("cms", "/a/b/C#1", None)
         '/a/b/C'
-        >>> dataset_of("user.ann", "/TapeRecall/t/USER", "Recall for user: ann dataset: /a/b/C x")
+        >>> find_dataset("user.ann", "/TapeRecall/t/USER", "Recall for user: ann dataset: /a/b/C x")
         '/a/b/C'
     """
     plain = (name or "").partition("#")[0]
@@ -55,7 +55,7 @@ def dataset_of(scope: str | None, name: str | None, comments: str | None) -> str
 
 def is_recall(row: Mapping[str, Any]) -> bool:
     """Return whether a rule is a recall from tape for analysis."""
-    return row["ACTIVITY"] == ACTIVITY
+    return bool(row["ACTIVITY"] == ACTIVITY)
 
 
 def choose_recalls(rows: Rows) -> dict[str, pa.Table]:
@@ -67,16 +67,16 @@ def choose_recalls(rows: Rows) -> dict[str, pa.Table]:
     from cmsspark.dumps.row_tables import pass_rows
     from cmsspark.sources.rucio_tables import ROW_TABLES, RULES_BEFORE
 
-    made = pass_rows({name: of_table for name, of_table in rows.items() if name == "ACCOUNTS"})
+    tables = pass_rows({name: of_table for name, of_table in rows.items() if name == "ACCOUNTS"})
     for name in ("RULES", RULES_BEFORE, "RULES_HISTORY"):
-        place = list(ROW_TABLES[name].columns).index("ACTIVITY")
-        recalls = [row for row in rows.get(name, ()) if row[place] == ACTIVITY]
+        column = list(ROW_TABLES[name].columns).index("ACTIVITY")
+        recalls = [row for row in rows.get(name, ()) if row[column] == ACTIVITY]
         if recalls:
-            made |= pass_rows({name: recalls})
-    place = list(ROW_TABLES["TASKS"].columns).index("TM_DDM_REQID")
-    waited_for = [row[place].strip().lower() for row in rows.get("TASKS", ()) if row[place]]
-    made["waited_for"] = pa.table({"rule_id": pa.array(waited_for, pa.string())})
-    return made
+            tables |= pass_rows({name: recalls})
+    column = list(ROW_TABLES["TASKS"].columns).index("TM_DDM_REQID")
+    waited_for = [row[column].strip().lower() for row in rows.get("TASKS", ()) if row[column]]
+    tables["waited_for"] = pa.table({"rule_id": pa.array(waited_for, pa.string())})
+    return tables
 
 
 def _recall(
@@ -105,7 +105,9 @@ def _recall(
         default=None,
     )
     end = ok_ms if ok_ms is not None else min(t0_ms, t0_ms if expires is None else expires)
-    datasets = (dataset_of(row["SCOPE"], row["NAME"], row["COMMENTS"]) for row in (newest, *rows))
+    datasets = (
+        find_dataset(row["SCOPE"], row["NAME"], row["COMMENTS"]) for row in (newest, *rows)
+    )
     return {
         "rule_id": rule,
         "account": newest["ACCOUNT"],
@@ -129,7 +131,8 @@ def build(inputs: RowInputs) -> dict[str, list[Made]]:
     by_rule: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for reading in ("RULES", "RULES_HISTORY"):
         for row in listed_rows(tables, reading):
-            by_rule.setdefault(row["ID"], {}).setdefault(reading, []).append(row)
+            if row["ID"] is not None:
+                by_rule.setdefault(row["ID"], {}).setdefault(reading, []).append(row)
     task_counts: dict[str, int] = {}
     for row in listed_rows(tables, "waited_for"):
         rule = row["rule_id"].replace("-", "")
@@ -137,8 +140,6 @@ def build(inputs: RowInputs) -> dict[str, list[Made]]:
     was_open = {row["ID"] for row in listed_rows(tables, RULES_BEFORE) if row["STATE"] != "O"}
     recalls = []
     for rule, rows in by_rule.items():
-        if rule is None:
-            continue
         recall = _recall(rule, rows.get("RULES", []), rows.get("RULES_HISTORY", []), inputs.t0_ms)
         recall["account"], recall["account_class"] = names.describe(recall["account"])
         recall["task_count"] = task_counts.get(rule, 0)

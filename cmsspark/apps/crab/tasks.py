@@ -185,7 +185,7 @@ _COLUMNS: Final = [
 
 
 def choose_tasks(
-    pseudonym: Callable[[str], str], wanted: frozenset[str], rows: Rows
+    pseudonym: Callable[[str], str], names_of_jobs: frozenset[str], rows: Rows
 ) -> dict[str, pa.Table]:
     """Return what each of the wanted tasks asked for, by its pseudonym."""
     import pyarrow as pa
@@ -193,16 +193,16 @@ def choose_tasks(
     from cmsspark.sources.rucio_tables import ROW_TABLES
 
     names = list(ROW_TABLES["TASKS"].columns)
-    asked = []
+    requests = []
     for row in rows.get("TASKS", ()):
         task = dict(zip(names, row, strict=True))
         # As the stored rows of jobs name it.
         name = pseudonym(f"task {task['TM_TASKNAME']}")
-        if name in wanted:
+        if name in names_of_jobs:
             columns = _task_columns(task)
-            asked.append({"task": name, **{column: columns[column] for column in _ASKED}})
+            requests.append({"task": name, **{column: columns[column] for column in _ASKED}})
     kinds = [("task", pa.string()), *((name, pa.bool_()) for name in _ASKED)]
-    return {"tasks": pa.Table.from_pylist(asked, pa.schema(kinds))}
+    return {"tasks": pa.Table.from_pylist(requests, pa.schema(kinds))}
 
 
 def build_jobs(days: CrabDays, tasks: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
@@ -242,7 +242,7 @@ def build_jobs(days: CrabDays, tasks: pl.DataFrame, jobs: pl.DataFrame) -> pl.Da
 
 
 def _read_tasks(
-    days: CrabDays, settings: Settings, root: str | None, wanted: Iterable[str]
+    days: CrabDays, settings: Settings, root: str | None, names_of_jobs: Iterable[str]
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return what the tasks asked for, and entries of the manifest."""
     import polars as pl
@@ -262,7 +262,7 @@ def _read_tasks(
         transport = ProcessTransport(folder, opened=partial(opened, files))
         request = JobRequest("crab_task_jobs", last, days.fout, settings, root)
         inputs = RowInputs(request, transport, files, [dump])
-        reduce = partial(choose_tasks, key.pseudonym, frozenset(wanted))
+        reduce = partial(choose_tasks, key.pseudonym, frozenset(names_of_jobs))
         tables = inputs.read(("TASKS",), reduce)
     check_unchanged(files, [dump])
     tasks = [pl.DataFrame(schema=schema)]

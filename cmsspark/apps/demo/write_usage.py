@@ -97,7 +97,7 @@ def _locks(world: World, now: int) -> Iterator[Row]:
 
 def _history(world: World, now: int) -> Iterator[Row]:
     for number in range(RECALLS):
-        made = now - (number + 3) * DAY_MS
+        created = now - (number + 3) * DAY_MS
         person = world.people[number % len(world.people)]
         rule = {
             "ID": rucio_id(f"recall {number}"),
@@ -105,14 +105,14 @@ def _history(world: World, now: int) -> Iterator[Row]:
             "NAME": f"/TapeRecall/{number}/USER",
             "DID_TYPE": "C",
             "ACCOUNT": person.login,
-            "EXPIRES_AT": made + 22 * DAY_MS,
+            "EXPIRES_AT": created + 22 * DAY_MS,
             "ACTIVITY": "Analysis TapeRecall",
             "COMMENTS": f"Recall for user: {person.login} dataset: {world.names[number % len(world.names)]}",
-            "CREATED_AT": made,
+            "CREATED_AT": created,
         }
-        yield {**rule, "STATE": "R", "UPDATED_AT": made}
+        yield {**rule, "STATE": "R", "UPDATED_AT": created}
         if number % 4:
-            yield {**rule, "STATE": "O", "UPDATED_AT": made + (number % 3 + 1) * DAY_MS}
+            yield {**rule, "STATE": "O", "UPDATED_AT": created + (number % 3 + 1) * DAY_MS}
 
 
 def _accounts(world: World, now: int) -> Iterator[Row]:

@@ -44,17 +44,17 @@ _STUCK: Final = {
 }
 
 
-def reason_of(error: str | None) -> str:
+def find_reason(error: str | None) -> str:
     """Return what an error is about: its text before the first colon.
 
     Example:
-        >>> reason_of(" No space: RSE T2_X is full"), reason_of(None), reason_of(" : x")
+        >>> find_reason(" No space: RSE T2_X is full"), find_reason(None), find_reason(" : x")
         ('No space', 'none', 'none')
     """
     return (error or "").partition(":")[0].strip()[:_REASON] or "none"
 
 
-def events_of(rule: dict[str, Any], t0_ms: int) -> Iterator[tuple[str, str]]:
+def list_events(rule: dict[str, Any], t0_ms: int) -> Iterator[tuple[str, str]]:
     """Yield the events of a rule, with their reason. ``endless`` is that of some classes
     of accounts only.
     """
@@ -69,7 +69,7 @@ def events_of(rule: dict[str, Any], t0_ms: int) -> Iterator[tuple[str, str]]:
         yield "expiring", "-"
     event = _STATES.get(rule["STATE"])
     if event is not None:
-        yield event, "-" if event == "waiting" else reason_of(rule["ERROR"])
+        yield event, "-" if event == "waiting" else find_reason(rule["ERROR"])
 
 
 def sum_rules(t0_ms: int, rows: Rows) -> dict[str, pa.Table]:
@@ -85,16 +85,16 @@ def sum_rules(t0_ms: int, rows: Rows) -> dict[str, pa.Table]:
     for row in rows.get("RULES", ()):
         rule = dict(zip(names, row, strict=True))
         locks = [rule[f"LOCKS_{name}_CNT"] or 0 for name in ("OK", "REPLICATING", "STUCK")]
-        for event, reason in events_of(rule, t0_ms):
+        for event, reason in list_events(rule, t0_ms):
             key = (
                 *(event, rule["ACCOUNT"], rule["ACTIVITY"] or UNKNOWN),
                 *(scope_class(rule["SCOPE"]), reason),
             )
-            *known, oldest = sums.get(key, (*[0] * len(_SUMS), None))
+            *sums_so_far, oldest = sums.get(key, (*[0] * len(_SUMS), None))
             added = (1, *locks, rule["COPIES"] or 0)
             times = [time for time in (oldest, rule["CREATED_AT"]) if time is not None]
             sums[key] = [
-                *(first + addend for first, addend in zip(known, added, strict=True)),
+                *(first + addend for first, addend in zip(sums_so_far, added, strict=True)),
                 min(times, default=None),
             ]
         if rule["STATE"] in ("S", "U"):

@@ -82,7 +82,7 @@ def build_account_usage(inputs: RowInputs) -> dict[str, list[Made]]:
     names = AccountNames(account_types(tables), inputs.pseudonyms)
     limits = _limits(tables, rses.numbers)
     sums = {
-        kind: lock_sums.sums_of(kind, collected)
+        kind: lock_sums.total_sums(kind, collected)
         for kind in (
             lock_sums.LOCK_SUMS,
             lock_sums.FILE_SUMS,
@@ -90,7 +90,7 @@ def build_account_usage(inputs: RowInputs) -> dict[str, list[Made]]:
             lock_sums.ACTIVITY_SUMS,
         )
     }
-    (checks,) = lock_sums.sums_of(lock_sums.CHECKS, collected).values() or ([0, 0, 0, 0],)
+    (checks,) = lock_sums.total_sums(lock_sums.CHECKS, collected).values() or ([0, 0, 0, 0],)
     usage = []
     for rse, account in sums[lock_sums.LOCK_SUMS].keys() | limits.keys():
         values: dict[str, Any] = {"rse": rses.rses[rse].name}
@@ -140,8 +140,8 @@ def _limits(
     for row in listed_rows(tables, "ACCOUNT_LIMITS"):
         number = numbers.get(row["RSE_ID"], -1)
         if number >= 0:
-            known = limits.get((number, row["ACCOUNT"]))
-            values = [value for value in (known, row["BYTES"]) if value is not None]
+            earlier = limits.get((number, row["ACCOUNT"]))
+            values = [value for value in (earlier, row["BYTES"]) if value is not None]
             limits[number, row["ACCOUNT"]] = max(values, default=None)
     return limits
 
@@ -204,7 +204,7 @@ def build_rse_usage(inputs: RowInputs) -> dict[str, list[Made]]:
         transport.merge(rows, keys, lock_sums.ReplicaMerge(inputs.t0_ms))
     )
     inputs.counts |= counts_by_table(collected)
-    sums = lock_sums.sums_of(lock_sums.REPLICA_SUMS, collected)
+    sums = lock_sums.total_sums(lock_sums.REPLICA_SUMS, collected)
 
     used: dict[tuple[int, str], dict[str, Any]] = {}
     for row in listed_rows(tables, "RSE_USAGE"):
@@ -242,13 +242,17 @@ def build_rse_usage(inputs: RowInputs) -> dict[str, list[Made]]:
     return {"rse_usage": usage}
 
 
-def _compare(inputs: RowInputs, rse: str, source: str, counter: int | None, own: int) -> None:
+def _compare(
+    inputs: RowInputs, rse: str, source: str, counter: int | None, replica_bytes: int
+) -> None:
     """Tell where a counter of Rucio differs from our sum of the same replicas (rule 69)."""
-    if counter is None or abs(counter - own) <= _DIFFERENCE * counter:
+    if counter is None or abs(counter - replica_bytes) <= _DIFFERENCE * counter:
         return
     checks = inputs.manifest.setdefault("checks", {}).setdefault(source, {})
-    checks[rse] = {"counter_bytes": counter, "replica_bytes": own}
-    inputs.warnings.append(f"{rse}: RSE_USAGE has {counter:,} bytes of {source}, REPLICAS {own:,}")
+    checks[rse] = {"counter_bytes": counter, "replica_bytes": replica_bytes}
+    inputs.warnings.append(
+        f"{rse}: RSE_USAGE has {counter:,} bytes of {source}, REPLICAS {replica_bytes:,}"
+    )
 
 
 RSE_USAGE: Final = RowJob(

@@ -109,8 +109,8 @@ def _elements(request: PageRequest, day: date) -> list[Any]:
     figures = []
     for kind in ("disk", "tape"):
         rows = [row for row in result.rows if row[1] == kind]
-        for label, place in (("pledged", 2), ("used", 3), ("locked", 6)):
-            total = sum(row[place] or 0 for row in rows)
+        for label, column in (("pledged", 2), ("used", 3), ("locked", 6)):
+            total = sum(row[column] or 0 for row in rows)
             figures.append(
                 ui.Figure(f"{kind.capitalize()} {label}", ui.si(total, "B"), f"{total:,} B")
             )
