@@ -205,7 +205,8 @@ class RangeMapper:
 
 def keys_of_rules(rows: Columns, keys: int) -> Longs:
     """Return the key of each rule, by both halves of its id."""
-    return keys_of_ids(rows["rule_high"] ^ rows["rule_low"], keys)
+    ids: Longs = np.bitwise_xor(rows["rule_high"], rows["rule_low"])
+    return keys_of_ids(ids, keys)
 
 
 def _first(both: tuple[Columns, Columns], second: list[Columns]) -> Columns:

@@ -75,8 +75,8 @@ def deletable(
     freed = list(accumulate(rows["deletable_bytes"].to_list()))
     rows = rows.with_columns(freed_bytes=pl.Series(freed, dtype=pl.Int128))
     if free is not None:
-        rows = rows.head(sum(total < free for total in freed) + 1)
-    total = int(rows["freed_bytes"].last() or 0) if rows.height else 0
+        rows = rows.head(sum(freed_so_far < free for freed_so_far in freed) + 1)
+    total = freed[rows.height - 1] if rows.height else 0
     all_bytes = int(present["present_bytes"].cast(pl.Int128).sum())
     count = rows["dataset_name"].n_unique()
     facts = [

@@ -43,7 +43,6 @@ def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
         dump_frames.by_dataset(frames["dataset_replicas"])
         .join(frames["last_access"], "dataset_name", "left")
         .join(frames["log_last_access"], "dataset_name", "left")
-        .join(frames["deletable"], "dataset_name", "left")
         .sort("dataset_name")
     )
     of_rucio = dump_frames.date_of_ms("rucio_last_access_ms")
@@ -56,10 +55,14 @@ def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
         dated.with_columns(state=state.otherwise(pl.lit("read"))), ("data_tier",)
     )
     is_old = newest.is_null() | (newest < dates.start_ms(cutoff))
-    # Where locks are known at all, a dataset that they have no row of has nothing to go.
     free = pl.col("deletable_bytes")
-    if frames["deletable"].height:
-        named = named.with_columns(free.fill_null(0))
+    if "deletable" in frames:
+        # A dataset that the locks have no row of has nothing to go.
+        named = named.join(
+            frames["deletable"], "dataset_name", "left", maintain_order="left"
+        ).with_columns(free.fill_null(0))
+    else:
+        named = named.with_columns(deletable_bytes=pl.lit(None, pl.Int64))
     return named.with_columns(
         pl.col("data_tier").fill_null(""),
         is_candidate=(pl.col("state") != "read") & is_old & (free.is_null() | (free > 0)),
@@ -71,7 +74,7 @@ def _more(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:
 
 
 def deletable_bytes(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:
-    """Return how much of each dataset may go, by ``dataset_rses`` of the day; no rows
+    """Return how much of each dataset may go, by ``dataset_rses`` of the day; no frame
     where it is not stored.
     """
     import polars as pl
@@ -80,13 +83,14 @@ def deletable_bytes(files: Files, request: JobRequest) -> dict[str, pl.DataFrame
     from cmsspark.store import results
     from cmsspark.store.stored_columns import stored_days, table_rows
 
-    rows = pl.DataFrame(schema={"dataset_name": pl.String, "deletable_bytes": pl.Int64})
-    if request.day in stored_days(files, request.fout, _COPIES):
-        current = results.current(files, request.fout, _COPIES, _COPIES, request.day)
-        stored = pl.from_arrow(table_rows(files, current, _COPIES, rows.columns))
-        assert isinstance(stored, pl.DataFrame)
-        rows = in_64_bits(stored.group_by("dataset_name").agg(exact_sum("deletable_bytes")))
-    return {"deletable": rows}
+    if request.day not in stored_days(files, request.fout, _COPIES):
+        return {}
+    current = results.current(files, request.fout, _COPIES, _COPIES, request.day)
+    columns = ["dataset_name", "deletable_bytes"]
+    stored = pl.from_arrow(table_rows(files, current, _COPIES, columns))
+    assert isinstance(stored, pl.DataFrame)
+    sums = stored.group_by("dataset_name").agg(exact_sum("deletable_bytes"))
+    return {"deletable": in_64_bits(sums)}
 
 
 def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:

@@ -25,6 +25,7 @@ from cmsspark.run import dump_day
 from cmsspark.run.request import JobRequest
 from cmsspark.settings.settings import load_settings
 from tests.apps.usage.test_rucio_jobs import write_dbs
+from tests.apps.usage.test_spark_costs import jobs_of
 from tests.corpus.tree import AWG
 from tests.oracle import holds as oracle
 
@@ -381,6 +382,8 @@ def test_each_kind_of_row_that_is_ignored_is_counted(tmp_path: Path) -> None:
     }
     write_world(tmp_path / "root", world, [(1, DATASET)], [("/f", 1, 1, 1)])
     document = run(tmp_path / "root", tmp_path / "out").manifest.document
+    read = {entry["table"] for entry in document["inputs"]}
+    assert read == {"DATASETS", "FILES", "CONTENTS", "REPLICAS", "RSES", "DATASET_LOCKS", "RULES"}
     locks = document["rucio"]["tables"]["DATASET_LOCKS"]
     assert (locks["rows"], locks["damaged"]) == (6, 1)
     assert locks["examples"] == ["DATASET_LOCKS.STATE is 'Q'"]
@@ -523,7 +526,95 @@ def test_spark_makes_the_same_cells(spark: Any, tmp_path: Path) -> None:
     folder = write_world(tmp_path / "root", world, datasets, files)
     by_processes = run(tmp_path / "root", tmp_path / "out")
     assert_as_oracle(by_processes, oracle_rows(folder, datasets, files))
-    in_spark = run(tmp_path / "root", tmp_path / "spark", engine="spark")
+    done: list[Any] = []
+    jobs = jobs_of(
+        spark, lambda: done.append(run(tmp_path / "root", tmp_path / "spark", engine="spark"))
+    )
+    assert jobs.stages <= 6
+    (in_spark,) = done
     assert json.dumps(list(rows_of(in_spark).values()), default=str) == json.dumps(
         list(rows_of(by_processes).values()), default=str
     )
+
+
+def test_the_demo_has_the_locks_that_it_says_it_has(tmp_path: Path) -> None:
+    import numpy as np
+
+    from cmsspark.apps.demo import make
+    from cmsspark.apps.demo.world import make_world
+    from cmsspark.apps.demo.write_rucio import ACCOUNTS, find_rse, lock_count
+    from cmsspark.apps.replicas.replica_jobs import RUCIO_DAILY
+
+    sizes = {"files": 500, "datasets": 40, "people": 30}
+    made = make(tmp_path / "root", DAY, records=2_000, seed=1, **sizes)
+    world = make_world(np.random.default_rng([1, 0]), **sizes)
+    at = [(i, rse, one) for i, one in enumerate(world.replicas) if (rse := find_rse(one.node))]
+    done = run(made.root, tmp_path / "out")
+    rows = rows_of(done).values()
+
+    def total(name: str) -> int:
+        return sum(row[name] for row in rows)
+
+    def of_accounts(begins: str) -> int:
+        accounts = [ACCOUNTS[i % len(ACCOUNTS)] for i, _, _ in at if lock_count(i)]
+        return sum(account.startswith(begins) for account in accounts)
+
+    assert total("lock_blocks") == sum(lock_count(i) > 0 for i, _, _ in at)
+    assert total("rule_count") == sum(lock_count(i) for i, _, _ in at)
+    assert total("lock_blocks_sync") == of_accounts("sync_") > 0
+    assert total("lock_blocks_production") == of_accounts("transfer_ops") + of_accounts("wmcore")
+    assert total("locked_file_count") == sum(one.files for i, _, one in at if lock_count(i))
+    assert total("deletable_bytes") > 0 < total("only_copy_bytes")
+    daily = pq.read_table(
+        Path(run(made.root, tmp_path / "out", job=RUCIO_DAILY).path) / "rucio_daily"
+    )
+    in_blocks = [row for row in daily.to_pylist() if row["dataset_name"] is not None]
+    assert total("bytes") == sum(row["bytes"] for row in in_blocks)
+    assert done.manifest.document["checks"]["locks_without_rule"] == 0
+
+
+def test_the_view_has_the_names_of_cmssparks_index(tmp_path: Path) -> None:
+    from cmsspark.store.query.database import Database
+
+    world: Rows = {
+        "REPLICAS": [
+            replica("T2_X", "/f1", BYTES="100", ACCESSED_AT=START_MS - 500),
+            replica("T1_US_FNAL_Tape", "/f1", BYTES="100"),
+        ],
+        "CONTENTS": [content(B1, "/f1"), content(B2, "/f2")],
+        "DATASET_LOCKS": [
+            lock(B1, "T2_X", "r1", "wma_prod", "O"),
+            lock(B1, "T2_X", "r2", "sync_t2_x", "O"),
+            lock(B2, "T2_Y", "r1", "ann", "O"),
+            lock(B1, "T2_Y", "r1", "ann", "O"),
+        ],
+    }
+    files = [("/f1", 1, 1, 1), ("/f2", 2, 1, 1), ("/f3", 3, 1, 1)]
+    write_world(tmp_path / "root", world, [(1, DATASET)], files)
+    run(tmp_path / "root", tmp_path / "out")
+    database = Database(str(tmp_path / "out" / "store"))
+    rows = database.query('select * from cmsspark_rucio_datasets order by "RSE"').dicts
+    tape, x, y = rows
+    assert x == {
+        "day": DAY,
+        "Type": "DISK",
+        "Dataset": DATASET,
+        "RSE": "T2_X",
+        "Tier": "T2",
+        "C": "X",
+        "SizeBytes": 100,
+        "LastAccess": START_MS // 1000 - 1,
+        "LastCreate": START_MS // 1000 - 1,
+        "IsFullyReplicated": False,
+        "IsLocked": "PARTIAL",
+        "FilePercentage": 33.33,
+        "FileCount": 1,
+        "AccessedFileCount": 1,
+        "BlockCount": 2,
+        "ProdLockedBlockCount": 1,
+        "ProdAccounts": "sync,wma_prod",
+    }
+    assert (tape["IsLocked"], tape["Type"], tape["C"]) == ("DYNAMIC", "TAPE", "US")
+    assert (y["IsLocked"], y["FileCount"], y["ProdAccounts"]) == ("FULLY", 0, None)
+    described = database.views["cmsspark_rucio_datasets"]
+    assert described.names == list(x)
