@@ -282,11 +282,11 @@ class CopyMerge:
 
     def _without_rule(self, locks: Columns, rules: Sequence[KeyedRows]) -> Columns:
         """Count the locks, and those whose rule is not there."""
-        known = join_columns(rules, ("rule_high", "rule_low"))
-        split = len(known["rule_high"])
+        rule_ids = join_columns(rules, ("rule_high", "rule_low"))
+        split = len(rule_ids["rule_high"])
         ids, _ = number_hashes(
             *(
-                np.concatenate((known[name], locks[name])).view(np.uint64)
+                np.concatenate((rule_ids[name], locks[name])).view(np.uint64)
                 for name in ("rule_high", "rule_low")
             )
         )
@@ -338,8 +338,8 @@ def _may_go(rse: Longs, group: Longs, starts: Longs, is_tape: Flags, is_locked: 
     if not len(rse):
         return np.zeros(0, np.bool_)
     has_lock = np.logical_or.reduceat(is_locked, starts)[group]
-    place = np.where(is_tape, rse, rse + int(rse.max()) + 1)
-    is_first = place == np.minimum.reduceat(place, starts)[group]
+    priority = np.where(is_tape, rse, rse + int(rse.max()) + 1)
+    is_first = priority == np.minimum.reduceat(priority, starts)[group]
     may_go: Flags = ~is_locked & (has_lock | ~is_first)
     return may_go
 
@@ -410,9 +410,9 @@ def _sum_datasets(
         "block_count": np.ones(len(block), np.int64),
         "full_block_count": is_full.astype(np.int64),
     }
-    held = _hold(in_locks, dataset, locks)
+    lock_sums = _hold(in_locks, dataset, locks)
     of_pairs = group_rows(copies, _PAIR, counts=(*COUNTS, *BLOCKS), sums=SUMS, largest=LARGEST)
-    joined_rows = _join_pairs(of_pairs, held)
+    joined_rows = _join_pairs(of_pairs, lock_sums)
     joined_rows["dataset_block_count"] = listed[joined_rows["dataset"]]
     return KeyedRows(key, COPIES, joined_rows, {"dataset": datasets})
 
@@ -455,20 +455,20 @@ def _hold(block: Longs, dataset: Longs, locks: Sequence[KeyedRows]) -> Columns:
     }
 
 
-def _join_pairs(copies: Columns, held: Columns) -> Columns:
+def _join_pairs(copies: Columns, lock_sums: Columns) -> Columns:
     """Return the rows of both, those of one (dataset, RSE) as one; 0 for what is not
     there, -1 for times.
     """
-    width = 1 + max(int(rows["rse"].max(initial=0)) for rows in (copies, held))
-    keys = [rows["dataset"] * width + rows["rse"] for rows in (copies, held)]
+    width = 1 + max(int(rows["rse"].max(initial=0)) for rows in (copies, lock_sums))
+    keys = [rows["dataset"] * width + rows["rse"] for rows in (copies, lock_sums)]
     pairs = np.union1d(*keys)
     columns: Columns = {"dataset": pairs // width, "rse": pairs % width}
-    for rows, of_rows in zip((copies, held), keys, strict=True):
-        places = np.searchsorted(pairs, of_rows)
+    for rows, of_rows in zip((copies, lock_sums), keys, strict=True):
+        positions = np.searchsorted(pairs, of_rows)
         for name, values in rows.items():
             if name not in _PAIR:
                 columns[name] = np.full(len(pairs), -1 if name in LARGEST else 0, np.int64)
-                columns[name][places] = values
+                columns[name][positions] = values
     return columns
 
 
@@ -476,8 +476,8 @@ def account_names(accounts: Accounts, bits: int) -> str | None:
     """Return the production accounts of some bits, sorted, joined by commas; None for none."""
     names = {
         name
-        for place, name in enumerate(accounts.production)
-        if bits >> (FIRST_ACCOUNT + place) & 1
+        for number, name in enumerate(accounts.production)
+        if bits >> (FIRST_ACCOUNT + number) & 1
     }
     names |= {SYNC} if bits & LOCK_BITS["sync"] else set()
     return ",".join(sorted(names, key=str.encode)) or None

@@ -167,7 +167,7 @@ def copy_frames(
     ``loose_bytes`` of those in no block. ``copy_checks``: one row of counts.
     """
     by_kind = rows_by_kind(rows)
-    places = pl.DataFrame(
+    storage_elements = pl.DataFrame(
         [(number, rse.name, rse.site, rse.kind) for number, rse in enumerate(rses)],
         schema={
             "number": pl.Int64,
@@ -180,8 +180,8 @@ def copy_frames(
     present = _summed(by_kind[PRESENT], ("dataset", "rse", "count"), ("dataset", "rse"))
     present = present.with_columns(dataset_name=datasets.gather(present["dataset"]))
     of_all = present.filter(pl.col("rse") < 0).select("dataset_name", dbs_file_count="count")
-    there = present.select("dataset_name", "rse", dbs_present_count="count")
-    known = pl.DataFrame({"dataset_name": datasets}).join(of_all, "dataset_name", "left")
+    by_rse_present = present.select("dataset_name", "rse", dbs_present_count="count")
+    of_dbs = pl.DataFrame({"dataset_name": datasets}).join(of_all, "dataset_name", "left")
     copies = pl.concat(
         [
             pl.DataFrame(schema={"dataset_name": pl.String, **dict.fromkeys(_COPIES, pl.Int64)}),
@@ -194,8 +194,8 @@ def copy_frames(
         schema={"bits": pl.Int64, "production_accounts": pl.String},
     )
     copies = (
-        copies.join(known.with_columns(in_dbs=True), "dataset_name", "left")
-        .join(there, ["dataset_name", "rse"], "left")
+        copies.join(of_dbs.with_columns(in_dbs=True), "dataset_name", "left")
+        .join(by_rse_present, ["dataset_name", "rse"], "left")
         .join(texts, "bits", "left")
         .with_columns(
             pl.when("in_dbs").then(pl.col(name).fill_null(0)).alias(name)
@@ -203,7 +203,7 @@ def copy_frames(
         )
         .with_columns(pl.when(pl.col(name) >= 0).then(name).alias(name) for name in LARGEST)
         .rename({"rse": "number"})
-        .join(places, "number", "left")
+        .join(storage_elements, "number", "left")
     )
     names = ("rse", "file_count", "bytes")
     loose = _summed(by_kind[OUTSIDE], names, ("rse",)).rename(
@@ -213,7 +213,7 @@ def copy_frames(
         _summed(by_kind[RSE_TOTALS], names, ("rse",))
         .join(loose, "rse", "left")
         .rename({"rse": "number"})
-        .join(places, "number", "left")
+        .join(storage_elements, "number", "left")
         .with_columns(pl.col("loose_file_count", "loose_bytes").fill_null(0))
     )
     counts = {

@@ -146,11 +146,11 @@ def read_holds(
             rses.rses[number].name,
             Rule(rule_id, account, ends.get(rule_id)),
             ",".join(sorted(states[key])),
-            len(held),
+            len(names_of_blocks),
             types.get(account),
             rule_id in ends,
         )
-        for key, held in blocks.items()
+        for key, names_of_blocks in blocks.items()
         for dataset, number, rule_id, account in [key]
     ]
 

@@ -34,14 +34,14 @@ class Accounts:
 
     production: tuple[str, ...] = ()
 
-    def class_of(self, account: str | None, account_type: str | None) -> str:
+    def account_class(self, account: str | None, account_type: str | None) -> str:
         """Return the class of an account; ``account_type``: by Rucio, None without a row.
 
         Example:
             >>> accounts = Accounts(("wma_prod",))
-            >>> [accounts.class_of(name, "SERVICE") for name in ("sync_t2_x", "wma_prod", "a")]
+            >>> [accounts.account_class(name, "SERVICE") for name in ("sync_t2_x", "wma_prod", "a")]
             ['sync', 'production', 'service']
-            >>> accounts.class_of("ann", None)
+            >>> accounts.account_class("ann", None)
             'unknown'
         """
         if account is not None and account.startswith(_SYNC_BEGIN):
@@ -60,7 +60,7 @@ class Accounts:
             >>> [accounts.held_by(name) for name in ("sync_t2_x", "wma_prod", "ann", None)]
             ['sync', 'wma_prod', '', '']
         """
-        of_class = self.class_of(account, None)
+        of_class = self.account_class(account, None)
         return (
             SYNC if of_class == SYNC else account if of_class == "production" and account else ""
         )

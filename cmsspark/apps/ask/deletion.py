@@ -189,14 +189,14 @@ def unique(files: Files, fout: str, rse: str, day: date | None) -> Answer:
     )
     where = f"{fout}, {_COPIES} of {as_of}"
     # An element of this name, else all of a site's, else those that a pattern matches.
-    is_here = pl.col("rse") == rse
+    is_asked = pl.col("rse") == rse
     if rse not in copies["rse"]:
-        is_here = pl.col("site_name") == rse
+        is_asked = pl.col("site_name") == rse
     if rse not in copies["rse"] and rse not in copies["site_name"]:
-        is_here = pl.col("rse").is_in(matching_names(rse, copies["rse"].unique(), "rse", where))
-    here = copies.filter(is_here)
+        is_asked = pl.col("rse").is_in(matching_names(rse, copies["rse"].unique(), "rse", where))
+    at_rses = copies.filter(is_asked)
     lost = pl.col("only_copy_bytes")
-    rows = here.filter((lost > 0) | (pl.col("only_disk_bytes") > 0)).sort(
+    rows = at_rses.filter((lost > 0) | (pl.col("only_disk_bytes") > 0)).sort(
         "only_copy_bytes",
         "only_disk_bytes",
         "dataset_name",
@@ -204,8 +204,8 @@ def unique(files: Files, fout: str, rse: str, day: date | None) -> Answer:
         descending=[True, True, False, False],
     )
     sizes = ("bytes", "only_copy_bytes", "only_disk_bytes")
-    totals = {name: int(here[name].cast(pl.Int128).sum()) for name in sizes}
-    elements = sorted(here["rse"].unique())
+    totals = {name: int(at_rses[name].cast(pl.Int128).sum()) for name in sizes}
+    elements = sorted(at_rses["rse"].unique())
     last = rows.filter(lost > 0)["dataset_name"].n_unique()
     facts = [
         f"{volume(totals['only_copy_bytes'])} of {volume(totals['bytes'])} are nowhere else, in "
@@ -216,7 +216,7 @@ def unique(files: Files, fout: str, rse: str, day: date | None) -> Answer:
             f"{len(elements):,} elements, each by itself: what is at two of them alone is not among these"
         )
     by_rse = (
-        here.group_by("rse")
+        at_rses.group_by("rse")
         .agg(pl.col(name).cast(pl.Int128).sum() for name in sizes)
         .sort("only_copy_bytes", "rse", descending=[True, False])
         .select("only_copy_bytes", "only_disk_bytes", "bytes", "rse")
@@ -246,14 +246,14 @@ def holds(settings: Settings, root: str | None, dataset: str, day: date | None) 
     folder = layout.dump_location("rucio", "dated").folder
     files = open_store(folder, "cmsspark ask", settings)
     dump = choose_rucio_dump(files, layout, day or today(), ("RSES", "DATASET_LOCKS"))
-    held = read_holds(
+    held_blocks = read_holds(
         files,
         dump,
         settings.rses,
         partial(opened, files),
         lambda name: matches(name, [dataset]),
     )
-    if not held:
+    if not held_blocks:
         raise InputMissing(
             f"no lock of a dataset {dataset!r}",
             where=dump.folder,
@@ -264,7 +264,7 @@ def holds(settings: Settings, root: str | None, dataset: str, day: date | None) 
     key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
 
     def row(blocks: HeldBlocks) -> dict[str, Any]:
-        of_class = accounts.class_of(blocks.rule.account, blocks.account_type)
+        of_class = accounts.account_class(blocks.rule.account, blocks.account_type)
         name = blocks.rule.account
         is_person = of_class in ("user", "unknown") and name is not None
         return {
@@ -279,9 +279,10 @@ def holds(settings: Settings, root: str | None, dataset: str, day: date | None) 
         }
 
     rows = sorted(
-        map(row, held), key=lambda entry: (entry["dataset_name"], entry["rse"], entry["rule_id"])
+        map(row, held_blocks),
+        key=lambda entry: (entry["dataset_name"], entry["rse"], entry["rule_id"]),
     )
-    if not any(blocks.has_expiry for blocks in held):
+    if not any(blocks.has_expiry for blocks in held_blocks):
         for entry in rows:
             entry["expires_at"] = None
     counts = {name: len({entry[name] for entry in rows}) for name in ("rule_id", "account", "rse")}
@@ -290,7 +291,7 @@ def holds(settings: Settings, root: str | None, dataset: str, day: date | None) 
         f"{pluralize(counts['rse'], 'storage element')}",
         f"dump of Rucio: {dump.folder}",
     ]
-    if not any(blocks.has_expiry for blocks in held):
+    if not any(blocks.has_expiry for blocks in held_blocks):
         facts.append("when they end is not known: the dump has no RULES of them")
     summary = {"dataset": dataset, "dump": dump.folder, **counts}
     part = Part("rules", "rows", rows, tuple(rows[0]))

@@ -516,7 +516,9 @@ def stored_inputs(
             )
         frame = frame.join(created.unique("dataset"), "dataset", "left")
         frame = frame.join(
-            _held(files, store, day - timedelta(days=1)), ["dataset", "site", "kind"], "left"
+            _held_copies(files, store, day - timedelta(days=1)),
+            ["dataset", "site", "kind"],
+            "left",
         )
         try:
             earlier_day, earlier = snapshot(day - timedelta(days=cooldown_days))
@@ -533,14 +535,16 @@ def stored_inputs(
     return PlacementInputs(reads, before, about)
 
 
-def _held(files: Files, store: str, until: date) -> pl.DataFrame:
+def _held_copies(files: Files, store: str, until: date) -> pl.DataFrame:
     """Return the copies of which not all may go (rule 67), by the newest stored
     ``dataset_rses``, as ``locked``; no rows where none is stored.
     """
     import polars as pl
 
     keys = {"dataset_name": "dataset", "site_name": "site", "kind": "kind"}
-    held = pl.DataFrame(schema={**dict.fromkeys(keys.values(), pl.String), "locked": pl.Boolean})
+    held_copies = pl.DataFrame(
+        schema={**dict.fromkeys(keys.values(), pl.String), "locked": pl.Boolean}
+    )
     with suppress(InputMissing):
         _, current = newest(files, store, "dataset_rses", until)
         columns = [*keys, "bytes", "deletable_bytes"]
@@ -548,5 +552,5 @@ def _held(files: Files, store: str, until: date) -> pl.DataFrame:
             pl.from_arrow(table_rows(files, current, "dataset_rses", columns))
         ).rename(keys)
         is_held = pl.col("deletable_bytes") < pl.col("bytes")
-        held = copies.group_by(list(keys.values())).agg(locked=is_held.any())
-    return held
+        held_copies = copies.group_by(list(keys.values())).agg(locked=is_held.any())
+    return held_copies

@@ -26,11 +26,11 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     from cmsspark.dumps import dump_frames
 
     present, expected = pl.col("dbs_present_count"), pl.col("dbs_file_count")
-    held, blocks = pl.col("lock_blocks"), pl.col("dataset_block_count")
+    lock_blocks, blocks = pl.col("lock_blocks"), pl.col("dataset_block_count")
     state = (
-        pl.when((held == 0) & (pl.col("locked_file_count") == 0))
+        pl.when((lock_blocks == 0) & (pl.col("locked_file_count") == 0))
         .then(pl.lit("none"))
-        .when((blocks > 0) & (held >= blocks))
+        .when((blocks > 0) & (lock_blocks >= blocks))
         .then(pl.lit("full"))
         .otherwise(pl.lit("partial"))
     )
@@ -75,11 +75,11 @@ def checks(frames: Frames) -> dict[str, Any]:
         "files_lost": counts["lost"],
         "last_copies_deletable": counts["only_and_deletable"],
     }
-    found = [f"{name} {count:,}" for name, count in failed.items() if count]
-    if found:
+    failures = [f"{name} {count:,}" for name, count in failed.items() if count]
+    if failures:
         raise DataError(
             "dataset_rses: what may go and what is there do not add up",
-            found=", ".join(found),
+            found=", ".join(failures),
             next_step="report it with the dump's day; nothing is stored",
         )
     no_block = by_rse.select(

@@ -396,11 +396,11 @@ class Database:
         statement = checked(sql)
         for attempt in range(_ATTEMPTS):
             names = mentioned(sql, [*self._jobs_by_table, DAYS, *table_views.VIEWS])
-            made = [name for name in names if name in table_views.VIEWS]
-            tables = [table for name in made for table in table_views.TABLES[name]]
-            names = list(dict.fromkeys([*(name for name in names if name not in made), *tables]))
+            views = [name for name in names if name in table_views.VIEWS]
+            tables = [table for name in views for table in table_views.TABLES[name]]
+            names = list(dict.fromkeys([*(name for name in names if name not in views), *tables]))
             with self._lock, self._connection.cursor() as cursor:
-                self._views.create(cursor, [*names, *made])
+                self._views.create(cursor, [*names, *views])
             self.refresh(names, force=bool(attempt))
             try:
                 rows, is_truncated = self._run(

@@ -174,7 +174,7 @@ VIEWS: Final = {
     _EFFICIENCY: _view(_KEYS, f"{_measures()}, {_T1T2}"),
     f"{_EFFICIENCY}_by_tier": _view(_KEYS | _TIER, _measures()),
     _RUCIO: "SELECT "  # noqa: S608
-    + ", ".join(f'{made} AS "{name}"' for name, (made, _, _) in _RUCIO_COLUMNS.items())
+    + ", ".join(f'{expression} AS "{name}"' for name, (expression, _, _) in _RUCIO_COLUMNS.items())
     + " FROM dataset_rses",
 }
 #: The tables that each of them is made of.
