@@ -194,7 +194,7 @@ class AccountNames:
 
     def describe(self, account: str | None) -> tuple[str, str]:
         """Return the name and the class of an account."""
-        of_class = self.accounts.class_of(account, self.types.get(account or ""))
+        of_class = self.accounts.account_class(account, self.types.get(account or ""))
         if not account:
             return "unknown", of_class
         name = self.pseudonyms.pseudonym(account) if of_class in PERSONS else account
