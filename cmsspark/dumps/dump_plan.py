@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cmsspark.counting.row_use import RowUse
-    from cmsspark.dumps.rucio_scan import RucioScan
+    from cmsspark.dumps.rucio_scan import RucioScan, Scan
     from cmsspark.sources.dumps import Dump
 
 #: The tables that are not read whole.
@@ -80,7 +80,7 @@ class Transport(Protocol):
         ``columns``.
         """
 
-    def ranges(self, scan: RucioScan) -> list[Any]:
+    def ranges(self, scan: Scan) -> list[Any]:
         """Return the sources of the tables of Rucio: their parts have
         :class:`cmsspark.dumps.rucio_scan.OpenRange`.
         """

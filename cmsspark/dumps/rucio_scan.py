@@ -10,7 +10,7 @@ from datetime import date, timedelta
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -75,6 +75,17 @@ class OpenRange(NamedTuple):
     first: int
     last: int
     container: Container | None = None
+
+
+class Scan(Protocol):
+    """Files to read: the name of a table with each, the largest first, and their bytes
+    as those of CSV.
+    """
+
+    @property
+    def files(self) -> list[tuple[str, InputFile]]: ...
+    @property
+    def weight(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -143,7 +154,7 @@ class RangeMapper:
                 entry.stream, entry.path, entry.first, entry.last, entry.container
             )
             yield from read[entry.table](reader, pieces)
-            yield _pack_counts(entry.table, reader.counts)
+            yield pack_counts(entry.table, reader.counts)
 
     def _replicas(self, reader: RucioReader, pieces: Iterable[Any]) -> Iterator[KeyedRows]:
         for rows in join_pieces((reader.replica_rows(piece, self.rses) for piece in pieces), ROWS):
@@ -204,7 +215,8 @@ def _first(both: tuple[Columns, Columns], second: list[Columns]) -> Columns:
     return both[0]
 
 
-def _pack_counts(table: str, counts: TableCounts) -> KeyedRows:
+def pack_counts(table: str, counts: TableCounts) -> KeyedRows:
+    """Return the counts of rows of a table, for :func:`counts_by_table`."""
     numbers = {"rows": np.array([counts.records]), "damaged": np.array([counts.damaged])}
     kinds = {kind: count for kind, count in counts.ignored.items() if count}
     columns = {
@@ -286,9 +298,11 @@ def future_accesses(entry: Mapping[str, Any], day: date) -> list[str]:
     ]
 
 
-def read_rses(dump: Dump, rses_file: str | None, opened: Any) -> tuple[Rses, TableCounts]:
-    """Return the storage elements of a dump. Raises DataError (65), SettingsError (78)
-    for wrong exceptions.
+def read_rses(
+    dump: Dump, rses_file: str | None, opened: Any, *, with_tests: bool = False
+) -> tuple[Rses, TableCounts]:
+    """Return the storage elements of a dump; ``with_tests``: also those for tests.
+    Raises DataError (65), SettingsError (78) for wrong exceptions.
     """
     reader = RucioReader("RSES")
     rows: list[tuple[str | None, str | None, str | None, int | None]] = []
@@ -296,7 +310,8 @@ def read_rses(dump: Dump, rses_file: str | None, opened: Any) -> tuple[Rses, Tab
         with opened(file.path) as stream:
             rows += reader.rse_rows(reader.pieces(stream, file.path))
     reader.counts.check("RSES")
-    return Rses.from_rows(rows, load_sites(rses_file)), reader.counts
+    rses = Rses.from_rows(rows, load_sites(rses_file), with_tests=with_tests)
+    return rses, reader.counts
 
 
 @contextmanager
@@ -332,7 +347,7 @@ class RangeSource:
 
 
 def range_sources(
-    spark: SparkSession, scan: RucioScan, feed: str, remote: RemoteFiles | None, range_bytes: int
+    spark: SparkSession, scan: Scan, feed: str, remote: RemoteFiles | None, range_bytes: int
 ) -> tuple[list[RangeSource], int]:
     """Return the sources of a dump, and the bytes of the largest file that Spark must not divide.
 

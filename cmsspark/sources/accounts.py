@@ -16,6 +16,8 @@ SYNC: Final = "sync"
 _SYNC_BEGIN: Final = "sync_"
 #: Types of accounts in Rucio, which are classes.
 _TYPES: Final = ("user", "group", "service")
+#: Classes of accounts that may be of single people: their names are pseudonyms.
+PERSONS: Final = ("user", "unknown")
 #: Accounts of production at most: each has a bit of a number.
 MOST: Final = 56
 

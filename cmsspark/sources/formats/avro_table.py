@@ -29,8 +29,9 @@ _columns: Final[Any] = compiled("sources.formats.avro_columns")
 _plain_avro: Final[Any] = compiled("sources.formats.plain_avro")
 
 #: Kinds of columns: a text by number, an id (16 bytes) by number, a whole number, a
-#: name by its hashes, and a name with the hash of its dataset where it is a block's.
-CODE, ID, NUMBER, NAME, DID = "code", "id", "number", "name", "did"
+#: name by its hashes, a name with the hash of its dataset where it is a block's, and a
+#: whole number that may be -1, which Python reads.
+CODE, ID, NUMBER, NAME, DID, SIGNED = "code", "id", "number", "name", "did", "signed"
 #: The Avro types that have values of a kind.
 _TYPES: Final = {
     CODE: ("string",),
@@ -38,6 +39,7 @@ _TYPES: Final = {
     DID: ("string",),
     ID: ("bytes", "string", "fixed"),
     NUMBER: ("string", "int", "long", "float", "double"),
+    SIGNED: ("string", "int", "long", "float", "double"),
 }
 _PLAIN: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 #: Seed of the second hash: :data:`cmsspark.counting.catalogue.CHECK_SEED`.
@@ -207,6 +209,8 @@ class TableReader:
         ]
         if _columns is None or not all(kind in _PLAIN for kinds in types for kind in kinds):
             return None
+        if SIGNED in self.kinds.values():
+            return None
         slots = {fields[name]: slot for slot, name in enumerate(self.kinds) if name in fields}
         described = [
             ([_plain_avro.KINDS[kind] for kind in kinds], slots.get(field["name"], -1))
@@ -233,7 +237,9 @@ class TableReader:
         if value is None:
             return [0] * _WORDS
         kind = self.kinds[name]
-        if kind == NUMBER:
+        if kind == SIGNED and (value == "-1" or (value == -1 and not isinstance(value, str))):
+            return [1, -1, 0, 0]
+        if kind in (NUMBER, SIGNED):
             return [1, whole_number(value, name), 0, 0]
         text = identifier(value, name) if kind == ID else plain_text(value, name)
         if kind in (CODE, ID):
@@ -314,7 +320,9 @@ def _fits(kind: Any, expected: str) -> bool:
     may be null throughout.
     """
     branches = {_base(branch) for branch in (kind if isinstance(kind, list) else [kind])}
-    return bool(branches & set(_TYPES[expected])) or (expected == NUMBER and branches == {"null"})
+    return bool(branches & set(_TYPES[expected])) or (
+        expected in (NUMBER, SIGNED) and branches == {"null"}
+    )
 
 
 def _base(kind: Any) -> str:
