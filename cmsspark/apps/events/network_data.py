@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +21,12 @@ import numpy as np
 
 from cmsspark.apps.events.layout import EventLayout, layout_in
 from cmsspark.apps.events.networks import make_sequences, needs_low_level, sequence_length
-from cmsspark.apps.events.root_files import Events, event_groups, sample_parts
+from cmsspark.apps.events.root_files import (
+    Events,
+    event_groups,
+    row_group_sizes,
+    sample_parts,
+)
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, UsageError
@@ -261,6 +268,8 @@ def _is_validation(hashes: Array) -> Array:
 # adapters for PyTorch and TensorFlow.
 
 Batch = dict[str, Array]
+#: Iterations of a DataLoader whose number of an epoch is remembered.
+_ITERATIONS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -269,9 +278,10 @@ class SampleReader:
 
     A batch has ``hlf`` ``(n, features)``, with ``low_level`` also ``low_level`` ``(n,
     rows, columns)``, ``label`` and ``weight``, whose mean is 1 in each class. Worker
-    ``rank`` of ``workers`` reads each n-th event; without numbers those of the
-    launcher's variables are taken. Raises InputMissing (66), DataError (65), UsageError
-    (2).
+    ``rank`` of ``workers`` reads its share of each epoch. Shares differ by one event at
+    most and have equal numbers of batches. Without numbers those of the variables of
+    the launcher or of PyTorch are taken. Raises InputMissing (66), DataError (65),
+    UsageError (2).
     """
 
     folder: Path
@@ -308,44 +318,78 @@ class SampleReader:
     @property
     def place(self) -> int:
         """The number of this worker."""
-        return int(os.environ.get("CMSSPARK_TRAIN_RANK", "0")) if self.rank is None else self.rank
+        if self.rank is not None:
+            return self.rank
+        return int(os.environ.get("CMSSPARK_TRAIN_RANK") or os.environ.get("RANK") or 0)
 
     @property
     def count(self) -> int:
         """The number of workers."""
         return int(os.environ.get("WORLD_SIZE", "1")) if self.workers is None else self.workers
 
-    def epoch(self, number: int = 0) -> Iterator[Batch]:
+    @cached_property
+    def _groups(self) -> list[tuple[str, int, int]]:
+        """Each row group as its part, its number and its events."""
+        return [
+            (part, number, size)
+            for part in sample_parts(self.folder)
+            for number, size in enumerate(row_group_sizes(part))
+        ]
+
+    def edges(self) -> list[int]:
+        """Return where this worker's batches begin in an epoch, and where the last one ends.
+
+        Every worker has as many batches as the others: one with an event less than they
+        have may take it from the batch before. Raises UsageError (2) if there are fewer
+        events than workers.
+        """
+        total = sum(size for _, _, size in self._groups)
+        if total < self.count:
+            raise UsageError(
+                "each worker needs an event", found=f"{total} events, {self.count} workers"
+            )
+        largest = -(-total // self.count)
+        batches = min(-(-largest // self.batch), total // self.count)
+        first, last = (total * number // self.count for number in (self.place, self.place + 1))
+        starts = [
+            min(first + number * self.batch, last - batches + number) for number in range(batches)
+        ]
+        return [*starts, last]
+
+    def epoch(self, number: int = 0, loader: int = 0, loaders: int = 1) -> Iterator[Batch]:
         """Return the batches of an epoch: each event of this worker once, in an order
         by seed and number.
 
-        The last batch may be smaller. Events are shuffled within a row group, whose
-        order is that of the epoch.
+        ``loader`` of ``loaders``: a process that reads a part of these batches. A row
+        group is read by one process, or by those between whose parts it lies. The last
+        batch may be smaller. Events are shuffled within a row group, whose order is
+        that of the epoch.
         """
+        edges = self.edges()
+        batches = len(edges) - 1
+        edges = edges[batches * loader // loaders : batches * (loader + 1) // loaders + 1]
         scalers = Scalers.load(Path(self.folder).parent)
-        draw = np.random.default_rng((self.seed, number))
+        order = np.random.default_rng((self.seed, number)).permutation(len(self._groups))
         remaining: list[Batch] = []
-        seen = waiting = 0
-        for part in draw.permutation(sample_parts(self.folder)):
-            for events in event_groups(str(part), self.layout, low_level=self.low_level):
-                # Of all events of the epoch each n-th, so that shares differ by one at most.
-                count = len(events.labels)
-                chosen = events.take(
-                    draw.permutation(count)[(self.place - seen) % self.count :: self.count]
-                )
-                seen += count
-                remaining.append(_scaled(chosen, scalers))
-                waiting += len(chosen.labels)
-                if waiting >= self.batch:
-                    joined = _joined(remaining)
-                    stop = waiting - waiting % self.batch
-                    yield from (
-                        _slice(joined, start, start + self.batch)
-                        for start in range(0, stop, self.batch)
-                    )
-                    remaining, waiting = [_slice(joined, stop, waiting)], waiting - stop
-        if waiting:
-            yield _joined(remaining)
+        at, begin = 0, edges[0]
+        for group in order:
+            part, number_in_part, size = self._groups[group]
+            first, last = max(at, begin) - at, min(at + size, edges[-1]) - at
+            at += size
+            if first >= last:
+                continue
+            events = next(
+                event_groups(part, self.layout, low_level=self.low_level, number=number_in_part)
+            )
+            chosen = np.random.default_rng((self.seed, number, int(group))).permutation(size)
+            remaining.append(_scaled(events.take(chosen[first:last]), scalers))
+            joined = _joined(remaining)
+            taken, waiting = 0, len(joined["label"])
+            while len(edges) > 1 and taken + edges[1] - edges[0] <= waiting:
+                yield _slice(joined, taken, taken + edges[1] - edges[0])
+                taken += edges[1] - edges[0]
+                del edges[0]
+            remaining = [_slice(joined, taken, waiting)]
 
 
 def _scaled(events: Events, scalers: Scalers) -> Batch:
@@ -369,28 +413,75 @@ def torch_dataset(reader: SampleReader) -> Any:
     """Return an IterableDataset of PyTorch: each iteration is the next epoch, each item
     a batch of tensors.
 
-    Give it to a DataLoader with ``batch_size=None``. Raises UsageError (2) where
-    PyTorch is not installed.
+    Give it to a DataLoader with ``batch_size=None``. The DataLoader's workers read
+    parts of the same epoch. ``set_epoch(number)`` names the next epoch, for a training
+    that goes on. Raises UsageError (2) if PyTorch is not installed.
     """
     try:
         import torch
-        from torch.utils.data import IterableDataset
     except ImportError:
         raise _not_installed("torch", "PyTorch") from None
+    # Workers of a DataLoader have copies of the dataset, and share these: the number of
+    # the next epoch, and which iterations have which number. A lock of this context can
+    # be given to processes of all contexts.
+    following = torch.zeros(1, dtype=torch.int64).share_memory_()
+    iterations = torch.zeros((_ITERATIONS, 3), dtype=torch.int64).share_memory_()
+    return _torch_dataset(reader, following, iterations, get_context("spawn").Lock())
+
+
+def _torch_dataset(reader: SampleReader, following: Any, iterations: Any, lock: Any) -> Any:
+    """Return the dataset of :func:`torch_dataset`, or a copy that shares its state."""
+    import torch
+    from torch.utils.data import IterableDataset, get_worker_info
 
     class Dataset(IterableDataset):  # type: ignore[misc]  # it has no types here
         """The batches of one epoch after another."""
 
         def __init__(self) -> None:
             super().__init__()
-            self._epochs = count()
+            self._begun: dict[int, int] = {}
+
+        def __reduce__(self) -> Any:
+            return _torch_dataset, (reader, following, iterations, lock)
+
+        def __len__(self) -> int:
+            return len(reader.edges()) - 1
+
+        def set_epoch(self, number: int) -> None:
+            """Let the next iteration be this epoch."""
+            following[0] = number
 
         def __iter__(self) -> Iterator[dict[str, Any]]:
-            for batch in reader.epoch(next(self._epochs)):
+            worker = get_worker_info()
+            if worker is None:
+                number = int(following[0])
+                following[0] = number + 1
+                batches = reader.epoch(number)
+            else:
+                batches = reader.epoch(
+                    self._epoch_of(int(worker.seed) - worker.id), worker.id, worker.num_workers
+                )
+            for batch in batches:
                 yield {
                     name: torch.from_numpy(np.ascontiguousarray(column))
                     for name, column in batch.items()
                 }
+
+        def _epoch_of(self, seed: int) -> int:
+            """Return the epoch of the iteration that this worker begins, the same in all
+            its workers: they have one seed, and persistent ones as many iterations.
+            """
+            begun = self._begun[seed] = self._begun.get(seed, 0) + 1
+            with lock:
+                known = (iterations[:, 0] == seed) & (iterations[:, 1] == begun)
+                if known.any():
+                    return int(iterations[known][0, 2])
+                number = int(following[0])
+                following[0] = number + 1
+                # The oldest goes: it has ended long ago.
+                iterations[:-1] = iterations[1:].clone()
+                iterations[-1] = torch.tensor([seed, begun, number])
+                return number
 
     return Dataset()
 

@@ -486,9 +486,20 @@ def sample_parts(folder: str | Path) -> list[str]:
     return sorted(str(path) for path in Path(local_path(str(folder))).glob("part-*.parquet"))
 
 
-def row_groups(part: str, columns: list[str]) -> Iterator[pa.Table]:
-    """Yield the row groups of a part, one after another. Raises DataError (65) where it
-    lacks a column, or is damaged.
+def row_group_sizes(part: str) -> list[int]:
+    """Return the events of each row group of a part. Raises DataError (65) if it is damaged."""
+    import pyarrow.parquet as pq
+
+    system, path = file_system(part)
+    with _naming(part), system.open_input_file(path) as stream:
+        metadata = pq.ParquetFile(stream).metadata
+        return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+
+
+def row_groups(part: str, columns: list[str], number: int | None = None) -> Iterator[pa.Table]:
+    """Yield the row groups of a part, one after another, or only that with this number.
+
+    Raises DataError (65) if it lacks a column, or is damaged.
     """
     import pyarrow.parquet as pq
 
@@ -502,8 +513,8 @@ def row_groups(part: str, columns: list[str]) -> Iterator[pa.Table]:
                 found=f"no {', '.join(missing)}",
                 next_step="run_spark events_prepare --low-level, then events_sample",
             )
-        for number in range(file.num_row_groups):
-            yield file.read_row_group(number, columns=columns)
+        for group in range(file.num_row_groups) if number is None else (number,):
+            yield file.read_row_group(group, columns=columns)
 
 
 @contextmanager
@@ -544,11 +555,15 @@ class Events:
         )
 
 
-def event_groups(part: str, layout: EventLayout, *, low_level: bool) -> Iterator[Events]:
-    """Yield the events of a part by row groups. Raises DataError (65) where it lacks a column."""
-    for rows in row_groups(
-        part, ["hlf", "label", "weight", *(["low_level"] if low_level else [])]
-    ):
+def event_groups(
+    part: str, layout: EventLayout, *, low_level: bool, number: int | None = None
+) -> Iterator[Events]:
+    """Yield the events of a part by row groups, or of the row group with this number.
+
+    Raises DataError (65) if it lacks a column.
+    """
+    columns = ["hlf", "label", "weight", *(["low_level"] if low_level else [])]
+    for rows in row_groups(part, columns, number):
         hlf, matrices = to_matrix(rows.column("hlf"), layout.hlf_count), None
         if low_level:
             matrices = to_matrix(rows.column("low_level"), layout.matrix).reshape(
