@@ -2,8 +2,9 @@
 in a seeded order.
 
 A share is every n-th row group of the part files in order of their names; where there
-are few row groups, every n-th row of each. A tenth of the events, chosen by the hash of
-the event, is kept for validation: the same events for any number of workers.
+are few row groups, every n-th row of each. A tenth of the events, of small samples up
+to a fifth, is kept for validation. It is chosen by the hash of the event: the same
+events for any number of workers.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from cmsspark.apps.events.networks import make_sequences, needs_low_level, seque
 from cmsspark.apps.events.root_files import (
     Events,
     event_groups,
+    read_events,
     row_group_sizes,
     sample_parts,
 )
-from cmsspark.apps.events.scalers import Scalers
+from cmsspark.apps.events.scalers import CURVE_EVENTS, Scalers
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 from cmsspark.base.memory import is_shortage
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 
-#: One of so many events, by its hash, is for validation.
-VALIDATION_SHARE: Final = 10
+#: Events that choose the best of several rounds well enough, and which hundredths of a
+#: sample are kept for them at least and at most.
+VALIDATION_EVENTS: Final = 5_000
+VALIDATION_PERCENT: Final = (10, 20)
 #: Row groups that are shuffled together where they hold matrices: some 60 MB.
 GROUPS_AT_ONCE: Final = 2
 
@@ -47,7 +51,7 @@ COLUMNS: Final = ("hlf", "sequence", "label", "weight")
 
 @dataclass(frozen=True)
 class Rows:
-    """Events of a share: scaled ``hlf`` ``(n, features)``, ``sequence`` ``(n, length,
+    """Events of a share: ``hlf``, which is :meth:`Scalers.inputs`, ``sequence`` ``(n, length,
     columns)``, labels, weights.
     """
 
@@ -83,6 +87,7 @@ class Share:
     length: int = 1
     _groups: list[tuple[Path, int]] = field(default_factory=list)
     _every: int = 1
+    _percent: int = 0
     _hashes: list[Array] = field(default_factory=list)
     _kept: Rows | None = None
 
@@ -96,7 +101,15 @@ class Share:
                 found="no part-*.parquet",
                 next_step="name the folder that events_sample made (train, test, scalers.json)",
             )
-        groups = [(file, i) for file in files for i in range(self._open(file).num_row_groups)]
+        opened = [(file, self._open(file).metadata) for file in files]
+        groups = [(file, i) for file, metadata in opened for i in range(metadata.num_row_groups)]
+        events = sum(metadata.num_rows for _, metadata in opened)
+        least, most = VALIDATION_PERCENT
+        self._percent = min(most, max(least, -(-100 * VALIDATION_EVENTS // max(1, events))))
+        if self.scalers.curves is None:
+            # All workers read the same events, whatever their shares.
+            first = read_events(self.folder / "train", limit=CURVE_EVENTS)
+            self.scalers = self.scalers.with_curves(first.hlf)
         self._every = 1 if len(groups) >= 4 * self.workers else self.workers
         self._groups = groups if self._every > 1 else groups[self.rank :: self.workers]
         self._hashes = [self._column(file, i, "event_hash") for file, i in self._groups]
@@ -109,12 +122,12 @@ class Share:
     @property
     def train_count(self) -> int:
         """Events to learn from, of this worker."""
-        return sum(int((~_is_validation(hashes)).sum()) for hashes in self._hashes)
+        return sum(int((~self._is_validation(hashes)).sum()) for hashes in self._hashes)
 
     @property
     def validation_count(self) -> int:
         """Events of this worker to judge by while training."""
-        return sum(int(_is_validation(hashes).sum()) for hashes in self._hashes)
+        return sum(int(self._is_validation(hashes).sum()) for hashes in self._hashes)
 
     def longest_sequence(self) -> int:
         """Return the length that holds all particles of every event of this share; 1
@@ -174,7 +187,7 @@ class Share:
     def _read(self, number: int, *, is_validation: bool) -> Rows:
         """Return the events of a row group of this share that are, or are not, for validation."""
         file, group = self._groups[number]
-        chosen = _is_validation(self._hashes[number]) == is_validation
+        chosen = self._is_validation(self._hashes[number]) == is_validation
         label = self._column(file, group, "label")[chosen]
         if len(label) and not (
             label.min() >= 0 and label.max() < (count := len(self.layout.classes))
@@ -196,7 +209,7 @@ class Share:
         if self.scalers.mean_weights is not None:
             weight = self.scalers.weights(label, self._column(file, group, "weight")[chosen])
         return Rows(
-            self.scalers.hlf(hlf), sequence, label.astype(np.int32), weight.astype(np.float32)
+            self.scalers.inputs(hlf), sequence, label.astype(np.int32), weight.astype(np.float32)
         )
 
     def _matrices(self, file: Path, group: int) -> Array:
@@ -229,6 +242,9 @@ class Share:
             ) from None
         return np.asarray(values[self.rank :: self._every] if self._every > 1 else values)
 
+    def _is_validation(self, hashes: Array) -> Array:
+        return np.asarray(hashes.astype(np.uint64) % np.uint64(100) < np.uint64(self._percent))
+
     def _open(self, file: Path) -> pq.ParquetFile:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -258,10 +274,6 @@ class Share:
                 else None,
             )
         return parquet
-
-
-def _is_validation(hashes: Array) -> Array:
-    return np.asarray(hashes.astype(np.uint64) % np.uint64(VALIDATION_SHARE) == 0)
 
 
 # Samples for training scripts in any framework: batches of numpy arrays, and thin

@@ -356,7 +356,9 @@ class _Loop:
     def run(self) -> Network:
         """Run the remaining rounds, and return the model."""
         training, world = self._training, self._world
-        weights = initial_weights(training.model, training.seed, self._share.layout)
+        weights = initial_weights(
+            training.model, training.seed, self._share.layout, self._share.scalers.input_count
+        )
         start = Progress(weights, self._optimizer.init(weights), best=weights)
         description = {
             **asdict(training),
@@ -585,7 +587,7 @@ def _filled(share: Share, count: int, size: int) -> Iterator[tuple[Array, ...]]:
     """
     batches, layout = share.validation(size), share.layout
     empty = Rows(
-        np.zeros((0, layout.hlf_count), np.float32),
+        np.zeros((0, share.scalers.input_count), np.float32),
         np.zeros((0, share.length, len(layout.columns)), np.float32),
         np.zeros(0, np.int32),
         np.zeros(0, np.float32),

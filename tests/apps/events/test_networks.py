@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cmsspark.apps.events import network_training, networks
+from cmsspark.apps.events import gru, network_training, networks
 from cmsspark.apps.events.network_data import Share
 from cmsspark.apps.events.network_training import Checkpoints, Progress, Training, World, train
 from cmsspark.base.errors import DataError, InputMissing, UsageError
@@ -62,6 +62,54 @@ def test_the_sequence_network_is_its_definition_and_padding_changes_nothing() ->
     assert np.asarray(
         networks.logits("sequence", weights, np.zeros((4, 14)), padded)
     ) == pytest.approx(scores, abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [5, 33])
+def test_the_kernel_for_gpus_gives_state_and_gradients_of_the_scan_in_float64(count: int) -> None:
+    import jax
+
+    draw = np.random.default_rng(4)
+    weights = {
+        name: value + draw.normal(0, 0.1, value.shape).astype(np.float32)
+        for name, value in networks.initial_weights("sequence", 3).items()
+        if name.startswith("gru")
+    }
+    sequence = draw.normal(size=(count, 30, FEATURES)).astype(np.float32)
+    sequence[np.arange(30)[None] >= draw.integers(0, 31, count)[:, None]] = 0
+    sequence[1, 3] = 0  # not only padding at the end
+    toward = draw.normal(size=(count, networks.GRU_WIDTH)).astype(np.float32)
+
+    def judged(compute: Any, kind: Any) -> tuple[Any, Any]:
+        converted = {name: value.astype(kind) for name, value in weights.items()}
+        inputs = sequence.astype(kind)
+        state = jax.jit(compute)(converted, inputs)
+        changes = jax.jit(jax.grad(lambda w: (compute(w, inputs) * toward.astype(kind)).sum()))(
+            converted
+        )
+        return np.asarray(state), {name: np.asarray(value) for name, value in changes.items()}
+
+    state, changes = judged(gru.by_kernel, np.float32)
+    with jax.enable_x64(True):
+        expected, expected_changes = judged(gru.by_scan, np.float64)
+    assert expected.dtype == np.float64
+    assert np.abs(state - expected).max() < 1e-4
+    assert state[1] == pytest.approx(plain_gru(weights, sequence[1]), abs=1e-4)
+    for name, change in changes.items():
+        largest = np.abs(expected_changes[name]).max()
+        assert np.abs(change - expected_changes[name]).max() < 1e-3 * largest, name
+
+
+def test_scores_are_computed_in_the_highest_precision() -> None:
+    import jax
+
+    weights = networks.initial_weights("inclusive", 0)
+    text = str(
+        jax.make_jaxpr(networks._probabilities("inclusive"))(
+            weights, np.ones((2, 14), np.float32), np.ones((2, 8, FEATURES), np.float32)
+        )
+    )
+    products = text.count("dot_general")
+    assert products and text.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") == products
 
 
 def test_the_layers_of_each_kind_are_those_of_the_documentation() -> None:
