@@ -10,7 +10,9 @@ events for any number of workers.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.events.layout import EventLayout, layout_in
-from cmsspark.apps.events.networks import make_sequences, needs_low_level, sequence_length
+from cmsspark.apps.events.networks import LENGTH_STEP, make_sequences, needs_low_level
 from cmsspark.apps.events.root_files import (
     Events,
     event_groups,
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
 #: sample are kept for them at least and at most.
 VALIDATION_EVENTS: Final = 5_000
 VALIDATION_PERCENT: Final = (10, 20)
-#: Row groups that are shuffled together where they hold matrices: some 60 MB.
-GROUPS_AT_ONCE: Final = 2
+#: Batches whose events are sorted by length.
+BATCHES_AT_ONCE: Final = 8
 
 #: The columns of :class:`Rows`.
 COLUMNS: Final = ("hlf", "sequence", "label", "weight")
@@ -60,20 +62,37 @@ class Rows:
     label: Array
     weight: Array
 
-    def take(self, rows: Array | slice) -> Rows:
-        """Return the chosen events."""
-        return Rows(self.hlf[rows], self.sequence[rows], self.label[rows], self.weight[rows])
 
-    @staticmethod
-    def joined(parts: list[Rows]) -> Rows:
-        """Return the events of several parts, in order."""
-        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS]
-        return Rows(*columns)
+@dataclass
+class _Columns:
+    """The events of a share, for learning or for validation, ready for batches.
+
+    ``particles`` of all events follow each other, only those that exist, ordered and
+    scaled: those of event *i* from ``ends[i] - lengths[i]`` to ``ends[i]``.
+    """
+
+    hlf: Array
+    label: Array
+    weight: Array
+    particles: Array
+    lengths: Array
+    ends: Array
+
+    def rows(self, positions: Array, length: int) -> Rows:
+        """Return events as a batch, their sequences filled up to ``length``."""
+        sequence = np.zeros((len(positions), length, self.particles.shape[-1]), np.float32)
+        for row, position in enumerate(positions):
+            count, end = self.lengths[position], self.ends[position]
+            sequence[row, :count] = self.particles[end - count : end]
+        return Rows(self.hlf[positions], sequence, self.label[positions], self.weight[positions])
 
 
 @dataclass
 class Share:
     """The events of a sample's ``train`` that worker ``rank`` of ``workers`` reads.
+
+    They are decoded, ordered and scaled once, at the first use. Particles are kept in a
+    file without a name, in the folder for temporary files, which is mapped into memory.
 
     Raises InputMissing (66) where the folder holds no sample, DataError (65) where a
     part is damaged, or lacks what a network of this kind reads.
@@ -83,13 +102,13 @@ class Share:
     kind: str
     rank: int = 0
     workers: int = 1
-    #: Particles that a sequence is cut to; set before the first batch, equal for all workers.
-    length: int = 1
+    #: The numbers of particles of the events of each worker: to learn from, and to
+    #: validate. Batches of all workers are as long as the longest event in one of them.
+    #: Only this worker's until they are set.
+    lengths: list[tuple[Array, Array]] = field(default_factory=list)
     _groups: list[tuple[Path, int]] = field(default_factory=list)
     _every: int = 1
     _percent: int = 0
-    _hashes: list[Array] = field(default_factory=list)
-    _kept: Rows | None = None
 
     def __post_init__(self) -> None:
         self.scalers, self.layout = Scalers.load(self.folder), layout_in(self.folder)
@@ -112,105 +131,109 @@ class Share:
             self.scalers = self.scalers.with_curves(first.hlf)
         self._every = 1 if len(groups) >= 4 * self.workers else self.workers
         self._groups = groups if self._every > 1 else groups[self.rank :: self.workers]
-        self._hashes = [self._column(file, i, "event_hash") for file, i in self._groups]
 
     @property
-    def group_count(self) -> int:
-        """Row groups that this worker reads."""
-        return len(self._groups)
-
-    @property
-    def train_count(self) -> int:
-        """Events to learn from, of this worker."""
-        return sum(int((~self._is_validation(hashes)).sum()) for hashes in self._hashes)
-
-    @property
-    def validation_count(self) -> int:
-        """Events of this worker to judge by while training."""
-        return sum(int(self._is_validation(hashes).sum()) for hashes in self._hashes)
-
-    def longest_sequence(self) -> int:
-        """Return the length that holds all particles of every event of this share; 1
-        without particles.
-        """
-        if not needs_low_level(self.kind):
-            return 1
-        return max((sequence_length(self._matrices(*group)) for group in self._groups), default=1)
+    def own_lengths(self) -> tuple[Array, Array]:
+        """The numbers of particles of this worker's events: to learn from, to validate."""
+        learned, validated = self._columns
+        return learned.lengths, validated.lengths
 
     def batches(self, size: int, seed: int, epoch: int) -> Iterator[Rows]:
         """Whole batches of events to learn from, in an order that depends on seed,
         epoch and rank only.
+
+        Events of similar length are together: so many batches at once are sorted by it.
         """
-        draw = np.random.default_rng((seed, epoch, self.rank))
-        remaining: list[Rows] = []
-        for rows in self._shuffled(draw):
-            joined = Rows.joined([*remaining, rows]) if remaining else rows
-            count = len(joined.label) // size
-            for i in range(count):
-                yield joined.take(slice(i * size, (i + 1) * size))
-            remaining = [joined.take(slice(count * size, None))]
+        lengths = [learned for learned, _ in self.lengths or [self.own_lengths]]
+        ranks = [self.rank] if len(lengths) == 1 else range(len(lengths))
+        orders = [
+            shuffled(of_rank, size, (seed, epoch, rank))
+            for rank, of_rank in zip(ranks, lengths, strict=True)
+        ]
+        own = orders[0 if len(orders) == 1 else self.rank]
+        for number, positions in enumerate(own):
+            longest = max(
+                int(of_rank[order[number]].max())
+                for of_rank, order in zip(lengths, orders, strict=True)
+                if number < len(order)
+            )
+            yield self._columns[0].rows(positions, self._rounded(longest))
 
     def validation(self, size: int) -> Iterator[Rows]:
-        """Batches of the events that are kept for validation; the last one may be smaller."""
-        if not needs_low_level(self.kind):
-            rows = self._all(is_validation=True)
-            yield from (rows.take(slice(i, i + size)) for i in range(0, len(rows.label), size))
-            return
-        for i in range(len(self._groups)):
-            rows = self._read(i, is_validation=True)
-            yield from (rows.take(slice(j, j + size)) for j in range(0, len(rows.label), size))
-
-    def _shuffled(self, draw: np.random.Generator) -> Iterator[Rows]:
-        """Events to learn from, shuffled: all at once without particles, which fit into
-        memory; else by row groups.
+        """Batches of the events that are kept for validation, as many as the worker has
+        that has most of them; the last ones may be smaller, or empty.
         """
+        lengths = [validated for _, validated in self.lengths or [self.own_lengths]]
+        own = np.argsort(self._columns[1].lengths, kind="stable")
+        ordered = [np.sort(of_rank) for of_rank in lengths]
+        for start in range(0, max(map(len, lengths)), size):
+            stop = start + size
+            longest = max(int(of_rank[start:stop].max(initial=0)) for of_rank in ordered)
+            yield self._columns[1].rows(own[start:stop], self._rounded(longest))
+
+    def _rounded(self, particles: int) -> int:
+        """Round a number of particles up, so that few lengths are compiled."""
         if not needs_low_level(self.kind):
-            if self._kept is None:
-                self._kept = self._all(is_validation=False)
-            yield self._kept.take(draw.permutation(len(self._kept.label)))
-            return
-        order = draw.permutation(len(self._groups))
-        for start in range(0, len(order), GROUPS_AT_ONCE):
-            rows = Rows.joined(
-                [
-                    self._read(int(i), is_validation=False)
-                    for i in order[start : start + GROUPS_AT_ONCE]
-                ]
-            )
-            yield rows.take(draw.permutation(len(rows.label)))
+            return 1
+        return min(self.layout.particles, max(1, -(-particles // LENGTH_STEP)) * LENGTH_STEP)
 
-    def _all(self, *, is_validation: bool) -> Rows:
-        return Rows.joined(
-            [self._read(i, is_validation=is_validation) for i in range(len(self._groups))]
-        )
+    @cached_property
+    def _columns(self) -> tuple[_Columns, _Columns]:
+        """The events to learn from, and those to validate."""
+        parts: tuple[list[tuple[Array, ...]], ...] = ([], [])
+        width, sizes = len(self.layout.columns), [0, 0]
+        with ExitStack() as stack:
+            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in parts]
+            for file, group in self._groups:
+                hashes = self._column(file, group, "event_hash")
+                rows, sequence, lengths = self._read(file, group)
+                is_validation = self._is_validation(hashes)
+                for number, chosen in enumerate((~is_validation, is_validation)):
+                    parts[number].append((*(column[chosen] for column in rows), lengths[chosen]))
+                    is_there = np.arange(sequence.shape[1]) < lengths[chosen][:, None]
+                    particles = sequence[chosen][is_there]
+                    particles.tofile(files[number])
+                    sizes[number] += len(particles)
+            mapped = [
+                np.memmap(file, np.float32, "r", shape=(size, width))
+                if size
+                else np.zeros((0, width), np.float32)
+                for file, size in zip(files, sizes, strict=True)
+            ]
+        columns = []
+        for of_part, particles in zip(parts, mapped, strict=True):
+            hlf, label, weight, lengths = map(np.concatenate, zip(*of_part, strict=True))
+            columns.append(_Columns(hlf, label, weight, particles, lengths, lengths.cumsum()))
+        return columns[0], columns[1]
 
-    def _read(self, number: int, *, is_validation: bool) -> Rows:
-        """Return the events of a row group of this share that are, or are not, for validation."""
-        file, group = self._groups[number]
-        chosen = self._is_validation(self._hashes[number]) == is_validation
-        label = self._column(file, group, "label")[chosen]
+    def _read(self, file: Path, group: int) -> tuple[tuple[Array, ...], Array, Array]:
+        """Return the events of a row group: inputs, labels and weights; sequences; and
+        the numbers of particles of these.
+        """
+        label = self._column(file, group, "label")
         if len(label) and not (
             label.min() >= 0 and label.max() < (count := len(self.layout.classes))
         ):
             raise DataError(
                 f"labels are 0 to {count - 1}", where=file, found=f"{set(label.tolist())}"
             )
-        hlf = self._column(file, group, "hlf").reshape(-1, self.layout.hlf_count)[chosen]
+        hlf = self._column(file, group, "hlf").reshape(-1, self.layout.hlf_count)
         if not np.isfinite(hlf).all():
             raise DataError(
                 "the column hlf has finite numbers", where=file, found="infinite, or no number"
             )
-        sequence = np.zeros((len(label), self.length, len(self.layout.columns)), np.float32)
-        if needs_low_level(self.kind):
-            sequence = make_sequences(
-                self.scalers, self._matrices(file, group)[chosen], self.layout, self.length
-            )
         weight = np.ones(len(label))
         if self.scalers.mean_weights is not None:
-            weight = self.scalers.weights(label, self._column(file, group, "weight")[chosen])
-        return Rows(
-            self.scalers.inputs(hlf), sequence, label.astype(np.int32), weight.astype(np.float32)
-        )
+            weight = self.scalers.weights(label, self._column(file, group, "weight"))
+        sequence = np.zeros((len(label), 0, len(self.layout.columns)), np.float32)
+        lengths = np.zeros(len(label), np.int64)
+        if needs_low_level(self.kind):
+            matrices = self._matrices(file, group)
+            lengths = matrices.any(axis=-1).sum(axis=1)
+            longest = int(lengths.max(initial=0))
+            sequence = make_sequences(self.scalers, matrices, self.layout, longest)
+        rows = (self.scalers.inputs(hlf), label.astype(np.int32), weight.astype(np.float32))
+        return rows, sequence, lengths
 
     def _matrices(self, file: Path, group: int) -> Array:
         return self._column(file, group, "low_level").reshape(-1, *self.layout.shape)
@@ -274,6 +297,25 @@ class Share:
                 else None,
             )
         return parquet
+
+
+def shuffled(lengths: Array, size: int, seed: tuple[int, int, int]) -> list[Array]:
+    """Return the positions of the events of whole batches, in a random order by ``seed``,
+    whose last number is the rank.
+
+    So many batches at once are sorted by length, and follow each other in an order that
+    is the same for all ranks: batches of one step are of similar length.
+    """
+    order = np.random.default_rng(seed).permutation(len(lengths))
+    batches: list[Array] = []
+    for start in range(0, len(order) - size + 1, size * BATCHES_AT_ONCE):
+        chosen = order[start : start + size * BATCHES_AT_ONCE]
+        chosen = chosen[: len(chosen) - len(chosen) % size]
+        steps = -(-lengths[chosen] // LENGTH_STEP)
+        sorted_batches = chosen[np.argsort(steps, kind="stable")].reshape(-1, size)
+        places = np.random.default_rng((*seed[:2], start)).permutation(len(sorted_batches))
+        batches += list(sorted_batches[places])
+    return batches
 
 
 # Samples for training scripts in any framework: batches of numpy arrays, and thin

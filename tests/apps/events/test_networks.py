@@ -16,8 +16,9 @@ import pytest
 from cmsspark.apps.events import gru, network_training, networks
 from cmsspark.apps.events.network_data import Share
 from cmsspark.apps.events.network_training import Checkpoints, Progress, Training, World, train
+from cmsspark.apps.events.root_files import read_events
 from cmsspark.base.errors import DataError, InputMissing, UsageError
-from tests.apps.events.events import FEATURES, PARTICLES
+from tests.apps.events.events import FEATURES
 from tests.apps.events.samples import events, write_sample
 
 HLF = Training("hlf", epochs=2, batch=128, learning_rate=1e-3, patience=3)
@@ -263,18 +264,59 @@ def test_shares_of_all_workers_are_the_sample_each_event_once(
     assert sorted(map(tuple, np.concatenate(seen).tolist())) == sorted(
         map(tuple, all_rows.tolist())
     )
-    assert sum(share.train_count for share in shares) == whole.train_count
+    learned = [len(share.own_lengths[0]) for share in (*shares, whole)]
+    assert sum(learned[:-1]) == learned[-1]
 
 
 def test_batches_of_an_epoch_are_shuffled_anew_and_the_same_again(with_particles: Path) -> None:
     share = Share(with_particles, "inclusive")
-    share.length = share.longest_sequence()
     first, again, next_epoch = (
         [rows.hlf for rows in share.batches(32, 5, epoch)] for epoch in (1, 1, 2)
     )
-    assert share.length == 64 < PARTICLES
     assert np.array_equal(np.stack(first), np.stack(again))
     assert not np.array_equal(first[0], next_epoch[0])
+
+
+def test_sequences_of_batches_are_those_of_the_matrices_and_end_with_the_longest(
+    tmp_path: Path,
+) -> None:
+    sample = write_sample(tmp_path, 400, particles=150)
+    share = Share(sample, "inclusive")
+    source = read_events(sample / "train", low_level=True)
+    assert source.low_level is not None
+    expected = {
+        hlf.tobytes(): sequence
+        for hlf, sequence in zip(
+            share.scalers.inputs(source.hlf),
+            networks.make_sequences(share.scalers, source.low_level, share.layout),
+            strict=True,
+        )
+    }
+    seen, lengths = 0, set()
+    for rows in (*share.batches(16, 0, 1), *share.validation(16)):
+        lengths.add(rows.sequence.shape[1])
+        for hlf, sequence in zip(rows.hlf, rows.sequence, strict=True):
+            whole = expected[hlf.tobytes()]
+            assert np.array_equal(sequence, whole[: len(sequence)])
+            assert not whole[len(sequence) :].any()
+            seen += 1
+    # Events have 75 to 150 particles; those of similar length are together.
+    assert seen > 380 and lengths == {128, 192}
+
+
+def test_batches_of_all_workers_are_equally_long_and_as_many(tmp_path: Path) -> None:
+    sample = write_sample(tmp_path, 600, particles=150)
+    shares = [Share(sample, "inclusive", rank, 2) for rank in range(2)]
+    for share in shares:
+        share.lengths = [other.own_lengths for other in shares]
+    of_ranks = [
+        [rows.sequence.shape[1] for rows in (*share.batches(8, 0, 1), *share.validation(32))]
+        for share in shares
+    ]
+    count = min(map(len, of_ranks))
+    assert of_ranks[0][: count - 5] == of_ranks[1][: count - 5]
+    validations = [[rows.sequence.shape[1] for rows in s.validation(32)] for s in shares]
+    assert validations[0] == validations[1]
 
 
 def test_what_is_no_sample_is_refused_with_its_reason(
