@@ -21,8 +21,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from cmsspark.apps.events.definition import Definition, plan_branches
-from cmsspark.apps.events.features import Chunk
 from cmsspark.apps.events.layout import EventLayout, layout_in
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import (
@@ -38,6 +36,9 @@ from cmsspark.filesystems.storage import Files, is_local, join, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from cmsspark.apps.events.definition import Definition
+    from cmsspark.apps.events.features import Chunk
 
 
 #: Events of a task: 120 MB of branches where an event has 700 particles.
@@ -235,6 +236,8 @@ def inspect(file: EventFile, definition: Definition) -> InspectedFile:
     """Look into a file: its entries and branches. What is wrong with it is the
     ``reason``; nothing is raised.
     """
+    from cmsspark.apps.events.definition import plan_branches
+
     size = None
     try:
         if is_local(file.path):
@@ -273,6 +276,10 @@ def read_range(part: EntryRange, definition: Definition) -> Chunk:
     """Return the events of a range. Raises what uproot raises, DataError (65) for
     branches that miss or differ.
     """
+    # Workers that only read samples have neither.
+    from cmsspark.apps.events.definition import plan_branches
+    from cmsspark.apps.events.features import Chunk
+
     size = part.stop - part.start
     with open_tree(part.path, definition.spec.tree) as tree:
         plan = plan_branches(tree.keys(), definition)
