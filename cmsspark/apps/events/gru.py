@@ -17,7 +17,8 @@ import numpy as np
 Array = Any
 Weights = dict[str, Any]
 
-#: Steps of the scan in one round of its loop.
+#: Steps of the scan in one round of its loop, on accelerators. On processors more than one
+#: costs time to compile, and saves none.
 UNROLL: Final = 8
 #: Events that a program of the kernel works on, and its warps.
 BLOCK: Final = 16
@@ -53,7 +54,8 @@ def by_scan(weights: Weights, sequence: Array) -> Array:
     # Made from the input, so that it is spread over the workers as the input is.
     start = inputs[:, 0, : weights["gru/state"].shape[0]] * 0.0
     particles = (jnp.swapaxes(inputs, 0, 1), is_particle.T)
-    state, _ = jax.lax.scan(step, start, particles, unroll=UNROLL)
+    unroll = 1 if jax.default_backend() == "cpu" else UNROLL
+    state, _ = jax.lax.scan(step, start, particles, unroll=unroll)
     return state
 
 

@@ -321,8 +321,12 @@ def open_tree(path: str, name: str) -> Iterator[Any]:
         kinds: Mapping[str, str] = file.classnames(cycle=False)
         if kinds.get(name) not in (*_TREE_KINDS, *_NTUPLE_KINDS):
             shown = ", ".join(f"{key} ({kind})" for key, kind in sorted(kinds.items())[:5])
+            is_nano = name == "Delphes" and "Events" in kinds
+            hint = "; NanoAOD needs --definition nanoaod" if is_nano else ""
             raise DataError(
-                f"there is no tree {name}", where=path, found=f"the file has {shown or 'nothing'}"
+                f"there is no tree {name}",
+                where=path,
+                found=f"the file has {shown or 'nothing'}{hint}",
             )
         yield file[name]
 
