@@ -234,7 +234,9 @@ def load_definition(name: str) -> Definition:
 
 
 #: In an expression that stands in no quotes these mean something to YAML.
-_MEANS_YAML: Final = re.compile(r"\{[^{}]*\w[\[(][^{}]*[,\[\]]|:\s+[&*!@%?]|:\s[^{},]*[\w)\]]\s*[?:]\s")
+_MEANS_YAML: Final = re.compile(
+    r"\{[^{}]*\w[\[(][^{}]*[,\[\]]|:\s+[&*!@%?]|:\s[^{},]*[\w)\]]\s*[?:]\s"
+)
 
 
 def _with_quotes(error: SettingsError, lines: Sequence[str]) -> SettingsError:
