@@ -455,7 +455,7 @@ def run(request: EventRequest, options: SampleOptions) -> CurrentTable:
         size = sum(part.size for part in entries)
         written = _write(spark, store, staged, parts, size, choice, options, layout)
         rows = _row_groups(store, staged.table_path(TRAIN), ["hlf"])
-        scalers = _scalers(written, layout, rows)
+        scalers = _with_curves(_scalers(written, layout), rows, layout)
         store.write_bytes(
             join(staged.folder, SCALERS_FILE), json_text(scalers.as_dict(), indent=1).encode()
         )
@@ -584,18 +584,19 @@ def _weights(
     return sums
 
 
-def _scalers(
-    written: Sequence[Mapping[str, Any]], layout: EventLayout, train: Iterator[pa.Table]
-) -> Scalers:
-    """Return the scalers of a sample. ``train``: its events, of which the first are read."""
-    moments, rows = Moments.empty(layout), [row for row in written if row["moments"] is not None]
-    for row in rows:
-        moments.merge(Moments.from_dict(row["moments"]))
+def _with_curves(scalers: Scalers, train: Iterator[pa.Table], layout: EventLayout) -> Scalers:
+    """Return scalers with curves that are fitted to the first events of ``train``."""
     first: list[Array] = []
     while sum(map(len, first)) < CURVE_EVENTS and (group := next(train, None)) is not None:
         first.append(to_matrix(group.column("hlf"), layout.hlf_count))
+    return scalers.with_curves(np.concatenate(first)[:CURVE_EVENTS])
+
+
+def _scalers(written: Sequence[Mapping[str, Any]], layout: EventLayout) -> Scalers:
+    moments, rows = Moments.empty(layout), [row for row in written if row["moments"] is not None]
+    for row in rows:
+        moments.merge(Moments.from_dict(row["moments"]))
     scalers = moments.scalers(low_level=layout.has_matrix)
-    scalers = scalers.with_curves(np.concatenate(first)[:CURVE_EVENTS])
     if not any(row["is_weighted"] for row in written):
         return scalers
     sums, counts = (np.sum([row[name] for row in rows], axis=0) for name in ("weights", "labels"))

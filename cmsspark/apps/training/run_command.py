@@ -196,19 +196,17 @@ def run_command(
     if dry_run:
         _show_plan(run, backend, source)
         return
-    location: tuple[str | None, ...] = ()
+    namespace = context = None
     if isinstance(backend, K8sBackend):
         backend.connect()
-        location = (backend.namespace, backend.context)
+        namespace, context = backend.namespace, backend.context
     first = 1
     if resumed is None:
         typed = _to_type_again(script, arguments, options)
-        folder = RunFolder.create(
-            state_dir / "training", run, *(location or (None, None)), typed=typed
-        )
+        folder = RunFolder.create(state_dir / "training", run, namespace, context, typed)
     else:
         folder = resumed
-        if location and folder.state().state == "lost":
+        if isinstance(backend, K8sBackend) and folder.state().state == "lost":
             _remove_lost(folder)
         first = folder.take_over()
     click.echo(
@@ -273,7 +271,7 @@ def _typed_before(folder: RunFolder, name: str) -> tuple[Path, tuple[str, ...], 
     script, arguments = Path(typed.pop("script")), tuple(typed.pop("arguments"))
     # Secrets are named relative to it.
     os.chdir(typed.pop("folder"))
-    options = {
+    options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in typed.items()
     }
     for key in ("files", "pod_template"):
