@@ -412,11 +412,13 @@ class _Graph:
         absent = np.full(len(scalers.curves), np.nan)
         absent[list(sentinels)] = [curve.sentinel for curve in sentinels.values()]
         is_absent = self._node("Equal", ["hlf", self._constant("sentinels", absent)], "is_absent")
-        known = self._node("Where", [is_absent, self._constant("none", [0.0]), value], "known")
+        measured = self._node(
+            "Where", [is_absent, self._constant("none", [0.0]), value], "measured"
+        )
         flags = self._node("Cast", [is_absent], "all_flags", to=1)
         numbers = self._constant("with_sentinel", list(sentinels), np.int64)
         flags = self._node("Gather", [flags, numbers], "flags", axis=1)
-        return self._node("Concat", [known, flags], "inputs", axis=-1)
+        return self._node("Concat", [measured, flags], "inputs", axis=-1)
 
     def _gru(self) -> str:
         """Return the state after the last particle. ONNX has the update gate first, we

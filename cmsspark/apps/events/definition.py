@@ -395,12 +395,12 @@ class _Checks:
             )
 
     def _matrix(self, matrix: MatrixSpec) -> None:
-        known: dict[str, frozenset[str] | None] = {
+        columns_of: dict[str, frozenset[str] | None] = {
             name: frozenset(collection.columns)
             for name, collection in self.spec.collections.items()
         }
         for name, text in self.spec.objects.items():
-            known[name] = Expression.parse(text).columns(known)
+            columns_of[name] = Expression.parse(text).columns(columns_of)
         for name, group in matrix.groups.items():
             if group.of not in {*self.spec.objects, *self.spec.collections}:
                 raise self.file.error(
@@ -425,7 +425,7 @@ class _Checks:
                 )
             for of_group, group in matrix.groups.items():
                 text = str(column[of_group] if isinstance(column, dict) else column)
-                self._matrix_column(text, group.of, known[group.of], name)
+                self._matrix_column(text, group.of, columns_of[group.of], name)
         rows = sum(group.rows for group in matrix.groups.values())
         if not rows or not matrix.columns or rows * len(matrix.columns) > _MAX_MATRIX:
             raise self.file.error(

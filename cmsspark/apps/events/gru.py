@@ -61,7 +61,7 @@ def by_scan(weights: Weights, sequence: Array) -> Array:
 
 @cache
 def has_kernel() -> bool:
-    """Whether this process has a GPU on which the kernel gives what the scan gives."""
+    """Return whether this process has a GPU on which the kernel gives what the scan gives."""
     import jax
 
     if jax.default_backend() != "gpu":
@@ -111,7 +111,7 @@ def by_kernel(weights: Weights, sequence: Array) -> Array:
     from_input = jnp.concatenate([weights["gru/weight"], (weights["gru/bias"] + added)[None]])
 
     def gates(matrix: Array, height: int) -> Array:
-        """A matrix for each gate, filled up with zeros: ``(3, height, wide)``."""
+        """Return a matrix for each gate, filled up with zeros: ``(3, height, wide)``."""
         parts = jnp.stack(jnp.split(matrix, 3, axis=-1))
         return jnp.pad(parts, ((0, 0), (0, height - parts.shape[1]), (0, wide - parts.shape[2])))
 
@@ -135,9 +135,9 @@ def _kernels() -> Any:
     import jax.numpy as jnp
     from jax.experimental import pallas as pl
 
-    def dot(one: Array, other: Array) -> Array:
+    def dot(left_side: Array, right_side: Array) -> Array:
         return jax.lax.dot_general(
-            one, other, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
+            left_side, right_side, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
         )
 
     def sigmoid(values: Array) -> Array:
@@ -169,8 +169,8 @@ def _kernels() -> Any:
         def step(number: Array, state: Array) -> Array:
             states[number, events, :] = state
             _, update, new, _ = gates(particles[number, events, :], state, weights)
-            there = (is_there[number, events] > 0)[:, None]
-            return jnp.where(there, (1.0 - update) * new + update * state, state)
+            is_real = (is_there[number, events] > 0)[:, None]
+            return jnp.where(is_real, (1.0 - update) * new + update * state, state)
 
         start = jnp.zeros((BLOCK, last.shape[1]), jnp.float32)
         last[events, :] = jax.lax.fori_loop(0, steps[pl.program_id(0)], step, start)
@@ -186,10 +186,10 @@ def _kernels() -> Any:
             number = count - 1 - done
             state = states[number, events, :]
             reset, update, new, from_state = gates(particles[number, events, :], state, weights)
-            there = (is_there[number, events] > 0)[:, None]
-            here = jnp.where(there, change, 0.0)
-            d_new = here * (1.0 - update) * (1.0 - new * new)
-            d_update = here * (state - new) * update * (1.0 - update)
+            is_real = (is_there[number, events] > 0)[:, None]
+            in_step = jnp.where(is_real, change, 0.0)
+            d_new = in_step * (1.0 - update) * (1.0 - new * new)
+            d_update = in_step * (state - new) * update * (1.0 - update)
             d_reset = d_new * from_state * reset * (1.0 - reset)
             d_state = d_new * reset
             for target, value in (
@@ -199,9 +199,9 @@ def _kernels() -> Any:
                 (of_state, d_state),
             ):
                 target[number, events, :] = value
-            before = here * update + dot(d_reset, back[0])
+            before = in_step * update + dot(d_reset, back[0])
             before += dot(d_update, back[1]) + dot(d_state, back[2])
-            return jnp.where(there, before, change)
+            return jnp.where(is_real, before, change)
 
         jax.lax.fori_loop(0, count, step, of_last[events, :])
 

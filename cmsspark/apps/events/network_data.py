@@ -150,8 +150,8 @@ class Share:
             shuffled(of_rank, size, (seed, epoch, rank))
             for rank, of_rank in zip(ranks, lengths, strict=True)
         ]
-        own = orders[0 if len(orders) == 1 else self.rank]
-        for number, positions in enumerate(own):
+        own_order = orders[0 if len(orders) == 1 else self.rank]
+        for number, positions in enumerate(own_order):
             longest = max(
                 int(of_rank[order[number]].max())
                 for of_rank, order in zip(lengths, orders, strict=True)
@@ -164,12 +164,12 @@ class Share:
         that has most of them; the last ones may be smaller, or empty.
         """
         lengths = [validated for _, validated in self.lengths or [self.own_lengths]]
-        own = np.argsort(self._columns[1].lengths, kind="stable")
+        own_order = np.argsort(self._columns[1].lengths, kind="stable")
         ordered = [np.sort(of_rank) for of_rank in lengths]
         for start in range(0, max(map(len, lengths)), size):
             stop = start + size
             longest = max(int(of_rank[start:stop].max(initial=0)) for of_rank in ordered)
-            yield self._columns[1].rows(own[start:stop], self._rounded(longest))
+            yield self._columns[1].rows(own_order[start:stop], self._rounded(longest))
 
     def _rounded(self, particles: int) -> int:
         """Round a number of particles up, so that few lengths are compiled."""
@@ -313,8 +313,8 @@ def shuffled(lengths: Array, size: int, seed: tuple[int, int, int]) -> list[Arra
         chosen = chosen[: len(chosen) - len(chosen) % size]
         steps = -(-lengths[chosen] // LENGTH_STEP)
         sorted_batches = chosen[np.argsort(steps, kind="stable")].reshape(-1, size)
-        places = np.random.default_rng((*seed[:2], start)).permutation(len(sorted_batches))
-        batches += list(sorted_batches[places])
+        shuffle = np.random.default_rng((*seed[:2], start)).permutation(len(sorted_batches))
+        batches += list(sorted_batches[shuffle])
     return batches
 
 
@@ -513,7 +513,7 @@ def _torch_dataset(reader: SampleReader, following: Any, iterations: Any, lock: 
                 batches = reader.epoch(number)
             else:
                 batches = reader.epoch(
-                    self._epoch_of(int(worker.seed) - worker.id), worker.id, worker.num_workers
+                    self._epoch_number(int(worker.seed) - worker.id), worker.id, worker.num_workers
                 )
             for batch in batches:
                 yield {
@@ -521,15 +521,15 @@ def _torch_dataset(reader: SampleReader, following: Any, iterations: Any, lock: 
                     for name, column in batch.items()
                 }
 
-        def _epoch_of(self, seed: int) -> int:
+        def _epoch_number(self, seed: int) -> int:
             """Return the epoch of the iteration that this worker begins, the same in all
             its workers: they have one seed, and persistent ones as many iterations.
             """
             begun = self._begun[seed] = self._begun.get(seed, 0) + 1
             with lock:
-                known = (iterations[:, 0] == seed) & (iterations[:, 1] == begun)
-                if known.any():
-                    return int(iterations[known][0, 2])
+                is_known = (iterations[:, 0] == seed) & (iterations[:, 1] == begun)
+                if is_known.any():
+                    return int(iterations[is_known][0, 2])
                 number = int(following[0])
                 following[0] = number + 1
                 # The oldest goes: it has ended long ago.

@@ -324,12 +324,12 @@ class _Loop:
         first = {device.process_index: device for device in devices}
         self._mesh = Mesh(np.array([first[process] for process in sorted(first)]), ("worker",))
         self._split = NamedSharding(self._mesh, PartitionSpec("worker"))
-        own = self._share.own_lengths
-        counts = self._gathered([len(lengths) for lengths in own])
+        own_lengths = self._share.own_lengths
+        counts = self._gathered([len(lengths) for lengths in own_lengths])
         # Of all workers, filled up to equal sizes.
         every = [
             self._gathered(np.pad(lengths, (0, most - len(lengths))))
-            for lengths, most in zip(own, counts.max(axis=0), strict=True)
+            for lengths, most in zip(own_lengths, counts.max(axis=0), strict=True)
         ]
         self._share.lengths = [
             (every[0][rank][: counts[rank, 0]], every[1][rank][: counts[rank, 1]])

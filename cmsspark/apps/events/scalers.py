@@ -54,17 +54,17 @@ class Curve:
         """
         values = np.asarray(values, np.float64)
         sentinel = find_sentinel(values)
-        known = values if sentinel is None else values[values != sentinel]
+        measured = values if sentinel is None else values[values != sentinel]
         probabilities = np.array([NormalDist().cdf(height) for height in _HEIGHTS])
         probabilities[[0, -1]] = 0.0, 1.0
-        quantiles = np.quantile(known, probabilities)
+        quantiles = np.quantile(measured, probabilities)
         # A value that many events share has several quantiles, and the mean of their heights.
-        knots, places = np.unique(quantiles, return_inverse=True)
-        heights = np.bincount(places, _HEIGHTS) / np.bincount(places)
-        scaled = np.interp(known, knots, heights)
+        knots, numbers = np.unique(quantiles, return_inverse=True)
+        heights = np.bincount(numbers, _HEIGHTS) / np.bincount(numbers)
+        scaled = np.interp(measured, knots, heights)
         deviation = scaled.std()
         heights = (heights - scaled.mean()) / deviation if deviation > 0 else heights * 0.0
-        share = 0.0 if sentinel is None else 1 - len(known) / len(values)
+        share = 0.0 if sentinel is None else 1 - len(measured) / len(values)
         return cls(knots, heights, sentinel, share)
 
     def scale(self, values: Array) -> Array:
@@ -108,12 +108,12 @@ def find_sentinel(values: Array) -> float | None:
     distinct, counts = np.unique(values, return_counts=True)
     if len(distinct) < 4:
         return None
-    for extreme, others in ((0, slice(1, None)), (-1, slice(None, -1))):
-        value, rest = float(distinct[extreme]), distinct[others]
+    for extreme, remaining in ((0, slice(1, None)), (-1, slice(None, -1))):
+        value, usual = float(distinct[extreme]), distinct[remaining]
         if counts[extreme] < max(5, _SENTINEL_SHARE * len(values)) or not value.is_integer():
             continue
         low, high = np.quantile(values[values != value], (0.01, 0.99))
-        if np.abs(rest - value).min() > (high - low) / 2 or (value < 0 and rest[0] >= 0):
+        if np.abs(usual - value).min() > (high - low) / 2 or (value < 0 and usual[0] >= 0):
             return value
     return None
 

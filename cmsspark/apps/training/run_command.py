@@ -246,14 +246,14 @@ def _typed_before(folder: RunFolder, name: str) -> tuple[Path, tuple[str, ...], 
     Raises NotReady (75) if it is running, UsageError (2) if it cannot be resumed.
     """
     context = click.get_current_context()
-    if others := [
+    if further_options := [
         parameter.opts[0]
         for parameter in context.command.params
         if parameter.name not in ("resume", "dry_run", "settings_file")
         and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
         and context.params[str(parameter.name)] != ()
     ]:
-        raise UsageError("--resume stands alone", found=", ".join(others))
+        raise UsageError("--resume stands alone", found=", ".join(further_options))
     state, typed = folder.state(), folder.record.typed
     if state.state == "running":
         raise NotReady(f"{name} is running", next_step=f"cmsspark lab train stop {name}")
