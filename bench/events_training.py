@@ -4,6 +4,11 @@ from the top of a checkout.
 Networks train on synthetic numbers by processes of ``cmsspark lab train`` here, with
 one and two workers by turns, each worker with one thread. Prints events a second,
 without the first epoch, which compiles, and the ratio of medians.
+
+``--device`` measures the inclusive network in this process instead, on the device that
+JAX has: the documented loop, its compiled step alone, PyTorch's GRU of the same size where
+PyTorch is installed, and the bound of dependent steps. It needs JAX, optax, NumPy and
+pyarrow only.
 """
 
 from __future__ import annotations
@@ -13,6 +18,8 @@ import json
 import os
 import statistics
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +30,6 @@ from cmsspark.apps.events.layout import BATCH_ROWS
 from cmsspark.apps.events.root_files import PartWriter
 from cmsspark.apps.events.scalers import Moments
 from cmsspark.apps.events.topology import TOPOLOGY
-from cmsspark.apps.training.launch import RunFolder, launch
-from cmsspark.apps.training.local_backend import LocalBackend
-from cmsspark.apps.training.script_check import TrainingRun
 
 SCRIPT = Path(__file__).resolve().parent.parent / "etc/training/train_events.py"
 WORKERS = (1, 2)
@@ -53,6 +57,9 @@ def make_sample(folder: Path, events: int, particles: int) -> None:
                 if particles:
                     matrix = np.zeros((count, *layout.shape), np.float32)
                     matrix[:, :particles] = draw.normal(size=(count, particles, matrix.shape[2]))
+                    # Events have half of the particles or more.
+                    lengths = draw.integers(particles // 2, particles + 1, (count, 1))
+                    matrix[np.arange(layout.particles)[None] >= lengths] = 0.0
                     columns["low_level"] = matrix.reshape(count, layout.matrix)
                 moments.add(hlf, matrix)
                 writer.write(columns)
@@ -63,12 +70,121 @@ def make_sample(folder: Path, events: int, particles: int) -> None:
     )
 
 
-def throughput(run: TrainingRun, base: Path) -> float:
+def throughput(run: Any, base: Path) -> float:
     """Events a second of all workers together: the median of the epochs behind the first."""
+    from cmsspark.apps.training.launch import RunFolder, launch
+    from cmsspark.apps.training.local_backend import LocalBackend
+
     folder = RunFolder.create(base, run)
     launch(run, LocalBackend(), folder, lambda line: None)
     log = (folder.output / "worker-0/training_log.jsonl").read_text(encoding="utf-8").splitlines()
     return statistics.median(json.loads(line)["events_per_second"] for line in log[1:])
+
+
+#: Time of a step of the recurrence that waits for the one before, on an H200.
+DEPENDENT_STEP_MICROSECONDS = 1.47
+
+
+def seconds_of(step: Callable[[], Any], repeats: int) -> float:
+    """Seconds of a call, behind three that compile and warm up; ``step`` returns an array."""
+    for _ in range(3):
+        step()
+    began = time.perf_counter()
+    last = [step() for _ in range(repeats)][-1]
+    last.block_until_ready() if hasattr(last, "block_until_ready") else last.item()
+    return (time.perf_counter() - began) / repeats
+
+
+def our_step(batch: int, particles: int, repeats: int) -> float:
+    """Seconds of the compiled loss and gradients of the inclusive network, data on the device."""
+    import jax
+    import optax
+
+    from cmsspark.apps.events.networks import initial_weights, logits
+
+    draw = np.random.default_rng(0)
+    weights = jax.device_put(initial_weights("inclusive", 0))
+    sequence = draw.normal(size=(batch, particles, len(TOPOLOGY.columns))).astype(np.float32)
+    hlf = draw.normal(size=(batch, TOPOLOGY.hlf_count)).astype(np.float32)
+    arrays = jax.device_put((hlf, sequence, draw.integers(0, 3, batch)))
+
+    @jax.jit
+    def step(weights: Any, hlf: Any, sequence: Any, label: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            scores = logits("inclusive", weights, hlf, sequence)
+            return optax.softmax_cross_entropy_with_integer_labels(scores, label).mean()
+
+        changes = jax.grad(loss)(weights)
+        return jax.tree.map(lambda weight, change: weight - 1e-3 * change, weights, changes)
+
+    def call() -> Any:
+        nonlocal weights
+        weights = step(weights, *arrays)
+        return weights["out/bias"]
+
+    return seconds_of(call, repeats)
+
+
+def torch_step(batch: int, particles: int, repeats: int) -> float | None:
+    """Seconds of a step of PyTorch's GRU and a layer behind it; None without PyTorch."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    gru = torch.nn.GRU(len(TOPOLOGY.columns), 50, batch_first=True).to(device)
+    out = torch.nn.Linear(50, 3).to(device)
+    optimizer = torch.optim.Adam([*gru.parameters(), *out.parameters()])
+    sequence = torch.randn(batch, particles, len(TOPOLOGY.columns), device=device)
+    label = torch.randint(0, 3, (batch,), device=device)
+
+    def call() -> Any:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(out(gru(sequence)[1][0]), label)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return seconds_of(call, repeats)
+
+
+def measure_device(events: int, particles: int, sizes: list[int], repeats: int) -> None:
+    """Print the speed of the documented loop by batch size, and of what it consists of."""
+    import jax
+
+    from cmsspark.apps.events import gru
+    from cmsspark.apps.events.network_training import Training, train
+
+    print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}, {os.cpu_count()} cores")
+    print("GRU:", "the kernel" if gru.has_kernel() else "the scan", flush=True)
+    with tempfile.TemporaryDirectory(prefix="bench-training-") as name:
+        sample = Path(name, "sample")
+        make_sample(sample, events, particles)
+        for batch in sizes:
+            output = Path(name, f"output-{batch}")
+            training = Training("inclusive", epochs=3, batch=batch, patience=99)
+            began = time.perf_counter()
+            train(sample, output, training)
+            lines = (output / "training_log.jsonl").read_text(encoding="utf-8").splitlines()
+            rounds = [json.loads(line) for line in lines]
+            first = time.perf_counter() - began - sum(line["seconds"] for line in rounds[1:])
+            for line in rounds:
+                rate = line["events_per_second"]
+                print(
+                    f"batch {batch:>5}, epoch {line['epoch']}: {rate:>9,.0f} events/s, "
+                    f"{1000 * batch / rate:>8.2f} ms a step"
+                )
+            print(f"  with the input, which is made once, epoch 1 took {first:.1f} s")
+            print(f"  compiled step alone: {1000 * our_step(batch, particles, repeats):.2f} ms")
+            theirs = torch_step(batch, particles, repeats)
+            print(
+                "  PyTorch is not installed"
+                if theirs is None
+                else f"  PyTorch's GRU: {1000 * theirs:.2f} ms"
+            )
+            bound = 2 * particles * DEPENDENT_STEP_MICROSECONDS / 1000
+            print(f"  bound of dependent steps on an H200: {bound:.2f} ms", flush=True)
 
 
 def main() -> None:
@@ -79,14 +195,24 @@ def main() -> None:
         "--events",
         type=int,
         default=200_000,
-        help="events without particles; with them a fiftieth",
+        help="events without particles; with them a fiftieth; with --device all",
     )
     parser.add_argument(
         "--particles", type=int, default=128, help="of an event, for the inclusive network"
     )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3, help="runs of each, the medians count")
+    parser.add_argument("--device", action="store_true", help="this process and its device")
+    parser.add_argument(
+        "--batch", type=int, action="append", help="with --device; default 128, 1024, 4096"
+    )
     arguments = parser.parse_args()
+    if arguments.device:
+        sizes = arguments.batch or [128, 1024, 4096]
+        measure_device(arguments.events, arguments.particles, sizes, 10 * arguments.repeats)
+        return
+    from cmsspark.apps.training.script_check import TrainingRun
+
     print(
         f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, {arguments.repeats} runs"
     )

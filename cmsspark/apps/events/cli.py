@@ -381,15 +381,44 @@ class _Graph:
         return self._dense("out", state)
 
     def _scaled_hlf(self) -> str:
-        """Return the features scaled as :meth:`Scalers.hlf` does: constant ones become 0."""
+        """Return the features as :meth:`Scalers.inputs` has them."""
         scalers = self.network.scalers
-        span = scalers.maximum - scalers.minimum
-        factor = np.where(span > 0, 1 / np.where(span > 0, span, 1.0), 0.0)
-        minimum, scale = (
-            self._constant("minimum", scalers.minimum),
-            self._constant("scale", factor),
+        if scalers.curves is None:
+            # Constant features become 0.
+            span = scalers.maximum - scalers.minimum
+            factor = np.where(span > 0, 1 / np.where(span > 0, span, 1.0), 0.0)
+            minimum = self._constant("minimum", scalers.minimum)
+            shifted = self._node("Sub", ["hlf", minimum], "shifted")
+            return self._node("Mul", [shifted, self._constant("scale", factor)], "scaled")
+        # A curve is the sum of its segments: how far a value is in each, times its slope.
+        most = max(len(curve.knots) for curve in scalers.curves)
+        knots, heights = (
+            np.stack([np.pad(values, (0, most - len(values) + 1), "edge") for values in lists])
+            for lists in zip(*((c.knots, c.heights) for c in scalers.curves), strict=True)
         )
-        return self._node("Mul", [self._node("Sub", ["hlf", minimum], "shifted"), scale], "scaled")
+        width = np.diff(knots)
+        slopes = np.where(width > 0, np.diff(heights) / np.where(width > 0, width, 1.0), 0.0)
+        low = self._constant("low", knots[:, :-1])
+        axis = self._constant("axis", np.array([2]), np.int64)
+        value = self._node("Unsqueeze", ["hlf", axis], "value")
+        value = self._node("Max", [value, low], "above")
+        value = self._node("Min", [value, self._constant("high", knots[:, 1:])], "within")
+        value = self._node("Sub", [value, low], "way")
+        value = self._node("Mul", [value, self._constant("slopes", slopes)], "rise")
+        value = self._node("ReduceSum", [value, axis], "risen", keepdims=0)
+        value = self._node("Add", [value, self._constant("start", heights[:, 0])], "scaled")
+        if not (sentinels := scalers.sentinels):
+            return value
+        absent = np.full(len(scalers.curves), np.nan)
+        absent[list(sentinels)] = [curve.sentinel for curve in sentinels.values()]
+        is_absent = self._node("Equal", ["hlf", self._constant("sentinels", absent)], "is_absent")
+        measured = self._node(
+            "Where", [is_absent, self._constant("none", [0.0]), value], "measured"
+        )
+        flags = self._node("Cast", [is_absent], "all_flags", to=1)
+        numbers = self._constant("with_sentinel", list(sentinels), np.int64)
+        flags = self._node("Gather", [flags, numbers], "flags", axis=1)
+        return self._node("Concat", [measured, flags], "inputs", axis=-1)
 
     def _gru(self) -> str:
         """Return the state after the last particle. ONNX has the update gate first, we
@@ -420,7 +449,7 @@ class _Graph:
         )
         return self._node("Gemm", [values, weight, bias], f"{name}_sum")
 
-    def _constant(self, name: str, value: Array, kind: Any = np.float32) -> str:
+    def _constant(self, name: str, value: Any, kind: Any = np.float32) -> str:
         self.constants[name] = np.ascontiguousarray(value, kind)
         return name
 

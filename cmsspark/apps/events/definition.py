@@ -21,7 +21,13 @@ from cmsspark.apps.events.kernels import KERNEL_COLUMNS, KERNEL_CUTS, LIMITS
 from cmsspark.apps.events.layout import NAME, RESERVED, EventLayout
 from cmsspark.apps.events.topology import HLF, TOPOLOGY
 from cmsspark.base.config_files import ConfigFile, nearest, parse
-from cmsspark.base.errors import DataError, InputMissing, NotAllowed, UsageError
+from cmsspark.base.errors import (
+    DataError,
+    InputMissing,
+    NotAllowed,
+    SettingsError,
+    UsageError,
+)
 from cmsspark.base.resources import resource
 
 NOT_FINITE: Final = "not_finite"
@@ -211,8 +217,11 @@ def load_definition(name: str) -> Definition:
     else:
         path = Path(name)
         content, shown, folder = _read(path), name, path.parent
-    file = parse(content, shown)
-    spec = file.convert(DefinitionSpec)
+    try:
+        file = parse(content, shown)
+        spec = file.convert(DefinitionSpec)
+    except SettingsError as error:
+        raise _with_quotes(error, content.decode("utf-8", "replace").splitlines()) from None
     source, python_name = "", ""
     if spec.python:
         python_name = str(folder / spec.python)
@@ -222,6 +231,29 @@ def load_definition(name: str) -> Definition:
     )
     _Checks(file, definition).check()
     return definition
+
+
+#: In an expression that stands in no quotes these mean something to YAML.
+_MEANS_YAML: Final = re.compile(
+    r"\{[^{}]*\w[\[(][^{}]*[,\[\]]|:\s+[&*!@%?]|:\s[^{},]*[\w)\]]\s*[?:]\s"
+)
+
+
+def _with_quotes(error: SettingsError, lines: Sequence[str]) -> SettingsError:
+    """Return the error of a file, with quotes as the next step if its line has an
+    expression that YAML divides.
+    """
+    number = re.search(r", line (\d+)$", str(error.where))
+    line = lines[int(number[1]) - 1] if number and int(number[1]) <= len(lines) else ""
+    # What stands in quotes already is a text to YAML.
+    if not _MEANS_YAML.search(re.sub(r"'[^']*'|\"[^\"]*\"", "''", line.partition(" #")[0])):
+        return error
+    return SettingsError(
+        error.problem,
+        where=error.where,
+        found=error.found or line.strip(),
+        next_step="quote it: an expression with , [ ] & * ! or : stands in quotes, as 'nth(jet.pt, 0)'",
+    )
 
 
 def default_definition() -> Definition:
@@ -280,7 +312,9 @@ class _Checks:
         }
         for section, values in (("objects", spec.objects), ("features", features)):
             for name, text in values.items():
-                if name in self.names:
+                # A feature may be called as its branch; other expressions see the branch.
+                is_branch = section == "features" and name in spec.event
+                if name in self.names and not is_branch:
                     raise self.file.error(
                         f"the name {name} stands for one thing",
                         section,
@@ -361,6 +395,12 @@ class _Checks:
             )
 
     def _matrix(self, matrix: MatrixSpec) -> None:
+        columns_of: dict[str, frozenset[str] | None] = {
+            name: frozenset(collection.columns)
+            for name, collection in self.spec.collections.items()
+        }
+        for name, text in self.spec.objects.items():
+            columns_of[name] = Expression.parse(text).columns(columns_of)
         for name, group in matrix.groups.items():
             if group.of not in {*self.spec.objects, *self.spec.collections}:
                 raise self.file.error(
@@ -383,13 +423,9 @@ class _Checks:
                     name,
                     found=", ".join(column),
                 )
-            for text in column.values() if isinstance(column, dict) else [column]:
-                try:
-                    Expression.parse(str(text))
-                except ExpressionError as error:
-                    raise self.file.error(
-                        str(error), "matrix", "columns", name, found=text
-                    ) from None
+            for of_group, group in matrix.groups.items():
+                text = str(column[of_group] if isinstance(column, dict) else column)
+                self._matrix_column(text, group.of, columns_of[group.of], name)
         rows = sum(group.rows for group in matrix.groups.values())
         if not rows or not matrix.columns or rows * len(matrix.columns) > _MAX_MATRIX:
             raise self.file.error(
@@ -398,6 +434,32 @@ class _Checks:
         if matrix.sequence == "delta_r" and not {"eta", "phi"} <= set(matrix.columns):
             raise self.file.error(
                 "the sequence delta_r needs the columns eta and phi", "matrix", "sequence"
+            )
+
+    def _matrix_column(
+        self, text: str, objects: str, columns: frozenset[str] | None, name: str
+    ) -> None:
+        """Check that a column of the matrix uses columns of its objects, and functions."""
+        key = ("matrix", "columns", name)
+        try:
+            expression = Expression.parse(text)
+        except ExpressionError as error:
+            raise self.file.error(str(error), *key, found=text) from None
+        if unknown := sorted(expression.functions - self.functions):
+            next_step = nearest(unknown[0], sorted(self.functions))
+            raise self.file.error(
+                f"there is no function {unknown[0]}", *key, found=text, next_step=next_step
+            )
+        if columns is None:
+            return
+        if lacking := sorted(expression.names - columns):
+            raise self.file.error(
+                f"{objects} has no column {lacking[0]}",
+                *key,
+                found=text,
+                next_step=f"name its columns alone: {', '.join(sorted(columns))}"
+                if columns
+                else f"{objects} is numbers: a group is of objects, such as jet[jet.pt > 30]",
             )
 
 

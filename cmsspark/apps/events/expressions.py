@@ -69,6 +69,12 @@ class Expression:
         calls = frozenset(node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call))  # type: ignore[attr-defined]
         return cls(text, frozenset(_names(tree)), calls)
 
+    def columns(self, columns_of: Mapping[str, frozenset[str] | None]) -> frozenset[str] | None:
+        """Return the columns of the objects that it is, by those of the names in
+        ``columns_of``; an empty set for numbers, None if it cannot be told.
+        """
+        return _columns(_tree(self.text), columns_of)
+
     def evaluate(self, values: Mapping[str, Any], functions: Functions) -> Any:
         """Return the value. Raises DataError (65) where arrays do not fit each other."""
         try:
@@ -143,6 +149,24 @@ def _names(node: ast.expr) -> Iterator[str]:
         yield node.id
     for child in _operands(node):
         yield from _names(child)
+
+
+def _columns(
+    node: ast.expr, columns_of: Mapping[str, frozenset[str] | None]
+) -> frozenset[str] | None:
+    if isinstance(node, ast.Name):
+        return columns_of.get(node.id)
+    if isinstance(node, ast.Subscript):
+        return _columns(node.value, columns_of)
+    if isinstance(node, ast.Attribute | ast.Constant | ast.Compare):
+        return frozenset()
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        parts = [_columns(part, columns_of) for part in node.args]
+        if node.func.id == "by_falling" and parts:
+            return parts[0]
+        if node.func.id == "concat" and parts and None not in parts:
+            return frozenset.intersection(*(part for part in parts if part is not None))
+    return None
 
 
 def _value(node: ast.expr, values: Mapping[str, Any], functions: Functions) -> Any:

@@ -311,7 +311,9 @@ class _Computation:
                 numbers = self._numbers(to_feature_spec(feature).value, f"the feature {name}")
                 import awkward as ak
 
-                self.values[name] = ak.Array(numbers)
+                # A name that is that of a branch stays the branch's.
+                if name not in spec.event:
+                    self.values[name] = ak.Array(numbers)
                 values[:, index] = numbers
         weights = (
             np.ones(self.size) if spec.weight is None else self._numbers(spec.weight, "the weight")

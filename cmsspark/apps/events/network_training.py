@@ -20,6 +20,7 @@ import re
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
@@ -28,13 +29,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.events.network_data import COLUMNS, Rows, Share
+from cmsspark.apps.events.network_data import COLUMNS, Share
 from cmsspark.apps.events.networks import (
     KINDS,
     Network,
     initial_weights,
     logits,
-    needs_low_level,
     require_jax,
 )
 from cmsspark.base.errors import DataError, UsageError
@@ -324,9 +324,17 @@ class _Loop:
         first = {device.process_index: device for device in devices}
         self._mesh = Mesh(np.array([first[process] for process in sorted(first)]), ("worker",))
         self._split = NamedSharding(self._mesh, PartitionSpec("worker"))
-        counts = self._gathered(
-            [self._share.train_count, self._share.validation_count, self._share.longest_sequence()]
-        )
+        own_lengths = self._share.own_lengths
+        counts = self._gathered([len(lengths) for lengths in own_lengths])
+        # Of all workers, filled up to equal sizes.
+        every = [
+            self._gathered(np.pad(lengths, (0, most - len(lengths))))
+            for lengths, most in zip(own_lengths, counts.max(axis=0), strict=True)
+        ]
+        self._share.lengths = [
+            (every[0][rank][: counts[rank, 0]], every[1][rank][: counts[rank, 1]])
+            for rank in range(world.workers)
+        ]
         steps = int(counts[:, 0].min()) // training.batch
         self._rounds, self._epochs, steps = training.rounds(steps) if steps else (0, 0, 0)
         # Calls of equal size: each other size would be compiled, which takes seconds.
@@ -334,16 +342,7 @@ class _Loop:
         calls = max(1, steps // STEPS_AT_ONCE[training.model])
         self._steps_at_once = steps // calls
         self._steps = calls * self._steps_at_once
-        # With particles, validation is read by row groups, each of which may end with a
-        # smaller batch.
-        slack = (
-            self._gathered([self._share.group_count]).max()
-            if needs_low_level(training.model)
-            else 0
-        )
-        self._validation_steps = -(-int(counts[:, 1].max()) // training.batch) + int(slack)
-        self._share.length = int(counts[:, 2].max())
-        self.events = counts.sum(axis=0)[:2]
+        self.events = counts.sum(axis=0)
         if not self._steps or not self.events[1]:
             raise DataError(
                 f"each of {world.workers} workers needs a batch of {training.batch} events, and some to validate",
@@ -356,7 +355,9 @@ class _Loop:
     def run(self) -> Network:
         """Run the remaining rounds, and return the model."""
         training, world = self._training, self._world
-        weights = initial_weights(training.model, training.seed, self._share.layout)
+        weights = initial_weights(
+            training.model, training.seed, self._share.layout, self._share.scalers.input_count
+        )
         start = Progress(weights, self._optimizer.init(weights), best=weights)
         description = {
             **asdict(training),
@@ -432,17 +433,22 @@ class _Loop:
         every = (self._share.batches(training.batch, training.seed, epoch) for epoch in epochs)
         batches = islice(chain.from_iterable(every), self._steps)
         done = (number - 1) * self._steps
-        while chunk := list(islice(batches, self._steps_at_once)):
-            arrays = [
-                self._global(np.stack([getattr(rows, name) for rows in chunk])) for name in COLUMNS
-            ]
+        chunks = iter(lambda: list(islice(batches, self._steps_at_once)), [])
+        stacked = (
+            [np.stack([getattr(rows, name) for rows in chunk]) for name in COLUMNS]
+            for chunk in chunks
+        )
+        for columns in _ahead(stacked):
+            arrays = [self._global(column) for column in columns]
             weights, state, loss = self._train_steps(
                 weights, state, self._everywhere(np.int32(done)), *arrays
             )
-            losses.append((float(loss), len(chunk)))
-            done += len(chunk)
+            losses.append(loss)
+            done += self._steps_at_once
+            # A step begins while the one before runs; no more, which would hold their batches.
+            losses[max(0, len(losses) - 2)].block_until_ready()
+        train_loss = float(np.mean([float(loss) for loss in losses]))
         seconds = time.perf_counter() - began
-        train_loss = sum(loss * count for loss, count in losses) / self._steps
         validation_loss, accuracy = self._validate(weights)
         if not (math.isfinite(train_loss) and math.isfinite(validation_loss)):
             raise DataError(
@@ -477,7 +483,7 @@ class _Loop:
     def _validate(self, weights: Any) -> tuple[float, float]:
         """Mean loss and accuracy over the events that all workers keep for validation."""
         size, sums = self._training.batch, np.zeros(3)
-        for rows in _filled(self._share, self._validation_steps, size):
+        for rows in _ahead(_filled(self._share, size)):
             sums += np.asarray(self._judge(weights, *(self._global(column) for column in rows)))
         # In single precision, as checkpoints have it: a training that goes on compares
         # the same numbers.
@@ -562,7 +568,7 @@ class _Loop:
             lambda leaf: jax.make_array_from_process_local_data(replicated, np.asarray(leaf)), tree
         )
 
-    def _gathered(self, numbers: list[int]) -> Array:
+    def _gathered(self, numbers: list[int] | Array) -> Array:
         """Gather these numbers of all workers, a row each."""
         if self._world.workers == 1:
             return np.array([numbers])
@@ -579,21 +585,18 @@ class _Loop:
         return Progress.from_tree(multihost_utils.broadcast_one_to_all(progress.tree()))
 
 
-def _filled(share: Share, count: int, size: int) -> Iterator[tuple[Array, ...]]:
-    """Return ``count`` batches of ``size`` validation events for all workers, filled
-    with events of weight 0.
-    """
-    batches, layout = share.validation(size), share.layout
-    empty = Rows(
-        np.zeros((0, layout.hlf_count), np.float32),
-        np.zeros((0, share.length, len(layout.columns)), np.float32),
-        np.zeros(0, np.int32),
-        np.zeros(0, np.float32),
-    )
-    for _ in range(count):
-        rows = next(batches, empty)
+def _filled(share: Share, size: int) -> Iterator[list[Array]]:
+    """Return the batches of validation events, filled up with events of weight 0."""
+    for rows in share.validation(size):
+        columns = [getattr(rows, name) for name in COLUMNS]
         lacks = size - len(rows.label)
-        columns = (rows.hlf, rows.sequence, rows.label, rows.weight)
-        yield tuple(
-            np.pad(column, ((0, lacks), *(((0, 0),) * (column.ndim - 1)))) for column in columns
-        )
+        yield [np.pad(part, ((0, lacks), *(((0, 0),) * (part.ndim - 1)))) for part in columns]
+
+
+def _ahead(items: Iterator[Any]) -> Iterator[Any]:
+    """Make each item in a thread while the one before is used."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = pool.submit(next, items, None)
+            yield item

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from cmsspark.apps.events import gru
 from cmsspark.apps.events.layout import DELTA_R, SCHEMA_FILE, EventLayout, layout_in
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.topology import TOPOLOGY
@@ -52,12 +53,16 @@ def needs_low_level(kind: str) -> bool:
     return "low_level" in KINDS[kind]
 
 
-def initial_weights(kind: str, seed: int, layout: EventLayout = TOPOLOGY) -> Weights:
+def initial_weights(
+    kind: str, seed: int, layout: EventLayout = TOPOLOGY, inputs: int | None = None
+) -> Weights:
     """Return weights to begin with, as numpy arrays: the same for the same seed.
 
-    They have Glorot's uniform distribution; biases are 0.
+    They have Glorot's uniform distribution; biases are 0. ``inputs``: the width of
+    :meth:`Scalers.inputs`, if it is not that of the features.
     """
     draw, classes = np.random.default_rng(seed), len(layout.classes)
+    inputs = layout.hlf_count if inputs is None else inputs
 
     def dense(name: str, wide: int, out: int) -> Weights:
         limit = np.sqrt(6.0 / (wide + out))
@@ -65,7 +70,7 @@ def initial_weights(kind: str, seed: int, layout: EventLayout = TOPOLOGY) -> Wei
         return {f"{name}/weight": drawn, f"{name}/bias": np.zeros(out, np.float32)}
 
     if kind == "hlf":
-        widths = (layout.hlf_count, *HIDDEN)
+        widths = (inputs, *HIDDEN)
         layers = [dense(f"dense{i}", *pair) for i, pair in enumerate(pairwise(widths))]
         return {
             name: value
@@ -79,7 +84,7 @@ def initial_weights(kind: str, seed: int, layout: EventLayout = TOPOLOGY) -> Wei
     weights["gru/state_bias"] = np.zeros(3 * GRU_WIDTH, np.float32)
     if kind == "sequence":
         return weights | dense("out", GRU_WIDTH, classes)
-    wide = GRU_WIDTH + layout.hlf_count
+    wide = GRU_WIDTH + inputs
     return weights | dense("dense", wide, INCLUSIVE_WIDTH) | dense("out", INCLUSIVE_WIDTH, classes)
 
 
@@ -88,7 +93,7 @@ def logits(
 ) -> Array:
     """Return unnormalised scores ``(n, classes)`` of events.
 
-    ``hlf``: scaled features ``(n, features)``. ``sequence``: scaled particles ``(n,
+    ``hlf``: :meth:`Scalers.inputs` of features. ``sequence``: scaled particles ``(n,
     length, columns)``, padding last as zeros; any array for the kind ``hlf``.
     ``dropout_key``: a key of JAX while training, None afterwards.
     """
@@ -102,38 +107,13 @@ def logits(
         for i in range(len(HIDDEN)):
             hlf = jax.nn.relu(dense(f"dense{i}", hlf))
         return dense("out", hlf)
-    state = _gru(weights, sequence)
+    state = gru.last_state(weights, sequence)
     if kind == "sequence":
         return dense("out", state)
     if dropout_key is not None:
         is_active = jax.random.bernoulli(dropout_key, 1.0 - DROPOUT, state.shape)
         state = jnp.where(is_active, state / (1.0 - DROPOUT), 0.0)
     return dense("out", jax.nn.relu(dense("dense", jnp.concatenate([state, hlf], axis=-1))))
-
-
-def _gru(weights: Weights, sequence: Array) -> Array:
-    """Return the state ``(n, 50)`` after the last particle; padding leaves it as it is."""
-    import jax
-    import jax.numpy as jnp
-
-    is_particle = jnp.any(sequence != 0.0, axis=-1)
-    # One large product for all particles: only the state's own product is left for the loop.
-    inputs = sequence @ weights["gru/weight"] + weights["gru/bias"]
-
-    def step(state: Array, particle: tuple[Array, Array]) -> tuple[Array, None]:
-        from_input, is_there = particle
-        reset_in, update_in, new_in = jnp.split(from_input, 3, axis=-1)
-        from_state = state @ weights["gru/state"] + weights["gru/state_bias"]
-        reset_state, update_state, new_state = jnp.split(from_state, 3, axis=-1)
-        reset = jax.nn.sigmoid(reset_in + reset_state)
-        update = jax.nn.sigmoid(update_in + update_state)
-        new = jnp.tanh(new_in + reset * new_state)
-        return jnp.where(is_there[:, None], (1.0 - update) * new + update * state, state), None
-
-    # Made from the input, so that it is spread over the workers as the input is.
-    start = inputs[:, 0, :GRU_WIDTH] * 0.0
-    state, _ = jax.lax.scan(step, start, (jnp.swapaxes(inputs, 0, 1), is_particle.T))
-    return state
 
 
 def by_falling_delta_r(low_level: Array, layout: EventLayout = TOPOLOGY) -> Array:
@@ -195,9 +175,12 @@ def _probabilities(kind: str) -> Any:
     """Return the compiled function of a kind; compiled once for each shape in a process."""
     import jax
 
-    return jax.jit(
-        lambda weights, hlf, sequence: jax.nn.softmax(logits(kind, weights, hlf, sequence))
-    )
+    def compute(weights: Weights, hlf: Array, sequence: Array) -> Array:
+        # GPUs would round the factors of products to ten bits, and scores to 0.002.
+        with jax.default_matmul_precision("highest"):
+            return jax.nn.softmax(logits(kind, weights, hlf, sequence))
+
+    return jax.jit(compute)
 
 
 @dataclass(frozen=True)
@@ -229,7 +212,7 @@ class Network:
         parts = [np.zeros((0, len(self.layout.classes)), np.float32)]
         for start in range(0, len(hlf), PREDICT_ROWS):
             rows = slice(start, start + PREDICT_ROWS)
-            features = self.scalers.hlf(hlf[rows])
+            features = self.scalers.inputs(np.asarray(hlf[rows]))
             sequence = np.zeros((len(features), 1, len(self.layout.columns)), np.float32)
             if self.needs_low_level and low_level is not None:
                 sequence = make_sequences(self.scalers, low_level[rows], self.layout)
@@ -290,10 +273,11 @@ def load(folder: str | Path) -> Network:
             where=path / MODEL_FILE,
             found=repr(kind),
         )
-    layout = layout_in(path)
-    shapes = {name: value.shape for name, value in initial_weights(kind, 0, layout).items()}
+    layout, scalers = layout_in(path), Scalers.load(path)
+    expected = initial_weights(kind, 0, layout, scalers.input_count)
+    shapes = {name: value.shape for name, value in expected.items()}
     if {name: value.shape for name, value in weights.items()} != shapes:
         raise DataError(
             f"the weights are not those of a {kind} network", where=path / WEIGHTS_FILE
         )
-    return Network(kind, weights, Scalers.load(path), dict(parameters), int(seed), layout)
+    return Network(kind, weights, scalers, dict(parameters), int(seed), layout)

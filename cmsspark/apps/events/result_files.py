@@ -15,7 +15,8 @@ from cmsspark import __version__
 from cmsspark.apps.events import evaluation as events_evaluation
 from cmsspark.apps.events.evaluation import Evaluation
 from cmsspark.apps.events.layout import layout_in
-from cmsspark.apps.events.models import ABOUT, read_description
+from cmsspark.apps.events.models import ABOUT, NETWORKS, read_description
+from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base import dates
 from cmsspark.base.errors import OutputError
 from cmsspark.pages import layout
@@ -39,6 +40,8 @@ def write_result(folder: Path, evaluation: Evaluation, facts: Mapping[str, str])
     UsageError (2) without the extra plot.
     """
     description = read_description(folder)
+    if description["kind"] in NETWORKS:
+        facts = {**facts, "not known": _sentinels(folder)}
     history = _history(folder)
     title = f"Classifier of events: {description['kind']}"
     pictures = _pictures(evaluation, history)
@@ -101,6 +104,18 @@ def _pictures(
         about = "Loss on the events to learn from, and on those that are held out."
         pictures["learning"] = ("Learning", about, events_evaluation.learning_curves(history))
     return pictures
+
+
+def _sentinels(folder: Path) -> str:
+    """Name the features of which values stand for "not known", and how many events have them."""
+    scalers, names = Scalers.load(folder), layout_in(folder).feature_names
+    return (
+        ", ".join(
+            f"{names[number]} {curve.sentinel:g} ({100 * curve.sentinel_share:.1f} %)"
+            for number, curve in scalers.sentinels.items()
+        )
+        or "no feature has a value for it"
+    )
 
 
 def _card(

@@ -21,8 +21,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from cmsspark.apps.events.definition import Definition, plan_branches
-from cmsspark.apps.events.features import Chunk
 from cmsspark.apps.events.layout import EventLayout, layout_in
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import (
@@ -38,6 +36,9 @@ from cmsspark.filesystems.storage import Files, is_local, join, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from cmsspark.apps.events.definition import Definition
+    from cmsspark.apps.events.features import Chunk
 
 
 #: Events of a task: 120 MB of branches where an event has 700 particles.
@@ -235,6 +236,8 @@ def inspect(file: EventFile, definition: Definition) -> InspectedFile:
     """Look into a file: its entries and branches. What is wrong with it is the
     ``reason``; nothing is raised.
     """
+    from cmsspark.apps.events.definition import plan_branches
+
     size = None
     try:
         if is_local(file.path):
@@ -273,6 +276,10 @@ def read_range(part: EntryRange, definition: Definition) -> Chunk:
     """Return the events of a range. Raises what uproot raises, DataError (65) for
     branches that miss or differ.
     """
+    # Workers that only read samples have neither.
+    from cmsspark.apps.events.definition import plan_branches
+    from cmsspark.apps.events.features import Chunk
+
     size = part.stop - part.start
     with open_tree(part.path, definition.spec.tree) as tree:
         plan = plan_branches(tree.keys(), definition)
@@ -314,8 +321,12 @@ def open_tree(path: str, name: str) -> Iterator[Any]:
         kinds: Mapping[str, str] = file.classnames(cycle=False)
         if kinds.get(name) not in (*_TREE_KINDS, *_NTUPLE_KINDS):
             shown = ", ".join(f"{key} ({kind})" for key, kind in sorted(kinds.items())[:5])
+            is_nano = name == "Delphes" and "Events" in kinds
+            hint = "; NanoAOD needs --definition nanoaod" if is_nano else ""
             raise DataError(
-                f"there is no tree {name}", where=path, found=f"the file has {shown or 'nothing'}"
+                f"there is no tree {name}",
+                where=path,
+                found=f"the file has {shown or 'nothing'}{hint}",
             )
         yield file[name]
 
@@ -486,9 +497,20 @@ def sample_parts(folder: str | Path) -> list[str]:
     return sorted(str(path) for path in Path(local_path(str(folder))).glob("part-*.parquet"))
 
 
-def row_groups(part: str, columns: list[str]) -> Iterator[pa.Table]:
-    """Yield the row groups of a part, one after another. Raises DataError (65) where it
-    lacks a column, or is damaged.
+def row_group_sizes(part: str) -> list[int]:
+    """Return the events of each row group of a part. Raises DataError (65) if it is damaged."""
+    import pyarrow.parquet as pq
+
+    system, path = file_system(part)
+    with _naming(part), system.open_input_file(path) as stream:
+        metadata = pq.ParquetFile(stream).metadata
+        return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+
+
+def row_groups(part: str, columns: list[str], number: int | None = None) -> Iterator[pa.Table]:
+    """Yield the row groups of a part, one after another, or only that with this number.
+
+    Raises DataError (65) if it lacks a column, or is damaged.
     """
     import pyarrow.parquet as pq
 
@@ -502,8 +524,8 @@ def row_groups(part: str, columns: list[str]) -> Iterator[pa.Table]:
                 found=f"no {', '.join(missing)}",
                 next_step="run_spark events_prepare --low-level, then events_sample",
             )
-        for number in range(file.num_row_groups):
-            yield file.read_row_group(number, columns=columns)
+        for group in range(file.num_row_groups) if number is None else (number,):
+            yield file.read_row_group(group, columns=columns)
 
 
 @contextmanager
@@ -544,11 +566,15 @@ class Events:
         )
 
 
-def event_groups(part: str, layout: EventLayout, *, low_level: bool) -> Iterator[Events]:
-    """Yield the events of a part by row groups. Raises DataError (65) where it lacks a column."""
-    for rows in row_groups(
-        part, ["hlf", "label", "weight", *(["low_level"] if low_level else [])]
-    ):
+def event_groups(
+    part: str, layout: EventLayout, *, low_level: bool, number: int | None = None
+) -> Iterator[Events]:
+    """Yield the events of a part by row groups, or of the row group with this number.
+
+    Raises DataError (65) if it lacks a column.
+    """
+    columns = ["hlf", "label", "weight", *(["low_level"] if low_level else [])]
+    for rows in row_groups(part, columns, number):
         hlf, matrices = to_matrix(rows.column("hlf"), layout.hlf_count), None
         if low_level:
             matrices = to_matrix(rows.column("low_level"), layout.matrix).reshape(

@@ -19,7 +19,7 @@ from cmsspark.apps.events.layout import SCHEMA_FILE, EventLayout
 from cmsspark.apps.events.prepare import RESULT, make_rows, read_numbers, task_count
 from cmsspark.apps.events.root_files import PartWriter, keep_only, row_groups, to_matrix
 from cmsspark.apps.events.runs import EventRequest, event_run, find_run_folder, finish, latest_run
-from cmsspark.apps.events.scalers import SCALERS_FILE, Moments, Scalers
+from cmsspark.apps.events.scalers import CURVE_EVENTS, SCALERS_FILE, Moments, Scalers
 from cmsspark.base import dates
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, OutputError
@@ -454,7 +454,8 @@ def run(request: EventRequest, options: SampleOptions) -> CurrentTable:
         )
         size = sum(part.size for part in entries)
         written = _write(spark, store, staged, parts, size, choice, options, layout)
-        scalers = _scalers(written, layout)
+        rows = _row_groups(store, staged.table_path(TRAIN), ["hlf"])
+        scalers = _with_curves(_scalers(written, layout), rows, layout)
         store.write_bytes(
             join(staged.folder, SCALERS_FILE), json_text(scalers.as_dict(), indent=1).encode()
         )
@@ -583,6 +584,14 @@ def _weights(
     return sums
 
 
+def _with_curves(scalers: Scalers, train: Iterator[pa.Table], layout: EventLayout) -> Scalers:
+    """Return scalers with curves that are fitted to the first events of ``train``."""
+    first: list[Array] = []
+    while sum(map(len, first)) < CURVE_EVENTS and (group := next(train, None)) is not None:
+        first.append(to_matrix(group.column("hlf"), layout.hlf_count))
+    return scalers.with_curves(np.concatenate(first)[:CURVE_EVENTS])
+
+
 def _scalers(written: Sequence[Mapping[str, Any]], layout: EventLayout) -> Scalers:
     moments, rows = Moments.empty(layout), [row for row in written if row["moments"] is not None]
     for row in rows:
@@ -680,10 +689,12 @@ def write_small(files: Files, folder: str, per_class: int, layout: EventLayout) 
     }
 
 
-def _row_groups(files: Files, folder: str) -> Iterator[pa.Table]:
+def _row_groups(files: Files, folder: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
     import pyarrow.parquet as pq
 
     for part in list_parts(files, folder):
         with open_part(files, part.path) as stream:
             file = pq.ParquetFile(stream)
-            yield from (file.read_row_group(number) for number in range(file.num_row_groups))
+            yield from (
+                file.read_row_group(number, columns) for number in range(file.num_row_groups)
+            )

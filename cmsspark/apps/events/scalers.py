@@ -1,5 +1,5 @@
-"""Scalers: minimum and maximum of each high-level feature, mean and deviation of each
-feature of particles.
+"""Scalers: a curve for each high-level feature, mean and deviation of each feature of
+particles.
 
 They are fitted on the part ``train`` of a sample only. Padding, rows of a matrix that
 are all zero, neither counts nor changes.
@@ -8,8 +8,9 @@ are all zero, neither counts nor changes.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Final, Self
 
 import numpy as np
@@ -19,6 +20,102 @@ from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
 
 SCALERS_FILE: Final = "scalers.json"
+#: Events that curves are fitted to, the first of a sample: these are a random choice.
+CURVE_EVENTS: Final = 50_000
+#: Heights of the knots of a curve, in deviations of a normal distribution.
+_HEIGHTS: Final = np.linspace(-3.5, 3.5, 36)
+#: Share of the events that has a value which stands for "not known".
+_SENTINEL_SHARE: Final = 0.002
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How a feature is scaled: linear between knots, constant outside of them.
+
+    Heights are those of a normal distribution of the same quantiles, with mean 0 and
+    deviation 1, so that a heavy tail is as wide as any other. ``sentinel``: a value
+    that stands for "not known", such as −999. It becomes 0, and networks have an input
+    that says so. ``sentinel_share``: the share of events that have it.
+    """
+
+    knots: Array
+    heights: Array
+    sentinel: float | None = None
+    sentinel_share: float = 0.0
+
+    @classmethod
+    def fit(cls, values: Array) -> Self:
+        """Return the curve of a feature with these values.
+
+        Example:
+            >>> curve = Curve.fit(np.array([-999.0] * 10 + [1.0, 2.0, 4.0, 8.0, 16.0] * 20))
+            >>> curve.sentinel, round(curve.sentinel_share, 2)
+            (-999.0, 0.09)
+        """
+        values = np.asarray(values, np.float64)
+        sentinel = find_sentinel(values)
+        measured = values if sentinel is None else values[values != sentinel]
+        probabilities = np.array([NormalDist().cdf(height) for height in _HEIGHTS])
+        probabilities[[0, -1]] = 0.0, 1.0
+        quantiles = np.quantile(measured, probabilities)
+        # A value that many events share has several quantiles, and the mean of their heights.
+        knots, numbers = np.unique(quantiles, return_inverse=True)
+        heights = np.bincount(numbers, _HEIGHTS) / np.bincount(numbers)
+        scaled = np.interp(measured, knots, heights)
+        deviation = scaled.std()
+        heights = (heights - scaled.mean()) / deviation if deviation > 0 else heights * 0.0
+        share = 0.0 if sentinel is None else 1 - len(measured) / len(values)
+        return cls(knots, heights, sentinel, share)
+
+    def scale(self, values: Array) -> Array:
+        """Return values of the feature, scaled."""
+        scaled = np.interp(values, self.knots, self.heights)
+        return scaled if self.sentinel is None else np.where(values == self.sentinel, 0.0, scaled)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what ``scalers.json`` has of a curve."""
+        return {
+            "knots": self.knots.tolist(),
+            "heights": self.heights.tolist(),
+            "sentinel": self.sentinel,
+            "sentinel_share": self.sentinel_share,
+        }
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> Self:
+        """Return the curve of :meth:`as_dict`. Raises KeyError, TypeError, ValueError."""
+        knots, heights = (np.asarray(document[name], np.float64) for name in ("knots", "heights"))
+        if knots.ndim != 1 or not knots.size or knots.shape != heights.shape:
+            raise ValueError("a curve has a height for each knot")
+        if not (np.diff(knots) > 0).all() or not np.isfinite([knots, heights]).all():
+            raise ValueError("the knots of a curve rise")
+        sentinel = document["sentinel"]
+        return cls(
+            knots,
+            heights,
+            None if sentinel is None else float(sentinel),
+            float(document["sentinel_share"]),
+        )
+
+
+def find_sentinel(values: Array) -> float | None:
+    """Return the value of a feature that stands for "not known", or None.
+
+    It is the smallest or the largest value, whole, shared by some events in a thousand,
+    and apart from the others: by more than half of their range, or below 0 if no other
+    is.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) < 4:
+        return None
+    for extreme, remaining in ((0, slice(1, None)), (-1, slice(None, -1))):
+        value, usual = float(distinct[extreme]), distinct[remaining]
+        if counts[extreme] < max(5, _SENTINEL_SHARE * len(values)) or not value.is_integer():
+            continue
+        low, high = np.quantile(values[values != value], (0.01, 0.99))
+        if np.abs(usual - value).min() > (high - low) / 2 or (value < 0 and usual[0] >= 0):
+            return value
+    return None
 
 
 @dataclass(frozen=True)
@@ -26,7 +123,8 @@ class Scalers:
     """The scalers of a sample. ``mean`` and ``std`` are None without the matrix of particles.
 
     ``mean_weights``: the mean weight of the events of each class; None where events
-    have no weights.
+    have no weights. ``curves``: how each high-level feature is scaled; None in samples
+    and models of earlier versions, whose features are scaled by minimum and maximum.
     """
 
     minimum: Array
@@ -34,6 +132,29 @@ class Scalers:
     mean: Array | None = None
     std: Array | None = None
     mean_weights: Array | None = None
+    curves: tuple[Curve, ...] | None = None
+
+    @property
+    def sentinels(self) -> dict[int, Curve]:
+        """The curves of the features that have a sentinel, by their number."""
+        curves = enumerate(self.curves or ())
+        return {number: curve for number, curve in curves if curve.sentinel is not None}
+
+    @property
+    def input_count(self) -> int:
+        """The width of :meth:`inputs`."""
+        return len(self.minimum) + len(self.sentinels)
+
+    def with_curves(self, hlf: Array) -> Self:
+        """Return these scalers with curves that are fitted to events of ``train``."""
+        return replace(self, curves=tuple(Curve.fit(column) for column in hlf.T))
+
+    def inputs(self, values: Array) -> Array:
+        """Return what networks read of high-level features ``(n, features)``: scaled,
+        and for each feature with a sentinel 1 where it stands.
+        """
+        flags = [values[:, number] == curve.sentinel for number, curve in self.sentinels.items()]
+        return np.column_stack([self.hlf(values), *flags]).astype(np.float32)
 
     def weights(self, labels: Array, weights: Array) -> Array:
         """Return weights whose mean is 1 in each class, so that classes of a sample
@@ -44,9 +165,14 @@ class Scalers:
         return np.asarray(weights / self.mean_weights[labels])
 
     def hlf(self, values: Array) -> Array:
-        """Return high-level features ``(n, features)`` scaled so that those of
-        ``train`` are in [0, 1], as float32.
+        """Return high-level features ``(n, features)`` scaled by their curves, as float32.
+
+        Without curves those of ``train`` are in [0, 1].
         """
+        if self.curves is not None:
+            columns = zip(self.curves, np.asarray(values, np.float64).T, strict=True)
+            scaled = np.stack([curve.scale(column) for curve, column in columns], axis=-1)
+            return scaled.astype(np.float32)
         span = self.maximum - self.minimum
         scaled = (np.asarray(values, np.float64) - self.minimum) / np.where(span > 0, span, 1.0)
         return np.where(span > 0, scaled, 0.0).astype(np.float32)
@@ -73,7 +199,12 @@ class Scalers:
         low_level = None
         if self.mean is not None and self.std is not None:
             low_level = {"mean": self.mean.tolist(), "std": self.std.tolist()}
-        hlf = {"minimum": self.minimum.tolist(), "maximum": self.maximum.tolist()}
+        hlf: dict[str, Any] = {
+            "minimum": self.minimum.tolist(),
+            "maximum": self.maximum.tolist(),
+        }
+        if self.curves is not None:
+            hlf["curves"] = [curve.as_dict() for curve in self.curves]
         means = None if self.mean_weights is None else self.mean_weights.tolist()
         return {"format_version": 1, "hlf": hlf, "low_level": low_level, "mean_weights": means}
 
@@ -95,12 +226,17 @@ class Scalers:
                 sizes += [parts[2].size, parts[2].size]
             if [part.shape for part in parts] != [(size,) for size in sizes]:
                 raise ValueError(f"the lists have not {sizes} numbers")
+            curves = hlf.get("curves")
+            if curves is not None:
+                curves = tuple(Curve.from_dict(curve) for curve in curves)
+                if len(curves) != sizes[0]:
+                    raise ValueError(f"there are {len(curves)} curves of {sizes[0]} features")
             means = document["mean_weights"]
             mean_weights = None if means is None else np.asarray(means, np.float64)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError("these are not scalers", where=where, found=str(error)) from None
         mean, std = parts[2:] or (None, None)
-        return cls(parts[0], parts[1], mean, std, mean_weights)
+        return cls(parts[0], parts[1], mean, std, mean_weights, curves)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

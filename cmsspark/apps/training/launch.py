@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, TextIO, TypeVar
+from typing import Any, Final, Protocol, TextIO, TypeVar
 
 import msgspec
 
@@ -51,6 +51,8 @@ class RunRecord(msgspec.Struct, frozen=True):
     secrets: tuple[str, ...] = ()
     namespace: str | None = None
     context: str | None = None
+    #: What was typed, by option, to start it again; None where that has secrets.
+    typed: dict[str, Any] | None = None
 
 
 class RunState(msgspec.Struct):
@@ -74,7 +76,12 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, base: Path, run: TrainingRun, namespace: str | None = None, context: str | None = None
+        cls,
+        base: Path,
+        run: TrainingRun,
+        namespace: str | None = None,
+        context: str | None = None,
+        typed: dict[str, Any] | None = None,
     ) -> RunFolder:
         """Make the folder of a new run. Raises UsageError (2) where the name is taken."""
         folder = cls(base / run.name)
@@ -101,6 +108,7 @@ class RunFolder:
             tuple(secret.name for secret in run.secrets),
             namespace,
             context,
+            typed,
         )
         folder._write("run.json", record)
         folder.write_state(RunState(workers=["pending"] * run.workers))
@@ -126,6 +134,18 @@ class RunFolder:
     def record(self) -> RunRecord:
         """What was started."""
         return self._read("run.json", RunRecord)
+
+    def take_over(self) -> int:
+        """Make this process the launcher of a run that has ended without success; return
+        the number of its next attempt.
+        """
+        process, state = os.getpid(), self.state()
+        began = start_ticks(process) or 0
+        self._write(
+            "run.json",
+            msgspec.structs.replace(self.record, process=process, process_began=began),
+        )
+        return state.attempt + 1
 
     @property
     def output(self) -> Path:
@@ -296,24 +316,29 @@ def check(run: TrainingRun, backend: Backend) -> str:
 
 
 def launch(
-    run: TrainingRun, backend: Backend, folder: RunFolder, echo: Callable[[str], None]
+    run: TrainingRun,
+    backend: Backend,
+    folder: RunFolder,
+    echo: Callable[[str], None],
+    first: int = 1,
 ) -> None:
     """Run all workers to their end, with retries where the run has them. ``echo`` takes
-    merged lines.
+    merged lines; ``first`` is the number of the first attempt.
 
     Raises WorkerFailed (65) with a worker's last lines; KeyboardInterrupt after
     everything was stopped. The state of the folder says how it ended.
     """
     try:
         with reporting.interruptible(), _Lines(folder, run.workers, echo) as lines:
-            for number in range(1, run.retries + 2):
+            last = first + run.retries
+            for number in range(first, last + 1):
                 failure = _attempt(run, backend, folder, number, lines)
                 if failure is None:
                     break
-                if number > run.retries:
+                if number == last:
                     raise _failed(run, failure, folder)
                 lines.add_own(
-                    f"worker {failure.rank} {failure.reason}; attempt {number + 1} of {run.retries + 1}"
+                    f"worker {failure.rank} {failure.reason}; attempt {number + 1} of {last}"
                 )
             _finish(folder, "done")
     except KeyboardInterrupt:

@@ -46,7 +46,7 @@ settings_option = click.option(
 
 
 @click.command("run")
-@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("script", type=click.Path(path_type=Path), required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS...]")
 @click.option(
     "--workers",
@@ -150,14 +150,20 @@ settings_option = click.option(
     help="Kubernetes: limit.",
 )
 @click.option(
+    "--resume",
+    metavar="NAME",
+    help="Start a run again that was lost, stopped or failed, with what its workers left. Stands alone.",
+)
+@click.option(
     "--dry-run",
     is_flag=True,
     help="Check the script, print what would start (Kubernetes: YAML), start nothing.",
 )
 @settings_option
 def run_command(
-    script: Path,
+    script: Path | None,
     arguments: tuple[str, ...],
+    resume: str | None,
     dry_run: bool,
     settings_file: str | None,
     **options: Any,
@@ -178,26 +184,99 @@ def run_command(
     )
 
     state_dir = load_settings(settings_file).state_dir
+    resumed = None
+    if resume is not None:
+        resumed = _find(resume, settings_file)
+        script, arguments, options = _typed_before(resumed, resume)
+    if script is None:
+        raise UsageError("name a script, or a run with --resume", next_step="train run SCRIPT")
     run = _make_run(script, arguments, state_dir, options)
     backend = _build_backend(run, options)
     source = check(run, backend)
     if dry_run:
         _show_plan(run, backend, source)
         return
-    location: tuple[str | None, ...] = ()
+    namespace = context = None
     if isinstance(backend, K8sBackend):
         backend.connect()
-        location = (backend.namespace, backend.context)
-    folder = RunFolder.create(state_dir / "training", run, *location)
+        namespace, context = backend.namespace, backend.context
+    first = 1
+    if resumed is None:
+        typed = _to_type_again(script, arguments, options)
+        folder = RunFolder.create(state_dir / "training", run, namespace, context, typed)
+    else:
+        folder = resumed
+        if isinstance(backend, K8sBackend) and folder.state().state == "lost":
+            _remove_lost(folder)
+        first = folder.take_over()
     click.echo(
         f"{run.name}: {pluralize(run.workers, 'worker')} on {run.backend}; logs in {folder.path / 'logs'}",
         err=True,
     )
     _note_memory(run)
-    launch(run, backend, folder, click.echo)
+    launch(run, backend, folder, click.echo, first)
     click.echo(f"{run.name}: done; in {folder.output}: {described_files(folder)}", err=True)
     if brought_back(folder):
         click.echo(f"  next: cmsspark lab train fetch {run.name} --to FOLDER", err=True)
+
+
+def _to_type_again(
+    script: Path, arguments: tuple[str, ...], options: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Return what ``--resume`` starts again; None if a word of it may be a secret."""
+    from cmsspark.settings.redaction import redacted_words
+
+    words = [*arguments, *options["variables"], *options["confs"]]
+    if redacted_words(words) != words:
+        return None
+    paths = {"files", "pod_template"}
+    folder = os.getcwd()
+    # Paths are those of the folder that the command was typed in.
+    stored = {
+        name: str(Path(folder, value)) if name in paths and value is not None else value
+        for name, value in options.items()
+        if name != "name"
+    }
+    return {"script": str(script.absolute()), "arguments": arguments, "folder": folder, **stored}
+
+
+def _typed_before(folder: RunFolder, name: str) -> tuple[Path, tuple[str, ...], dict[str, Any]]:
+    """Return script, arguments and options of a run that is resumed.
+
+    Raises NotReady (75) if it is running, UsageError (2) if it cannot be resumed.
+    """
+    context = click.get_current_context()
+    if further_options := [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in ("resume", "dry_run", "settings_file")
+        and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        and context.params[str(parameter.name)] != ()
+    ]:
+        raise UsageError("--resume stands alone", found=", ".join(further_options))
+    state, typed = folder.state(), folder.record.typed
+    if state.state == "running":
+        raise NotReady(f"{name} is running", next_step=f"cmsspark lab train stop {name}")
+    if state.state == "done":
+        raise UsageError(
+            f"{name} has ended well: there is nothing to resume",
+            next_step=f"cmsspark lab train fetch {name} --to FOLDER",
+        )
+    if typed is None:
+        raise UsageError(
+            f"{name} was started with what may be a secret, which is stored nowhere",
+            where=folder.path,
+            next_step=f"start it under another --name; what it left: cmsspark lab train fetch {name} --to FOLDER",
+        )
+    script, arguments = Path(typed.pop("script")), tuple(typed.pop("arguments"))
+    # Secrets are named relative to it.
+    os.chdir(typed.pop("folder"))
+    options: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in typed.items()
+    }
+    for key in ("files", "pod_template"):
+        options[key] = None if options[key] is None else Path(options[key])
+    return script, arguments, {**options, "name": folder.record.name}
 
 
 def _note_memory(run: TrainingRun) -> None:

@@ -386,3 +386,86 @@ def test_classes_are_two_or_more_names(named: list[str]) -> None:
     with pytest.raises(UsageError):
         chosen_classes(NANO, (), named)
     assert chosen_classes(NANO, (), ["b", "a", "b"]) == {"b": "b", "a": "a"}
+
+
+SCOPES = """
+tree: Events
+collections:
+  jet: {names: [Jet], columns: {pt: pt, eta: eta, tag: btag}}
+  muon: {names: [Muon], columns: {pt: pt, eta: eta}}
+event: {met: MET_pt}
+objects:
+  hard: jet[jet.pt > 30]
+  both: by_falling(concat(hard, muon), concat(hard, muon).pt)
+features: {n: count(jet)}
+matrix:
+  groups: {jets: {of: hard, rows: 4}, all: {of: both, rows: 4}}
+  columns: {pt: COLUMN}
+"""
+
+
+@pytest.mark.parametrize(
+    ("column", "problem", "next_step"),
+    [
+        ("jet.pt", "hard has no column jet", "name its columns alone: eta, pt, tag"),
+        ("met", "hard has no column met", "eta, pt, tag"),
+        ("{jets: tag, all: tag}", "both has no column tag", "eta, pt"),
+        ("{jets: abs(eta), all: abz(eta)}", "there is no function abz", "abs"),
+    ],
+)
+def test_a_column_of_the_matrix_out_of_scope_is_told_before_a_file_is_opened(
+    column: str, problem: str, next_step: str, tmp_path: Path
+) -> None:
+    (tmp_path / "d.yaml").write_text(SCOPES.replace("COLUMN", column))
+    with pytest.raises(SettingsError) as error:
+        load_definition(str(tmp_path / "d.yaml"))
+    assert (error.value.problem, error.value.exit_code) == (problem, 78)
+    assert next_step in str(error.value.next_step) and ", line 13" in str(error.value.where)
+    (tmp_path / "d.yaml").write_text(SCOPES.replace("COLUMN", "{jets: tag * pt, all: pt}"))
+    load_definition(str(tmp_path / "d.yaml"))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "features:\n  x: {value: nth(jet.pt, 0, 0), unit: GeV}",
+        "features: {x: largest(jet.pt, 0), n: count(jet)}",
+        "features:\n  x: {value: sum(jet.pt[jet.pt > 3]), unit: GeV}",
+        "features:\n  x: &met",
+        "features:\n  x: !met",
+        "features:\n  x: met ? 1 : 2",
+    ],
+)
+def test_an_expression_that_yaml_divides_is_to_be_quoted(lines: str, tmp_path: Path) -> None:
+    head = (
+        "tree: Events\ncollections: {jet: {names: [Jet], columns: {pt: pt}}}\nevent: {met: met}\n"
+    )
+    (tmp_path / "d.yaml").write_text(head + lines + "\n")
+    with pytest.raises(SettingsError) as error:
+        load_definition(str(tmp_path / "d.yaml"))
+    assert "quote it" in str(error.value.next_step)
+    # Other faults keep their own next step.
+    (tmp_path / "d.yaml").write_text(head + "features: {x: {valu: '1', unit: GeV}}\n")
+    with pytest.raises(SettingsError) as error:
+        load_definition(str(tmp_path / "d.yaml"))
+    assert "quote it" not in str(error.value.next_step)
+
+
+def test_nanoaod_read_by_the_default_definition_names_the_right_one(tmp_path: Path) -> None:
+    path = write_nano(tmp_path / "n.root", nano_events(5, 1))
+    reason = inspect(EventFile(str(path), 0), DELPHES).reason
+    assert "there is no tree Delphes" in reason and "--definition nanoaod" in reason
+
+
+def test_a_feature_may_be_called_as_its_branch_which_other_expressions_still_see(
+    tmp_path: Path,
+) -> None:
+    with uproot.recreate(tmp_path / "flat.root") as file:
+        file.mktree("Events", {"mass": np.float64, "pt": np.float64})
+        file["Events"].extend({"mass": np.array([91e3, 80e3]), "pt": np.array([4.0, 5.0])})
+    (tmp_path / "d.yaml").write_text(
+        "tree: Events\nevent: {mass: mass, pt: pt}\nfeatures:\n  pt: pt\n"
+        "  mass: {value: mass / 1000, unit: GeV}\n  ratio: mass / pt\n"
+    )
+    computed = features(tmp_path / "flat.root", load_definition(str(tmp_path / "d.yaml")), 2)
+    assert computed.hlf.tolist() == [[4, 91, 22750], [5, 80, 16000]]

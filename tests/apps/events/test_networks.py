@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cmsspark.apps.events import network_training, networks
+from cmsspark.apps.events import gru, network_training, networks
 from cmsspark.apps.events.network_data import Share
 from cmsspark.apps.events.network_training import Checkpoints, Progress, Training, World, train
+from cmsspark.apps.events.root_files import read_events
 from cmsspark.base.errors import DataError, InputMissing, UsageError
-from tests.apps.events.events import FEATURES, PARTICLES
+from tests.apps.events.events import FEATURES
 from tests.apps.events.samples import events, write_sample
 
 HLF = Training("hlf", epochs=2, batch=128, learning_rate=1e-3, patience=3)
@@ -62,6 +63,54 @@ def test_the_sequence_network_is_its_definition_and_padding_changes_nothing() ->
     assert np.asarray(
         networks.logits("sequence", weights, np.zeros((4, 14)), padded)
     ) == pytest.approx(scores, abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [5, 33])
+def test_the_kernel_for_gpus_gives_state_and_gradients_of_the_scan_in_float64(count: int) -> None:
+    import jax
+
+    draw = np.random.default_rng(4)
+    weights = {
+        name: value + draw.normal(0, 0.1, value.shape).astype(np.float32)
+        for name, value in networks.initial_weights("sequence", 3).items()
+        if name.startswith("gru")
+    }
+    sequence = draw.normal(size=(count, 30, FEATURES)).astype(np.float32)
+    sequence[np.arange(30)[None] >= draw.integers(0, 31, count)[:, None]] = 0
+    sequence[1, 3] = 0  # not only padding at the end
+    toward = draw.normal(size=(count, networks.GRU_WIDTH)).astype(np.float32)
+
+    def judged(compute: Any, kind: Any) -> tuple[Any, Any]:
+        converted = {name: value.astype(kind) for name, value in weights.items()}
+        inputs = sequence.astype(kind)
+        state = jax.jit(compute)(converted, inputs)
+        changes = jax.jit(jax.grad(lambda w: (compute(w, inputs) * toward.astype(kind)).sum()))(
+            converted
+        )
+        return np.asarray(state), {name: np.asarray(value) for name, value in changes.items()}
+
+    state, changes = judged(gru.by_kernel, np.float32)
+    with jax.enable_x64(True):
+        expected, expected_changes = judged(gru.by_scan, np.float64)
+    assert expected.dtype == np.float64
+    assert np.abs(state - expected).max() < 1e-4
+    assert state[1] == pytest.approx(plain_gru(weights, sequence[1]), abs=1e-4)
+    for name, change in changes.items():
+        largest = np.abs(expected_changes[name]).max()
+        assert np.abs(change - expected_changes[name]).max() < 1e-3 * largest, name
+
+
+def test_scores_are_computed_in_the_highest_precision() -> None:
+    import jax
+
+    weights = networks.initial_weights("inclusive", 0)
+    text = str(
+        jax.make_jaxpr(networks._probabilities("inclusive"))(
+            weights, np.ones((2, 14), np.float32), np.ones((2, 8, FEATURES), np.float32)
+        )
+    )
+    products = text.count("dot_general")
+    assert products and text.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") == products
 
 
 def test_the_layers_of_each_kind_are_those_of_the_documentation() -> None:
@@ -215,18 +264,59 @@ def test_shares_of_all_workers_are_the_sample_each_event_once(
     assert sorted(map(tuple, np.concatenate(seen).tolist())) == sorted(
         map(tuple, all_rows.tolist())
     )
-    assert sum(share.train_count for share in shares) == whole.train_count
+    learned = [len(share.own_lengths[0]) for share in (*shares, whole)]
+    assert sum(learned[:-1]) == learned[-1]
 
 
 def test_batches_of_an_epoch_are_shuffled_anew_and_the_same_again(with_particles: Path) -> None:
     share = Share(with_particles, "inclusive")
-    share.length = share.longest_sequence()
     first, again, next_epoch = (
         [rows.hlf for rows in share.batches(32, 5, epoch)] for epoch in (1, 1, 2)
     )
-    assert share.length == 64 < PARTICLES
     assert np.array_equal(np.stack(first), np.stack(again))
     assert not np.array_equal(first[0], next_epoch[0])
+
+
+def test_sequences_of_batches_are_those_of_the_matrices_and_end_with_the_longest(
+    tmp_path: Path,
+) -> None:
+    sample = write_sample(tmp_path, 400, particles=150)
+    share = Share(sample, "inclusive")
+    source = read_events(sample / "train", low_level=True)
+    assert source.low_level is not None
+    expected = {
+        hlf.tobytes(): sequence
+        for hlf, sequence in zip(
+            share.scalers.inputs(source.hlf),
+            networks.make_sequences(share.scalers, source.low_level, share.layout),
+            strict=True,
+        )
+    }
+    seen, lengths = 0, set()
+    for rows in (*share.batches(16, 0, 1), *share.validation(16)):
+        lengths.add(rows.sequence.shape[1])
+        for hlf, sequence in zip(rows.hlf, rows.sequence, strict=True):
+            whole = expected[hlf.tobytes()]
+            assert np.array_equal(sequence, whole[: len(sequence)])
+            assert not whole[len(sequence) :].any()
+            seen += 1
+    # Events have 75 to 150 particles; those of similar length are together.
+    assert seen > 380 and lengths == {128, 192}
+
+
+def test_batches_of_all_workers_are_equally_long_and_as_many(tmp_path: Path) -> None:
+    sample = write_sample(tmp_path, 600, particles=150)
+    shares = [Share(sample, "inclusive", rank, 2) for rank in range(2)]
+    for share in shares:
+        share.lengths = [other.own_lengths for other in shares]
+    of_ranks = [
+        [rows.sequence.shape[1] for rows in (*share.batches(8, 0, 1), *share.validation(32))]
+        for share in shares
+    ]
+    count = min(map(len, of_ranks))
+    assert of_ranks[0][: count - 5] == of_ranks[1][: count - 5]
+    validations = [[rows.sequence.shape[1] for rows in s.validation(32)] for s in shares]
+    assert validations[0] == validations[1]
 
 
 def test_what_is_no_sample_is_refused_with_its_reason(

@@ -1,4 +1,4 @@
-"""Batches for training scripts, and the adapters for PyTorch and TensorFlow by fakes of these."""
+"""Batches for training scripts, and the adapter for TensorFlow by a fake of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cmsspark.apps.events import network_data
 from cmsspark.apps.events.network_data import SampleReader, tensorflow_dataset, torch_dataset
+from cmsspark.apps.events.root_files import event_groups
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 from tests.apps.events.samples import write_sample
 
@@ -80,27 +82,59 @@ def test_a_sample_with_a_flipped_bit_is_refused_by_name_or_read_as_it_is(
     assert refused
 
 
-def test_pytorch_gets_tensors_of_one_epoch_after_another(
+def test_workers_have_equal_numbers_of_batches_and_none_is_larger(train: Path) -> None:
+    for workers, batch in ((2, 100), (3, 167), (7, 143), (8, 125), (3, 1), (999, 2)):
+        sizes = [
+            [
+                len(labels)
+                for labels in _labels(SampleReader(train, batch, False, 0, rank, workers))
+            ]
+            for rank in range(workers)
+        ]
+        assert len({len(batches) for batches in sizes}) == 1, (workers, batch)
+        assert sum(map(sum, sizes)) == 1_000
+        # Only 1 cannot be: some worker has an event more.
+        assert max(map(max, sizes)) <= max(batch, 2)
+    with pytest.raises(UsageError, match="each worker needs an event"):
+        SampleReader(train, rank=0, workers=1_001).edges()
+
+
+def _labels(reader: SampleReader) -> list[Any]:
+    return [batch["label"] for batch in reader.epoch()]
+
+
+def test_processes_of_a_loader_share_row_groups_and_give_the_batches_of_one(
     train: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    reader, read = SampleReader(train, 64), []
+    whole = [batch["hlf"] for batch in reader.epoch(3)]
+
+    def noted(part: str, *arguments: Any, **options: Any) -> Any:
+        read.append((part, options["number"]))
+        return event_groups(part, *arguments, **options)
+
+    monkeypatch.setattr(network_data, "event_groups", noted)
+    shares = [[batch["hlf"] for batch in reader.epoch(3, i, 4)] for i in range(4)]
+    assert all(
+        np.array_equal(one, other)
+        for one, other in zip((array for share in shares for array in share), whole, strict=True)
+    )
+    # Eight row groups, three of which lie between the parts of two processes at most.
+    assert len(set(read)) == 8 and len(read) <= 11
+
+
+def test_plain_torchrun_says_who_reads(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert SampleReader(train).place == 2
+
+
+def test_pytorch_that_is_not_installed_is_named(
+    train: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UsageError, match="needs PyTorch"):
         torch_dataset(SampleReader(train))
-    torch, data = ModuleType("torch"), ModuleType("torch.utils.data")
-    torch.from_numpy = lambda array: ("tensor", array)  # type: ignore[attr-defined]
-    data.IterableDataset = type("IterableDataset", (), {})  # type: ignore[attr-defined]
-    for name, module in (
-        ("torch", torch),
-        ("torch.utils", ModuleType("torch.utils")),
-        ("torch.utils.data", data),
-    ):
-        monkeypatch.setitem(sys.modules, name, module)
-    dataset = torch_dataset(SampleReader(train, 100))
-    for epoch in range(2):
-        kinds, arrays = zip(*(batch["hlf"] for batch in dataset), strict=True)
-        assert set(kinds) == {"tensor"}
-        assert [row.tobytes() for array in arrays for row in array] == rows(
-            SampleReader(train, 100), epoch
-        )
 
 
 def test_tensorflow_gets_features_labels_and_weights(

@@ -84,6 +84,48 @@ def test_stop_ends_a_run_of_another_process(home: Path) -> None:
         launcher.stderr.read()
 
 
+GOES_ON = """
+import os, pathlib, sys, time
+mark = pathlib.Path(os.environ["CMSSPARK_TRAIN_OUTPUT"], "mark.txt")
+if mark.exists():
+    print("goes on", os.environ["CMSSPARK_TRAIN_ATTEMPT"], os.environ["OWN"], sys.argv[1:])
+else:
+    mark.write_text("made before")
+    print("up", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_run_whose_launcher_died_is_resumed_with_what_its_workers_left(home: Path) -> None:
+    (home / "goes_on.py").write_text(GOES_ON)
+    words = ["run", "goes_on.py", "--name", "lost", "--env", "OWN=7", "--", "--epochs", "3"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "cmsspark", "lab", "train", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=with_path(),
+    ) as launcher:
+        assert launcher.stdout is not None and launcher.stdout.readline() == b"worker 0 | up\n"
+        assert refused("run", "--resume", "lost").exit_code == 75
+        launcher.kill()
+    ended = train("run", "--resume", "lost")
+    assert ended.stdout == "worker 0 | goes on 2 7 ['--epochs', '3']\n"
+    assert train("logs", "lost").stdout.splitlines() == ["worker 0 | up", ended.stdout.strip()]
+    assert "lost: done" in train("status", "lost").stdout
+    assert refused("run", "--resume", "lost").exit_code == 2
+
+
+def test_what_cannot_be_resumed_is_refused(home: Path) -> None:
+    assert refused("run").problem == "name a script, or a run with --resume"
+    assert refused("run", "--resume", "none").exit_code == 66
+    assert refused("run", "fails.py", "--workers", "2", "--name", "bad").exit_code == 65
+    alone = refused("run", "--resume", "bad", "--workers", "3")
+    assert (alone.exit_code, alone.found) == (2, "--workers")
+    secret = ("--", "--token", "Xy7-hunter2")
+    assert refused("run", "fails.py", "--workers", "2", "--name", "s", *secret).exit_code == 65
+    assert "may be a secret" in refused("run", "--resume", "s").problem
+
+
 def test_a_dry_run_starts_nothing_and_shows_no_secret(home: Path) -> None:
     (home / "s").mkdir()
     (home / "s/TOKEN").write_text("very-secret")
@@ -142,7 +184,7 @@ def test_wrong_command_lines_are_refused_before_anything_is_made(
 
 
 @pytest.mark.parametrize(
-    "words", [("run",), ("run", "hello.py", "--workers", "0"), ("run", "hello.py", "--on", "x")]
+    "words", [("run", "hello.py", "--workers", "0"), ("run", "hello.py", "--on", "x")]
 )
 def test_command_lines_that_click_refuses_end_with_2(home: Path, words: tuple[str, ...]) -> None:
     assert train(*words).exit_code == 2

@@ -88,6 +88,13 @@ def test_one_and_two_workers_agree_in_accuracy(sample: Path, by_two: Path, tmp_p
     assert abs(found[1] - found[2]) < 0.03
 
 
+def test_the_example_of_jax_meets_by_the_launchers_variables(tmp_path: Path) -> None:
+    example = SCRIPT.parents[1] / "examples/training/jax_mean.py"
+    _, lines = launched(tmp_path, TrainingRun("mean", example, (), 2))
+    said = sorted(line.partition(" | ")[2] for line in lines if "mean" in line)
+    assert said == ["worker 0 of 2: mean 0.5", "worker 1 of 2: mean 0.5"]
+
+
 def test_barrier_tasks_of_spark_train_the_model_of_processes(
     spark: Any, sample: Path, by_two: Path, tmp_path: Path
 ) -> None:

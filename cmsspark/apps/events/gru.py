@@ -1,0 +1,255 @@
+"""The GRU over the particles of events: a scan on every processor, and one fused kernel
+for GPUs, of the same numbers.
+
+Its hundreds of dependent steps cost the time. The kernel (Pallas, by Triton) keeps the
+weights and the state of a block of events near the arithmetic over all particles, forward
+and backward. The scan is its reference, and stands in if the kernel does not compile.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+Array = Any
+Weights = dict[str, Any]
+
+#: Steps of the scan in one round of its loop, on accelerators. On processors more than one
+#: costs time to compile, and saves none.
+UNROLL: Final = 8
+#: Events that a program of the kernel works on, and its warps.
+BLOCK: Final = 16
+_WARPS: Final = 4
+
+
+def last_state(weights: Weights, sequence: Array) -> Array:
+    """Return the state ``(n, width)`` after the last particle of scaled sequences ``(n,
+    length, columns)``; padding, rows of zeros, leaves it as it is.
+    """
+    return (by_kernel if has_kernel() else by_scan)(weights, sequence)
+
+
+def by_scan(weights: Weights, sequence: Array) -> Array:
+    """Return :func:`last_state` by a scan."""
+    import jax
+    import jax.numpy as jnp
+
+    is_particle = jnp.any(sequence != 0.0, axis=-1)
+    # One large product for all particles: only the state's own product is left for the loop.
+    inputs = sequence @ weights["gru/weight"] + weights["gru/bias"]
+
+    def step(state: Array, particle: tuple[Array, Array]) -> tuple[Array, None]:
+        from_input, is_there = particle
+        reset_in, update_in, new_in = jnp.split(from_input, 3, axis=-1)
+        from_state = state @ weights["gru/state"] + weights["gru/state_bias"]
+        reset_state, update_state, new_state = jnp.split(from_state, 3, axis=-1)
+        reset = jax.nn.sigmoid(reset_in + reset_state)
+        update = jax.nn.sigmoid(update_in + update_state)
+        new = jnp.tanh(new_in + reset * new_state)
+        return jnp.where(is_there[:, None], (1.0 - update) * new + update * state, state), None
+
+    # Made from the input, so that it is spread over the workers as the input is.
+    start = inputs[:, 0, : weights["gru/state"].shape[0]] * 0.0
+    particles = (jnp.swapaxes(inputs, 0, 1), is_particle.T)
+    unroll = 1 if jax.default_backend() == "cpu" else UNROLL
+    state, _ = jax.lax.scan(step, start, particles, unroll=unroll)
+    return state
+
+
+@cache
+def has_kernel() -> bool:
+    """Return whether this process has a GPU on which the kernel gives what the scan gives."""
+    import jax
+
+    if jax.default_backend() != "gpu":
+        return False
+    draw = np.random.default_rng(0)
+    weights = {
+        "gru/weight": draw.normal(0, 0.3, (4, 30)).astype(np.float32),
+        "gru/bias": np.zeros(30, np.float32),
+        "gru/state": draw.normal(0, 0.3, (10, 30)).astype(np.float32),
+        "gru/state_bias": np.zeros(30, np.float32),
+    }
+    sequence = draw.normal(size=(BLOCK, 5, 4)).astype(np.float32)
+    try:
+        # Outside of the function that is being compiled.
+        with jax.ensure_compile_time_eval(), jax.default_matmul_precision("highest"):
+            ours, reference = (
+                np.asarray(jax.jit(compute)(weights, sequence)) for compute in (by_kernel, by_scan)
+            )
+    except Exception as error:  # whatever a compiler of another version raises
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+    else:
+        if np.allclose(ours, reference, atol=1e-3):
+            return True
+        reason = "it gives other numbers here"
+    warnings.warn(f"the GPU kernel is not used, which is slower: {reason}", stacklevel=2)
+    return False
+
+
+def by_kernel(weights: Weights, sequence: Array) -> Array:
+    """Return :func:`last_state` by the kernel; without a GPU it is interpreted, for tests."""
+    import jax.numpy as jnp
+
+    count, _, columns = sequence.shape
+    width = weights["gru/state"].shape[0]
+    is_particle = jnp.any(sequence != 0.0, axis=-1)
+    # Sides of matrices are powers of two, 16 at least, and blocks of events are whole. A
+    # column of ones takes the biases of the input into its product.
+    wide, rows = (max(16, 1 << (size - 1).bit_length()) for size in (width, columns + 1))
+    ones = is_particle[:, :, None].astype(sequence.dtype)
+    particles = jnp.concatenate([sequence, ones], axis=-1)
+    padding = ((0, -count % BLOCK), (0, 0), (0, rows - columns - 1))
+    particles = jnp.swapaxes(jnp.pad(particles, padding), 0, 1)
+    is_there = jnp.pad(is_particle, padding[:2]).T.astype(jnp.int32)
+    state_bias = weights["gru/state_bias"]
+    # Those of reset and update add to the biases of the input.
+    added = jnp.concatenate([state_bias[: 2 * width], jnp.zeros(width)])
+    from_input = jnp.concatenate([weights["gru/weight"], (weights["gru/bias"] + added)[None]])
+
+    def gates(matrix: Array, height: int) -> Array:
+        """Return a matrix for each gate, filled up with zeros: ``(3, height, wide)``."""
+        parts = jnp.stack(jnp.split(matrix, 3, axis=-1))
+        return jnp.pad(parts, ((0, 0), (0, height - parts.shape[1]), (0, wide - parts.shape[2])))
+
+    state = _kernels()(
+        particles,
+        is_there,
+        gates(from_input, rows),
+        gates(weights["gru/state"], wide),
+        jnp.pad(state_bias[2 * width :], (0, wide - width)),
+    )
+    return state[:count, :width]
+
+
+@cache
+def _kernels() -> Any:
+    """Return the function of both kernels: of particles ``(length, n, rows)``, which of
+    them are there ``(length, n)``, the weights of the input ``(3, rows, wide)`` and of
+    the state ``(3, wide, wide)``, and the bias of the new state; it returns ``(n, wide)``.
+    """
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import pallas as pl
+
+    def dot(left_side: Array, right_side: Array) -> Array:
+        return jax.lax.dot_general(
+            left_side, right_side, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
+        )
+
+    def sigmoid(values: Array) -> Array:
+        return 1.0 / (1.0 + jnp.exp(-values))
+
+    def tanh(values: Array) -> Array:
+        return 2.0 * sigmoid(2.0 * values) - 1.0
+
+    def gates(particle: Array, state: Array, weights: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Return reset, update, the new state, and what the old one gives to it."""
+        (reset_in, update_in, new_in), (reset_of, update_of, new_of), bias = weights
+        from_state = dot(state, new_of) + bias[None, :]
+        reset = sigmoid(dot(particle, reset_in) + dot(state, reset_of))
+        update = sigmoid(dot(particle, update_in) + dot(state, update_of))
+        return reset, update, tanh(dot(particle, new_in) + reset * from_state), from_state
+
+    def read(from_input: Any, of_state: Any, bias: Any) -> tuple[Array, ...]:
+        return (
+            tuple(from_input[gate] for gate in range(3)),
+            tuple(of_state[gate] for gate in range(3)),
+            bias[...],
+        )
+
+    def forward_kernel(particles: Any, is_there: Any, steps: Any, *more: Any) -> None:
+        *weight_refs, states, last = more
+        events = pl.ds(pl.program_id(0) * BLOCK, BLOCK)
+        weights = read(*weight_refs)
+
+        def step(number: Array, state: Array) -> Array:
+            states[number, events, :] = state
+            _, update, new, _ = gates(particles[number, events, :], state, weights)
+            is_real = (is_there[number, events] > 0)[:, None]
+            return jnp.where(is_real, (1.0 - update) * new + update * state, state)
+
+        start = jnp.zeros((BLOCK, last.shape[1]), jnp.float32)
+        last[events, :] = jax.lax.fori_loop(0, steps[pl.program_id(0)], step, start)
+
+    def backward_kernel(particles: Any, is_there: Any, steps: Any, *more: Any) -> None:
+        *weight_refs, transposed, states, of_last, of_reset, of_update, of_new, of_state = more
+        events = pl.ds(pl.program_id(0) * BLOCK, BLOCK)
+        weights = read(*weight_refs)
+        back = tuple(transposed[gate] for gate in range(3))
+        count = steps[pl.program_id(0)]
+
+        def step(done: Array, change: Array) -> Array:
+            number = count - 1 - done
+            state = states[number, events, :]
+            reset, update, new, from_state = gates(particles[number, events, :], state, weights)
+            is_real = (is_there[number, events] > 0)[:, None]
+            in_step = jnp.where(is_real, change, 0.0)
+            d_new = in_step * (1.0 - update) * (1.0 - new * new)
+            d_update = in_step * (state - new) * update * (1.0 - update)
+            d_reset = d_new * from_state * reset * (1.0 - reset)
+            d_state = d_new * reset
+            for target, value in (
+                (of_reset, d_reset),
+                (of_update, d_update),
+                (of_new, d_new),
+                (of_state, d_state),
+            ):
+                target[number, events, :] = value
+            before = in_step * update + dot(d_reset, back[0])
+            before += dot(d_update, back[1]) + dot(d_state, back[2])
+            return jnp.where(is_real, before, change)
+
+        jax.lax.fori_loop(0, count, step, of_last[events, :])
+
+    def call(kernel: Any, shapes: Any, *arrays: Array) -> Any:
+        is_gpu = jax.default_backend() == "gpu"
+        options: dict[str, Any] = {"interpret": True}
+        if is_gpu:
+            from jax.experimental.pallas import triton
+
+            options = {"compiler_params": triton.CompilerParams(num_warps=_WARPS, num_stages=1)}
+        blocks = arrays[0].shape[1] // BLOCK
+        return pl.pallas_call(kernel, out_shape=shapes, grid=(blocks,), **options)(*arrays)
+
+    def run_forward(*arrays: Array) -> Array:
+        return forward(*arrays)[0]
+
+    def forward(
+        particles: Array, is_there: Array, from_input: Array, of_state: Array, bias: Array
+    ) -> tuple[Array, tuple[Array, ...]]:
+        length, count, _ = particles.shape
+        wide = of_state.shape[-1]
+        # A block of events ends behind the last particle of its longest one.
+        ends = jnp.where(is_there > 0, jnp.arange(1, length + 1)[:, None], 0).max(axis=0)
+        steps = ends.reshape(-1, BLOCK).max(axis=1).astype(jnp.int32)
+        shapes = (
+            jax.ShapeDtypeStruct((length, count, wide), jnp.float32),
+            jax.ShapeDtypeStruct((count, wide), jnp.float32),
+        )
+        arrays = (particles, is_there, steps, from_input, of_state, bias)
+        states, last = call(forward_kernel, shapes, *arrays)
+        return last, (*arrays, states)
+
+    def backward(stored: tuple[Array, ...], of_last: Array) -> tuple[Any, ...]:
+        *arrays, states = stored
+        particles, _, steps, _, of_state, _ = arrays
+        transposed = jnp.swapaxes(of_state, 1, 2)
+        shapes = (jax.ShapeDtypeStruct(states.shape, jnp.float32),) * 4
+        changes = call(backward_kernel, shapes, *arrays, transposed, states, of_last)
+        # What lies behind the end of a block is not written.
+        length = len(particles)
+        is_written = jnp.arange(length)[:, None] < jnp.repeat(steps, BLOCK)[None, :]
+        *of_gates, of_from_state = (jnp.where(is_written[..., None], d, 0.0) for d in changes)
+        before = jnp.where(is_written[..., None], states, 0.0)
+        of_inputs = jnp.stack([jnp.einsum("tbf,tbh->fh", particles, d) for d in of_gates])
+        by_state = (*of_gates[:2], of_from_state)
+        of_states = jnp.stack([jnp.einsum("tbk,tbh->kh", before, d) for d in by_state])
+        return None, None, of_inputs, of_states, of_from_state.sum((0, 1))
+
+    run = jax.custom_vjp(run_forward)
+    run.defvjp(forward, backward)
+    return run

@@ -1,0 +1,181 @@
+"""Scaling that survives tails and placeholders: on lognormal features, with −999 for what
+is not known, the default ``hlf`` is as good as boosted trees.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from cmsspark.apps.events import networks
+from cmsspark.apps.events.cli import export_onnx
+from cmsspark.apps.events.evaluation import evaluate
+from cmsspark.apps.events.layout import EventLayout
+from cmsspark.apps.events.result_files import write_result
+from cmsspark.apps.events.root_files import PartWriter, read_events
+from cmsspark.apps.events.scalers import Curve, Moments, Scalers, find_sentinel
+from cmsspark.apps.events.train import PARAMETERS, fit_xgboost
+from cmsspark.apps.events.train_script import command
+from cmsspark.base.arrays import Array
+from cmsspark.base.errors import DataError
+
+LAYOUT = EventLayout(
+    (("background", "Background"), ("signal", "Signal")),
+    tuple((f"x{number}", "") for number in range(10)),
+)
+
+
+def draw_events(count: int, sigma: float, sentinels: bool, seed: int) -> tuple[Array, Array]:
+    """Lognormal features that differ between the classes in mean, width and correlation."""
+    draw = np.random.default_rng(seed)
+    label = draw.integers(0, 2, count).astype(np.int8)
+    normal = draw.normal(size=(count, 10))
+    normal[:, :4] += 0.35 * label[:, None]
+    normal[:, 4] *= 1 + 0.35 * label
+    normal[:, 6] = (0.7 * label - 0.35) * normal[:, 5] + 0.94 * normal[:, 6]
+    values = np.exp(sigma * normal)
+    if sentinels:
+        # Also that a value is missing tells something of the class.
+        shares = 0.1 + 0.1 * label[:, None] * (np.arange(10) < 3)
+        values[draw.random((count, 10)) < shares] = -999.0
+    return values.astype(np.float32), label
+
+
+def write_sample(folder: Path, hlf: Array, label: Array) -> Path:
+    """A sample as one was written before samples had curves."""
+    moments = Moments.empty(LAYOUT)
+    moments.add(hlf, None)
+    (folder / "train").mkdir(parents=True)
+    hashes = np.random.default_rng(5).integers(0, 2**63, len(label)).astype(np.uint64)
+    with PartWriter(str(folder / "train"), 0, LAYOUT.schema(origin=False)) as writer:
+        ones = np.ones(len(label))
+        writer.write({"hlf": hlf, "label": label, "event_hash": hashes, "weight": ones})
+    scalers = moments.scalers(low_level=False).as_dict()
+    (folder / "scalers.json").write_text(json.dumps(scalers))
+    (folder / "schema.json").write_text(json.dumps(LAYOUT.document(origin=False)))
+    return folder
+
+
+def regression(hlf: Array, label: Array, judged: Array) -> Array:
+    """Scores of a logistic regression on standardised features, by Newton's method."""
+    mean, deviation = hlf.mean(axis=0), hlf.std(axis=0)
+    columns, others = (
+        np.column_stack([np.ones(len(rows)), (rows - mean) / deviation]).astype(np.float64)
+        for rows in (hlf, judged)
+    )
+    weights = np.zeros(columns.shape[1])
+    for _ in range(20):
+        scores = 1 / (1 + np.exp(-np.clip(columns @ weights, -30, 30)))
+        curvature = (columns * (scores * (1 - scores))[:, None]).T @ columns
+        weights += np.linalg.solve(
+            curvature + 1e-3 * np.eye(len(weights)), columns.T @ (label - scores)
+        )
+    signal = 1 / (1 + np.exp(-np.clip(others @ weights, -30, 30)))
+    return np.column_stack([1 - signal, signal])
+
+
+@pytest.mark.parametrize(("sigma", "sentinels"), [(0.5, True), (2.0, False), (2.0, True)])
+def test_the_default_network_is_as_good_as_boosting_on_tails_and_placeholders(
+    sigma: float, sentinels: bool, tmp_path: Path
+) -> None:
+    hlf, label = draw_events(12_000, sigma, sentinels, 1)
+    sample = write_sample(tmp_path / "sample", hlf, label)
+    # As docs/training.md starts it, but for the output.
+    ended = CliRunner().invoke(command, [str(sample), "--output", str(tmp_path)])
+    assert ended.exit_code == 0, ended.output
+    network = networks.load(tmp_path / "model")
+    trees, _ = fit_xgboost(
+        read_events(sample / "train"), Scalers.load(sample), PARAMETERS["xgboost"], 0, 1
+    )
+    judged, truth = draw_events(20_000, sigma, sentinels, 2)
+    areas = {
+        name: evaluate(truth, scores, LAYOUT.classes).auc
+        for name, scores in (
+            ("hlf", network.predict(judged)),
+            ("xgboost", trees.predict(judged)),
+            ("regression", regression(hlf, label, judged)),
+        )
+    }
+    assert areas["hlf"] > areas["xgboost"] - 0.01, areas
+    assert areas["hlf"] > areas["regression"], areas
+
+
+def stored_network(folder: Path) -> networks.Network:
+    hlf, label = draw_events(3_000, 2.0, True, 1)
+    hlf[:, 9] = 7.0  # a constant feature
+    scalers = Scalers.load(write_sample(folder, hlf, label)).with_curves(hlf)
+    weights = networks.initial_weights("hlf", 3, LAYOUT, scalers.input_count)
+    network = networks.Network("hlf", weights, scalers, {}, 0, LAYOUT)
+    network.save(folder / "model")
+    return network
+
+
+def test_curves_and_placeholders_travel_with_the_model_and_into_onnx(tmp_path: Path) -> None:
+    from onnx.reference import ReferenceEvaluator
+
+    network = stored_network(tmp_path)
+    assert network.scalers.input_count == 10 + 9
+    judged, _ = draw_events(500, 2.5, True, 2)
+    scores = networks.load(tmp_path / "model").predict(judged)
+    assert np.array_equal(scores, network.predict(judged))
+    export_onnx(tmp_path / "model", tmp_path / "model.onnx")
+    theirs = ReferenceEvaluator(str(tmp_path / "model.onnx")).run(None, {"hlf": judged})[0]
+    assert theirs == pytest.approx(scores, abs=1e-4)
+
+
+def test_the_card_names_each_placeholder_with_its_share(tmp_path: Path) -> None:
+    network = stored_network(tmp_path)
+    judged, label = draw_events(500, 2.0, True, 2)
+    write_result(tmp_path / "model", evaluate(label, network.predict(judged), LAYOUT.classes), {})
+    card = (tmp_path / "model/model_card.md").read_text()
+    line = next(line for line in card.splitlines() if line.startswith("| not known |"))
+    assert "x0 -999 (1" in line and "x8 -999 (" in line and "x9" not in line
+
+
+@pytest.mark.parametrize(
+    ("values", "sentinel"),
+    [
+        ([-999.0] * 9 + list(range(500)), -999.0),
+        ([-1.0] * 9 + [number / 500 for number in range(500)], -1.0),
+        ([9999.0] * 9 + list(range(500)), 9999.0),
+        # Counts, charges, flags, a few large values, and zeros of an isolation have none.
+        ([0] * 200 + [1] * 150 + [2] * 90 + [3] * 40 + [4] * 12, None),
+        ([-1] * 200 + [1] * 150, None),
+        ([0] * 200 + [1] * 150, None),
+        ([float(number) for number in range(500)] + [9999.0], None),
+        ([0.0] * 300 + [number / 50 for number in range(1, 500)], None),
+    ],
+)
+def test_a_placeholder_is_an_extreme_value_of_many_events_apart_from_the_others(
+    values: list[float], sentinel: float | None
+) -> None:
+    assert find_sentinel(np.array(values)) == sentinel
+
+
+def test_a_curve_gives_any_tail_the_width_of_a_normal_distribution() -> None:
+    values = np.exp(3 * np.random.default_rng(0).normal(size=20_000))
+    curve = Curve.fit(values)
+    scaled = curve.scale(values)
+    assert abs(scaled.mean()) < 1e-9 and scaled.std() == pytest.approx(1)
+    assert np.abs(scaled).max() < 4
+    assert (np.diff(scaled[np.argsort(values)]) >= 0).all()
+    assert Curve.fit(np.full(10, 3.0)).scale(np.array([3.0, 9.0])).tolist() == [0, 0]
+    assert np.array_equal(Curve.from_dict(curve.as_dict()).scale(values), scaled)
+
+
+@pytest.mark.parametrize(
+    "change", [{"knots": [2, 1]}, {"heights": [0]}, {"knots": []}, {"sentinel": "none"}]
+)
+def test_curves_that_cannot_be_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    hlf, label = draw_events(200, 1.0, False, 1)
+    sample = write_sample(tmp_path, hlf, label)
+    document = Scalers.load(sample).with_curves(hlf).as_dict()
+    document["hlf"]["curves"][0] |= {"knots": [1, 2], "heights": [0, 1], **change}
+    (sample / "scalers.json").write_text(json.dumps(document))
+    with pytest.raises(DataError, match="these are not scalers"):
+        Scalers.load(sample)
