@@ -203,10 +203,11 @@ def test_a_shape_of_lines_with_odd_values_is_learned_once() -> None:
 def _counting(both: Both, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The lines that the decoder will try to learn from."""
     tried: list[bytes] = []
+    learn_template = fast_json.learn
 
     def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
         tried.append(line)
-        return fast_json.learn(line, pick_required)
+        return learn_template(line, pick_required)
 
     monkeypatch.setattr(fast_json, "learn", learn)
     return tried
