@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from hypothesis import HealthCheck, settings
 from tests.browsers import installed_chromium
 from tests.light_jvm import LIGHT
 from tests.opensearch import OpenSearch, running_or_skip
+
+# No extra brings PyTorch: tests/apps/events/test_torch.py.
+collect_ignore = [] if find_spec("torch") else ["apps/events/test_torch.py"]
 
 os.environ["TZ"] = "UTC"
 time.tzset()
