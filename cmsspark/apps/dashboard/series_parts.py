@@ -42,13 +42,15 @@ _PARTIAL: Final = Column(
 _X: Final = {"day": "Day (UTC)", "week": "ISO week, by its Monday (UTC)", "month": "Month (UTC)"}
 
 
-def make_chart(name: str, series: Series, measure: str, chosen: Selection, by: str) -> Chart:
-    """Return the chart of a series: stacked where its groups add up, else lines.
+def make_chart(name: str, series: Series, chosen: Selection) -> Chart:
+    """Return the chart of a selection's measure by its grouping: stacked where the
+    groups add up, else lines.
 
     Of one step the groups are bars: a stack without areas shows points at sums that
     read as values. Steps of which only a part is counted are marked, in the picture and
     in the table. Columns of downloads are named for the measure.
     """
+    measure = chosen.measure
     label, unit, factor = MEASURES[measure]
     labels = [
         f"{day:%Y-%m}" if chosen.step == "month" else day.isoformat() for day in series.buckets
@@ -68,7 +70,7 @@ def make_chart(name: str, series: Series, measure: str, chosen: Selection, by: s
     columns = [Column(chosen.step, STEPS[chosen.step][1].capitalize(), "text"), _PARTIAL]
     columns += [
         Column(measure, "All", KINDS[measure])
-        if by == "all"
+        if not chosen.by
         else Column(f"{measure}_{group or NO_PART}", shown(group), KINDS[measure])
         for group in values
     ]
@@ -81,7 +83,7 @@ def make_chart(name: str, series: Series, measure: str, chosen: Selection, by: s
         f"{label} by {STEPS[chosen.step][1]}",
         "bar" if len(labels) == 1 else "stack" if is_stack else "line",
         marked,
-        values if by != "all" or not values else {label: next(iter(values.values()))},
+        values if chosen.by or not values else {label: next(iter(values.values()))},
         "" if unit == "h" else unit,
         _X[chosen.step],
         label + (f" per {STEPS[chosen.step][1]}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date, timedelta
 from functools import partial
 from typing import Any, Final
@@ -9,11 +10,16 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.dashboard import user_sets
-from cmsspark.apps.dashboard.dataset_ranking import datasets
+from cmsspark.apps.dashboard.dataset_ranking import (
+    SITE_TIER_SQL,
+    are_chosen,
+    datasets,
+    named,
+)
 from cmsspark.apps.dashboard.downloads import rows_to_arrow
 from cmsspark.apps.dashboard.page_request import PageRequest
 from cmsspark.apps.dashboard.segment import SUMS
-from cmsspark.apps.dashboard.selection import Selection
+from cmsspark.apps.dashboard.selection import FILTERS, Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number
 from cmsspark.apps.dashboard.use import codes_of_users, integer
 from cmsspark.apps.dashboard.widgets import (
@@ -38,41 +44,54 @@ GROUPS: Final = ("data_tier", "app")
 _LARGEST: Final = "ORDER BY nacc DESC NULLS LAST, job_count DESC NULLS LAST, 1"
 
 
-def all_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
-    """(site, sums as in ``SUMS`` …, distinct users) of all sites, those with the most
-    accesses first.
-    """
+def sum_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    """(site, sums as in ``SUMS`` …) of all sites, those with the most accesses first."""
+    chosen.check(FILTERS)
+    return snapshot.cached(("sum_sites", chosen), lambda: _sum_sites(snapshot, chosen))
 
-    def make() -> list[tuple[Any, ...]]:
-        where, parameters = chosen.where(("stream",))
+
+def _sum_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    if chosen.values("data_tier") or chosen.values("campaign"):
+        every, is_chosen = snapshot.datasets.names, are_chosen(snapshot, chosen)
+        names = [every[code] for code in np.flatnonzero(is_chosen)]
+        rows = _query_pairs(snapshot, chosen.only("stream", "site_tier"), "site_name", names)
+    else:
+        where, parameters = chosen.where({"stream": "stream", "site_tier": SITE_TIER_SQL})
         rows = snapshot.query(
             f"SELECT site_name::VARCHAR, {_SUMS} FROM site_totals WHERE {where} GROUP BY 1 {_LARGEST}",
             parameters,
         )
-        users = count_users(snapshot, chosen)
-        return [(row[0], *map(integer, row[1:]), users.get(row[0], 0)) for row in rows]
-
-    return snapshot.cached(("all_sites", chosen), make)
+    return [(row[0], *map(integer, row[1:])) for row in rows]
 
 
-def over_time(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple[Any, ...]]:
-    """(first day of the step, sums …) of a site."""
-    where, parameters = chosen.where(("stream",))
+def all_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    """(site, sums as in ``SUMS`` …, distinct users) of all sites, those with the most
+    accesses first.
+    """
+    users = count_users(snapshot, chosen)
+    return [(*row, users.get(row[0], 0)) for row in sum_sites(snapshot, chosen)]
+
+
+def over_time(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    """(first day of the step, sums …) of the selection's site."""
+    where, parameters = chosen.where(("stream", "site_name"))
     return snapshot.query(
         f"SELECT date_trunc('{chosen.step}', day)::DATE AS d, {_SUMS} FROM site_totals "
-        f"WHERE site_name::VARCHAR = ? AND {where} GROUP BY 1 ORDER BY 1",
-        [site, *parameters],
+        f"WHERE {where} GROUP BY 1 ORDER BY 1",
+        parameters,
     )
 
 
-def by_group(
-    snapshot: Snapshot, chosen: Selection, site: str, column: str
-) -> list[tuple[Any, ...]]:
-    """(value of one of ``GROUPS``, sums …) of a site, the most accesses first."""
+def by_group(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    """(value of the grouping, one of ``GROUPS``, sums …) of the selection's site, the
+    most accesses first.
+    """
+    chosen.check(("stream", "site_name"), groups=GROUPS)
+    of_site = chosen.only("stream", "site_name")
 
     def make() -> list[tuple[Any, ...]]:
         files = snapshot.files("site_days", chosen.first, chosen.last)
-        where, parameters = chosen.where(("stream",))
+        where, parameters = of_site.where(("stream", "site_name"))
         if not files:
             return []
         # The files are read once for all groups.
@@ -80,13 +99,13 @@ def by_group(
         marks = ", ".join(f"grouping({name})" for name in GROUPS)
         return snapshot.query(
             f"SELECT {marks}, coalesce({', '.join(GROUPS)}), {_SUMS} FROM read_parquet(?, union_by_name = true) "
-            f"WHERE site_name = ? AND {where} GROUP BY GROUPING SETS ({sets}) "
+            f"WHERE {where} GROUP BY GROUPING SETS ({sets}) "
             f"ORDER BY nacc DESC NULLS LAST, job_count DESC NULLS LAST, {len(GROUPS) + 1}",
-            [files, site, *parameters],
+            [files, *parameters],
         )
 
-    at = GROUPS.index(column)
-    rows = snapshot.cached(("site_by", chosen, site), make)
+    at = GROUPS.index(chosen.by)
+    rows = snapshot.cached(("site_by", of_site), make)
     return [row[len(GROUPS) :] for row in rows if row[at] == 0]
 
 
@@ -105,36 +124,41 @@ def last_days(snapshot: Snapshot, site: str) -> dict[str, date]:
     return snapshot.cached(("last_days", site), make)
 
 
-def top_datasets(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple[Any, ...]]:
-    """(dataset, sums …) of a site, the most accesses first: whole segments by site, cut
-    ones day by day.
+def top_datasets(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    """(dataset, sums …) of the selection's site, the most accesses first."""
+    chosen.check(("stream", "site_name"))
+    make = partial(_query_pairs, snapshot, chosen, "dataset_name")
+    return snapshot.cached(("site_datasets", chosen), make)
+
+
+def _query_pairs(
+    snapshot: Snapshot, chosen: Selection, key: str, datasets: Sequence[str] | None = None
+) -> list[tuple[Any, ...]]:
+    """Return (dataset or site, sums …) of pairs of both, the most accesses first: whole
+    segments by pair, cut ones day by day. ``datasets``: only these.
     """
-
-    def make() -> list[tuple[Any, ...]]:
-        inside, cut = snapshot.split(chosen.first, chosen.last)
-        stream, of_stream = chosen.where(("stream",), days_too=False)
-        days, of_days = chosen.where(("stream",))
-        parts: list[str] = []
-        values: list[Any] = []
-        select = f"SELECT dataset_name, {', '.join(SUMS)} FROM read_parquet(?, union_by_name = true) WHERE site_name = ?"
-        if inside:
-            parts.append(f"{select} AND {stream}")
-            values += [
-                [snapshot.segments[number].file("site_datasets") for number in inside],
-                site,
-                *of_stream,
-            ]
-        if cut:
-            parts.append(f"{select} AND {days}")
-            values += [[segment.file("detail") for segment in cut], site, *of_days]
-        if not parts:
-            return []
-        return snapshot.query(
-            f"SELECT dataset_name, {_SUMS} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1 {_LARGEST}",
-            values,
-        )
-
-    return snapshot.cached(("site_datasets", chosen, site), make)
+    columns = {"stream": "stream", "site_name": "site_name", "site_tier": SITE_TIER_SQL}
+    name_test, of_names = named(datasets)
+    inside, cut = snapshot.split(chosen.first, chosen.last)
+    files = {
+        "site_datasets": [snapshot.segments[number] for number in inside],
+        "detail": cut,
+    }
+    parts: list[str] = []
+    values: list[Any] = []
+    for name, segments in files.items():
+        if segments:
+            where, parameters = chosen.where(columns, days_too=name == "detail")
+            parts.append(
+                f"SELECT {key}, {', '.join(SUMS)} FROM read_parquet(?, union_by_name = true) "
+                f"WHERE {where} AND {name_test}"
+            )
+            values += [[segment.file(name) for segment in segments], *parameters, *of_names]
+    if not parts:
+        return []
+    return snapshot.query(
+        f"SELECT {key}, {_SUMS} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1 {_LARGEST}", values
+    )
 
 
 def unused(
@@ -177,7 +201,9 @@ def window(snapshot: Snapshot, weeks: int) -> tuple[date, date]:
 
 def _uses(snapshot: Snapshot, first: date, last: date) -> dict[str, tuple[int, int]]:
     """Accesses and jobs of each dataset."""
-    rankings = (datasets(snapshot, Selection(first, last), name) for name in ("nacc", "job_count"))
+    rankings = (
+        datasets(snapshot, Selection(first, last, measure=name)) for name in ("nacc", "job_count")
+    )
     accesses, jobs = (
         dict(zip(ranking.names(), ranking.counts, strict=True)) for ranking in rankings
     )
@@ -188,6 +214,7 @@ def count_users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
     """Return the distinct users of each site over the period; None where its days have
     two pseudonym keys.
     """
+    chosen.check(("stream",))
 
     def make() -> dict[str, int | None]:
         names = snapshot.names["site_name"]

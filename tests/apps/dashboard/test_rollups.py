@@ -8,6 +8,7 @@ import json
 import shutil
 import threading
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -166,10 +167,13 @@ def test_a_day_without_rows_is_a_day_of_noughts(tmp_path: Path, is_alone: bool) 
     totals = use.totals(loaded, chosen)
     assert (totals["nacc"], totals["users"], totals["read_bytes"]) == (0, 0, None)
     assert not any(
-        len(dataset_ranking.datasets(loaded, chosen, name))
+        len(dataset_ranking.datasets(loaded, replace(chosen, measure=name)))
         for name in ("nacc", "users", "job_count")
     )
-    assert bool(len(dataset_ranking.datasets(loaded, Selection(before, LAST), "nacc"))) != is_alone
+    assert (
+        bool(len(dataset_ranking.datasets(loaded, Selection(before, LAST, measure="nacc"))))
+        != is_alone
+    )
 
 
 def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
@@ -190,7 +194,7 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
             wanted[row["dataset_name"]] += (1 << 62) + 1
         assert len(own) > 4 and max(wanted.values()) > 1 << 63
         assert use.totals(loaded, chosen)[measure] == sum(wanted.values())
-        ranking = dataset_ranking.datasets(loaded, chosen, measure)
+        ranking = dataset_ranking.datasets(loaded, replace(chosen, measure=measure))
         assert dict(zip(ranking.names(), ranking.values, strict=True)) == wanted
         assert ranking.values == sorted(wanted.values(), reverse=True)
         assert ranking.sums(ranking.names())[measure] == ranking.values
@@ -229,7 +233,7 @@ def test_counts_that_are_kept_in_32_bits_are_summed_in_64(tmp_path: Path) -> Non
     assert loaded.datasets.segments[0].column("nacc").dtype == "int32"
     wanted = Counter(name for _, name in unique)
     assert max(wanted.values()) > 1
-    ranking = dataset_ranking.datasets(loaded, Selection(LAST, LAST), "nacc")
+    ranking = dataset_ranking.datasets(loaded, Selection(LAST, LAST, measure="nacc"))
     assert dict(zip(ranking.names(), ranking.values, strict=True)) == {
         n: most * c for n, c in wanted.items()
     }
@@ -306,9 +310,9 @@ def test_people_of_two_pseudonym_keys_have_no_number_together(tmp_path: Path) ->
     loaded = snapshot.load(state)
     whole = Selection(before, LAST)
     assert use.totals(loaded, whole)["users"] is None
-    by_day = use.users_by(loaded, whole, None)
+    by_day = use.users_by(loaded, whole)
     assert all(value for value in by_day.values[""]) and by_day.note == ""
-    assert use.users_by(loaded, Selection(before, LAST, step="month"), None).values[""] == [None]
+    assert use.users_by(loaded, Selection(before, LAST, step="month")).values[""] == [None]
 
 
 def test_a_store_as_csv_has_the_same_numbers(store: Path, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ def test_groups_that_add_up_are_stacked_over_days_and_bars_of_one_day() -> None:
     below as the value of one.
     """
     over_days = Series(DAYS, {"aaa": [5, 3], "eos": [7, None]})
-    chart = make_chart("use", over_days, "nacc", Selection(*DAYS), "stream")
+    chart = make_chart("use", over_days, Selection(DAYS[0], DAYS[1], measure="nacc", by="stream"))
     assert (chart.kind, chart.drawn) == ("stack", {"aaa": [5, 3], "eos": [7, 0]})
     one_day = Series(DAYS[1:], {"aaa": [3], "eos": [None]})
-    chart = make_chart("use", one_day, "nacc", Selection(DAYS[1], DAYS[1]), "stream")
+    chart = make_chart("use", one_day, Selection(DAYS[1], DAYS[1], measure="nacc", by="stream"))
     assert (chart.kind, chart.series) == ("bar", {"aaa": [3], "eos": [None]})

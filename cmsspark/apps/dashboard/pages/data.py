@@ -10,7 +10,12 @@ from typing import Any, Final
 
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter, text_parameter
+from cmsspark.apps.dashboard.selection import (
+    NO_PART,
+    choice_parameter,
+    day_parameter,
+    filter_values,
+)
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.names import KINDS
 from cmsspark.base.text.terminal import pluralize
@@ -57,8 +62,8 @@ def view(request: PageRequest) -> ui.Content:
             found=f"{every[0]} to {every[-1]}, {pluralize(len(every), 'day')}",
         )
     kind = choice_parameter(request.parameters, "kind", ["all", *KINDS], "all")
-    tier = text_parameter(request.parameters, "site_tier")
-    usage = _usage(request, day, kind, tier) if day in days["site_tier_usage"] else None
+    tiers = filter_values(request.parameters, "site_tier")
+    usage = _usage(request, day, kind, tiers) if day in days["site_tier_usage"] else None
     sections = []
     if usage is None:
         note = ui.Note(f"Not stored for this day: run_spark site_tier_usage --date {day}", "warn")
@@ -69,8 +74,8 @@ def view(request: PageRequest) -> ui.Content:
             ui.Section("By site tier, storage and data tier", [_figures(usage), table])
         )
     of_day = next((table for table in REPLICA_TABLES if day in days[table]), None)
-    sections.append(_map(request, day, kind, tier, of_day))
-    tiers = _tiers(request, days)
+    sections.append(_map(request, day, kind, tiers, of_day))
+    choices = list(dict.fromkeys([*tiers, *_tiers(request, days)]))
     controls = [
         ui.Control(
             "day",
@@ -79,7 +84,12 @@ def view(request: PageRequest) -> ui.Content:
             [(entry.isoformat(), entry.isoformat()) for entry in reversed(every)],
         ),
         ui.Control(
-            "site_tier", "Site tier", tier, [("", "all"), *((entry, entry) for entry in tiers)]
+            "site_tier",
+            "Site tier",
+            "",
+            [(entry or NO_PART, ui.shown(entry)) for entry in choices],
+            "many",
+            chosen=[entry or NO_PART for entry in tiers],
         ),
         ui.Control(
             "kind", "Storage", kind, [("all", "all"), *((entry, entry) for entry in KINDS)]
@@ -93,12 +103,12 @@ def view(request: PageRequest) -> ui.Content:
     )
 
 
-def _usage(request: PageRequest, day: date, kind: str, tier: str) -> list[tuple[Any, ...]]:
+def _usage(request: PageRequest, day: date, kind: str, tiers: list[str]) -> list[tuple[Any, ...]]:
     names = ", ".join(column.name for column in _COLUMNS)
     return request.database.query(
         f"SELECT {names} FROM site_tier_usage WHERE day = $day AND ($kind = 'all' OR kind = $kind) "
-        "AND ($tier = '' OR site_tier = $tier) ORDER BY replica_bytes DESC, site_tier, kind, data_tier",
-        {"day": day, "kind": kind, "tier": tier},
+        "AND (len($tiers) = 0 OR site_tier IN $tiers) ORDER BY replica_bytes DESC, site_tier, kind, data_tier",
+        {"day": day, "kind": kind, "tiers": tiers},
     ).rows
 
 
@@ -120,7 +130,9 @@ def _figures(rows: list[tuple[Any, ...]]) -> ui.Figures:
     )
 
 
-def _map(request: PageRequest, day: date, kind: str, tier: str, table: str | None) -> ui.Section:
+def _map(
+    request: PageRequest, day: date, kind: str, tiers: list[str], table: str | None
+) -> ui.Section:
     title = "Site × data tier"
     if table is None:
         return ui.Section(
@@ -128,25 +140,34 @@ def _map(request: PageRequest, day: date, kind: str, tier: str, table: str | Non
         )
     result = request.database.query(
         f"SELECT site_name, data_tier, sum(present_bytes) AS bytes FROM {table} WHERE day = $day "
-        "AND ($kind = 'all' OR kind = $kind) AND ($tier = '' OR site_tier = $tier) GROUP BY ALL HAVING bytes > 0",
-        {"day": day, "kind": kind, "tier": tier},
+        "AND ($kind = 'all' OR kind = $kind) AND (len($tiers) = 0 OR site_tier IN $tiers) GROUP BY ALL HAVING bytes > 0",
+        {"day": day, "kind": kind, "tiers": tiers},
     )
     sizes: Counter[tuple[str, str]] = Counter()
     for site, name, size in result.rows:
         sizes[ui.shown(site), ui.shown(name)] += int(size)
     rows = rank_names(sizes, 0)
     columns = rank_names(sizes, 1)
-    sites, tiers = rows[:_MAP_ROWS], columns[:_MAP_COLUMNS]
-    cells = {key: value for key, value in sizes.items() if key[0] in sites and key[1] in tiers}
+    sites, data_tiers = rows[:_MAP_ROWS], columns[:_MAP_COLUMNS]
+    cells = {
+        key: value for key, value in sizes.items() if key[0] in sites and key[1] in data_tiers
+    }
     links = {ui.shown(site): request.link("sites", site=site) for site, _, _ in result.rows}
     part = len(rows) > _MAP_ROWS or len(columns) > _MAP_COLUMNS
     about = (
-        f"The {len(sites)} of {len(rows)} sites and the {len(tiers)} of {len(columns)} data tiers with the most bytes; "
+        f"The {len(sites)} of {len(rows)} sites and the {len(data_tiers)} of {len(columns)} data tiers with the most bytes; "
         "the download has all."
     )
     caption = f"Bytes of replicas ({kind} storage)"
     heat = ui.HeatMap(
-        "site_by_data_tier", caption, sites, tiers, cells, "bytes", lambda: result.table, links
+        "site_by_data_tier",
+        caption,
+        sites,
+        data_tiers,
+        cells,
+        "bytes",
+        lambda: result.table,
+        links,
     )
     if not cells:
         return ui.Section(title, [ui.Note("No replica has any bytes in this choice.")])

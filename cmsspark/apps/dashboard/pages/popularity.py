@@ -69,8 +69,8 @@ def view(request: PageRequest) -> ui.Content:
         request.parameters, "mode", list(MODES), "line" if is_overlapping else "sum"
     )
     text = text_parameter(request.parameters, "q")
-    series = use.series(request.snapshot, chosen, measure, by)
-    chart = make_chart("over_time", series, measure, chosen, by or "all")
+    over_time = replace(chosen, measure=measure, by=by or "")
+    chart = make_chart("over_time", use.series(request.snapshot, over_time), over_time)
     # What is not stacked is drawn beside each other whatever was asked for, and the
     # control says so.
     mode = mode if chart.kind == "stack" else "line"
@@ -82,7 +82,7 @@ def view(request: PageRequest) -> ui.Content:
         ui.Control("mode", "Draw", mode, list(MODES.items())),
     ]
     about = f"{chosen.first} to {chosen.last}: which datasets are used, and how much."
-    ranking = dataset_ranking.datasets(request.snapshot, chosen, measure)
+    ranking = dataset_ranking.datasets(request.snapshot, replace(chosen, measure=measure))
     if not len(ranking) and not request.parameters.get("download"):
         nothing = ui.Note(
             "Nothing was read in this period with these filters. Choose another period or fewer filters."
@@ -205,7 +205,7 @@ def _ordered(
         sums = ranking.sums(ranking.names())
         values = list(map(ui.ratio, sums["remote_nacc"], sums["remote_known_nacc"]))
     else:
-        by_measure = dataset_ranking.datasets(request.snapshot, chosen, measure)
+        by_measure = dataset_ranking.datasets(request.snapshot, replace(chosen, measure=measure))
         by_code = dict(zip(by_measure.codes.tolist(), by_measure.values, strict=True))
         values = [by_code.get(code) for code in ranking.codes.tolist()]
     return ui.sort_rows(positions, values.__getitem__, is_descending)

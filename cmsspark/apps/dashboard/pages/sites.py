@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -44,9 +45,8 @@ _REMOTE: Final = (
 
 def view(request: PageRequest) -> ui.Content:
     """Return all sites, or the page of the site ``site``."""
-    chosen = request.chosen
+    chosen = request.chosen.only("stream")
     site = text_parameter(request.parameters, "site")
-    sites = site_use.all_sites(request.snapshot, chosen)
     names = request.snapshot.names["site_name"]
     options = [
         ("", "all sites"),
@@ -63,6 +63,7 @@ def view(request: PageRequest) -> ui.Content:
     if site:
         return _site_view(request, chosen, site, controls)
     notes = request.use_notes(chosen)
+    sites = site_use.all_sites(request.snapshot, chosen)
     return ui.Content(
         "Sites",
         [
@@ -103,8 +104,10 @@ def _site_view(
     weeks = number_parameter(request.parameters, "weeks", _WEEKS, 1, 520)
     kind = choice_parameter(request.parameters, "kind", KINDS, "disk")
     notes = request.use_notes(chosen)
-    tiers = site_use.by_group(snapshot, chosen, site, "data_tier")
-    apps = site_use.by_group(snapshot, chosen, site, "app")
+    tiers, apps = (
+        site_use.by_group(snapshot, replace(chosen.at(site), by=name))
+        for name in ("data_tier", "app")
+    )
     if not tiers:
         notes.append(ui.Note(f"Nothing was read at {ui.shown(site)} in this period."))
     controls += [
@@ -197,7 +200,7 @@ def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
     values: dict[str, list[int | None]] = {
         name: [None] * len(buckets) for name in ("local", "remote", "not known")
     }
-    for day, *sums in site_use.over_time(request.snapshot, chosen, site):
+    for day, *sums in site_use.over_time(request.snapshot, chosen.at(site)):
         row = dict(zip(SUMS, sums, strict=True))
         if row["nacc"] is None:
             continue
@@ -205,9 +208,9 @@ def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
         at = position[day]
         values["local"][at], values["remote"][at] = known_nacc - remote, remote
         values["not known"][at] = int(row["nacc"]) - known_nacc
-    use.with_zeros(request.snapshot, chosen, values, "nacc", None)
+    use.with_zeros(request.snapshot, chosen, values, "nacc", "")
     series = Series(buckets, values, partial=use.partial_steps(request.snapshot, chosen))
-    return make_chart("local_remote", series, "nacc", chosen, "locality")
+    return make_chart("local_remote", series, replace(chosen, measure="nacc", by="locality"))
 
 
 def _group_table(
@@ -225,7 +228,7 @@ def _group_table(
 
 
 def _datasets(request: PageRequest, chosen: Selection, site: str) -> ui.Table:
-    rows = site_use.top_datasets(request.snapshot, chosen, site)
+    rows = site_use.top_datasets(request.snapshot, chosen.at(site))
     used = stored_columns(request.snapshot, use_columns(*USUAL))
     columns = (ui.Column("dataset_name", "Dataset"), *used)
 

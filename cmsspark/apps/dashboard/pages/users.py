@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from cmsspark.apps.dashboard import use
@@ -23,9 +24,10 @@ def view(request: PageRequest) -> ui.Content:
     chosen = request.chosen
     group = choice_parameter(request.parameters, "by", list(_GROUPS), "none")
     tier = choice_parameter(request.parameters, "cpu_by", list(_CPU), "data_tier")
-    by = None if group == "none" else group
-    users = use.series(request.snapshot, chosen, "users", by)
-    cpu = use.series(request.snapshot, chosen, "cpu_ms", tier)
+    by = "" if group == "none" else group
+    of_users = replace(chosen, measure="users", by=by)
+    of_cpu = replace(chosen, measure="cpu_ms", by=tier)
+    users, cpu = (use.series(request.snapshot, part) for part in (of_users, of_cpu))
     sums = use.totals(request.snapshot, chosen)
     step = STEPS[chosen.step][1]
     nobody = "A person is a pseudonym: one name in two certificates counts once. Records without a user are not counted."
@@ -44,15 +46,12 @@ def view(request: PageRequest) -> ui.Content:
             ui.Section("In total", [ui.Figures(figures)]),
             ui.Section(
                 f"Distinct users per {step}",
-                [make_chart("users", users, "users", chosen, by or "all")],
+                [make_chart("users", users, of_users)],
                 nobody,
             ),
             ui.Section(
                 f"CPU time per {step} by {_CPU[tier].lower()}",
-                [
-                    make_chart("cpu", cpu, "cpu_ms", chosen, tier),
-                    _cpu_in_total(request, chosen, tier),
-                ],
+                [make_chart("cpu", cpu, of_cpu), _cpu_in_total(request, of_cpu)],
                 f"CPU time is in the logs of jobs only (the streams {_WITH_TIMES}).",
             ),
         ],
@@ -67,21 +66,17 @@ def view(request: PageRequest) -> ui.Content:
     )
 
 
-def _cpu_in_total(request: PageRequest, chosen: Selection, tier: str) -> ui.Table:
+def _cpu_in_total(request: PageRequest, chosen: Selection) -> ui.Table:
     """CPU time of the whole period by tier, the largest first."""
-    where, parameters = chosen.where(list(FILTERS))
-    rows = request.snapshot.query(
-        f"SELECT {tier}::VARCHAR, sum(cpu_ms) AS cpu FROM cube WHERE {where} GROUP BY 1 HAVING cpu IS NOT NULL "
-        "ORDER BY cpu DESC, 1",
-        parameters,
-    )
-    total = sum(int(row[1]) for row in rows)
+    tier = chosen.by
+    sums = use.sum_groups(request.snapshot, chosen)
+    total = sum(sums.values())
     columns = (
         ui.Column(tier, _CPU[tier]),
         ui.Column("cpu_ms", "CPU hours", "ms"),
         ui.Column("share", "Share", "share"),
     )
-    cells = [(ui.shown(name), int(cpu), int(cpu) / total if total else None) for name, cpu in rows]
+    cells = [(ui.shown(name), cpu, cpu / total if total else None) for name, cpu in sums.items()]
     return ui.Table(
         "cpu_in_total",
         columns,
