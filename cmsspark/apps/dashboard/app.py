@@ -234,7 +234,10 @@ def _page(services: Services, page: str) -> Any:
     page_request = _page_request(services, page)
     if definition.needs_use and not page_request.snapshot.days:
         return render_template(
-            "empty.html", **_common(services, page), store=services.database.fout
+            "empty.html",
+            **_common(services, page),
+            store=services.database.fout,
+            faults=page_request.snapshot.state.faults,
         )
     # Pages that are made side by side finish late together.
     with _AT_ONCE if definition.is_quick else nullcontext():

@@ -113,7 +113,7 @@ class PageRequest:
     @cached_property
     def chosen(self) -> Selection:
         """The period and filters. Raises UsageError (2) for wrong ones."""
-        return selection.parse_selection(self.parameters, self.snapshot.days)
+        return selection.parse_selection(self.parameters, self.snapshot.stored_days)
 
     def link(self, page: str, /, **parameters: Any) -> str:
         """Return the address of a page. Parameters that are None or empty are left out."""
@@ -194,7 +194,7 @@ class PageRequest:
 
     def period_controls(self, chosen: Selection, *, with_step: bool = True) -> list[Control]:
         """Return the form's fields for the period, and links to usual ones."""
-        days = self.snapshot.days
+        days = self.snapshot.stored_days
         limits = (days[0].isoformat(), days[-1].isoformat())
         unset = dict.fromkeys(("from2", "to2", "step", "page"))
         presets = [

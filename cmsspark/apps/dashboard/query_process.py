@@ -246,20 +246,30 @@ def _ended(code: int | None) -> CmssparkError:
     """
     less = "ask for fewer rows or columns, or shorter texts"
     if code in (-signal.SIGKILL, NO_MEMORY):
-        lack = "it lacked memory" if code == NO_MEMORY else "its process was killed (SIGKILL)"
         return UsageError(
-            "the query needs more memory than it may use", found=lack, next_step=less
+            "the query needs more memory than it may use", found=how_ended(code), next_step=less
         )
-    how = (
-        f"by signal {-code} ({signal.strsignal(-code)})"
-        if code is not None and code < 0
-        else f"with code {code}"
-    )
     return NotReady(
         "the process of the query ended unexpectedly",
-        found=f"it ended {how}",
+        found=how_ended(code),
         next_step=f"run it again; where it ends so again, {less}",
     )
+
+
+def how_ended(code: int | None) -> str:
+    """Return how a process ended, by its exit code.
+
+    Example:
+        >>> how_ended(-signal.SIGKILL), how_ended(3)
+        ('it was killed (SIGKILL)', 'it ended with code 3')
+    """
+    if code == NO_MEMORY:
+        return "it lacked memory"
+    if code == -signal.SIGKILL:
+        return "it was killed (SIGKILL)"
+    if code is not None and code < 0:
+        return f"it ended by signal {-code} ({signal.strsignal(-code)})"
+    return f"it ended with code {code}"
 
 
 def _serve(pipe: Connection, fout: str) -> None:

@@ -70,6 +70,13 @@ class Snapshot:
         """The days that it holds, in order."""
         return sorted(self.state.runs)
 
+    @cached_property
+    def stored_days(self) -> list[date]:
+        """All days that the store has, in order, also those that cannot be read and
+        those that are not summed up yet.
+        """
+        return sorted({*self.days, *self.state.faults, *self.state.pending})
+
     @property
     def segments(self) -> tuple[Segment, ...]:
         return self.state.segments
