@@ -83,7 +83,8 @@ class PageDefinition:
 class PageRequest:
     """One request for a page; one that reads no rollups needs not wait for them.
     ``prefix``: what stands before all paths; ``state_dir``: of the run history.
-    ``skipped``: (day, job) → why the daily run leaves it out.
+    ``skipped``: (day, job) → why the daily run leaves it out. ``visitor``: who asks, as
+    far as limits for each visitor need it.
     """
 
     name: str
@@ -96,6 +97,7 @@ class PageRequest:
     skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
     query_pool: QueryPool | None = None
     is_gone: Callable[[], bool] = lambda: False
+    visitor: str = ""
 
     @property
     def queries(self) -> QueryPool:

@@ -31,6 +31,7 @@ from cmsspark.apps.dashboard.segment import (
     SegmentIndex,
     file_digest,
     find_exhaustion,
+    is_held,
     read_index,
 )
 from cmsspark.apps.dashboard.segment_build import BuilderEnded
@@ -186,11 +187,12 @@ class Rollups:
                 self._readable([entry], {})
 
     def remove_old(self, state: RollupState) -> None:
-        """Remove segments that the state does not use, and what killed builds left."""
+        """Remove segments that no server on this host uses, and what killed builds left."""
         used = {segment.folder.name for segment in state.segments}
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            is_old_build = path.name.startswith(".building-") and _is_old(path)
-            if path.name not in used and (is_old_build or not path.name.startswith(".")):
+            is_build = path.name.startswith(".building-")
+            is_removed = _is_old(path) if is_build else not path.name.startswith(".")
+            if path.name not in used and is_removed and not is_held(path):
                 shutil.rmtree(path, ignore_errors=True)
 
     def forget(self) -> None:
@@ -220,7 +222,8 @@ class Rollups:
 
     def _name_folder(self, name: str, days: Sequence[StoredInterval]) -> Path:
         """Return the folder of a segment, whose name has a digest of its days and runs."""
-        runs = json.dumps([[str(entry.interval), entry.run] for entry in days])
+        # Servers of two versions of this package may use one cache.
+        runs = json.dumps([VERSION, [[str(entry.interval), entry.run] for entry in days]])
         return self.folder / f"{name}.{hashlib.sha256(runs.encode()).hexdigest()[:_DIGEST]}"
 
     def _segment(

@@ -371,8 +371,6 @@ def build(days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIn
         aside.mkdir(parents=True, mode=0o700)
         index = _build(days, store, aside)
         segment.write_index(aside, index)
-        if folder.exists():
-            shutil.rmtree(folder, ignore_errors=True)
         os.rename(aside, folder)
     except OSError as error:
         if folder.exists():

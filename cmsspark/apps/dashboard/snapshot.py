@@ -21,7 +21,7 @@ import numpy as np
 from cmsspark.apps.dashboard import dataset_tables, user_sets
 from cmsspark.apps.dashboard.dataset_tables import DatasetTables
 from cmsspark.apps.dashboard.rollups import RollupState
-from cmsspark.apps.dashboard.segment import BIT_FILES, SUMS, Segment, reading_rollups
+from cmsspark.apps.dashboard.segment import BIT_FILES, SUMS, Segment, hold, reading_rollups
 from cmsspark.apps.dashboard.user_sets import UserTable
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 
@@ -210,7 +210,9 @@ def load(state: RollupState, threads: int = 2) -> Snapshot:
     _load_sites(con, segments)
     users, tables = _load_users(con, segments, names)
     names["dataset_name"] = datasets.names
-    return Snapshot(state, con, names, users, tables, datasets)
+    loaded = Snapshot(state, con, names, users, tables, datasets)
+    hold([segment.folder for segment in segments], loaded)
+    return loaded
 
 
 def _values(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], column: str) -> list[str]:

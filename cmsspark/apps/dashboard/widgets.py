@@ -241,7 +241,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Content:
-    """A page: its heading, its form, and its sections."""
+    """A page: its heading, its form, and its sections. ``is_busy``: it lacks what it was
+    asked for, as others use the server.
+    """
 
     title: str
     sections: Sequence[Section]
@@ -249,6 +251,7 @@ class Content:
     controls: Sequence[Control] = ()
     notes: Sequence[Note] = ()
     button: str = "Show"
+    is_busy: bool = False
 
     def items(self) -> Iterator[Any]:
         """Yield the parts of all sections, also those in folds."""
