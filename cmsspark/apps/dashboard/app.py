@@ -6,10 +6,9 @@ import gzip
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +46,7 @@ from cmsspark.base.errors import (
     NotReady,
     UsageError,
 )
+from cmsspark.settings.settings import Settings
 from cmsspark.store.query.database import Database
 
 #: Error class → status of the answer.
@@ -73,8 +73,7 @@ _AT_ONCE: Final = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
 @dataclass(frozen=True)
 class Services:
     """What the pages are made from. ``prefix``: the path before all addresses, behind a
-    proxy; empty or ``/name``. ``skipped``: (day, job) → why the daily run leaves it
-    out.
+    proxy; empty or ``/name``. ``settings`` name the destination of publishing.
     """
 
     refresher: RollupRefresher
@@ -82,7 +81,7 @@ class Services:
     state_dir: Path
     guard: Guard
     prefix: str = ""
-    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
+    settings: Settings | None = None
 
     @cached_property
     def queries(self) -> QueryPool:
@@ -238,7 +237,7 @@ def _page_request(
         services.state_dir,
         services.prefix,
         is_cross_site,
-        services.skipped,
+        services.settings,
         services.queries,
         request.environ.get("waitress.client_disconnected", lambda: False),
         request.environ.get(sockets.VISITOR, ""),

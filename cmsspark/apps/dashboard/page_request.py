@@ -21,6 +21,7 @@ from cmsspark.apps.dashboard.table_html import is_text
 from cmsspark.apps.dashboard.widgets import Column, Content, Control, Note, Table, shown
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.periods import spans
+from cmsspark.settings.settings import Settings
 from cmsspark.store.query.database import Database
 
 T = TypeVar("T")
@@ -83,8 +84,8 @@ class PageDefinition:
 class PageRequest:
     """One request for a page; one that reads no rollups needs not wait for them.
     ``prefix``: what stands before all paths; ``state_dir``: of the run history.
-    ``skipped``: (day, job) → why the daily run leaves it out. ``visitor``: who asks, as
-    far as limits for each visitor need it.
+    ``settings`` name the destination of publishing. ``visitor``: who asks, as far as
+    limits for each visitor need it.
     """
 
     name: str
@@ -94,7 +95,7 @@ class PageRequest:
     state_dir: Path
     prefix: str = ""
     is_cross_site: bool = False
-    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
+    settings: Settings | None = None
     query_pool: QueryPool | None = None
     is_gone: Callable[[], bool] = lambda: False
     visitor: str = ""
