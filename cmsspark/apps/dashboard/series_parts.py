@@ -88,6 +88,8 @@ def make_chart(name: str, series: Series, chosen: Selection) -> Chart:
         _X[chosen.step],
         label + (f" per {STEPS[chosen.step][1]}"),
         note=note,
+        # What a day does not count of a stream is not known, and not nothing.
+        has_gaps=chosen.by == "stream",
         table=Table(name, columns, rows, f"{label} by {STEPS[chosen.step][1]}"),
     )
 

@@ -35,7 +35,8 @@ class Chart:
     values as a table below it.
 
     ``series``: name → values, None where there is none. ``unit``: ``B``, ``h``, ``%``
-    or empty for counts.
+    or empty for counts. ``has_gaps``: a value that is not there is unknown, and a stack
+    does not draw it as 0.
     """
 
     name: str
@@ -51,13 +52,14 @@ class Chart:
     table: Table | None = None
     x_values: Sequence[float] = ()
     target: float | None = None
+    has_gaps: bool = False
 
     @property
     def drawn(self) -> dict[str, list[float | int | None]]:
         """The series as they are drawn: in a stack a group without a value lies flat
-        where another one has a value.
+        where another one has a value, unless it has gaps.
         """
-        if self.kind != "stack":
+        if self.kind != "stack" or self.has_gaps:
             return {name: list(values) for name, values in self.series.items()}
         has_any = [
             any(value is not None for value in step)

@@ -35,7 +35,7 @@ _STREAMS: Final = {
     "cpu_ms": tuple(stream.name for stream in STREAMS_BY_NAME.values() if stream.has_times),
 }
 _PAGE: Final = 20
-#: Days of the period where the address names none.
+#: Days of the period where the address names none, at most.
 _DAYS: Final = 30
 
 
@@ -63,7 +63,10 @@ def view(request: PageRequest) -> ui.Content:
     """
     chosen = request.chosen
     if not request.parameters.get("from") and not request.parameters.get("to"):
-        chosen = replace(chosen, first=chosen.last - timedelta(days=_DAYS - 1))
+        # Two periods of a length that is stored.
+        count = (chosen.last - request.snapshot.stored_days[0]).days + 1
+        length = max(1, min(_DAYS, count // 2))
+        chosen = replace(chosen, first=chosen.last - timedelta(days=length - 1))
     baseline = _baseline(request, chosen)
     measures = {name: label for name, (label, _, _) in MEASURES.items() if name in _KINDS}
     if not request.snapshot.has_jobs:
