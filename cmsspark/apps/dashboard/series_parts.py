@@ -60,9 +60,13 @@ def make_chart(name: str, series: Series, chosen: Selection) -> Chart:
         for day, text in zip(series.buckets, labels, strict=True)
     ]
     is_stack = series.is_additive and len(series.values) > 1 and len(labels) > 1
+    # What a day does not count of a stream is unknown, and not nothing. Streams that some
+    # days lack are on top, so that a gap hides no other one.
+    has_gaps = chosen.by == "stream"
+    groups = sorted(series.values, key=lambda name: has_gaps and series.values[name].count(None))
     values = {
-        group: [None if value is None else value * factor for value in row]
-        for group, row in series.values.items()
+        group: [None if value is None else value * factor for value in series.values[group]]
+        for group in groups
     }
     note = series.note
     if not series.is_additive and len(series.values) > 1:
@@ -75,7 +79,7 @@ def make_chart(name: str, series: Series, chosen: Selection) -> Chart:
         for group in values
     ]
     rows = [
-        (text, day in series.partial, *(row[number] for row in series.values.values()))
+        (text, day in series.partial, *(series.values[group][number] for group in groups))
         for number, (day, text) in enumerate(zip(series.buckets, labels, strict=True))
     ]
     return Chart(
@@ -88,8 +92,7 @@ def make_chart(name: str, series: Series, chosen: Selection) -> Chart:
         _X[chosen.step],
         label + (f" per {STEPS[chosen.step][1]}"),
         note=note,
-        # What a day does not count of a stream is not known, and not nothing.
-        has_gaps=chosen.by == "stream",
+        has_gaps=has_gaps,
         table=Table(name, columns, rows, f"{label} by {STEPS[chosen.step][1]}"),
     )
 

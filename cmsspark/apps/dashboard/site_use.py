@@ -325,13 +325,10 @@ def matrix_sections(request: PageRequest, chosen: Selection) -> list[Section]:
     links = {shown(site): request.site_link(site) for row in rows for site in row[:2]}
     download = partial(rows_to_arrow, (*_NAMES, "accesses", "read_bytes"), rows)
     caption = "Accesses by site of the reader (rows) and of the source (columns), the most used"
-    return [
-        Section(
-            "Which site reads from which",
-            [HeatMap("site_pairs", caption, readers, sources, values, "count", download, links)],
-            _ABOUT,
-        )
-    ]
+    heat = HeatMap("site_pairs", caption, readers, sources, values, "count", download, links)
+    totals = _side_table(request, chosen, "source_site", "source_sites", "true", "All sources")
+    about = f"{_ABOUT} The totals of the sources are of all readers, also those without a name."
+    return [Section("Which site reads from which", [heat, totals], about)]
 
 
 def site_sections(request: PageRequest, chosen: Selection, site: str) -> list[Section]:
@@ -343,18 +340,31 @@ def site_sections(request: PageRequest, chosen: Selection, site: str) -> list[Se
         ("reads_from", "source_site", "Reads from"),
         ("is_read_by", "reader_site", "Is read by"),
     ):
-        own_side = _NAMES[1 - _NAMES.index(other_side)]
-        rows = _pairs(request, chosen, f"{own_side} = ?", (other_side,), site)
-        if rows:
-            columns = (
-                Column(other_side, "Site"),
-                Column("accesses", "Accesses", "count"),
-                Column("read_bytes", "Read", "bytes"),
-            )
-            cells = [(_cell(request, row[0]), *row[1:]) for row in rows]
-            table = Table(name, columns, cells, f"{title}, by AAA", bars=1, limit=_ROWS)
+        condition = f"{_NAMES[1 - _NAMES.index(other_side)]} = ?"
+        table = _side_table(request, chosen, other_side, name, condition, f"{title}, by AAA", site)
+        if table.rows:
             sections.append(Section(title, [table], _ABOUT, is_half=True))
     return sections
+
+
+def _side_table(
+    request: PageRequest,
+    chosen: Selection,
+    side: str,
+    name: str,
+    condition: str,
+    caption: str,
+    *values: str,
+) -> Table:
+    """Return the sums of each site on one side of the pairs that meet a condition."""
+    rows = _pairs(request, chosen, condition, (side,), *values)
+    columns = (
+        Column(side, "Site"),
+        Column("accesses", "Accesses", "count"),
+        Column("read_bytes", "Read", "bytes"),
+    )
+    cells = [(_cell(request, row[0]), *row[1:]) for row in rows]
+    return Table(name, columns, cells, caption, bars=1, limit=_ROWS)
 
 
 def _pairs(

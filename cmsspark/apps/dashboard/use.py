@@ -259,6 +259,26 @@ def users_by(snapshot: Snapshot, chosen: Selection, *, whole_period: bool = Fals
     return Series(buckets, shown_values, is_additive=False, note=note, partial=partial)
 
 
+def compare_people(
+    snapshot: Snapshot, chosen: Selection, values: tuple[str, str]
+) -> tuple[int | None, int | None, int | None]:
+    """Return how many people used only the first of two values of the grouping, both,
+    and only the second; the filters of that column do not matter. None over days of two
+    pseudonym keys.
+    """
+    chosen.check(FILTERS, groups=FILTERS)
+    others = tuple(pair for pair in chosen.filters if pair[0] != chosen.by)
+
+    def count(*chosen_values: str) -> int | None:
+        own = tuple((chosen.by, value) for value in chosen_values)
+        return totals(snapshot, replace(chosen, filters=(*others, *own), by=""))["users"]
+
+    first, second, either = count(values[0]), count(values[1]), count(*values)
+    if first is None or second is None or either is None:
+        return None, None, None
+    return either - second, first + second - either, either - first
+
+
 def codes_of_users(snapshot: Snapshot, chosen: Selection) -> dict[str, list[int]]:
     """Column → numbers of the values that a selection has, for sets of users."""
     codes = {

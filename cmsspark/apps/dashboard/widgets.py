@@ -56,22 +56,22 @@ class Chart:
 
     @property
     def drawn(self) -> dict[str, list[float | int | None]]:
-        """The series as they are drawn: in a stack a group without a value lies flat
-        where another one has a value, unless it has gaps.
+        """The series as they are drawn. In a stack a group without a value lies flat
+        where another one has a value. If the chart has gaps, the group and all above it
+        are not drawn there, as their sum is unknown.
         """
-        if self.kind != "stack" or self.has_gaps:
-            return {name: list(values) for name, values in self.series.items()}
-        has_any = [
-            any(value is not None for value in step)
-            for step in zip(*self.series.values(), strict=True)
-        ]
-        return {
-            name: [
-                0 if value is None and is_there else value
-                for value, is_there in zip(values, has_any, strict=True)
-            ]
-            for name, values in self.series.items()
-        }
+        drawn = {name: list(values) for name, values in self.series.items()}
+        if self.kind != "stack":
+            return drawn
+        for step, values in enumerate(zip(*self.series.values(), strict=True)):
+            first = next((n for n, value in enumerate(values) if value is None), len(values))
+            has_any = any(value is not None for value in values)
+            for number, name in enumerate(drawn):
+                if self.has_gaps and number > first:
+                    drawn[name][step] = None
+                elif not self.has_gaps and values[number] is None and has_any:
+                    drawn[name][step] = 0
+        return drawn
 
     @property
     def as_json(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import io
 import urllib.request
 from collections.abc import Iterator
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -188,6 +188,99 @@ def test_pages_of_sites_and_of_one_dataset(
     assert {
         row["site_name"]: row["distinct_users"] for row in rows if row["distinct_users"]
     } == people
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_people_with_one_data_tier_but_not_another(
+    dashboard: Running, stored: duckdb.DuckDBPyConnection, filters: dict[str, list[str]]
+) -> None:
+    rows = download(dashboard, "users", "two_tiers", tier="AOD", other_tier="NANOAOD", **filters)
+    others = {name: values for name, values in filters.items() if name != "data_tier"}
+    sign = "=" if filters.get("stream") == ["condor"] else "<>"
+    sets = [
+        f'SELECT DISTINCT "user" FROM use WHERE {in_sql(others, PERIOD)} AND "user" IS NOT NULL '
+        f"AND stream {sign} 'condor' AND data_tier = '{tier}'"
+        for tier in ("AOD", "NANOAOD")
+    ]
+    expected = []
+    for sql in (
+        f"{sets[0]} EXCEPT {sets[1]}",
+        f"{sets[0]} INTERSECT {sets[1]}",
+        f"{sets[1]} EXCEPT {sets[0]}",
+    ):
+        expected += stored.execute(f"SELECT count(*) FROM ({sql})").fetchall()
+    assert [row["users"] or 0 for row in rows] == [row[0] for row in expected]
+
+
+def test_what_the_largest_unused_replicas_win_together(
+    dashboard: Running, store: Path, stored: duckdb.DuckDBPyConnection
+) -> None:
+    rows = download(dashboard, "sites", "unused", site="T1_US_FNAL", weeks=1, kind="disk")
+    files = str(store / "dbs_phedex/*/runs/*/dbs_phedex/*.parquet")
+    expected = stored.execute(
+        "SELECT dataset_name, sum(present_bytes) OVER (ORDER BY present_bytes DESC, dataset_name)::BIGINT "
+        f"FROM read_parquet('{files}', hive_partitioning = false) WHERE site_name = 'T1_US_FNAL' "
+        "AND kind = 'disk' AND dataset_name NOT IN (SELECT dataset_name FROM use "
+        f"WHERE site_name = 'T1_US_FNAL' AND day > '{LAST - timedelta(days=7)}') ORDER BY 2"
+    ).fetchall()
+    assert [(row["dataset_name"], row["running_bytes"]) for row in rows] == expected
+    half = expected[-1][1] // 2 // 10**12
+    count = sum(size < half * 10**12 for _, size in expected) + 1
+    address = f"{dashboard.base}/sites?site=T1_US_FNAL&weeks=1&win={half}"
+    with urllib.request.urlopen(address) as answer:
+        text = answer.read().decode()
+    assert f"<b>{count} datasets</b>" in text
+
+
+@pytest.mark.parametrize("by", ["data_tier", "campaign"])
+@pytest.mark.parametrize("tiers", [[], ["T1", "T2"]], ids=str)
+def test_what_replicas_are_worth(
+    dashboard: Running,
+    store: Path,
+    stored: duckdb.DuckDBPyConnection,
+    by: str,
+    tiers: list[str],
+) -> None:
+    rows = download(dashboard, "data", "worth", weeks=2, by=by, kind="disk", site_tier=tiers)
+    weeks = (LAST - timedelta(days=13), LAST)
+    use_sql = in_sql({"site_tier": tiers} if tiers else {}, weeks)
+    there_sql = use_sql.partition(" AND ")[2].partition(" AND ")[2]
+    files = str(store / "dbs_phedex/*/runs/*/dbs_phedex/*.parquet")
+    sums = ", ".join(f"({sql})::DOUBLE AS {name}" for name, sql in MEASURES.items())
+    key = {
+        "data_tier": "split_part(dataset_name, '/', 4)",
+        "campaign": "split_part(split_part(dataset_name, '/', 3), '-', 1)",
+    }[by]
+    expected = stored.execute(
+        f"WITH used AS (SELECT {by} AS key, {sums} FROM use WHERE {use_sql} GROUP BY 1), "
+        f"there AS (SELECT {key} AS key, count(*) AS n, sum(present_bytes)::DOUBLE AS size "
+        f"FROM read_parquet('{files}', hive_partitioning = false) "
+        f"WHERE kind = 'disk' AND {there_sql or 'true'} GROUP BY 1) "
+        "SELECT coalesce(used.key, there.key), coalesce(n, 0), coalesce(size, 0), nacc / n, "
+        "read_bytes / size, read_bytes / nacc, cpu_ms / job_count "
+        "FROM used FULL JOIN there USING (key)"
+    ).fetchall()
+    names = (
+        *("replica_count", "replica_bytes", "accesses_per_replica"),
+        *("read_per_byte", "bytes_per_access", "cpu_ms_per_job"),
+    )
+    shown = {row[by]: tuple(row[name] for name in names) for row in rows}
+    assert shown.keys() == {row[0] for row in expected} and len(shown) > 4
+    for row in expected:
+        assert shown[row[0]] == pytest.approx(row[1:]), row[0]
+
+
+def test_the_totals_of_source_sites_are_of_all_their_readers(
+    dashboard: Running, store: Path, stored: duckdb.DuckDBPyConnection
+) -> None:
+    rows = download(dashboard, "sites", "source_sites")
+    files = str(store / "data_aggregation/*/runs/*/site_pairs/*.parquet")
+    expected = stored.execute(
+        "SELECT coalesce(source_site, 'not named in the log'), sum(nacc)::BIGINT, "
+        f"sum(read_bytes)::BIGINT FROM read_parquet('{files}', hive_partitioning = false) "
+        f"WHERE day BETWEEN '{PERIOD[0]}' AND '{PERIOD[1]}' GROUP BY 1"
+    ).fetchall()
+    assert {tuple(row.values()) for row in rows} == {*expected}
 
 
 @pytest.mark.parametrize(

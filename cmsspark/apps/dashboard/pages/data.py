@@ -5,16 +5,23 @@ tier as a heat map.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import date
+from functools import partial
 from typing import Any, Final
 
+from cmsspark.apps.dashboard import site_use, use
 from cmsspark.apps.dashboard import widgets as ui
-from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.downloads import rows_to_arrow
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
 from cmsspark.apps.dashboard.selection import (
+    FILTERS,
     NO_PART,
+    Selection,
     choice_parameter,
     day_parameter,
     filter_values,
+    number_parameter,
 )
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.names import KINDS
@@ -41,6 +48,24 @@ _COLUMNS: Final = (
     ui.Column("site_count", "Sites", "count"),
 )
 _MAP_ROWS, _MAP_COLUMNS = 40, 12
+#: Weeks of use beside the replicas, where the address names none.
+_WEEKS: Final = 12
+#: Grouping of the use → its expression on tables of replicas.
+_KEYS: Final = {
+    "data_tier": "data_tier",
+    "campaign": "split_part(split_part(dataset_name, '/', 3), '-', 1)",
+}
+_WORTH: Final = (
+    ui.Column("replica_count", "Replicas", "count"),
+    ui.Column("replica_bytes", "Bytes there", "bytes"),
+    ui.Column("nacc", "Accesses", "count"),
+    ui.Column("accesses_per_replica", "for each replica", "count"),
+    ui.Column("read_bytes", "Read", "bytes", "by accesses"),
+    ui.Column("read_per_byte", "for each byte there", "count"),
+    ui.Column("bytes_per_access", "for each access", "bytes"),
+    ui.Column("job_count", "Jobs", "count"),
+    ui.Column("cpu_ms_per_job", "CPU hours for each", "ms"),
+)
 
 
 def view(request: PageRequest) -> ui.Content:
@@ -75,6 +100,12 @@ def view(request: PageRequest) -> ui.Content:
         )
     of_day = next((table for table in REPLICA_TABLES if day in days[table]), None)
     sections.append(_map(request, day, kind, tiers, of_day))
+    notes: list[ui.Note] = []
+    weeks = number_parameter(request.parameters, "weeks", _WEEKS, 1, 520)
+    by = choice_parameter(request.parameters, "by", list(_KEYS), "data_tier")
+    if of_day is not None:
+        make = partial(_worth, request, day, (kind, tiers, of_day), by, weeks)
+        sections += optional(notes, "The use of what lies there", make) or []
     choices = list(dict.fromkeys([*tiers, *_tiers(request, days)]))
     controls = [
         ui.Control(
@@ -94,12 +125,15 @@ def view(request: PageRequest) -> ui.Content:
         ui.Control(
             "kind", "Storage", kind, [("all", "all"), *((entry, entry) for entry in KINDS)]
         ),
+        ui.Control("weeks", "Use of weeks", str(weeks), kind="number", limits=("1", "520")),
+        ui.Control("by", "Use by", by, [(name, FILTERS[name]) for name in _KEYS]),
     ]
     return ui.Content(
         "Data at sites",
         sections,
         f"Replicas as of {day}: volume by site tier, storage and data tier.",
         controls,
+        notes,
     )
 
 
@@ -172,6 +206,55 @@ def _map(
     if not cells:
         return ui.Section(title, [ui.Note("No replica has any bytes in this choice.")])
     return ui.Section(title, [heat], about if part else "")
+
+
+def _worth(
+    request: PageRequest, day: date, replicas: tuple[str, list[str], str], by: str, weeks: int
+) -> list[ui.Section]:
+    """Return what each replica is worth: reads for each, and what a read costs, by data
+    tier or campaign; nothing where no day of accesses is stored.
+    """
+    kind, tiers, table = replicas
+    snapshot = request.snapshot
+    if not snapshot.days:
+        return []
+    first, last = site_use.window(snapshot, weeks)
+    chosen = Selection(first, last, tuple(("site_tier", tier) for tier in tiers), by=by)
+    sums = {
+        name: use.sum_groups(snapshot, replace(chosen, measure=name))
+        for name in ("nacc", "read_bytes", "job_count", "cpu_ms")
+    }
+    rows = request.database.query(
+        f"SELECT coalesce({_KEYS[by]}, '') AS key, count(*), sum(present_bytes) FROM {table} "
+        "WHERE day = $day AND present_bytes > 0 AND ($kind = 'all' OR kind = $kind) "
+        "AND (len($tiers) = 0 OR site_tier IN $tiers) GROUP BY 1",
+        {"day": day, "kind": kind, "tiers": tiers},
+    ).rows
+    there = {name: (count, int(size)) for name, count, size in rows}
+    names = sorted(
+        {*there, *(name for values in sums.values() for name in values)},
+        key=lambda name: (-sums["nacc"].get(name, 0), -there.get(name, (0, 0))[1], name),
+    )
+    every = []
+    for name in names:
+        count, size = there.get(name, (0, 0))
+        accesses, read, jobs, cpu = (sums[measure].get(name) for measure in sums)
+        every.append(
+            (
+                *(name, count, size, accesses, ui.ratio(accesses, count), read),
+                *(ui.ratio(read, size), ui.ratio(read, accesses), jobs, ui.ratio(cpu, jobs)),
+            )
+        )
+    cells = [
+        tuple(round(value, 2) if isinstance(value, float) else value for value in row)
+        for row in ((row[0] or None, *row[1:]) for row in every)
+    ]
+    columns = (ui.Column(by, FILTERS[by]), *_WORTH)
+    download = partial(rows_to_arrow, [column.name for column in columns], every)
+    caption = f"Replicas of {day} beside the use from {first} to {last}"
+    worth = ui.Table("worth", columns, cells, caption, download, bars=4, limit=_MAP_ROWS)
+    about = "Accesses and jobs are those at all storage of these sites. The most accesses first."
+    return [ui.Section("What replicas are worth", [worth], about)]
 
 
 def _tiers(request: PageRequest, days: dict[str, list[date]]) -> list[str]:

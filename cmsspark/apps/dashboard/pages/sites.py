@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any, Final
 
 from cmsspark.apps.dashboard import site_use, use
@@ -32,6 +33,8 @@ from cmsspark.base.names import KINDS
 from cmsspark.base.text.terminal import pluralize
 
 _WEEKS: Final = 12
+#: Terabytes to win by deleting, where the address names none.
+_GOAL: Final = 100
 #: Datasets of a page of a table.
 _PAGE: Final = 20
 _ABOUT_AGES: Final = (
@@ -102,6 +105,7 @@ def _site_view(
 ) -> ui.Content:
     snapshot = request.snapshot
     weeks = number_parameter(request.parameters, "weeks", _WEEKS, 1, 520)
+    goal = number_parameter(request.parameters, "win", _GOAL, 1, 1_000_000)
     kind = choice_parameter(request.parameters, "kind", KINDS, "disk")
     notes = request.use_notes(chosen)
     tiers, apps = (
@@ -113,6 +117,7 @@ def _site_view(
     controls += [
         ui.Control("weeks", "Unused for weeks", str(weeks), kind="number", limits=("1", "520")),
         ui.Control("kind", "Storage", kind, [(entry, entry) for entry in KINDS]),
+        ui.Control("win", "TB to win", str(goal), kind="number", limits=("1", "1000000")),
     ]
     storage = _storage(request, site, kind, notes)
     return ui.Content(
@@ -152,7 +157,7 @@ def _site_view(
             ),
             ui.Section(
                 f"Replicas there that nobody read for {pluralize(weeks, 'week')}",
-                _unused(request, site, weeks, kind, notes),
+                _unused(request, site, weeks, (kind, goal), notes),
             ),
         ],
         f"{chosen.first} to {chosen.last}",
@@ -262,9 +267,10 @@ def _datasets(request: PageRequest, chosen: Selection, site: str) -> ui.Table:
 
 
 def _unused(
-    request: PageRequest, site: str, weeks: int, kind: str, notes: list[ui.Note]
+    request: PageRequest, site: str, weeks: int, wanted: tuple[str, int], notes: list[ui.Note]
 ) -> list[Any]:
     snapshot = request.snapshot
+    kind, goal = wanted
     unused = optional(
         notes,
         "The replicas",
@@ -276,7 +282,8 @@ def _unused(
     if day is None:
         return [ui.Note("No replicas are stored: run_spark dbs_phedex --date DAY")]
     first, last = site_use.window(request.snapshot, weeks)
-    size = sum(row[1] for row in rows)
+    sums = list(accumulate(row[1] for row in rows))
+    size = sums[-1] if sums else 0
     figures = ui.Figures(
         [
             ui.Figure(
@@ -288,11 +295,13 @@ def _unused(
                 f"{sum(not any(row[3:]) for row in rows):,}",
                 "not read at any other site either",
             ),
+            _win(sums, goal * 10**12),
         ]
     )
     columns = (
         ui.Column("dataset_name", "Dataset"),
         ui.Column("present_bytes", "Bytes there", "bytes"),
+        ui.Column("running_bytes", "Together", "bytes", "with all that are larger"),
         ui.Column("newest_replica_ms", "Newest replica", "day"),
         ui.Column(
             "nacc_elsewhere",
@@ -311,20 +320,37 @@ def _unused(
         (
             ui.Cell(name, request.dataset_link(name)),
             lying,
+            running,
             newest and to_second(int(newest))[:10],
             *elsewhere,
         )
-        for name, lying, newest, *elsewhere in rows
+        for (name, lying, newest, *elsewhere), running in zip(rows, sums, strict=True)
     ]
+    every = [(*row[:2], running, *row[2:]) for row, running in zip(rows, sums, strict=True)]
     caption, names = f"Not read there from {first} to {last}", [column.name for column in columns]
     table = ui.Table(
-        "unused", columns, cells, caption, partial(rows_to_arrow, names, rows), bars=1, limit=_PAGE
+        "unused",
+        columns,
+        cells,
+        caption,
+        partial(rows_to_arrow, names, every),
+        bars=1,
+        limit=_PAGE,
     )
     missing = 7 * weeks - sum(first <= stored <= last for stored in snapshot.state.runs)
     text = (
         f"{missing:,} of these days are not stored: a dataset may have been read on one of them."
     )
     return [figures, *([ui.Note(text, "warn")] if missing else []), table]
+
+
+def _win(sums: Sequence[int], goal: int) -> ui.Figure:
+    """Return how many of the largest unused replicas win so many bytes."""
+    count = next((number for number, size in enumerate(sums, 1) if size >= goal), None)
+    label = f"To win {ui.si(goal, 'B')}"
+    if count is None:
+        return ui.Figure(label, "–", "all of them are less")
+    return ui.Figure(label, pluralize(count, "dataset"), "the largest ones")
 
 
 def _values(columns: Sequence[ui.Column], sums: Sequence[Any]) -> tuple[Any, ...]:
