@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -32,8 +34,10 @@ from cmsspark.apps.dashboard.widgets import (
     shown,
     si,
 )
+from cmsspark.base import dates
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.pages.charts import rank_names
+from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store.query.database import Database
 from cmsspark.store.stored_columns import REPLICA_TABLES
 
@@ -230,6 +234,92 @@ def count_users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
         return {name: int(count) for name, count in zip(names, counter.counts(), strict=False)}
 
     return snapshot.cached(("users_of_sites", chosen), make)
+
+
+# Days that are unlike those before, and the site behind each.
+
+#: A day is compared with the same day of so many weeks before, of which so many must be
+#: stored; it is unusual with less than 1 / factor or more than factor times their median.
+_WEEKS_BEFORE, _LEAST_WEEKS, _FACTOR = 4, 2, 2
+#: Unusual days of which the site is looked for.
+_EXPLAINED: Final = 20
+
+
+def unusual_days(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    """Return (day, stream, accesses or jobs, their usual number, site, its number, its
+    usual number) of the days that are unlike those before, the largest difference first.
+
+    The usual number is the median of the same weekday in the four weeks before. The
+    site is that whose number differs most; None beyond the first rows, and with a
+    filter on data tiers or campaigns.
+    """
+    chosen.check(FILTERS)
+    return snapshot.cached(("unusual", chosen), lambda: _unusual_days(snapshot, chosen))
+
+
+def _unusual_days(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    first = dates.days_before(chosen.first, 7 * _WEEKS_BEFORE)
+    where, parameters = replace(chosen, first=first).where(list(FILTERS))
+    rows = snapshot.query(
+        "SELECT day, stream::VARCHAR, coalesce(sum(nacc), sum(job_count)) FROM cube "
+        f"WHERE {where} GROUP BY ALL",
+        parameters,
+    )
+    counts = {(day, stream): int(count or 0) for day, stream, count in rows}
+    streams = snapshot.state.streams
+    found: list[tuple[date, str, int, float]] = []
+    for day in (day for day in snapshot.days if chosen.first <= day <= chosen.last):
+        for stream in {*streams.get(day, ())} & {
+            *(chosen.values("stream") or (*ACCESS_STREAMS, *STREAMS_OF_JOBS))
+        }:
+            before = [back for back in _same_weekdays(day) if stream in streams.get(back, ())]
+            if len(before) < _LEAST_WEEKS:
+                continue
+            usual = median(counts.get((back, stream), 0) for back in before)
+            count = counts.get((day, stream), 0)
+            if usual and not usual <= _FACTOR * count <= _FACTOR**2 * usual:
+                found.append((day, stream, count, usual))
+    found.sort(key=lambda row: (-abs(row[2] - row[3]), row[0], row[1]))
+    sites = {}
+    if not (chosen.values("data_tier") or chosen.values("campaign")):
+        sites = _sites_behind(snapshot, chosen, [row[:2] for row in found[:_EXPLAINED]])
+    return [(*row, *sites.get(row[:2], (None, None, None))) for row in found]
+
+
+def _same_weekdays(day: date) -> list[date]:
+    return [dates.days_before(day, 7 * weeks) for weeks in range(1, _WEEKS_BEFORE + 1)]
+
+
+def _sites_behind(
+    snapshot: Snapshot, chosen: Selection, days: Sequence[tuple[date, str]]
+) -> dict[tuple[date, str], tuple[str, int, float]]:
+    """Return of each day and stream the site that differs most from its usual number."""
+    needed = sorted({back for day, _ in days for back in (day, *_same_weekdays(day))})
+    columns = {"stream": "stream", "site_tier": SITE_TIER_SQL}
+    where, parameters = chosen.where(columns, days_too=False)
+    rows = snapshot.query(
+        "SELECT day, stream::VARCHAR, site_name::VARCHAR, coalesce(sum(nacc), sum(job_count)) "
+        f"FROM site_totals WHERE {where} AND day IN (SELECT unnest(?::DATE[])) GROUP BY ALL",
+        [*parameters, needed],
+    )
+    counts: dict[tuple[date, str], dict[str, int]] = {}
+    for day, stream, site, count in rows:
+        counts.setdefault((day, stream), {})[site] = int(count or 0)
+    sites = {}
+    for day, stream in days:
+        now = counts.get((day, stream), {})
+        before = [
+            counts.get((back, stream), {})
+            for back in _same_weekdays(day)
+            if stream in snapshot.state.streams.get(back, ())
+        ]
+        usual = {
+            site: median(entry.get(site, 0) for entry in before)
+            for site in {*now, *(site for entry in before for site in entry)}
+        }
+        site = min(usual, key=lambda site: (-abs(now.get(site, 0) - usual[site]), site))
+        sites[day, stream] = (site, now.get(site, 0), usual[site])
+    return sites
 
 
 # What lies at a site and what it will need: unused volume by age, the size of a cache,

@@ -270,6 +270,62 @@ def test_what_replicas_are_worth(
         assert shown[row[0]] == pytest.approx(row[1:]), row[0]
 
 
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"site_tier": ["T3"]},
+        {"campaign": ["Run2018A"]},
+        {"stream": ["crab", "condor"], "site_tier": ["T3"]},
+    ],
+    ids=str,
+)
+def test_unusual_days_and_the_sites_behind_them(
+    dashboard: Running, stored: duckdb.DuckDBPyConnection, filters: dict[str, list[str]]
+) -> None:
+    rows = download(dashboard, "popularity", "unusual", **filters)
+    streams = filters.get("stream", ["aaa", "eos", "cmssw", "crab", "condor"])
+    others = {name: values for name, values in filters.items() if name != "stream"}
+    condition = in_sql(others, (date(2020, 1, 1), LAST))
+
+    def usual(key: str) -> str:
+        """Numbers of each day, stream and key, beside the median of four weeks before."""
+        return f"""
+        WITH days AS (SELECT DISTINCT day, unnest({streams}) AS stream FROM use),
+        -- The partial day was counted without a stream.
+        counted AS (SELECT * FROM days WHERE NOT (day = '{LAST - timedelta(days=3)}' AND stream = 'eos')),
+        keys AS (SELECT DISTINCT {key} AS key FROM use WHERE {condition}),
+        counts AS (SELECT c.day, c.stream, keys.key, coalesce(sum(nacc), 0)::BIGINT AS n
+          FROM counted c CROSS JOIN keys LEFT JOIN (SELECT * FROM use WHERE {condition}) u
+          ON u.day = c.day AND u.stream = c.stream AND ({key}) = keys.key GROUP BY ALL),
+        medians AS (SELECT a.day, a.stream, a.key, a.n, median(b.n) AS usual, count(*) AS weeks
+          FROM counts a JOIN counts b ON a.stream = b.stream AND a.key = b.key
+          AND a.day - b.day IN (7, 14, 21, 28) GROUP BY ALL)"""
+
+    expected = stored.execute(
+        f"{usual('1')} SELECT day::VARCHAR, stream, n, usual FROM medians WHERE weeks > 1 "
+        f"AND (2 * n < usual OR n > 2 * usual) AND usual > 0 AND day BETWEEN '{PERIOD[0]}' AND '{PERIOD[1]}' "
+        "ORDER BY abs(n - usual) DESC, day, stream"
+    ).fetchall()
+    names = ("day", "stream", "count", "usual")
+    assert len(expected) > 1
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (*row[:3], round(row[3])) for row in expected
+    ]
+    behind = {
+        row[:2]: row[2:]
+        for row in stored.execute(
+            f"{usual('site_name')} SELECT day::VARCHAR, stream, key, n, usual FROM medians "
+            "QUALIFY row_number() OVER (PARTITION BY day, stream ORDER BY abs(n - usual) DESC, key) = 1"
+        ).fetchall()
+    }
+    is_by_site = "campaign" not in filters and "data_tier" not in filters
+    for number, row in enumerate(rows):
+        own = (row["site_name"], row["site_count"], row["site_usual"])
+        site, count, median = behind[row["day"], row["stream"]]
+        expected_site = (site, count, round(median)) if is_by_site and number < 20 else (None,) * 3
+        assert own == expected_site, row
+
+
 def test_the_totals_of_source_sites_are_of_all_their_readers(
     dashboard: Running, store: Path, stored: duckdb.DuckDBPyConnection
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.dashboard import dataset_ranking, use
+from cmsspark.apps.dashboard import dataset_ranking, site_use, use
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.dataset_ranking import DatasetRanking
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
@@ -49,6 +49,8 @@ _COLUMNS: Final = (
 )
 #: Datasets of a page of the table.
 _PAGE: Final = 20
+#: Unusual days that the page shows.
+_UNUSUAL: Final = 5
 _STREAMS_NOTE: Final = "Accesses are log records of all streams. One read can have a record in two streams, so choose a stream to compare."
 _JOBS_NOTE: Final = "Jobs and their users are not accesses and are never added to them."
 #: How values over time are drawn: on each other, beside each other, or as shares of each step.
@@ -110,6 +112,7 @@ def view(request: PageRequest) -> ui.Content:
                 [search_field, _top(request, chosen, ranking, measure, text)],
                 about_top,
             ),
+            *_unusual(request, chosen),
             *(
                 [ui.Section("How concentrated use is", _concentration(ranking, measure))]
                 if measure != "users"
@@ -120,6 +123,39 @@ def view(request: PageRequest) -> ui.Content:
         controls,
         notes,
     )
+
+
+def _unusual(request: PageRequest, chosen: Selection) -> list[ui.Section]:
+    """Return the days that are unlike those before; nothing where there are none."""
+    rows = site_use.unusual_days(request.snapshot, chosen)
+    if not rows:
+        return []
+    columns = (
+        ui.Column("day", "Day", "day"),
+        ui.Column("stream", "Stream"),
+        ui.Column("count", "Accesses or jobs", "count"),
+        ui.Column(
+            "usual", "Usual", "count", "the median of the same weekday in the four weeks before"
+        ),
+        ui.Column("site_name", "Site behind it", "text", "whose number differs most"),
+        ui.Column("site_count", "Its number", "count"),
+        ui.Column("site_usual", "Usual there", "count"),
+    )
+    cells = [
+        (
+            *(str(row[0]), row[1], row[2], _whole(row[3])),
+            *(row[4] and ui.Cell(ui.shown(row[4]), request.site_link(row[4])), row[5]),
+            _whole(row[6]),
+        )
+        for row in rows
+    ]
+    caption = "Less than half or more than twice the usual number, the largest difference first"
+    table = ui.Table("unusual", columns, cells, caption, limit=_UNUSUAL)
+    return [ui.Section("Unusual days", [table])]
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def _figures(request: PageRequest, chosen: Selection, ranking: DatasetRanking) -> ui.Figures:
