@@ -176,20 +176,7 @@ def _declaration(
             raise wrong(f"{argument}: {problem}")
     if sum(isinstance(read, Accesses) for read in reads.values()) > 1:
         raise wrong("a job reads accesses once: name all keys and sums in one Accesses")
-    table = _own_table(name, about, columns, keys, period, Path(file).parent, wrong)
-    options = _check_signature(function, reads, period, wrong)
-    return JobFunction(name, function, table, dict(reads), period, frames, options, where)
-
-
-def _own_table(
-    name: str,
-    about: str,
-    columns: Mapping[str, str | Mapping[str, Any]] | str,
-    keys: Sequence[str],
-    period: bool,
-    folder: Path,
-    wrong: Callable[..., SettingsError],
-) -> Table:
+    folder = Path(file).parent
     if isinstance(columns, str):
         # On a cluster the files of a job lie in the working folder.
         path = next(
@@ -223,7 +210,9 @@ def _own_table(
         *([stamp] if "timestamp" not in column_names else []),
     ]
     is_private = is_private or any(column.is_private for column in every)
-    return Table(name, about, tuple(every), tuple(own_keys), is_private)
+    table = Table(name, about, tuple(every), tuple(own_keys), is_private)
+    options = _check_signature(function, reads, period, wrong)
+    return JobFunction(name, function, table, dict(reads), period, frames, options, where)
 
 
 def _column(name: str, described: Any, wrong: Callable[..., SettingsError]) -> Column:

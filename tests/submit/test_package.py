@@ -61,7 +61,7 @@ def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 def test_the_real_package_travels_with_its_schemas_and_profiles(tmp_path: Path) -> None:
     with zipfile.ZipFile(ship(PACKAGE, tmp_path)) as archive:
         names = set(archive.namelist())
-    expected = {"submit/run_command.py", "etc/spark/yarn.yaml", "schemas/tables/partials.yaml"}
+    expected = {"submit/launch.py", "etc/spark/yarn.yaml", "schemas/tables/partials.yaml"}
     assert {f"cmsspark/{name}" for name in expected} <= names
 
 
