@@ -130,11 +130,11 @@ def create_app(services: Services) -> Flask:
 
 def _check(services: Services) -> Any:
     guard = services.guard
+    if request.method == "OPTIONS":
+        raise MethodNotAllowed(["GET", "HEAD"])
     if request.path == "/health":
         # It says nothing that a foreign page could not know.
         return None
-    if request.method == "OPTIONS":
-        raise MethodNotAllowed(["GET", "HEAD"])
     if not guard.is_host(request.headers.get("Host", "")):
         return _error_page(
             services,
@@ -332,7 +332,8 @@ def _failed(services: Services, error: Exception) -> Any:
         )
         refusal = _error_page(services, error.code or 500, text, "")
         if isinstance(error, MethodNotAllowed):
-            refusal.headers["Allow"] = ", ".join(sorted(error.valid_methods or ("GET", "HEAD")))
+            methods = {*(error.valid_methods or ("GET", "HEAD"))} - {"OPTIONS"}
+            refusal.headers["Allow"] = ", ".join(sorted(methods))
         return refusal
     if isinstance(error, RollupsDamagedError):
         services.refresher.is_damaged()

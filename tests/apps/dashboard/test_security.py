@@ -87,9 +87,9 @@ def test_every_page_forbids_inline_scripts_frames_and_guessed_types(
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_pages_only_read(dashboard: Running, method: str) -> None:
-    for path in ("/popularity", "/static/dashboard.js"):
+    for path in ("/popularity", "/static/dashboard.js", "/health"):
         status, headers, _ = ask(dashboard, path, method, "x=1")
-        assert status == 405 and "GET" in headers["Allow"] and "POST" not in headers["Allow"]
+        assert status == 405 and headers["Allow"] == "GET, HEAD"
 
 
 def test_pages_and_tables_are_packed_for_those_who_take_them_so(dashboard: Running) -> None:
