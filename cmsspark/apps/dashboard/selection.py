@@ -124,8 +124,8 @@ class Selection:
 
     def where_users(self, columns: Sequence[str]) -> tuple[str, list[object]]:
         """As :meth:`where`, for sets of users with the column ``stream``."""
-        others = tuple(pair for pair in self.filters if pair[0] != "stream")
-        where, parameters = replace(self, filters=others).where(columns)
+        filters = tuple(pair for pair in self.filters if pair[0] != "stream")
+        where, parameters = replace(self, filters=filters).where(columns)
         streams = self.streams_of_users
         return f"{where} AND stream IN ({', '.join('?' * len(streams))})", [*parameters, *streams]
 

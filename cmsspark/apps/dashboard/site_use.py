@@ -267,7 +267,7 @@ def _unusual_days(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]
     )
     counts = {(day, stream): int(count or 0) for day, stream, count in rows}
     streams = snapshot.state.streams
-    found: list[tuple[date, str, int, float]] = []
+    unusual: list[tuple[date, str, int, float]] = []
     for day in (day for day in snapshot.days if chosen.first <= day <= chosen.last):
         for stream in {*streams.get(day, ())} & {
             *(chosen.values("stream") or (*ACCESS_STREAMS, *STREAMS_OF_JOBS))
@@ -278,12 +278,12 @@ def _unusual_days(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]
             usual = median(counts.get((back, stream), 0) for back in before)
             count = counts.get((day, stream), 0)
             if usual and not usual <= _FACTOR * count <= _FACTOR**2 * usual:
-                found.append((day, stream, count, usual))
-    found.sort(key=lambda row: (-abs(row[2] - row[3]), row[0], row[1]))
+                unusual.append((day, stream, count, usual))
+    unusual.sort(key=lambda row: (-abs(row[2] - row[3]), row[0], row[1]))
     sites = {}
     if not (chosen.values("data_tier") or chosen.values("campaign")):
-        sites = _sites_behind(snapshot, chosen, [row[:2] for row in found[:_EXPLAINED]])
-    return [(*row, *sites.get(row[:2], (None, None, None))) for row in found]
+        sites = _sites_behind(snapshot, chosen, [row[:2] for row in unusual[:_EXPLAINED]])
+    return [(*row, *sites.get(row[:2], (None, None, None))) for row in unusual]
 
 
 def _same_weekdays(day: date) -> list[date]:

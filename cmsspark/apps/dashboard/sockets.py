@@ -74,13 +74,15 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         channels = list(self.server.active_channels.values())
         if sum(channel.total_outbufs_len for channel in channels) > WAITING_BYTES:
             return "clients read their downloads slowly"
-        own = sum(
+        download_count = sum(
             channel.is_download
             and channel.visitor == self.visitor
             and bool(channel.requests or channel.total_outbufs_len)
             for channel in channels
         )
-        return f"you have {own - 1} other downloads" if own > DOWNLOADS else ""
+        return (
+            f"you have {download_count - 1} other downloads" if download_count > DOWNLOADS else ""
+        )
 
     def received(self, data: bytes) -> Any:
         """Take bytes of a request, and note when it began."""
@@ -131,7 +133,7 @@ class FairDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
         with self.lock:
             task.rank = self._pending[task.visitor]
             self._pending[task.visitor] += 1
-            behind = (n for n, other in enumerate(self.queue) if other.rank > task.rank)
+            behind = (n for n, queued in enumerate(self.queue) if queued.rank > task.rank)
             self.queue.insert(next(behind, len(self.queue)), task)
             self.queue_cv.notify()
 

@@ -267,11 +267,13 @@ def compare_people(
     pseudonym keys.
     """
     chosen.check(FILTERS, groups=FILTERS)
-    others = tuple(pair for pair in chosen.filters if pair[0] != chosen.by)
+    other_filters = tuple(pair for pair in chosen.filters if pair[0] != chosen.by)
 
     def count(*chosen_values: str) -> int | None:
-        own = tuple((chosen.by, value) for value in chosen_values)
-        return totals(snapshot, replace(chosen, filters=(*others, *own), by=""))["users"]
+        value_filters = tuple((chosen.by, value) for value in chosen_values)
+        return totals(snapshot, replace(chosen, filters=(*other_filters, *value_filters), by=""))[
+            "users"
+        ]
 
     first, second, either = count(values[0]), count(values[1]), count(*values)
     if first is None or second is None or either is None:

@@ -88,8 +88,10 @@ def view(request: PageRequest) -> ui.Content:
         ui.Control("by", "By", group, list(_GROUPS.items())),
         ui.Control("show", "Show", show, list(_SHOW.items())),
     ]
-    asked, before = (replace(entry, measure=measure, by=group) for entry in (chosen, baseline))
-    rows = _rows(request, asked, before)
+    measured, reference = (
+        replace(entry, measure=measure, by=group) for entry in (chosen, baseline)
+    )
+    rows = _rows(request, measured, reference)
     about = f"{chosen.first} to {chosen.last} against {baseline.first} to {baseline.last}"
     notes = [*request.use_notes(chosen), *request.use_notes(baseline)]
     for entry in (chosen, baseline):
@@ -100,7 +102,7 @@ def view(request: PageRequest) -> ui.Content:
                     "warn",
                 )
             )
-    notes += _different_streams(request, asked, before)
+    notes += _different_streams(request, measured, reference)
     if _length(chosen) != _length(baseline):
         text = (
             f"The periods have {_length(chosen):,} and {_length(baseline):,} days: compare shares."

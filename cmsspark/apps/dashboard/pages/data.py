@@ -230,14 +230,14 @@ def _worth(
         "AND (len($tiers) = 0 OR site_tier IN $tiers) GROUP BY 1",
         {"day": day, "kind": kind, "tiers": tiers},
     ).rows
-    there = {name: (count, int(size)) for name, count, size in rows}
+    replica_sums = {name: (count, int(size)) for name, count, size in rows}
     names = sorted(
-        {*there, *(name for values in sums.values() for name in values)},
-        key=lambda name: (-sums["nacc"].get(name, 0), -there.get(name, (0, 0))[1], name),
+        {*replica_sums, *(name for values in sums.values() for name in values)},
+        key=lambda name: (-sums["nacc"].get(name, 0), -replica_sums.get(name, (0, 0))[1], name),
     )
     every = []
     for name in names:
-        count, size = there.get(name, (0, 0))
+        count, size = replica_sums.get(name, (0, 0))
         accesses, read, jobs, cpu = (sums[measure].get(name) for measure in sums)
         every.append(
             (

@@ -143,9 +143,9 @@ def _unusual(request: PageRequest, chosen: Selection) -> list[ui.Section]:
     )
     cells = [
         (
-            *(str(row[0]), row[1], row[2], _whole(row[3])),
+            *(str(row[0]), row[1], row[2], _rounded(row[3])),
             *(row[4] and ui.Cell(ui.shown(row[4]), request.site_link(row[4])), row[5]),
-            _whole(row[6]),
+            _rounded(row[6]),
         )
         for row in rows
     ]
@@ -154,7 +154,7 @@ def _unusual(request: PageRequest, chosen: Selection) -> list[ui.Section]:
     return [ui.Section("Unusual days", [table])]
 
 
-def _whole(value: float | None) -> int | None:
+def _rounded(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 

@@ -267,10 +267,14 @@ def _datasets(request: PageRequest, chosen: Selection, site: str) -> ui.Table:
 
 
 def _unused(
-    request: PageRequest, site: str, weeks: int, wanted: tuple[str, int], notes: list[ui.Note]
+    request: PageRequest,
+    site: str,
+    weeks: int,
+    storage_and_goal: tuple[str, int],
+    notes: list[ui.Note],
 ) -> list[Any]:
     snapshot = request.snapshot
-    kind, goal = wanted
+    kind, goal = storage_and_goal
     unused = optional(
         notes,
         "The replicas",

@@ -106,13 +106,15 @@ def _two_tiers(
     if len(tiers) < 2 or tiers[0] == tiers[1]:
         return []
     pair = (tiers[0], tiers[1])
-    only, both, other = use.compare_people(request.snapshot, replace(chosen, by="data_tier"), pair)
+    only_first, both, only_second = use.compare_people(
+        request.snapshot, replace(chosen, by="data_tier"), pair
+    )
     first, second = map(ui.shown, pair)
     columns = (ui.Column("who", "People with"), ui.Column("users", "People", "count"))
     rows = [
-        (f"{first} and not {second}", only),
+        (f"{first} and not {second}", only_first),
         (f"{first} and {second}", both),
-        (f"{second} and not {first}", other),
+        (f"{second} and not {first}", only_second),
     ]
     table = ui.Table("two_tiers", columns, rows, f"People with {first} and with {second}", bars=1)
     about = "Whatever data tiers are chosen above; the other filters count."
