@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks whether an answer is still needed.
 LOOK_S: Final = 0.1
+#: Seconds that a process whose pipe has ended has to end, on a busy machine.
+_EXIT_S: Final = 10.0
 #: The exit code of a process that lacks memory, also to say so.
 NO_MEMORY: Final = errno.ENOMEM
 
@@ -64,8 +66,8 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code, waiting a second for its end; None where it runs. Negative for a signal."""
-        self._process.join(timeout=1)
+        """Its exit code, waiting for its end; None where it still runs. Negative for a signal."""
+        self._process.join(timeout=_EXIT_S)
         return self._process.exitcode
 
     def receive(

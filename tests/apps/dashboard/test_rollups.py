@@ -247,7 +247,8 @@ def test_a_damaged_newest_or_oldest_day_is_named_on_the_default_page(
         refresher.refresh()
         services = Services(refresher, database, tmp_path / "state", Guard())
         pages = create_app(services).test_client()
-        for name in ("popularity", "users", "datasets", "sites", "compare"):
+        # Two periods of equal length may lack the oldest day.
+        for name in ("popularity", "users", "datasets", "sites", *["compare"] * (back == 0)):
             assert f"{day} is left out: " in pages.get(f"/{name}").text, name
         for other in [LAST - timedelta(days=number) for number in {0, 1, 20} - {back}]:
             # What was read of a run stays valid: another run is read.
