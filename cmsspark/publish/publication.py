@@ -133,6 +133,17 @@ def configured_target(settings: Settings) -> Target:
     return Target(chosen, outbox, sink.where.rstrip("/"), _unusable(chosen, amq))
 
 
+def settings_target(settings: Settings) -> tuple[Target | None, str]:
+    """Return the destination of the settings, or why it cannot be told."""
+    if not settings.publishing or settings.daily.get("publish") is False:
+        return None, ""
+    try:
+        return configured_target(settings), ""
+    except CmssparkError as error:
+        where = f": {error.where}" if error.where else ""
+        return None, f"the destination of the settings cannot be used: {error.problem}{where}"
+
+
 def public_tables(request: PublishRequest, *, resume: bool = False) -> list[str]:
     """Return the tables of a job that are published: the first, and those of the others
     that the stored result has.

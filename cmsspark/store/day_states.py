@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +18,9 @@ from cmsspark.base import dates
 from cmsspark.base.errors import Exit, parts_of_text
 from cmsspark.base.text.terminal import pluralize, printable
 from cmsspark.filesystems.storage import is_local, local_path
+from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import DUMPS, STREAMS
-from cmsspark.store.daily_state import DayRecord
+from cmsspark.store.daily_state import DayRecord, StoreState, split_key
 from cmsspark.store.deliveries import Delivery, Target, deliveries
 from cmsspark.store.job_index import JOBS
 from cmsspark.store.run_history import Published, Run, State
@@ -279,6 +280,25 @@ class Surroundings:
         return replace(
             state, is_overdue=late and is_overdue(day, self.now_ms, self.patience_hours)
         )
+
+
+def surroundings(settings: Settings, state: StoreState) -> Surroundings:
+    """Return what the states of days depend on beside their runs, by the settings and by
+    what daily recorded.
+    """
+    daily = settings.daily
+    days, patience = daily.get("days"), daily.get("patience_hours")
+    count = days if isinstance(days, int) else DEFAULT_DAYS
+    names = daily.get("jobs")
+    jobs = [str(name) for name in names] if isinstance(names, list) else ["data_aggregation"]
+    has_daily = bool(daily) or state.planned_until is not None
+    return Surroundings(
+        dates.now_ms(),
+        {split_key(key): record for key, record in state.days.items()},
+        dates.today() - timedelta(days=count) if has_daily else None,
+        jobs,
+        float(patience) if isinstance(patience, int | float) else PATIENCE_HOURS,
+    )
 
 
 def run_step(day: date, job: str) -> str:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from flask import Flask, Response, abort, current_app, redirect, render_template, request
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from cmsspark.apps.dashboard import (
@@ -23,6 +23,7 @@ from cmsspark.apps.dashboard import (
     error_forms,
     registry,
     security,
+    sockets,
     table_html,
     table_order,
     use,
@@ -31,7 +32,7 @@ from cmsspark.apps.dashboard import (
 from cmsspark.apps.dashboard.page_request import PageRequest, Parameters
 from cmsspark.apps.dashboard.pages import runs as runs_page
 from cmsspark.apps.dashboard.pages import sql as sql_page
-from cmsspark.apps.dashboard.query_process import QueryPool
+from cmsspark.apps.dashboard.query_process import Busy, QueryPool
 from cmsspark.apps.dashboard.rollup_refresher import RollupRefresher
 from cmsspark.apps.dashboard.security import Guard
 from cmsspark.apps.dashboard.segment import ResourceExhausted, RollupsDamagedError, find_exhaustion
@@ -45,6 +46,7 @@ from cmsspark.base.errors import (
     NotReady,
     UsageError,
 )
+from cmsspark.settings.settings import Settings
 from cmsspark.store.query.database import Database
 
 #: Error class → status of the answer.
@@ -56,10 +58,14 @@ _STATUS: Final[tuple[tuple[type[CmssparkError], int], ...]] = (
     (DataError, 503),
 )
 HOME: Final = "popularity"
+#: Seconds after which a browser may ask again.
+_RETRY_S: Final = "5"
 #: Parameters that take several values.
 _SEVERAL: Final = (*FILTERS, "columns")
 #: Parameters that the navigation keeps beside the filters.
 _KEPT: Final = ("from", "to", "step")
+#: Answers that are packed for browsers that take them so.
+_PACKED: Final = ("text/html", "text/csv", "application/json", "image/svg+xml")
 #: Pages that are made at once.
 _AT_ONCE: Final = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
 
@@ -67,8 +73,7 @@ _AT_ONCE: Final = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
 @dataclass(frozen=True)
 class Services:
     """What the pages are made from. ``prefix``: the path before all addresses, behind a
-    proxy; empty or ``/name``. ``skipped``: (day, job) → why the daily run leaves it
-    out.
+    proxy; empty or ``/name``. ``settings`` name the destination of publishing.
     """
 
     refresher: RollupRefresher
@@ -76,7 +81,7 @@ class Services:
     state_dir: Path
     guard: Guard
     prefix: str = ""
-    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
+    settings: Settings | None = None
 
     @cached_property
     def queries(self) -> QueryPool:
@@ -125,6 +130,11 @@ def create_app(services: Services) -> Flask:
 
 def _check(services: Services) -> Any:
     guard = services.guard
+    if request.method == "OPTIONS":
+        raise MethodNotAllowed(["GET", "HEAD"])
+    if request.path == "/health":
+        # It says nothing that a foreign page could not know.
+        return None
     if not guard.is_host(request.headers.get("Host", "")):
         return _error_page(
             services,
@@ -139,7 +149,7 @@ def _check(services: Services) -> Any:
             "The address is too long.",
             f"at most {security.MAX_ADDRESS:,} characters",
         )
-    if request.path == "/health" or request.path.startswith("/static/") or guard.token is None:
+    if request.path.startswith("/static/") or guard.token is None:
         return None
     if request.endpoint == "token":
         return None
@@ -183,6 +193,12 @@ def _add_headers(answer: Response) -> Response:
         answer.headers.setdefault(name, value)
     if request.path.startswith("/static/") and answer.status_code == 200:
         answer.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+    may_pack = answer.mimetype in _PACKED and not answer.direct_passthrough
+    if may_pack and request.accept_encodings.quality("gzip"):
+        answer.set_data(gzip.compress(answer.get_data(), 1))
+        answer.headers["Content-Encoding"] = "gzip"
+    if may_pack:
+        answer.vary.add("Accept-Encoding")
     return answer
 
 
@@ -221,9 +237,10 @@ def _page_request(
         services.state_dir,
         services.prefix,
         is_cross_site,
-        services.skipped,
+        services.settings,
         services.queries,
         request.environ.get("waitress.client_disconnected", lambda: False),
+        request.environ.get(sockets.VISITOR, ""),
     )
 
 
@@ -234,8 +251,15 @@ def _page(services: Services, page: str) -> Any:
     page_request = _page_request(services, page)
     if definition.needs_use and not page_request.snapshot.days:
         return render_template(
-            "empty.html", **_common(services, page), store=services.database.fout
+            "empty.html",
+            **_common(services, page),
+            store=services.database.fout,
+            faults=page_request.snapshot.state.faults,
         )
+    if page_request.parameters.get("download") and (
+        reason := request.environ.get(sockets.NO_ROOM, str)()
+    ):
+        raise Busy("there is no room for another download now", found=reason)
     # Pages that are made side by side finish late together.
     with _AT_ONCE if definition.is_quick else nullcontext():
         content = definition.view(page_request)
@@ -247,13 +271,15 @@ def _page(services: Services, page: str) -> Any:
         )
     rollups = page_request.snapshot if services.refresher.is_loaded else None
     content = replace(content, notes=[*content.notes, *page_request.unread_notes(content)])
-    return render_template(
+    text = render_template(
         "page.html",
         content=content,
         asked=page_request,
         rollups=rollups,
         **_common(services, page),
     )
+    headers = {"Retry-After": _RETRY_S} if content.is_busy else {}
+    return Response(text, 503 if content.is_busy else 200, headers)
 
 
 def _common(services: Services, page: str) -> dict[str, Any]:
@@ -304,7 +330,11 @@ def _failed(services: Services, error: Exception) -> Any:
         text = {404: "There is no such page.", 405: "The pages only read."}.get(
             error.code or 500, error.name
         )
-        return _error_page(services, error.code or 500, text, "")
+        refusal = _error_page(services, error.code or 500, text, "")
+        if isinstance(error, MethodNotAllowed):
+            methods = {*(error.valid_methods or ("GET", "HEAD"))} - {"OPTIONS"}
+            refusal.headers["Allow"] = ", ".join(sorted(methods))
+        return refusal
     if isinstance(error, RollupsDamagedError):
         services.refresher.is_damaged()
     if not isinstance(error, CmssparkError):
@@ -319,7 +349,7 @@ def _failed(services: Services, error: Exception) -> Any:
                 services, status, error_forms.title(error), "", error_forms.facts(error)
             )
         if isinstance(error, NotReady):
-            answer.headers["Retry-After"] = "5"
+            answer.headers["Retry-After"] = _RETRY_S
         return answer
     current_app.logger.error("a page failed", exc_info=error)
     return _error_page(services, 500, "This page failed: a bug in cmsspark.", type(error).__name__)

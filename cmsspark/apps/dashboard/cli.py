@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -90,8 +88,7 @@ def command(
             next_step=_NEEDS_EXTRA,
         ) from None
     token = None if token_file is None else read_token(token_file)
-    skipped = partial(_skipped, settings.state_dir, store)
-    options = Options(host, port, prefix.rstrip("/"), names, token, threads, skipped)
+    options = Options(host, port, prefix.rstrip("/"), names, token, threads, settings)
     serve(
         store,
         (settings.state_dir, settings.cache_dir),
@@ -115,16 +112,3 @@ def _check(store: str, prefix: str) -> None:
         raise UsageError(f"--prefix must be a path such as /cms, not {prefix!r}")
     if not Path(local_path(store)).is_dir():
         raise missing_store(store)
-
-
-def _skipped(state_dir: Path, store: str) -> dict[tuple[date, str], str]:
-    """(day, job) → who skipped it and why, by ``cmsspark daily skip``."""
-    from cmsspark.store.daily_state import DailyState, split_key
-
-    days = DailyState(state_dir, store).read().days
-    notes = {key: record.skipped for key, record in days.items()}
-    return {
-        split_key(key): f"skipped by {note.user}: {note.reason}"
-        for key, note in notes.items()
-        if note is not None
-    }

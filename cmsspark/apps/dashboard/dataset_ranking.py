@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from cmsspark.apps.dashboard.dataset_tables import SAFE, Sums
 from cmsspark.apps.dashboard.segment import NULL, SUMS, Segment
-from cmsspark.apps.dashboard.selection import Selection
+from cmsspark.apps.dashboard.selection import FILTERS, Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, to_day
 from cmsspark.apps.dashboard.use import (
+    MEASURES,
     OF_JOBS,
     Series,
     integer,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Datasets whose users are counted at once: a flag for each person and dataset.
 _BLOCK: Final = 1_024
+#: The tier of a site in SQL.
+SITE_TIER_SQL: Final = "split_part(site_name::VARCHAR, '_', 1)"
 #: Names of a condition that stand in it as constants.
 _FEW: Final = 500
 
@@ -41,13 +44,12 @@ class DatasetRanking:
     """Datasets by a measure, the largest first: their numbers in the snapshot's names,
     and the measure.
 
-    ``counted``: what the selection is about, accesses or jobs; ``measured``: the
+    ``counted``: what the selection is about, accesses or jobs; ``measured``: its
     measure. Both are in that order.
     """
 
     snapshot: Snapshot
     chosen: Selection
-    measure: str
     codes: npt.NDArray[np.int64]
     counted: Sums
     measured: Sums
@@ -85,25 +87,29 @@ class DatasetRanking:
     def sums(self, names: Sequence[str]) -> dict[str, list[int | None]]:
         """Column of ``SUMS`` → its values for some of the datasets."""
         positions = self.snapshot.datasets.positions
-        return sum_datasets(
-            self.snapshot, self.chosen, np.array([positions[name] for name in names], np.int64)
-        )
+        codes = np.array([positions[name] for name in names], np.int64)
+        return sum_datasets(self.snapshot, self.chosen.only(*FILTERS), codes)
 
 
 def sum_datasets(
     snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.int64]
 ) -> dict[str, list[int | None]]:
-    """Column of ``SUMS`` → its values for the datasets with these numbers."""
+    """Column of ``SUMS`` → its values for the datasets with these numbers, which have
+    the data tiers and campaigns of the selection.
+    """
+    chosen.check(FILTERS)
     sums = _sums_of_datasets(snapshot, chosen, SUMS, codes)
     return {column: _cells(_take(sums[column], codes)) for column in SUMS}
 
 
-def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRanking:
+def datasets(snapshot: Snapshot, chosen: Selection) -> DatasetRanking:
     """Return the datasets with accesses, or with jobs for a measure or stream of jobs,
     the largest first.
     """
+    chosen.check(FILTERS, groups=("dataset_name",), measures=MEASURES)
 
     def make() -> DatasetRanking:
+        measure = chosen.measure
         counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
         is_of_users = measure == "users"
         sums = _sums_of_datasets(
@@ -112,7 +118,7 @@ def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRank
         if is_of_users:
             sums["users"] = _users_of_all(snapshot, chosen)
         is_there = sums[counted][1] | sums[measure][1]
-        is_there &= _are_chosen(snapshot, chosen)
+        is_there &= are_chosen(snapshot, chosen)
         codes = np.flatnonzero(is_there)
         amounts, has_value = (part[codes] for part in sums[measure])
         # Names are in order, so their numbers decide between equal values.
@@ -126,18 +132,13 @@ def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRank
             ]
         )
         return DatasetRanking(
-            snapshot,
-            chosen,
-            measure,
-            order,
-            _take(sums[counted], order),
-            _take(sums[measure], order),
+            snapshot, chosen, order, _take(sums[counted], order), _take(sums[measure], order)
         )
 
-    return snapshot.cached(("datasets", chosen, measure), make)
+    return snapshot.cached(("datasets", chosen), make)
 
 
-def _are_chosen(snapshot: Snapshot, chosen: Selection) -> npt.NDArray[np.bool_]:
+def are_chosen(snapshot: Snapshot, chosen: Selection) -> npt.NDArray[np.bool_]:
     """Return whether each dataset has a data tier and a campaign of the selection."""
     tables = snapshot.datasets
     tiers, campaigns = (
@@ -179,9 +180,11 @@ def _sums_of_datasets(
     if not cut:
         return sums
     names = None if subset is None else [snapshot.datasets.names[code] for code in subset]
-    where, parameters = chosen.where(("stream", "site_tier"), days_too=False)
-    where = where.replace("site_tier", "split_part(site_name, '_', 1)")
-    name_test, of_names = _named(names)
+    # The caller chooses the datasets by data tier and campaign.
+    where, parameters = chosen.only("stream", "site_tier").where(
+        {"stream": "stream", "site_tier": SITE_TIER_SQL}, days_too=False
+    )
+    name_test, of_names = named(names)
     rows = snapshot.arrow(
         f"SELECT dataset_name, {', '.join(f'sum({name}) AS {name}' for name in columns)} "
         "FROM read_parquet(?, union_by_name = true) "
@@ -219,7 +222,7 @@ def _integers(column: pa.ChunkedArray) -> list[int | None]:
     return [integer(value) for value in column.to_pylist()]
 
 
-def _named(names: Sequence[str] | None) -> tuple[str, list[object]]:
+def named(names: Sequence[str] | None) -> tuple[str, list[object]]:
     """Return the condition that a dataset is one of some.
 
     A few are constants, so that other parts of files are not read.
@@ -234,7 +237,10 @@ def _named(names: Sequence[str] | None) -> tuple[str, list[object]]:
 def users_of_datasets(
     snapshot: Snapshot, chosen: Selection, names: Sequence[str]
 ) -> list[int | None]:
-    """Return the distinct users of each dataset: of accesses, or of jobs for a stream of jobs."""
+    """Return the distinct users of each dataset: of accesses, or of jobs for a stream of
+    jobs. The datasets have the data tiers and campaigns of the selection.
+    """
+    chosen.check(FILTERS)
 
     def make() -> list[int | None]:
         if len(snapshot.find_keys(chosen.first, chosen.last)) > 1:
@@ -276,9 +282,10 @@ def _users_of_all(snapshot: Snapshot, chosen: Selection) -> Sums:
     # Datasets without any use in the selection are not asked for.
     sums = _sums_of_datasets(snapshot, chosen, ("nacc", "job_count"))
     codes = np.flatnonzero(
-        sums["job_count" if chosen.is_of_jobs else "nacc"][1] & _are_chosen(snapshot, chosen)
+        sums["job_count" if chosen.is_of_jobs else "nacc"][1] & are_chosen(snapshot, chosen)
     )
-    users = users_of_datasets(snapshot, chosen, [names[code] for code in codes])
+    used_names = [names[code] for code in codes]
+    users = users_of_datasets(snapshot, chosen.only(*FILTERS), used_names)
     counts[codes] = [count or 0 for count in users]
     is_there[codes] = True
     return counts, is_there
@@ -295,8 +302,8 @@ def _users_of_days(
 
     parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in names]
     value_set = pa.array(names, pa.string())
-    name_test, of_names = _named(names)
-    where, parameters = chosen.where_users(("stream", "site_tier"))
+    name_test, of_names = named(names)
+    where, parameters = chosen.only("stream", "site_tier").where_users(("stream", "site_tier"))
     for segment in cut:
         rows = snapshot.arrow(
             f"SELECT dataset_name, user_id FROM read_parquet(?) WHERE {name_test} AND {where}",
@@ -352,6 +359,7 @@ class DatasetUse:
 
 def load_use(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
     """Return the use of a dataset in the selection's period and stream."""
+    chosen.check(("stream",))
     return snapshot.cached(("dataset", chosen, name), lambda: _load_use(snapshot, chosen, name))
 
 
@@ -542,10 +550,10 @@ def _users(
     return counts, None if has_two_keys else len(np.unique(both % max(1, snapshot.pseudonyms)))
 
 
-def series_by_stream(
-    snapshot: Snapshot, result: DatasetUse, chosen: Selection, measure: str
-) -> Series:
-    """Return a measure over time by stream."""
+def series_by_stream(snapshot: Snapshot, result: DatasetUse, chosen: Selection) -> Series:
+    """Return the measure of a dataset's use over time by stream."""
+    chosen.check(("stream",), groups=("stream",), measures=SUMS)
+    measure = chosen.measure
     buckets = chosen.buckets()
     position = {day: number for number, day in enumerate(buckets)}
     column = 2 + SUMS.index(measure)

@@ -21,6 +21,7 @@ from cmsspark.apps.dashboard.table_html import is_text
 from cmsspark.apps.dashboard.widgets import Column, Content, Control, Note, Table, shown
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.periods import spans
+from cmsspark.settings.settings import Settings
 from cmsspark.store.query.database import Database
 
 T = TypeVar("T")
@@ -32,11 +33,6 @@ _WITHOUT_HARM: Final = frozenset(
         "to",
         "step",
         "measure",
-        "q",
-        "name",
-        "site",
-        "weeks",
-        "kind",
         "download",
         "format",
         "sort",
@@ -88,7 +84,8 @@ class PageDefinition:
 class PageRequest:
     """One request for a page; one that reads no rollups needs not wait for them.
     ``prefix``: what stands before all paths; ``state_dir``: of the run history.
-    ``skipped``: (day, job) → why the daily run leaves it out.
+    ``settings`` name the destination of publishing. ``visitor``: who asks, as far as
+    limits for each visitor need it.
     """
 
     name: str
@@ -98,9 +95,10 @@ class PageRequest:
     state_dir: Path
     prefix: str = ""
     is_cross_site: bool = False
-    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
+    settings: Settings | None = None
     query_pool: QueryPool | None = None
     is_gone: Callable[[], bool] = lambda: False
+    visitor: str = ""
 
     @property
     def queries(self) -> QueryPool:
@@ -118,7 +116,7 @@ class PageRequest:
     @cached_property
     def chosen(self) -> Selection:
         """The period and filters. Raises UsageError (2) for wrong ones."""
-        return selection.parse_selection(self.parameters, self.snapshot.days)
+        return selection.parse_selection(self.parameters, self.snapshot.stored_days)
 
     def link(self, page: str, /, **parameters: Any) -> str:
         """Return the address of a page. Parameters that are None or empty are left out."""
@@ -199,7 +197,7 @@ class PageRequest:
 
     def period_controls(self, chosen: Selection, *, with_step: bool = True) -> list[Control]:
         """Return the form's fields for the period, and links to usual ones."""
-        days = self.snapshot.days
+        days = self.snapshot.stored_days
         limits = (days[0].isoformat(), days[-1].isoformat())
         unset = dict.fromkeys(("from2", "to2", "step", "page"))
         presets = [

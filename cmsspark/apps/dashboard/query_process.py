@@ -16,8 +16,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks whether an answer is still needed.
 LOOK_S: Final = 0.1
+#: Seconds that a process whose pipe has ended has to end, on a busy machine.
+_EXIT_S: Final = 10.0
 #: The exit code of a process that lacks memory, also to say so.
 NO_MEMORY: Final = errno.ENOMEM
 
@@ -64,8 +66,8 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code, waiting a second for its end; None where it runs. Negative for a signal."""
-        self._process.join(timeout=1)
+        """Its exit code, waiting for its end; None where it still runs. Negative for a signal."""
+        self._process.join(timeout=_EXIT_S)
         return self._process.exitcode
 
     def receive(
@@ -149,29 +151,20 @@ class QueryPool:
         self._idle: list[Child] = []
         self._busy: set[Child] = set()
         self._lock = threading.Lock()
-        self._turns = threading.Semaphore(AT_ONCE)
-        self._waiting = threading.Semaphore(AT_ONCE + WAITING)
+        self._turns = _Turns()
 
-    def run(self, query: Query, is_gone: Callable[[], bool] = lambda: False) -> QueryResult:
-        """Return the rows of a query. ``is_gone`` says whether nobody waits for them any more.
+    def run(
+        self, query: Query, is_gone: Callable[[], bool] = lambda: False, visitor: str = ""
+    ) -> QueryResult:
+        """Return the rows of a query. ``is_gone`` says whether nobody waits for them any
+        more. Of one visitor one query runs and one waits.
 
-        Raises NotReady (75) where too many other queries run, the time is over or the
-        process ends unexpectedly, UsageError (2) where the query needs more memory than
-        it may use, and the errors of :meth:`Database.query`.
+        Raises Busy (75) where too many queries run or wait, NotReady (75) if the time
+        is over or the process ends unexpectedly, UsageError (2) where the query needs
+        more memory than it may use, and the errors of :meth:`Database.query`.
         """
-        if not self._waiting.acquire(blocking=False):
-            raise _busy()
-        try:
-            end = time.monotonic() + WAIT_S
-            while not self._turns.acquire(timeout=LOOK_S):
-                if time.monotonic() > end or is_gone():
-                    raise _busy()
-            try:
-                return self._run(query, is_gone)
-            finally:
-                self._turns.release()
-        finally:
-            self._waiting.release()
+        with self._turns.take(visitor, is_gone):
+            return self._run(query, is_gone)
 
     def close(self) -> None:
         """End all processes; a query that runs fails."""
@@ -201,8 +194,57 @@ class QueryPool:
                     self._idle.append(process)
 
 
-def _busy() -> NotReady:
-    return NotReady(
+class Busy(NotReady):
+    """Others use all that the server gives at once, or the visitor does (75)."""
+
+
+class _Turns:
+    """Lets queries run in the order in which they came, one of each visitor."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running: list[str] = []
+        self._waiting: list[str] = []
+
+    @contextmanager
+    def take(self, visitor: str, is_gone: Callable[[], bool]) -> Iterator[None]:
+        """Wait for a turn, which ends with the block. Raises Busy (75) if others wait
+        already, the visitor has a query that waits, or none comes in time.
+        """
+        end = time.monotonic() + WAIT_S
+        with self._changed:
+            if visitor in self._waiting:
+                raise Busy(
+                    "your other queries are running",
+                    found="of one visitor one runs and one waits",
+                    next_step="run it again when they are done",
+                )
+            if len(self._waiting) >= WAITING:
+                raise _busy()
+            self._waiting.append(visitor)
+            try:
+                while not self._may_run(visitor):
+                    self._changed.wait(LOOK_S)
+                    if time.monotonic() > end or is_gone():
+                        raise _busy()
+                self._running.append(visitor)
+            finally:
+                self._waiting.remove(visitor)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running.remove(visitor)
+                self._changed.notify_all()
+
+    def _may_run(self, visitor: str) -> bool:
+        """Return whether the visitor is the next of those that have no query running."""
+        ready = (name for name in self._waiting if name not in self._running)
+        return len(self._running) < AT_ONCE and next(ready, None) == visitor
+
+
+def _busy() -> Busy:
+    return Busy(
         "other queries are running",
         found=f"{AT_ONCE} at once, {WAITING} wait",
         next_step="run it again later",
@@ -246,20 +288,30 @@ def _ended(code: int | None) -> CmssparkError:
     """
     less = "ask for fewer rows or columns, or shorter texts"
     if code in (-signal.SIGKILL, NO_MEMORY):
-        lack = "it lacked memory" if code == NO_MEMORY else "its process was killed (SIGKILL)"
         return UsageError(
-            "the query needs more memory than it may use", found=lack, next_step=less
+            "the query needs more memory than it may use", found=how_ended(code), next_step=less
         )
-    how = (
-        f"by signal {-code} ({signal.strsignal(-code)})"
-        if code is not None and code < 0
-        else f"with code {code}"
-    )
     return NotReady(
         "the process of the query ended unexpectedly",
-        found=f"it ended {how}",
+        found=how_ended(code),
         next_step=f"run it again; where it ends so again, {less}",
     )
+
+
+def how_ended(code: int | None) -> str:
+    """Return how a process ended, by its exit code.
+
+    Example:
+        >>> how_ended(-signal.SIGKILL), how_ended(3)
+        ('it was killed (SIGKILL)', 'it ended with code 3')
+    """
+    if code == NO_MEMORY:
+        return "it lacked memory"
+    if code == -signal.SIGKILL:
+        return "it was killed (SIGKILL)"
+    if code is not None and code < 0:
+        return f"it ended by signal {-code} ({signal.strsignal(-code)})"
+    return f"it ended with code {code}"
 
 
 def _serve(pipe: Connection, fout: str) -> None:

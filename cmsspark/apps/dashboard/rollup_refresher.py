@@ -12,12 +12,12 @@ from pathlib import Path
 
 from cmsspark.apps.dashboard import segment_build
 from cmsspark.apps.dashboard import snapshot as snapshots
-from cmsspark.apps.dashboard.rollups import Rollups, RollupState
+from cmsspark.apps.dashboard.rollups import AGAIN_S, Rollups, RollupState
 from cmsspark.apps.dashboard.segment import find_exhaustion
 from cmsspark.apps.dashboard.segment_build import RollupProcess
 from cmsspark.apps.dashboard.snapshot import Snapshot
 from cmsspark.base import dates
-from cmsspark.base.errors import DataError, NotReady, as_ours
+from cmsspark.base.errors import DataError, NotReady, OutputError, as_ours
 from cmsspark.base.memory import trim
 from cmsspark.base.periods import spans
 from cmsspark.store.query.database import Database
@@ -146,23 +146,30 @@ class RollupRefresher:
             partial = {
                 entry.first_day: entry.partial_reason for entry in readable if entry.partial_reason
             }
-            if summed == runs and partial == dict(current.state.partial):
+            faults = self._rollups.find_faults(stored)
+            if (summed, partial, faults) == (
+                runs,
+                dict(current.state.partial),
+                dict(current.state.faults),
+            ):
                 self._freshness = Freshness(dates.now_ms())
                 return
             changed = [
                 day for day in runs.keys() | summed.keys() if runs.get(day) != summed.get(day)
             ]
-            text = (
-                f"newer results of {spans(changed)} are being added"
-                if changed
-                else "reasons of partial days changed"
-            )
-            self._freshness = Freshness(dates.now_ms(), behind=text, is_building=True)
+            if changed or partial != dict(current.state.partial):
+                text = (
+                    f"newer results of {spans(changed)} are being added"
+                    if changed
+                    else "reasons of partial days changed"
+                )
+                self._freshness = Freshness(dates.now_ms(), behind=text, is_building=True)
         building = _Building()
         state = self._rollups.refresh(lambda state: self._offer(state, building))
         if self._builder is not None:
             self._builder.close()
-        self._load(state)
+        if current is None or self._snapshot is not current or state != current.state:
+            self._load(state)
         self._freshness = Freshness(dates.now_ms())
         self._is_loaded.set()
         self._rollups.remove_old(state)
@@ -201,12 +208,15 @@ class RollupRefresher:
 
     def _run(self) -> None:
         while not self._is_over.is_set():
+            pause = self._every_s
             try:
                 self.refresh()
             except Exception as error:  # a thread that ends would leave pages stale without a word
                 if self._is_over.is_set():
                     return
                 ours = as_ours(error)
+                # Each try fills a disk that has no room, and others need what is left.
+                pause = AGAIN_S if isinstance(ours, OutputError) else pause
                 text = " ".join(
                     (ours.text() if ours else f"{type(error).__name__}: {error}"[:200]).split()
                 )
@@ -216,7 +226,7 @@ class RollupRefresher:
                 self._log(
                     f"the rollups could not be refreshed{'' if ours else ', a bug in cmsspark'}: {text}"
                 )
-            self._wake.wait(self._every_s)
+            self._wake.wait(pause)
             self._wake.clear()
 
     def _progress(self, text: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,15 +31,21 @@ from cmsspark.apps.dashboard.segment import (
     SegmentIndex,
     file_digest,
     find_exhaustion,
+    is_held,
     read_index,
 )
-from cmsspark.base.errors import CmssparkError, OutputError
+from cmsspark.apps.dashboard.segment_build import BuilderEnded
+from cmsspark.base.errors import CmssparkError, DataError, InputMissing
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import local_path
 from cmsspark.store.query.database import Database
 from cmsspark.store.query.stored_parts import StoredInterval
 
 _DIGEST: Final = 16
+#: Seconds until a day that could not be read, and a disk that was full, is tried again.
+AGAIN_S: Final = 60.0
+#: Errors whose reason is the day that is read.
+_OF_DAY: Final = (DataError, InputMissing, BuilderEnded)
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,34 @@ class RollupState:
         }
 
 
+@dataclass(frozen=True)
+class _Unreadable:
+    """Why a day could not be read, its run and its files then, and when (monotonic seconds)."""
+
+    reason: str
+    run: str
+    files: tuple[tuple[int, ...], ...]
+    at_s: float
+
+    def is_due(self, entry: StoredInterval) -> bool:
+        """Return whether to try the day again."""
+        is_same = (self.run, self.files) == (entry.run, _stat(entry))
+        return not is_same or time.monotonic() - self.at_s > AGAIN_S
+
+
+def _stat(entry: StoredInterval) -> tuple[tuple[int, ...], ...]:
+    """Return what changes when a part of a day is written, replaced or allowed again."""
+    states: list[tuple[int, ...]] = []
+    for part in entry.parts:
+        try:
+            state = os.stat(local_path(part.path))
+        except OSError as error:
+            states.append((error.errno or 0,))
+        else:
+            states.append((state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
+    return tuple(states)
+
+
 #: Builds the segment of some stored days of a store in a folder.
 Build = Callable[[Sequence[StoredInterval], str, Path], SegmentIndex]
 
@@ -86,8 +121,8 @@ class Rollups:
         self.folder = cache / "dashboard" / hashlib.sha256(store.encode()).hexdigest()[:_DIGEST]
         self._log = log
         self._verified: set[str] = set()
-        #: Runs that could not be read, with the reason: they are not tried at every refresh.
-        self._unreadable: dict[tuple[date, str], str] = {}
+        #: Days that could not be read: they are not tried at every refresh.
+        self._unreadable: dict[date, _Unreadable] = {}
 
     def refresh(self, offer: Callable[[RollupState], None] = lambda state: None) -> RollupState:
         """Build what is missing, the newest days first. Days that cannot be read are
@@ -97,14 +132,8 @@ class Rollups:
         (73) where the cache cannot be written.
         """
         stored = self.stored()
-        faults = {
-            day: _text(entry.fault) for day, entry in stored.items() if entry.fault is not None
-        }
-        faults |= {
-            day: self._unreadable[day, entry.run]
-            for day, entry in stored.items()
-            if (day, entry.run) in self._unreadable
-        }
+        self._try_again(stored)
+        faults = self.find_faults(stored)
         days = {day: entry for day, entry in stored.items() if day not in faults}
         reasons = {
             day: entry.partial_reason for day, entry in days.items() if entry.partial_reason
@@ -131,12 +160,39 @@ class Rollups:
             segments[name] = self._segment(name, groups[name], faults)
         return state()
 
+    def find_faults(self, stored: Mapping[date, StoredInterval]) -> dict[date, str]:
+        """Return the stored days that cannot be read, each with the reason. One whose
+        run or files have changed since, and one that was not tried for a minute, is
+        left out.
+        """
+        faults = {
+            day: _text(entry.fault) for day, entry in stored.items() if entry.fault is not None
+        }
+        for day, unreadable in self._unreadable.items():
+            entry = stored.get(day)
+            if entry is not None and entry.fault is None and not unreadable.is_due(entry):
+                faults[day] = unreadable.reason
+        return faults
+
+    def _try_again(self, stored: Mapping[date, StoredInterval]) -> None:
+        """Read each day alone that could not be read and should be tried again now: its
+        month is built only if it can be read.
+        """
+        for day, unreadable in list(self._unreadable.items()):
+            entry = stored.get(day)
+            if entry is None or entry.fault is not None:
+                del self._unreadable[day]
+            elif unreadable.is_due(entry):
+                del self._unreadable[day]
+                self._readable([entry], {})
+
     def remove_old(self, state: RollupState) -> None:
-        """Remove segments that the state does not use, and what killed builds left."""
+        """Remove segments that no server on this host uses, and what killed builds left."""
         used = {segment.folder.name for segment in state.segments}
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            is_old_build = path.name.startswith(".building-") and _is_old(path)
-            if path.name not in used and (is_old_build or not path.name.startswith(".")):
+            is_build = path.name.startswith(".building-")
+            is_removed = _is_old(path) if is_build else not path.name.startswith(".")
+            if path.name not in used and is_removed and not is_held(path):
                 shutil.rmtree(path, ignore_errors=True)
 
     def forget(self) -> None:
@@ -166,7 +222,8 @@ class Rollups:
 
     def _name_folder(self, name: str, days: Sequence[StoredInterval]) -> Path:
         """Return the folder of a segment, whose name has a digest of its days and runs."""
-        runs = json.dumps([[str(entry.interval), entry.run] for entry in days])
+        # Servers of two versions of this package may use one cache.
+        runs = json.dumps([VERSION, [[str(entry.interval), entry.run] for entry in days]])
         return self.folder / f"{name}.{hashlib.sha256(runs.encode()).hexdigest()[:_DIGEST]}"
 
     def _segment(
@@ -180,31 +237,38 @@ class Rollups:
             return segment
         self._log(f"rollups of {name}: {pluralize(len(days), 'day')}")
         try:
-            index = self._build(days, self.store, folder)
-        except OutputError:
-            raise
-        except CmssparkError as error:
+            index = self._build_twice(days, folder)
+        except _OF_DAY as error:
             # One day must not cost the others: find it, leave it out.
             if len(days) == 1:
                 self._leave_out(days[0], error, faults)
                 return None
-            return self._segment(name, self._readable(days, faults), faults)
+            readable = self._readable(days, faults)
+            if len(readable) == len(days):
+                raise
+            return self._segment(name, readable, faults)
         self._verified.add(folder.name)
         return Segment(folder, index)
+
+    def _build_twice(self, days: list[StoredInterval], folder: Path) -> SegmentIndex:
+        """Build a segment, a second time if somebody ended the process that builds it."""
+        try:
+            return self._build(days, self.store, folder)
+        except BuilderEnded as error:
+            self._log(f"the rollups are built again: {_text(error)}")
+            return self._build(days, self.store, folder)
 
     def _readable(
         self, days: list[StoredInterval], faults: dict[date, str]
     ) -> list[StoredInterval]:
-        """Return the days that can be read; the others get their faults. At least one is left out."""
+        """Return the days that can be read; the others get their faults."""
         readable = []
         for entry in days:
             scratch = self.folder / f".building-{entry.interval}-check"
             try:
-                self._build([entry], self.store, scratch)
+                self._build_twice([entry], scratch)
                 readable.append(entry)
-            except OutputError:
-                raise
-            except CmssparkError as error:
+            except _OF_DAY as error:
                 self._leave_out(entry, error, faults)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
@@ -213,7 +277,9 @@ class Rollups:
     def _leave_out(
         self, entry: StoredInterval, error: CmssparkError, faults: dict[date, str]
     ) -> None:
-        faults[entry.first_day] = self._unreadable[entry.first_day, entry.run] = _text(error)
+        unreadable = _Unreadable(_text(error), entry.run, _stat(entry), time.monotonic())
+        self._unreadable[entry.first_day] = unreadable
+        faults[entry.first_day] = unreadable.reason
 
     def _existing(self, folder: Path, days: Sequence[StoredInterval]) -> Segment | None:
         """Return the segment in a folder, or None where it is not there, damaged, or of

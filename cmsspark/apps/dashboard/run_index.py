@@ -22,15 +22,19 @@ from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Period
 from cmsspark.filesystems.storage import LocalFiles, join, local_path
 from cmsspark.pages.day_report import BINS, counts
+from cmsspark.publish.publication import settings_target
 from cmsspark.run.run_context import from_manifest
 from cmsspark.run.run_report import PAGE
+from cmsspark.settings.settings import Settings
 from cmsspark.store import results, run_history, run_metrics
-from cmsspark.store.daily_state import DailyState, DayRecord, split_key
-from cmsspark.store.day_states import NO_RESULT, Cell, Surroundings, table
+from cmsspark.store.daily_state import DailyState, StoreState, split_key
+from cmsspark.store.day_states import Cell, Surroundings, surroundings, table
+from cmsspark.store.deliveries import Target
 from cmsspark.store.job_index import JOBS
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, read_processes
 from cmsspark.store.run_history import Published, Run
 from cmsspark.store.run_metrics import RunMetrics, run_file, runs_folder
+from cmsspark.store.silent_sites import silent_lines
 
 #: Runs that are kept, as they never change.
 _MOST_RUNS: Final = 4_000
@@ -47,7 +51,7 @@ class RunIndex:
     the run that is stored.
 
     ``published``: what became of their documents; ``notes``: what could not be read;
-    ``skipped``: (day, job) → why the daily run leaves a day out that has no result.
+    ``silent``: a line for each stream of which sites fell silent on the newest day.
     """
 
     jobs: list[str]
@@ -56,7 +60,7 @@ class RunIndex:
     runs: list[Run]
     published: list[Published]
     notes: list[str] = field(default_factory=list)
-    skipped: Mapping[tuple[date, str], str] = field(default_factory=dict)
+    silent: Sequence[str] = ()
 
 
 def _read_current(store: str, job: str, day: date) -> Run | str | None:
@@ -91,14 +95,14 @@ def _load_run(folder: Path, name: str, store: str) -> Run:
 
 
 def read_index(
-    store: str,
-    state_dir: Path,
-    days: list[date],
-    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict,
+    store: str, state_dir: Path, days: list[date], settings: Settings | None = None
 ) -> RunIndex:
-    """Return the runs of some days, in order; those of the run history where it knows this store."""
+    """Return the runs of some days, in order; those of the run history where it knows
+    this store. States are those of ``cmsspark status``: ``settings`` name the destination
+    and the work of daily.
+    """
     notes: list[str] = []
-    runs, published = _history(store, state_dir, days, notes)
+    runs, published, damaged = _history(store, state_dir, days, notes)
     current: dict[tuple[date, str], Run] = {}
     names = {run.stored_run for run in runs}
     for job in stored_jobs(store):
@@ -115,49 +119,30 @@ def read_index(
     # the store knows are.
     stored_runs = {run.stored_run for run in runs}
     published = [entry for entry in published if entry.stored_run in stored_runs]
-    reasons = _reasons(skipped, days, notes)
-    records = _records(store, state_dir, days, notes)
-    recorded = {job for _, job in (*reasons, *records)}
+    around, target = _surroundings(store, state_dir, settings, notes)
+    recorded = {job for day, job in around.records if day in days}
     jobs = [name for name in JOBS if any(run.job == name for run in runs) or name in recorded]
-    cells = table(days, jobs, runs, published, around=Surroundings(dates.now_ms(), records))
-    # As `cmsspark status` has it: a result that is there is shown.
-    reasons = {key: text for key, text in reasons.items() if cells[key].word in NO_RESULT}
-    return RunIndex(
-        jobs,
-        cells | dict.fromkeys(reasons, Cell("skipped")),
-        current,
-        runs,
-        published,
-        notes,
-        reasons,
-    )
+    cells = table(days, jobs, runs, published, damaged, target, around)
+    newest = {job: day for day, job in sorted(current)}
+    silent = [line for job, day in newest.items() for line in silent_lines(store, job, day)]
+    return RunIndex(jobs, cells, current, runs, published, notes, silent)
 
 
-def _reasons(
-    skipped: Callable[[], Mapping[tuple[date, str], str]], days: list[date], notes: list[str]
-) -> dict[tuple[date, str], str]:
+def _surroundings(
+    store: str, state_dir: Path, settings: Settings | None, notes: list[str]
+) -> tuple[Surroundings, Target | None]:
+    """Return what daily recorded of the days, and the destination of the settings."""
+    state = StoreState()
     try:
-        return {
-            (day, job): text
-            for (day, job), text in skipped().items()
-            if day in days and job in JOBS
-        }
+        state = DailyState(state_dir, store).read()
     except CmssparkError as error:
         notes.append(" ".join(error.text().split()))
-        return {}
-
-
-def _records(
-    store: str, state_dir: Path, days: list[date], notes: list[str]
-) -> dict[tuple[date, str], DayRecord]:
-    """Return what daily recorded of the days that are not done."""
-    try:
-        records = DailyState(state_dir, store).read().days
-    except CmssparkError as error:
-        notes.append(" ".join(error.text().split()))
-        return {}
-    keyed = {split_key(key): record for key, record in records.items() if record.word}
-    return {key: record for key, record in keyed.items() if key[0] in days and key[1] in JOBS}
+    if settings is None:
+        records = {split_key(key): record for key, record in state.days.items()}
+        return Surroundings(dates.now_ms(), records), None
+    target, problem = settings_target(settings)
+    notes += [problem] if problem else []
+    return surroundings(settings, state), target
 
 
 def stored_jobs(store: str) -> list[str]:
@@ -196,27 +181,32 @@ def _entry(folder: Path | None, name: str) -> Path | None:
 
 def _history(
     store: str, state_dir: Path, days: list[date], notes: list[str]
-) -> tuple[list[Run], list[Published]]:
+) -> tuple[list[Run], list[Published], set[str]]:
+    """Return the runs of the days in this store, what was published, and the stored runs
+    that a verification found damaged.
+    """
     now = dates.now_ms()
     try:
         with run_history.read_history(state_dir) as history:
             if history is None or not days:
-                return [], []
+                return [], [], set()
             runs = [
                 run_history.as_of_now(run, now)
                 for run in history.runs(first=days[0], last=days[-1])
             ]
             published = history.published(days[0], days[-1])
+            checks = history.checks(store).values()
+            damaged = {check.stored_run for check in checks if check.error}
     except CmssparkError as error:
         notes.append(" ".join(error.text().split()))
-        return [], []
+        return [], [], set()
     path = Path(local_path(store)).resolve()
     runs = [
         run
         for run in runs
         if not run.details.period and Path(local_path(run.store)).resolve() == path
     ]
-    return runs, published
+    return runs, published, damaged
 
 
 # Tables of runs: where every record went, what was published, which fields of logs
@@ -336,6 +326,39 @@ def publishing(index: RunIndex) -> Table:
     ]
     empty = "Nothing of this period was published: cmsspark publish --date DAY"
     return Table("publishing", columns, rows, "Documents by day and table", empty=empty)
+
+
+def destinations(index: RunIndex) -> Table:
+    """Return the state of each stored day at each destination, the newest day first."""
+    columns = (
+        Column("day", "Day", "day"),
+        Column("job", "Job"),
+        Column("state", "State"),
+        Column("destination", "Destination"),
+        Column("is_configured", "Of the settings", "yes"),
+        Column("confirmed", "Confirmed", "count"),
+        Column("waiting", "Waiting", "count"),
+        Column("refused", "Refused", "count"),
+        Column("reason", "Why"),
+    )
+    rows = [
+        (
+            day.isoformat(),
+            job,
+            entry.state,
+            without_paths(entry.destination),
+            entry.is_configured,
+            entry.confirmed,
+            entry.waiting,
+            entry.refused,
+            without_paths(entry.reason),
+        )
+        for (day, job), cell in sorted(index.cells.items(), reverse=True)
+        for entry in cell.deliveries
+    ]
+    empty = "The settings name no destination, and nothing of this period was sent."
+    caption = "Stored days at each destination"
+    return Table("destinations", columns, rows, caption, empty=empty, limit=SHOWN)
 
 
 def drift(index: RunIndex) -> Table:

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import ipaddress
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -49,6 +49,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def name_visitor(address: str, headers: Mapping[str, str]) -> str:
+    """Return who asks, for limits for each visitor: an address and its browser. Of a
+    proxy on this host it is the address that the proxy saw.
+    """
+    forwarded = headers.get("X_FORWARDED_FOR", "").rpartition(",")[2].strip()
+    host = forwarded if forwarded and is_loopback(address) else address
+    return f"{host} {headers.get('USER_AGENT', '')}"[:500]
 
 
 @dataclass(frozen=True)

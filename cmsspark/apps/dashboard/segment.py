@@ -13,8 +13,10 @@ compression are read in place: pages that nobody asks for stay on disk.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -192,6 +194,26 @@ def read_index(folder: Path) -> SegmentIndex:
     that can be read.
     """
     return msgspec.json.decode((folder / _INDEX).read_bytes(), type=SegmentIndex)
+
+
+def hold(folders: Sequence[Path], owner: object) -> None:
+    """Keep other servers on this host from removing segments while ``owner`` lives."""
+    for folder in folders:
+        descriptor = os.open(folder / _INDEX, os.O_RDONLY)
+        weakref.finalize(owner, os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
+def is_held(folder: Path) -> bool:
+    """Return whether a server on this host uses a segment."""
+    try:
+        with open(folder / _INDEX, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def write_index(folder: Path, index: SegmentIndex) -> None:

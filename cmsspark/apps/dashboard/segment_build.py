@@ -7,8 +7,10 @@ days, which meet in :mod:`sorted_parts`: memory does not grow with the rows of a
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import signal
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,17 +23,18 @@ import numpy.typing as npt
 
 from cmsspark.apps.dashboard import segment
 from cmsspark.apps.dashboard.day_rows import DERIVATIONS, Names, Rows, SortedParts, read_day
-from cmsspark.apps.dashboard.query_process import Child, answered
+from cmsspark.apps.dashboard.query_process import NO_MEMORY, Child, answered, how_ended
 from cmsspark.apps.dashboard.segment import (
     BIT_FILES,
     NULL,
     SUM_FILES,
     SUMS,
     About,
+    ResourceExhausted,
     SegmentIndex,
     write_mapped,
 )
-from cmsspark.base.errors import OutputError
+from cmsspark.base.errors import NotReady, OutputError
 from cmsspark.base.memory import share_freed
 from cmsspark.counting.packing import Codes, distinct, find_starts, pack
 from cmsspark.store.query.stored_parts import StoredInterval
@@ -349,6 +352,9 @@ class Days:
         )
 
 
+#: What the system says of a full disk, and free bytes of one that is full.
+_NO_SPACE: Final = os.strerror(errno.ENOSPC)
+_FULL: Final = 16_000_000
 #: Pages come first where both need the processors.
 _NICE: Final = 5
 
@@ -365,18 +371,26 @@ def build(days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIn
         aside.mkdir(parents=True, mode=0o700)
         index = _build(days, store, aside)
         segment.write_index(aside, index)
-        if folder.exists():
-            shutil.rmtree(folder, ignore_errors=True)
         os.rename(aside, folder)
     except OSError as error:
         if folder.exists():
             return segment.read_index(folder)  # another dashboard was quicker
         raise OutputError(
-            "the rollups cannot be written", where=folder, found=error.strerror or str(error)
+            "the rollups cannot be written",
+            where=folder,
+            found=_reason(error, folder.parent),
+            next_step="make room there: building goes on by itself within a minute",
         ) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return index
+
+
+def _reason(error: OSError, folder: Path) -> str:
+    """Return why a file cannot be written. NumPy only says that fewer bytes were written."""
+    text = error.strerror or str(error)
+    is_full = error.errno is None and shutil.disk_usage(folder).free < _FULL
+    return _NO_SPACE if is_full or _NO_SPACE in str(error) else text
 
 
 def _build(days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIndex:
@@ -544,6 +558,12 @@ class _Datasets:
         self._writer.write_mapped(segment.PEOPLE_FILE, columns, pairs=numbers)
 
 
+class BuilderEnded(NotReady):
+    """The process that builds segments ended before it was done, not for lack of memory
+    (75).
+    """
+
+
 class RollupProcess:
     """Calls :func:`build` in a process that starts when needed and ends with :meth:`close`."""
 
@@ -551,8 +571,9 @@ class RollupProcess:
         self._child: Child | None = None
 
     def __call__(self, days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIndex:
-        """Build a segment. Raises MemoryError where the system killed the process, else
-        what the function raises.
+        """Build a segment. Raises ResourceExhausted (75) if the process was killed or
+        lacked memory, BuilderEnded (75) if it ended otherwise, else what the function
+        raises.
         """
         if self._child is None or not self._child.is_alive:
             self._child = Child(_serve)
@@ -561,8 +582,14 @@ class RollupProcess:
             child.pipe.send((days, store, folder))
             index: SegmentIndex = child.receive()
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            raise MemoryError(
-                f"the process that builds rollups ended with code {child.exit_code}"
+            code, self._child = child.exit_code, None
+            is_killed = code == -signal.SIGKILL
+            by = " by somebody, or by the system when memory is short" if is_killed else ""
+            kind = ResourceExhausted if is_killed or code == NO_MEMORY else BuilderEnded
+            raise kind(
+                "the process that builds the rollups ended unexpectedly",
+                found=how_ended(code) + by,
+                next_step="it is started again by itself",
             ) from None
         return index
 

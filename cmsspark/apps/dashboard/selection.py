@@ -1,9 +1,11 @@
-"""What a page shows: the period and the filters, as they stand in the address."""
+"""What a page shows: period, filters, measure and grouping are one object, which a
+query takes whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any, Final
 
@@ -30,28 +32,75 @@ STEPS: Final[Mapping[str, tuple[str, str]]] = {
 _MAX_TEXT: Final = 1_000
 
 
+class UnusedPartError(Exception):
+    """A query would answer without a part of the selection, which is a bug of the page:
+    its numbers would be those of something else.
+    """
+
+
 @dataclass(frozen=True)
 class Selection:
-    """Days from ``first`` to ``last`` (both included) and the accesses that the page is about.
+    """Days from ``first`` to ``last`` (both included), the accesses and jobs that the
+    page is about, and what is asked of them.
 
-    ``filters``: (column of ``FILTERS``, value); a column with several values takes each
-    of them. ``step``: day, week or month.
+    ``filters``: (column of ``FILTERS`` or ``site_name``, value); a column with several
+    values takes each of them. ``step``: day, week or month. ``measure`` and ``by``, the
+    column of the grouping, are empty where a query needs none.
     """
 
     first: date
     last: date
     filters: tuple[tuple[str, str], ...] = field(default=())
     step: str = "day"
+    measure: str = ""
+    by: str = ""
 
-    def where(self, columns: Sequence[str], *, days_too: bool = True) -> tuple[str, list[object]]:
-        """Return the condition in SQL on those of the columns that are filtered, and
-        its parameters.
+    def check(
+        self,
+        filters: Iterable[str],
+        *,
+        groups: Collection[str] = (),
+        measures: Collection[str] = (),
+    ) -> None:
+        """Raise UnusedPartError where a query that can use these filters, groupings and
+        measures would leave out a part of the selection.
         """
+        unused = [
+            *sorted({name for name, _ in self.filters} - {*filters}),
+            *([f"by {self.by}"] if self.by and self.by not in groups else []),
+            *(
+                [f"measure {self.measure}"]
+                if self.measure and self.measure not in measures
+                else []
+            ),
+        ]
+        if unused:
+            raise UnusedPartError(", ".join(unused))
+
+    def only(self, *filters: str) -> Selection:
+        """Return the period with some of the filters, without measure and grouping."""
+        chosen = tuple((name, value) for name, value in self.filters if name in filters)
+        return replace(self, filters=chosen, measure="", by="")
+
+    def at(self, site: str) -> Selection:
+        """Return the selection at one site."""
+        return replace(self, filters=(*self.filters, ("site_name", site)))
+
+    def where(
+        self, columns: Sequence[str] | Mapping[str, str], *, days_too: bool = True
+    ) -> tuple[str, list[object]]:
+        """Return the condition in SQL on a table that has these columns, and its
+        parameters. A mapping has the expression of each column.
+
+        Raises UnusedPartError where the table lacks a column that is filtered.
+        """
+        expressions = columns if isinstance(columns, Mapping) else {name: name for name in columns}
+        replace(self, measure="", by="").check(expressions)
         conditions = ["day BETWEEN ? AND ?"] if days_too else ["true"]
         parameters: list[object] = [self.first, self.last] if days_too else []
-        for name in columns:
+        for name, expression in expressions.items():
             if values := self.values(name):
-                conditions.append(f"{name} IN ({', '.join('?' * len(values))})")
+                conditions.append(f"{expression} IN ({', '.join('?' * len(values))})")
                 parameters += values
         return " AND ".join(conditions), parameters
 
@@ -75,7 +124,8 @@ class Selection:
 
     def where_users(self, columns: Sequence[str]) -> tuple[str, list[object]]:
         """As :meth:`where`, for sets of users with the column ``stream``."""
-        where, parameters = self.where([name for name in columns if name != "stream"])
+        filters = tuple(pair for pair in self.filters if pair[0] != "stream")
+        where, parameters = replace(self, filters=filters).where(columns)
         streams = self.streams_of_users
         return f"{where} AND stream IN ({', '.join('?' * len(streams))})", [*parameters, *streams]
 
@@ -177,11 +227,11 @@ def parse_selection(parameters: Mapping[str, str], stored: Sequence[date]) -> Se
         )
     if (last - first).days >= 3_660:
         raise UsageError("a period has ten years at most", found=f"{first} to {last}")
-    filters = tuple((name, value) for name in FILTERS for value in _filter(parameters, name))
+    filters = tuple((name, value) for name in FILTERS for value in filter_values(parameters, name))
     return Selection(first, last, filters, _step(parameters, (last - first).days + 1))
 
 
-def _filter(parameters: Mapping[str, Any], name: str) -> list[str]:
+def filter_values(parameters: Mapping[str, Any], name: str) -> list[str]:
     """Return the values of a filter, each once; none for all. ``-`` stands for names
     without that part.
     """

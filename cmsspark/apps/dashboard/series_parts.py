@@ -42,13 +42,15 @@ _PARTIAL: Final = Column(
 _X: Final = {"day": "Day (UTC)", "week": "ISO week, by its Monday (UTC)", "month": "Month (UTC)"}
 
 
-def make_chart(name: str, series: Series, measure: str, chosen: Selection, by: str) -> Chart:
-    """Return the chart of a series: stacked where its groups add up, else lines.
+def make_chart(name: str, series: Series, chosen: Selection) -> Chart:
+    """Return the chart of a selection's measure by its grouping: stacked where the
+    groups add up, else lines.
 
     Of one step the groups are bars: a stack without areas shows points at sums that
     read as values. Steps of which only a part is counted are marked, in the picture and
     in the table. Columns of downloads are named for the measure.
     """
+    measure = chosen.measure
     label, unit, factor = MEASURES[measure]
     labels = [
         f"{day:%Y-%m}" if chosen.step == "month" else day.isoformat() for day in series.buckets
@@ -58,9 +60,13 @@ def make_chart(name: str, series: Series, measure: str, chosen: Selection, by: s
         for day, text in zip(series.buckets, labels, strict=True)
     ]
     is_stack = series.is_additive and len(series.values) > 1 and len(labels) > 1
+    # What a day does not count of a stream is unknown, and not nothing. Streams that some
+    # days lack are on top, so that a gap hides no other one.
+    has_gaps = chosen.by == "stream"
+    groups = sorted(series.values, key=lambda name: has_gaps and series.values[name].count(None))
     values = {
-        group: [None if value is None else value * factor for value in row]
-        for group, row in series.values.items()
+        group: [None if value is None else value * factor for value in series.values[group]]
+        for group in groups
     }
     note = series.note
     if not series.is_additive and len(series.values) > 1:
@@ -68,12 +74,12 @@ def make_chart(name: str, series: Series, measure: str, chosen: Selection, by: s
     columns = [Column(chosen.step, STEPS[chosen.step][1].capitalize(), "text"), _PARTIAL]
     columns += [
         Column(measure, "All", KINDS[measure])
-        if by == "all"
+        if not chosen.by
         else Column(f"{measure}_{group or NO_PART}", shown(group), KINDS[measure])
         for group in values
     ]
     rows = [
-        (text, day in series.partial, *(row[number] for row in series.values.values()))
+        (text, day in series.partial, *(series.values[group][number] for group in groups))
         for number, (day, text) in enumerate(zip(series.buckets, labels, strict=True))
     ]
     return Chart(
@@ -81,11 +87,12 @@ def make_chart(name: str, series: Series, measure: str, chosen: Selection, by: s
         f"{label} by {STEPS[chosen.step][1]}",
         "bar" if len(labels) == 1 else "stack" if is_stack else "line",
         marked,
-        values if by != "all" or not values else {label: next(iter(values.values()))},
+        values if chosen.by or not values else {label: next(iter(values.values()))},
         "" if unit == "h" else unit,
         _X[chosen.step],
         label + (f" per {STEPS[chosen.step][1]}"),
         note=note,
+        has_gaps=has_gaps,
         table=Table(name, columns, rows, f"{label} by {STEPS[chosen.step][1]}"),
     )
 

@@ -10,10 +10,9 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +27,7 @@ from cmsspark.apps.dashboard.sockets import DeadlineServer, make_server
 from cmsspark.base.errors import NotAllowed, UsageError
 from cmsspark.base.memory import share_freed
 from cmsspark.base.reporting import interruptible
+from cmsspark.settings.settings import Settings
 from cmsspark.store.query.database import Database
 
 #: Seconds between two looks at the store.
@@ -40,7 +40,7 @@ _END_S: Final = 0.5
 @dataclass(frozen=True)
 class Options:
     """Where to serve. ``token``: None makes one where ``host`` is not this host alone.
-    ``skipped``: (day, job) → why the daily run leaves it out.
+    ``settings`` name the destination of publishing.
     """
 
     host: str = "127.0.0.1"
@@ -49,7 +49,7 @@ class Options:
     names: tuple[str, ...] = ()
     token: str | None = None
     threads: int = 16
-    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
+    settings: Settings | None = None
 
 
 @dataclass
@@ -112,7 +112,7 @@ def open_server(
     refresher = RollupRefresher(
         days, cache_dir, every_s=_EVERY_S, log=log, builder=RollupProcess()
     )
-    services = Services(refresher, database, state_dir, guard, options.prefix, options.skipped)
+    services = Services(refresher, database, state_dir, guard, options.prefix, options.settings)
     wsgi = make_server(create_app(services), listening, options.threads)
     refresher.start()
     return Server(services, wsgi, (database, days), options.host, port, has_own_token)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
 
 from cmsspark.apps.dashboard import user_sets
-from cmsspark.apps.dashboard.dataset_ranking import datasets
+from cmsspark.apps.dashboard.dataset_ranking import (
+    SITE_TIER_SQL,
+    are_chosen,
+    datasets,
+    named,
+)
 from cmsspark.apps.dashboard.downloads import rows_to_arrow
 from cmsspark.apps.dashboard.page_request import PageRequest
 from cmsspark.apps.dashboard.segment import SUMS
-from cmsspark.apps.dashboard.selection import Selection
+from cmsspark.apps.dashboard.selection import FILTERS, Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number
 from cmsspark.apps.dashboard.use import codes_of_users, integer
 from cmsspark.apps.dashboard.widgets import (
@@ -26,8 +34,10 @@ from cmsspark.apps.dashboard.widgets import (
     shown,
     si,
 )
+from cmsspark.base import dates
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.pages.charts import rank_names
+from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store.query.database import Database
 from cmsspark.store.stored_columns import REPLICA_TABLES
 
@@ -38,41 +48,54 @@ GROUPS: Final = ("data_tier", "app")
 _LARGEST: Final = "ORDER BY nacc DESC NULLS LAST, job_count DESC NULLS LAST, 1"
 
 
-def all_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
-    """(site, sums as in ``SUMS`` …, distinct users) of all sites, those with the most
-    accesses first.
-    """
+def sum_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    """(site, sums as in ``SUMS`` …) of all sites, those with the most accesses first."""
+    chosen.check(FILTERS)
+    return snapshot.cached(("sum_sites", chosen), lambda: _sum_sites(snapshot, chosen))
 
-    def make() -> list[tuple[Any, ...]]:
-        where, parameters = chosen.where(("stream",))
+
+def _sum_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    if chosen.values("data_tier") or chosen.values("campaign"):
+        every, is_chosen = snapshot.datasets.names, are_chosen(snapshot, chosen)
+        names = [every[code] for code in np.flatnonzero(is_chosen)]
+        rows = _query_pairs(snapshot, chosen.only("stream", "site_tier"), "site_name", names)
+    else:
+        where, parameters = chosen.where({"stream": "stream", "site_tier": SITE_TIER_SQL})
         rows = snapshot.query(
             f"SELECT site_name::VARCHAR, {_SUMS} FROM site_totals WHERE {where} GROUP BY 1 {_LARGEST}",
             parameters,
         )
-        users = count_users(snapshot, chosen)
-        return [(row[0], *map(integer, row[1:]), users.get(row[0], 0)) for row in rows]
-
-    return snapshot.cached(("all_sites", chosen), make)
+    return [(row[0], *map(integer, row[1:])) for row in rows]
 
 
-def over_time(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple[Any, ...]]:
-    """(first day of the step, sums …) of a site."""
-    where, parameters = chosen.where(("stream",))
+def all_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    """(site, sums as in ``SUMS`` …, distinct users) of all sites, those with the most
+    accesses first.
+    """
+    users = count_users(snapshot, chosen)
+    return [(*row, users.get(row[0], 0)) for row in sum_sites(snapshot, chosen)]
+
+
+def over_time(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    """(first day of the step, sums …) of the selection's site."""
+    where, parameters = chosen.where(("stream", "site_name"))
     return snapshot.query(
         f"SELECT date_trunc('{chosen.step}', day)::DATE AS d, {_SUMS} FROM site_totals "
-        f"WHERE site_name::VARCHAR = ? AND {where} GROUP BY 1 ORDER BY 1",
-        [site, *parameters],
+        f"WHERE {where} GROUP BY 1 ORDER BY 1",
+        parameters,
     )
 
 
-def by_group(
-    snapshot: Snapshot, chosen: Selection, site: str, column: str
-) -> list[tuple[Any, ...]]:
-    """(value of one of ``GROUPS``, sums …) of a site, the most accesses first."""
+def by_group(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    """(value of the grouping, one of ``GROUPS``, sums …) of the selection's site, the
+    most accesses first.
+    """
+    chosen.check(("stream", "site_name"), groups=GROUPS)
+    of_site = chosen.only("stream", "site_name")
 
     def make() -> list[tuple[Any, ...]]:
         files = snapshot.files("site_days", chosen.first, chosen.last)
-        where, parameters = chosen.where(("stream",))
+        where, parameters = of_site.where(("stream", "site_name"))
         if not files:
             return []
         # The files are read once for all groups.
@@ -80,13 +103,13 @@ def by_group(
         marks = ", ".join(f"grouping({name})" for name in GROUPS)
         return snapshot.query(
             f"SELECT {marks}, coalesce({', '.join(GROUPS)}), {_SUMS} FROM read_parquet(?, union_by_name = true) "
-            f"WHERE site_name = ? AND {where} GROUP BY GROUPING SETS ({sets}) "
+            f"WHERE {where} GROUP BY GROUPING SETS ({sets}) "
             f"ORDER BY nacc DESC NULLS LAST, job_count DESC NULLS LAST, {len(GROUPS) + 1}",
-            [files, site, *parameters],
+            [files, *parameters],
         )
 
-    at = GROUPS.index(column)
-    rows = snapshot.cached(("site_by", chosen, site), make)
+    at = GROUPS.index(chosen.by)
+    rows = snapshot.cached(("site_by", of_site), make)
     return [row[len(GROUPS) :] for row in rows if row[at] == 0]
 
 
@@ -105,36 +128,41 @@ def last_days(snapshot: Snapshot, site: str) -> dict[str, date]:
     return snapshot.cached(("last_days", site), make)
 
 
-def top_datasets(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple[Any, ...]]:
-    """(dataset, sums …) of a site, the most accesses first: whole segments by site, cut
-    ones day by day.
+def top_datasets(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    """(dataset, sums …) of the selection's site, the most accesses first."""
+    chosen.check(("stream", "site_name"))
+    make = partial(_query_pairs, snapshot, chosen, "dataset_name")
+    return snapshot.cached(("site_datasets", chosen), make)
+
+
+def _query_pairs(
+    snapshot: Snapshot, chosen: Selection, key: str, datasets: Sequence[str] | None = None
+) -> list[tuple[Any, ...]]:
+    """Return (dataset or site, sums …) of pairs of both, the most accesses first: whole
+    segments by pair, cut ones day by day. ``datasets``: only these.
     """
-
-    def make() -> list[tuple[Any, ...]]:
-        inside, cut = snapshot.split(chosen.first, chosen.last)
-        stream, of_stream = chosen.where(("stream",), days_too=False)
-        days, of_days = chosen.where(("stream",))
-        parts: list[str] = []
-        values: list[Any] = []
-        select = f"SELECT dataset_name, {', '.join(SUMS)} FROM read_parquet(?, union_by_name = true) WHERE site_name = ?"
-        if inside:
-            parts.append(f"{select} AND {stream}")
-            values += [
-                [snapshot.segments[number].file("site_datasets") for number in inside],
-                site,
-                *of_stream,
-            ]
-        if cut:
-            parts.append(f"{select} AND {days}")
-            values += [[segment.file("detail") for segment in cut], site, *of_days]
-        if not parts:
-            return []
-        return snapshot.query(
-            f"SELECT dataset_name, {_SUMS} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1 {_LARGEST}",
-            values,
-        )
-
-    return snapshot.cached(("site_datasets", chosen, site), make)
+    columns = {"stream": "stream", "site_name": "site_name", "site_tier": SITE_TIER_SQL}
+    name_test, of_names = named(datasets)
+    inside, cut = snapshot.split(chosen.first, chosen.last)
+    files = {
+        "site_datasets": [snapshot.segments[number] for number in inside],
+        "detail": cut,
+    }
+    parts: list[str] = []
+    values: list[Any] = []
+    for name, segments in files.items():
+        if segments:
+            where, parameters = chosen.where(columns, days_too=name == "detail")
+            parts.append(
+                f"SELECT {key}, {', '.join(SUMS)} FROM read_parquet(?, union_by_name = true) "
+                f"WHERE {where} AND {name_test}"
+            )
+            values += [[segment.file(name) for segment in segments], *parameters, *of_names]
+    if not parts:
+        return []
+    return snapshot.query(
+        f"SELECT {key}, {_SUMS} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1 {_LARGEST}", values
+    )
 
 
 def unused(
@@ -177,7 +205,9 @@ def window(snapshot: Snapshot, weeks: int) -> tuple[date, date]:
 
 def _uses(snapshot: Snapshot, first: date, last: date) -> dict[str, tuple[int, int]]:
     """Accesses and jobs of each dataset."""
-    rankings = (datasets(snapshot, Selection(first, last), name) for name in ("nacc", "job_count"))
+    rankings = (
+        datasets(snapshot, Selection(first, last, measure=name)) for name in ("nacc", "job_count")
+    )
     accesses, jobs = (
         dict(zip(ranking.names(), ranking.counts, strict=True)) for ranking in rankings
     )
@@ -188,6 +218,7 @@ def count_users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
     """Return the distinct users of each site over the period; None where its days have
     two pseudonym keys.
     """
+    chosen.check(("stream",))
 
     def make() -> dict[str, int | None]:
         names = snapshot.names["site_name"]
@@ -203,6 +234,92 @@ def count_users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
         return {name: int(count) for name, count in zip(names, counter.counts(), strict=False)}
 
     return snapshot.cached(("users_of_sites", chosen), make)
+
+
+# Days that are unlike those before, and the site behind each.
+
+#: A day is compared with the same day of so many weeks before, of which so many must be
+#: stored; it is unusual with less than 1 / factor or more than factor times their median.
+_WEEKS_BEFORE, _LEAST_WEEKS, _FACTOR = 4, 2, 2
+#: Unusual days of which the site is looked for.
+_EXPLAINED: Final = 20
+
+
+def unusual_days(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    """Return (day, stream, accesses or jobs, their usual number, site, its number, its
+    usual number) of the days that are unlike those before, the largest difference first.
+
+    The usual number is the median of the same weekday in the four weeks before. The
+    site is that whose number differs most; None beyond the first rows, and with a
+    filter on data tiers or campaigns.
+    """
+    chosen.check(FILTERS)
+    return snapshot.cached(("unusual", chosen), lambda: _unusual_days(snapshot, chosen))
+
+
+def _unusual_days(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    first = dates.days_before(chosen.first, 7 * _WEEKS_BEFORE)
+    where, parameters = replace(chosen, first=first).where(list(FILTERS))
+    rows = snapshot.query(
+        "SELECT day, stream::VARCHAR, coalesce(sum(nacc), sum(job_count)) FROM cube "
+        f"WHERE {where} GROUP BY ALL",
+        parameters,
+    )
+    counts = {(day, stream): int(count or 0) for day, stream, count in rows}
+    streams = snapshot.state.streams
+    unusual: list[tuple[date, str, int, float]] = []
+    for day in (day for day in snapshot.days if chosen.first <= day <= chosen.last):
+        for stream in {*streams.get(day, ())} & {
+            *(chosen.values("stream") or (*ACCESS_STREAMS, *STREAMS_OF_JOBS))
+        }:
+            before = [back for back in _same_weekdays(day) if stream in streams.get(back, ())]
+            if len(before) < _LEAST_WEEKS:
+                continue
+            usual = median(counts.get((back, stream), 0) for back in before)
+            count = counts.get((day, stream), 0)
+            if usual and not usual <= _FACTOR * count <= _FACTOR**2 * usual:
+                unusual.append((day, stream, count, usual))
+    unusual.sort(key=lambda row: (-abs(row[2] - row[3]), row[0], row[1]))
+    sites = {}
+    if not (chosen.values("data_tier") or chosen.values("campaign")):
+        sites = _sites_behind(snapshot, chosen, [row[:2] for row in unusual[:_EXPLAINED]])
+    return [(*row, *sites.get(row[:2], (None, None, None))) for row in unusual]
+
+
+def _same_weekdays(day: date) -> list[date]:
+    return [dates.days_before(day, 7 * weeks) for weeks in range(1, _WEEKS_BEFORE + 1)]
+
+
+def _sites_behind(
+    snapshot: Snapshot, chosen: Selection, days: Sequence[tuple[date, str]]
+) -> dict[tuple[date, str], tuple[str, int, float]]:
+    """Return of each day and stream the site that differs most from its usual number."""
+    needed = sorted({back for day, _ in days for back in (day, *_same_weekdays(day))})
+    columns = {"stream": "stream", "site_tier": SITE_TIER_SQL}
+    where, parameters = chosen.where(columns, days_too=False)
+    rows = snapshot.query(
+        "SELECT day, stream::VARCHAR, site_name::VARCHAR, coalesce(sum(nacc), sum(job_count)) "
+        f"FROM site_totals WHERE {where} AND day IN (SELECT unnest(?::DATE[])) GROUP BY ALL",
+        [*parameters, needed],
+    )
+    counts: dict[tuple[date, str], dict[str, int]] = {}
+    for day, stream, site, count in rows:
+        counts.setdefault((day, stream), {})[site] = int(count or 0)
+    sites = {}
+    for day, stream in days:
+        now = counts.get((day, stream), {})
+        before = [
+            counts.get((back, stream), {})
+            for back in _same_weekdays(day)
+            if stream in snapshot.state.streams.get(back, ())
+        ]
+        usual = {
+            site: median(entry.get(site, 0) for entry in before)
+            for site in {*now, *(site for entry in before for site in entry)}
+        }
+        site = min(usual, key=lambda site: (-abs(now.get(site, 0) - usual[site]), site))
+        sites[day, stream] = (site, now.get(site, 0), usual[site])
+    return sites
 
 
 # What lies at a site and what it will need: unused volume by age, the size of a cache,
@@ -298,13 +415,10 @@ def matrix_sections(request: PageRequest, chosen: Selection) -> list[Section]:
     links = {shown(site): request.site_link(site) for row in rows for site in row[:2]}
     download = partial(rows_to_arrow, (*_NAMES, "accesses", "read_bytes"), rows)
     caption = "Accesses by site of the reader (rows) and of the source (columns), the most used"
-    return [
-        Section(
-            "Which site reads from which",
-            [HeatMap("site_pairs", caption, readers, sources, values, "count", download, links)],
-            _ABOUT,
-        )
-    ]
+    heat = HeatMap("site_pairs", caption, readers, sources, values, "count", download, links)
+    totals = _side_table(request, chosen, "source_site", "source_sites", "true", "All sources")
+    about = f"{_ABOUT} The totals of the sources are of all readers, also those without a name."
+    return [Section("Which site reads from which", [heat, totals], about)]
 
 
 def site_sections(request: PageRequest, chosen: Selection, site: str) -> list[Section]:
@@ -316,18 +430,31 @@ def site_sections(request: PageRequest, chosen: Selection, site: str) -> list[Se
         ("reads_from", "source_site", "Reads from"),
         ("is_read_by", "reader_site", "Is read by"),
     ):
-        own_side = _NAMES[1 - _NAMES.index(other_side)]
-        rows = _pairs(request, chosen, f"{own_side} = ?", (other_side,), site)
-        if rows:
-            columns = (
-                Column(other_side, "Site"),
-                Column("accesses", "Accesses", "count"),
-                Column("read_bytes", "Read", "bytes"),
-            )
-            cells = [(_cell(request, row[0]), *row[1:]) for row in rows]
-            table = Table(name, columns, cells, f"{title}, by AAA", bars=1, limit=_ROWS)
+        condition = f"{_NAMES[1 - _NAMES.index(other_side)]} = ?"
+        table = _side_table(request, chosen, other_side, name, condition, f"{title}, by AAA", site)
+        if table.rows:
             sections.append(Section(title, [table], _ABOUT, is_half=True))
     return sections
+
+
+def _side_table(
+    request: PageRequest,
+    chosen: Selection,
+    side: str,
+    name: str,
+    condition: str,
+    caption: str,
+    *values: str,
+) -> Table:
+    """Return the sums of each site on one side of the pairs that meet a condition."""
+    rows = _pairs(request, chosen, condition, (side,), *values)
+    columns = (
+        Column(side, "Site"),
+        Column("accesses", "Accesses", "count"),
+        Column("read_bytes", "Read", "bytes"),
+    )
+    cells = [(_cell(request, row[0]), *row[1:]) for row in rows]
+    return Table(name, columns, cells, caption, bars=1, limit=_ROWS)
 
 
 def _pairs(

@@ -21,7 +21,7 @@ import numpy as np
 from cmsspark.apps.dashboard import dataset_tables, user_sets
 from cmsspark.apps.dashboard.dataset_tables import DatasetTables
 from cmsspark.apps.dashboard.rollups import RollupState
-from cmsspark.apps.dashboard.segment import BIT_FILES, SUMS, Segment, reading_rollups
+from cmsspark.apps.dashboard.segment import BIT_FILES, SUMS, Segment, hold, reading_rollups
 from cmsspark.apps.dashboard.user_sets import UserTable
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 
@@ -69,6 +69,13 @@ class Snapshot:
     def days(self) -> list[date]:
         """The days that it holds, in order."""
         return sorted(self.state.runs)
+
+    @cached_property
+    def stored_days(self) -> list[date]:
+        """All days that the store has, in order, also those that cannot be read and
+        those that are not summed up yet.
+        """
+        return sorted({*self.days, *self.state.faults, *self.state.pending})
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -203,7 +210,9 @@ def load(state: RollupState, threads: int = 2) -> Snapshot:
     _load_sites(con, segments)
     users, tables = _load_users(con, segments, names)
     names["dataset_name"] = datasets.names
-    return Snapshot(state, con, names, users, tables, datasets)
+    loaded = Snapshot(state, con, names, users, tables, datasets)
+    hold([segment.folder for segment in segments], loaded)
+    return loaded
 
 
 def _values(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], column: str) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import resource
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -14,7 +15,9 @@ from typing import Any, Final
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
-from waitress.task import ThreadedTaskDispatcher
+from waitress.task import ThreadedTaskDispatcher, WSGITask
+
+from cmsspark.apps.dashboard.security import name_visitor
 
 #: Seconds from the first byte of a request to its last; of a connection without a
 #: request; without progress of a client that reads an answer.
@@ -25,12 +28,61 @@ _CONNECTIONS, _FILES = 1_000, 256
 _END_S: Final = 0.5
 
 
+#: Downloads of one visitor that are made or read at once, and bytes that wait for all
+#: clients together before no download is begun.
+DOWNLOADS, WAITING_BYTES = 4, 500_000_000
+#: Keys of the environment: who asks, and a function that says why there is no room for
+#: a download now.
+VISITOR, NO_ROOM = "dashboard.visitor", "dashboard.no_room"
+
+
+class Request(WSGITask):  # type: ignore[misc]
+    """A request, whose environment has its visitor."""
+
+    def get_environment(self) -> Any:
+        """Return the environment for the application."""
+        environ = super().get_environment()
+        environ[VISITOR] = self.channel.visitor
+        environ[NO_ROOM] = self.channel.why_no_room
+        return environ
+
+
 class Connection(HTTPChannel):  # type: ignore[misc]
     """One client's connection. ``began``: when the first byte of the request that is
-    not complete came; 0 without.
+    not complete came; 0 without. ``rank``: how many requests of the same visitor came
+    before its request and are not answered.
     """
 
+    task_class = Request
     began = 0.0
+    visitor = ""
+    rank = 0
+    is_download = is_health = False
+
+    def service(self) -> None:
+        """Answer a request; the next one of the visitor then has a better rank."""
+        visitor, dispatcher = self.visitor, self.server.task_dispatcher
+        is_of_pool = not self.is_health
+        try:
+            super().service()
+        finally:
+            if is_of_pool:
+                dispatcher.finish(visitor)
+
+    def why_no_room(self) -> str:
+        """Return why a download is not made now; an empty text where it is."""
+        channels = list(self.server.active_channels.values())
+        if sum(channel.total_outbufs_len for channel in channels) > WAITING_BYTES:
+            return "clients read their downloads slowly"
+        download_count = sum(
+            channel.is_download
+            and channel.visitor == self.visitor
+            and bool(channel.requests or channel.total_outbufs_len)
+            for channel in channels
+        )
+        return (
+            f"you have {download_count - 1} other downloads" if download_count > DOWNLOADS else ""
+        )
 
     def received(self, data: bytes) -> Any:
         """Take bytes of a request, and note when it began."""
@@ -69,12 +121,47 @@ class Connection(HTTPChannel):  # type: ignore[misc]
                 open_socket.shutdown(socket.SHUT_RDWR)
 
 
+class FairDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
+    """Threads that answer the first request of each visitor, then the second ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pending: Counter[str] = Counter()
+
+    def add_task(self, task: Connection) -> None:
+        """Put a request behind those of the same rank."""
+        with self.lock:
+            task.rank = self._pending[task.visitor]
+            self._pending[task.visitor] += 1
+            behind = (n for n, queued in enumerate(self.queue) if queued.rank > task.rank)
+            self.queue.insert(next(behind, len(self.queue)), task)
+            self.queue_cv.notify()
+
+    def finish(self, visitor: str) -> None:
+        """Note that a request of a visitor was answered."""
+        with self.lock:
+            self._pending[visitor] -= 1
+            if self._pending[visitor] <= 0:
+                del self._pending[visitor]
+
+
 class DeadlineServer(TcpWSGIServer):  # type: ignore[misc]
     """Waitress with deadlines. With as many connections as it takes, those that have
-    waited longest are closed.
+    waited longest are closed. ``health``: the thread that answers ``/health``, also when
+    all others are busy.
     """
 
     channel_class = Connection
+    health: ThreadedTaskDispatcher
+
+    def add_task(self, task: Connection) -> None:
+        """Have the next request of a connection answered."""
+        request = task.requests[0]
+        task.visitor = name_visitor(task.addr[0], request.headers)
+        # A request that cannot be read has no address.
+        task.is_health = getattr(request, "path", "").endswith("/health")
+        task.is_download = "download=" in (getattr(request, "query", "") or "")
+        (self.health if task.is_health else self.task_dispatcher).add_task(task)
 
     def readable(self) -> bool:
         """Return whether to accept a connection; closes what is overdue, and makes room."""
@@ -98,6 +185,7 @@ class DeadlineServer(TcpWSGIServer):  # type: ignore[misc]
     def close(self) -> None:
         """Close the listening socket and all connections."""
         self.task_dispatcher.shutdown(timeout=_END_S)
+        self.health.shutdown(timeout=_END_S)
         for channel in list(self.active_channels.values()):
             channel.drop()
         super().close()
@@ -130,10 +218,11 @@ def make_server(app: Callable[..., Any], listening: socket.socket, threads: int)
         ident="",
         clear_untrusted_proxy_headers=False,
     )
-    dispatcher = ThreadedTaskDispatcher()
+    dispatcher, health = FairDispatcher(), ThreadedTaskDispatcher()
     dispatcher.set_thread_count(threads)
+    health.set_thread_count(1)
     about = (listening.family, listening.type, listening.proto, listening.getsockname())
-    return DeadlineServer(
+    server = DeadlineServer(
         app,
         {},
         True,
@@ -143,6 +232,8 @@ def make_server(app: Callable[..., Any], listening: socket.socket, threads: int)
         bind_socket=False,
         sockinfo=about,
     )
+    server.health = health
+    return server
 
 
 def _connection_limit() -> int:

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from fnmatch import translate
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -62,6 +63,7 @@ class Series:
 
 def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
     """Return the sums of a selection, and its distinct users: of jobs for a stream of jobs."""
+    chosen.check(FILTERS)
 
     def make() -> dict[str, int | None]:
         where, parameters = chosen.where(list(FILTERS))
@@ -72,29 +74,38 @@ def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
         }
         counted = "job_count" if chosen.is_of_jobs else "nacc"
         result[counted] = known_count(snapshot, chosen, result[counted])
-        result["users"] = users_by(snapshot, chosen, None, whole_period=True).values.get(
-            "", [None]
-        )[0]
+        result["users"] = users_by(snapshot, chosen, whole_period=True).values.get("", [None])[0]
         return result
 
     return snapshot.cached(("totals", chosen), make)
 
 
-def series(snapshot: Snapshot, chosen: Selection, measure: str, group: str | None) -> Series:
-    """Return a measure over time, as a whole or by a column of the filters, the largest
+def series(snapshot: Snapshot, chosen: Selection) -> Series:
+    """Return the measure over time, as a whole or by a column of the filters, the largest
     groups first.
     """
-
-    def make() -> Series:
-        if measure == "users":
-            return users_by(snapshot, chosen, group)
-        return _sums_by(snapshot, chosen, measure, group)
-
-    return snapshot.cached(("series", chosen, measure, group), make)
+    chosen.check(FILTERS, groups=FILTERS, measures=MEASURES)
+    make = partial(users_by if chosen.measure == "users" else _sums_by, snapshot, chosen)
+    return snapshot.cached(("series", chosen), make)
 
 
-def _sums_by(snapshot: Snapshot, chosen: Selection, measure: str, group: str | None) -> Series:
+def sum_groups(snapshot: Snapshot, chosen: Selection) -> dict[str, int]:
+    """Return the measure of each group of the period by a column of the filters, the
+    largest first; groups without a value are left out.
+    """
+    chosen.check(FILTERS, groups=FILTERS, measures=SUMS)
     where, parameters = chosen.where(list(FILTERS))
+    rows = snapshot.query(
+        f"SELECT {chosen.by}::VARCHAR, sum({chosen.measure}) AS value FROM cube WHERE {where} "
+        "GROUP BY 1 HAVING value IS NOT NULL ORDER BY 2 DESC, 1",
+        parameters,
+    )
+    return {name: int(value) for name, value in rows}
+
+
+def _sums_by(snapshot: Snapshot, chosen: Selection) -> Series:
+    where, parameters = chosen.where(list(FILTERS))
+    measure, group = chosen.measure, chosen.by
     key = group or "''"
     rows = snapshot.query(
         f"SELECT date_trunc('{chosen.step}', day)::DATE, {key}::VARCHAR, sum({measure}) FROM cube "
@@ -117,12 +128,12 @@ def with_zeros(
     chosen: Selection,
     by_group: dict[str, list[int | None]],
     measure: str,
-    column: str | None,
+    column: str,
 ) -> None:
     """Write 0 where a group has no count in a step with a day that counted its streams;
     without one nothing is known.
 
-    ``column``: what the groups are values of.
+    ``column``: what the groups are values of; empty for none of the filters.
     """
     streams = STREAMS_OF_JOBS if measure == "job_count" else ACCESS_STREAMS
     for name, values in by_group.items():
@@ -192,19 +203,18 @@ def named_groups(sums: Mapping[str, int]) -> list[str]:
     ]
 
 
-def users_by(
-    snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_period: bool = False
-) -> Series:
+def users_by(snapshot: Snapshot, chosen: Selection, *, whole_period: bool = False) -> Series:
     """Distinct users in each step of the period, or once over all of it, by group; each
     person once in a cell. Users of jobs are counted where the selection's stream is of
     jobs.
 
     Where a cell spans days of two pseudonym keys its users cannot be counted, and it is None.
     """
+    chosen.check(FILTERS, groups=FILTERS, measures=("users",))
     buckets = [chosen.first] if whole_period else chosen.buckets()
-    column = group or ""
+    column = chosen.by
     names = snapshot.names[column] if column else [""]
-    shown = names if len(names) <= SHOWN + 1 else _largest(snapshot, chosen, column)
+    shown = names if len(names) <= SHOWN + 1 else _largest(snapshot, chosen)
     columns = {name for name, _ in chosen.filters} | ({column} if column else set())
     tables = _tables_for(snapshot, columns)
     codes = codes_of_users(snapshot, chosen)
@@ -249,6 +259,28 @@ def users_by(
     return Series(buckets, shown_values, is_additive=False, note=note, partial=partial)
 
 
+def compare_people(
+    snapshot: Snapshot, chosen: Selection, values: tuple[str, str]
+) -> tuple[int | None, int | None, int | None]:
+    """Return how many people used only the first of two values of the grouping, both,
+    and only the second; the filters of that column do not matter. None over days of two
+    pseudonym keys.
+    """
+    chosen.check(FILTERS, groups=FILTERS)
+    other_filters = tuple(pair for pair in chosen.filters if pair[0] != chosen.by)
+
+    def count(*chosen_values: str) -> int | None:
+        value_filters = tuple((chosen.by, value) for value in chosen_values)
+        return totals(snapshot, replace(chosen, filters=(*other_filters, *value_filters), by=""))[
+            "users"
+        ]
+
+    first, second, either = count(values[0]), count(values[1]), count(*values)
+    if first is None or second is None or either is None:
+        return None, None, None
+    return either - second, first + second - either, either - first
+
+
 def codes_of_users(snapshot: Snapshot, chosen: Selection) -> dict[str, list[int]]:
     """Column → numbers of the values that a selection has, for sets of users."""
     codes = {
@@ -264,14 +296,9 @@ def _tables_for(snapshot: Snapshot, columns: set[str]) -> Sequence[user_sets.Use
     return snapshot.user_tables[name] if name else snapshot.lists()
 
 
-def _largest(snapshot: Snapshot, chosen: Selection, column: str) -> list[str]:
-    where, parameters = chosen.where(list(FILTERS))
-    counted = "job_count" if chosen.is_of_jobs else "nacc"
-    rows = snapshot.query(
-        f"SELECT {column}::VARCHAR, sum({counted}) FROM cube WHERE {where} GROUP BY 1 ORDER BY 2 DESC NULLS LAST, 1",
-        parameters,
-    )
-    return named_groups({name: int(count or 0) for name, count in rows})
+def _largest(snapshot: Snapshot, chosen: Selection) -> list[str]:
+    counted = replace(chosen, measure="job_count" if chosen.is_of_jobs else "nacc")
+    return named_groups(sum_groups(snapshot, counted))
 
 
 def mixed_steps(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) -> list[bool]:

@@ -35,7 +35,8 @@ class Chart:
     values as a table below it.
 
     ``series``: name → values, None where there is none. ``unit``: ``B``, ``h``, ``%``
-    or empty for counts.
+    or empty for counts. ``has_gaps``: a value that is not there is unknown, and a stack
+    does not draw it as 0.
     """
 
     name: str
@@ -51,25 +52,26 @@ class Chart:
     table: Table | None = None
     x_values: Sequence[float] = ()
     target: float | None = None
+    has_gaps: bool = False
 
     @property
     def drawn(self) -> dict[str, list[float | int | None]]:
-        """The series as they are drawn: in a stack a group without a value lies flat
-        where another one has a value.
+        """The series as they are drawn. In a stack a group without a value lies flat
+        where another one has a value. If the chart has gaps, the group and all above it
+        are not drawn there, as their sum is unknown.
         """
+        drawn = {name: list(values) for name, values in self.series.items()}
         if self.kind != "stack":
-            return {name: list(values) for name, values in self.series.items()}
-        has_any = [
-            any(value is not None for value in step)
-            for step in zip(*self.series.values(), strict=True)
-        ]
-        return {
-            name: [
-                0 if value is None and is_there else value
-                for value, is_there in zip(values, has_any, strict=True)
-            ]
-            for name, values in self.series.items()
-        }
+            return drawn
+        for step, values in enumerate(zip(*self.series.values(), strict=True)):
+            first = next((n for n, value in enumerate(values) if value is None), len(values))
+            has_any = any(value is not None for value in values)
+            for number, name in enumerate(drawn):
+                if self.has_gaps and number > first:
+                    drawn[name][step] = None
+                elif not self.has_gaps and values[number] is None and has_any:
+                    drawn[name][step] = 0
+        return drawn
 
     @property
     def as_json(self) -> str:
@@ -241,7 +243,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Content:
-    """A page: its heading, its form, and its sections."""
+    """A page: its heading, its form, and its sections. ``is_busy``: it lacks what it was
+    asked for, as others use the server.
+    """
 
     title: str
     sections: Sequence[Section]
@@ -249,6 +253,7 @@ class Content:
     controls: Sequence[Control] = ()
     notes: Sequence[Note] = ()
     button: str = "Show"
+    is_busy: bool = False
 
     def items(self) -> Iterator[Any]:
         """Yield the parts of all sections, also those in folds."""

@@ -10,17 +10,16 @@ from typing import Final
 import click
 
 from cmsspark.base import dates
-from cmsspark.base.errors import CmssparkError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import Coloured, echo_table, pluralize
 from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.filesystems.storage import is_local
-from cmsspark.publish.publication import configured_target
+from cmsspark.publish.publication import settings_target
 from cmsspark.run.run_context import from_manifest
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import results, run_history
-from cmsspark.store.deliveries import Delivery, Target, deliveries
+from cmsspark.store.deliveries import Delivery, deliveries
 from cmsspark.store.job_index import JOBS, find_job
 from cmsspark.store.run_history import Run, RunHistory, State
 from cmsspark.store.stored_columns import open_store
@@ -129,17 +128,6 @@ def command(
         full=(0, 2, 3, 4),
         optional=(5, 4),
     )
-
-
-def settings_target(settings: Settings) -> tuple[Target | None, str]:
-    """Return the destination of the settings, or why it cannot be told."""
-    if not settings.publishing or settings.daily.get("publish") is False:
-        return None, ""
-    try:
-        return configured_target(settings), ""
-    except CmssparkError as error:
-        where = f": {error.where}" if error.where else ""
-        return None, f"the destination of the settings cannot be used: {error.problem}{where}"
 
 
 def run_deliveries(

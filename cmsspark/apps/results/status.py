@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cmsspark.apps.results.runs import load_history, settings_target
+from cmsspark.apps.results.runs import load_history
 from cmsspark.base import dates
 from cmsspark.base.errors import Exit
 from cmsspark.base.periods import spans
@@ -19,20 +19,19 @@ from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import Coloured, echo_table, pluralize
 from cmsspark.cli.options import DayType, store_options
 from cmsspark.filesystems.storage import is_local, local_path
+from cmsspark.publish.publication import settings_target
 from cmsspark.run import run_report
-from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store.daily_state import DailyState, DayRecord, StoreState, split_key
+from cmsspark.settings.settings import load_settings
+from cmsspark.store.daily_state import DailyState, DayRecord, split_key
 from cmsspark.store.day_states import (
-    DEFAULT_DAYS,
     NO_RESULT,
-    PATIENCE_HOURS,
     STORED,
     WORDS,
     Cell,
-    Surroundings,
     before_window,
     delivery_lines,
     run_step,
+    surroundings,
     table,
 )
 from cmsspark.store.job_index import JOBS
@@ -152,25 +151,6 @@ def _document(
     if silent or notes:
         document["notes"] = {"silent_sites": list(silent), "store": list(notes)}
     return document
-
-
-def surroundings(settings: Settings, state: StoreState) -> Surroundings:
-    """Return what the states of days depend on beside their runs, by the settings and by
-    what daily recorded.
-    """
-    daily = settings.daily
-    days, patience = daily.get("days"), daily.get("patience_hours")
-    count = days if isinstance(days, int) else DEFAULT_DAYS
-    names = daily.get("jobs")
-    jobs = [str(name) for name in names] if isinstance(names, list) else ["data_aggregation"]
-    has_daily = bool(daily) or state.planned_until is not None
-    return Surroundings(
-        dates.now_ms(),
-        {split_key(key): record for key, record in state.days.items()},
-        dates.today() - timedelta(days=count) if has_daily else None,
-        jobs,
-        float(patience) if isinstance(patience, int | float) else PATIENCE_HOURS,
-    )
 
 
 def _last_day(stored: Mapping[str, Sequence[date]], count: int) -> date:

@@ -138,7 +138,13 @@ def test_nothing_is_known_of_a_period_without_stored_days(dashboard: Running) ->
 
 def test_links_of_a_comparison_lead_to_the_period_of_its_numbers(dashboard: Running) -> None:
     text = get(dashboard, "compare", by="site_name")[1]
-    assert 'href="/sites?site=T2_CH_CERN&amp;from=2025-12-17&amp;to=2026-01-15"' in text
+    assert 'href="/sites?site=T2_CH_CERN&amp;from=2025-12-25&amp;to=2026-01-15"' in text
+
+
+def test_a_comparison_begins_with_two_periods_that_are_stored(dashboard: Running) -> None:
+    text = get(dashboard, "compare")[1]
+    assert "2025-12-25 to 2026-01-15 against 2025-12-03 to 2025-12-24" in text
+    assert "not stored: 2026-01-10." in text and "is known of that period" not in text
 
 
 def test_all_datasets_meet_conditions_on_any_column(dashboard: Running) -> None:

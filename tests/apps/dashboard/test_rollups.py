@@ -4,25 +4,44 @@ honest where days are broken.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+import signal
+import sys
 import threading
+import time
 from collections import Counter
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import date, timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cmsspark.apps.dashboard import dataset_ranking, segment_build, snapshot, use
+from cmsspark.apps.dashboard import rollups as rollups_module
 from cmsspark.apps.dashboard.app import Services, create_app
+from cmsspark.apps.dashboard.query_process import Child
 from cmsspark.apps.dashboard.rollup_refresher import RollupRefresher
 from cmsspark.apps.dashboard.rollups import Rollups, RollupState
 from cmsspark.apps.dashboard.security import Guard
-from cmsspark.apps.dashboard.segment import SUMS, VERSION, read_index
+from cmsspark.apps.dashboard.segment import (
+    SUMS,
+    VERSION,
+    ResourceExhausted,
+    SegmentIndex,
+    read_index,
+)
+from cmsspark.apps.dashboard.segment_build import RollupProcess
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot
-from cmsspark.base.errors import InputMissing, NotReady
+from cmsspark.base.errors import DataError, InputMissing, NotReady
 from cmsspark.store.query.database import Database
+from cmsspark.store.query.stored_parts import StoredInterval
 from tests.apps.dashboard import stores
 from tests.apps.dashboard.stores import LAST
 
@@ -153,6 +172,187 @@ def test_a_damaged_day_is_left_out_and_named_and_the_others_stay(
     assert refreshed.refresh()[0].faults == {}
 
 
+def damage(store: Path, day: date) -> tuple[Path, bytes]:
+    """Damage the partials of a day. Returns the part and what it held."""
+    folder = store / "data_aggregation" / day.isoformat()
+    run = json.loads((folder / "CURRENT").read_text())["run"]
+    (part,) = (folder / "runs" / run / "partials").glob("*.parquet")
+    content = part.read_bytes()
+    part.write_bytes(b"PAR1" + bytes(len(content) - 8) + b"PAR1")
+    return part, content
+
+
+@pytest.mark.parametrize("kind", ["damaged", "gone", "cut"])
+@pytest.mark.parametrize("back", [0, 20])
+def test_a_day_that_comes_back_is_complete_at_the_next_look(
+    store: Path, tmp_path: Path, kind: str, back: int
+) -> None:
+    day = LAST - timedelta(days=back)
+    part, content = damage(store, day)
+    if kind == "gone":
+        part.unlink()
+    elif kind == "cut":
+        part.write_bytes(content[:-10])
+    with Database(str(store)) as database:
+        refresher = RollupRefresher(database, tmp_path / "cache")
+        refresher.refresh()
+        before = refresher.snapshot()
+        assert set(before.state.faults) == {day} and day not in before.days
+        refresher.refresh()
+        assert refresher.snapshot() is before
+        part.write_bytes(content)
+        refresher.refresh()
+        after = refresher.snapshot()
+        assert after.state.faults == {} and day in after.days
+
+
+def test_a_day_that_could_not_be_read_is_tried_again_alone(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[int] = []
+    is_failing, clock = [True], [0.0]
+    monkeypatch.setattr(
+        rollups_module, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time)
+    )
+
+    def build(days: Sequence[StoredInterval], own_store: str, folder: Path) -> SegmentIndex:
+        built.append(len(days))
+        if is_failing[0] and any(entry.first_day == LAST for entry in days):
+            raise DataError("a disk did not answer")
+        return segment_build.build(days, own_store, folder)
+
+    later = LAST.replace(month=2, day=1)
+    stores.store_day(store, later, stores.partial_rows(later, count=10))
+    with Database(str(store)) as database:
+        rollups = Rollups(database, tmp_path / "cache", lambda text: None, build)
+        assert set(rollups.refresh().faults) == {LAST}
+        built.clear()
+        assert set(rollups.refresh().faults) == {LAST} and built == []
+        clock[0] += 61
+        assert set(rollups.refresh().faults) == {LAST} and built == [1]
+        is_failing[0] = False
+        clock[0] += 61
+        state = rollups.refresh()
+        assert not state.faults and LAST in state.runs and built == [1, 1, 2]
+
+
+@pytest.mark.parametrize("back", [0, 20])
+def test_a_damaged_newest_or_oldest_day_is_named_on_the_default_page(
+    store: Path, tmp_path: Path, back: int
+) -> None:
+    day = LAST - timedelta(days=back)
+    damage(store, day)
+    with Database(str(store)) as database:
+        refresher = RollupRefresher(database, tmp_path / "cache")
+        refresher.refresh()
+        services = Services(refresher, database, tmp_path / "state", Guard())
+        pages = create_app(services).test_client()
+        # Two periods of equal length may lack the oldest day.
+        for name in ("popularity", "users", "datasets", "sites", *["compare"] * (back == 0)):
+            assert f"{day} is left out: " in pages.get(f"/{name}").text, name
+        for other in [LAST - timedelta(days=number) for number in {0, 1, 20} - {back}]:
+            # What was read of a run stays valid: another run is read.
+            stores.store_day(store, other, stores.partial_rows(other, count=5))
+            damage(store, other)
+        refresher.refresh()
+        text = pages.get("/popularity").text
+        assert "No stored day of accesses can be read" in text and f"{day} is left out: " in text
+
+
+def _end(pipe: Connection, code: int) -> None:
+    pipe.recv()
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    if code == errno.ENOMEM:
+        raise MemoryError
+    sys.exit(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        (-signal.SIGKILL, "killed (SIGKILL) by somebody, or by the system when memory is short"),
+        (errno.ENOMEM, "it lacked memory"),
+        (-signal.SIGTERM, "it ended by signal 15 (Terminated)"),
+        (3, "it ended with code 3"),
+    ],
+    ids=str,
+)
+def test_the_death_of_the_building_process_is_told_by_its_cause(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, found: str
+) -> None:
+    monkeypatch.setattr(segment_build, "Child", lambda target: Child(_end, code))
+    shutil.rmtree(store / "data_aggregation" / (LAST - timedelta(days=1)).isoformat())
+    shutil.rmtree(store / "data_aggregation" / (LAST - timedelta(days=20)).isoformat())
+    with Database(str(store)) as database:
+        rollups = Rollups(database, tmp_path / "cache", lambda text: None, RollupProcess())
+        if code in (-signal.SIGKILL, errno.ENOMEM):
+            with pytest.raises(ResourceExhausted) as raised:
+                rollups.refresh()
+            text = str(raised.value)
+        else:
+            text = rollups.refresh().faults[LAST]
+            assert "memory" not in text
+    assert found in text and "the process that builds the rollups ended unexpectedly" in text
+
+
+def test_a_building_process_that_somebody_ended_once_costs_no_day(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = iter([True])
+
+    def start(target: Callable[..., None]) -> Child:
+        return Child(_end, -signal.SIGTERM) if next(ends, False) else Child(target)
+
+    monkeypatch.setattr(segment_build, "Child", start)
+    log: list[str] = []
+    with Database(str(store)) as database:
+        builder = RollupProcess()
+        state = Rollups(database, tmp_path / "cache", log.append, builder).refresh()
+        builder.close()
+    assert not state.faults and len(state.runs) == 3
+    assert any("ended by signal 15" in line for line in log)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        OSError("[Errno 28] Error writing bytes to file. Detail: No space left on device"),
+        OSError("1000 requested and 512 written"),
+    ],
+    ids=["system", "Arrow", "NumPy"],
+)
+def test_a_full_disk_is_named_and_tried_again_after_a_minute(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    waits: list[float] = []
+
+    class Wake(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0)
+            if len(waits) == 2:
+                refresher.stop()
+            monkeypatch.undo()
+            return True
+
+    monkeypatch.setattr(segment_build, "_build", fails)
+    monkeypatch.setattr(segment_build, "_FULL", 1 << 60)
+    with Database(str(store)) as database:
+        refresher = RollupRefresher(database, tmp_path / "cache")
+        refresher._wake = Wake()
+        told: list[str] = []
+        refresher._log = told.append
+        refresher._run()
+    assert waits == [60, 2]
+    assert any(
+        "the rollups cannot be written" in text and "No space left" in text for text in told
+    )
+
+
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_a_day_without_rows_is_a_day_of_noughts(tmp_path: Path, is_alone: bool) -> None:
     before = LAST - timedelta(days=1)
@@ -166,10 +366,13 @@ def test_a_day_without_rows_is_a_day_of_noughts(tmp_path: Path, is_alone: bool) 
     totals = use.totals(loaded, chosen)
     assert (totals["nacc"], totals["users"], totals["read_bytes"]) == (0, 0, None)
     assert not any(
-        len(dataset_ranking.datasets(loaded, chosen, name))
+        len(dataset_ranking.datasets(loaded, replace(chosen, measure=name)))
         for name in ("nacc", "users", "job_count")
     )
-    assert bool(len(dataset_ranking.datasets(loaded, Selection(before, LAST), "nacc"))) != is_alone
+    assert (
+        bool(len(dataset_ranking.datasets(loaded, Selection(before, LAST, measure="nacc"))))
+        != is_alone
+    )
 
 
 def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
@@ -190,7 +393,7 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
             wanted[row["dataset_name"]] += (1 << 62) + 1
         assert len(own) > 4 and max(wanted.values()) > 1 << 63
         assert use.totals(loaded, chosen)[measure] == sum(wanted.values())
-        ranking = dataset_ranking.datasets(loaded, chosen, measure)
+        ranking = dataset_ranking.datasets(loaded, replace(chosen, measure=measure))
         assert dict(zip(ranking.names(), ranking.values, strict=True)) == wanted
         assert ranking.values == sorted(wanted.values(), reverse=True)
         assert ranking.sums(ranking.names())[measure] == ranking.values
@@ -229,7 +432,7 @@ def test_counts_that_are_kept_in_32_bits_are_summed_in_64(tmp_path: Path) -> Non
     assert loaded.datasets.segments[0].column("nacc").dtype == "int32"
     wanted = Counter(name for _, name in unique)
     assert max(wanted.values()) > 1
-    ranking = dataset_ranking.datasets(loaded, Selection(LAST, LAST), "nacc")
+    ranking = dataset_ranking.datasets(loaded, Selection(LAST, LAST, measure="nacc"))
     assert dict(zip(ranking.names(), ranking.values, strict=True)) == {
         n: most * c for n, c in wanted.items()
     }
@@ -306,9 +509,9 @@ def test_people_of_two_pseudonym_keys_have_no_number_together(tmp_path: Path) ->
     loaded = snapshot.load(state)
     whole = Selection(before, LAST)
     assert use.totals(loaded, whole)["users"] is None
-    by_day = use.users_by(loaded, whole, None)
+    by_day = use.users_by(loaded, whole)
     assert all(value for value in by_day.values[""]) and by_day.note == ""
-    assert use.users_by(loaded, Selection(before, LAST, step="month"), None).values[""] == [None]
+    assert use.users_by(loaded, Selection(before, LAST, step="month")).values[""] == [None]
 
 
 def test_a_store_as_csv_has_the_same_numbers(store: Path, tmp_path: Path) -> None:

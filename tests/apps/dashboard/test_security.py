@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import io
 import json
+import urllib.request
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -83,9 +85,23 @@ def test_every_page_forbids_inline_scripts_frames_and_guessed_types(
     assert "<script>" not in text
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_pages_only_read(dashboard: Running, method: str) -> None:
-    assert ask(dashboard, "/popularity", method, "x=1")[0] == 405
+    for path in ("/popularity", "/static/dashboard.js", "/health"):
+        status, headers, _ = ask(dashboard, path, method, "x=1")
+        assert status == 405 and headers["Allow"] == "GET, HEAD"
+
+
+def test_pages_and_tables_are_packed_for_those_who_take_them_so(dashboard: Running) -> None:
+    for path in ("/popularity", "/popularity?download=datasets"):
+        request = urllib.request.Request(dashboard.base + path)
+        with urllib.request.urlopen(request) as answer:
+            plain = answer.read()
+        request.add_header("Accept-Encoding", "gzip")
+        with urllib.request.urlopen(request) as answer:
+            assert answer.headers["Content-Encoding"] == "gzip"
+            packed = answer.read()
+        assert len(gzip.decompress(packed)) == len(plain) > 2 * len(packed)
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,21 @@ signal, a first build.
 
 from __future__ import annotations
 
+import gc
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlencode
 
 import pytest
@@ -134,8 +137,120 @@ def test_pages_answer_while_more_endless_queries_are_asked_than_run(
         for _ in range(20):
             clients.enter_context(connect(running, request))
         assert get(running, "/popularity")[0] == 200
+        # One visitor has one turn at a time, so another one has the other turn.
         status, text = get(running, "/sql?" + urlencode({"q": "SELECT 6 * 7"}))
-        assert status == 200 and "other queries are running" in text
+        assert status == 200 and ">42<" in text
+        with connect(running, request.replace(b"sql?", b"sql?download=query&")) as client:
+            answer = client.recv(1_000)
+        assert b"503" in answer.split(b"\r\n")[0] and b"Retry-After" in answer
+
+
+def test_a_page_of_a_query_that_has_no_turn_is_busy_and_keeps_the_query(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_process, "WAITING", 0)
+    with serving(store, tmp_path) as running:
+        status, text = get(running, "/sql?" + urlencode({"q": "SELECT 6 * 7"}))
+    assert status == 503 and "other queries are running" in text and "SELECT 6 * 7" in text
+
+
+def test_queries_take_turns_in_their_order_one_of_each_visitor() -> None:
+    turns = query_process._Turns()
+    order: list[str] = []
+
+    def ask(visitor: str) -> None:
+        with turns.take(visitor, lambda: False):
+            order.append(visitor)
+
+    with turns.take("a", lambda: False), turns.take("b", lambda: False):
+        threads = [threading.Thread(target=ask, args=(name,)) for name in "acb"]
+        for number, thread in enumerate(threads):
+            thread.start()
+            while len(turns._waiting) <= number:
+                threading.Event().wait(0.001)
+        with pytest.raises(query_process.Busy, match="your other queries"):
+            turns.take("a", lambda: False).__enter__()
+        assert order == []
+    for thread in threads:
+        thread.join(timeout=60)
+    assert sorted(order) == ["a", "b", "c"] and not turns._running and not turns._waiting
+
+
+def test_health_is_answered_while_all_threads_are_busy_and_without_a_name(
+    store: Path, tmp_path: Path
+) -> None:
+    request = f"GET /sql?{urlencode({'q': ENDLESS})} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    with serving(store, tmp_path, threads=1) as running, connect(running, request):
+        while not running.server.wsgi.active_channels:
+            threading.Event().wait(0.01)
+        for text in (b"GET /health HTTP/1.1\r\n\r\n", b"GET /health HTTP/1.0\r\n\r\n"):
+            with connect(running, text) as client:
+                answer = client.recv(2_000)
+                while answer and not answer.endswith(b"ok\n"):
+                    answer += client.recv(2_000)
+            assert answer.split(b"\r\n")[0].endswith(b"200 OK")
+
+
+def test_each_visitor_has_one_request_before_another_has_two() -> None:
+    dispatcher = sockets.FairDispatcher()
+    requests = [SimpleNamespace(visitor=name) for name in "aaaba"]
+    for request in requests:
+        dispatcher.add_task(request)  # type: ignore[arg-type]
+    assert [request.visitor for request in dispatcher.queue] == list("abaaa")
+    for name in "aaaba":
+        dispatcher.finish(name)
+    assert not dispatcher._pending
+
+
+def test_a_visitor_who_does_not_read_has_few_downloads_and_others_have_theirs(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "DOWNLOADS", 2)
+    query = urlencode(
+        {"q": "SELECT repeat('x', 1000) FROM range(30000)", "download": "query", "format": "csv"}
+    )
+
+    def slow(agent: str) -> bytes:
+        lines = (f"GET /sql?{query} HTTP/1.1", "Host: localhost", f"User-Agent: {agent}", "", "")
+        return "\r\n".join(lines).encode()
+
+    with serving(store, tmp_path) as running, ExitStack() as clients:
+        for _ in range(2):
+            client = clients.enter_context(connect(running, slow("one")))
+            assert b"200 OK" in client.recv(100)
+        with connect(running, slow("one")) as client:
+            answer = client.recv(4_000)
+        assert b"503" in answer.split(b"\r\n")[0]
+        with connect(running, slow("two")) as client:
+            assert b"200 OK" in client.recv(100)
+        assert get(running, "/popularity")[0] == 200
+        monkeypatch.setattr(sockets, "WAITING_BYTES", 1_000_000)
+        with connect(running, slow("three")) as client:
+            assert b"503" in client.recv(100)
+
+
+def test_two_servers_on_one_cache_remove_nothing_that_the_other_uses(
+    store: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(store, tmp_path / "store")
+    with Database(str(tmp_path / "store")) as database:
+        servers = [RollupRefresher(database, tmp_path / "cache") for _ in range(2)]
+        for server in servers:
+            server.refresh()
+        used = [segment.folder for segment in servers[0].snapshot().segments]
+        stores.store_day(tmp_path / "store", LAST, stores.partial_rows(LAST, seed=7, count=10))
+        servers[1].refresh()
+        assert all((folder / "segment.json").is_file() for folder in used)
+        servers[0].refresh()
+        servers[0].stop()
+        servers[1].stop()
+        del server, servers
+        gc.collect()
+        later = RollupRefresher(database, tmp_path / "cache")
+        later.refresh()
+        folders = [segment.folder for segment in later.snapshot().segments]
+        assert sorted(later._rollups.folder.iterdir()) == sorted(folders)
+        later.stop()
 
 
 def test_the_process_of_queries_ends_after_a_time_and_starts_again(
@@ -200,16 +315,20 @@ def end(process: subprocess.Popen[str]) -> None:
 def test_sigterm_ends_the_command_while_twenty_queries_run(
     store: Path, tmp_path: Path, query: str
 ) -> None:
-    request = f"GET /sql?{urlencode({'q': query})} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    request = (
+        f"GET /sql?{urlencode({'q': query})} HTTP/1.1\r\nHost: localhost\r\n"
+        "User-Agent: loop\r\n\r\n"
+    ).encode()
     with command(store, tmp_path) as process, ExitStack() as clients:
         port = int(re.findall(r":(\d+)/", line_of(process, "dashboard of"))[0])
         for _ in range(20):
             clients.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(request)
         # More wait than run: the first answer says that the others run.
         with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(
+            address = (
                 f"http://127.0.0.1:{port}/sql?{urlencode({'q': query, 'download': 'result'})}"
             )
+            urllib.request.urlopen(urllib.request.Request(address, headers={"User-Agent": "loop"}))
         end(process)
 
 

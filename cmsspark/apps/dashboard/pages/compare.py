@@ -15,7 +15,7 @@ from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, day_parameter
 from cmsspark.apps.dashboard.series_parts import KINDS
-from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, added, integer
+from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, added
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_BY_NAME, STREAMS_OF_JOBS
@@ -35,7 +35,7 @@ _STREAMS: Final = {
     "cpu_ms": tuple(stream.name for stream in STREAMS_BY_NAME.values() if stream.has_times),
 }
 _PAGE: Final = 20
-#: Days of the period where the address names none.
+#: Days of the period where the address names none, at most.
 _DAYS: Final = 30
 
 
@@ -63,7 +63,10 @@ def view(request: PageRequest) -> ui.Content:
     """
     chosen = request.chosen
     if not request.parameters.get("from") and not request.parameters.get("to"):
-        chosen = replace(chosen, first=chosen.last - timedelta(days=_DAYS - 1))
+        # Two periods of a length that is stored.
+        count = (chosen.last - request.snapshot.stored_days[0]).days + 1
+        length = max(1, min(_DAYS, count // 2))
+        chosen = replace(chosen, first=chosen.last - timedelta(days=length - 1))
     baseline = _baseline(request, chosen)
     measures = {name: label for name, (label, _, _) in MEASURES.items() if name in _KINDS}
     if not request.snapshot.has_jobs:
@@ -85,7 +88,10 @@ def view(request: PageRequest) -> ui.Content:
         ui.Control("by", "By", group, list(_GROUPS.items())),
         ui.Control("show", "Show", show, list(_SHOW.items())),
     ]
-    rows = _rows(request, chosen, baseline, measure, group)
+    measured, reference = (
+        replace(entry, measure=measure, by=group) for entry in (chosen, baseline)
+    )
+    rows = _rows(request, measured, reference)
     about = f"{chosen.first} to {chosen.last} against {baseline.first} to {baseline.last}"
     notes = [*request.use_notes(chosen), *request.use_notes(baseline)]
     for entry in (chosen, baseline):
@@ -96,7 +102,7 @@ def view(request: PageRequest) -> ui.Content:
                     "warn",
                 )
             )
-    notes += _different_streams(request, chosen, baseline, measure)
+    notes += _different_streams(request, measured, reference)
     if _length(chosen) != _length(baseline):
         text = (
             f"The periods have {_length(chosen):,} and {_length(baseline):,} days: compare shares."
@@ -151,14 +157,10 @@ def _length(chosen: Selection) -> int:
     return (chosen.last - chosen.first).days + 1
 
 
-def _rows(
-    request: PageRequest, chosen: Selection, baseline: Selection, measure: str, group: str
-) -> list[_Row]:
+def _rows(request: PageRequest, chosen: Selection, baseline: Selection) -> list[_Row]:
     """Return the groups of both periods, the largest change first."""
-    now, before = (
-        _values(request, chosen, measure, group),
-        _values(request, baseline, measure, group),
-    )
+    measure, group = chosen.measure, chosen.by
+    now, before = (_values(request, entry) for entry in (chosen, baseline))
     are_counted: list[bool] = []
     rows = []
     for name in now.keys() | before.keys():
@@ -186,7 +188,7 @@ def _is_stored(request: PageRequest, chosen: Selection) -> bool:
 
 
 def _different_streams(
-    request: PageRequest, chosen: Selection, baseline: Selection, measure: str
+    request: PageRequest, chosen: Selection, baseline: Selection
 ) -> list[ui.Note]:
     """Return a note on streams that only one of two stored periods counted: they are a
     part of the difference.
@@ -196,7 +198,7 @@ def _different_streams(
     streams = [
         {
             name
-            for name in _STREAMS.get(measure, ACCESS_STREAMS)
+            for name in _STREAMS.get(chosen.measure, ACCESS_STREAMS)
             if use.is_counted(request.snapshot, entry, (name,))
         }
         for entry in (chosen, baseline)
@@ -209,29 +211,18 @@ def _different_streams(
     )
 
 
-def _values(
-    request: PageRequest, chosen: Selection, measure: str, group: str
-) -> dict[str, int | None]:
-    """Group → the measure in a period."""
+def _values(request: PageRequest, chosen: Selection) -> dict[str, int | None]:
+    """Group → the measure in a period; groups without a value are left out."""
     snapshot = request.snapshot
-    if group == "dataset_name":
-        ranking = dataset_ranking.datasets(snapshot, chosen, measure)
+    if chosen.by == "dataset_name":
+        ranking = dataset_ranking.datasets(snapshot, chosen)
         values = zip(ranking.names(), ranking.values, strict=True)
         return {name: value for name, value in values if value is not None}
-    if group == "site_name":
-        position = 1 + SUMS.index(measure)
-        return {
-            row[0]: row[position]
-            for row in site_use.all_sites(snapshot, chosen)
-            if row[position] is not None
-        }
-    where, parameters = chosen.where(list(FILTERS))
-    sql = f"SELECT {group}::VARCHAR, sum({measure}) FROM cube WHERE {where} GROUP BY 1"
-    return {
-        name: integer(value)
-        for name, value in snapshot.query(sql, parameters)
-        if value is not None
-    }
+    if chosen.by == "site_name":
+        position = 1 + SUMS.index(chosen.measure)
+        sums = site_use.sum_sites(snapshot, chosen.only(*FILTERS))
+        return {row[0]: row[position] for row in sums if row[position] is not None}
+    return {**use.sum_groups(snapshot, chosen)}
 
 
 def _figures(rows: list[_Row], measure: str, group: str) -> ui.Figures:

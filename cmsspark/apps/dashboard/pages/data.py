@@ -5,12 +5,24 @@ tier as a heat map.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import date
+from functools import partial
 from typing import Any, Final
 
+from cmsspark.apps.dashboard import site_use, use
 from cmsspark.apps.dashboard import widgets as ui
-from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter, text_parameter
+from cmsspark.apps.dashboard.downloads import rows_to_arrow
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
+from cmsspark.apps.dashboard.selection import (
+    FILTERS,
+    NO_PART,
+    Selection,
+    choice_parameter,
+    day_parameter,
+    filter_values,
+    number_parameter,
+)
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.names import KINDS
 from cmsspark.base.text.terminal import pluralize
@@ -36,6 +48,24 @@ _COLUMNS: Final = (
     ui.Column("site_count", "Sites", "count"),
 )
 _MAP_ROWS, _MAP_COLUMNS = 40, 12
+#: Weeks of use beside the replicas, where the address names none.
+_WEEKS: Final = 12
+#: Grouping of the use → its expression on tables of replicas.
+_KEYS: Final = {
+    "data_tier": "data_tier",
+    "campaign": "split_part(split_part(dataset_name, '/', 3), '-', 1)",
+}
+_WORTH: Final = (
+    ui.Column("replica_count", "Replicas", "count"),
+    ui.Column("replica_bytes", "Bytes there", "bytes"),
+    ui.Column("nacc", "Accesses", "count"),
+    ui.Column("accesses_per_replica", "for each replica", "count"),
+    ui.Column("read_bytes", "Read", "bytes", "by accesses"),
+    ui.Column("read_per_byte", "for each byte there", "count"),
+    ui.Column("bytes_per_access", "for each access", "bytes"),
+    ui.Column("job_count", "Jobs", "count"),
+    ui.Column("cpu_ms_per_job", "CPU hours for each", "ms"),
+)
 
 
 def view(request: PageRequest) -> ui.Content:
@@ -57,8 +87,8 @@ def view(request: PageRequest) -> ui.Content:
             found=f"{every[0]} to {every[-1]}, {pluralize(len(every), 'day')}",
         )
     kind = choice_parameter(request.parameters, "kind", ["all", *KINDS], "all")
-    tier = text_parameter(request.parameters, "site_tier")
-    usage = _usage(request, day, kind, tier) if day in days["site_tier_usage"] else None
+    tiers = filter_values(request.parameters, "site_tier")
+    usage = _usage(request, day, kind, tiers) if day in days["site_tier_usage"] else None
     sections = []
     if usage is None:
         note = ui.Note(f"Not stored for this day: run_spark site_tier_usage --date {day}", "warn")
@@ -69,8 +99,14 @@ def view(request: PageRequest) -> ui.Content:
             ui.Section("By site tier, storage and data tier", [_figures(usage), table])
         )
     of_day = next((table for table in REPLICA_TABLES if day in days[table]), None)
-    sections.append(_map(request, day, kind, tier, of_day))
-    tiers = _tiers(request, days)
+    sections.append(_map(request, day, kind, tiers, of_day))
+    notes: list[ui.Note] = []
+    weeks = number_parameter(request.parameters, "weeks", _WEEKS, 1, 520)
+    by = choice_parameter(request.parameters, "by", list(_KEYS), "data_tier")
+    if of_day is not None:
+        make = partial(_worth, request, day, (kind, tiers, of_day), by, weeks)
+        sections += optional(notes, "The use of what lies there", make) or []
+    choices = list(dict.fromkeys([*tiers, *_tiers(request, days)]))
     controls = [
         ui.Control(
             "day",
@@ -79,26 +115,34 @@ def view(request: PageRequest) -> ui.Content:
             [(entry.isoformat(), entry.isoformat()) for entry in reversed(every)],
         ),
         ui.Control(
-            "site_tier", "Site tier", tier, [("", "all"), *((entry, entry) for entry in tiers)]
+            "site_tier",
+            "Site tier",
+            "",
+            [(entry or NO_PART, ui.shown(entry)) for entry in choices],
+            "many",
+            chosen=[entry or NO_PART for entry in tiers],
         ),
         ui.Control(
             "kind", "Storage", kind, [("all", "all"), *((entry, entry) for entry in KINDS)]
         ),
+        ui.Control("weeks", "Use of weeks", str(weeks), kind="number", limits=("1", "520")),
+        ui.Control("by", "Use by", by, [(name, FILTERS[name]) for name in _KEYS]),
     ]
     return ui.Content(
         "Data at sites",
         sections,
         f"Replicas as of {day}: volume by site tier, storage and data tier.",
         controls,
+        notes,
     )
 
 
-def _usage(request: PageRequest, day: date, kind: str, tier: str) -> list[tuple[Any, ...]]:
+def _usage(request: PageRequest, day: date, kind: str, tiers: list[str]) -> list[tuple[Any, ...]]:
     names = ", ".join(column.name for column in _COLUMNS)
     return request.database.query(
         f"SELECT {names} FROM site_tier_usage WHERE day = $day AND ($kind = 'all' OR kind = $kind) "
-        "AND ($tier = '' OR site_tier = $tier) ORDER BY replica_bytes DESC, site_tier, kind, data_tier",
-        {"day": day, "kind": kind, "tier": tier},
+        "AND (len($tiers) = 0 OR site_tier IN $tiers) ORDER BY replica_bytes DESC, site_tier, kind, data_tier",
+        {"day": day, "kind": kind, "tiers": tiers},
     ).rows
 
 
@@ -120,7 +164,9 @@ def _figures(rows: list[tuple[Any, ...]]) -> ui.Figures:
     )
 
 
-def _map(request: PageRequest, day: date, kind: str, tier: str, table: str | None) -> ui.Section:
+def _map(
+    request: PageRequest, day: date, kind: str, tiers: list[str], table: str | None
+) -> ui.Section:
     title = "Site × data tier"
     if table is None:
         return ui.Section(
@@ -128,29 +174,87 @@ def _map(request: PageRequest, day: date, kind: str, tier: str, table: str | Non
         )
     result = request.database.query(
         f"SELECT site_name, data_tier, sum(present_bytes) AS bytes FROM {table} WHERE day = $day "
-        "AND ($kind = 'all' OR kind = $kind) AND ($tier = '' OR site_tier = $tier) GROUP BY ALL HAVING bytes > 0",
-        {"day": day, "kind": kind, "tier": tier},
+        "AND ($kind = 'all' OR kind = $kind) AND (len($tiers) = 0 OR site_tier IN $tiers) GROUP BY ALL HAVING bytes > 0",
+        {"day": day, "kind": kind, "tiers": tiers},
     )
     sizes: Counter[tuple[str, str]] = Counter()
     for site, name, size in result.rows:
         sizes[ui.shown(site), ui.shown(name)] += int(size)
     rows = rank_names(sizes, 0)
     columns = rank_names(sizes, 1)
-    sites, tiers = rows[:_MAP_ROWS], columns[:_MAP_COLUMNS]
-    cells = {key: value for key, value in sizes.items() if key[0] in sites and key[1] in tiers}
+    sites, data_tiers = rows[:_MAP_ROWS], columns[:_MAP_COLUMNS]
+    cells = {
+        key: value for key, value in sizes.items() if key[0] in sites and key[1] in data_tiers
+    }
     links = {ui.shown(site): request.link("sites", site=site) for site, _, _ in result.rows}
     part = len(rows) > _MAP_ROWS or len(columns) > _MAP_COLUMNS
     about = (
-        f"The {len(sites)} of {len(rows)} sites and the {len(tiers)} of {len(columns)} data tiers with the most bytes; "
+        f"The {len(sites)} of {len(rows)} sites and the {len(data_tiers)} of {len(columns)} data tiers with the most bytes; "
         "the download has all."
     )
     caption = f"Bytes of replicas ({kind} storage)"
     heat = ui.HeatMap(
-        "site_by_data_tier", caption, sites, tiers, cells, "bytes", lambda: result.table, links
+        "site_by_data_tier",
+        caption,
+        sites,
+        data_tiers,
+        cells,
+        "bytes",
+        lambda: result.table,
+        links,
     )
     if not cells:
         return ui.Section(title, [ui.Note("No replica has any bytes in this choice.")])
     return ui.Section(title, [heat], about if part else "")
+
+
+def _worth(
+    request: PageRequest, day: date, replicas: tuple[str, list[str], str], by: str, weeks: int
+) -> list[ui.Section]:
+    """Return what each replica is worth: reads for each, and what a read costs, by data
+    tier or campaign; nothing where no day of accesses is stored.
+    """
+    kind, tiers, table = replicas
+    snapshot = request.snapshot
+    if not snapshot.days:
+        return []
+    first, last = site_use.window(snapshot, weeks)
+    chosen = Selection(first, last, tuple(("site_tier", tier) for tier in tiers), by=by)
+    sums = {
+        name: use.sum_groups(snapshot, replace(chosen, measure=name))
+        for name in ("nacc", "read_bytes", "job_count", "cpu_ms")
+    }
+    rows = request.database.query(
+        f"SELECT coalesce({_KEYS[by]}, '') AS key, count(*), sum(present_bytes) FROM {table} "
+        "WHERE day = $day AND present_bytes > 0 AND ($kind = 'all' OR kind = $kind) "
+        "AND (len($tiers) = 0 OR site_tier IN $tiers) GROUP BY 1",
+        {"day": day, "kind": kind, "tiers": tiers},
+    ).rows
+    replica_sums = {name: (count, int(size)) for name, count, size in rows}
+    names = sorted(
+        {*replica_sums, *(name for values in sums.values() for name in values)},
+        key=lambda name: (-sums["nacc"].get(name, 0), -replica_sums.get(name, (0, 0))[1], name),
+    )
+    every = []
+    for name in names:
+        count, size = replica_sums.get(name, (0, 0))
+        accesses, read, jobs, cpu = (sums[measure].get(name) for measure in sums)
+        every.append(
+            (
+                *(name, count, size, accesses, ui.ratio(accesses, count), read),
+                *(ui.ratio(read, size), ui.ratio(read, accesses), jobs, ui.ratio(cpu, jobs)),
+            )
+        )
+    cells = [
+        tuple(round(value, 2) if isinstance(value, float) else value for value in row)
+        for row in ((row[0] or None, *row[1:]) for row in every)
+    ]
+    columns = (ui.Column(by, FILTERS[by]), *_WORTH)
+    download = partial(rows_to_arrow, [column.name for column in columns], every)
+    caption = f"Replicas of {day} beside the use from {first} to {last}"
+    worth = ui.Table("worth", columns, cells, caption, download, bars=4, limit=_MAP_ROWS)
+    about = "Accesses and jobs are those at all storage of these sites. The most accesses first."
+    return [ui.Section("What replicas are worth", [worth], about)]
 
 
 def _tiers(request: PageRequest, days: dict[str, list[date]]) -> list[str]:

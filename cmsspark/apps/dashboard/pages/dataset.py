@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from cmsspark.apps.dashboard import dataset_ranking, use
@@ -48,7 +49,7 @@ def view(request: PageRequest) -> ui.Content:
     name = text_parameter(request.parameters, "name")
     if not name:
         return _search(request)
-    chosen = request.chosen
+    chosen = request.chosen.only("stream")
     notes = request.use_notes(chosen)
     measure = choose_measure(request, chosen, notes)
     used = dataset_ranking.load_use(request.snapshot, chosen, name)
@@ -191,14 +192,10 @@ def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure:
         series = Series(
             chosen.buckets(), {"": users}, is_additive=False, note=note, partial=partial
         )
-        return make_chart("history", series, "users", chosen, "all")
-    return make_chart(
-        "history",
-        dataset_ranking.series_by_stream(request.snapshot, used, chosen, measure),
-        measure,
-        chosen,
-        "stream",
-    )
+        return make_chart("history", series, replace(chosen, measure="users"))
+    by_stream = replace(chosen, measure=measure, by="stream")
+    series = dataset_ranking.series_by_stream(request.snapshot, used, by_stream)
+    return make_chart("history", series, by_stream)
 
 
 def _by(

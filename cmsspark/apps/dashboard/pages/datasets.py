@@ -7,6 +7,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -183,7 +184,8 @@ def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
     """Dataset → its use in the period."""
     snapshot = request.snapshot
     of_accesses, of_jobs = (
-        dataset_ranking.datasets(snapshot, chosen, name).codes for name in ("nacc", "job_count")
+        dataset_ranking.datasets(snapshot, replace(chosen, measure=name)).codes
+        for name in ("nacc", "job_count")
     )
     codes = np.concatenate((of_accesses, of_jobs[~np.isin(of_jobs, of_accesses)]))
     names = [snapshot.datasets.names[code] for code in codes]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.dashboard import dataset_ranking, use
+from cmsspark.apps.dashboard import dataset_ranking, site_use, use
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.dataset_ranking import DatasetRanking
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
@@ -49,6 +49,8 @@ _COLUMNS: Final = (
 )
 #: Datasets of a page of the table.
 _PAGE: Final = 20
+#: Unusual days that the page shows.
+_UNUSUAL: Final = 5
 _STREAMS_NOTE: Final = "Accesses are log records of all streams. One read can have a record in two streams, so choose a stream to compare."
 _JOBS_NOTE: Final = "Jobs and their users are not accesses and are never added to them."
 #: How values over time are drawn: on each other, beside each other, or as shares of each step.
@@ -69,8 +71,8 @@ def view(request: PageRequest) -> ui.Content:
         request.parameters, "mode", list(MODES), "line" if is_overlapping else "sum"
     )
     text = text_parameter(request.parameters, "q")
-    series = use.series(request.snapshot, chosen, measure, by)
-    chart = make_chart("over_time", series, measure, chosen, by or "all")
+    over_time = replace(chosen, measure=measure, by=by or "")
+    chart = make_chart("over_time", use.series(request.snapshot, over_time), over_time)
     # What is not stacked is drawn beside each other whatever was asked for, and the
     # control says so.
     mode = mode if chart.kind == "stack" else "line"
@@ -82,7 +84,7 @@ def view(request: PageRequest) -> ui.Content:
         ui.Control("mode", "Draw", mode, list(MODES.items())),
     ]
     about = f"{chosen.first} to {chosen.last}: which datasets are used, and how much."
-    ranking = dataset_ranking.datasets(request.snapshot, chosen, measure)
+    ranking = dataset_ranking.datasets(request.snapshot, replace(chosen, measure=measure))
     if not len(ranking) and not request.parameters.get("download"):
         nothing = ui.Note(
             "Nothing was read in this period with these filters. Choose another period or fewer filters."
@@ -110,6 +112,7 @@ def view(request: PageRequest) -> ui.Content:
                 [search_field, _top(request, chosen, ranking, measure, text)],
                 about_top,
             ),
+            *_unusual(request, chosen),
             *(
                 [ui.Section("How concentrated use is", _concentration(ranking, measure))]
                 if measure != "users"
@@ -120,6 +123,39 @@ def view(request: PageRequest) -> ui.Content:
         controls,
         notes,
     )
+
+
+def _unusual(request: PageRequest, chosen: Selection) -> list[ui.Section]:
+    """Return the days that are unlike those before; nothing where there are none."""
+    rows = site_use.unusual_days(request.snapshot, chosen)
+    if not rows:
+        return []
+    columns = (
+        ui.Column("day", "Day", "day"),
+        ui.Column("stream", "Stream"),
+        ui.Column("count", "Accesses or jobs", "count"),
+        ui.Column(
+            "usual", "Usual", "count", "the median of the same weekday in the four weeks before"
+        ),
+        ui.Column("site_name", "Site behind it", "text", "whose number differs most"),
+        ui.Column("site_count", "Its number", "count"),
+        ui.Column("site_usual", "Usual there", "count"),
+    )
+    cells = [
+        (
+            *(str(row[0]), row[1], row[2], _rounded(row[3])),
+            *(row[4] and ui.Cell(ui.shown(row[4]), request.site_link(row[4])), row[5]),
+            _rounded(row[6]),
+        )
+        for row in rows
+    ]
+    caption = "Less than half or more than twice the usual number, the largest difference first"
+    table = ui.Table("unusual", columns, cells, caption, limit=_UNUSUAL)
+    return [ui.Section("Unusual days", [table])]
+
+
+def _rounded(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def _figures(request: PageRequest, chosen: Selection, ranking: DatasetRanking) -> ui.Figures:
@@ -205,7 +241,7 @@ def _ordered(
         sums = ranking.sums(ranking.names())
         values = list(map(ui.ratio, sums["remote_nacc"], sums["remote_known_nacc"]))
     else:
-        by_measure = dataset_ranking.datasets(request.snapshot, chosen, measure)
+        by_measure = dataset_ranking.datasets(request.snapshot, replace(chosen, measure=measure))
         by_code = dict(zip(by_measure.codes.tolist(), by_measure.values, strict=True))
         values = [by_code.get(code) for code in ranking.codes.tolist()]
     return ui.sort_rows(positions, values.__getitem__, is_descending)

@@ -15,7 +15,7 @@ from cmsspark.apps.dashboard.run_index import RunIndex
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter
 from cmsspark.apps.dashboard.table_order import without_noughts
 from cmsspark.base.errors import NotReady, UsageError
-from cmsspark.store.day_states import WORDS
+from cmsspark.store.day_states import WORDS, Cell, delivery_lines
 from cmsspark.store.query.database import Database
 from cmsspark.store.run_history import Run
 
@@ -69,8 +69,8 @@ def view(request: PageRequest) -> ui.Content:
         )
     notes: list[ui.Note] = []
     days = _days(request, stored, notes)
-    index = run_index.read_index(store, request.state_dir, days, request.skipped)
-    notes += [ui.Note(ui.shown(text), "warn") for text in index.notes]
+    index = run_index.read_index(store, request.state_dir, days, request.settings)
+    notes += [ui.Note(ui.shown(text), "warn") for text in (*index.notes, *index.silent)]
     job, day = request.parameters.get("job", ""), request.parameters.get("day", "")
     if job and day:
         name = choice_parameter(request.parameters, "job", index.jobs, "")
@@ -101,6 +101,11 @@ def view(request: PageRequest) -> ui.Content:
                 "Where every record went",
                 [run_index.reconciliation(index)],
                 "Each record of data_aggregation is in one bin: docs/counting.md.",
+            ),
+            ui.Section(
+                "At each destination",
+                [run_index.destinations(index)],
+                "; ".join(map(run_index.without_paths, delivery_lines(index.cells))),
             ),
             ui.Section(
                 "Publishing",
@@ -163,7 +168,7 @@ def _calendar(
             cells[day] = ("–", "none", f"{day}: no result", "")
             continue
         about = "; ".join(
-            f"{job}: {index.skipped.get((day, job), cell.word)}"
+            f"{job}: {_skipped(cell) or cell.word}"
             + (f", {cell.refused:,} refused" if cell.refused else "")
             for job, cell in states
             if cell.word != "-"
@@ -182,7 +187,8 @@ def _attention(request: PageRequest, index: RunIndex, jobs: list[str]) -> list[u
     """Days and jobs that are not simply stored, the newest first."""
     rows = []
     for (day, job), cell in sorted(index.cells.items(), reverse=True):
-        if (job in jobs and cell.word not in ("-", "done", "published")) or cell.refused:
+        is_told = cell.needs_a_line or cell.word == "running"
+        if (job in jobs and is_told) or cell.refused:
             about = _reason(index, day, job)
             link = ui.Cell(day.isoformat(), request.link_here(job=job, day=day))
             rows.append((link, cell.word, job, ui.shown(about), cell.refused or None))
@@ -197,12 +203,17 @@ def _attention(request: PageRequest, index: RunIndex, jobs: list[str]) -> list[u
     return [ui.Section("What needs a look", [table])] if rows else []
 
 
+def _skipped(cell: Cell) -> str:
+    """Return who skipped a day and why; an empty text if nobody did."""
+    return f"skipped by {cell.by}: {cell.reason}" if cell.word == "skipped" else ""
+
+
 def _reason(index: RunIndex, day: date, job: str) -> str:
     """Return what the state of a day and job means, and why it is in that state, as far
     as it is known.
     """
     cell = index.cells[day, job]
-    texts = [index.skipped.get((day, job), WORDS[cell.word][1])]
+    texts = [_skipped(cell) or WORDS[cell.word][1]]
     current = index.current.get((day, job))
     if cell.word == "partial" and current is not None:
         lacking = current.details.missing_streams
@@ -263,8 +274,8 @@ def _run_view(request: PageRequest, index: RunIndex, job: str, day: date) -> ui.
         ui.Column("error", "Error"),
     )
     rows = [_run_row(request, run, current) for run in runs]
-    if (day, job) in index.skipped:
-        index.notes.append(f"{job} of {day} is {index.skipped[day, job]}")
+    if text := _skipped(index.cells[day, job]):
+        index.notes.append(f"{job} of {day} is {text}")
     sections = [
         ui.Section(
             "Runs",

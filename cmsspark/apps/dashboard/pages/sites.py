@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any, Final
 
 from cmsspark.apps.dashboard import site_use, use
@@ -31,6 +33,8 @@ from cmsspark.base.names import KINDS
 from cmsspark.base.text.terminal import pluralize
 
 _WEEKS: Final = 12
+#: Terabytes to win by deleting, where the address names none.
+_GOAL: Final = 100
 #: Datasets of a page of a table.
 _PAGE: Final = 20
 _ABOUT_AGES: Final = (
@@ -44,9 +48,8 @@ _REMOTE: Final = (
 
 def view(request: PageRequest) -> ui.Content:
     """Return all sites, or the page of the site ``site``."""
-    chosen = request.chosen
+    chosen = request.chosen.only("stream")
     site = text_parameter(request.parameters, "site")
-    sites = site_use.all_sites(request.snapshot, chosen)
     names = request.snapshot.names["site_name"]
     options = [
         ("", "all sites"),
@@ -63,6 +66,7 @@ def view(request: PageRequest) -> ui.Content:
     if site:
         return _site_view(request, chosen, site, controls)
     notes = request.use_notes(chosen)
+    sites = site_use.all_sites(request.snapshot, chosen)
     return ui.Content(
         "Sites",
         [
@@ -101,15 +105,19 @@ def _site_view(
 ) -> ui.Content:
     snapshot = request.snapshot
     weeks = number_parameter(request.parameters, "weeks", _WEEKS, 1, 520)
+    goal = number_parameter(request.parameters, "win", _GOAL, 1, 1_000_000)
     kind = choice_parameter(request.parameters, "kind", KINDS, "disk")
     notes = request.use_notes(chosen)
-    tiers = site_use.by_group(snapshot, chosen, site, "data_tier")
-    apps = site_use.by_group(snapshot, chosen, site, "app")
+    tiers, apps = (
+        site_use.by_group(snapshot, replace(chosen.at(site), by=name))
+        for name in ("data_tier", "app")
+    )
     if not tiers:
         notes.append(ui.Note(f"Nothing was read at {ui.shown(site)} in this period."))
     controls += [
         ui.Control("weeks", "Unused for weeks", str(weeks), kind="number", limits=("1", "520")),
         ui.Control("kind", "Storage", kind, [(entry, entry) for entry in KINDS]),
+        ui.Control("win", "TB to win", str(goal), kind="number", limits=("1", "1000000")),
     ]
     storage = _storage(request, site, kind, notes)
     return ui.Content(
@@ -149,7 +157,7 @@ def _site_view(
             ),
             ui.Section(
                 f"Replicas there that nobody read for {pluralize(weeks, 'week')}",
-                _unused(request, site, weeks, kind, notes),
+                _unused(request, site, weeks, (kind, goal), notes),
             ),
         ],
         f"{chosen.first} to {chosen.last}",
@@ -197,7 +205,7 @@ def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
     values: dict[str, list[int | None]] = {
         name: [None] * len(buckets) for name in ("local", "remote", "not known")
     }
-    for day, *sums in site_use.over_time(request.snapshot, chosen, site):
+    for day, *sums in site_use.over_time(request.snapshot, chosen.at(site)):
         row = dict(zip(SUMS, sums, strict=True))
         if row["nacc"] is None:
             continue
@@ -205,9 +213,9 @@ def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
         at = position[day]
         values["local"][at], values["remote"][at] = known_nacc - remote, remote
         values["not known"][at] = int(row["nacc"]) - known_nacc
-    use.with_zeros(request.snapshot, chosen, values, "nacc", None)
+    use.with_zeros(request.snapshot, chosen, values, "nacc", "")
     series = Series(buckets, values, partial=use.partial_steps(request.snapshot, chosen))
-    return make_chart("local_remote", series, "nacc", chosen, "locality")
+    return make_chart("local_remote", series, replace(chosen, measure="nacc", by="locality"))
 
 
 def _group_table(
@@ -225,7 +233,7 @@ def _group_table(
 
 
 def _datasets(request: PageRequest, chosen: Selection, site: str) -> ui.Table:
-    rows = site_use.top_datasets(request.snapshot, chosen, site)
+    rows = site_use.top_datasets(request.snapshot, chosen.at(site))
     used = stored_columns(request.snapshot, use_columns(*USUAL))
     columns = (ui.Column("dataset_name", "Dataset"), *used)
 
@@ -259,9 +267,14 @@ def _datasets(request: PageRequest, chosen: Selection, site: str) -> ui.Table:
 
 
 def _unused(
-    request: PageRequest, site: str, weeks: int, kind: str, notes: list[ui.Note]
+    request: PageRequest,
+    site: str,
+    weeks: int,
+    storage_and_goal: tuple[str, int],
+    notes: list[ui.Note],
 ) -> list[Any]:
     snapshot = request.snapshot
+    kind, goal = storage_and_goal
     unused = optional(
         notes,
         "The replicas",
@@ -273,7 +286,8 @@ def _unused(
     if day is None:
         return [ui.Note("No replicas are stored: run_spark dbs_phedex --date DAY")]
     first, last = site_use.window(request.snapshot, weeks)
-    size = sum(row[1] for row in rows)
+    sums = list(accumulate(row[1] for row in rows))
+    size = sums[-1] if sums else 0
     figures = ui.Figures(
         [
             ui.Figure(
@@ -285,11 +299,13 @@ def _unused(
                 f"{sum(not any(row[3:]) for row in rows):,}",
                 "not read at any other site either",
             ),
+            _win(sums, goal * 10**12),
         ]
     )
     columns = (
         ui.Column("dataset_name", "Dataset"),
         ui.Column("present_bytes", "Bytes there", "bytes"),
+        ui.Column("running_bytes", "Together", "bytes", "with all that are larger"),
         ui.Column("newest_replica_ms", "Newest replica", "day"),
         ui.Column(
             "nacc_elsewhere",
@@ -308,20 +324,37 @@ def _unused(
         (
             ui.Cell(name, request.dataset_link(name)),
             lying,
+            running,
             newest and to_second(int(newest))[:10],
             *elsewhere,
         )
-        for name, lying, newest, *elsewhere in rows
+        for (name, lying, newest, *elsewhere), running in zip(rows, sums, strict=True)
     ]
+    every = [(*row[:2], running, *row[2:]) for row, running in zip(rows, sums, strict=True)]
     caption, names = f"Not read there from {first} to {last}", [column.name for column in columns]
     table = ui.Table(
-        "unused", columns, cells, caption, partial(rows_to_arrow, names, rows), bars=1, limit=_PAGE
+        "unused",
+        columns,
+        cells,
+        caption,
+        partial(rows_to_arrow, names, every),
+        bars=1,
+        limit=_PAGE,
     )
     missing = 7 * weeks - sum(first <= stored <= last for stored in snapshot.state.runs)
     text = (
         f"{missing:,} of these days are not stored: a dataset may have been read on one of them."
     )
     return [figures, *([ui.Note(text, "warn")] if missing else []), table]
+
+
+def _win(sums: Sequence[int], goal: int) -> ui.Figure:
+    """Return how many of the largest unused replicas win so many bytes."""
+    count = next((number for number, size in enumerate(sums, 1) if size >= goal), None)
+    label = f"To win {ui.si(goal, 'B')}"
+    if count is None:
+        return ui.Figure(label, "–", "all of them are less")
+    return ui.Figure(label, pluralize(count, "dataset"), "the largest ones")
 
 
 def _values(columns: Sequence[ui.Column], sums: Sequence[Any]) -> tuple[Any, ...]:

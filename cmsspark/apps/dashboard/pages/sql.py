@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from cmsspark.apps.dashboard import error_forms
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.query_process import Query
+from cmsspark.apps.dashboard.query_process import Busy, Query
 from cmsspark.apps.dashboard.widgets import (
     Column,
     Content,
@@ -42,7 +42,7 @@ def view(request: PageRequest) -> Content:
     notes: list[Note] = []
     sections: list[Section] = []
     tables: list[Section] = []
-    is_download = bool(request.parameters.get("download"))
+    is_download, is_busy = bool(request.parameters.get("download")), False
     try:
         # Before the query: a process that starts for it does not know that the store
         # was there before.
@@ -53,7 +53,7 @@ def view(request: PageRequest) -> Content:
             )
         elif sql:
             query = Query(sql, DOWNLOADED if is_download else ROWS, BYTES, SECONDS)
-            result = request.queries.run(query, request.is_gone)
+            result = request.queries.run(query, request.is_gone, request.visitor)
             sections.append(
                 Section("Rows", [_table(request, sql, result)], f"{result.seconds:.2f} s")
             )
@@ -61,6 +61,7 @@ def view(request: PageRequest) -> Content:
         if is_download:
             raise
         notes += _error_notes(error)
+        is_busy = isinstance(error, Busy)
     limits = f"One query that reads; {SECONDS:g} s, {ROWS:,} rows here and {DOWNLOADED:,} in a download."
     control = Control(
         "q", "Query", sql or _EXAMPLE, kind="area", wide=True, completions="words.json"
@@ -72,6 +73,7 @@ def view(request: PageRequest) -> Content:
         [control],
         notes,
         "Run",
+        is_busy,
     )
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from cmsspark.apps.dashboard import use
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.selection import FILTERS, STEPS, Selection, choice_parameter
+from cmsspark.apps.dashboard.selection import (
+    FILTERS,
+    NO_PART,
+    STEPS,
+    Selection,
+    choice_parameter,
+)
 from cmsspark.apps.dashboard.series_parts import make_chart
 from cmsspark.sources.registry import STREAMS_BY_NAME
 
@@ -23,9 +30,13 @@ def view(request: PageRequest) -> ui.Content:
     chosen = request.chosen
     group = choice_parameter(request.parameters, "by", list(_GROUPS), "none")
     tier = choice_parameter(request.parameters, "cpu_by", list(_CPU), "data_tier")
-    by = None if group == "none" else group
-    users = use.series(request.snapshot, chosen, "users", by)
-    cpu = use.series(request.snapshot, chosen, "cpu_ms", tier)
+    by = "" if group == "none" else group
+    names = request.snapshot.names["data_tier"]
+    options = [(name or NO_PART, ui.shown(name)) for name in names]
+    tiers = _tiers(request, chosen, [name for name, _ in options])
+    of_users = replace(chosen, measure="users", by=by)
+    of_cpu = replace(chosen, measure="cpu_ms", by=tier)
+    users, cpu = (use.series(request.snapshot, part) for part in (of_users, of_cpu))
     sums = use.totals(request.snapshot, chosen)
     step = STEPS[chosen.step][1]
     nobody = "A person is a pseudonym: one name in two certificates counts once. Records without a user are not counted."
@@ -44,17 +55,15 @@ def view(request: PageRequest) -> ui.Content:
             ui.Section("In total", [ui.Figures(figures)]),
             ui.Section(
                 f"Distinct users per {step}",
-                [make_chart("users", users, "users", chosen, by or "all")],
+                [make_chart("users", users, of_users)],
                 nobody,
             ),
             ui.Section(
                 f"CPU time per {step} by {_CPU[tier].lower()}",
-                [
-                    make_chart("cpu", cpu, "cpu_ms", chosen, tier),
-                    _cpu_in_total(request, chosen, tier),
-                ],
+                [make_chart("cpu", cpu, of_cpu), _cpu_in_total(request, of_cpu)],
                 f"CPU time is in the logs of jobs only (the streams {_WITH_TIMES}).",
             ),
+            *_two_tiers(request, chosen, tiers),
         ],
         f"{chosen.first} to {chosen.last}: how many people read data. People are counted and never named.",
         [
@@ -62,26 +71,67 @@ def view(request: PageRequest) -> ui.Content:
             *request.filter_controls(chosen),
             ui.Control("by", "Users by", group, list(_GROUPS.items())),
             ui.Control("cpu_by", "CPU by", tier, list(_CPU.items())),
+            *(
+                ui.Control(name, label, value or NO_PART, options)
+                for name, label, value in zip(
+                    ("tier", "other_tier"), ("People with", "and with"), tiers, strict=True
+                )
+            ),
         ],
         request.use_notes(chosen),
     )
 
 
-def _cpu_in_total(request: PageRequest, chosen: Selection, tier: str) -> ui.Table:
-    """CPU time of the whole period by tier, the largest first."""
-    where, parameters = chosen.where(list(FILTERS))
-    rows = request.snapshot.query(
-        f"SELECT {tier}::VARCHAR, sum(cpu_ms) AS cpu FROM cube WHERE {where} GROUP BY 1 HAVING cpu IS NOT NULL "
-        "ORDER BY cpu DESC, 1",
-        parameters,
+def _tiers(request: PageRequest, chosen: Selection, options: list[str]) -> tuple[str, ...]:
+    """Return the two data tiers of the address, by default those with most accesses."""
+    counted = "job_count" if chosen.is_of_jobs else "nacc"
+    sums = use.sum_groups(request.snapshot, replace(chosen, measure=counted, by="data_tier"))
+    used = [name or NO_PART for name in sums]
+    defaults = [*dict.fromkeys([*used, *options])][:2]
+    if len(defaults) < 2:
+        return tuple(defaults) * 2
+    chosen_names = (
+        choice_parameter(request.parameters, name, options, default)
+        for name, default in zip(("tier", "other_tier"), defaults, strict=True)
     )
-    total = sum(int(row[1]) for row in rows)
+    return tuple("" if name == NO_PART else name for name in chosen_names)
+
+
+def _two_tiers(
+    request: PageRequest, chosen: Selection, tiers: tuple[str, ...]
+) -> list[ui.Section]:
+    """Return how many people use one of two data tiers, and how many both; nothing
+    where there are not two.
+    """
+    if len(tiers) < 2 or tiers[0] == tiers[1]:
+        return []
+    pair = (tiers[0], tiers[1])
+    only_first, both, only_second = use.compare_people(
+        request.snapshot, replace(chosen, by="data_tier"), pair
+    )
+    first, second = map(ui.shown, pair)
+    columns = (ui.Column("who", "People with"), ui.Column("users", "People", "count"))
+    rows = [
+        (f"{first} and not {second}", only_first),
+        (f"{first} and {second}", both),
+        (f"{second} and not {first}", only_second),
+    ]
+    table = ui.Table("two_tiers", columns, rows, f"People with {first} and with {second}", bars=1)
+    about = "Whatever data tiers are chosen above; the other filters count."
+    return [ui.Section("Two data tiers", [table], about)]
+
+
+def _cpu_in_total(request: PageRequest, chosen: Selection) -> ui.Table:
+    """CPU time of the whole period by tier, the largest first."""
+    tier = chosen.by
+    sums = use.sum_groups(request.snapshot, chosen)
+    total = sum(sums.values())
     columns = (
         ui.Column(tier, _CPU[tier]),
         ui.Column("cpu_ms", "CPU hours", "ms"),
         ui.Column("share", "Share", "share"),
     )
-    cells = [(ui.shown(name), int(cpu), int(cpu) / total if total else None) for name, cpu in rows]
+    cells = [(ui.shown(name), cpu, cpu / total if total else None) for name, cpu in sums.items()]
     return ui.Table(
         "cpu_in_total",
         columns,
