@@ -138,7 +138,7 @@ class SmallCms:
 
     def _run_apart(self, job: Job, words: list[str]) -> None:
         """Run a job in a process of its own. Raises the kind of error that it ended with."""
-        command = [sys.executable, "-m", "cmsspark.submit.run_command", job.word, *words]
+        command = [sys.executable, "-m", "cmsspark.submit.launch", job.word, *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             kinds = {int(kind.exit_code): kind for kind in CmssparkError.__subclasses__()}

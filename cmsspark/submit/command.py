@@ -100,7 +100,7 @@ def command_environment(
 
 
 #: The module that runs a job without Spark; ``run_spark`` calls its ``main`` itself.
-LAUNCHER: Final = "cmsspark.submit.run_command"
+LAUNCHER: Final = "cmsspark.submit.launch"
 #: Queues are patient, mornings are not: half an hour.
 START_WITHIN_S: Final = 1800.0
 #: Options with which a run is measured, and why: below all others, so that each can be overridden.

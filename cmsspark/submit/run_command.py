@@ -3,13 +3,12 @@
 In client mode spark-submit passes the code on. In cluster mode it only knows "failed":
 the code is in the application's final report, which it prints, and the reason in the
 logs of its containers. Spark ties a job's stderr to its stdout; ``CMSSPARK_STDERR``
-names a way back to the real one, which ``jobs/launch.py`` takes.
+names a way back to the real one, which ``launch.py`` takes.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
 import math
 import os
 import re
@@ -400,10 +399,11 @@ def _become(command: Command) -> NoReturn:
     is here already.
     """
     # Not above: `python -m` of a module that its package imports warns.
+    from cmsspark.submit import launch
 
     os.environ.update(command.env)
     sys.argv[1:] = command.argv[3:]
-    main()
+    launch.main()
 
 
 class Watch(threading.Thread):
@@ -487,54 +487,3 @@ class Watch(threading.Thread):
                 text = text[os.write(self.target, text) :]
             except OSError:
                 return  # stderr is closed; the job continues
-
-
-# What spark-submit starts for a built-in job: ``launch.py JOB [job options]``.
-
-#: Objects between two searches for garbage: imports and readers make many objects that
-#: stay and hardly any cycle.
-OBJECTS_A_COLLECTION: Final = 50_000
-
-
-def find_stderr() -> None:
-    """Take back the stderr of ``run_spark``: spark-submit ties a job's own to its
-    stdout, where results go.
-    """
-    path = os.environ.pop("CMSSPARK_STDERR", None)
-    if not path:
-        return
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
-    except OSError:
-        return  # the wrapper has ended, or belongs to another user: use stdout
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-
-
-def main() -> NoReturn:
-    # Inherited by the workers that are forked.
-    gc.set_threshold(OBJECTS_A_COLLECTION)
-    find_stderr()
-    from cmsspark.base import memory, reporting, self_metrics
-
-    reporting.set_program("run_spark")
-    memory.check_room()
-    from cmsspark.run.job_modules import job_of_word
-    from cmsspark.submit.job_help import load_command
-
-    def work() -> object:
-        job = job_of_word(sys.argv[1])
-        return reporting.run_click(load_command(job), f"run_spark {job.name}", sys.argv[2:])
-
-    def run() -> NoReturn:
-        reporting.run_and_exit(work)
-
-    if self_metrics.measured_run() is None:
-        run()
-    from cmsspark.apps.monitor.spark_watch import measuring
-
-    measuring(run)
-
-
-if __name__ == "__main__":
-    main()

@@ -147,7 +147,7 @@ def test_a_job_called_from_python_starts_no_small_spark_of_its_own(place: Place)
         [
             sys.executable,
             "-m",
-            "cmsspark.submit.run_command",
+            "cmsspark.submit.launch",
             *words,
             "--settings",
             str(place.settings),

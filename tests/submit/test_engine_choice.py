@@ -141,7 +141,7 @@ def test_the_job_gets_the_engine_that_was_chosen() -> None:
     words = ("data_aggregation", *DAY, "--dry-run", "--streams", "aaa")
     found, reason = engine_of(*words)
     options = ["--engine", "processes", *DAY, "--streams", "aaa"]
-    assert found.argv[1:] == ["-m", "cmsspark.submit.run_command", "data_aggregation", *options]
+    assert found.argv[1:] == ["-m", "cmsspark.submit.launch", "data_aggregation", *options]
     assert (
         set(found.env) == {"OPENBLAS_NUM_THREADS", "PYTHONPATH", "PYTHONSAFEPATH"} and reason == ""
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -9,7 +11,10 @@ import pytest
 
 import cmsspark
 from cmsspark.base.errors import OutputError
+from cmsspark.submit.host import this_host
 from cmsspark.submit.package import files, ship
+from cmsspark.submit.wrapper import install_paths
+from tests.submit.hosts import SETTINGS
 
 PACKAGE = Path(cmsspark.__file__).resolve().parent
 
@@ -61,8 +66,20 @@ def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 def test_the_real_package_travels_with_its_schemas_and_profiles(tmp_path: Path) -> None:
     with zipfile.ZipFile(ship(PACKAGE, tmp_path)) as archive:
         names = set(archive.namelist())
-    expected = {"submit/run_command.py", "etc/spark/yarn.yaml", "schemas/tables/partials.yaml"}
+    expected = {"submit/launch.py", "etc/spark/yarn.yaml", "schemas/tables/partials.yaml"}
     assert {f"cmsspark/{name}" for name in expected} <= names
+
+
+def test_what_spark_submit_starts_stands_alone(tmp_path: Path) -> None:
+    """A driver on a cluster has a copy of the file, and the package from its zip."""
+    launcher = Path(install_paths(this_host({}), SETTINGS, None).launcher)
+    copy = tmp_path / launcher.name
+    copy.write_bytes(launcher.read_bytes())
+    words = [sys.executable, "-I", str(copy), "dbs_eos", "--help"]
+    code = f"import runpy, sys; sys.path.append({ship(PACKAGE, tmp_path)!r})\n"
+    code += f"sys.argv = {words[2:]!r}; runpy.run_path({str(copy)!r}, run_name='__main__')"
+    run = subprocess.run([*words[:2], "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "") and "run_spark dbs_eos" in run.stdout
 
 
 @pytest.mark.parametrize("planted", ["other content", "one more", "no zip", "cut", "twice"])

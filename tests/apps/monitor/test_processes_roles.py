@@ -84,7 +84,7 @@ SUBMIT = [
         (["bash", "/opt/spark/bin/spark-submit", "job.py"], None, "yarn_launcher"),
         (["python3", "/home/me/job.py"], "java_driver", "python_driver"),
         (
-            ["/venv/bin/python", "-m", "cmsspark.submit.run_command", "data_aggregation"],
+            ["/venv/bin/python", "-m", "cmsspark.submit.launch", "data_aggregation"],
             None,
             "python_driver",
         ),
