@@ -216,12 +216,12 @@ class Folder(Read):
 
     def paths(self, interval: Interval, base: Path) -> list[str]:
         """Return the folders or files of a day, or of each day of a period."""
-        path = self.path if "://" in self.path else str(beside(base, self.path))
+        path = self.path if "://" in self.path else str(find_beside(base, self.path))
         days = interval.days if isinstance(interval, Period) else (interval,)
         return list(dict.fromkeys(day.strftime(path) for day in days))
 
 
-def beside(folder: Path, name: str) -> Path:
+def find_beside(folder: Path, name: str) -> Path:
     """Return the path of a file beside that of a job. On a cluster what travels with a
     job lies in the working folder.
     """

@@ -33,7 +33,7 @@ from cmsspark.cli.options import (
 )
 from cmsspark.cli.period_options import allow_missing_option, needed, period_options
 from cmsspark.run.own_function import DAY, PERIOD, FrameKind, JobFunction, OwnRequest
-from cmsspark.run.own_inputs import Accesses, DumpTable, Folder, Read, beside
+from cmsspark.run.own_inputs import Accesses, DumpTable, Folder, Read, find_beside
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.sources import own_streams
 from cmsspark.sources.layout import Epochs
@@ -196,7 +196,7 @@ def _own_table(
     wrong: Callable[..., SettingsError],
 ) -> Table:
     if isinstance(columns, str):
-        path = beside(folder, columns)
+        path = find_beside(folder, columns)
         try:
             described = described_table(str(path), lambda text: Path(text).read_text("utf-8"))
         except OSError as error:
@@ -221,7 +221,7 @@ def _own_table(
         "timestamp", "long", nullable=False, about=f"start of the {of}, UTC milliseconds"
     )
     for column in (*added, stamp):
-        if any(own.name == column.name and own.type != column.type for own in parsed):
+        if any(entry.name == column.name and entry.type != column.type for entry in parsed):
             raise wrong(f"the column {column.name} is added to every row, as {column.type}")
     every = [
         *(column for column in added if column.name not in column_names),

@@ -126,10 +126,10 @@ def _session(declared: JobFunction) -> SparkSession:
         # Workers do not have the file, nor what lies beside it.
         from pyspark import cloudpickle
 
-        beside = own_jobs.modules_beside(file)
+        paths = own_jobs.modules_beside(file)
         for name, loaded in list(sys.modules.items()):
             path = str(getattr(loaded, "__file__", ""))
-            if path == file or path in beside or str(Path(path).parent) in beside:
+            if path == file or path in paths or str(Path(path).parent) in paths:
                 cloudpickle.register_pickle_by_value(sys.modules[name])
     return spark
 

@@ -161,14 +161,14 @@ def modules_beside(where: str) -> list[str]:
     travel with it. Tests and other files of jobs are left out.
     """
     folder = Path(where).parent
-    beside = []
+    paths = []
     for name, module in list(sys.modules.items()):
         path = Path(getattr(module, "__file__", None) or "/")
         path = path.parent if path.name == "__init__.py" else path
         is_own = path.parent == folder and str(path) not in _FILES and path != folder
         if is_own and "." not in name and not name.startswith(("cmsspark", "test_", "conftest")):
-            beside.append(str(path))
-    return sorted(beside)
+            paths.append(str(path))
+    return sorted(paths)
 
 
 def _is_free(name: str, where: str) -> bool:
@@ -382,8 +382,8 @@ def _stamp(path: Path, jobs: list[OwnJob]) -> list[Any]:
     """
     try:
         status = path.stat()
-        beside = sorted({file for job in jobs for file in job.files})
-        times = [os.stat(file).st_mtime_ns for file in beside]
+        files = sorted({file for job in jobs for file in job.files})
+        times = [os.stat(file).st_mtime_ns for file in files]
     except OSError:
         return []
     return [status.st_size, status.st_mtime_ns, *times]

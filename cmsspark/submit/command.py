@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 from cmsspark.base.errors import UsageError
 from cmsspark.settings.settings import Settings
-from cmsspark.sources import own_streams
 from cmsspark.store.job_index import Job
 from cmsspark.submit.arguments import OPTIONS, Request
 from cmsspark.submit.host import NO_SPARK, Host, locate_avro
@@ -45,7 +44,7 @@ def add_driver_environment(
     settings: Settings,
     host: Host,
     master: str,
-    own: OwnFiles,
+    own_files: OwnFiles,
 ) -> None:
     """Add what a driver that starts elsewhere takes from its environment. The shipped
     files are in its folder.
@@ -59,7 +58,7 @@ def add_driver_environment(
         "CMSSPARK_SETTINGS": settings.origin and settings.origin.rpartition("/")[2],
         "CMSSPARK_STATE_DIR": ".",
         "CMSSPARK_CACHE_DIR": "cache",
-        own_streams.VARIABLE: ":".join(Path(file).name for file in own.streams),
+        "CMSSPARK_STREAMS": ":".join(Path(file).name for file in own_files.streams),
         **same_everywhere(host),
     }
     add_environment(options, start, values)
@@ -144,7 +143,7 @@ class OwnFiles:
 
     code: tuple[str, ...] = ()
     streams: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -224,13 +223,13 @@ def build(
     options = _layered(request, settings, host, profile, mode, job, paths.events)
     master = options.get("spark.master") or ""
     _check_master(master, mode)
-    own = paths.ship_own(job) if job is not None and job.is_own else OwnFiles()
-    notes = _add_files(options, request, settings, host, paths, job, mode, own)
+    own_files = paths.ship_own(job) if job is not None and job.is_own else OwnFiles()
+    notes = _add_files(options, request, settings, host, paths, job, mode, own_files)
     if mode == "client":
         java_options = _java_options(request, host, paths)
         options.prepend(_JAVA_OPTIONS, java_options, BUILT_IN)
     else:
-        add_driver_environment(options, request, settings, host, master, own)
+        add_driver_environment(options, request, settings, host, master, own_files)
     if not master.startswith("local"):
         add_environment(options, "spark.executorEnv.", same_everywhere(host))
     arguments = list(request.arguments)
@@ -439,18 +438,18 @@ def _add_files(
     paths: InstallPaths,
     job: Job | None,
     mode: Mode,
-    own: OwnFiles,
+    own_files: OwnFiles,
 ) -> list[str]:
     """Add what travels with the job: the package, the settings, spark-avro. Returns notes."""
     notes = []
     if not (options.get("spark.master") or "").startswith("local"):
         options.set_option("spark.submit.pyFiles", paths.ship(), BUILT_IN)
-        for path in own.code:
+        for path in own_files.code:
             name = "spark.submit.pyFiles" if path.endswith((".py", ".zip")) else "spark.files"
             options.set_option(name, path, BUILT_IN)
         if mode == "cluster":
             key = paths.key() if job is not None else None
-            for file in (settings.origin, key, *own.streams, *own.known):
+            for file in (settings.origin, key, *own_files.streams, *own_files.state):
                 if file:
                     options.set_option("spark.files", file, BUILT_IN)
     if request.has("--avro") and job is not None:

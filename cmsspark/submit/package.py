@@ -17,7 +17,6 @@ from cmsspark import __version__
 from cmsspark.base.errors import OutputError
 from cmsspark.base.version import FILE as VERSION_FILE
 from cmsspark.settings.settings import Settings
-from cmsspark.sources import own_streams
 from cmsspark.store import own_jobs
 from cmsspark.store.job_index import Job
 from cmsspark.submit.command import OwnFiles
@@ -51,15 +50,18 @@ def _below(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
 
 def ship_own(job: Job, settings: Settings) -> OwnFiles:
     """Return what travels with a user's job."""
-    known = settings.state_dir / own_jobs.FILE_NAME
+    # Not above: the list of jobs comes sooner without.
+    from cmsspark.sources.own_streams import stream_files
+
+    own_state = settings.state_dir / own_jobs.FILE_NAME
     return OwnFiles(
-        tuple(_code_of(job, settings.cache_dir)),
-        tuple(str(path) for path in own_streams.stream_files(settings)),
-        (str(known),) if known.is_file() else (),
+        tuple(_code_files(job, settings.cache_dir)),
+        tuple(str(path) for path in stream_files(settings)),
+        (str(own_state),) if own_state.is_file() else (),
     )
 
 
-def _code_of(job: Job, cache_dir: Path) -> list[str]:
+def _code_files(job: Job, cache_dir: Path) -> list[str]:
     """Return the file of a job with what it needs beside it, or a zip of the package
     that declares it.
     """
