@@ -435,6 +435,54 @@ def test_what_runs_and_waits_for_an_executor_in_vain_is_ended_with_what_its_mast
     assert "spark.dynamicAllocation.shuffleTracking.enabled=true" in told
 
 
+def test_an_executor_that_fails_again_is_named_within_90_seconds() -> None:
+    """Executors that do not reach the shuffle service end after some 25 s each, and one
+    of them runs at most looks: the second failure decides.
+    """
+    failure = (
+        "26/11/27 22:31:28 WARN YarnAllocator: Container from a bad node: container_{} on host: h. "
+        "Exit status: 1. Possible causes: Unknown executor exit code (1) Diagnostics: [x]Exception"
+        " from container-launch.\n"
+    ) + 2 * (
+        "le to register with external shuffle server due to : Failed to connect to h:1\n"
+        "org.apache.spark.SparkException: Unable to register with external shuffle server due to"
+        " : Failed to connect to h:1\n"
+    )
+    asked_s, fails_s = 10.0, 28.0
+    now, named = 0.0, None
+    for seconds in run_command.LOOKS_S:
+        now += seconds
+        failures = int(max(0.0, now - asked_s) // fails_s)
+        log = "".join(failure.format(number) for number in range(failures))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run_command, "master_log", lambda *_, text=log: text)
+            patch.setattr(run_command, "running_containers", lambda *_: 2)
+            named = run_command._look_at_master(yarn.Application(lambda _: None, id=ID), {})
+        if named is not None:
+            break
+    assert named is not None and int(named.exit_code) == 78 and now <= 90
+    assert "spark.shuffle.service.port" in str(named.next_step)
+
+
+def test_an_application_that_its_executors_ended_has_the_code_of_their_reason(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stderr = (
+        "ERROR Executor self-exiting due to : Unable to create executor due to Unable to register"
+        " with external shuffle server due to : Failed to connect to h:1\n"
+        "Caused by: java.net.ConnectException: finishConnect(..) failed: Connection refused\n"
+    )
+    monkeypatch.setattr(run_command, "fetch_logs", lambda *_: {EXECUTOR: {"stderr": stderr}})
+    lost = (
+        f"WARN Lost executor 1: Container from a bad node: {EXECUTOR} on host: h. Exit status: 1."
+    )
+    built = says(f"@yarn_Submitting application {ID}", lost, mode="client", code=75)
+    assert run(built, os.environ) == 78
+    assert "do not reach the shuffle service" in capfd.readouterr().err
+    monkeypatch.setattr(run_command, "fetch_logs", lambda *_: {EXECUTOR: {"stderr": "Killed"}})
+    assert run(built, os.environ) == 75
+
+
 @pytest.mark.parametrize(
     ("containers", "times", "is_ended"), [(2, 1, False), (1, 1, True), (2, 9, True)]
 )
