@@ -26,11 +26,11 @@ WRITE_SCHEMAS = ("-m", "cmsspark.publish.document_schemas", "--write")
 #: One of a stored column, and one of a derived column.
 DERIVED = """\
         "site_country": Derived("site_name", "_", 1),
-        "processing_version": Derived("processing_name", "-", 1),
+        "processing_suffix": Derived("processing_name", "-", 1),
 """
 COLUMN = """\
   - {name: site_country, type: string, about: "second part of the name of the site"}
-  - {name: processing_version, type: string, about: "processing_name between its first dashes"}
+  - {name: processing_suffix, type: string, about: "processing_name between its first dashes"}
 """
 
 #: A sink that keeps the documents of a batch in one file.

@@ -172,7 +172,7 @@ def extend(copy: Copy) -> None:
     with copy.extension("a derived column"):
         copy.put("cmsspark/base/names.py", DERIVED, before="    }\n)\n")
         copy.put("schemas/tables/data_aggregation.yaml", COLUMN, before="  - {name: primary_name,")
-        names = "  - site_country\n  - processing_version\n"
+        names = "  - site_country\n  - processing_suffix\n"
         copy.put("schemas/tables/period_aggregation.yaml", names, before="  - primary_name\n")
         copy.run(*WRITE_SCHEMAS)
     with copy.extension("a sink"):
@@ -291,7 +291,7 @@ def test_a_derived_column_is_in_reports_periods_and_documents(with_toy: Copy) ->
         assert all(row["site_country"] == [*row["site_name"].split("_"), None][1] for row in rows)
         for row in rows:
             assert (
-                row["processing_version"] == [*(row["processing_name"] or "").split("-"), None][1]
+                row["processing_suffix"] == [*(row["processing_name"] or "").split("-"), None][1]
             )
     day = DAY.isoformat()
     with_toy.run_spark("period.py", "--from", day, "--to", day, "--fout", str(with_toy.store))
@@ -310,7 +310,7 @@ def test_a_derived_column_is_in_reports_periods_and_documents(with_toy: Copy) ->
     table = pq.read_table(part)
     assert "US" in table["site_country"].to_pylist()
     names = [[*(text or "").split("-"), None][1] for text in table["processing_name"].to_pylist()]
-    assert table["processing_version"].to_pylist() == names and any(names)
+    assert table["processing_suffix"].to_pylist() == names and any(names)
 
 
 def test_a_sink_takes_the_documents(with_toy: Copy) -> None:
@@ -363,3 +363,19 @@ def test_days_before_its_first_are_counted_without_it(with_toy: Copy) -> None:
         shutil.move(
             with_toy.folder / "toy", with_toy.folder / "root/project/monitoring/archive/toy"
         )
+
+
+def test_the_tests_of_what_was_extended_pass_on_the_copy(with_toy: Copy) -> None:
+    """None of them repeats by hand what an extension adds to."""
+    shutil.copytree(
+        REPO / "tests", with_toy.tree / "tests", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    shutil.copy(REPO / "pyproject.toml", with_toy.tree)
+    files = (
+        "tests/sources/test_registry.py",
+        "tests/base/test_schemas.py",
+        "tests/counting/test_rollup.py",
+        "tests/apps/usage/test_period.py",
+    )
+    told = with_toy.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
+    assert " passed" in told

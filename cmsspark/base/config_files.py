@@ -236,7 +236,16 @@ class _Parser:
                 found=f"byte {error.start} is not UTF-8",
             ) from None
         except yaml.YAMLError as error:
-            raise self._not_yaml(error) from None
+            mark = getattr(error, "problem_mark", None)
+            problem = getattr(error, "problem", None) or str(error)
+            if (
+                "end of stream" in problem or "<stream end>" in problem
+            ):  # point at the construct that is not closed, not at the end of the file
+                mark = getattr(error, "context_mark", None) or mark
+            where = self._name if mark is None else f"{self._name}, line {mark.line + 1}"
+            raise SettingsError(
+                "settings must be plain YAML", where=where, found=problem
+            ) from None
         except RecursionError:
             raise SettingsError(
                 "settings must be nested a few levels deep",
@@ -261,16 +270,6 @@ class _Parser:
             return _PlainLoader(quick(text), self._reject_references).get_single_node()
         except yaml.YAMLError:
             return _PlainLoader(yaml.SafeLoader(text), self._reject_references).get_single_node()
-
-    def _not_yaml(self, error: yaml.YAMLError) -> SettingsError:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or str(error)
-        if (
-            "end of stream" in problem or "<stream end>" in problem
-        ):  # point at the construct that is not closed, not at the end of the file
-            mark = getattr(error, "context_mark", None) or mark
-        where = self._name if mark is None else f"{self._name}, line {mark.line + 1}"
-        return SettingsError("settings must be plain YAML", where=where, found=problem)
 
     def _reject_references(self, event: yaml.Event) -> None:
         """Reject aliases, anchors and tags: with them a value can differ from what is

@@ -249,7 +249,21 @@ def as_ours(error: BaseException) -> CmssparkError | None:
             next_step="raise the limit (ulimit -n 1024), then run it again",
         )
     if is_shortage(error):
-        return _no_memory(error)
+        # The error for too little memory: 77 for a limit of this process, 75 for a host
+        # that is full.
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        found = " ".join(str(error).split())[:200] or type(error).__name__
+        if limit != resource.RLIM_INFINITY:
+            return NotAllowed(
+                "more memory is needed than this process may use",
+                found=f"a limit of {limit // 1_000_000:,} MB; {found}",
+                next_step="raise the limit (ulimit -v), then run it again",
+            )
+        return NotReady(
+            "the host has too little memory, or lets this user start no more processes",
+            found=found,
+            next_step="run it again when there is more room, or with fewer cores",
+        )
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in (
         "pyspark",
         "py4j",
@@ -296,25 +310,6 @@ def os_error_number(error: BaseException) -> int:
     if (rust := _RUST_ERROR.search(str(error))) is not None:
         return int(rust[1])
     return getattr(error, "errno", None) or 0
-
-
-def _no_memory(error: BaseException) -> CmssparkError:
-    """Return the error for too little memory: 77 for a limit of this process, 75 for a
-    host that is full.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    found = " ".join(str(error).split())[:200] or type(error).__name__
-    if limit != resource.RLIM_INFINITY:
-        return NotAllowed(
-            "more memory is needed than this process may use",
-            found=f"a limit of {limit // 1_000_000:,} MB; {found}",
-            next_step="raise the limit (ulimit -v), then run it again",
-        )
-    return NotReady(
-        "the host has too little memory, or lets this user start no more processes",
-        found=found,
-        next_step="run it again when there is more room, or with fewer cores",
-    )
 
 
 def _is_working_folder_gone() -> bool:

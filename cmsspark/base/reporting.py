@@ -172,12 +172,9 @@ def as_typed(text: str, environ: Mapping[str, str] = os.environ) -> str:
     return _TYPED.sub(f"{folder}/", text)
 
 
-def _open_standard_streams() -> None:
-    """Reopen closed standard streams on /dev/null.
-
-    The next file that is opened would have its number, and children would write their
-    messages into it.
-    """
+def run_and_exit(command: Callable[[], object]) -> NoReturn:
+    """Run the ``main`` of a command and end the process with its exit code."""
+    # Reopen closed standard streams on /dev/null.
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None:
             continue
@@ -192,11 +189,6 @@ def _open_standard_streams() -> None:
                 name,
                 open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False),  # noqa: SIM115
             )
-
-
-def run_and_exit(command: Callable[[], object]) -> NoReturn:
-    """Run the ``main`` of a command and end the process with its exit code."""
-    _open_standard_streams()
     try:
         outcome = command()
     except (Exception, KeyboardInterrupt) as error:

@@ -264,7 +264,25 @@ def described_table(
             raise file.error(
                 f"there is no table {described.extends} to extend", "extends"
             ) from None
-    return _table(described, file, parent)
+    # The table, including what it inherits from ``parent``.
+    inherited = {column.name: column for column in parent.columns} if parent else {}
+    if described.columns is not None:
+        columns = [
+            _column(column, inherited, file, number)
+            for number, column in enumerate(described.columns)
+        ]
+    elif parent:
+        columns = list(parent.columns)
+    else:
+        raise file.error("a table needs columns, or a table that it extends")
+    names = [column.name for column in columns]
+    keys = described.keys or (parent.keys if parent else ())
+    for name in {*keys} - {*names}:
+        raise file.error(f"the key column {name!r} does not exist", "keys")
+    for name in {name for name in names if names.count(name) > 1}:
+        raise file.error(f"column {name!r} is defined twice", "columns")
+    is_private = described.private or any(column.is_private for column in columns)
+    return Table(described.table, described.about, tuple(columns), tuple(keys), is_private)
 
 
 class _ColumnDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -289,28 +307,6 @@ class _TableDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     columns: list[str | _ColumnDescription] | None = None
     keys: list[str] | None = None
     private: bool = False
-
-
-def _table(described: _TableDescription, file: ConfigFile, parent: Table | None) -> Table:
-    """Return the table, including what it inherits from ``parent``. Raises SettingsError (78)."""
-    inherited = {column.name: column for column in parent.columns} if parent else {}
-    if described.columns is not None:
-        columns = [
-            _column(column, inherited, file, number)
-            for number, column in enumerate(described.columns)
-        ]
-    elif parent:
-        columns = list(parent.columns)
-    else:
-        raise file.error("a table needs columns, or a table that it extends")
-    names = [column.name for column in columns]
-    keys = described.keys or (parent.keys if parent else ())
-    for name in {*keys} - {*names}:
-        raise file.error(f"the key column {name!r} does not exist", "keys")
-    for name in {name for name in names if names.count(name) > 1}:
-        raise file.error(f"column {name!r} is defined twice", "columns")
-    is_private = described.private or any(column.is_private for column in columns)
-    return Table(described.table, described.about, tuple(columns), tuple(keys), is_private)
 
 
 def _column(

@@ -336,15 +336,16 @@ class FoldedAccesses(AccessRows):
         times = self._batch.times_ms if self._batch is not None else None
         rows = super().drain(groups, replicas, pseudonym)
         if rows:
-            self._keep_table(self.fold.make_table(access_batch(rows, times)))
+            table = self.fold.make_table(access_batch(rows, times))
+            self._tables.append(table)
+            self._table_rows += table.num_rows
+            if (
+                self._table_rows >= max(_MERGE_AT, 2 * self._merged_rows)
+                or len(self._tables) > 500
+            ):
+                self._tables = [self.fold.merged(self._tables)]
+                self._table_rows = self._merged_rows = self._tables[0].num_rows
         return StreamAggregator.drain(self, groups, replicas, pseudonym)
-
-    def _keep_table(self, table: pa.Table) -> None:
-        self._tables.append(table)
-        self._table_rows += table.num_rows
-        if self._table_rows >= max(_MERGE_AT, 2 * self._merged_rows) or len(self._tables) > 500:
-            self._tables = [self.fold.merged(self._tables)]
-            self._table_rows = self._merged_rows = self._tables[0].num_rows
 
     def rows(
         self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]

@@ -148,7 +148,17 @@ class _KeyedRows:
     def merged(self) -> Rows:
         """Return the rows with each key once, and forget them."""
         batches, self._batches = self._batches, []
-        return _gather_rows(batches, self.keys).merged(self.keys, is_capped=self.is_capped)
+        # The rows of all batches, with numbers for texts.
+        import pyarrow as pa
+
+        texts, keys, sums = {}, {}, {}
+        for name in self.keys:
+            texts[name], keys[name] = number_texts([batch[name] for batch in batches])
+        for name in SUMS:
+            column = pa.chunked_array([batch[name] for batch in batches], pa.int64())
+            is_valid = buffers.is_there(column) if column.null_count else None
+            sums[name] = Nullable(buffers.to_numpy(column, np.int64), is_valid)
+        return Rows(texts, keys, sums).merged(self.keys, is_capped=self.is_capped)
 
 
 @dataclass(frozen=True)
@@ -282,20 +292,6 @@ class Aggregated:
                 for name, has_value in has.items():
                     if rows := int((has_value & of_stream).sum()):
                         yield HAS, of_number, name, rows, None
-
-
-def _gather_rows(batches: Sequence[pa.RecordBatch], key_names: Sequence[str]) -> Rows:
-    """Return the rows of all batches, with numbers for texts."""
-    import pyarrow as pa
-
-    texts, keys, sums = {}, {}, {}
-    for name in key_names:
-        texts[name], keys[name] = number_texts([batch[name] for batch in batches])
-    for name in SUMS:
-        column = pa.chunked_array([batch[name] for batch in batches], pa.int64())
-        is_valid = buffers.is_there(column) if column.null_count else None
-        sums[name] = Nullable(buffers.to_numpy(column, np.int64), is_valid)
-    return Rows(texts, keys, sums)
 
 
 def number_texts(chunks: Sequence[pa.Array]) -> tuple[list[str | None], Codes]:

@@ -57,7 +57,17 @@ class SitePairs:
         and its measures.
         """
         tiers = self._find_tiers(datasets, catalogue)
-        pairs = self._number_pairs(groups, accesses["group"])
+        # The pairs of accesses whose groups have these numbers. A decoder only appends
+        # groups.
+        numbers = accesses["group"]
+        new = [
+            self._pairs.setdefault(
+                (group.reader, None if group.site == UNKNOWN else group.site), len(self._pairs)
+            )
+            for group in groups[len(self._pair_of_group) :]
+        ]
+        self._pair_of_group = np.append(self._pair_of_group, np.array(new, np.int64))
+        pairs = self._pair_of_group[numbers]
         self._parts.append(self._summed({**accesses, "tier": tiers, "pair": pairs}))
 
     def rows(self, stream: str) -> dict[str, Any]:
@@ -105,19 +115,6 @@ class SitePairs:
             values, size = rows[name], len(self._tiers) * width
             sums[name] = None if values is None else capped_sums(keys, values, size)[present]
         return sums
-
-    def _number_pairs(self, groups: list[Group], numbers: Longs) -> Longs:
-        """Return the pairs of accesses whose groups have these numbers. A decoder only
-        appends groups.
-        """
-        new = [
-            self._pairs.setdefault(
-                (group.reader, None if group.site == UNKNOWN else group.site), len(self._pairs)
-            )
-            for group in groups[len(self._pair_of_group) :]
-        ]
-        self._pair_of_group = np.append(self._pair_of_group, np.array(new, np.int64))
-        return self._pair_of_group[numbers]
 
     def _find_tiers(self, datasets: Longs, catalogue: Catalogue) -> Longs:
         missing = int(datasets.max()) + 1 - len(self._tier_of_dataset)

@@ -98,18 +98,16 @@ class HadoopFiles:
         with _hadoop_errors(path, writing=writing):
             yield system, hadoop_path
 
-    def _entry(self, status: Any) -> Entry:
-        return Entry(
-            status.getPath().toString(),
-            status.isDirectory(),
-            status.getLen(),
-            status.getModificationTime(),
-        )
-
     def stat(self, path: str) -> Entry | None:
         try:
             with self._at(path) as (system, hadoop_path):
-                return self._entry(system.getFileStatus(hadoop_path))
+                status = system.getFileStatus(hadoop_path)
+                return Entry(
+                    status.getPath().toString(),
+                    status.isDirectory(),
+                    status.getLen(),
+                    status.getModificationTime(),
+                )
         except BucketMissing:
             raise
         except InputMissing:

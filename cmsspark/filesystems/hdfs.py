@@ -125,25 +125,21 @@ def choose_client(spark: SparkSession) -> HdfsClient | None:
         raise SettingsError(f"{CLIENT_KEY} is auto or java", found=repr(choice))
     if choice == "java" or importlib.util.find_spec(MODULE) is None:
         return None
-    options = _options(spark)
-    is_secured = dict(options).get("hadoop.security.authentication", "simple").lower() != "simple"
-    if is_secured and spark.sparkContext.master.startswith("local"):
-        return None
-    return HdfsClient(options)
-
-
-def _options(spark: SparkSession) -> tuple[tuple[str, str], ...]:
-    """Return the options that are not Hadoop's defaults, by one call of the JVM."""
+    # The options that are not Hadoop's defaults, by one call of the JVM.
     jvm: Any = spark.sparkContext._jvm
     writer = jvm.java.io.StringWriter()
     jvm.org.apache.hadoop.conf.Configuration.dumpConfiguration(
         spark.sparkContext._jsc.hadoopConfiguration(), writer
     )
-    return tuple(
+    options = tuple(
         (entry["key"], entry["value"])
         for entry in json.loads(writer.toString())["properties"]
         if entry["key"].startswith(_PREFIXES) and not entry["resource"].endswith("-default.xml")
     )
+    is_secured = dict(options).get("hadoop.security.authentication", "simple").lower() != "simple"
+    if is_secured and spark.sparkContext.master.startswith("local"):
+        return None
+    return HdfsClient(options)
 
 
 @contextmanager

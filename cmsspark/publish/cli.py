@@ -30,7 +30,7 @@ from cmsspark.publish.search_index import SearchClient, SearchIndex, index_names
 from cmsspark.publish.sink import publishing_settings
 from cmsspark.publish.sinks import SINKS
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store.job_index import Job, find_job
+from cmsspark.store.job_index import find_job
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import stored_rows
 
@@ -134,9 +134,23 @@ def publish_command(name: str) -> click.Command:
             with interruptible():
                 verify_documents(request, where, is_verbose=verbose)
         elif dry_run:
-            _show(request)
+            from cmsspark.publish.publication import show_documents
+
+            try:
+                show_documents(request)
+            except BrokenPipeError:
+                drop_stdout()
         else:
-            _publish(request, resume=resume)
+            # Publish all public tables of the request; ``resume``: only what is open in
+            # the outbox.
+            from cmsspark.publish import publication
+
+            with interruptible():
+                tables = publication.public_tables(request, resume=resume)
+                results = [
+                    publication.publish_table(request, table, resume=resume) for table in tables
+                ]
+            publication.check_results(results)
 
     decorated: Callable[..., Any] = command
     for option in _OPTIONS:
@@ -176,29 +190,6 @@ def _verify_request(
     )
 
 
-def _show(request: PublishRequest) -> None:
-    from cmsspark.publish.publication import show_documents
-
-    try:
-        show_documents(request)
-    except BrokenPipeError:
-        drop_stdout()
-
-
-def _publish(request: PublishRequest, *, resume: bool) -> None:
-    """Publish all public tables of the request; ``resume``: only what is open in the outbox.
-
-    Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined
-    (3) where some were refused.
-    """
-    from cmsspark.publish import publication
-
-    with interruptible():
-        tables = publication.public_tables(request, resume=resume)
-        results = [publication.publish_table(request, table, resume=resume) for table in tables]
-    publication.check_results(results)
-
-
 def build_request(
     settings: Settings,
     day: Interval,
@@ -221,9 +212,17 @@ def build_request(
 
     defaults = publishing_settings(settings)
     chosen, credentials = choose_sink(settings, defaults, sink, amq)
+    is_period = isinstance(day, Period)
+    job = find_job(job_name or ("period" if is_period else "data_aggregation"))
+    if job.of_periods != is_period:
+        kind = "periods" if job.of_periods else "days"
+        raise UsageError(
+            f"{job.name} has results of {kind}, and {options(day)} names a {'period' if is_period else 'day'}",
+            next_step="give --date for a day, --week, --month or --from … --to for a period",
+        )
     return PublishRequest(
         day,
-        _find_job(job_name, day),
+        job,
         settings,
         defaults,
         fout,
@@ -233,18 +232,6 @@ def build_request(
         limit,
         resend_all,
     )
-
-
-def _find_job(name: str | None, interval: Interval) -> Job:
-    is_period = isinstance(interval, Period)
-    job = find_job(name or ("period" if is_period else "data_aggregation"))
-    if job.of_periods != is_period:
-        kind = "periods" if job.of_periods else "days"
-        raise UsageError(
-            f"{job.name} has results of {kind}, and {options(interval)} names a {'period' if is_period else 'day'}",
-            next_step="give --date for a day, --week, --month or --from … --to for a period",
-        )
-    return job
 
 
 command = publish_command("publish")
@@ -327,28 +314,26 @@ def _verify_table(
         with open_comparison(folder, spec) as comparison:
             comparison.expect(stored_rows(stored, spec.table), stored.manifest.partial)
             result = comparison.compare(SearchIndex(client))
-            _print(table, result, client.where)
+            row = (
+                table,
+                result.expected,
+                result.found,
+                result.missing,
+                result.extra,
+                result.different,
+                result.gone,
+            )
+            echo_table(_HEADINGS, [row], full=(0,))
+            if result.invalid:
+                click.echo(
+                    f"rows with invalid documents, which are not expected: {result.invalid:,}"
+                )
+            click.echo(f"at {client.where}")
             if not result.is_same:
                 _list(comparison, stored, request, table, None if is_verbose else LISTED)
     finally:
         client.close()
     return result
-
-
-def _print(table: str, result: Verification, where: str) -> None:
-    row = (
-        table,
-        result.expected,
-        result.found,
-        result.missing,
-        result.extra,
-        result.different,
-        result.gone,
-    )
-    echo_table(_HEADINGS, [row], full=(0,))
-    if result.invalid:
-        click.echo(f"rows with invalid documents, which are not expected: {result.invalid:,}")
-    click.echo(f"at {where}")
 
 
 def _list(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cmsspark.base.errors import DataError, OutputError
-from cmsspark.publish.batch_log import Batch, BatchLog, BatchState
+from cmsspark.publish.batch_log import BatchLog, BatchState
 from cmsspark.publish.completeness import MAX_GONE_LISTED, SUFFIX, completeness_id, digest_pairs
 from cmsspark.publish.documents import WITHHELD, BadDocument, DocumentSpec, document, field_name
 from cmsspark.publish.search_index import Hit, SearchIndex, at_time, of_id, of_type
@@ -74,29 +74,26 @@ class Changes:
             if is_acked or (
                 batch.doubtful and batch.state not in (BatchState.SPLIT, BatchState.QUARANTINED)
             ):
-                self._load(batch, is_acked=is_acked)
-
-    def _load(self, batch: Batch, *, is_acked: bool) -> None:
-        offset = batch.offset
-        for body in self._spool.read(batch):
-            loaded = json.loads(body)
-            identity = str(loaded["metadata"]["_id"])
-            digest = hashlib.sha256(body).digest() if is_acked else None
-            if identity == self._completeness_id:
-                self.completeness_digest, self.last_completeness = digest, body
-            else:
-                self._has_sent = True
-                position = (batch.snapshot_no, batch.part, offset, len(body))
-                self._db.execute(
-                    "INSERT OR REPLACE INTO docs VALUES (?, ?, NULL, ?, ?, ?, ?, ?)",
-                    (
-                        bytes.fromhex(identity),
-                        digest,
-                        int(loaded.get("is_gone", False)),
-                        *position,
-                    ),
-                )
-            offset += len(body) + 1
+                offset = batch.offset
+                for body in self._spool.read(batch):
+                    loaded = json.loads(body)
+                    identity = str(loaded["metadata"]["_id"])
+                    digest = hashlib.sha256(body).digest() if is_acked else None
+                    if identity == self._completeness_id:
+                        self.completeness_digest, self.last_completeness = digest, body
+                    else:
+                        self._has_sent = True
+                        position = (batch.snapshot_no, batch.part, offset, len(body))
+                        self._db.execute(
+                            "INSERT OR REPLACE INTO docs VALUES (?, ?, NULL, ?, ?, ?, ?, ?)",
+                            (
+                                bytes.fromhex(identity),
+                                digest,
+                                int(loaded.get("is_gone", False)),
+                                *position,
+                            ),
+                        )
+                    offset += len(body) + 1
 
     def is_new(self, identity: str, body: bytes) -> bool:
         """Record a document of the day. True when it has to be sent: it is new, or

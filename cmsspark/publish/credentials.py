@@ -297,19 +297,15 @@ def read_credentials_file(
     try:
         return msgspec.json.decode(content, type=kind), source
     except msgspec.ValidationError as error:
-        raise _invalid(str(error), source) from None
+        # Msgspec's message, which names keys and types and no value, as an error with
+        # its line.
+        message = str(error)
+        key = re.search(r"unknown field `([^`]*)`|`\$\.(\w+)", message)
+        named = (key[1] or key[2]) if key else None
+        problem = "the file holds one JSON object of known keys, each a text"
+        raise source.error(problem, message, named) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         at = re.search(r"\(byte (\d+)\)", str(error))
         raise source.error_at(
             "the file holds one JSON object", "no valid JSON", int(at[1]) if at else None
         ) from None
-
-
-def _invalid(message: str, source: CredentialsSource) -> SettingsError:
-    """Return msgspec's message, which names keys and types and no value, as an error
-    with its line.
-    """
-    key = re.search(r"unknown field `([^`]*)`|`\$\.(\w+)", message)
-    named = (key[1] or key[2]) if key else None
-    problem = "the file holds one JSON object of known keys, each a text"
-    return source.error(problem, message, named)

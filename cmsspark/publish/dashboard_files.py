@@ -334,13 +334,6 @@ def grafana_dashboard(dashboard: DocumentDashboard, placement: Placement) -> dic
     }
 
 
-def _query(dashboard: DocumentDashboard, panel: Panel, placement: Placement) -> str:
-    filters = [
-        f"({placement.field(name)}:${name})" for name in (*dashboard.filters, *dashboard.least)
-    ]
-    return " AND ".join([dashboard.build_query(panel, placement), *filters])
-
-
 def _panel(
     dashboard: DocumentDashboard,
     panel: Panel,
@@ -440,10 +433,13 @@ def _target(dashboard: DocumentDashboard, panel: Panel, placement: Placement) ->
         buckets.append(
             ("date_histogram", placement.time, {"interval": panel.interval, **_HISTOGRAM})
         )
+    filters = [
+        f"({placement.field(name)}:${name})" for name in (*dashboard.filters, *dashboard.least)
+    ]
     return {
         "refId": "A",
         "datasource": dict(_SOURCE),
-        "query": _query(dashboard, panel, placement),
+        "query": " AND ".join([dashboard.build_query(panel, placement), *filters]),
         "queryType": "lucene",
         "timeField": placement.time,
         "metrics": metrics,

@@ -30,7 +30,6 @@ from cmsspark.base.private_folders import make_private
 from cmsspark.publish.batch_log import (
     FILE_NAME,
     OPEN,
-    Batch,
     BatchLog,
     BatchLogDamaged,
     BatchState,
@@ -299,7 +298,16 @@ class Outbox:
                 state = BatchState.ACKED if confirmed else BatchState.IN_DOUBT
                 log.add(
                     snapshot_no,
-                    (_with_state(batch, state) for batch in self.spool.batches(snapshot_no)),
+                    (
+                        replace(
+                            batch,
+                            number=0,
+                            state=state,
+                            attempts=0,
+                            doubtful=state == BatchState.IN_DOUBT,
+                        )
+                        for batch in self.spool.batches(snapshot_no)
+                    ),
                 )
         for new in reversed(sqlite_files(aside)):  # the database last: its name is what counts
             new.rename(path.with_name(new.name.replace(aside.name, path.name)))
@@ -477,10 +485,6 @@ def _mark_confirmed(folder: Path) -> None:
     with disk_errors(mark):
         mark.write_text(json.dumps({"confirmed_at": dates.iso()}))
         sync_folder(folder)
-
-
-def _with_state(batch: Batch, state: BatchState) -> Batch:
-    return replace(batch, number=0, state=state, attempts=0, doubtful=state == BatchState.IN_DOUBT)
 
 
 def sum_totals(log: BatchLog, snapshot_no: int | None = None) -> Totals:

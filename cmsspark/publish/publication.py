@@ -302,7 +302,13 @@ def publish_table(request: PublishRequest, table: str, *, resume: bool = False) 
             reason = "interrupted while sending"
             raise
         finally:
-            result = _result(outbox, sink, spooled, snapshot_no)
+            quarantined = 0 if spooled is None else spooled.quarantined
+            if spooled is None and snapshot_no is not None:
+                quarantined = int(outbox.spool.manifest(snapshot_no)["quarantined"])
+            folder = None if snapshot_no is None else outbox.spool.folder(snapshot_no)
+            result = PublishResult(
+                outbox.table, sink.where, spooled, outbox.totals(snapshot_no), folder, quarantined
+            )
             record_publication(request, result, name, safe_text(reason))
             _print(result, safe_text(reason), as_json=request.as_json)
         outbox.compact()
@@ -377,18 +383,6 @@ def describe_source(stored: CurrentTable, spec: DocumentSpec, request: PublishRe
     ]
     parts += [f"users>={spec.min_users}"] if spec.min_users else []
     return " ".join(str(part) for part in parts if part)
-
-
-def _result(
-    outbox: Outbox, sink: Sink, spooled: SpoolResult | None, snapshot_no: int | None
-) -> PublishResult:
-    quarantined = 0 if spooled is None else spooled.quarantined
-    if spooled is None and snapshot_no is not None:
-        quarantined = int(outbox.spool.manifest(snapshot_no)["quarantined"])
-    folder = None if snapshot_no is None else outbox.spool.folder(snapshot_no)
-    return PublishResult(
-        outbox.table, sink.where, spooled, outbox.totals(snapshot_no), folder, quarantined
-    )
 
 
 def _print(result: PublishResult, reason: str, *, as_json: bool) -> None:

@@ -102,7 +102,25 @@ class Publisher:
         self._last_confirmed = self._clock.monotonic()
         try:
             while (batch := self._next()) is not None:
-                self._send(batch)
+                # Make one attempt.
+                documents = self._documents(batch)
+                try:
+                    if not self._connected:
+                        self._record_acks()
+                        self._sink.open()
+                        self._connected = True
+                    self._attempt(batch, documents)
+                except RejectedError as error:
+                    self._disconnect()
+                    self._reject(batch, documents, error)
+                except RetryableError as error:
+                    self._disconnect()
+                    self._retry(batch, error)
+                else:
+                    self._accepted += batch.count
+                    self._failures = self._refused_in_a_row = 0
+                    self._last_confirmed = self._clock.monotonic()
+                    self._progress(batch.count)
         finally:
             self._record_acks()
             self._sink.close()
@@ -118,24 +136,6 @@ class Publisher:
             self._halves.pop()
         return self._outbox.batch_log.first(_SENDABLE)
 
-    def _send(self, batch: Batch) -> None:
-        """Make one attempt."""
-        documents = self._documents(batch)
-        try:
-            self._connect()
-            self._attempt(batch, documents)
-        except RejectedError as error:
-            self._disconnect()
-            self._reject(batch, documents, error)
-        except RetryableError as error:
-            self._disconnect()
-            self._retry(batch, error)
-        else:
-            self._accepted += batch.count
-            self._failures = self._refused_in_a_row = 0
-            self._last_confirmed = self._clock.monotonic()
-            self._progress(batch.count)
-
     def _documents(self, batch: Batch) -> list[bytes]:
         staged, self._staged = self._staged, None
         return (
@@ -143,12 +143,6 @@ class Publisher:
             if staged is not None and staged[0] == batch.number
             else self._outbox.spool.read(batch)
         )
-
-    def _connect(self) -> None:
-        if not self._connected:
-            self._record_acks()
-            self._sink.open()
-            self._connected = True
 
     def _disconnect(self) -> None:
         self._record_acks()
@@ -246,7 +240,11 @@ class Publisher:
         self._refused_count += 1
         self._refused_in_a_row += 1
         if refusal := self._refuses_too_much():
-            self._undo_refusals()
+            # Take back what this run quarantined.
+            for snapshot_no, numbers in self._refused.items():
+                self._outbox.batch_log.reopen_quarantined(snapshot_no, numbers)
+            self._refused.clear()
+            self._halves.clear()
             raise NotReady(
                 f"the destination refuses {refusal}: nothing is quarantined for it",
                 where=self._sink.where,
@@ -268,13 +266,6 @@ class Publisher:
         if self._refused_count > max(limit, self._policy.max_refused_share * decided):
             return f"{self._refused_count:,} of {decided:,} documents"
         return None
-
-    def _undo_refusals(self) -> None:
-        """Take back what this run quarantined."""
-        for snapshot_no, numbers in self._refused.items():
-            self._outbox.batch_log.reopen_quarantined(snapshot_no, numbers)
-        self._refused.clear()
-        self._halves.clear()
 
 
 # Which folder of the outbox belongs to a destination, whatever addresses it has today.

@@ -154,7 +154,34 @@ class SearchClient:
             (response,) = msgspec.json.decode(answer.body, type=_Answer).responses
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
             raise self.no_search("an answer of another form") from None
-        self._check(response)
+        # Raise what an answer means that is no whole result.
+        if response.error is not None or response.status >= 300:
+            text = self._server.safe_text(_reason(response.error))
+            if "fielddata" in text.lower() or "per-document field data" in text.lower():
+                raise NoOrderError(text)
+            if response.status in _NOT_ALLOWED:
+                raise self._not_allowed(f"{response.status} {text}")
+            if response.status == 404:
+                raise InputMissing(
+                    "an index to verify does not exist",
+                    where=self.where,
+                    found=text,
+                    next_step="name the index with --index NAME, several separated by commas; `*` stands for anything",
+                )
+            if response.status in _TEMPORARY:
+                raise self._incomplete(f"{response.status} {text}")
+            raise self.no_search(f"{response.status} {text}")
+        shards = response.shards
+        if response.timed_out or (shards is not None and shards.failed):
+            failed = (
+                f"{shards.failed} of {shards.total} shards failed"
+                if shards is not None and shards.failed
+                else ""
+            )
+            if shards is not None and "fielddata" in str(shards.failures).lower():
+                raise NoOrderError(failed)
+            # A part of the documents would be reported as missing.
+            raise self._incomplete(failed or "the search timed out")
         if response.hits is None:
             raise self.no_search("an answer without hits")
         return response.hits
@@ -190,36 +217,6 @@ class SearchClient:
             self._log(f"{self._server.safe_text(reason)}; next attempt in {pause:.0f} s")
             self._clock.sleep(pause)
             wait = min(2 * wait, _LONGEST)
-
-    def _check(self, response: _Response) -> None:
-        """Raise what an answer means that is no whole result."""
-        if response.error is not None or response.status >= 300:
-            text = self._server.safe_text(_reason(response.error))
-            if "fielddata" in text.lower() or "per-document field data" in text.lower():
-                raise NoOrderError(text)
-            if response.status in _NOT_ALLOWED:
-                raise self._not_allowed(f"{response.status} {text}")
-            if response.status == 404:
-                raise InputMissing(
-                    "an index to verify does not exist",
-                    where=self.where,
-                    found=text,
-                    next_step="name the index with --index NAME, several separated by commas; `*` stands for anything",
-                )
-            if response.status in _TEMPORARY:
-                raise self._incomplete(f"{response.status} {text}")
-            raise self.no_search(f"{response.status} {text}")
-        shards = response.shards
-        if response.timed_out or (shards is not None and shards.failed):
-            failed = (
-                f"{shards.failed} of {shards.total} shards failed"
-                if shards is not None and shards.failed
-                else ""
-            )
-            if shards is not None and "fielddata" in str(shards.failures).lower():
-                raise NoOrderError(failed)
-            # A part of the documents would be reported as missing.
-            raise self._incomplete(failed or "the search timed out")
 
     def _incomplete(self, actual: str) -> NotReady:
         return NotReady(
@@ -325,7 +322,7 @@ class SearchIndex:
         while True:
             size = self._page
             body: dict[str, Any] = {
-                "query": _all(filters),
+                "query": {"bool": {"filter": list(filters)}},
                 "sort": [{order: _sort(order)}],
                 "_source": list(source),
             }
@@ -399,10 +396,6 @@ def of_id(identity: str) -> dict[str, Any]:
     """Return the filter for the documents of an id, whether or not the index has them under it."""
     should = [{"ids": {"values": [identity]}}, {"match_phrase": {_ID: identity}}]
     return {"bool": {"should": should, "minimum_should_match": 1}}
-
-
-def _all(filters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {"bool": {"filter": list(filters)}}
 
 
 # The OpenSearch that documents end in, or a proxy to it such as Grafana's: its address

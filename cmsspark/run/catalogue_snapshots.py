@@ -291,7 +291,14 @@ def open_or_build(
         except OSError:
             if not (folder / "meta.json").exists():
                 raise
-    _prune(cache, f"{kind}-v")
+    prefix = f"{kind}-v"
+    ages: list[tuple[float, Path]] = []
+    for snapshot in cache.glob(f"{prefix}*"):
+        # Another builder may prune at the same time.
+        with suppress(FileNotFoundError):
+            ages.append((snapshot.stat().st_mtime, snapshot))
+    for _, old in sorted(ages, reverse=True)[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
     return folder, True
 
 
@@ -323,13 +330,3 @@ def _remove_damaged(folder: Path) -> None:
     with suppress(FileNotFoundError):  # another run was faster
         folder.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _prune(cache: Path, prefix: str) -> None:
-    ages: list[tuple[float, Path]] = []
-    for snapshot in cache.glob(f"{prefix}*"):
-        # Another builder may prune at the same time.
-        with suppress(FileNotFoundError):
-            ages.append((snapshot.stat().st_mtime, snapshot))
-    for _, old in sorted(ages, reverse=True)[KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)

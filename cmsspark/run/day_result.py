@@ -140,7 +140,16 @@ def store_day(
     uses = row_use.of_bins(outcome.bins)
     warnings += row_use.check(uses, before)
     warnings += _add_density(inputs, outcome, before)
-    _check_not_empty(request, inputs, outcome.bins)
+    # Raise NotReady (75) for a stream without any record that is not left out: a day of
+    # zeros is never stored.
+    for source in inputs.streams:
+        if not outcome.bins[source.stream].read and source.stream not in inputs.missing:
+            raise NotReady(
+                f"{source.stream} of {request.day} is there but has no data",
+                where=source.folder,
+                found=f"{pluralize(len(source.files), 'file')} without any record",
+                next_step="run again when the day is written; a job on several streams can leave it out with --streams",
+            )
     for table in request.tables:
         run_context.log(f"{table}: {pluralize(write(staged, table), 'row')}")
     check_unchanged(inputs.files, inputs.read)
@@ -193,20 +202,6 @@ def _leave_out_empty(
         f"{source.stream} is left out: {pluralize(len(source.files), 'file')} without any record"
         for source in empty
     ]
-
-
-def _check_not_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, StreamBins]) -> None:
-    """Raise NotReady (75) for a stream without any record that is not left out: a day
-    of zeros is never stored.
-    """
-    for source in inputs.streams:
-        if not bins[source.stream].read and source.stream not in inputs.missing:
-            raise NotReady(
-                f"{source.stream} of {request.day} is there but has no data",
-                where=source.folder,
-                found=f"{pluralize(len(source.files), 'file')} without any record",
-                next_step="run again when the day is written; a job on several streams can leave it out with --streams",
-            )
 
 
 def quarantine_records(

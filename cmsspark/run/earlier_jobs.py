@@ -121,7 +121,8 @@ def find_earlier(
         return EarlierDay(stream, before, missing=f"there is no folder ({error.where})")
     except NotReady as error:
         # A file that is still being copied, or a folder without data.
-        if not _is_folder(files, error.where):
+        entry = files.stat(str(error.where)) if error.where else None
+        if not (entry is not None and entry.is_dir):
             raise
         return EarlierDay(stream, before, missing=f"its folder has no data ({error.where})")
     return EarlierDay(
@@ -131,11 +132,6 @@ def find_earlier(
         _stored_ids(files, fout, storing, table, source, before),
         table=table,
     )
-
-
-def _is_folder(files: Files, path: object) -> bool:
-    entry = files.stat(str(path)) if path else None
-    return entry is not None and entry.is_dir
 
 
 def _stored_ids(

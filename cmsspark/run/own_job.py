@@ -177,24 +177,7 @@ def _declaration(
             raise wrong(f"{argument}: {problem}")
     if sum(isinstance(read, Accesses) for read in reads.values()) > 1:
         raise wrong("a job reads accesses once: name all keys and sums in one Accesses")
-    table = _own_table(name, about, columns, keys, period, Path(file).parent, wrong)
-    options = _check_signature(function, reads, period, wrong)
-    own_files = [columns] if isinstance(columns, str) else []
-    own_files += [read.path for read in reads.values() if isinstance(read, Folder)]
-    return JobFunction(
-        name, function, table, dict(reads), period, frames, options, where, tuple(own_files)
-    )
-
-
-def _own_table(
-    name: str,
-    about: str,
-    columns: Mapping[str, str | Mapping[str, Any]] | str,
-    keys: Sequence[str],
-    period: bool,
-    folder: Path,
-    wrong: Callable[..., SettingsError],
-) -> Table:
+    folder = Path(file).parent
     if isinstance(columns, str):
         path = find_beside(folder, columns)
         try:
@@ -229,7 +212,13 @@ def _own_table(
         *([stamp] if "timestamp" not in column_names else []),
     ]
     is_private = is_private or any(column.is_private for column in every)
-    return Table(name, about, tuple(every), tuple(own_keys), is_private)
+    table = Table(name, about, tuple(every), tuple(own_keys), is_private)
+    options = _check_signature(function, reads, period, wrong)
+    own_files = [columns] if isinstance(columns, str) else []
+    own_files += [read.path for read in reads.values() if isinstance(read, Folder)]
+    return JobFunction(
+        name, function, table, dict(reads), period, frames, options, where, tuple(own_files)
+    )
 
 
 def _column(name: str, described: Any, wrong: Callable[..., SettingsError]) -> Column:

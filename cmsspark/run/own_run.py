@@ -153,15 +153,7 @@ class OwnRun:
 
     def store(self) -> CurrentTable:
         """Read, call, check and store."""
-        self._fix()
-        if self.declared.accesses is not None:
-            return self._store_with_accesses(self.declared.accesses)
-        with self.run_context.staged(self.files) as staged:
-            rows = self._write(staged, self._frames({}))
-            return self._commit(staged, rows)
-
-    def _fix(self) -> None:
-        """Fix what is read beside accesses. Raises InputMissing (66), NotReady (75)."""
+        # Fix what is read beside accesses.
         declared, fixed = self.declared, self.fixed
         if declared.dump_tables:
             assert self.job_run is not None and isinstance(self.interval, date)
@@ -175,6 +167,11 @@ class OwnRun:
                 )  # fmt: skip
             elif isinstance(read, Folder):
                 fixed.files[name] = list_files(self.files, read, self.interval, self._base)
+        if self.declared.accesses is not None:
+            return self._store_with_accesses(self.declared.accesses)
+        with self.run_context.staged(self.files) as staged:
+            rows = self._write(staged, self._frames({}))
+            return self._commit(staged, rows)
 
     @property
     def _base(self) -> Path:
@@ -399,7 +396,10 @@ class OwnRun:
         report = opened.report.__dict__ if opened.report else None
         try:
             if accesses.is_single:
-                table: Any = self._single_accesses(request)
+                from cmsspark.run.access_scan import scan_accesses
+
+                assert self.spark is not None
+                table: Any = scan_accesses(self.spark, replace(request, refresh_dumps=True))
             elif self.spark is None and fold.is_of_groups:
                 table = fold.of_groups(merged.by_user.as_batch())
             else:
@@ -408,12 +408,6 @@ class OwnRun:
             where = self.declared.where.rpartition(", line ")[0]
             raise own_jobs.broken(error, where) from error
         return _Scanned(table, result, report, context.pseudonyms.key_id)
-
-    def _single_accesses(self, request: OwnRequest) -> DataFrame:
-        from cmsspark.run.access_scan import scan_accesses
-
-        assert self.spark is not None
-        return scan_accesses(self.spark, replace(request, refresh_dumps=True))
 
     def _context(
         self, request: OwnRequest, inputs: Inputs, opened: Any, fold: Fold

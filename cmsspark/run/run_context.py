@@ -166,7 +166,17 @@ def running(
         try:
             yield run_context
         except BaseException as error:
-            failed = _failed(run, error)
+            if (ours := as_ours(error)) is not None:
+                state, code, text = State.FAILED, int(ours.exit_code), ours.text()
+            elif isinstance(error, Exception):
+                state, code, text = (
+                    State.FAILED,
+                    int(Exit.BUG),
+                    f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+                )
+            else:
+                state, code, text = State.INTERRUPTED, int(Exit.NOT_READY), "interrupted"
+            failed = replace(_ended(run), state=state, exit_code=code, error=text)
             run_context.record(failed)
             if failed.state is State.FAILED:
                 run_report.write(settings.state_dir, failed, error)
@@ -213,20 +223,6 @@ def _begun(run_context: RunContext) -> Run:
     if (measured_run := self_metrics.measured_run()) is not None:
         process["measured"] = measured_run
     return replace(run, process=process, details=Manifest.from_dict(details))
-
-
-def _failed(run: Run, error: BaseException) -> Run:
-    if (ours := as_ours(error)) is not None:
-        state, code, text = State.FAILED, int(ours.exit_code), ours.text()
-    elif isinstance(error, Exception):
-        state, code, text = (
-            State.FAILED,
-            int(Exit.BUG),
-            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
-        )
-    else:
-        state, code, text = State.INTERRUPTED, int(Exit.NOT_READY), "interrupted"
-    return replace(_ended(run), state=state, exit_code=code, error=text)
 
 
 def _done(run: Run, manifest: Manifest | None) -> Run:

@@ -228,7 +228,43 @@ def write(state_dir: Path, run: Run, error: BaseException) -> Path | None:
         aside = path.with_suffix(".part")
         aside.touch(mode=0o600)
         try:
-            aside.write_text(_page(run, error), encoding="utf-8", errors="backslashreplace")
+            # The page: what failed, where, the next step, what the exit code means, and
+            # what else is known.
+            interval = run.details.period or run.day.isoformat()
+            ours = as_ours(error)
+            values = (
+                {"where": ours.where, "found": ours.found, "next": ours.next_step}
+                if ours is not None
+                else {}
+            )
+            process = run.process or {}
+            facts = {
+                "began": f"{dates.to_second(run.began_ms)} UTC",
+                "took": f"{run.seconds or 0:,.1f} s",
+                "by": f"process {process.get('pid')} on {process.get('host')}",
+                "store": run.store,
+                "result": _result(run, interval),
+            }
+            problem = Markup("<p><b>{}</b></p>").format(
+                _lines(ours.problem if ours else run.error or "interrupted")
+            )
+            number = run.exit_code or 0
+            meaning = ""
+            with suppress(ValueError):
+                meaning = f"{number}: {Exit(number).meaning}. Next: {Exit(number).next_step}."
+            parts = [
+                section("What failed", problem, *_pairs(values), kind="warnings"),
+                section("What the code means", about=meaning),
+                section("The run", *_pairs(facts)),
+            ]
+            about = Markup("run {} {}").format(
+                code(run.run), badge("bad", f"failed with {number}")
+            )
+            aside.write_text(
+                document(f"{run.job} of {interval}", parts, about),
+                encoding="utf-8",
+                errors="backslashreplace",
+            )
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
@@ -253,41 +289,6 @@ def remove(state_dir: Path, run: Run) -> None:
 
 def _folder(state_dir: Path, run: Run) -> Path:
     return state_dir / "failed" / run.job / (run.details.period or run.day.isoformat())
-
-
-def _page(run: Run, error: BaseException) -> str:
-    """Return the page: what failed, where, the next step, what the exit code means, and
-    what else is known.
-    """
-    interval = run.details.period or run.day.isoformat()
-    ours = as_ours(error)
-    values = (
-        {"where": ours.where, "found": ours.found, "next": ours.next_step}
-        if ours is not None
-        else {}
-    )
-    process = run.process or {}
-    facts = {
-        "began": f"{dates.to_second(run.began_ms)} UTC",
-        "took": f"{run.seconds or 0:,.1f} s",
-        "by": f"process {process.get('pid')} on {process.get('host')}",
-        "store": run.store,
-        "result": _result(run, interval),
-    }
-    problem = Markup("<p><b>{}</b></p>").format(
-        _lines(ours.problem if ours else run.error or "interrupted")
-    )
-    number = run.exit_code or 0
-    meaning = ""
-    with suppress(ValueError):
-        meaning = f"{number}: {Exit(number).meaning}. Next: {Exit(number).next_step}."
-    parts = [
-        section("What failed", problem, *_pairs(values), kind="warnings"),
-        section("What the code means", about=meaning),
-        section("The run", *_pairs(facts)),
-    ]
-    about = Markup("run {} {}").format(code(run.run), badge("bad", f"failed with {number}"))
-    return document(f"{run.job} of {interval}", parts, about)
 
 
 def _pairs(values: Mapping[str, object]) -> list[Markup]:

@@ -144,7 +144,19 @@ def leave_out_damaged(
         line_bytes = _longest_line(files)
         lost = [file for file in files if file.has_no_record(line_bytes)]
         if refused := [file for file in lost if file.file not in accepted]:
-            raise _damaged(stream, refused, len(files))
+            count = len(files)
+            first = refused[0]
+            more = (
+                f", as are {len(refused) - 1} more of {pluralize(count, 'file')}"
+                if len(refused) > 1
+                else ""
+            )
+            raise DataError(
+                f"{stream}: a file without one well-formed record is damaged{more}",
+                where=first.file,
+                found=f"{pluralize(first.read, 'malformed line')} of {pluralize(first.content_bytes, 'byte')}: {first.reason}",
+                next_step=f"write one JSON object to a line, or fetch the file again; {LEAVE_OUT}",
+            )
         for file in lost:
             bins[stream].read -= file.read
             bins[stream].malformed -= file.malformed
@@ -173,19 +185,6 @@ def _longest_line(files: Iterable[FileRecords]) -> float:
         good += file.read - file.malformed
         size += file.content_bytes - file.malformed_bytes
     return MALFORMED_RECORDS * size / good if good else 0.0
-
-
-def _damaged(stream: str, files: list[FileRecords], count: int) -> DataError:
-    first = files[0]
-    more = (
-        f", as are {len(files) - 1} more of {pluralize(count, 'file')}" if len(files) > 1 else ""
-    )
-    return DataError(
-        f"{stream}: a file without one well-formed record is damaged{more}",
-        where=first.file,
-        found=f"{pluralize(first.read, 'malformed line')} of {pluralize(first.content_bytes, 'byte')}: {first.reason}",
-        next_step=f"write one JSON object to a line, or fetch the file again; {LEAVE_OUT}",
-    )
 
 
 #: Days after which a file is removed: the records contain names of people.

@@ -111,7 +111,21 @@ def load(path: Path) -> KeyFile:
     """
     try:
         if not path.exists():
-            _write_new(path)
+            make_private(path.parent)
+            part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            try:
+                _write(part, KeyFile(_new_key()))
+                # Two concurrent first uses must agree on one key: link() does not replace a file.
+                os.link(part, path)
+                _sync_folder(path)
+            except FileExistsError:
+                pass
+            except FileNotFoundError:
+                # A process that changes the keys, which are there by now, removed the part.
+                if not path.exists():
+                    raise
+            finally:
+                part.unlink(missing_ok=True)
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise NotAllowed(
                 "the pseudonym key must be private",
@@ -234,24 +248,6 @@ def disk_error(path: Path) -> Iterator[None]:
 
 def _new_key() -> Pseudonyms:
     return Pseudonyms(secrets.token_bytes(32))
-
-
-def _write_new(path: Path) -> None:
-    make_private(path.parent)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        _write(part, KeyFile(_new_key()))
-        # Two concurrent first uses must agree on one key: link() does not replace a file.
-        os.link(part, path)
-        _sync_folder(path)
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        # A process that changes the keys, which are there by now, removed the part.
-        if not path.exists():
-            raise
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _write(path: Path, keys: KeyFile) -> None:

@@ -154,7 +154,13 @@ class AccessDecoder(JsonDecoder):
         if len(accesses) != len(of_the_day):
             sizes = _sizes(self._read, accesses)
         if self._has_read_type:
-            sizes = _set_aside(accesses, sizes, batch)
+            # The sizes, ``NO_BYTES`` for accesses without bytes of their own, which are
+            # counted.
+            aside = [row for row, entry in enumerate(accesses) if entry.read_type in ASIDE]
+            batch.set_aside += len(aside)
+            for row in aside:
+                batch.set_aside_bytes += int(sizes[row])
+                sizes[row] = NO_BYTES
         add_bytes(sizes, batch)
         texts = [map(get, accesses) for get in self._texts]
         meanings = [
@@ -193,16 +199,6 @@ class AccessDecoder(JsonDecoder):
             for field in fields
         }
         return CheckedRecord(self.data_type(**values))
-
-
-def _set_aside(data: Sequence[Any], sizes: list[Any], batch: AccessBatch) -> list[Any]:
-    """Return the sizes, ``NO_BYTES`` for accesses without bytes of their own, which are counted."""
-    aside = [row for row, entry in enumerate(data) if entry.read_type in ASIDE]
-    batch.set_aside += len(aside)
-    for row in aside:
-        batch.set_aside_bytes += int(sizes[row])
-        sizes[row] = NO_BYTES
-    return sizes
 
 
 def _sizes(attributes: Sequence[attrgetter[Any]], data: Sequence[Any]) -> list[Any]:

@@ -307,18 +307,15 @@ class CostDecoder(JobDecoder):
             if 0 <= window < DAY_WINDOWS:
                 batch.windows |= 1 << window
                 if data.status == RUNNING:
-                    self._add_presence(data, window, batch)
+                    batch.lfns.append(data.job_id)
+                    batch.groups.append(self._group(data.site, data.subsite, data.type, data.cpus))
+                    if batch.read_bytes is None:
+                        batch.read_bytes = []
+                    batch.read_bytes.append(window)
             if data.status in FINAL:
                 self._add_ended(data, time_ms, batch)
             else:
                 batch.count_job("not_final")
-
-    def _add_presence(self, data: Any, window: int, batch: AccessBatch) -> None:
-        batch.lfns.append(data.job_id)
-        batch.groups.append(self._group(data.site, data.subsite, data.type, data.cpus))
-        if batch.read_bytes is None:
-            batch.read_bytes = []
-        batch.read_bytes.append(window)
 
     def _group(
         self, site: str | None, subsite: str | None, type_: str | None, cpus: int | float | None

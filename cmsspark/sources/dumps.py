@@ -177,27 +177,6 @@ def _table_folder(kind: str, folder: str, table: str) -> str:
     return folder if DUMPS[kind].is_one_folder else join(folder, DUMPS[kind].table_folder(table))
 
 
-def _time_key(time: str) -> tuple[tuple[int, ...], str]:
-    """Return the sort key of the time in a snapshot's name, padded or not (``9h05m``
-    before ``10h00m``).
-    """
-    return tuple(int(part) for part in re.findall(r"\d+", time, re.ASCII)), time
-
-
-def _preference(day: date, dated: Sequence[_Dated]) -> list[_Dated]:
-    """Return the order of rule 17: later days, nearest first; the same day; earlier
-    days, newest first.
-
-    Later times come first.
-    """
-    latest_first = sorted(dated, key=lambda dump: _time_key(dump.time), reverse=True)
-    after = sorted((dump for dump in latest_first if dump.day > day), key=lambda dump: dump.day)
-    before = sorted(
-        (dump for dump in latest_first if dump.day <= day), key=lambda dump: dump.day, reverse=True
-    )
-    return [*after, *before]
-
-
 def _choose(
     files: Files,
     kind: str,
@@ -214,7 +193,21 @@ def _choose(
             next_step="check --root, or the folders in the settings under sources",
         )
     skipped: list[str] = []
-    for dump_day, _, folder in _preference(day, dated):
+    # The order of rule 17: later days, nearest first; the same day; earlier days,
+    # newest first.
+    latest_first = sorted(
+        dated,
+        key=lambda dump: (
+            tuple(int(part) for part in re.findall(r"\d+", dump.time, re.ASCII)),
+            dump.time,
+        ),
+        reverse=True,
+    )
+    after = sorted((dump for dump in latest_first if dump.day > day), key=lambda dump: dump.day)
+    before = sorted(
+        (dump for dump in latest_first if dump.day <= day), key=lambda dump: dump.day, reverse=True
+    )
+    for dump_day, _, folder in [*after, *before]:
         tables, incomplete = _tables(files, kind, folder, required)
         if incomplete:
             skipped.append(f"{folder}: {'; '.join(incomplete)}")

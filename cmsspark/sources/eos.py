@@ -43,7 +43,13 @@ def layouts() -> Mapping[str, RecordSchema]:
     """Return the schema of each layout."""
     g2 = load_schema("eos/g2")
     is_prefixed = {column: column.name.startswith(f"data.{_PREFIX}") for column in g2.columns}
-    is_shared = {column: _is_shared(column.name) for column in g2.columns}
+    is_shared = {
+        column: (
+            column.name.startswith("metadata.")
+            or column.name in ("data.raw", "data.real_timestamp")
+        )
+        for column in g2.columns
+    }
     return {
         TEXT: load_schema("eos/g1", TEXT),
         PREFIXED: RecordSchema(
@@ -54,11 +60,6 @@ def layouts() -> Mapping[str, RecordSchema]:
         ),
         TYPED: load_schema("eos/g3", TYPED),
     }
-
-
-def _is_shared(name: str) -> bool:
-    """Return whether both layouts of G2 have the column."""
-    return name.startswith("metadata.") or name in ("data.raw", "data.real_timestamp")
 
 
 def _find_layout(keys: Fields | Mapping[str, Any]) -> str:

@@ -108,13 +108,54 @@ def resolve_day(
             for location in alternatives:
                 entry = files.stat(location.day_folder(day) + ending)
                 if entry is not None and entry.is_dir:
-                    day_input = _day_input(files, location, day, ending)
+                    source, folder = location.source, location.day_folder(day) + ending
+                    listed, inner, copying, unfinished = data_files(files, folder)
+                    warnings = [
+                        f"{source}: the folder {path} inside the day is not read" for path in inner
+                    ]
+                    warnings += [
+                        f"{source}: {path} is still being written and is not read"
+                        for path in unfinished
+                    ]
+                    if copying:
+                        raise NotReady(
+                            f"{source} of {day} is still being copied",
+                            where=copying[0],
+                            found=f"{pluralize(len(copying), 'file')} with the ending {COPYING}",
+                            next_step="run again when the copy is complete; remove the files if it was aborted",
+                        )
+                    if not hold_data(files, listed):
+                        content = "no data files"
+                        if listed:
+                            size = max(file.size for file in listed)
+                            content = f"{pluralize(len(listed), 'file')} " + (
+                                "without any record" if size else "of 0 bytes"
+                            )
+                        raise NotReady(
+                            f"{source} of {day} is there but has no data",
+                            where=shown(folder),
+                            found=content,
+                            next_step="run again when the day is written; a job on several streams can leave it out with --streams",
+                        )
+                    day_input = DayInput(
+                        source, location.format_name, folder, listed, bool(ending), tuple(warnings)
+                    )
                     return replace(
                         day_input,
                         warnings=(*day_input.warnings, *_not_read(files, layout, stream, day)),
                     )
     if not locations:
-        raise _other_epoch(layout, stream, day)
+        # The error of a stream that has no part in its role on the day.
+        role = STREAMS_BY_NAME[stream].role
+        serving = STREAMS_BY_NAME.get(layout.epochs.source(role, day))
+        instead = "give another day"
+        if serving is not None and serving.has_report:
+            instead = f"run_spark {serving.report} --date {day}, or --streams {serving.name}"
+        raise InputMissing(
+            f"no {stream} log for {day}",
+            found=layout.epochs.why(role, day),
+            next_step=f"{instead}; the settings change it: {setting(role, stream, day)}",
+        )
     raise _other_has_it(files, layout, stream, day) or _no_day(
         files, locations, stream, day, allow_tmp
     )
@@ -129,20 +170,6 @@ def _not_read(files: Files, layout: Layout, stream: str, day: date) -> list[str]
         for folder in folders
         if files.stat(folder)
     ]
-
-
-def _other_epoch(layout: Layout, stream: str, day: date) -> InputMissing:
-    """Return the error of a stream that has no part in its role on the day."""
-    role = STREAMS_BY_NAME[stream].role
-    serving = STREAMS_BY_NAME.get(layout.epochs.source(role, day))
-    instead = "give another day"
-    if serving is not None and serving.has_report:
-        instead = f"run_spark {serving.report} --date {day}, or --streams {serving.name}"
-    return InputMissing(
-        f"no {stream} log for {day}",
-        found=layout.epochs.why(role, day),
-        next_step=f"{instead}; the settings change it: {setting(role, stream, day)}",
-    )
 
 
 def _other_has_it(files: Files, layout: Layout, stream: str, day: date) -> InputMissing | None:
@@ -163,34 +190,6 @@ def _other_has_it(files: Files, layout: Layout, stream: str, day: date) -> Input
             next_step=setting(role, location.serves, day),
         )
     return None
-
-
-def _day_input(files: Files, location: InputLocation, day: date, ending: str) -> DayInput:
-    source, folder = location.source, location.day_folder(day) + ending
-    listed, inner, copying, unfinished = data_files(files, folder)
-    warnings = [f"{source}: the folder {path} inside the day is not read" for path in inner]
-    warnings += [f"{source}: {path} is still being written and is not read" for path in unfinished]
-    if copying:
-        raise NotReady(
-            f"{source} of {day} is still being copied",
-            where=copying[0],
-            found=f"{pluralize(len(copying), 'file')} with the ending {COPYING}",
-            next_step="run again when the copy is complete; remove the files if it was aborted",
-        )
-    if not hold_data(files, listed):
-        content = "no data files"
-        if listed:
-            size = max(file.size for file in listed)
-            content = f"{pluralize(len(listed), 'file')} " + (
-                "without any record" if size else "of 0 bytes"
-            )
-        raise NotReady(
-            f"{source} of {day} is there but has no data",
-            where=shown(folder),
-            found=content,
-            next_step="run again when the day is written; a job on several streams can leave it out with --streams",
-        )
-    return DayInput(source, location.format_name, folder, listed, bool(ending), tuple(warnings))
 
 
 def _no_day(

@@ -109,7 +109,9 @@ class LimitedLines:
         lines = self._decoder.add(content, file, first_line, trial)
         if not self._oversized.is_exceeded(trial):
             return self._decoder.add(content, file, first_line, batch)
-        for number, line in enumerate(_lines(content)):
+        for number, line in enumerate(
+            [line + b"\n" for line in bytes(content).removesuffix(b"\n").split(b"\n")]
+        ):
             single = AccessBatch()
             self._decoder.add(line, file, first_line + number, single)
             if not self._oversized.is_exceeded(single):
@@ -122,10 +124,6 @@ class LimitedLines:
                 Quarantined.cut(file, first_line + number, REASON, raw, len(raw))
             )
         return lines
-
-
-def _lines(content: Content) -> list[bytes]:
-    return [line + b"\n" for line in bytes(content).removesuffix(b"\n").split(b"\n")]
 
 
 class _NoFastAvro:

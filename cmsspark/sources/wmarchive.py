@@ -439,7 +439,10 @@ class ReportDecoder(JsonDecoder):
         values, _ = split(
             {
                 **fields,
-                "metadata": [_without_fields(value) for value in fields.get("metadata", ())],
+                "metadata": [
+                    ({} if isinstance(value, dict) else value)
+                    for value in fields.get("metadata", ())
+                ],
             }
         )
         data: ReportData | None = None
@@ -457,10 +460,6 @@ def report_id(data: ReportData, meta: MetaData) -> str:
     if all(isinstance(name, str) and name for name in names):
         return repr(names)
     return data.wmaid
-
-
-def _without_fields(value: Any) -> Any:
-    return {} if isinstance(value, dict) else value
 
 
 def _site(step: StepFields) -> str:

@@ -160,7 +160,17 @@ def cell(
     ) is not None:
         return Cell("running", since_ms=running.began_ms, run=running.run)
     stored = next((run for run in latest_first if run.state is State.DONE), None)
-    failure = _of_run(latest)
+    # The failure of a run, by the message that it ended with.
+    parts = parts_of_text(latest.error or "")
+    observed = parts.get("found", "")
+    failure = Cell(
+        "failed",
+        reason=": ".join(filter(None, (parts.get("problem", ""), observed))),
+        where=parts.get("where", ""),
+        next_step=parts.get("next", ""),
+        run=latest.run,
+        code=latest.exit_code or 0,
+    )
     if stored is None:
         if latest.state is State.INTERRUPTED:
             return replace(failure, word="interrupted")
@@ -196,20 +206,6 @@ def cell(
         return replace(state, word="unsent", reason=unsent, since_ms=stored.ended_ms)
     refusals = "; ".join(delivery.text() for delivery in of_settings if delivery.refused)
     return replace(state, word="published" if sent else "done", reason=refusals)
-
-
-def _of_run(run: Run) -> Cell:
-    """Return the failure of a run, by the message that it ended with."""
-    parts = parts_of_text(run.error or "")
-    observed = parts.get("found", "")
-    return Cell(
-        "failed",
-        reason=": ".join(filter(None, (parts.get("problem", ""), observed))),
-        where=parts.get("where", ""),
-        next_step=parts.get("next", ""),
-        run=run.run,
-        code=run.exit_code or 0,
-    )
 
 
 def _first_wait(latest_first: list[Run]) -> int:

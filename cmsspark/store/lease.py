@@ -133,7 +133,10 @@ class Lease:
                 self.files.delete(self._path(before + 1))
                 continue
             self._number = before + 1
-            self._remove_older(entries)
+            for number, entry in entries.items():
+                if number < self._number:
+                    with suppress(CmssparkError):
+                        self.files.delete(entry.path)
             return
         raise NotReady(
             f"several processes ask for {self.what} at once",
@@ -195,12 +198,6 @@ class Lease:
             (_NAME.fullmatch(entry.name), entry) for entry in self.files.list_dir(self.folder)
         )
         return {int(match[1]): entry for match, entry in matches if match}
-
-    def _remove_older(self, entries: dict[int, Entry]) -> None:
-        for number, entry in entries.items():
-            if number < self._number:
-                with suppress(CmssparkError):
-                    self.files.delete(entry.path)
 
     def _path(self, number: int) -> str:
         return join(self.folder, f"{number:08d}.json")

@@ -295,40 +295,36 @@ def _sources() -> dict[str, Source]:
     settings = settings_module.latest()
     key = (settings.state_dir, settings.job_folders)
     if _looked is None or _looked[0] != key or time.monotonic() - _looked[1] > _FRESH_S:
-        _looked = (key, time.monotonic(), _look(settings))
+        if settings.stream_folders:
+            from cmsspark.sources import own_streams
+
+            own_streams.load(settings)
+        stored, current = _read(settings), {}
+        for folder in settings.job_folders:
+            if not Path(folder).is_dir():
+                current[folder] = Source([], error=f"the folder of jobs is not there: {folder}")
+        for path in files_of_jobs(settings):
+            current[str(path)] = _look_at(stored.get(str(path)), path)
+        for where, source in stored.items():
+            path = Path(where)
+            # On a cluster the folders of the settings are not there.
+            is_elsewhere = path.is_absolute() and not path.parent.is_dir()
+            if where not in current and (source.is_named or is_elsewhere):
+                # Of a file that is gone the stored tables can still be read.
+                current[where] = _look_at(source, path) if path.is_file() else source
+        current |= dict(_packages(stored))
+        for where, jobs in _REGISTERED.items():
+            if where not in current and where not in _FILES:
+                current[where] = Source([], jobs)
+        if _documents(current) != _documents(stored):
+            _write(current, settings)
+        _looked = (key, time.monotonic(), current)
     return _looked[2]
 
 
 def _forget() -> None:
     global _looked
     _looked = None
-
-
-def _look(settings: Settings) -> dict[str, Source]:
-    if settings.stream_folders:
-        from cmsspark.sources import own_streams
-
-        own_streams.load(settings)
-    stored, current = _read(settings), {}
-    for folder in settings.job_folders:
-        if not Path(folder).is_dir():
-            current[folder] = Source([], error=f"the folder of jobs is not there: {folder}")
-    for path in files_of_jobs(settings):
-        current[str(path)] = _look_at(stored.get(str(path)), path)
-    for where, source in stored.items():
-        path = Path(where)
-        # On a cluster the folders of the settings are not there.
-        is_elsewhere = path.is_absolute() and not path.parent.is_dir()
-        if where not in current and (source.is_named or is_elsewhere):
-            # Of a file that is gone the stored tables can still be read.
-            current[where] = _look_at(source, path) if path.is_file() else source
-    current |= dict(_packages(stored))
-    for where, jobs in _REGISTERED.items():
-        if where not in current and where not in _FILES:
-            current[where] = Source([], jobs)
-    if _documents(current) != _documents(stored):
-        _write(current, settings)
-    return current
 
 
 def files_of_jobs(settings: Settings) -> list[Path]:

@@ -365,7 +365,17 @@ def intact_sums(part: StoredPart) -> array[int] | None:
     """
     if part.sha256 is None:
         return None
-    identity = _identity(local_path(part.path))
+    # What tells that a file is the same: a new content changes ctime, which is last,
+    # whatever else is restored.
+    path = local_path(part.path)
+    status = os.stat(path)
+    identity = (
+        os.path.abspath(path),
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
     key = hashlib.blake2b(
         "\0".join(map(str, (*identity, part.sha256))).encode("utf-8", "surrogateescape"),
         digest_size=16,
@@ -378,20 +388,6 @@ def intact_sums(part: StoredPart) -> array[int] | None:
     if identity[-1] < now - _TICK_NS:
         notes.add(key, sums, now // 1_000_000_000)
     return sums
-
-
-def _identity(path: str) -> tuple[str, int, int, int, int]:
-    """Return what tells that a file is the same: a new content changes ctime, which is
-    last, whatever else is restored.
-    """
-    status = os.stat(path)
-    return (
-        os.path.abspath(path),
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
 
 
 def _read_sums(part: StoredPart) -> array[int]:

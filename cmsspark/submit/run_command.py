@@ -117,7 +117,10 @@ _CLIENT_ERROR: Final = (
     b"\tat org.apache.spark.deploy.",
 )
 _MARK_BYTES: Final = MARK.encode()
-_LOG_YARN: Final = f"-Dcmsspark.yarn.level=info -Dcmsspark.yarn.mark={MARK}"
+_LOG_YARN: Final = (
+    f"-Dcmsspark.yarn.level=info -Dcmsspark.yarn.mark={MARK}"
+    " -Dcmsspark.yarn.tasks=.*Cannot.run.program.*"
+)
 #: Exit codes that say only that something failed.
 _VAGUE_CODES: Final = (1, Exit.BUG)
 #: Seconds after which the log of the master is read, from when it runs and then each

@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from email.utils import formatdate
 from pathlib import Path
@@ -23,7 +24,7 @@ from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.credentials import Endpoint
 from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import canonical
-from cmsspark.publish.sink import RejectedError, RetryableError
+from cmsspark.publish.sink import RejectedError, RetryableError, SendError
 from cmsspark.publish.sinks.http import HttpSink, HttpTimeouts
 from tests.activemq import Certificates
 from tests.ports import free_port
@@ -78,6 +79,24 @@ def test_a_batch_is_one_json_array_posted_to_the_producer_s_path() -> None:
         assert request.headers["Authorization"] == f"Basic {SECRETS[2]}"
         assert request.headers["Host"] == f"127.0.0.1:{fake.port}"
         assert fake.stored == [json.loads(document) for document in DOCUMENTS]
+
+
+class LinesSink(HttpSink):
+    """For a server that wants one document a line."""
+
+    def content(self, documents: Sequence[bytes]) -> bytes:
+        return b"".join(self.body(document) + b"\n" for document in documents)
+
+
+def test_a_sink_of_another_form_says_only_how_a_body_looks() -> None:
+    with http_server() as fake:
+        sink = LinesSink(endpoint(fake.port), PATIENT)
+        sink.open()
+        # The server of the test confirms arrays only.
+        with suppress(SendError):
+            sink.send(BATCH, DOCUMENTS)
+        sink.close()
+        assert fake.requests[0].body == b"".join(document + b"\n" for document in DOCUMENTS)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cmsspark.base.names import DERIVED
 from cmsspark.base.schemas import stored_table
 
 KEY = "0badc0de"
@@ -95,7 +96,9 @@ def store_partials(store: Path, day: date, rows: Sequence[Row], **told: Any) -> 
 
 
 def derived(row: Mapping[str, Any]) -> Row:
-    """The row with all that follows from its columns."""
+    """The row with all that follows from its columns; columns that were added since by
+    their description.
+    """
     parts = row["dataset_name"].split("/") + [None] * 4
     site = row["site_name"].split("_")[0]
     names = {
@@ -105,7 +108,12 @@ def derived(row: Mapping[str, Any]) -> Row:
         "data_tier": parts[3],
         "campaign": None if parts[2] is None else parts[2].split("-")[0],
     }
-    return {**row, **names}
+    added = {name: rule for name, rule in DERIVED.items() if name not in names}
+    return {
+        **row,
+        **names,
+        **{name: rule.derive(row[rule.source]) for name, rule in added.items()},
+    }
 
 
 def counted(

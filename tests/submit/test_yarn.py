@@ -7,6 +7,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from cmsspark.base.errors import NotReady, UsageError
+from cmsspark.base.resources import resource
 from cmsspark.submit import run_command, yarn
 from cmsspark.submit.command import START_WITHIN_S, Command
 from cmsspark.submit.run_command import run
@@ -397,6 +399,25 @@ def test_in_client_mode_a_refusal_that_the_driver_did_not_name_is_told(
     assert run(says(UNKNOWN_QUEUE, mode="client"), os.environ) == 78
     assert "YARN has no queue nope" in capfd.readouterr().err
     assert run(says(UNKNOWN_QUEUE, mode="client", code=66), os.environ) == 66
+
+
+def test_a_script_whose_python_the_nodes_lack_ends_with_78(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Its trace is on stdout, where nobody reads it: Spark's log has the marked line."""
+    line = (
+        'java.io.IOException: Cannot run program "/no/python": error=2, No such file or directory'
+    )
+    lost = f"@yarn_Lost task 0.0 in stage 0.0 (TID 0) (h executor 1): {line}"
+    submitted = f"@yarn_Submitting application {ID}"
+    assert run(says(submitted, lost, mode="client", code=1), os.environ) == 78
+    told = capfd.readouterr().err
+    assert "where: /no/python" in told and "PYSPARK_PYTHON" in told and "@yarn_" not in told
+    # The logger tells it where run_spark asks for it, and nowhere else.
+    (rule,) = re.findall(r"lacking\.regex = (.*)", resource("etc/log4j2.properties").read_text())
+    asked = dict(re.findall(r"-D(cmsspark\.yarn\.\S+?)=(\S+)", run_command._LOG_YARN))
+    assert rule == "(?s)${sys:cmsspark.yarn.tasks:-(?!)}"
+    assert re.fullmatch(asked["cmsspark.yarn.tasks"], lost)
 
 
 def test_the_jobs_own_code_is_kept_whatever_else_was_said(

@@ -126,9 +126,15 @@ def _trace(
                 "--sample is for files", next_step="leave it out: stored days fit into memory"
             )
         chosen = needed(period, "the FILE of a trace")
-        trace = _stored_trace(
-            site, seed, chosen, require_store(fout, load_settings(settings_file))
-        )
+        store = require_store(fout, load_settings(settings_file))
+        from cmsspark.apps.cache.stored import site_traces
+
+        trace = site_traces(load_days(store, chosen, "cmsspark cache")).select(site, seed=seed)
+        if not len(trace.objects):
+            where = f" at {site}" if site else ""
+            raise InputMissing(
+                f"no request{where} has a size in dbs_events", next_step="run_spark dbs_events"
+            )
     dropped = ", ".join(f"{count:,} ({reason})" for reason, count in trace.dropped.items())
     click.echo(_describe(trace) + (f"; left out: {dropped}" if dropped else ""), err=True)
     if trace.resized:
@@ -154,18 +160,6 @@ def _describe(trace: Trace) -> str:
         share = percent(missed / served)
         text += f"; the caches themselves missed {share} of {volume(served)}"
     return text
-
-
-def _stored_trace(site: str | None, seed: int, period: Period, store: str) -> Trace:
-    from cmsspark.apps.cache.stored import site_traces
-
-    trace = site_traces(load_days(store, period, "cmsspark cache")).select(site, seed=seed)
-    if not len(trace.objects):
-        where = f" at {site}" if site else ""
-        raise InputMissing(
-            f"no request{where} has a size in dbs_events", next_step="run_spark dbs_events"
-        )
-    return trace
 
 
 @command.command("replay")

@@ -360,7 +360,20 @@ def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
         raise DataError(
             "the trace has no requests", where=path, next_step="give a file with requests"
         )
-    _check_ranges(times, sizes, path)
+    # Raise DataError (65) for times that are no seconds, and for bytes beyond 64 bits.
+    parts = [part for part in times if len(part)]
+    first, last = (
+        min(int(part.min()) for part in parts) // 1000,
+        max(int(part.max()) for part in parts) // 1000,
+    )
+    if first < FIRST_S or last > LAST_S:
+        raise DataError(
+            "times of the trace are not seconds since 1970",
+            where=path,
+            found=f"{first:,} to {last:,}",
+            next_step="write whole or fractional seconds, or timestamps",
+        )
+    check_bytes(*sizes, where=path)
     of_caches = is_xcache(path)
     trace = _make(times, coded, sizes, sample, takes_largest=of_caches)
     if of_caches:
@@ -413,23 +426,6 @@ def _chosen(
     return columns, nulls
 
 
-def _check_ranges(times_ms: list[Array], sizes: list[Array], path: Path) -> None:
-    """Raise DataError (65) for times that are no seconds, and for bytes beyond 64 bits."""
-    parts = [part for part in times_ms if len(part)]
-    first, last = (
-        min(int(part.min()) for part in parts) // 1000,
-        max(int(part.max()) for part in parts) // 1000,
-    )
-    if first < FIRST_S or last > LAST_S:
-        raise DataError(
-            "times of the trace are not seconds since 1970",
-            where=path,
-            found=f"{first:,} to {last:,}",
-            next_step="write whole or fractional seconds, or timestamps",
-        )
-    check_bytes(*sizes, where=path)
-
-
 def check_bytes(*sizes: Array, where: Path | None = None) -> None:
     """Raise DataError (65) where the bytes of all requests are beyond 64 bits.
     ``sizes``: of requests, in parts.
@@ -457,7 +453,32 @@ def _batches(
     kind = suffixes[-1] if suffixes else ""
     is_packed_table = kind == ".zst" and suffixes[-2:-1] in ([".csv"], [".parquet"])
     if (kind == ".zst" and not is_packed_table) or kind in (".oraclegeneral", ".bin"):
-        yield from _oracle_batches(path, is_packed=kind == ".zst")
+        is_packed = kind == ".zst"
+        try:
+            with path.open("rb") as plain:
+                source = pa.CompressedInputStream(plain, "zstd") if is_packed else plain
+                remainder = b""
+                while chunk := source.read(_BATCH_BYTES):
+                    chunk = remainder + chunk
+                    end = len(chunk) - len(chunk) % _ORACLE.itemsize
+                    remainder = chunk[end:]
+                    rows = np.frombuffer(chunk[:end], _ORACLE)
+                    times, sizes = rows["time"].astype(np.int64) * 1000, rows["size"].copy()
+                    yield times, pa.array(rows["object"]), sizes, 0
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(
+                "the trace cannot be read",
+                where=path,
+                found=str(error),
+                next_step="fetch it again",
+            ) from None
+        if remainder:
+            raise DataError(
+                "the trace ends inside a request",
+                where=path,
+                found=f"{len(remainder)} bytes after the last request of {_ORACLE.itemsize}",
+                next_step="fetch it again",
+            )
     elif kind in (".csv", ".parquet") or suffixes[-2:] == [".csv", ".gz"]:
         batches = _arrow_batches(path, kind, as_text)
         yield from (
@@ -468,33 +489,6 @@ def _batches(
             f"the kind of {path.name} is not known",
             found="".join(suffixes[-2:]) if is_packed_table else kind or "no ending",
             next_step="name it .csv, .csv.gz, .parquet, .json, .json.gz, .oracleGeneral or .oracleGeneral.zst",
-        )
-
-
-def _oracle_batches(
-    path: Path, *, is_packed: bool
-) -> Iterator[tuple[Array, pa.Array, Array, int]]:
-    try:
-        with path.open("rb") as plain:
-            source = pa.CompressedInputStream(plain, "zstd") if is_packed else plain
-            remainder = b""
-            while chunk := source.read(_BATCH_BYTES):
-                chunk = remainder + chunk
-                end = len(chunk) - len(chunk) % _ORACLE.itemsize
-                remainder = chunk[end:]
-                rows = np.frombuffer(chunk[:end], _ORACLE)
-                times, sizes = rows["time"].astype(np.int64) * 1000, rows["size"].copy()
-                yield times, pa.array(rows["object"]), sizes, 0
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            "the trace cannot be read", where=path, found=str(error), next_step="fetch it again"
-        ) from None
-    if remainder:
-        raise DataError(
-            "the trace ends inside a request",
-            where=path,
-            found=f"{len(remainder)} bytes after the last request of {_ORACLE.itemsize}",
-            next_step="fetch it again",
         )
 
 

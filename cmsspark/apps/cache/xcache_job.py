@@ -98,8 +98,24 @@ def run(
         run_context.lock(files)
         source = resolve_day(files, layout, NAME, day, allow_tmp=allow_tmp)
         decoder, bins = _read(files, source, day, settings)
-        _check(source, bins)
-        uses = {NAME: _row_use(bins)}
+        # Raise DataError (65) for too many malformed records, NotReady (75) for no
+        # record at all.
+        if not bins["read"]:
+            raise NotReady(
+                f"{NAME} is there but has no data",
+                where=source.folder,
+                found=f"{pluralize(len(source.files), 'file')} without any record",
+                next_step="run again when the day is written",
+            )
+        if bins["malformed"] > _RECORDS and bins["malformed"] > _SHARE * bins["read"]:
+            raise DataError(
+                f"{NAME}: {bins['malformed']:,} of {bins['read']:,} records are malformed, tolerated are {100 * _SHARE} %",
+                where=source.folder,
+                next_step="compare the records with schemas/inputs/xcache/json.yaml",
+            )
+        set_aside = Counter({name: bins[name] for name in ("malformed", "out_of_day")})
+        used = bins["read"] - set_aside.total()
+        uses = {NAME: RowUse(bins["read"], used, set_aside, least_rows=NONE_MATCHED_RECORDS)}
         before = results.history(files, fout, NAME, day, TRAILING_DAYS)
         rows = pl.DataFrame(
             build(decoder.sites, day), schema=pl.Schema(stored_table(NAME).arrow())
@@ -178,29 +194,6 @@ def _read(
                 "a file of XCache cannot be read", where=file.path, found=error.strerror
             ) from None
     return decoder, bins
-
-
-def _row_use(bins: dict[str, int]) -> RowUse:
-    set_aside = Counter({name: bins[name] for name in ("malformed", "out_of_day")})
-    used = bins["read"] - set_aside.total()
-    return RowUse(bins["read"], used, set_aside, least_rows=NONE_MATCHED_RECORDS)
-
-
-def _check(source: DayInput, bins: dict[str, int]) -> None:
-    """Raise DataError (65) for too many malformed records, NotReady (75) for no record at all."""
-    if not bins["read"]:
-        raise NotReady(
-            f"{NAME} is there but has no data",
-            where=source.folder,
-            found=f"{pluralize(len(source.files), 'file')} without any record",
-            next_step="run again when the day is written",
-        )
-    if bins["malformed"] > _RECORDS and bins["malformed"] > _SHARE * bins["read"]:
-        raise DataError(
-            f"{NAME}: {bins['malformed']:,} of {bins['read']:,} records are malformed, tolerated are {100 * _SHARE} %",
-            where=source.folder,
-            next_step="compare the records with schemas/inputs/xcache/json.yaml",
-        )
 
 
 declare(JOB, lambda: command)

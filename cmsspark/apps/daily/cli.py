@@ -31,7 +31,6 @@ from cmsspark.cli.options import (
     require_store,
     store_options,
 )
-from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import find_job
 from cmsspark.store.stored_columns import open_store
@@ -149,7 +148,12 @@ def command(
         )
         store = require_store(fout, settings)
         argv = ("--settings", str(Path(settings_file).absolute())) if settings_file else ()
-        files = _files(settings, root, store)
+        from cmsspark.run.provenance import is_all_local
+        from cmsspark.sources.folders import Layout
+
+        layout = Layout.from_settings(settings, root)
+        is_local = is_all_local(layout, layout.locations, store)
+        files = open_store(store if is_local else "hdfs://", "cmsspark daily", settings)
         chosen = only
         if only == _LATEST:
             yesterday = dates.today() - timedelta(days=1)
@@ -312,15 +316,6 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
-
-
-def _files(settings: Settings, root: str | None, fout: str) -> Files:
-    from cmsspark.run.provenance import is_all_local
-    from cmsspark.sources.folders import Layout
-
-    layout = Layout.from_settings(settings, root)
-    is_local = is_all_local(layout, layout.locations, fout)
-    return open_store(fout if is_local else "hdfs://", "cmsspark daily", settings)
 
 
 def _show(daily: Daily, tasks: Sequence[PlannedTask], *, as_json: bool) -> int:

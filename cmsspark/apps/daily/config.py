@@ -96,7 +96,23 @@ class Mail(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
         message.set_content(text)
         password = self._password()
         try:
-            self._transmit(message, password)
+            port = self.port or PORTS[self.security]
+            if self.security == "tls":
+                context = tls_context(self._trusted)
+                smtp: smtplib.SMTP = smtplib.SMTP_SSL(
+                    self.server, port, timeout=TIMEOUT_S, context=context
+                )
+            else:
+                smtp = smtplib.SMTP(self.server, port, timeout=TIMEOUT_S)
+            with closing(smtp), _deadline(lambda: smtp.sock):
+                if self.security == "starttls":
+                    smtp.starttls(context=tls_context(self._trusted))
+                if self.user and password:
+                    smtp.login(self.user, password)
+                smtp.send_message(message)
+                # The mail was accepted: a bad end of the session does not change that.
+                with suppress(OSError, smtplib.SMTPException):
+                    smtp.quit()
         except (ssl.SSLCertVerificationError, smtplib.SMTPAuthenticationError) as error:
             raise NotAllowed(
                 "mail cannot be sent", where=self.where, found=_error_text(error, password)
@@ -105,25 +121,6 @@ class Mail(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
             raise OutputError(
                 "mail cannot be sent", where=self.where, found=_error_text(error, password)
             ) from None
-
-    def _transmit(self, message: EmailMessage, password: str | None) -> None:
-        port = self.port or PORTS[self.security]
-        if self.security == "tls":
-            context = tls_context(self._trusted)
-            smtp: smtplib.SMTP = smtplib.SMTP_SSL(
-                self.server, port, timeout=TIMEOUT_S, context=context
-            )
-        else:
-            smtp = smtplib.SMTP(self.server, port, timeout=TIMEOUT_S)
-        with closing(smtp), _deadline(lambda: smtp.sock):
-            if self.security == "starttls":
-                smtp.starttls(context=tls_context(self._trusted))
-            if self.user and password:
-                smtp.login(self.user, password)
-            smtp.send_message(message)
-            # The mail was accepted: a bad end of the session does not change that.
-            with suppress(OSError, smtplib.SMTPException):
-                smtp.quit()
 
 
 class Push(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):

@@ -167,7 +167,7 @@ def judge_dump(
     """
     if dump_day is None or dump_day > day:
         return Readiness()
-    ends = _day_end(day) + int(rules.dump_wait_days * dates.DAY_MS)
+    ends = dates.timestamp_ms_bounds(day)[1] + int(rules.dump_wait_days * dates.DAY_MS)
     if now_ms < ends:
         reason = f"{kind}: no complete dump dated after {day} yet, the best is of {dump_day}"
         return Readiness((reason,), (), min(now_ms + HOUR_MS, ends))
@@ -197,10 +197,6 @@ def missing(text: str, now_ms: int) -> Readiness:
 def is_overdue(day: date, now_ms: int, rules: Rules) -> bool:
     """Return whether a day that is still not ready should be reported."""
     return day_states.is_overdue(day, now_ms, rules.patience_hours)
-
-
-def _day_end(day: date) -> int:
-    return dates.timestamp_ms_bounds(day)[1]
 
 
 def _patience_ends(day: date, rules: Rules) -> int:
@@ -257,7 +253,26 @@ class Planner:
                 reason = "damaged"
             if reason or force:
                 ready, options = self._ready(job, day, manifest)
-                digest = self._fingerprint(job, day, options)
+                # A digest of what a run would read: the same inputs fail in the same
+                # way.
+                streams, inputs = [], []
+                for stream in self._sources(job, day):
+                    with suppress(InputMissing, NotReady):
+                        inputs.append(
+                            _file_keys(
+                                [
+                                    [f.path, f.size, f.mtime_ms]
+                                    for f in self._resolve(stream, day).files
+                                ]
+                            )
+                        )
+                        streams.append(stream)
+                dumps = []
+                with suppress(InputMissing, NotReady):
+                    dumps = [(dump.kind, str(dump.day)) for dump in self._dumps(job, day, streams)]
+                digest = hashlib.sha256(
+                    repr((__version__, options, streams, inputs, dumps)).encode()
+                ).hexdigest()[:16]
                 return PlannedTask(
                     day, job, reason or "forced", True, options, ready, fingerprint=digest
                 )
@@ -334,24 +349,6 @@ class Planner:
                 f"stale: the files of {stream} of {before}, whose jobs are left out, have changed"
             )
         return ""
-
-    def _fingerprint(self, job: Job, day: date, options: tuple[str, ...]) -> str:
-        """Return a digest of what a run would read: the same inputs fail in the same way."""
-        streams, inputs = [], []
-        for stream in self._sources(job, day):
-            with suppress(InputMissing, NotReady):
-                inputs.append(
-                    _file_keys(
-                        [[f.path, f.size, f.mtime_ms] for f in self._resolve(stream, day).files]
-                    )
-                )
-                streams.append(stream)
-        dumps = []
-        with suppress(InputMissing, NotReady):
-            dumps = [(dump.kind, str(dump.day)) for dump in self._dumps(job, day, streams)]
-        return hashlib.sha256(
-            repr((__version__, options, streams, inputs, dumps)).encode()
-        ).hexdigest()[:16]
 
     def _sources(self, job: Job, day: date) -> tuple[str, ...]:
         """Return the streams that the job reads of a day, or its feed."""

@@ -177,7 +177,15 @@ def draw(
     """``records`` records of ``stream``; without ``is_dated`` the format has no
     timestamp, so none is out of day.
     """
-    bins = _bins(rng, stream, records, is_dated)
+    bins = np.full(records, MATCHED, dtype=np.int64)
+    filled = 0
+    for number, share in SHARES[stream].items():
+        if number == OUT_OF_DAY and not is_dated:
+            continue
+        count = max(round(share * records), 1 if records >= 100 else 0)
+        bins[filled : filled + count] = number
+        filled += count
+    rng.shuffle(bins)
     tasks = _tasks(rng, world, stream, max(1, records // 25))
     task = _heavy(rng, records, len(tasks.dataset))
     dataset = np.array(tasks.dataset)[task]
@@ -186,7 +194,9 @@ def draw(
     file = first + ((last - first) * rng.random(records) ** 1.4).astype(np.int64)
     start, end, stamp = _times(rng, bins, day)
     tasks_of = task.tolist()
-    people = _users(rng, stream, [tasks.user[t] for t in tasks_of])
+    users = [tasks.user[t] for t in tasks_of]
+    nobody = (rng.random(len(users)) < NOBODY[stream]).tolist()
+    people = [None if is_nobody else user for is_nobody, user in zip(nobody, users, strict=True)]
     read, written = _volumes(rng, bins, world.file_bytes[file])
     return Activity(
         stream=stream,
@@ -207,19 +217,6 @@ def draw(
         ids=guids(rng, records),
         noise=rng.integers(0, 1 << 30, records).tolist(),
     )
-
-
-def _bins(rng: np.random.Generator, stream: Stream, records: int, is_dated: bool) -> Ints:
-    bins = np.full(records, MATCHED, dtype=np.int64)
-    filled = 0
-    for number, share in SHARES[stream].items():
-        if number == OUT_OF_DAY and not is_dated:
-            continue
-        count = max(round(share * records), 1 if records >= 100 else 0)
-        bins[filled : filled + count] = number
-        filled += count
-    rng.shuffle(bins)
-    return bins
 
 
 def _heavy(rng: np.random.Generator, count: int, kinds: int) -> Ints:
@@ -312,11 +309,6 @@ def _logged_lfns(
             lfn = orphans[f % len(orphans)] if i % 40 == 0 else f"{lfn[:-9]}{f % 97:04d}.root.gone"
         lfns.append(prefix + lfn)
     return lfns
-
-
-def _users(rng: np.random.Generator, stream: Stream, users: list[Person]) -> list[Person | None]:
-    nobody = (rng.random(len(users)) < NOBODY[stream]).tolist()
-    return [None if is_nobody else user for is_nobody, user in zip(nobody, users, strict=True)]
 
 
 def _dns(rng: np.random.Generator, stream: Stream, users: list[Person | None]) -> list[str | None]:

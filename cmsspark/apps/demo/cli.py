@@ -111,7 +111,22 @@ def command(
     paths = DemoPaths.below(out)
     steps = Steps(total=4 if days == 1 else 8 if days <= STORY_DAYS else 7)
     options = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
-    _claim(paths)
+    # Create the folder and mark it.
+    try:
+        paths.out.mkdir(parents=True, exist_ok=True)
+        if any(paths.out.iterdir()) and not (paths.out / MARKER).exists():
+            raise OutputError(
+                "the demo needs a folder of its own",
+                where=paths.out,
+                found="other files",
+                next_step="give a new folder with --out",
+            )
+        (paths.out / MARKER).touch()
+        paths.settings.write_text(_settings(paths), encoding="utf-8")
+    except OSError as error:
+        raise OutputError(
+            "the demo's folder cannot be written", where=paths.out, found=error.strerror
+        ) from None
     with steps.step(
         f"Create a small CMS in {paths.cms}: one day of logs, and the dumps that belong to it"
     ):
@@ -190,25 +205,6 @@ def past_commands(paths: DemoPaths, first: date, day: date) -> list[tuple[str, .
 
 def _common(paths: DemoPaths, day: date) -> tuple[str, ...]:
     return ("--date", day.isoformat(), "--fout", str(paths.store))
-
-
-def _claim(paths: DemoPaths) -> None:
-    """Create the folder and mark it. Raises OutputError (73) for a folder with other files."""
-    try:
-        paths.out.mkdir(parents=True, exist_ok=True)
-        if any(paths.out.iterdir()) and not (paths.out / MARKER).exists():
-            raise OutputError(
-                "the demo needs a folder of its own",
-                where=paths.out,
-                found="other files",
-                next_step="give a new folder with --out",
-            )
-        (paths.out / MARKER).touch()
-        paths.settings.write_text(_settings(paths), encoding="utf-8")
-    except OSError as error:
-        raise OutputError(
-            "the demo's folder cannot be written", where=paths.out, found=error.strerror
-        ) from None
 
 
 def _settings(paths: DemoPaths) -> str:
@@ -316,7 +312,20 @@ def _show(paths: DemoPaths, day: date, expected: Mapping[str, Any], steps: Steps
     lines, dataset = _most_used(paths, day)
     _lines(lines)
     _title(f"All is in {paths.out}, made in {steps.elapsed:.0f} s. Three commands to try")
-    _lines(_next(paths, day, dataset))
+    # Three commands that work from any folder, also where cmsspark is not on PATH.
+    from cmsspark.apps.demo.steps import installed
+
+    program = installed("cmsspark", "cmsspark.main")
+    if shutil.which("cmsspark") == program[0]:
+        program = ["cmsspark"]
+    settings = ("--settings", str(paths.settings.absolute()))
+    page = str((paths.out / "report.html").absolute())
+    commands = [
+        ("report", "--date", day.isoformat(), "--html", page, *settings),
+        ("show", "data_aggregation", "--date", day.isoformat(), *settings),
+        ("ask", "who-reads", dataset, "--from", day.isoformat(), *settings),
+    ]
+    _lines([f"  {shlex.join([*program, *words])}" for words in commands])
 
 
 def _title(text: str) -> None:
@@ -326,17 +335,6 @@ def _title(text: str) -> None:
 def _lines(lines: list[str]) -> None:
     for line in lines:
         click.echo(line)
-
-
-def _read(paths: DemoPaths, day: date, table: str) -> Any:
-    """Return the stored table as an Arrow table."""
-    import pyarrow.dataset as ds
-
-    from cmsspark.apps.results.show import find
-    from cmsspark.filesystems.storage import local_path
-
-    _, stored = find(table, day, str(paths.store), None)
-    return ds.dataset(local_path(stored.path), format="parquet", partitioning=None).to_table()
 
 
 def _most_used(paths: DemoPaths, day: date) -> tuple[list[str], str]:
@@ -352,7 +350,14 @@ def _most_used(paths: DemoPaths, day: date) -> tuple[list[str], str]:
     from cmsspark.base.text.terminal import volume
 
     not_null = pc.CountOptions(mode="only_valid")
-    rows = _read(paths, day, "partials")
+    # The stored table as an Arrow table.
+    import pyarrow.dataset as ds
+
+    from cmsspark.apps.results.show import find
+    from cmsspark.filesystems.storage import local_path
+
+    _, stored = find("partials", day, str(paths.store), None)
+    rows = ds.dataset(local_path(stored.path), format="parquet", partitioning=None).to_table()
     is_access = pc.is_in(rows["stream"], value_set=pa.array(ACCESS_STREAMS))
     measures = [
         ("nacc", "sum"),
@@ -394,20 +399,3 @@ def _most_used(paths: DemoPaths, day: date) -> tuple[list[str], str]:
     ]
     headings = ("accesses", "users", "sites", "read", "jobs", "CPU h", "dataset")
     return table(headings, shown, texts=(6,)), top[0]["dataset_name"]
-
-
-def _next(paths: DemoPaths, day: date, dataset: str) -> list[str]:
-    """Return three commands that work from any folder, also where cmsspark is not on PATH."""
-    from cmsspark.apps.demo.steps import installed
-
-    program = installed("cmsspark", "cmsspark.main")
-    if shutil.which("cmsspark") == program[0]:
-        program = ["cmsspark"]
-    settings = ("--settings", str(paths.settings.absolute()))
-    page = str((paths.out / "report.html").absolute())
-    commands = [
-        ("report", "--date", day.isoformat(), "--html", page, *settings),
-        ("show", "data_aggregation", "--date", day.isoformat(), *settings),
-        ("ask", "who-reads", dataset, "--from", day.isoformat(), *settings),
-    ]
-    return [f"  {shlex.join([*program, *words])}" for words in commands]

@@ -72,7 +72,24 @@ def condor_lines(
             name = "matched"
         elif name == "repeated":
             data = {**sent[number % len(sent)], "CRAB_PostJobStatus": "FINISHED"}
-        _shape(data, name, number, world)
+        # Change a job so that its record falls into the bin.
+        match name:
+            case "not_final":
+                data["Status"] = ("Idle", "Running", "Running", "Held", "Error")[number % 5]
+                data["ExitCode"] = data["ChirpCMSSWReadBytes"] = None
+            case "other_type":
+                data["Type"] = "test"
+            case "never_ran":
+                data["WallClockHr"] = 0 if number % 2 else None
+            case "no_input":
+                data["CRAB_DataBlock"] = "MCFakeBlock"
+            case "user_file":
+                data["CRAB_DataBlock"] = "UserFilesFakeBlock" if number % 2 else None
+                data["DESIRED_CMSDataset"] = (
+                    f"/Private/{world.people[number % len(world.people)].login}-v1/USER"
+                )
+            case "not_in_dbs":
+                data["CRAB_DataBlock"] = "/Gone/Run2012A-v1/AOD#0"
         # A job that is sent again keeps what it cost.
         data = {**cost_fields(data, number), **data}
         if name == "matched":
@@ -153,27 +170,6 @@ class _Jobs:
             "ChirpCMSSWReadBytes": float(rng.integers(0, 20_000_000_000)) if number % 9 else None,
             "ExitCode": 0 if number % 11 else 8021,
         }
-
-
-def _shape(data: dict[str, Any], name: str, number: int, world: World) -> None:
-    """Change a job so that its record falls into the bin."""
-    match name:
-        case "not_final":
-            data["Status"] = ("Idle", "Running", "Running", "Held", "Error")[number % 5]
-            data["ExitCode"] = data["ChirpCMSSWReadBytes"] = None
-        case "other_type":
-            data["Type"] = "test"
-        case "never_ran":
-            data["WallClockHr"] = 0 if number % 2 else None
-        case "no_input":
-            data["CRAB_DataBlock"] = "MCFakeBlock"
-        case "user_file":
-            data["CRAB_DataBlock"] = "UserFilesFakeBlock" if number % 2 else None
-            data["DESIRED_CMSDataset"] = (
-                f"/Private/{world.people[number % len(world.people)].login}-v1/USER"
-            )
-        case "not_in_dbs":
-            data["CRAB_DataBlock"] = "/Gone/Run2012A-v1/AOD#0"
 
 
 def _filler(rng: np.random.Generator, fields: int) -> str:

@@ -48,7 +48,10 @@ def aaa_lines(activity: Activity, rng: np.random.Generator, *, enriched: bool = 
 
 def cmssw_lines(activity: Activity, rng: np.random.Generator) -> list[str]:
     """CMSSW popularity records as JSON."""
-    statistics = [_cmssw_statistics(rng) for _ in range(POOL)]
+    statistics = [
+        ",".join(f"{json.dumps(name)}:{value}" for name, value in cmssw_statistics(rng).items())
+        for _ in range(POOL)
+    ]
     lines = [
         f'{{"data":{{"app_info":{_text(app)},"client_domain":"{domain(client)}",'
         f'"client_host":"wn{noise % 9999:04d}","end_date":{end},'
@@ -181,10 +184,6 @@ def _aaa_statistics(rng: np.random.Generator) -> str:
         f'"read_vector_count_sigma":{real[6]},"read_vector_max":{big[10]},"read_vector_min":{big[11] % 999},'
         f'"read_vector_operations":{big[12] % 999},"read_vector_sigma":{real[7]}'
     )
-
-
-def _cmssw_statistics(rng: np.random.Generator) -> str:
-    return ",".join(f"{json.dumps(name)}:{value}" for name, value in cmssw_statistics(rng).items())
 
 
 def cmssw_statistics(rng: np.random.Generator) -> dict[str, int | float]:

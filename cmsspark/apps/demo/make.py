@@ -153,7 +153,7 @@ def make(
             layout,
             is_first=today == day,
         )
-        if streams is None and _has_caches(today):
+        if streams is None and (Epochs.load().source(REPLICAS_ROLE, today) == "rucio"):
             tasks += _feeds(root, today, records, seed, layout)
     bins: dict[date, dict[str, Counts]] = {
         day + timedelta(days=offset): {} for offset in range(days)
@@ -264,11 +264,6 @@ def _logs(
     ]
 
 
-def _has_caches(day: date) -> bool:
-    """Return whether a day has records of caches: they are of the years of Rucio."""
-    return Epochs.load().source(REPLICAS_ROLE, day) == "rucio"
-
-
 def _feeds(
     root: Path, day: date, records: int, seed: int, layout: LogLayout
 ) -> Iterator[tuple[str, Task]]:
@@ -305,14 +300,6 @@ def _written(
         yield next(results)
 
 
-def _crc(path: Path) -> int:
-    crc = 0
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 24):
-            crc = isal_zlib.crc32(block, crc)
-    return crc
-
-
 def _set_times(root: Path, day: date) -> None:
     """Date every file to the night of ``day``, to a second that follows from its
     content: what is made again has the same size and time, so that an index built from
@@ -321,5 +308,9 @@ def _set_times(root: Path, day: date) -> None:
     night = start_ms(day) // 1000 + 3 * 3_600
     for path in (root / "project").rglob("*"):
         if path.is_file():
-            seconds = night + _crc(path) % 3_600
+            crc = 0
+            with path.open("rb") as stream:
+                while block := stream.read(1 << 24):
+                    crc = isal_zlib.crc32(block, crc)
+            seconds = night + crc % 3_600
             os.utime(path, (seconds, seconds))

@@ -251,7 +251,12 @@ def make_world(rng: np.random.Generator, *, datasets: int, files: int, people: i
     named = _named_datasets()
     count = max(1, min(datasets, len(named), files // 3))
     chosen = [named[i] for i in np.sort(rng.choice(len(named), count, replace=False))]
-    per_dataset = _file_counts(rng, chosen, files)
+    # Mean and sigma of the logarithms, here and below, are those of the public table.
+    # What is read more is larger.
+    size = 5.15 + 0.5 * (np.log1p(np.nan_to_num(_column(chosen, "accesses"))) - 10.4)
+    counts = _filled(rng, _column(chosen, "files"), size, 1.2)
+    scaled: Floats = np.maximum(1, np.round(counts * (files / counts.sum())))
+    per_dataset = scaled.astype(np.int64)
     start = np.concatenate([[0], np.cumsum(per_dataset)]).astype(np.int64)
     file_dataset = np.repeat(np.arange(count), per_dataset)
     file_bytes, file_events = _file_sizes(rng, chosen, file_dataset)
@@ -264,7 +269,18 @@ def make_world(rng: np.random.Generator, *, datasets: int, files: int, people: i
     block_names = [
         f"{names[d]}#{uuid}" for d, uuid in zip(block_dataset.tolist(), uuids, strict=True)
     ]
-    popularity = _popularity(rng, chosen, per_dataset)
+    # Heavy-tailed chances of being read, the sum 1; a third of the datasets rest.
+    seen = _column(chosen, "accesses")
+    drawn = rng.lognormal(7.5 + 0.6 * (np.log(per_dataset) - np.log(per_dataset).mean()), 1.6)
+    # None may outdo the most popular dataset that was really seen.
+    drawn = np.minimum(
+        drawn, np.nanmax(seen, initial=500_000.0) * rng.uniform(0.3, 1.0, len(chosen))
+    )
+    weights = np.where(np.isnan(seen), drawn, seen)
+    weights[rng.random(len(chosen)) < 0.35] = 0.0
+    if not weights.sum():
+        weights[:] = 1.0
+    popularity = np.asarray(weights / weights.sum(), dtype=np.float64)
     replicas, sites = _replicas(rng, popularity, block_dataset, block_files, block_bytes)
     return World(
         names=names,
@@ -306,15 +322,6 @@ def _filled(
     return np.where(np.isnan(values), drawn, values)
 
 
-def _file_counts(rng: np.random.Generator, rows: list[dict[str, str]], files: int) -> Ints:
-    # Mean and sigma of the logarithms, here and below, are those of the public table.
-    # What is read more is larger.
-    size = 5.15 + 0.5 * (np.log1p(np.nan_to_num(_column(rows, "accesses"))) - 10.4)
-    counts = _filled(rng, _column(rows, "files"), size, 1.2)
-    scaled: Floats = np.maximum(1, np.round(counts * (files / counts.sum())))
-    return scaled.astype(np.int64)
-
-
 def _file_sizes(
     rng: np.random.Generator, rows: list[dict[str, str]], file_dataset: Ints
 ) -> tuple[Ints, Ints]:
@@ -337,21 +344,6 @@ def _blocks(rng: np.random.Generator, per_dataset: Ints) -> tuple[Ints, Ints]:
         block_of.append(np.arange(count) // size + len(dataset_of))
         dataset_of.extend([dataset] * int(-(-count // size)))
     return np.concatenate(block_of), np.array(dataset_of, dtype=np.int64)
-
-
-def _popularity(rng: np.random.Generator, rows: list[dict[str, str]], per_dataset: Ints) -> Floats:
-    """Heavy-tailed chances of being read, the sum 1; a third of the datasets rest."""
-    seen = _column(rows, "accesses")
-    drawn = rng.lognormal(7.5 + 0.6 * (np.log(per_dataset) - np.log(per_dataset).mean()), 1.6)
-    # None may outdo the most popular dataset that was really seen.
-    drawn = np.minimum(
-        drawn, np.nanmax(seen, initial=500_000.0) * rng.uniform(0.3, 1.0, len(rows))
-    )
-    weights = np.where(np.isnan(seen), drawn, seen)
-    weights[rng.random(len(rows)) < 0.35] = 0.0
-    if not weights.sum():
-        weights[:] = 1.0
-    return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
 def _lfns(

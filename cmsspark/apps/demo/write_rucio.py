@@ -227,12 +227,14 @@ def _replicas(world: World, now: int) -> Iterator[Row]:
             }
     first_node = _nodes(world)[0]
     for file in range(0, len(world.lfns), NO_BLOCK_EVERY):
-        yield _replica(first_node, _loose(file), 1_000_000 + file, "A", now - file * 1_000, None)
-
-
-def _loose(file: int) -> str:
-    """Return the name of a file in no block."""
-    return f"/store/mc/Loose/None/GEN-SIM/v1/{file:07d}.root"
+        yield _replica(
+            first_node,
+            f"/store/mc/Loose/None/GEN-SIM/v1/{file:07d}.root",
+            1_000_000 + file,
+            "A",
+            now - file * 1_000,
+            None,
+        )
 
 
 def _is_used(world: World, dataset: int) -> bool:

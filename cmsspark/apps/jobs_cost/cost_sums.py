@@ -247,17 +247,7 @@ class EndedJobs:
     def select(self, earlier: Longs) -> SelectedJobs:
         """Return one record of each job, without the jobs whose hashes are in ``earlier``."""
         hashes, sums, numbers = self._columns()
-        rows = np.setdiff1d(np.arange(len(hashes)), self._surpassed(hashes))
-        rows = rows[~np.isin(hashes[rows], earlier)]
-        return SelectedJobs(
-            sums[:, rows],
-            numbers[:, rows],
-            [list(names) for names in self._values],
-            np.unique(hashes),
-        )
-
-    def _surpassed(self, hashes: Longs) -> Longs:
-        """Return the rows of records of which another one of the same job counts."""
+        # The rows of records of which another one of the same job counts.
         ordered = np.sort(hashes)
         again = np.isin(hashes, ordered[1:][ordered[1:] == ordered[:-1]])
         best: dict[str, tuple[JobCost, int]] = {}
@@ -272,7 +262,14 @@ class EndedJobs:
             else:
                 worse_row = row
             surpassed.append(worse_row)
-        return np.array(surpassed, np.int64)
+        rows = np.setdiff1d(np.arange(len(hashes)), np.array(surpassed, np.int64))
+        rows = rows[~np.isin(hashes[rows], earlier)]
+        return SelectedJobs(
+            sums[:, rows],
+            numbers[:, rows],
+            [list(names) for names in self._values],
+            np.unique(hashes),
+        )
 
 
 class SelectedJobs(msgspec.Struct, frozen=True):
@@ -441,13 +438,6 @@ class CostSums:
         for key, sums in Presences.concatenate(presences).by_hour(groups).items():
             self._add_hour(key, sums)
         jobs = records.select(earlier)
-        self._add_jobs(jobs)
-        self.ids.append(jobs.ids)
-        count = jobs.sums.shape[1]
-        self.counted += count
-        self.repeated += len(records.records) - count
-
-    def _add_jobs(self, jobs: SelectedJobs) -> None:
         (keys, schedds, users), (row_keys, *names) = jobs.numbers, jobs.values
         # Only rows of jobs that count.
         used, indices = np.unique(keys, return_inverse=True)
@@ -459,6 +449,10 @@ class CostSums:
             (schedds, users), names, self._names, self._pairs, strict=True
         ):
             pairs.append(np.unique(rows << 32 | number_all(values, all_values)[numbers]))
+        self.ids.append(jobs.ids)
+        count = jobs.sums.shape[1]
+        self.counted += count
+        self.repeated += len(records.records) - count
 
     def _add(
         self, keys: Iterable[Any], columns: Iterable[Any], indices: Any = slice(None)

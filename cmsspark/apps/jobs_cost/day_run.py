@@ -44,7 +44,7 @@ from cmsspark.settings import pseudonyms
 from cmsspark.sources.folders import DayInput, resolve_day
 from cmsspark.sources.layout import Layout
 from cmsspark.sources.reader import Reader
-from cmsspark.store import results, staged_runs
+from cmsspark.store import results
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -329,7 +329,10 @@ class FeedDayRun:
                 day.sums, request.day, self.hpc_sites, self.inputs.meanings
             )
             manifest = self._manifest(day, summary)
-            self._write(staged, tables)
+            for name, table in tables.items():
+                self.run_context.log(
+                    f"{name}: {pluralize(staged.write_arrow(table, name), 'row')}"
+                )
             check_unchanged(self.files, self.inputs.read)
             done = staged.commit({**manifest, "seconds": round(self.run_context.seconds(), 1)})
         for text in done.manifest.warnings:
@@ -360,10 +363,6 @@ class FeedDayRun:
             accepted=self.inputs.accepted,
             feed_aggregator=make,
         )
-
-    def _write(self, staged: staged_runs.StagedRun, tables: dict[str, pa.Table]) -> None:
-        for name, table in tables.items():
-            self.run_context.log(f"{name}: {pluralize(staged.write_arrow(table, name), 'row')}")
 
     def _manifest(self, day: ReadDay, summary: ScanSummary) -> dict[str, Any]:
         """Return the manifest. Raises DataError (65) beyond the tolerances, NotReady

@@ -122,7 +122,10 @@ class StepRow(msgspec.Struct, array_like=True):
         self.threads = self.threads + step.threads
         self.streams = self.streams + step.streams
         self.failed += step.failed
-        self.sums = [_plus(total, more) for total, more in zip(self.sums, step.sums, strict=True)]
+        self.sums = [
+            (more if total is None else total if more is None else total + more)
+            for total, more in zip(self.sums, step.sums, strict=True)
+        ]
         self.rss_sum = f"{int(self.rss_sum, 16) + int(step.rss_sum, 16):x}"
         self.rss_count += step.rss_count
         self.implausible += step.implausible
@@ -135,10 +138,6 @@ class StepRow(msgspec.Struct, array_like=True):
     def rss_sum_mb(self) -> float | None:
         """The sum of the resident sizes, rounded once."""
         return int(self.rss_sum, 16) / (1 << _FRACTION_BITS) if self.rss_count else None
-
-
-def _plus(total: int | None, more: int | None) -> int | None:
-    return more if total is None else total if more is None else total + more
 
 
 def _largest(largest: float | None, value: float | None) -> float | None:
@@ -231,17 +230,14 @@ class ReportSums:
         ]
         self.repeated += count - len(new)
         for report in new:
-            self._add_report(report)
+            self.matched += bool(report.steps)
+            self.no_cmsrun += not report.steps
+            for step in report.steps:
+                self._add_row(_make_row(report, step))
         for (host, _), report in of_agents.items():
             self._add_agent(
                 AgentRow(host, 1, int(report.has_failed), report.step_count, set(report.sites))
             )
-
-    def _add_report(self, report: JobReport) -> None:
-        self.matched += bool(report.steps)
-        self.no_cmsrun += not report.steps
-        for step in report.steps:
-            self._add_row(_make_row(report, step))
 
     def _add_row(self, row: StepRow) -> None:
         if row.key in self.rows:

@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from cmsspark.base import config_files
-from cmsspark.base.config_files import ConfigFile
 from cmsspark.base.errors import SettingsError
 from cmsspark.base.resources import resource
 
@@ -69,7 +68,17 @@ class HpcSites:
         parsed = config_files.parse(content, name, is_text=lambda key: key[0] == "sites")
         entries = parsed.convert(_HpcFile).sites
         for number, entry in enumerate(entries):
-            _check(parsed, number, entry)
+            # Raise SettingsError (78) for an entry that would fit every site, or has an
+            # empty name.
+            texts: list[Any] = [entry.hpc, entry.subsite_contains]
+            for names in (entry.site, entry.site_suffix, entry.subsite):
+                texts += [] if names is None else _listed(names) or [""]
+            if (entry.site is None) == (entry.site_suffix is None) or "" in texts:
+                raise parsed.error(
+                    "an HPC site has `hpc`, and either `site` or `site_suffix`; no name is empty",
+                    "sites",
+                    str(number),
+                )
         return cls(tuple(entries))
 
     @cached_property
@@ -88,16 +97,3 @@ class HpcSites:
             fitting = (entry.hpc for entry in self.entries if entry.fits(site, subsite))
             self._memo[key] = next(fitting, None)
         return self._memo[key]
-
-
-def _check(parsed: ConfigFile, number: int, entry: HpcSite) -> None:
-    """Raise SettingsError (78) for an entry that would fit every site, or has an empty name."""
-    texts: list[Any] = [entry.hpc, entry.subsite_contains]
-    for names in (entry.site, entry.site_suffix, entry.subsite):
-        texts += [] if names is None else _listed(names) or [""]
-    if (entry.site is None) == (entry.site_suffix is None) or "" in texts:
-        raise parsed.error(
-            "an HPC site has `hpc`, and either `site` or `site_suffix`; no name is empty",
-            "sites",
-            str(number),
-        )

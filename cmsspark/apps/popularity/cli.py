@@ -221,7 +221,26 @@ def predict_command(
     elif as_json:
         click.echo(json.dumps(frame.to_dicts(), indent=1))
     else:
-        _echo_forecast(frame.head(top))
+        # Print the rows, and how many share a probability as it is shown.
+        rows = frame.head(top)
+        shown = [
+            (
+                row["rank"],
+                ("unknown" if row["probability"] is None else f"{row['probability']:.3f}"),
+                _range(row),
+                row["reasons"],
+                row["dataset"],
+            )
+            for row in rows.to_dicts()
+        ]
+        headings = ("rank", "probability", "accesses: 10, 50, 90 %", "moved by", "dataset")
+        echo_table(headings, shown, texts=tuple(range(3, len(headings))), optional=(3, 2))
+        tied = [row[1] for row in shown if [line[1] for line in shown].count(row[1]) > 1]
+        if tied:
+            text = f"{pluralize(len(tied), 'row')} share a probability as shown, such as {tied[0]}"
+            click.echo(
+                f"{text}: their order is that of the unrounded and raw probability, then of the expected accesses"
+            )
 
 
 def _number_day(series: Series, day: date | None) -> int:
@@ -278,29 +297,9 @@ _FORECAST: Final = (
 )
 
 
-def _echo_forecast(rows: pl.DataFrame) -> None:
-    """Print the rows, and how many share a probability as it is shown."""
-    shown = [
-        (row["rank"], _probability(row), _range(row), row["reasons"], row["dataset"])
-        for row in rows.to_dicts()
-    ]
-    headings = ("rank", "probability", "accesses: 10, 50, 90 %", "moved by", "dataset")
-    echo_table(headings, shown, texts=tuple(range(3, len(headings))), optional=(3, 2))
-    tied = [row[1] for row in shown if [line[1] for line in shown].count(row[1]) > 1]
-    if tied:
-        text = f"{pluralize(len(tied), 'row')} share a probability as shown, such as {tied[0]}"
-        click.echo(
-            f"{text}: their order is that of the unrounded and raw probability, then of the expected accesses"
-        )
-
-
 def _range(row: dict[str, Any]) -> str | None:
     quantiles = [row[f"nacc_p{share}"] for share in (10, 50, 90)]
     return None if quantiles[0] is None else ", ".join(f"{value:,.0f}" for value in quantiles)
-
-
-def _probability(row: dict[str, Any]) -> str:
-    return "unknown" if row["probability"] is None else f"{row['probability']:.3f}"
 
 
 @command.command("train")

@@ -200,7 +200,8 @@ def _check_rows(
     for number, name in enumerate(names):
         alone = abs(float(suspects[:, number] @ week)) / len(week)
         added = suspects[:, number] - basis @ (basis.T @ suspects[:, number])
-        correlation = abs(_correlation(added, residual))
+        size = float(np.sqrt((added @ added) * (residual @ residual)))
+        correlation = abs(float(added @ residual) / size if size > 1e-6 * len(added) else 0.0)
         if alone > best + _ALONE + spread or (
             correlation > _BESIDE + 1.5 * spread_beside and alone >= least
         ):
@@ -255,11 +256,6 @@ def _basis_of_few(past: Array) -> Array:
     columns = np.append(np.ones((len(past), 1)), past[:, : len(past) // 3 - 1], axis=1)
     vectors, sizes, _ = np.linalg.svd(columns, full_matrices=False)
     return np.asarray(vectors[:, sizes > 1e-9 * sizes[0]])
-
-
-def _correlation(values: Array, other_values: Array) -> float:
-    size = float(np.sqrt((values @ values) * (other_values @ other_values)))
-    return float(values @ other_values) / size if size > 1e-6 * len(values) else 0.0
 
 
 def _ranks(values: Array) -> Array:

@@ -110,7 +110,16 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     columns["log_peak_week"] = np.log1p(week.max(0))
     columns |= _rhythm(past.accesses, used)
     for name, group in names.groups.items():
-        columns[f"siblings_{name}"] = _average_siblings(last, group, is_known)
+        # The mean of the others in the group that are ``known``: days before have a row
+        # of them.
+        totals, counts = np.bincount(group, last * is_known), np.bincount(group, is_known)
+        sibling_counts = counts[group] - is_known
+        of_all = last[is_known].mean() if is_known.any() else 0.0
+        columns[f"siblings_{name}"] = np.where(
+            sibling_counts > 0,
+            (totals[group] - last * is_known) / np.maximum(sibling_counts, 1),
+            of_all,
+        )
     columns["all_datasets"] = np.full(count, last[is_known].mean() if is_known.any() else 0.0)
     assert tuple(columns) == BASE_COLUMNS
     if past.reads is not None:
@@ -150,20 +159,3 @@ def _rhythm(accesses: Array, used: Array) -> dict[str, Array]:
         ),
         "spread_28d": recent.std(0),
     }
-
-
-def _average_siblings(values: Array, group: Array, is_known: Array) -> Array:
-    """Return the mean of the others in the group that are ``known``: days before have a
-    row of them.
-
-    Names that only later days have count nowhere. Where the group has none, the mean of
-    all known ones.
-    """
-    totals, counts = np.bincount(group, values * is_known), np.bincount(group, is_known)
-    sibling_counts = counts[group] - is_known
-    of_all = values[is_known].mean() if is_known.any() else 0.0
-    return np.where(
-        sibling_counts > 0,
-        (totals[group] - values * is_known) / np.maximum(sibling_counts, 1),
-        of_all,
-    )

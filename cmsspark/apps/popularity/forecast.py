@@ -238,20 +238,9 @@ def tabulate_predictions(
     probability, raw = scores
     entered = np.nonzero(~np.isnan(raw))[0]
     series = weeks.series.only(entered)
-    rows = {
-        "raw_probability": raw[entered],
-        "probability": probability[entered],
-        "basis": bases(series),
-        "reasons": reasons(weeks.columns, moved) or [None] * len(entered),
-        **_quantities(weeks, len(series.days), entered, seed),
-    }
-    return _table(weeks, series, day, model_name, rows)
-
-
-def _quantities(weeks: Weeks, number: int, entered: Array, seed: int) -> dict[str, Any]:
-    """Return the expected accesses and bytes, and their quantiles, by column; null
-    where nothing can tell them.
-    """
+    # The expected accesses and bytes, and their quantiles, by column; null where
+    # nothing can tell them.
+    number = len(series.days)
     columns: dict[str, Any] = {}
     for name, measure in QUANTITIES.items():
         try:
@@ -264,7 +253,14 @@ def _quantities(weeks: Weeks, number: int, entered: Array, seed: int) -> dict[st
             (f"expected_{name}", *(f"{name}_p{q}" for q in (10, 50, 90))), values, strict=True
         ):
             columns[column] = [None] * len(entered) if of_column is None else of_column[entered]
-    return columns
+    rows = {
+        "raw_probability": raw[entered],
+        "probability": probability[entered],
+        "basis": bases(series),
+        "reasons": reasons(weeks.columns, moved) or [None] * len(entered),
+        **columns,
+    }
+    return _table(weeks, series, day, model_name, rows)
 
 
 def _table(

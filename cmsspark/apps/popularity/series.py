@@ -152,14 +152,8 @@ def read_series(path: Path) -> Series:
     first, last = table["day"].min(), table["day"].max()
     assert isinstance(first, date) and isinstance(last, date)
     count = table["dataset"].n_unique()
-    _check_cells((last - first).days + 1, count, f"{first} to {last}, {count:,} datasets", path)
-    series = make_series(table)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return replace(series, inputs={"file": {"name": path.name, "sha256": digest}})
-
-
-def _check_cells(days: int, count: int, actual: str, path: Path | None = None) -> None:
+    days = (last - first).days + 1
+    actual = f"{first} to {last}, {count:,} datasets"
     if days * count > _MOST_CELLS:
         raise DataError(
             "the accesses are too many days of too many datasets for the memory of one process",
@@ -167,6 +161,10 @@ def _check_cells(days: int, count: int, actual: str, path: Path | None = None) -
             found=actual,
             next_step="leave out early days, or days that are mistakes",
         )
+    series = make_series(table)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return replace(series, inputs={"file": {"name": path.name, "sha256": digest}})
 
 
 def make_series(
@@ -360,17 +358,14 @@ def _tables(files: Files, fout: str, name: str, days: Sequence[date]) -> list[_S
     for day in stored_days(files, fout, name):
         if first <= day <= last:
             current = results.current(files, fout, name, name, day)
-            known_since = _newest_input(day, current)
+            # The day of the newest that the table was made from; None where a dump has
+            # no date.
+            dumps = [dump.day for dump in current.manifest.dumps.values()]
+            dated = [dump_day for dump_day in dumps if dump_day is not None]
+            known_since = max([day, *dated]) if len(dated) == len(dumps) else None
             if known_since is not None:
                 tables.append(_StoredTable(name, day, known_since, current))
     return tables
-
-
-def _newest_input(day: date, table: CurrentTable) -> date | None:
-    """Return the day of the newest that the table was made from; None where a dump has no date."""
-    dumps = [dump.day for dump in table.manifest.dumps.values()]
-    dated = [dump_day for dump_day in dumps if dump_day is not None]
-    return max([day, *dated]) if len(dated) == len(dumps) else None
 
 
 def _by_monday(

@@ -114,36 +114,22 @@ def command(
     if form == "path":
         click.echo(files.uri(stored.path))
     elif form == "glob":
-        click.echo(_pattern(files, stored))
+        fmt = stored.manifest.tables[stored.path.rpartition("/")[2]].format
+        # A name with a character of patterns stays a plain path, in which that character is escaped.
+        folder = glob.escape(stored.path) if is_local(stored.path) else files.uri(stored.path)
+        click.echo(f"{folder}/part-*.{fmt}")
     elif form == "manifest":
         click.echo(json_text(stored.manifest.document, indent=1))
     else:
-        _show_stored(files, stored, form == "json", fout, settings)
-
-
-def _is_table(name: str) -> bool:
-    return any(name in (*job.tables, *job.aliases) for job in JOBS.values())
-
-
-def _pattern(files: Files, stored: CurrentTable) -> str:
-    fmt = stored.manifest.tables[stored.path.rpartition("/")[2]].format
-    # A name with a character of patterns stays a plain path, in which that character is escaped.
-    folder = glob.escape(stored.path) if is_local(stored.path) else files.uri(stored.path)
-    return f"{folder}/part-*.{fmt}"
-
-
-def _show_stored(
-    files: Files, stored: CurrentTable, as_json: bool, fout: str | None, settings: Settings
-) -> None:
-    """Print the run of a stored table; where the run history lacks it, as its manifest
-    describes it.
-    """
-    with load_history(settings, fout) as history:
-        try:
-            record = history.find(stored.manifest.run)
-        except UsageError:
-            record = from_manifest(stored.manifest, require_store(fout, settings))
-        _print_run(record, history, as_json, settings, path=files.uri(stored.path))
+        # Print the run of a stored table; where the run history lacks it, as its
+        # manifest describes it.
+        as_json = form == "json"
+        with load_history(settings, fout) as history:
+            try:
+                record = history.find(stored.manifest.run)
+            except UsageError:
+                record = from_manifest(stored.manifest, require_store(fout, settings))
+            _print_run(record, history, as_json, settings, path=files.uri(stored.path))
 
 
 def _show_run(name: str, form: str | None, fout: str | None, settings: Settings) -> None:
@@ -158,7 +144,7 @@ def _show_run(name: str, form: str | None, fout: str | None, settings: Settings)
                 settings.state_dir, name, as_json=form == "json", trace=form == "trace"
             ):
                 return
-            if _is_table(name):
+            if any(name in (*job.tables, *job.aliases) for job in JOBS.values()):
                 step = f"{_DAY_STEP}; cmsspark status lists the days"
                 raise UsageError(f"name a day or a period of {name}", next_step=step) from None
             raise

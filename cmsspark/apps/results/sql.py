@@ -89,7 +89,11 @@ def command(
     tables of dumps are views, too, and no store is needed.
     """
     settings = load_settings(settings_file)
-    if dumps and query is None and not _is_day(dumps):
+    if (
+        dumps
+        and query is None
+        and not (re.fullmatch(r"\d{8}|\d{4}[-/]\d\d[-/]\d\d|today|yesterday", dumps) is not None)
+    ):
         # `--dumps QUERY`: the query took the place of the date.
         dumps, query = "", dumps
     store = (
@@ -134,10 +138,6 @@ def _open(
     return Database(
         store, files=files if tables else existing_store(files, store), memory=memory, dumps=tables
     )
-
-
-def _is_day(text: str) -> bool:
-    return re.fullmatch(r"\d{8}|\d{4}[-/]\d\d[-/]\d\d|today|yesterday", text) is not None
 
 
 def _dump_tables(text: str, root: str | None, settings: Settings) -> list[DumpView]:

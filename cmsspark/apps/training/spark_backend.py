@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.training import local_backend, worker
+from cmsspark.apps.training import barrier_task, worker
 from cmsspark.apps.training.launch import Attempt, WorkerFailure, describe_exit
 from cmsspark.apps.training.script_check import SPARK_BYTES, TrainingRun, pack_files
 from cmsspark.base.errors import CmssparkError, NotReady, UsageError
@@ -181,7 +181,7 @@ class _Drive:
         for rank, content in self._archives.items():
             folder = self._attempt.folder(rank)
             folder.mkdir(parents=True, exist_ok=True)
-            local_backend.unpack(bytes(content), str(folder))
+            barrier_task.unpack(bytes(content), str(folder))
 
     def _drain(self) -> None:
         with suppress(queue.Empty):
@@ -262,7 +262,7 @@ class _Drive:
         from pyspark import cloudpickle
 
         run = self._attempt.run
-        cloudpickle.register_pickle_by_value(local_backend)
+        cloudpickle.register_pickle_by_value(barrier_task)
         folders = {rank: self._attempt.folder(rank) for rank in range(run.workers)}
         stem = "".join(letter if letter.isalnum() else "_" for letter in run.script.stem)
         plan = {
@@ -283,7 +283,7 @@ class _Drive:
                 self._group, f"cmsspark lab train {run.name}", interruptOnCancel=True
             )
             ranks = self._context.parallelize(range(run.workers), run.workers).barrier()
-            task = local_backend.run_worker
+            task = barrier_task.run_worker
             ranks.mapPartitions(lambda ignored: task(plan)).collect()
         except Exception as error:  # py4j's, which say everything in their text
             self._error = error
@@ -324,9 +324,7 @@ class _Drive:
 def _packed(folders: Mapping[int, Path]) -> dict[int, bytes]:
     """Return what workers left in an attempt before, so that they go on from their checkpoints."""
     return {
-        rank: local_backend.pack(str(folder))
-        for rank, folder in folders.items()
-        if folder.is_dir()
+        rank: barrier_task.pack(str(folder)) for rank, folder in folders.items() if folder.is_dir()
     }
 
 

@@ -204,7 +204,21 @@ def command(
             )
         )
     else:
-        _print(names, sums, groups, measure, impact)
+        click.echo(f"A {names[0]}\nB {names[1]}\n")
+        has_values = [
+            change for change in sums if change.before is not None or change.after is not None
+        ]
+        _table([_line(change, change.key) for change in has_values], ("", "A", "B", "B - A", ""))
+        for group in groups:
+            click.echo(
+                f"\n{measure} by {group.column}: {group.appeared:,} appeared, {group.vanished:,} vanished, "
+                f"{group.changed:,} changed, {group.same:,} the same"
+            )
+            if group.largest:
+                _table([_line(change, measure) for change in group.largest])
+        if impact is not None:
+            counts = f"{impact.new:,} new, {impact.changed:,} changed, {impact.gone:,} gone, {impact.unchanged:,} unchanged"
+            click.echo(f"\ndocuments: {counts}")
 
 
 def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
@@ -374,30 +388,6 @@ def _as_dict(
         "by": [group.as_dict() for group in groups],
         "documents": None if impact is None else impact.__dict__,
     }
-
-
-def _print(
-    names: list[str],
-    sums: list[Change],
-    groups: list[Grouped],
-    measure: str,
-    impact: Impact | None,
-) -> None:
-    click.echo(f"A {names[0]}\nB {names[1]}\n")
-    has_values = [
-        change for change in sums if change.before is not None or change.after is not None
-    ]
-    _table([_line(change, change.key) for change in has_values], ("", "A", "B", "B - A", ""))
-    for group in groups:
-        click.echo(
-            f"\n{measure} by {group.column}: {group.appeared:,} appeared, {group.vanished:,} vanished, "
-            f"{group.changed:,} changed, {group.same:,} the same"
-        )
-        if group.largest:
-            _table([_line(change, measure) for change in group.largest])
-    if impact is not None:
-        counts = f"{impact.new:,} new, {impact.changed:,} changed, {impact.gone:,} gone, {impact.unchanged:,} unchanged"
-        click.echo(f"\ndocuments: {counts}")
 
 
 def _line(change: Change, measure: str) -> tuple[str, ...]:

@@ -111,7 +111,13 @@ class ProgressLine:
         self._next = now + _EVERY[self._mode]
         # A stream that is closed or full stops no job.
         with suppress(OSError, ValueError):
-            self._write(self.text())
+            text = self.text()
+            if self._mode == "terminal":
+                self._stream.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
+                self._is_shown, _Open.line = True, self
+            else:
+                self._stream.write(f"{MARK if self._mode == 'stream' else ''}{text}\n")
+            self._stream.flush()
 
     def text(self) -> str:
         """Return the line: ``reading logs: 3,214,000 records, 45 % of 14.2 GB, 1.02
@@ -141,14 +147,6 @@ class ProgressLine:
             with suppress(OSError, ValueError):
                 self._stream.write("\r\x1b[K")
                 self._stream.flush()
-
-    def _write(self, text: str) -> None:
-        if self._mode == "terminal":
-            self._stream.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
-            self._is_shown, _Open.line = True, self
-        else:
-            self._stream.write(f"{MARK if self._mode == 'stream' else ''}{text}\n")
-        self._stream.flush()
 
 
 def counted(items: Iterable[T], label: str, total: int | None, unit: str) -> Iterator[T]:

@@ -63,7 +63,11 @@ def decode(
     if not content:
         return
     try:
-        schema, codec = _header(content)
+        # The schema and the codec in the file's header.
+        import fastavro
+
+        reader = fastavro.reader(io.BytesIO(content))
+        schema, codec = reader.writer_schema, reader.codec
     except Exception as error:  # fastavro raises many kinds for damage
         if damaged is None:
             raise _damaged(error, file) from None
@@ -205,14 +209,6 @@ def _is_plain(kind: Any) -> bool:
     )
 
 
-def _header(content: bytes) -> tuple[Any, str]:
-    """Return the schema and the codec in the file's header. Raises fastavro's errors."""
-    import fastavro
-
-    reader = fastavro.reader(io.BytesIO(content))
-    return reader.writer_schema, reader.codec
-
-
 def _fields(schema: Any, required: str, file: str) -> dict[str, Any]:
     """Return the names and types of a schema's fields.
 
@@ -224,7 +220,11 @@ def _fields(schema: Any, required: str, file: str) -> dict[str, Any]:
         else {}
     )
     if required not in fields:
-        raise _other_schema(required, list(fields), file)
+        names = list(fields)
+        shown = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
+        raise DataError(
+            f"the Avro file has no field {required}", where=file, found=f"fields {shown}"
+        )
     return fields
 
 
@@ -332,30 +332,23 @@ def _rows(content: bytes, codec: str) -> Iterator[Mapping[str, Any]]:
                 packed_end = end - avro_blocks.SYNC
                 check = content[packed_end - avro_blocks.SNAPPY_CHECK : packed_end]
                 avro_blocks.check_snappy(block.bytes_.getbuffer(), check)
-            rows = _rows_of_block(block)
+            # The rows of a block that holds as many as its header names.
+            size = len(block.bytes_.getbuffer())
+            if block.num_records > size:
+                raise avro_blocks.DamagedBlock(
+                    f"its header names {block.num_records} records in {size} bytes"
+                )
+            rows: list[Any] = list(block)
+            if block.num_records < 0 or block.bytes_.read(1):
+                raise avro_blocks.DamagedBlock(
+                    f"it holds more than the {block.num_records} records that its header names"
+                )
         except Exception as error:  # fastavro raises many kinds for damage
             raise avro_blocks.DamagedBlock(
                 f"the block at byte {begin}: {avro_blocks.describe(error)}"
             ) from None
         yield from rows
         begin = end
-
-
-def _rows_of_block(block: Any) -> list[Any]:
-    """Return the rows of a block that holds as many as its header names. Raises
-    DamagedBlock, and fastavro's errors.
-    """
-    size = len(block.bytes_.getbuffer())
-    if block.num_records > size:
-        raise avro_blocks.DamagedBlock(
-            f"its header names {block.num_records} records in {size} bytes"
-        )
-    rows: list[Any] = list(block)
-    if block.num_records < 0 or block.bytes_.read(1):
-        raise avro_blocks.DamagedBlock(
-            f"it holds more than the {block.num_records} records that its header names"
-        )
-    return rows
 
 
 def _damaged(error: Exception, file: str) -> DataError:
@@ -365,11 +358,6 @@ def _damaged(error: Exception, file: str) -> DataError:
         found=avro_blocks.describe(error),
         next_step="fetch the file again from its source; --accept-damaged reads what is intact",
     )
-
-
-def _other_schema(required: str, names: Sequence[str], file: str) -> DataError:
-    shown = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
-    return DataError(f"the Avro file has no field {required}", where=file, found=f"fields {shown}")
 
 
 # Avro containers read by byte ranges, block by block: a file of any size is shared

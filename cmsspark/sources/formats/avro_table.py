@@ -111,18 +111,10 @@ class TableReader:
         container = container or avro.open_container(stream, file)
         if container is None:
             return
-        fields = self._fields(container.schema, file)
-        blocks = avro.blocks_of_range(stream, container, file, first, last)
-        yield from self._pieces(blocks, container, fields, file)
-
-    def _fields(self, schema: Any, file: str) -> dict[str, str]:
-        """Return the file's name of each required column.
-
-        Raises DataError (65) with the difference to what is required.
-        """
+        # The file's name of each required column.
         types = (
-            {field["name"]: field["type"] for field in schema.get("fields", ())}
-            if isinstance(schema, dict)
+            {field["name"]: field["type"] for field in container.schema.get("fields", ())}
+            if isinstance(container.schema, dict)
             else {}
         )
         by_name = {name.upper(): name for name in reversed(types)} | {name: name for name in types}
@@ -141,7 +133,9 @@ class TableReader:
                 found="; ".join(differences) + f" (fields there: {', '.join(list(types)[:20])})",
                 next_step="compare it with schemas/inputs/rucio; a dump of another schema is not read",
             )
-        return {name: by_name[name] for name in self.kinds}
+        fields = {name: by_name[name] for name in self.kinds}
+        blocks = avro.blocks_of_range(stream, container, file, first, last)
+        yield from self._pieces(blocks, container, fields, file)
 
     def _pieces(
         self,

@@ -501,7 +501,14 @@ class _Watched(io.RawIOBase):
         piece = self.text(BLOCK if size < 0 else size)
         # Searches for one byte cost next to nothing; most dumps have none of these.
         if self._last in _MARKS or any(mark in piece for mark in _MARKS):
-            self._look(self._last + piece, piece)
+            start = self._last + piece
+            if b"\r" in start and start.count(b"\r") - start.endswith(b"\r") != start.count(
+                b"\r\n"
+            ):
+                raise _Doubtful
+            if b'"' in piece:
+                self._quotes += piece.count(b'"') - start.count(b'\\"')
+            self._escapes = self._escapes or b"\\\\" in start
         self._last = piece[-1:]
         return piece
 
@@ -511,13 +518,6 @@ class _Watched(io.RawIOBase):
             piece, self._start = self._start, b""
             return piece
         return self.read_raw(size)
-
-    def _look(self, start: bytes, piece: bytes) -> None:
-        if b"\r" in start and start.count(b"\r") - start.endswith(b"\r") != start.count(b"\r\n"):
-            raise _Doubtful
-        if b'"' in piece:
-            self._quotes += piece.count(b'"') - start.count(b'\\"')
-        self._escapes = self._escapes or b"\\\\" in start
 
     def check_quotes(self) -> None:
         """After the end: raise _Doubtful where a quote that nothing closes may have

@@ -257,15 +257,14 @@ class _Frame:
             raise self._fault or UnreadableStream(
                 f"the frame from byte {self._begin} on: {state_reason(error)}"
             ) from None
-        if not piece and (self._fault or not self._ends()):
+        if not piece and (
+            self._fault
+            or not (self._is_whole or (not self._remaining and not next(self._lengths, 0)))
+        ):
             raise self._fault or UnreadableStream(
                 f"the frame from byte {self._begin} on ends before byte {self._source.position}"
             )
         return piece
-
-    def _ends(self) -> bool:
-        """Return whether all bytes of the frame were taken."""
-        return self._is_whole or (not self._remaining and not next(self._lengths, 0))
 
 
 class _PackedFrame:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from cmsspark.store.query.stored_parts import PartSystem
     from cmsspark.store.query.table_views import DumpView
 
 
@@ -335,7 +334,35 @@ class Database:
         self._is_store_seen = False
         self._refreshed: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._connection, self._system = _connect(self._files, memory, threads)
+        # A database in memory that reads nothing but the file system of the parts, for
+        # good.
+        try:
+            import duckdb
+
+            from cmsspark.store.query.stored_parts import PROTOCOL, PartSystem
+        except ImportError as error:
+            raise UsageError(
+                "SQL needs DuckDB and fsspec",
+                found=f"{error.name} is missing",
+                next_step=_NEEDS_EXTRA,
+            ) from None
+        connection = duckdb.connect(
+            config={
+                "python_enable_replacements": "false",
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "allow_community_extensions": "false",
+                "temp_directory": "",
+                **({"memory_limit": memory} if memory else {}),
+                **({"threads": str(threads)} if threads else {}),
+            }
+        )
+        system = PartSystem(self._files)
+        connection.register_filesystem(system)
+        connection.execute(f"SET allowed_directories = ['{PROTOCOL}://']")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        self._connection, self._system = connection, system
         self._views = TableViews(self._system, self._jobs_by_table)
         create_days_view(self._connection, self._system)
         create_dump_views(self._connection, self._system, dumps)
@@ -394,7 +421,15 @@ class Database:
         """
         chosen = self._jobs_by_table if names is None or DAYS in names else names
         with self._lock:
-            self._check_store()
+            # Raise InputMissing (66) where the store is gone: without this its tables
+            # would just be empty.
+            fout = self._parts.fout
+            if not self._is_store_seen:
+                self._is_store_seen = self._files.stat(fout) is not None and bool(
+                    self._files.list_dir(fout)
+                )
+            elif self._files.stat(fout) is None or not self._files.list_dir(fout):
+                raise missing_store(fout)
             is_changed = False
             for job in dict.fromkeys(job for name in chosen for job in self._jobs_by_table[name]):
                 now = time.monotonic()
@@ -504,18 +539,6 @@ class Database:
                 f"there is no table {table!r}", found=present, next_step="`show tables` lists them"
             )
 
-    def _check_store(self) -> None:
-        """Raise InputMissing (66) where the store is gone: without this its tables
-        would just be empty.
-        """
-        fout = self._parts.fout
-        if not self._is_store_seen:
-            self._is_store_seen = self._files.stat(fout) is not None and bool(
-                self._files.list_dir(fout)
-            )
-        elif self._files.stat(fout) is None or not self._files.list_dir(fout):
-            raise missing_store(fout)
-
     def _run(
         self,
         statement: str,
@@ -582,37 +605,6 @@ class _FileGone(Exception):
     def __init__(self, error: CmssparkError) -> None:
         self.error = error
         super().__init__(str(error))
-
-
-def _connect(
-    files: Files, memory: str | None, threads: int | None
-) -> tuple[duckdb.DuckDBPyConnection, PartSystem]:
-    """Return a database in memory that reads nothing but the file system of the parts, for good."""
-    try:
-        import duckdb
-
-        from cmsspark.store.query.stored_parts import PROTOCOL, PartSystem
-    except ImportError as error:
-        raise UsageError(
-            "SQL needs DuckDB and fsspec", found=f"{error.name} is missing", next_step=_NEEDS_EXTRA
-        ) from None
-    connection = duckdb.connect(
-        config={
-            "python_enable_replacements": "false",
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-            "allow_community_extensions": "false",
-            "temp_directory": "",
-            **({"memory_limit": memory} if memory else {}),
-            **({"threads": str(threads)} if threads else {}),
-        }
-    )
-    system = PartSystem(files)
-    connection.register_filesystem(system)
-    connection.execute(f"SET allowed_directories = ['{PROTOCOL}://']")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
-    return connection, system
 
 
 def _plain_sums(rows: pa.Table) -> pa.Table:

@@ -44,7 +44,24 @@ class Prompt:
 
     def run(self) -> None:
         """Read and answer. An error of a statement does not end the prompt."""
-        self._read_history()
+        with suppress(ImportError, OSError):
+            import readline
+
+            self._names = sorted(
+                {
+                    *_WORDS.split(),
+                    *(
+                        name
+                        for table in self.database.tables
+                        for name in (table.name, *table.names)
+                    ),
+                }
+            )
+            readline.set_completer(self._completion)
+            readline.set_completer_delims(" \t\n,;()=<>+-*/'\"")
+            readline.parse_and_bind("tab: complete")
+            readline.set_history_length(_HISTORY_LINES)
+            readline.read_history_file(self.history)
         stored = self.database.days()
         count = pluralize(len(stored), "day")
         span = (
@@ -117,26 +134,6 @@ class Prompt:
             reporting.report(error)
         except KeyboardInterrupt:
             click.echo(f"interrupted after {time.monotonic() - began:.1f} s", err=True)
-
-    def _read_history(self) -> None:
-        with suppress(ImportError, OSError):
-            import readline
-
-            self._names = sorted(
-                {
-                    *_WORDS.split(),
-                    *(
-                        name
-                        for table in self.database.tables
-                        for name in (table.name, *table.names)
-                    ),
-                }
-            )
-            readline.set_completer(self._completion)
-            readline.set_completer_delims(" \t\n,;()=<>+-*/'\"")
-            readline.parse_and_bind("tab: complete")
-            readline.set_history_length(_HISTORY_LINES)
-            readline.read_history_file(self.history)
 
     def _write_history(self) -> None:
         """Keep the history, readable for this user only: a query may name people's datasets."""

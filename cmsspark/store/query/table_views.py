@@ -184,32 +184,32 @@ class TableViews:
         """Create the views of these tables, and those of costs, that are not there yet."""
         for name in names:
             if name not in self._created and name not in VIEWS:
-                self._create(connection, name)
+                # Create ``JOB.TABLE`` for each job that writes the table, and ``TABLE``
+                # with the rows of all of them.
+                jobs = self._jobs_by_table[name]
+                for job in jobs:
+                    connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{job.name}"')
+                    if not self._system.has(folder := folder_name(job, name)):
+                        self._system.put(folder, stored_table(name), [])
+                    rows_of_parts = _rows_of_parts(self._system, job, name)
+                    connection.execute(
+                        f'CREATE OR REPLACE VIEW "{job.name}"."{name}" AS {rows_of_parts}'
+                    )
+                # Where jobs are several, the column `job` tells their rows apart.
+                job_columns = [f", '{job.name}' AS job" if len(jobs) > 1 else "" for job in jobs]
+                rows = (
+                    f'FROM "{job.name}"."{name}" SELECT *{column}'
+                    for job, column in zip(jobs, job_columns, strict=True)
+                )
+                connection.execute(
+                    f'CREATE OR REPLACE VIEW "{name}" AS {" UNION ALL ".join(rows)}'
+                )
                 self._created.add(name)
         # Made of tables.
         for name in names:
             if name not in self._created:
                 connection.execute(f"CREATE OR REPLACE VIEW {name} AS {VIEWS[name]}")
                 self._created.add(name)
-
-    def _create(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
-        """Create ``JOB.TABLE`` for each job that writes the table, and ``TABLE`` with
-        the rows of all of them.
-        """
-        jobs = self._jobs_by_table[name]
-        for job in jobs:
-            connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{job.name}"')
-            if not self._system.has(folder := folder_name(job, name)):
-                self._system.put(folder, stored_table(name), [])
-            rows_of_parts = _rows_of_parts(self._system, job, name)
-            connection.execute(f'CREATE OR REPLACE VIEW "{job.name}"."{name}" AS {rows_of_parts}')
-        # Where jobs are several, the column `job` tells their rows apart.
-        job_columns = [f", '{job.name}' AS job" if len(jobs) > 1 else "" for job in jobs]
-        rows = (
-            f'FROM "{job.name}"."{name}" SELECT *{column}'
-            for job, column in zip(jobs, job_columns, strict=True)
-        )
-        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {" UNION ALL ".join(rows)}')
 
 
 def create_days_view(connection: duckdb.DuckDBPyConnection, system: PartSystem) -> None:
@@ -468,7 +468,15 @@ def description(sql: str, find_views: Views, find_stored: Stored) -> tuple[pa.Ta
     if schema is None:
         return None
     stored = f" {_days_text(find_stored([name])[name])}" if name != DAYS else ""
-    return _columns(schema), f"{name}: {schema.about}{stored}"
+    from cmsspark.store.query.stored_parts import build_table
+
+    columns: dict[str, Sequence[object]] = {
+        "column_name": schema.names,
+        "column_type": [_DUCKDB_TYPES[column.type] for column in schema.columns],
+        "unit": [column.unit for column in schema.columns],
+        "meaning": [column.about for column in schema.columns],
+    }
+    return build_table(_COLUMNS, columns), f"{name}: {schema.about}{stored}"
 
 
 def _all_tables(views: Mapping[str, Table], find_stored: Stored) -> pa.Table:
@@ -491,18 +499,6 @@ def _all_tables(views: Mapping[str, Table], find_stored: Stored) -> pa.Table:
         "meaning": [views[name].about for name in names],
     }
     return build_table(_TABLES, columns)
-
-
-def _columns(schema: Table) -> pa.Table:
-    from cmsspark.store.query.stored_parts import build_table
-
-    columns: dict[str, Sequence[object]] = {
-        "column_name": schema.names,
-        "column_type": [_DUCKDB_TYPES[column.type] for column in schema.columns],
-        "unit": [column.unit for column in schema.columns],
-        "meaning": [column.about for column in schema.columns],
-    }
-    return build_table(_COLUMNS, columns)
 
 
 def _first(intervals: Sequence[StoredInterval]) -> date | None:

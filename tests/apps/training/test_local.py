@@ -251,7 +251,7 @@ def test_a_framework_can_bind_its_port_with_any_options_and_the_kernel_gives_it_
 ):
     import socket
 
-    from cmsspark.apps.training.local_backend import free_addresses
+    from cmsspark.apps.training.barrier_task import free_addresses
 
     addresses = free_addresses(20)
     assert len(set(addresses)) == 20

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmsspark.apps.usage import period as job
+from cmsspark.base import names
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotReady, UsageError
 from cmsspark.base.periods import between, named
 from cmsspark.base.schemas import stored_table
@@ -41,7 +42,7 @@ MEASURES = (
     "cpu_time",
     "wc_time",
 )
-DERIVED = ("site_tier", "primary_name", "processing_name", "data_tier")
+DERIVED = tuple(name for name in names.DERIVED if name in stored_table(job.TABLE).names)
 
 
 @pytest.fixture(autouse=True)

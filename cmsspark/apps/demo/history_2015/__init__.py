@@ -97,7 +97,9 @@ class History:
         remote = np.where(rng.random(count) < 0.3, rng.integers(0, accesses + 1), 0)
         cpu_ms = accesses * rng.integers(1_000, 3_600_000, count)
         read_bytes = accesses * rng.integers(0, 2_000_000_000, count)
-        has_bytes = ~is_job | (_job_bytes(day) & (read_bytes % _NO_BYTES_EVERY > 0))
+        has_bytes = ~is_job | (
+            STREAMS_BY_NAME[jobs_stream(day)].has_bytes & (read_bytes % _NO_BYTES_EVERY > 0)
+        )
         columns: dict[str, Any] = {
             **texts,
             "day": pa.repeat(pa.scalar(day, pa.date32()), count),
@@ -156,11 +158,6 @@ class History:
 def jobs_stream(day: date) -> str:
     """Return the stream whose jobs a day has: that of ``crab`` or that of ``condor``."""
     return _epochs().source(JOBS_ROLE, day)
-
-
-def _job_bytes(day: date) -> bool:
-    """Return whether jobs of a day carry the bytes that they read."""
-    return STREAMS_BY_NAME[jobs_stream(day)].has_bytes
 
 
 @cache
