@@ -104,10 +104,11 @@ def parallel_tasks(metrics: RunMetrics, stage: StageEntry | None = None) -> int:
     """
     first = (stage.submitted_ms if stage else None) or 0
     last = (stage.completed_ms if stage else None) or sys.maxsize
+    is_local = metrics.master.startswith("local") or metrics.engine == "processes"
     changes = []
     for entry in metrics.executors:
         begin, end = entry.added_ms or 0, entry.removed_ms or sys.maxsize
-        if (entry.executor != "driver" or _is_local(metrics)) and begin <= last and end >= first:
+        if (entry.executor != "driver" or is_local) and begin <= last and end >= first:
             # One that is removed leaves before another comes at the same time.
             changes += [(max(begin, first), 1, entry.cores), (end, 0, -entry.cores)]
     cores = most = 0
@@ -115,10 +116,6 @@ def parallel_tasks(metrics: RunMetrics, stage: StageEntry | None = None) -> int:
         cores += change
         most = max(most, cores)
     return most // count(metrics.options.get("spark.task.cpus"), 1)
-
-
-def _is_local(metrics: RunMetrics) -> bool:
-    return metrics.master.startswith("local") or metrics.engine == "processes"
 
 
 def as_option(size_bytes: int, step: int = 256 * MIB) -> str:

@@ -35,7 +35,7 @@ from cmsspark.store.run_metrics import ExecutorEntry, Reported, RunMetrics, Samp
 
 if TYPE_CHECKING:
     from cmsspark.apps.monitor.logs.rest import RestPoller
-    from cmsspark.apps.monitor.processes.driver_samples import DriverSamples
+    from cmsspark.apps.monitor.processes.sampler import DriverSamples
     from cmsspark.store.process_samples import ProcessSample
 
 
@@ -103,19 +103,15 @@ def add_reported(metrics: RunMetrics, file: Path) -> None:
             if entry.read is not None:
                 metrics.reported.append(entry.read)
             if entry.stage is not None:
-                _add_stage(metrics, entry.stage)
+                metrics.stages.append(entry.stage)
+                metrics.stage_count += 1
+                metrics.totals.tasks += entry.stage.totals.tasks
+                metrics.totals.task_ms += entry.stage.totals.task_ms
+                metrics.totals.run_ms += entry.stage.totals.run_ms
+                if entry.stage.submitted_ms is not None and entry.stage.completed_ms is not None:
+                    metrics.task_spans.append((entry.stage.submitted_ms, entry.stage.completed_ms))
     if lines:
         metrics.sources.append("reported")
-
-
-def _add_stage(metrics: RunMetrics, stage: StageEntry) -> None:
-    metrics.stages.append(stage)
-    metrics.stage_count += 1
-    metrics.totals.tasks += stage.totals.tasks
-    metrics.totals.task_ms += stage.totals.task_ms
-    metrics.totals.run_ms += stage.totals.run_ms
-    if stage.submitted_ms is not None and stage.completed_ms is not None:
-        metrics.task_spans.append((stage.submitted_ms, stage.completed_ms))
 
 
 def measuring(run: Callable[[], NoReturn]) -> NoReturn:
@@ -140,20 +136,6 @@ def _store(folder: Path, code: int) -> None:
     metrics.ended_ms, metrics.exit_code = dates.now_ms(), code
     metrics.state = "DONE" if code == 0 else "FAILED"
     add_reported(metrics, folder / self_metrics.FILE)
-    _add_processes(metrics)
-    metrics.findings = findings.find(metrics)
-    run_metrics.write(path, metrics)
-    for text in ending_lines(metrics):
-        sys.stderr.write(f"run_spark: {text}\n")
-    # This process was started by run_spark, whose settings it has by the environment.
-    settings = load_settings(None, os.environ)
-    if settings.metrics.host is not None:
-        from cmsspark.apps.monitor.processes.live_metrics import send_run
-
-        send_run(settings.metrics, path)
-
-
-def _add_processes(metrics: RunMetrics) -> None:
     process, children = (
         resource.getrusage(resource.RUSAGE_SELF),
         resource.getrusage(resource.RUSAGE_CHILDREN),
@@ -169,6 +151,16 @@ def _add_processes(metrics: RunMetrics) -> None:
         metrics.executors.append(
             ExecutorEntry("workers", metrics.host, count, peaks=_peaks(children.ru_maxrss))
         )
+    metrics.findings = findings.find(metrics)
+    run_metrics.write(path, metrics)
+    for text in ending_lines(metrics):
+        sys.stderr.write(f"run_spark: {text}\n")
+    # This process was started by run_spark, whose settings it has by the environment.
+    settings = load_settings(None, os.environ)
+    if settings.metrics.host is not None:
+        from cmsspark.apps.monitor.processes.live_metrics import send_run
+
+        send_run(settings.metrics, path)
 
 
 def _peaks(kilobytes: int) -> dict[str, int]:
@@ -230,7 +222,7 @@ class RunMeasure:
         """spark-submit runs."""
         with suppress(Exception):
             from cmsspark.apps.monitor.logs.rest import RestPoller
-            from cmsspark.apps.monitor.processes.driver_samples import DriverSamples
+            from cmsspark.apps.monitor.processes.sampler import DriverSamples
 
             self.metrics.root_pid = pid
             self.metrics.host_cores = len(os.sched_getaffinity(0))
@@ -292,13 +284,6 @@ class RunMeasure:
             return list(ending_lines(self.metrics))
         return []
 
-    def _end_samples(self) -> None:
-        if self._driver is not None:
-            self.metrics.samples = self._driver.end()
-            if self.metrics.samples:
-                self.metrics.sources.append("samples")
-                self.metrics.cpu_ms = max(sample.cpu_ms or 0 for sample in self.metrics.samples)
-
     def _sampled(self, sample: Sample) -> None:
         if self._rest_poller is not None:
             self._rest_poller.poll()
@@ -307,6 +292,12 @@ class RunMeasure:
         if dates.now_ms() - self._written_ms > _EVERY_MS and self._driver is not None:
             self.metrics.samples = list(self._driver.samples)
             self._write()
+
+    def _end_samples(self) -> None:
+        if self._driver is not None and (samples := self._driver.end()):
+            self.metrics.samples = samples
+            self.metrics.sources.append("samples")
+            self.metrics.cpu_ms = max(sample.cpu_ms or 0 for sample in samples)
 
     def _write(self) -> None:
         self._written_ms = dates.now_ms()

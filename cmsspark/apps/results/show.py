@@ -12,8 +12,7 @@ from pathlib import Path
 import click
 
 from cmsspark.apps.monitor.measured_runs import find_latest
-from cmsspark.apps.monitor.run_comparison import echo_comparison
-from cmsspark.apps.monitor.run_report import echo_measured, only_measured
+from cmsspark.apps.monitor.run_report import echo_comparison, echo_measured, only_measured
 from cmsspark.apps.results.runs import COLOURS, interval_text, load_history, run_deliveries
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError

@@ -23,7 +23,7 @@ from cmsspark.store.run_metrics import (
     StageEntry,
     TaskTotals,
 )
-from tests.apps.monitor.test_findings import GIB, healthy
+from tests.apps.monitor.test_findings import GIB, healthy, idle, returned
 
 MB = findings.MB
 
@@ -222,3 +222,44 @@ def test_at_most_five_of_a_kind_and_errors_first() -> None:
     run.log_lines = ["java.lang.OutOfMemoryError: Java heap space"]
     found: list[Finding] = find(run)
     assert [finding.code for finding in found] == ["heap_space", *["spill"] * 5]
+
+
+def in_local_mode(run: RunMetrics) -> None:
+    run.master = run.options["spark.master"] = "local[4]"
+
+
+def result_of(size: int) -> Callable[[RunMetrics], None]:
+    def change(run: RunMetrics) -> None:
+        run.samples = []
+        run.stages[0].name, run.stages[0].totals.result_bytes = "collect at a.py:1", size
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("changes", "named", "unnamed"),
+    [
+        # Sorting more than fits makes garbage; far more of it is a cause of its own.
+        ([spill(9 * MB), collected(12_000, 60_000)], "spill", "gc"),
+        ([skew(90 * MB, MB), collected(12_000, 60_000)], "skewed_stage", "gc"),
+        ([spill(9 * MB), collected(18_000, 60_000)], "gc", "python_udf"),
+        # Rows become objects of Python meanwhile, and come back.
+        ([returned(8 * MB), idle(100_000)], "collected_and_parallelized", "idle_cores"),
+        ([idle(100_000)], "idle_cores", "collected_and_parallelized"),
+        # In local mode results lie in the heap in which tasks run.
+        (
+            [in_local_mode, result_of(300 * MB), collected(18_000, 60_000)],
+            "collected_to_driver",
+            "gc",
+        ),
+        ([result_of(300 * MB), collected(18_000, 60_000)], "gc", "python_udf"),
+    ],
+)
+def test_a_finding_that_another_one_explains_is_not_named(
+    changes: list[Callable[[RunMetrics], None]], named: str, unnamed: str
+) -> None:
+    run = healthy()
+    for change in changes:
+        change(run)
+    codes = {finding.code for finding in find(run)}
+    assert named in codes and unnamed not in codes

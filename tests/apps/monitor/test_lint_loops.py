@@ -4,6 +4,9 @@ windows, whole tables.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from cmsspark.apps.monitor.lint.checker import lint
@@ -129,3 +132,21 @@ def test_a_call_in_a_loop_names_the_function_and_its_action() -> None:
         (HEAD + "def f(d):\n    return d.count()\nfor n in ns:\n    f(n)\n").encode()
     )
     assert (problem.line, problem.detail) == (6, "f() calls count()")
+
+
+def test_scripts_by_others_have_the_problems_they_were_written_for() -> None:
+    """``lint_scripts.txt``: scripts of whom had not read the checker, a third of them healthy."""
+    session = (
+        "from pyspark.sql import SparkSession, Window\nfrom pyspark.sql import functions as F\n"
+        "spark = SparkSession.builder.getOrCreate()\nsc = spark.sparkContext\n"
+    )
+    text = Path(__file__).with_name("lint_scripts.txt").read_text(encoding="utf-8")
+    scripts = re.findall(r"^# finds: (.+)\n((?:(?!# finds: ).*\n)*)", text, re.MULTILINE)
+    assert len(scripts) == 287 and sum(label == "nothing" for label, _ in scripts) >= 100
+    wrong = [
+        f"# finds: {label}, not {' '.join(codes)}\n{script}"
+        for label, script in scripts
+        if (codes := sorted({problem.code for problem in lint((session + script).encode())}))
+        != label.replace("nothing", "").split()
+    ]
+    assert not wrong, "\n".join(wrong)

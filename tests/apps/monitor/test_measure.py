@@ -16,12 +16,12 @@ from msgspec import structs
 from cmsspark.apps.monitor import spark_watch
 from cmsspark.apps.monitor.logs.rest import executor, listening
 from cmsspark.apps.monitor.measured_runs import find_job_runs, find_run, measured_runs
-from cmsspark.apps.monitor.processes.driver_samples import (
+from cmsspark.apps.monitor.processes.sampler import (
     DriverSamples,
     JvmCounters,
+    TreeSampler,
     thinned,
 )
-from cmsspark.apps.monitor.processes.sampler import TreeSampler
 from cmsspark.base import self_metrics
 from cmsspark.main import command
 from cmsspark.store import run_metrics
@@ -110,9 +110,7 @@ def test_whatever_breaks_the_run_ends_as_it_would(
         raise OSError("no room")
 
     if broken in ("started", "environment"):
-        monkeypatch.setattr(
-            "cmsspark.apps.monitor.processes.driver_samples.DriverSamples.take", fail
-        )
+        monkeypatch.setattr("cmsspark.apps.monitor.processes.sampler.DriverSamples.take", fail)
         monkeypatch.setattr("cmsspark.apps.monitor.measured_runs.find_event_log", fail)
     else:
         monkeypatch.setattr(spark_watch.RunMeasure, broken, fail)

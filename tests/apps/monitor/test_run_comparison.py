@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from cmsspark.apps.monitor.run_comparison import comparison
+from cmsspark.apps.monitor.run_report import comparison
 from cmsspark.main import command
 from cmsspark.store import run_metrics
 from cmsspark.store.run_metrics import (

@@ -25,7 +25,7 @@ from cmsspark.apps.monitor.findings.stages import (
 from cmsspark.apps.monitor.logs.plans import FIXED_PARTITIONS
 from cmsspark.apps.monitor.memory_sizes import MIB
 from cmsspark.base.text.terminal import pluralize, volume
-from cmsspark.store.run_metrics import ExecutorEntry, Finding, RunMetrics, StageEntry
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 
 _ENOUGH_RUNS: Final = 3
 _SHORT_MS: Final = 10_000
@@ -65,8 +65,14 @@ def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
         if totals.run_ms >= GC_LEAST_MS:
             worst.gc_share = max(worst.gc_share, totals.gc_ms / totals.run_ms)
         worst.has_succeeded = worst.has_succeeded or run.state == "DONE"
+        # In local mode the driver runs the tasks, too.
         worst.heap_space = worst.heap_space or any(
-            _is_full_heap(finding, run, role) for finding in run.findings
+            finding.code == "heap_space"
+            and (
+                run.master.startswith("local")
+                or (finding.where == "tasks") == (role == "executor")
+            )
+            for finding in run.findings
         )
         worst.spilled = max(worst.spilled, totals.disk_spilled_bytes)
         worst.killed = worst.killed or any(
@@ -81,26 +87,23 @@ def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
     return worst
 
 
-def _is_full_heap(finding: Finding, run: RunMetrics, role: str) -> bool:
-    """Return whether a JVM of the role had no heap left. In local mode the driver runs
-    the tasks, too.
-    """
-    is_of_role = run.master.startswith("local") or (finding.where == "tasks") == (
-        role == "executor"
-    )
-    return finding.code == "heap_space" and is_of_role
+#: Figure of the worst executor → the area of memory whose peak it is.
+_PEAKS: Final = {
+    "heap": "JVMHeapMemory",
+    "unified": "OnHeapUnifiedMemory",
+    "storage": "OnHeapStorageMemory",
+    "jvm_rss": "ProcessTreeJVMRSSMemory",
+    "python": "ProcessTreePythonRSSMemory",
+    "off_heap_used": "OffHeapUnifiedMemory",
+    "direct": "DirectPoolMemory",
+}
 
 
 def _take(worst: Worst, entry: ExecutorEntry) -> None:
     peaks = entry.peaks
     worst.areas |= peaks.keys()
-    worst.heap = max(worst.heap, peaks.get("JVMHeapMemory", 0))
-    worst.unified = max(worst.unified, peaks.get("OnHeapUnifiedMemory", 0))
-    worst.storage = max(worst.storage, peaks.get("OnHeapStorageMemory", 0))
-    worst.jvm_rss = max(worst.jvm_rss, peaks.get("ProcessTreeJVMRSSMemory", 0))
-    worst.python = max(worst.python, peaks.get("ProcessTreePythonRSSMemory", 0))
-    worst.off_heap_used = max(worst.off_heap_used, peaks.get("OffHeapUnifiedMemory", 0))
-    worst.direct = max(worst.direct, peaks.get("DirectPoolMemory", 0))
+    for name, area in _PEAKS.items():
+        setattr(worst, name, max(getattr(worst, name), peaks.get(area, 0)))
     # Spark runs pgrep to see its children: for a moment such a child is a copy of the
     # JVM, as large in addresses.
     is_copy = peaks.get("ProcessTreeOtherVMemory", 0) > 0.9 * peaks.get("ProcessTreeJVMVMemory", 1)
@@ -280,7 +283,14 @@ def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
 def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     alike = alike_runs(runs)
     if not alike:
-        return [Advice("memory", _why_nothing(runs))]
+        reasons = {note for run in runs for note in run.notes}
+        text = f"no run has figures of executors{f' ({min(reasons)})' if reasons else ''}"
+        if runs and all(run.engine == "processes" for run in runs):
+            text = (
+                "the job runs by processes of this host, without a JVM; run it with --engine spark "
+                "to measure it"
+            )
+        return [Advice("memory", f"not known: {text}")]
     latest, role = alike[0], _working_role(alike[0])
     worst = find_worst(alike, role)
     confidence = rate_confidence(alike)
@@ -399,14 +409,6 @@ def alike_runs(runs: Sequence[RunMetrics]) -> list[RunMetrics]:
 def _working_role(run: RunMetrics) -> str:
     """Return which JVM works: in local mode the driver."""
     return "driver" if run.master.startswith("local") else "executor"
-
-
-def _why_nothing(runs: Sequence[RunMetrics]) -> str:
-    if runs and all(run.engine == "processes" for run in runs):
-        text = "not known: the job runs by processes of this host, without a JVM"
-        return f"{text}; run it with --engine spark to measure it"
-    reasons = {note for run in runs for note in run.notes}
-    return f"not known: no run has figures of executors{f' ({sorted(reasons)[0]})' if reasons else ''}"
 
 
 def _heap(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 import msgspec
 
@@ -37,7 +39,10 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None) -> N
     from cmsspark.apps.monitor.run_report import finding_lines
 
     state_dir = load_settings(settings_file).state_dir
-    runs = [with_events(state_dir, run) for run in find_job_runs(state_dir, _name(job), count)]
+    name = job
+    with suppress(UsageError):
+        name = find_job(job).name
+    runs = [with_events(state_dir, run) for run in find_job_runs(state_dir, name, count)]
     advice = advise(runs)
     if as_json:
         document = {
@@ -64,10 +69,3 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None) -> N
     if any(entry.conf for entry in advice):
         options = " ".join(f"--conf {entry.conf}" for entry in advice if entry.conf)
         click.echo(f"\nAll of it: run_spark {job} {options}")
-
-
-def _name(job: str) -> str:
-    try:
-        return find_job(job).name
-    except UsageError:
-        return job

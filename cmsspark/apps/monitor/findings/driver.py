@@ -98,7 +98,10 @@ def growth_findings(metrics: RunMetrics) -> Iterator[Finding]:
     )
     for explain, value in causes:
         for rise in _quiet_rises(metrics, value):
-            if any(_overlap(rise, arrival) for arrival, _ in results):
+            if any(
+                (rise.begin_ms <= arrival.end_ms and arrival.begin_ms <= rise.end_ms)
+                for arrival, _ in results
+            ):
                 continue
             if (finding := explain(metrics, rise)) is not None:
                 yield finding
@@ -302,10 +305,6 @@ def _change(metrics: RunMetrics, rise: Rise, value: Value) -> int | None:
     return max(values) - values[0] if len(values) > 1 else None
 
 
-def _overlap(first: Rise, second: Rise) -> bool:
-    return first.begin_ms <= second.end_ms and second.begin_ms <= first.end_ms
-
-
 def _seconds(rise: Rise) -> str:
     return f"{(rise.end_ms - rise.begin_ms) / 1000:.0f}"
 
@@ -348,13 +347,6 @@ CLOSURE_TIMES: Final = 3
 
 def driver_findings(metrics: RunMetrics) -> Iterator[Finding]:
     """Yield the findings of the driver and of Python workers."""
-    yield from _log_findings(metrics)
-    yield from growth_findings(metrics)
-    yield from _closure(metrics)
-    yield from _leak(metrics)
-
-
-def _log_findings(metrics: RunMetrics) -> Iterator[Finding]:
     for line in metrics.log_lines:
         if (match := _UNREACHED.search(line)) is not None:
             cure = "spark.driver.host must be a name or address that nodes reach, spark.driver.port open to them"
@@ -378,6 +370,9 @@ def _log_findings(metrics: RunMetrics) -> Iterator[Finding]:
             )
             cure = f"a larger heap (spark.{role}.memory), or less in it at once; cmsspark lab advise has figures"
             yield Finding("heap_space", f"no heap was left: {full[:160]}", where, cure, "error")
+    yield from growth_findings(metrics)
+    yield from _closure(metrics)
+    yield from _leak(metrics)
 
 
 def _full_heap(metrics: RunMetrics) -> Iterator[Finding]:
@@ -432,8 +427,8 @@ def _pickled_by_job(metrics: RunMetrics) -> list[int]:
         if sample.python_written_bytes is not None
     ]
     gaps = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(points)]
-    # Between samples that are far apart several jobs may have begun.
-    if not gaps or max(gaps) > 2 * DENSE_MS:
+    # Between samples that are far apart many jobs may have begun.
+    if not gaps or max(gaps) > GAP_MS:
         return []
     written, before = [], points[0][1]
     for stage in sorted(metrics.stages, key=lambda stage: stage.submitted_ms or 0):
@@ -465,7 +460,13 @@ def _leak(metrics: RunMetrics) -> Iterator[Finding]:
     if is_sparse:
         by_pid = {every_pid: every for every_pid in list(by_pid)[:1]}
     for pid, sampled in by_pid.items():
-        points = _without_rests(sampled, metrics.task_spans)
+        # Without samples of a worker that had nothing to do and stayed as it was.
+        points = sampled[:1]
+        for at, rss in sampled[1:]:
+            before = bisect_right(metrics.task_spans, at, key=lambda span: span[0])
+            is_busy = before > 0 and at <= metrics.task_spans[before - 1][1]
+            if is_busy or not 0.98 * points[-1][1] <= rss <= points[-1][1]:
+                points.append((at, rss))
         (first_at, first), (last_at, last) = points[0], points[-1]
         least = _LEAST_SPARSE if is_sparse else _LEAST_SAMPLES
         if len(points) < least or last_at - first_at < LEAK_MS:
@@ -474,27 +475,20 @@ def _leak(metrics: RunMetrics) -> Iterator[Finding]:
         rise = LEAK_BYTES if len(points) >= _LEAST_SAMPLES else 1.5 * LEAK_BYTES
         if last - first < rise or last < LEAK_FACTOR * first or not _keeps_rising(points):
             continue
-        tasks = _task_time(metrics, first_at, last_at)
-        if tasks is None or last_at - first_at < 3 * tasks:
+        tasks_ms = [
+            stage.task_ms.median
+            for stage in metrics.stages
+            if (stage.submitted_ms or 0) < last_at
+            and (stage.completed_ms or last_at) > first_at
+            and stage.totals.tasks
+        ]
+        if not tasks_ms or last_at - first_at < 3 * max(tasks_ms):
             continue  # one task may well need it
         change = f"from {volume(first)} to {volume(last)}"
         title = f"a Python worker grew {change} in {(last_at - first_at) / 1000:.0f} s"
         cure = "look for what is kept in globals or caches of functions; spark.python.worker.reuse=false ends each worker"
         yield Finding("python_worker_leak", f"{title}, over many tasks", f"worker {pid}", cure)
         return
-
-
-def _without_rests(
-    points: list[tuple[int, int]], spans: list[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """Return the samples without those of a worker that had nothing to do and stayed as it was."""
-    busy = points[:1]
-    for at, rss in points[1:]:
-        before = bisect_right(spans, at, key=lambda span: span[0])
-        is_busy = before > 0 and at <= spans[before - 1][1]
-        if is_busy or not 0.98 * busy[-1][1] <= rss <= busy[-1][1]:
-            busy.append((at, rss))
-    return busy
 
 
 def _keeps_rising(points: list[tuple[int, int]]) -> bool:
@@ -533,15 +527,3 @@ def _value_at(points: list[tuple[int, int]], at_ms: float) -> float:
             share = (at_ms - before_ms) / max(1, after_ms - before_ms)
             return before + share * (after - before)
     return points[-1][1]
-
-
-def _task_time(metrics: RunMetrics, first: int, last: int) -> int | None:
-    """Return the longest median of tasks' times of the stages at that time."""
-    times = [
-        stage.task_ms.median
-        for stage in metrics.stages
-        if (stage.submitted_ms or 0) < last
-        and (stage.completed_ms or last) > first
-        and stage.totals.tasks
-    ]
-    return max(times, default=None)

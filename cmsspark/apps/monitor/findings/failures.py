@@ -119,7 +119,21 @@ def failure_findings(metrics: RunMetrics) -> Iterator[Finding]:
             )
     if not codes & {"container_killed", "heartbeat"}:
         yield from _lost(metrics, severity)
-    yield from _exceptions(metrics, severity)
+    # The exception of tasks, the most frequent one, that no cause above explains.
+    exceptions = {
+        line: count
+        for line, count in metrics.failures.items()
+        if not line.startswith(_NO_FAILURES)
+        and not OUT_OF_MEMORY.search(line)
+        and not any(cause.text.search(line) for cause in CAUSES)
+    }
+    if exceptions:
+        line = max(exceptions, key=lambda text: exceptions[text])
+        count = exceptions[line]
+        text = line.partition(": ")[2] or line
+        title = f"{text[:_SHOWN]} ({count} task{'s' if count > 1 else ''} failed)"
+        cure = "the whole trace: cmsspark show RUN --trace"
+        yield Finding("failed_task", title, "tasks", cure, severity)
 
 
 #: The option that limits the addresses of Python workers, of an executor together.
@@ -192,21 +206,3 @@ def _lost(metrics: RunMetrics, severity: str) -> Iterator[Finding]:
             "lost_executor", title, f"executor {entry.executor} on {entry.host}", cure, severity
         )
         return
-
-
-def _exceptions(metrics: RunMetrics, severity: str) -> Iterator[Finding]:
-    """Yield the exception of tasks, the most frequent one, that no cause above explains."""
-    exceptions = {
-        line: count
-        for line, count in metrics.failures.items()
-        if not line.startswith(_NO_FAILURES)
-        and not OUT_OF_MEMORY.search(line)
-        and not any(cause.text.search(line) for cause in CAUSES)
-    }
-    if exceptions:
-        line = max(exceptions, key=lambda text: exceptions[text])
-        count = exceptions[line]
-        text = line.partition(": ")[2] or line
-        title = f"{text[:_SHOWN]} ({count} task{'s' if count > 1 else ''} failed)"
-        cure = "the whole trace: cmsspark show RUN --trace"
-        yield Finding("failed_task", title, "tasks", cure, severity)

@@ -299,54 +299,27 @@ def _small_files(count: int, size: int, verb: str, where: str) -> Iterator[Findi
 #: The codes of all findings; ``docs/monitoring.md`` has their meanings.
 CODES: Final = frozenset(
     {
-        "failed_task",
-        "container_killed",
-        "lost_executor",
-        "python_worker_killed",
-        "max_result_size",
-        "fetch_failure",
-        "no_space",
-        "heartbeat",
-        "broadcast_timeout",
-        "heap_space",
-        "py4j_object",
-        "driver_heap_jump",
-        "driver_python_jump",
-        "collected_to_driver",
-        "python_worker_leak",
-        "driver_unreachable",
-        "skewed_stage",
-        "straggler",
-        "spill",
-        "gc",
-        "few_tasks",
-        "tiny_tasks",
-        "idle_cores",
-        "small_files",
-        "cartesian_join",
-        "small_join_side",
-        "sort_for_first_rows",
-        "cached_unused",
-        "executor_too_large",
-        "window_one_task",
-        "jdbc_one_connection",
-        "large_broadcast",
-        "join_multiplies_rows",
-        "filter_after_join",
-        "full_scan",
-        "python_udf",
-        "cache_does_not_fit",
-        "collected_and_parallelized",
-        "repeated_work",
-        "large_closure",
-        "python_memory_limit",
+        *("failed_task", "container_killed", "lost_executor", "python_worker_killed"),
+        *("max_result_size", "fetch_failure", "no_space", "heartbeat", "broadcast_timeout"),
+        *("heap_space", "py4j_object", "driver_heap_jump", "driver_python_jump"),
+        *("collected_to_driver", "python_worker_leak", "driver_unreachable", "skewed_stage"),
+        *("straggler", "spill", "gc", "few_tasks", "tiny_tasks", "idle_cores", "small_files"),
+        *("cartesian_join", "small_join_side", "sort_for_first_rows", "cached_unused"),
+        *("executor_too_large", "window_one_task", "jdbc_one_connection", "large_broadcast"),
+        *("join_multiplies_rows", "filter_after_join", "full_scan", "python_udf"),
+        *("cache_does_not_fit", "collected_and_parallelized", "repeated_work"),
+        *("large_closure", "python_memory_limit"),
     }
 )
 #: Entry points of packages that find more: functions of the metrics of a run.
 GROUP: Final = "cmsspark.findings"
 _MOST_OF_A_KIND: Final = 5
 #: A code → those that explain it: with one of them it is not named.
-_CAUSES: Final = {"gc": {"heap_space", "cache_does_not_fit"}}
+_CAUSES: Final = {
+    "gc": {"heap_space", "cache_does_not_fit"},
+    # While rows become objects of Python, and come back, no task runs.
+    "idle_cores": {"collected_to_driver", "collected_and_parallelized"},
+}
 
 
 def find(metrics: RunMetrics) -> list[Finding]:
@@ -354,7 +327,10 @@ def find(metrics: RunMetrics) -> list[Finding]:
     finders = with_packages(GROUP, _BUILT_IN, lambda entry: entry.load())
     findings = [finding for find_some in finders.values() for finding in find_some(metrics)]
     codes = {finding.code for finding in findings}
-    causes = [finding for finding in findings if not codes & _CAUSES.get(finding.code, set())]
+    # In local mode results lie in the heap in which tasks run.
+    in_heap = {"collected_to_driver"} if metrics.master.startswith("local") else set()
+    explained = {**_CAUSES, "gc": _CAUSES["gc"] | in_heap}
+    causes = [finding for finding in findings if not codes & explained.get(finding.code, set())]
     counts: dict[str, int] = {}
     shown = []
     for finding in sorted(dict.fromkeys(causes), key=lambda finding: finding.severity != "error"):

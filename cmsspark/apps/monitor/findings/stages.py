@@ -11,13 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from cmsspark.apps.monitor.memory_sizes import (
-    as_option,
-    count,
-    off_heap,
-    parallel_tasks,
-    size,
-)
+from cmsspark.apps.monitor.memory_sizes import as_option, count, off_heap, parallel_tasks, size
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.store.run_metrics import Finding, RunMetrics, Spread, StageEntry
 
@@ -74,7 +68,10 @@ def stage_findings(metrics: RunMetrics) -> Iterator[Finding]:
     findings = [finding for stage in metrics.stages for finding in _judge_stage(metrics, stage)]
     yield from findings
     totals = metrics.totals
-    most = GC_SHARE if totals.run_ms >= GC_LONG_MS else GC_SHARE_SHORT
+    # Tasks with more than their memory make garbage, too.
+    has_cause = any(finding.code in ("skewed_stage", "spill") for finding in findings)
+    is_short = totals.run_ms < GC_LONG_MS
+    most = GC_SHARE_SHORT if is_short or has_cause else GC_SHARE
     if totals.run_ms >= GC_LEAST_MS and totals.gc_ms > most * totals.run_ms:
         yield Finding(
             "gc",
@@ -122,7 +119,11 @@ def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
     # What a task with more than its share spills has that cause.
     is_skewed = uneven is not None and uneven.code == "skewed_stage"
     if stage.totals.disk_spilled_bytes >= SPILL_BYTES and not is_skewed:
-        yield _spill(metrics, stage)
+        totals = stage.totals
+        title = f"{volume(totals.disk_spilled_bytes)} spilled to disk ({volume(totals.memory_spilled_bytes)} in memory)"
+        memory = "off-heap memory" if off_heap(metrics.options) else "heap"
+        cure = f"cmsspark lab advise has the partitions and the {memory} that it takes; or fewer cores in an executor"
+        yield Finding("spill", title, stage_name(stage), cure)
     # A later attempt has only the tasks whose output was lost.
     # show() and take() look at one partition first.
     is_first = stage.task_count == 1 and _FIRST_ROWS.match(stage.name) is not None
@@ -269,14 +270,6 @@ def _straggler(metrics: RunMetrics, stage: StageEntry) -> Finding | None:
     title += _task(times) + host_load(metrics, stage)
     cure = "look for a record of that task that is expensive, or a slow host (then: spark.speculation=true)"
     return Finding("straggler", title, stage_name(stage), cure)
-
-
-def _spill(metrics: RunMetrics, stage: StageEntry) -> Finding:
-    totals = stage.totals
-    title = f"{volume(totals.disk_spilled_bytes)} spilled to disk ({volume(totals.memory_spilled_bytes)} in memory)"
-    memory = "off-heap memory" if off_heap(metrics.options) else "heap"
-    cure = f"cmsspark lab advise has the partitions and the {memory} that it takes; or fewer cores in an executor"
-    return Finding("spill", title, stage_name(stage), cure)
 
 
 def _tiny(stage: StageEntry, cores: int) -> Finding | None:

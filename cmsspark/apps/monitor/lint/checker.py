@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from cmsspark.apps.monitor.lint.habits import (
+    CalledFunctions,
     cached_too_early,
     counted_in_tasks,
+    deciding_actions,
     filled_names,
     has_one_connection,
+    written_tables,
 )
-from cmsspark.apps.monitor.lint.loops import CalledFunctions, deciding_actions
 from cmsspark.apps.monitor.lint.names import (
     OtherLibraries,
     SharedNames,
@@ -42,30 +44,31 @@ _FETCHES: Final = frozenset(
 _SUMS: Final = frozenset({"sum", "len", "max", "min", "reduce", "mean"})
 
 
-def _needs_all_values(function: ast.expr) -> bool:
+def _needs_all_values(function: ast.expr | ast.FunctionDef) -> bool:
     """Return whether a function needs all values of a key at once: it sorts or lists them."""
     if isinstance(function, ast.Name):
         return function.id not in _SUMS
-    if not isinstance(function, ast.Lambda):
+    if not isinstance(function, ast.Lambda | ast.FunctionDef):
         return False
-    calls = [node for node in ast.walk(function.body) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     names = {getattr(call.func, "id", getattr(call.func, "attr", "")) for call in calls}
     return bool(names) and not names & _SUMS
 
 
-def _sides(function: ast.expr) -> set[str] | None:
+def _sides(function: ast.expr | ast.FunctionDef) -> set[str] | None:
     """Return which of ``key``, ``left`` and ``right`` a function of a joined pair looks at;
     None where that is not known.
     """
-    if not isinstance(function, ast.Lambda) or len(function.args.args) != 1:
+    if not isinstance(function, ast.Lambda | ast.FunctionDef) or len(function.args.args) != 1:
         return None
     name, seen = function.args.args[0].arg, set()
+    inside = list(ast.walk(function))
     subscripted = {
         id(node.value)
-        for node in ast.walk(function.body)
+        for node in inside
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
     }
-    for node in ast.walk(function.body):
+    for node in inside:
         if isinstance(node, ast.Name) and node.id == name and id(node) not in subscripted:
             return None
         if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
@@ -92,6 +95,7 @@ class RowRules:
         self._libraries, self._tables = OtherLibraries(), Tables(self._values)
         #: Names of Python functions on rows.
         self._row_functions: set[str] = set()
+        self._defined: dict[str, ast.FunctionDef] = {}
         #: ``id`` of nodes that are judged already, or whose value decides when a loop ends.
         self._passed: set[int] = set()
 
@@ -111,7 +115,7 @@ class RowRules:
             self._passed |= {id(inner) for inner in ast.walk(node)}
         is_mapped = name in ("mapValues", "map", "flatMap") and bool(node.args)
         if name in ("flatMapValues", "cache", "persist") or (
-            is_mapped and _needs_all_values(node.args[0])
+            is_mapped and _needs_all_values(self._resolved_function(node.args[0]))
         ):
             self._passed.add(id(getattr(node.func, "value", node)))
         if (
@@ -137,13 +141,17 @@ class RowRules:
         ):
             self._add(node, "SPK111")
 
+    def _resolved_function(self, argument: ast.expr) -> ast.expr | ast.FunctionDef:
+        """Return the script's function that an argument names, else the argument."""
+        return self._defined.get(getattr(argument, "id", ""), argument)
+
     def _is_late_filter(self, node: ast.Call) -> bool:
         """Return whether an RDD's filter after a join looks at the key or one side only."""
         chain = self._values.chain(node)[1:]
         chain = [method for method in chain if method not in ("cache", "persist")]
         if not node.args or chain[:1] not in (["join"], ["leftOuterJoin"], ["rightOuterJoin"]):
             return False
-        sides = _sides(node.args[0])
+        sides = _sides(self._resolved_function(node.args[0]))
         allowed = {
             "join": ({"key"}, {"left"}, {"right"}, {"key", "left"}, {"key", "right"}),
             "leftOuterJoin": ({"key"}, {"left"}, {"key", "left"}),
@@ -162,14 +170,15 @@ class RowRules:
 
     def _adds_columns(self, node: ast.Assign) -> None:
         """Judge ``df = df.withColumn(…)`` in a loop."""
-        if not self._loops or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+        if not self._loops or len(node.targets) != 1:
             return
-        self._unites(node.targets[0].id, node.value)
+        name = ast.unparse(node.targets[0])
+        self._unites(name, node.value)
         current, calls = node.value, []
         while isinstance(current, ast.Call) and isinstance(current.func, ast.Attribute):
             calls.append(current)
             current = current.func.value
-        if isinstance(current, ast.Name) and current.id == node.targets[0].id:
+        if ast.unparse(current) == name:
             for call in calls:
                 if isinstance(call.func, ast.Attribute) and call.func.attr in (
                     "withColumn",
@@ -187,10 +196,7 @@ class RowRules:
                 continue
             if call.func.attr in ("union", "unionAll", "unionByName"):
                 begin = self._values.parts(call.func.value)[-1:]
-                names = {
-                    getattr(call.func.value, "id", ""),
-                    *(getattr(a, "id", "") for a in call.args),
-                }
+                names = {ast.unparse(part) for part in (call.func.value, *call.args)}
                 if name in names and not (
                     begin and getattr(begin[0], "id", "") in ("set", "frozenset")
                 ):
@@ -248,29 +254,37 @@ _TURNED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
 def is_test_of_emptiness(operand: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool:
     """Return whether a comparison asks of ``count()`` only if there is any row."""
     kind = type(operator)
-    if is_bare_call(right, "count"):
+    if is_number_of_rows(right):
         operand, right, kind = right, operand, _TURNED.get(kind, kind)
     is_number = isinstance(right, ast.Constant) and type(right.value) is int
-    return is_bare_call(operand, "count") and is_number and (kind, right.value) in _EMPTINESS  # type: ignore[attr-defined]
+    return is_number_of_rows(operand) and is_number and (kind, right.value) in _EMPTINESS  # type: ignore[attr-defined]
 
 
-class CountedNames:
-    """Tests of names that stand for a ``count()``: where a name is used for nothing
-    else, its number is not needed.
+def is_number_of_rows(node: ast.expr) -> bool:
+    """Return whether it is ``….count()`` or ``len(….collect())``."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "len" and node.args:
+        return is_bare_call(node.args[0], "collect")
+    return is_bare_call(node, "count")
+
+
+class PartlyUsedNames:
+    """Uses of names that need only a part of what the name stands for, such as tests of
+    a ``count()``: where a name is used for nothing else, the rest is not needed.
     """
 
     def __init__(self) -> None:
-        self._tests: list[tuple[ast.Name, ast.expr]] = []
+        self._uses: list[tuple[ast.Name, ast.expr, str]] = []
 
-    def tested(self, name: ast.Name, test: ast.expr) -> None:
-        """Note a test of whether a count is 0."""
-        self._tests.append((name, test))
+    def used(self, name: ast.Name, use: ast.expr, code: str) -> None:
+        """Note a test of whether a count is 0, or a subscript of sorted rows."""
+        self._uses.append((name, use, code))
 
-    def problems(self, module: ast.Module) -> Iterator[ast.expr]:
-        """Yield the tests of names that are used for nothing else in their function."""
-        tested = {id(name) for name, _ in self._tests}
-        uses = {id(name): _uses(module, name) for name, _ in self._tests}
-        yield from (test for name, test in self._tests if uses[id(name)] <= tested)
+    def problems(self, module: ast.Module) -> Iterator[tuple[ast.expr, str]]:
+        """Yield (use, code) of names that are used for nothing else in their function."""
+        partly = {id(name) for name, _, _ in self._uses}
+        for name, use, code in self._uses:
+            if _uses(module, name) <= partly:
+                yield use, code
 
 
 def _uses(module: ast.Module, name: ast.Name) -> set[int]:
@@ -288,66 +302,47 @@ def _uses(module: ast.Module, name: ast.Name) -> set[int]:
 
 
 _ACTIONS: Final = frozenset(
-    {"collect", "toPandas", "toArrow", "show", "toLocalIterator", "first", "count", "isEmpty"}
+    {
+        *("collect", "toPandas", "toArrow", "show", "toLocalIterator", "first", "count"),
+        *("isEmpty", "collectAsMap", "countByKey", "countByValue"),
+    }
+)
+#: Actions with arguments.
+_ACTIONS_WITH_ARGUMENTS: Final = frozenset(
+    {
+        *("show", "toLocalIterator", "approxQuantile", "foreachPartition", "takeOrdered"),
+        *("saveAsTextFile", "saveAsPickleFile", "saveAsSequenceFile", "saveAsHadoopFile"),
+        *("saveAsNewAPIHadoopFile", "saveAsHadoopDataset", "saveAsNewAPIHadoopDataset"),
+    }
 )
 _SORTS: Final = frozenset({"orderBy", "sort", "sortBy", "sortByKey"})
 #: Methods that keep the order, and most of the rows.
 _KEEPS_ORDER: Final = frozenset(
     {
-        "alias",
-        "cache",
-        "drop",
-        "filter",
-        "keys",
-        "map",
-        "persist",
-        "select",
-        "selectExpr",
-        "values",
-        "where",
-        "withColumn",
-        "withColumnRenamed",
+        *("alias", "cache", "drop", "filter", "keys", "map", "persist", "select"),
+        *("selectExpr", "values", "where", "withColumn", "withColumnRenamed"),
     }
 )
 #: Methods that take the time of tasks.
 _WORK: Final = frozenset(
     {
         *("crossJoin", "distinct", "dropDuplicates", "flatMap", "join", "map", "mapInArrow"),
-        *(
-            "mapInPandas",
-            "mapPartitions",
-            "mapValues",
-            "orderBy",
-            "sort",
-            "transform",
-            "withColumn",
-        ),
-        *("withColumns", "groupByKey", "reduceByKey"),
+        *("mapInPandas", "mapPartitions", "mapValues", "orderBy", "sort", "transform"),
+        *("withColumn", "withColumns", "groupByKey", "reduceByKey"),
     }
 )
 #: Methods after which rows lie in new partitions, whatever comes before.
 _SHUFFLES: Final = frozenset(
     {"repartition", "repartitionByRange", "checkpoint", "localCheckpoint"}
 )
+_POOLS: Final = ("ThreadPoolExecutor", "ThreadPool", "Pool")
 _DEEPEST: Final = 6_000
 #: Methods of ``df.write`` that start a job.
 _WRITES: Final = frozenset(
     {
-        "append",
-        "create",
-        "createOrReplace",
-        "csv",
-        "insertInto",
-        "jdbc",
-        "json",
-        "orc",
-        "overwrite",
-        "overwritePartitions",
-        "parquet",
-        "save",
-        "saveAsTable",
-        "text",
-        "xml",
+        *("append", "create", "createOrReplace", "csv", "insertInto", "jdbc", "json", "orc"),
+        *("overwrite", "overwritePartitions", "parquet", "save", "saveAsTable", "text"),
+        *("xml",),
     }
 )
 
@@ -363,7 +358,13 @@ def lint(source: bytes) -> list[Problem]:
         tree = ast.parse(source)
     visitor = _Visitor()
     if uses_spark(tree):
-        _visit_deep(visitor, tree)
+        # A chain may have hundreds of withColumn(): each is two levels, of three calls.
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, _DEEPEST))
+        try:
+            visitor.visit(tree)
+        finally:
+            sys.setrecursionlimit(limit)
     if arrow_is_set(tree):
         visitor.problems = [problem for problem in visitor.problems if problem.code != "SPK102"]
     silenced = silenced_lines(source)
@@ -379,18 +380,6 @@ def lint(source: bytes) -> list[Problem]:
     ]
 
 
-def _visit_deep(visitor: _Visitor, tree: ast.AST) -> None:
-    """Walk a script also where it has a chain of hundreds of ``withColumn()``: each is
-    two levels, of three calls.
-    """
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _DEEPEST))
-    try:
-        visitor.visit(tree)
-    finally:
-        sys.setrecursionlimit(limit)
-
-
 class _Visitor(RowRules, ast.NodeVisitor):
     """Walks a script in the order of its lines."""
 
@@ -398,15 +387,17 @@ class _Visitor(RowRules, ast.NodeVisitor):
         super().__init__()
         self._functions = 0
         self._udfs, self._shared = UdfNames(), SharedNames()
-        self._called, self._counted = CalledFunctions(), CountedNames()
+        self._called, self._partly = CalledFunctions(), PartlyUsedNames()
         self._function: str | None = None
+        #: Names of ``pyspark.pandas``.
+        self._pandas: set[str] = set()
 
     def visit_Module(self, node: ast.Module) -> None:
         self.generic_visit(node)
         for call, detail in self._called.problems():
             self._add(call, "SPK101", detail)
-        for test in self._counted.problems(node):
-            self._add(test, "SPK104")
+        for use, code in self._partly.problems(node):
+            self._add(use, code)
         for where, detail in cached_too_early(node):
             self._add(where, "SPK114", detail)
         for where in counted_in_tasks(node):
@@ -421,6 +412,7 @@ class _Visitor(RowRules, ast.NodeVisitor):
                 self._row_functions.add(node.name)
                 self._add(decorator, "SPK102", node.name)
         self._called.defined(node.name)
+        self._defined[node.name] = node
         outer, self._function = self._function, node.name
         self._in_function(node)
         self._function = outer
@@ -459,6 +451,9 @@ class _Visitor(RowRules, ast.NodeVisitor):
 
     def visit_Import(self, node: ast.Import) -> None:
         self._libraries.imported(node)
+        self._pandas |= {
+            alias.asname or alias.name for alias in node.names if alias.name == "pyspark.pandas"
+        }
         self._tables.own_modules |= {
             alias.asname or alias.name for alias in node.names if alias.name == "cmsspark"
         }
@@ -499,7 +494,7 @@ class _Visitor(RowRules, ast.NodeVisitor):
 
     def visit_For(self, node: ast.For) -> None:
         self.visit(node.iter)
-        self._passed |= deciding_actions(node)
+        self._passed |= deciding_actions(node) | written_tables(node)
         # What comes out of rows in Python, or of another library, is as local as those.
         self._values.bind(node.target, node.iter)
         if self._tables.is_fetched(node.iter):
@@ -549,7 +544,7 @@ class _Visitor(RowRules, ast.NodeVisitor):
             if isinstance(side, ast.Name) and self._is_count(call := self._values.resolved(side)):
                 turned = (call, opposite) if side is sides[0] else (opposite, call)
                 if is_test_of_emptiness(turned[0], node.ops[0], turned[1]):
-                    self._counted.tested(side, node)
+                    self._partly.used(side, node, "SPK104")
         self.generic_visit(node)
 
     def _is_count(self, call: ast.expr) -> bool:
@@ -575,16 +570,18 @@ class _Visitor(RowRules, ast.NodeVisitor):
         elif self._is_count(node):
             self._add(node, "SPK104")
         elif isinstance(node, ast.Name) and self._is_count(self._values.resolved(node)):
-            self._counted.tested(node, node)
+            self._partly.used(node, node, "SPK104")
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         # -1 is the last row: the first one of the other order.
-        is_part = isinstance(node.slice, ast.Slice | ast.Constant | ast.UnaryOp) and is_bare_call(
-            node.value, "collect"
-        )
-        if is_part and self._is_sorted(node.value):
-            self._add(node, "SPK107")
-            self._passed.add(id(node.value))
+        rows = self._values.resolved(node.value)
+        is_part = isinstance(node.slice, ast.Slice | ast.Constant | ast.UnaryOp)
+        if is_part and is_bare_call(rows, "collect") and self._is_sorted(rows):
+            if isinstance(node.value, ast.Name):
+                self._partly.used(node.value, node, "SPK107")
+            else:
+                self._add(node, "SPK107")
+                self._passed.add(id(rows))
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -598,12 +595,17 @@ class _Visitor(RowRules, ast.NodeVisitor):
             self._add(node, "SPK102")
         if isinstance(node.func, ast.Name) and node.func.id == "bool" and len(node.args) == 1:
             self._test(node.args[0])
-        if name == "toPandas" and not self._tables.is_small(node):
+        is_pandas = name in ("toPandas", "toArrow") or (
+            name == "to_pandas" and ("pandas_api" in chain or self._begin(node) in self._pandas)
+        )
+        if is_pandas and not self._tables.is_small(node):
             self._add(node, "SPK106")
+        self._functional(node, name or getattr(node.func, "id", ""))
         self._rows(node, name)
         if name in ("where", "filter") and self._is_late_udf(node):
             self._add(node, "SPK113")
-        if name == "submit" and self._loops and self._is_pool(node):
+        is_submitted = name == "submit" and self._is_pool(node)
+        if self._loops and (is_submitted or getattr(node.func, "id", "") == "delayed"):
             self._called.mapped(node.args[0], node)
         if name in ("map", "imap", "imap_unordered", "starmap") and self._is_pool(node):
             self._called.mapped(node.args[0], node)
@@ -621,10 +623,24 @@ class _Visitor(RowRules, ast.NodeVisitor):
             self._add(node, "SPK107")
         self.generic_visit(node)
 
+    def _functional(self, node: ast.Call, name: str) -> None:
+        """Judge Python's own ``map``, ``filter`` and ``reduce``: they are loops."""
+        function = node.args[0] if node.args else None
+        if isinstance(node.func, ast.Name) and name in ("map", "filter") and function is not None:
+            self._called.mapped(function, node)
+            if isinstance(function, ast.Lambda):
+                self._in_loop([function.body])
+        if name == "reduce" and len(node.args) > 1 and isinstance(function, ast.Lambda):
+            calls = dict(self._values.calls(function.body))
+            if [self._begin(function.body)] == [item.arg for item in function.args.args[:1]]:
+                for method in ("withColumn", "withColumnRenamed"):
+                    if method in calls:
+                        self._add(calls[method], "SPK109", f"{method}()")
+
     def _action(self, node: ast.Call, name: str, chain: list[str]) -> None:
         """Judge a call that may start a job."""
-        has_options = name in ("show", "toLocalIterator")
-        is_action = name in _ACTIONS and (has_options or not (node.args or node.keywords))
+        has_arguments = bool(node.args or node.keywords)
+        is_action = name in (_ACTIONS_WITH_ARGUMENTS if has_arguments else _ACTIONS)
         is_write = name in _WRITES and bool({"write", "writeTo"} & set(chain[1:]))
         if not (is_action or is_write) or self._is_grouped(node) or self._is_local(node):
             return
@@ -632,11 +648,14 @@ class _Visitor(RowRules, ast.NodeVisitor):
         if self._loops and id(node) not in self._passed:
             self._add(node, "SPK101", f"write.{name}()" if is_write else f"{name}()")
 
+    def _begin(self, node: ast.expr) -> str:
+        """Return the name that a chain begins with."""
+        parts = self._values.parts(node)
+        return getattr(parts[-1], "id", "") if parts else ""
+
     def _is_pool(self, node: ast.Call) -> bool:
         """Return whether a method is one of a pool of threads."""
-        begin = self._values.parts(node)[-1:]
-        name = getattr(begin[0], "id", "") if begin else ""
-        return bool(node.args) and name in ("ThreadPoolExecutor", "ThreadPool", "Pool")
+        return bool(node.args) and self._begin(node) in _POOLS
 
     def _is_alone_after_work(self, node: ast.Call, chain: list[str]) -> bool:
         """Return whether ``coalesce(1)`` follows work on many rows that no shuffle ends."""

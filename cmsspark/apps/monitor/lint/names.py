@@ -5,6 +5,7 @@ objects of other libraries.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -40,43 +41,16 @@ _PYTHON_KEYWORDS: Final = frozenset({"key", "default", "start", "ndigits"})
 #: Modules of other libraries whose objects have methods named as Spark's actions.
 _OTHERS: Final = frozenset(
     {
-        "altair",
-        "awkward",
-        "bokeh",
-        "dask",
-        "duckdb",
-        "hist",
-        "matplotlib",
-        "networkx",
-        "numpy",
-        "pandas",
-        "PIL",
-        "plotly",
-        "polars",
-        "pyarrow",
-        "pymongo",
-        "ROOT",
-        "scipy",
-        "seaborn",
-        "sqlalchemy",
-        "sqlite3",
-        "uproot",
-        "xarray",
+        *("altair", "awkward", "bokeh", "dask", "duckdb", "hist", "matplotlib", "networkx"),
+        *("numpy", "pandas", "PIL", "plotly", "polars", "pyarrow", "pymongo", "ROOT"),
+        *("scipy", "seaborn", "sqlalchemy", "sqlite3", "uproot", "xarray"),
     }
 )
 _SESSION: Final = {
     "spark": frozenset(
         {
-            "catalog",
-            "conf",
-            "createDataFrame",
-            "range",
-            "read",
-            "readStream",
-            "sparkContext",
-            "sql",
-            "table",
-            "udf",
+            *("catalog", "conf", "createDataFrame", "range", "read", "readStream"),
+            *("sparkContext", "sql", "table", "udf"),
         }
     ),
     "sqlContext": frozenset({"createDataFrame", "range", "read", "sql", "table", "udf"}),
@@ -189,9 +163,29 @@ class SharedNames:
             ]
             yield self._star, f"used here: {', '.join(uses[:5])}" if uses else ""
             return
+        # Names of lists, sets and numbers only.
+        stores = Counter(
+            node.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        )
+        literals = Counter(
+            node.targets[0].id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and (isinstance(node.value, _LITERALS) or _is_number(node.value))
+        )
+        parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        of_values = {
+            name for name in literals.keys() - parameters if literals[name] == stores[name]
+        }
         for call in calls:
             name = _name(call)
-            if name in self._of_spark.keys() - bound and _takes_values(call, self._of_spark[name]):
+            if name in self._of_spark.keys() - bound and (
+                _takes_values(call, self._of_spark[name])
+                or getattr(call.args[0] if call.args else None, "id", "") in of_values
+            ):
                 yield call, f"{name}() is Spark's here, and gets no column"
             if isinstance(call.func, ast.Attribute) and call.func.attr in ("agg", "select"):
                 for argument in call.args:
@@ -252,6 +246,8 @@ def _takes_a_column(node: ast.expr) -> bool:
     if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
         return False
     (value,) = node.args
+    if isinstance(value, ast.Attribute | ast.Subscript):
+        return True  # df.bytes, df["bytes"]
     if isinstance(value, ast.Call):
         function = value.func
         return (function.attr if isinstance(function, ast.Attribute) else _name(value)) == "col"
@@ -279,7 +275,7 @@ class UdfNames:
             return
         for alias in node.names:
             name = alias.asname or alias.name
-            if alias.name == _ROW:
+            if alias.name in (_ROW, "UserDefinedFunction"):
                 self._row.add(name)
             elif alias.name in _BATCHES:
                 self._batches.add(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -140,24 +139,19 @@ GROUPS: Final = frozenset({"groupBy", "groupby", "rollup", "cube", "groupingSets
 #: Methods that may leave few rows, or make others.
 _CHOOSES: Final = frozenset(
     {
-        "where",
-        "filter",
-        "distinct",
-        "dropDuplicates",
-        "drop_duplicates",
-        "join",
-        "intersect",
-        "subtract",
-        "exceptAll",
-        "dropna",
-        "transform",
-        "randomSplit",
-        "mapInPandas",
-        "mapInArrow",
-        "applyInPandas",
-        "rdd",
-        "semanticHash",
+        *("where", "filter", "distinct", "dropDuplicates", "drop_duplicates", "join"),
+        *("intersect", "subtract", "exceptAll", "dropna", "transform", "randomSplit"),
+        *("mapInPandas", "mapInArrow", "applyInPandas", "semanticHash", "reduceByKey"),
+        *("groupByKey", "aggregateByKey", "combineByKey", "foldByKey"),
     }
+)
+_JOINS: Final = frozenset({"crossJoin", "join", "union", "unionAll", "unionByName"})
+_OF_RDD: Final = frozenset(
+    {"rdd", "map", "mapPartitions", "flatMap", "parallelize", "textFile", "filter", "values"}
+)
+#: What a chain begins with that reads a stored table.
+_READERS: Final = frozenset(
+    {"read", "table", "textFile", "wholeTextFiles", "sequenceFile", "newAPIHadoopFile"}
 )
 _AGGREGATES: Final = re.compile(
     r"(?:count|countDistinct|count_distinct|count_if|approx_count_distinct|approxCountDistinct|sum|sum_distinct"
@@ -186,18 +180,42 @@ class Tables:
 
     def is_small(self, node: ast.expr) -> bool:
         """Return whether what the last method of a chain is called on has few rows."""
-        chain = self._values.chain(node)[1:]
-        if SMALL & set(chain) or any(
-            pair[0] in GROUPED and pair[1] in GROUPS for pair in itertools.pairwise(chain)
-        ):
+        calls = list(self._values.calls(node))[1:]
+        names = [name for name, _ in calls]
+        for (name, call), before in zip(calls, [*names[1:], ""], strict=False):
+            if name in SMALL or (name in GROUPED and before in GROUPS):
+                return True
+            if name in _JOINS and call.args:
+                # What is joined with a whole stored table may be as large.
+                action = ast.Call(ast.Attribute(call.args[0], "collect"), [], [])
+                if self.is_stored_table(action):
+                    return False
+        if names[:2] == ["distinct", "select"] and len(calls[1][1].args) == 1:
+            return True  # the values of one column
+        if self._is_of_values(node) and not _JOINS & set(names):
             return True
         return bool(SMALL_QUERY.search(self._values.query(node))) or self._selects_aggregates(node)
+
+    def _is_of_values(self, node: ast.expr) -> bool:
+        """Return whether a chain begins with values that are in Python already."""
+        calls = [(name, call) for name, call in self._values.calls(node) if call.args]
+        if not calls:
+            return False
+        name, begin = calls[-1]
+        first = self._values.resolved(begin.args[0])
+        if name == "range":
+            numbers = [getattr(argument, "value", None) for argument in begin.args]
+            return all(isinstance(number, int) and number < 1_000_000 for number in numbers)
+        methods = self._values.chain(first)
+        return name == "createDataFrame" and not _OF_RDD & set(methods)
 
     def is_stored_table(self, node: ast.expr) -> bool:
         """Return whether a chain begins with a stored table, of which all rows are left."""
         chain = self._values.chain(node)[1:]
         query = self._values.query(node)
-        begins = "read" in chain or "table" in chain or bool(query) or self._is_of_cms(node)
+        begins = bool(_READERS & set(chain)) or bool(query) or self._is_of_cms(node)
+        if chain[:1] == ["textFile"] and "*" not in ast.unparse(list(self._values.steps(node))[2]):
+            return False  # lines as they are: a list of names, not the logs
         if (
             not begins
             or _CHOOSES & set(chain)
@@ -222,7 +240,7 @@ class Tables:
         )
         calls = self._values.calls(window)
         return is_window and not any(
-            name == "partitionBy" and (call.args or call.keywords) for name, call in calls
+            name == "partitionBy" and not all(map(_is_literal, call.args)) for name, call in calls
         )
 
     @staticmethod
@@ -259,6 +277,12 @@ class Tables:
             for child in ast.iter_child_nodes(node)
             if isinstance(child, ast.expr | ast.comprehension)
         )
+
+
+def _is_literal(column: ast.expr) -> bool:
+    """Return whether a column is ``lit(…)``: one value for all rows."""
+    function = column.func if isinstance(column, ast.Call) else None
+    return (getattr(function, "attr", None) or getattr(function, "id", "")) == "lit"
 
 
 def without_alias(node: ast.expr) -> ast.expr:

@@ -103,29 +103,21 @@ def _arrow(codec: str) -> Callable[[_Ahead], Iterator[bytes]]:
                 f"this pyarrow cannot read {codec}", next_step="pip install pyarrow"
             )
         source = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), codec)
-        yield from _into_buffers(source)
+        # Of the piece in which the stream is cut pyarrow returns an error alone, but has
+        # filled the buffer until there. 0xff occurs nowhere in UTF-8: the rest is known.
+        buffer = bytearray(_PIECE)
+        while True:
+            buffer[:] = _UNFILLED
+            try:
+                count = source.readinto(buffer)
+            except OSError as error:
+                yield bytes(buffer).partition(b"\xff")[0]
+                raise CutLog(str(error)) from None
+            if not count:
+                return
+            yield bytes(memoryview(buffer)[:count])
 
     return read
-
-
-def _into_buffers(source: Any) -> Iterator[bytes]:
-    """Yield what pyarrow returns, also of the piece in which the stream is cut: for
-    that it returns an error alone.
-
-    It has filled the buffer until there. 0xff occurs nowhere in UTF-8, so the rest can
-    be distinguished.
-    """
-    buffer = bytearray(_PIECE)
-    while True:
-        buffer[:] = _UNFILLED
-        try:
-            count = source.readinto(buffer)
-        except OSError as error:
-            yield bytes(buffer).partition(b"\xff")[0]
-            raise CutLog(str(error)) from None
-        if not count:
-            return
-        yield bytes(memoryview(buffer)[:count])
 
 
 def _lz4_blocks(stream: _Ahead) -> Iterator[bytes]:

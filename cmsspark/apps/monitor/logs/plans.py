@@ -18,23 +18,10 @@ SHUFFLED_ROWS: Final = "shuffle records written"
 BYTES: Final = "data size"
 #: Nodes that pass rows on as they are, and count none.
 PASSING: Final = (
-    *(
-        "AdaptiveSparkPlan",
-        "Project",
-        "WholeStageCodegen",
-        "InputAdapter",
-        "ResultQueryStage",
-        "ColumnarToRow",
-    ),
-    *(
-        "AQEShuffleRead",
-        "ShuffleQueryStage",
-        "BroadcastQueryStage",
-        "TableCacheQueryStage",
-        "ReusedExchange",
-        "Sort",
-    ),
-    *("Coalesce", "Window", "RowToColumnar"),
+    *("AdaptiveSparkPlan", "Project", "WholeStageCodegen", "InputAdapter"),
+    *("ResultQueryStage", "ColumnarToRow", "AQEShuffleRead", "ShuffleQueryStage"),
+    *("BroadcastQueryStage", "TableCacheQueryStage", "ReusedExchange", "Sort", "Coalesce"),
+    *("Window", "RowToColumnar"),
 )
 _LIMIT: Final = re.compile(r"(?:GlobalLimit|LocalLimit|CollectLimit) (\d+)")
 
@@ -66,7 +53,15 @@ def find_row_count(node: PlanNode) -> RowCount | None:
         if ids := metric_ids(node, SHUFFLED_ROWS if node.name == "Exchange" else ROWS):
             return RowCount(tuple(ids), is_exchange, limit)
         if node.name == "Union":
-            return _union(node, limit)
+            parts = [find_row_count(child) for child in node.children]
+            if any(part is None or part.limit is not None for part in parts):
+                return None
+            counted = [part for part in parts if part is not None]
+            return RowCount(
+                tuple(number for part in counted for number in part.ids),
+                all(p.is_shuffled for p in counted),
+                limit,
+            )
         if (match := _LIMIT.match(node.text)) is not None:
             limit = min(int(match[1]), limit if limit is not None else int(match[1]))
         elif not node.name.startswith(PASSING):
@@ -74,18 +69,6 @@ def find_row_count(node: PlanNode) -> RowCount | None:
         if len(node.children) != 1:
             return None
         node = node.children[0]
-
-
-def _union(node: PlanNode, limit: int | None) -> RowCount | None:
-    parts = [find_row_count(child) for child in node.children]
-    if any(part is None or part.limit is not None for part in parts):
-        return None
-    counted = [part for part in parts if part is not None]
-    return RowCount(
-        tuple(number for part in counted for number in part.ids),
-        all(p.is_shuffled for p in counted),
-        limit,
-    )
 
 
 def shuffled_bytes(node: PlanNode) -> int | None:
@@ -155,25 +138,18 @@ class PairJoin:
                 yield PAIRS, result
             return
         left_rows, right = (count or 0 for count in rows)
-        repeats = self._repeats(tasks)
+        # How often rows are counted too much: a product computes a partition anew for
+        # each one of the other side.
+        is_counted_again = any(side is not None and not side.is_shuffled for side in self.sides)
+        repeats = (
+            max(1, tasks.get(self.result, 1))
+            if self.text.startswith(_CARTESIAN) and is_counted_again
+            else 1
+        )
         yield PAIRS, max(left_rows * right // repeats, values.get(self.result, 0))
         yield (
             SMALLER_ROWS,
             max(1, min(left_rows, right) // repeats) if min(left_rows, right) else 0,
-        )
-
-    def _repeats(self, tasks: Values) -> int:
-        """Return how often rows are counted too much: a product computes a partition
-        anew for each one of the other side.
-
-        Of one side with a shuffle below it the number of partitions is not known: that
-        of the tasks is its bound.
-        """
-        is_counted_again = any(side is not None and not side.is_shuffled for side in self.sides)
-        return (
-            max(1, tasks.get(self.result, 1))
-            if self.text.startswith(_CARTESIAN) and is_counted_again
-            else 1
         )
 
 
@@ -251,12 +227,8 @@ _LIMITS: Final = ("GlobalLimit", "LocalLimit", "CollectLimit")
 #: Nodes that pass rows on as they are.
 _PASSING: Final = (
     *(
-        "AdaptiveSparkPlan",
-        "Project",
-        "WholeStageCodegen",
-        "InputAdapter",
-        "ResultQueryStage",
-        "ColumnarToRow",
+        *("AdaptiveSparkPlan", "Project", "WholeStageCodegen", "InputAdapter"),
+        *("ResultQueryStage", "ColumnarToRow"),
     ),
     *("AQEShuffleRead", "ShuffleQueryStage", "Exchange", *_LIMITS),
 )
@@ -349,7 +321,9 @@ class Plans:
     def end(self, event: SqlEnd) -> None:
         """Take the end of an execution."""
         if (query := self._open.get(event.execution)) is not None:
-            query.ended_ms, query.error = event.at or None, _error(event.error)
+            query.ended_ms = event.at or None
+            # Spark 4 writes errors as JSON where a setting asks for it.
+            query.error = exception_line(event.error)[:_LONGEST_ERROR] if event.error else None
             self._close(event.execution)
 
     def queries(self) -> list[Query]:
@@ -426,13 +400,6 @@ class Plans:
         self._needed |= side_names
 
 
-def _error(text: str | None) -> str | None:
-    """Return the line of a query's error that names it. Spark 4 writes errors as JSON
-    where a setting asks for it.
-    """
-    return exception_line(text)[:_LONGEST_ERROR] if text else None
-
-
 def _nodes(root: PlanNode) -> Iterator[PlanNode]:
     queue = [root]
     while queue:
@@ -504,7 +471,16 @@ class PlanFacts:
                 if (self._value(node, ROWS) or 0) >= _LEAST_REPEATED:
                     yield PYTHON_MS, text, self._python_ms(node)
             elif node.name.startswith(_EQUAL_JOINS) and len(node.children) == 2:
-                yield from self._join_rows(node, text)
+                result = self._value(node, ROWS)
+                counts = [find_row_count(child) for child in node.children]
+                sides = [
+                    count.value(self._values) if count is not None else None for count in counts
+                ]
+                if result is not None and None not in sides:
+                    larger = max(side or 0 for side in sides)
+                    if result > 2 * larger:
+                        yield JOINED_ROWS, text, result
+                        yield SIDE_ROWS, text, larger
             elif node.name == "Filter":
                 yield from self._late_filter(node, text)
             elif node.name.startswith("Scan ") and node.metadata.get("PartitionFilters") == "[]":
@@ -532,16 +508,6 @@ class PlanFacts:
             if (value := self._value(node, name)) is not None:
                 return value
         return next((self._waits.get(number) for number in metric_ids(node, ROWS)), None)
-
-    def _join_rows(self, node: PlanNode, text: str) -> Iterator[tuple[str, str, int]]:
-        result = self._value(node, ROWS)
-        counts = [find_row_count(child) for child in node.children]
-        sides = [count.value(self._values) if count is not None else None for count in counts]
-        if result is not None and None not in sides:
-            larger = max(side or 0 for side in sides)
-            if result > 2 * larger:
-                yield JOINED_ROWS, text, result
-                yield SIDE_ROWS, text, larger
 
     def _late_filter(self, node: PlanNode, text: str) -> Iterator[tuple[str, str, int]]:
         """Yield the rows of a filter above a join that needs columns of one side only."""

@@ -205,16 +205,14 @@ class QuantileSketch:
         """
         if self._min is None:
             return Spread()
-        return Spread(self._min, self._median(), self._max, self._task, self._host)
-
-    def _median(self) -> int:
-        remaining = (self._count + 1) // 2
+        median, remaining = self._max, (self._count + 1) // 2
         for bucket in sorted(self._buckets):
             remaining -= self._buckets[bucket]
             if remaining <= 0:
                 middle = round(math.exp((bucket - 0.5) * _LOG)) if bucket else 0
-                return min(max(middle, self._min or 0), self._max)
-        return self._max
+                median = min(max(middle, self._min), self._max)
+                break
+        return Spread(self._min, median, self._max, self._task, self._host)
 
 
 class Spans:
@@ -313,7 +311,13 @@ class EventLogReader:
             if name not in _DECODERS:
                 self.skipped += 1
                 return
-            event = _decoded(name, line)
+            try:
+                event = _DECODERS[name].decode(line)
+            except msgspec.ValidationError:
+                # As Python objects a line takes many times its size.
+                if len(line) > _LONGEST_LENIENT:
+                    raise
+                event = records.decode_leniently(_EVENTS[name][0], line)
         except RecursionError:
             self.deep += 1
             return
@@ -486,13 +490,10 @@ class EventLogReader:
         if info.launch and info.finish:
             self._spans.add(info.launch, info.finish)
         if info.failed:
-            self._failure(event.reason)
-
-    def _failure(self, reason: records.EndReason) -> None:
-        line = records.reason_text(reason)
-        _count(self.run.failures, line)
-        if line in self.run.failures and len(self.run.failure_texts) < _MOST_TEXTS:
-            self.run.failure_texts.setdefault(line, records.whole_text(reason))
+            line = records.reason_text(event.reason)
+            _count(self.run.failures, line)
+            if line in self.run.failures and len(self.run.failure_texts) < _MOST_TEXTS:
+                self.run.failure_texts.setdefault(line, records.whole_text(event.reason))
 
     def _stage_metrics(self, event: records.StageExecutorMetrics) -> None:
         merge_peaks(self._executor(event.executor).peaks, event.peaks)
@@ -509,16 +510,6 @@ def _count(lines: dict[str, int], line: str) -> None:
     """Count a line; new ones only up to a limit."""
     if line in lines or len(lines) < _MOST_FAILURES:
         lines[line] = lines.get(line, 0) + 1
-
-
-def _decoded(name: str, line: bytes) -> Any:
-    try:
-        return _DECODERS[name].decode(line)
-    except msgspec.ValidationError:
-        # As Python objects a line takes many times its size.
-        if len(line) > _LONGEST_LENIENT:
-            raise
-        return records.decode_leniently(_EVENTS[name][0], line)
 
 
 _SQL: Final = "org.apache.spark.sql.execution.ui.SparkListener"

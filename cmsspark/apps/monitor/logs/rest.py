@@ -52,7 +52,12 @@ class RestPoller:
             self._base = self._find()
         if self._base is not None:
             with suppress(ConnectionLost, ValueError, KeyError, TypeError):
-                self._take(fetch_json(f"{self._base}/allexecutors", _TIMEOUT_S))
+                rows = fetch_json(f"{self._base}/allexecutors", _TIMEOUT_S)
+                self.executors = [executor(row) for row in rows]
+                self.active_tasks = sum(
+                    int(row.get("activeTasks", 0)) for row in rows if row.get("isActive", True)
+                )
+                self.answers += 1
                 rows = fetch_json(
                     f"{self._base}/stages?withSummaries=true&quantiles=0,0.5,1", _TIMEOUT_S
                 )
@@ -63,13 +68,6 @@ class RestPoller:
                 ]
         now = time.monotonic()
         self._next = now + max(_LEAST_S, (now - began) / _SHARE)
-
-    def _take(self, rows: Any) -> None:
-        self.executors = [executor(row) for row in rows]
-        self.active_tasks = sum(
-            int(row.get("activeTasks", 0)) for row in rows if row.get("isActive", True)
-        )
-        self.answers += 1
 
     def _find(self) -> str | None:
         for port in sorted(listening(self._pid) & set(self._ports)):

@@ -1,18 +1,22 @@
 """Measures a process and all below it with psutil: memory, CPU, reads and writes, open
 files, by role.
 
-The role of a process comes from its command line and the role of its parent.
+The role of a process comes from its command line and the role of its parent. Of a driver in
+Spark the heap of its JVM, its Python and its workers are sums of these samples.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import socket
+import struct
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -20,6 +24,7 @@ import psutil
 from cmsspark.base import dates
 from cmsspark.settings.redaction import redacted
 from cmsspark.store.process_samples import ProcessSample
+from cmsspark.store.run_metrics import MOST_SAMPLES, Sample
 
 #: The variable of the environment of a suite's step, by which its processes, also those
 #: that became daemons, and its measured runs are recognised: ``RUN/NUMBER/``.
@@ -64,14 +69,8 @@ _SUBMIT: Final = "org.apache.spark.deploy.SparkSubmit"
 #: Main classes that are known by their end: YARN and Kubernetes have their own before it.
 _BACKENDS: Final = ("CoarseGrainedExecutorBackend", "KubernetesExecutorBackend")
 _LAUNCHERS: Final = (
-    *(
-        "default_container_executor",
-        "launch_container.sh",
-        "container-executor",
-        "spark-submit",
-        "spark-class",
-    ),
-    "/opt/entrypoint.sh",
+    *("default_container_executor", "launch_container.sh", "container-executor"),
+    *("spark-submit", "spark-class", "/opt/entrypoint.sh"),
 )
 _SHELLS: Final = ("sh", "bash", "dash", "tini")
 #: Modules that fork the workers of an executor.
@@ -296,6 +295,9 @@ class TreeSampler:
             now = dates.now_ms()
             memory, times = process.memory_info(), process.cpu_times()
             cpu = float(times.user + times.system)
+            # Since the last sample; in the first one since the process began.
+            since = seen.create_ms if seen.cpu_seconds is None else seen.at_ms
+            used = max(0.0, cpu - (seen.cpu_seconds or 0.0))
             sample = ProcessSample(
                 self.run,
                 time_ms,
@@ -304,7 +306,7 @@ class TreeSampler:
                 ppid,
                 seen.create_ms,
                 seen.role,
-                cpu_percent=_percent(seen, cpu, now),
+                cpu_percent=round(used * 100_000 / (now - since), 1) if now > since else None,
                 cpu_seconds=round(cpu, 2),
                 elapsed_seconds=round((now - seen.create_ms) / 1000, 1),
                 rss_bytes=memory.rss,
@@ -321,7 +323,15 @@ class TreeSampler:
         with suppress(psutil.Error, OSError):
             sample.fds = process.num_fds()
         if is_deep:
-            self._measure_pages(process, sample)
+            with suppress(psutil.Error, OSError, ValueError, IndexError):
+                full = process.memory_full_info()
+                sample.pss_bytes, sample.uss_bytes = full.pss, full.uss
+                # psutil has no figure of mapped files without those of shared memory.
+                with open(
+                    f"/proc/{process.pid}/status", encoding="ascii", errors="replace"
+                ) as stream:
+                    sizes = [line.split()[1] for line in stream if line.startswith("RssFile:")]
+                sample.mapped_bytes = int(sizes[0]) * 1024 if sizes else None
         seen.cpu_seconds, seen.is_new, seen.at_ms = cpu, not seen.at_ms, now
         seen.threads = sample.threads or 1
         return sample
@@ -351,15 +361,6 @@ class TreeSampler:
         created = int(process.create_time() * 1000)
         return _Seen(process, ppid, created, role, _short(words, name), long, container)
 
-    def _measure_pages(self, process: psutil.Process, sample: ProcessSample) -> None:
-        with suppress(psutil.Error, OSError, ValueError, IndexError):
-            full = process.memory_full_info()
-            sample.pss_bytes, sample.uss_bytes = full.pss, full.uss
-            # psutil has no figure of mapped files without those of shared memory.
-            with open(f"/proc/{process.pid}/status", encoding="ascii", errors="replace") as stream:
-                sizes = [line.split()[1] for line in stream if line.startswith("RssFile:")]
-            sample.mapped_bytes = int(sizes[0]) * 1024 if sizes else None
-
 
 def child_pids(pid: int) -> list[int]:
     """Return the children of each thread of a process.
@@ -372,14 +373,6 @@ def child_pids(pid: int) -> list[int]:
             with suppress(OSError), open(f"{thread.path}/children", "rb") as file:
                 children += map(int, file.read().split())
     return children
-
-
-def _percent(seen: _Seen, cpu: float, now: int) -> float | None:
-    """Percent of one core since the last sample; in the first sample since the process began."""
-    before, since = (
-        (0.0, seen.create_ms) if seen.cpu_seconds is None else (seen.cpu_seconds, seen.at_ms)
-    )
-    return round(max(0.0, cpu - before) * 100_000 / (now - since), 1) if now > since else None
 
 
 def _as_text(name: str) -> str:
@@ -402,3 +395,145 @@ def _short(words: Sequence[str], name: str) -> str:
         elif not word.startswith("-"):
             return redacted([f"{program} {word.rpartition('/')[2]}"])[:_SHORT]
     return program[:_SHORT]
+
+
+class DriverSamples:
+    """Makes a ``Sample`` of each look at the processes below ``root``, which is
+    spark-submit and becomes the driver's JVM.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._counters = JvmCounters(root)
+        self._cpu: dict[int, float] = {}
+        self.samples: list[Sample] = []
+        #: The largest memory of the JVM and of all Pythons, in the names of Spark. It would
+        #: start ``pgrep`` for each process and each sample, which costs several percent of
+        #: a core.
+        self.peaks: dict[str, int] = {}
+
+    def take(self, processes: Sequence[ProcessSample]) -> Sample | None:
+        """Add a sample of the processes at one time; None where the root is gone."""
+        # One without pages is ending: nothing of it is a figure any more.
+        processes = [process for process in processes if process.rss_bytes]
+        for process in processes:
+            self._cpu[process.pid] = process.cpu_seconds or 0.0
+        root = next((process for process in processes if process.pid == self._root), None)
+        if root is None:
+            return None
+        sample = Sample(root.time_ms, root.rss_bytes, heap_bytes=self._counters.heap())
+        sample.jvm_moved_bytes = _transferred(root.pid, "read_chars", "write_chars")
+        with suppress(OSError):
+            sample.host_load = round(os.getloadavg()[0], 1)
+        by_role: dict[str, list[ProcessSample]] = {}
+        for process in processes:
+            by_role.setdefault(process.role, []).append(process)
+        drivers, workers = by_role.get(PYTHON_DRIVER, []), by_role.get(PYTHON_WORKER, [])
+        if drivers:
+            driver = max(drivers, key=_rss)
+            sample.driver_python_rss = driver.rss_bytes
+            sample.python_written_bytes = _transferred(driver.pid, "write_chars")
+        sample.workers, sample.workers_rss = len(workers), sum(map(_rss, workers))
+        if workers:
+            largest = max(workers, key=_rss)
+            sample.largest_worker, sample.largest_worker_rss = largest.pid, largest.rss_bytes
+        self._note_peaks("JVM", [root])
+        self._note_peaks("Python", [*drivers, *workers, *by_role.get(PYTHON_DAEMON, [])])
+        sample.cpu_ms = round(1000 * sum(self._cpu.values()))
+        self.samples.append(sample)
+        if len(self.samples) >= 2 * MOST_SAMPLES:
+            self.samples = thinned(self.samples)
+        return sample
+
+    def end(self) -> list[Sample]:
+        """Return the samples, at most as many as are kept."""
+        return thinned(self.samples) if len(self.samples) > MOST_SAMPLES else self.samples
+
+    def _note_peaks(self, kind: str, processes: Sequence[ProcessSample]) -> None:
+        for name, value in (
+            (
+                f"ProcessTree{kind}VMemory",
+                sum(process.virtual_bytes or 0 for process in processes),
+            ),
+            (f"ProcessTree{kind}RSSMemory", sum(map(_rss, processes))),
+        ):
+            self.peaks[name] = max(value, self.peaks.get(name, 0))
+
+
+def _rss(process: ProcessSample) -> int:
+    return process.rss_bytes or 0
+
+
+def _transferred(pid: int, *names: str) -> int | None:
+    """Return the sum of counters of bytes that a process passed to the system; None where
+    they cannot be read.
+    """
+    with suppress(psutil.Error):
+        counters = psutil.Process(pid).io_counters()
+        return sum(int(getattr(counters, name)) for name in names)
+    return None
+
+
+def total_memory(sample: Sample) -> int:
+    """Return all memory of a sample."""
+    return sum(
+        value or 0
+        for value in (sample.driver_jvm_rss, sample.driver_python_rss, sample.workers_rss)
+    )
+
+
+def thinned(samples: list[Sample]) -> list[Sample]:
+    """Return half of the samples: of each two the one with more memory."""
+    return [
+        max(samples[first : first + 2], key=total_memory) for first in range(0, len(samples), 2)
+    ]
+
+
+_MAGIC: Final = b"\xca\xfe\xc0\xc0"
+_USED: Final = re.compile(rb"sun\.gc\.generation\.\d+\.space\.\d+\.used")
+_LONG: Final = ord("J")
+
+
+class JvmCounters:
+    """The counters of a JVM. ``heap()`` is None where they cannot be read: another JVM,
+    another user, or none yet.
+    """
+
+    def __init__(self, pid: int, folder: Path = Path("/tmp")) -> None:  # noqa: S108 -- HotSpot uses no other
+        self._pid, self._folder = pid, folder
+        self._map: mmap.mmap | None = None
+        self._used: list[int] = []
+
+    def heap(self) -> int | None:
+        """Used bytes of the heap, some 50 ms old."""
+        if self._map is None:
+            self._open()
+        if self._map is None:
+            return None
+        return sum(int(struct.unpack_from("<q", self._map, offset)[0]) for offset in self._used)
+
+    def _open(self) -> None:
+        for path in self._folder.glob(f"hsperfdata_*/{self._pid}"):
+            with suppress(OSError, ValueError, struct.error), path.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                if self._find(mapped):
+                    self._map = mapped
+                    return
+                mapped.close()
+
+    def _find(self, data: mmap.mmap) -> bool:
+        """Find the offsets of the counters; False while the JVM still makes them."""
+        if data[:4] != _MAGIC or data[4] != 1 or not data[7]:
+            return False
+        offset, count = struct.unpack_from("<ii", data, 24)
+        used = []
+        for _ in range(count):
+            length, name_at, vector = struct.unpack_from("<iii", data, offset)
+            value_at = struct.unpack_from("<i", data, offset + 16)[0]
+            end = data.find(b"\0", offset + name_at)
+            name = data[offset + name_at : end]
+            if data[offset + 12] == _LONG and not vector and _USED.fullmatch(name):
+                used.append(offset + value_at)
+            offset += length
+        self._used = used
+        return bool(used)

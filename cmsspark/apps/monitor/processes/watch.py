@@ -183,8 +183,7 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
     handle = os.pidfd_open(root)
     begun = time.monotonic()
     if _ends_within(
-        handle,
-        INTERVAL if options.interval is None else min(options.interval, INTERVAL),
+        handle, INTERVAL if options.interval is None else min(options.interval, INTERVAL)
     ):
         return  # too short to be seen
     from cmsspark.apps.monitor.processes.sampler import TreeSampler

@@ -75,8 +75,9 @@ def run_command(suite_file: Path, release: str, settings_file: str | None) -> in
         results = [load_result(database, run) for run in runs]
     for result in results:
         _echo_result(result)
-    if runs[-1].exit_code:
-        return _exit_code(runs[-1].exit_code)
+    if code := runs[-1].exit_code:
+        # What a signal ended, or what took too long, may be tried again.
+        return code if 0 < code < 128 and code != 124 else int(Exit.NOT_READY)
     broken = [line for result in results for line in broken_limits(result, suite.limits)]
     if broken:
         raise DataError(
@@ -85,13 +86,6 @@ def run_command(suite_file: Path, release: str, settings_file: str | None) -> in
             next_step=f"cmsspark lab perf results {suite.suite} draws the processes of the steps",
         )
     return int(Exit.DONE)
-
-
-def _exit_code(code: int) -> int:
-    """Return a step's own code; one that a signal ended, or that took too long, may be
-    tried again.
-    """
-    return code if 0 < code < 128 and code != 124 else int(Exit.NOT_READY)
 
 
 def _echo_result(result: SuiteResult) -> None:
@@ -121,14 +115,8 @@ def _echo_result(result: SuiteResult) -> None:
         if time.name not in sampled
     ]
     heads = (
-        "step",
-        "role",
-        "processes",
-        "CPU % max",
-        "virtual max",
-        "RSS max",
-        "PSS max",
-        "seconds",
+        *("step", "role", "processes", "CPU % max", "virtual max", "RSS max", "PSS max"),
+        *("seconds",),
     )
     echo_table(heads, rows, texts=(0, 1), optional=(2, 6), indent="  ")
     for line in result.findings:

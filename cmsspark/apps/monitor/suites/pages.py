@@ -16,7 +16,7 @@ from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.pages.charts import Line, plot, thinned
 from cmsspark.pages.layout import document, section, table
 from cmsspark.pages.svg import WIDE, Axis, Chart, text
-from cmsspark.store.process_samples import ProcessSample, WatchedRun
+from cmsspark.store.process_samples import ProcessSample
 
 #: Processes that the page of results draws.
 _TOP: Final = 10
@@ -31,12 +31,36 @@ def results_page(
 
     ``other_sizes``: the runs of the same release with other input sizes.
     """
-    run, bands = result.run, _bands(result)
+    run = result.run
+    start, end = run.start_ms, run.end_ms or run.start_ms
+    bands = [
+        (step.name, (step.begin_ms - start) / 1000, ((step.end_ms or end) - start) / 1000)
+        for step in result.steps
+    ]
+    steps = [
+        (step.name, None if step.seconds is None else f"{step.seconds:,.1f}", step.exit_code)
+        for step in result.steps
+    ]
+    maxima_rows = [
+        (
+            step,
+            role,
+            maxima.processes,
+            f"{maxima.cpu_percent:,.0f}",
+            volume(maxima.virtual_bytes),
+            volume(maxima.rss_bytes),
+            volume(maxima.pss_bytes),
+        )
+        for (step, role), maxima in result.maxima.items()
+    ]
+    size = f", size {size_text(run.input_size)}" if run.input_size else ""
+    began = dates.to_second(run.start_ms)
+    about = f"run {run.run}, release {run.release}{size}, {run.status}, {began} UTC on {run.host}"
     cpu = _by_role(samples, "cpu_percent", run.start_ms)
     memory = _by_role(samples, "rss_bytes", run.start_ms)
     top = _lines(_top(samples, run.start_ms), "Resident memory", volume, bands=bands)
     parts = [
-        section("Steps", _steps(result)),
+        section("Steps", table(("step", "seconds", "exit code"), steps)),
         *(
             [section("Findings", table((), [(line,) for line in result.findings], (0,)))]
             if result.findings
@@ -44,7 +68,11 @@ def results_page(
         ),
         section(
             "Maximum by step and role",
-            _maxima(result),
+            table(
+                ("step", "role", "processes", "CPU %", "virtual", "resident", "proportional"),
+                maxima_rows,
+                (0, 1),
+            ),
             about="Sums over processes at one time on one host.",
         ),
         section(
@@ -60,7 +88,7 @@ def results_page(
     ]
     if len(other_sizes) > 1:
         parts.append(_by_size(other_sizes))
-    return document(f"Results of {run.suite}", parts, _about(run))
+    return document(f"Results of {run.suite}", parts, about)
 
 
 def trend_page(suite: str, results: Sequence[SuiteResult]) -> str:
@@ -130,19 +158,16 @@ def hosts_page(
             members = [process for process in processes if process.role == role]
             if members:
                 containers = len({process.container for process in members if process.container})
-                rows.append(
-                    (host, f"{age:,.0f} s ago", role, len(members), containers, *_sums(members))
+                sums = (
+                    f"{sum(process.cpu_percent or 0 for process in members):,.0f}",
+                    volume(sum(process.rss_bytes or 0 for process in members)),
+                    volume(sum(process.virtual_bytes or 0 for process in members)),
+                    f"{sum(process.fds or 0 for process in members):,}",
                 )
+                rows.append((host, f"{age:,.0f} s ago", role, len(members), containers, *sums))
     heads = (
-        "host",
-        "seen",
-        "role",
-        "processes",
-        "containers",
-        "CPU %",
-        "resident",
-        "virtual",
-        "open files",
+        *("host", "seen", "role", "processes", "containers", "CPU %", "resident", "virtual"),
+        *("open files",),
     )
     parts = [
         section("This host", table((), this_host, (0, 1))),
@@ -184,15 +209,6 @@ def _lines(
     return plot(lines, x, y, about=f"{about}: {summary}", width=WIDE, bands=bands)
 
 
-def _sums(members: Sequence[ProcessSample]) -> tuple[str, str, str, str]:
-    return (
-        f"{sum(process.cpu_percent or 0 for process in members):,.0f}",
-        volume(sum(process.rss_bytes or 0 for process in members)),
-        volume(sum(process.virtual_bytes or 0 for process in members)),
-        f"{sum(process.fds or 0 for process in members):,}",
-    )
-
-
 def _seconds(value: float) -> str:
     return f"{value:.1f} s"
 
@@ -221,46 +237,6 @@ def _by_size(results: Sequence[SuiteResult]) -> Markup:
 
 def _percent(value: float) -> str:
     return f"{round(value, 1):g} %"
-
-
-def _about(run: WatchedRun) -> str:
-    size = f", size {size_text(run.input_size)}" if run.input_size else ""
-    return f"run {run.run}, release {run.release}{size}, {run.status}, {dates.to_second(run.start_ms)} UTC on {run.host}"
-
-
-def _bands(result: SuiteResult) -> list[tuple[str, float, float]]:
-    start = result.run.start_ms
-    end = result.run.end_ms or start
-    return [
-        (step.name, (step.begin_ms - start) / 1000, ((step.end_ms or end) - start) / 1000)
-        for step in result.steps
-    ]
-
-
-def _steps(result: SuiteResult) -> Markup:
-    rows = [
-        (step.name, None if step.seconds is None else f"{step.seconds:,.1f}", step.exit_code)
-        for step in result.steps
-    ]
-    return table(("step", "seconds", "exit code"), rows)
-
-
-def _maxima(result: SuiteResult) -> Markup:
-    rows = [
-        (
-            step,
-            role,
-            maxima.processes,
-            f"{maxima.cpu_percent:,.0f}",
-            volume(maxima.virtual_bytes),
-            volume(maxima.rss_bytes),
-            volume(maxima.pss_bytes),
-        )
-        for (step, role), maxima in result.maxima.items()
-    ]
-    return table(
-        ("step", "role", "processes", "CPU %", "virtual", "resident", "proportional"), rows, (0, 1)
-    )
 
 
 def _by_role(

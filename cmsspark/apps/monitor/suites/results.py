@@ -313,7 +313,13 @@ def differences(
         for step in dict.fromkeys(time.name for time in (*first.steps, *second.steps)):
             rows.append(_difference(size, step, ALL, "seconds", first, second))
         for step, role in dict.fromkeys((*first.maxima, *second.maxima)):
-            if role != ALL and any(_is_passing(result, step, role) for result in (first, second)):
+            ticks = [
+                (result.maxima[step, role].ticks, result.maxima[step, ALL].ticks)
+                for result in (first, second)
+                if (step, role) in result.maxima and (step, ALL) in result.maxima
+            ]
+            least, of = _PASSING
+            if role != ALL and any(seen < least and every >= of for seen, every in ticks):
                 continue
             rows += [_difference(size, step, role, measure, first, second) for measure in MEASURES]
     return rows
@@ -331,12 +337,6 @@ def _difference(
 #: A process that was seen at fewer times, in a step of at least so many, passed by: its
 #: figures are where a sample met it.
 _PASSING: Final = (3, 6)
-
-
-def _is_passing(result: SuiteResult, step: str, role: str) -> bool:
-    maxima, every = result.maxima.get((step, role)), result.maxima.get((step, ALL))
-    least, of = _PASSING
-    return maxima is not None and every is not None and maxima.ticks < least and every.ticks >= of
 
 
 def change_lines(rows: Sequence[Difference]) -> list[str]:

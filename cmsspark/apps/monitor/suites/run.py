@@ -138,7 +138,13 @@ class SuiteRunner:
             ended = self._step(database, run, step, dict(values))
             self._note(database, run, "mark", f"end {step.name} exit {ended.code}")
             self.log(f"  {step.name}: exit code {ended.code}, {time.monotonic() - begun:.1f} s")
-            self._conclude(database, run, step)
+            # Note what the measured runs of a step found.
+            marker = f"{run.run}/{self.suite.steps.index(step)}/"
+            for metrics in reversed(list(measured_runs(self.state_dir, started_ms=run.start_ms))):
+                if metrics.step == marker and metrics.run not in self._concluded:
+                    self._concluded.add(metrics.run)
+                    for line in ending_lines(metrics):
+                        self._note(database, run, "finding", f"{step.name}: {line}")
             if ended.survivors:
                 text = f"{step.name} left {len(ended.survivors)} processes, which are ended: {', '.join(ended.survivors)}"
                 self._note(database, run, "info", text)
@@ -147,15 +153,6 @@ class SuiteRunner:
                 self._note(database, run, "error", text)
                 return ended.code or 1
         return 0
-
-    def _conclude(self, database: ProcessDatabase, run: WatchedRun, step: Step) -> None:
-        """Note what the measured runs of a step found."""
-        marker = f"{run.run}/{self.suite.steps.index(step)}/"
-        for metrics in reversed(list(measured_runs(self.state_dir, started_ms=run.start_ms))):
-            if metrics.step == marker and metrics.run not in self._concluded:
-                self._concluded.add(metrics.run)
-                for line in ending_lines(metrics):
-                    self._note(database, run, "finding", f"{step.name}: {line}")
 
     def _note(self, database: ProcessDatabase, run: WatchedRun, kind: str, text: str) -> None:
         """Store a line of the run's log; show it, too, unless it is the mark of a step."""

@@ -110,11 +110,6 @@ def read_suite(path: Path) -> Suite:
         raise InputMissing("the suite cannot be read", where=path, found=error.strerror) from None
     file = config_files.parse(content, str(path))
     suite = file.convert(Suite)
-    _check(file, suite)
-    return suite
-
-
-def _check(file: ConfigFile, suite: Suite) -> None:
     _check_name(file, suite.suite, "suite")
     _check_steps(file, suite)
     _check_limits(file, suite)
@@ -122,7 +117,21 @@ def _check(file: ConfigFile, suite: Suite) -> None:
         if size in suite.sizes[:number]:
             raise file.error("each input size is named once", "sizes", str(number), found=size)
     if suite.nodes is not None:
-        _check_nodes(file, suite.nodes)
+        for number, host in enumerate(suite.nodes.hosts):
+            key = ("nodes", "hosts", str(number))
+            # ssh would take a name that begins with a dash for an option.
+            if not re.fullmatch(r"[^\s\-\0][^\s\0]*", host):
+                raise file.error(
+                    "a host has a name without blanks that does not begin with a dash",
+                    *key,
+                    found=host,
+                )
+            if host in suite.nodes.hosts[:number]:
+                raise file.error("each host is named once", *key, found=host)
+        _check_words(
+            file, suite.nodes.start, {**PLACEHOLDERS, **NODE_PLACEHOLDERS}, "nodes", "start"
+        )
+    return suite
 
 
 def _check_name(file: ConfigFile, name: str, *key: str) -> None:
@@ -172,21 +181,6 @@ def _check_limits(file: ConfigFile, suite: Suite) -> None:
             )
         if all(getattr(limit, name) is None for name in _MEASURES):
             raise file.error(f"a limit has one of {', '.join(_MEASURES)}", *key)
-
-
-def _check_nodes(file: ConfigFile, nodes: Nodes) -> None:
-    for number, host in enumerate(nodes.hosts):
-        key = ("nodes", "hosts", str(number))
-        # ssh would take a name that begins with a dash for an option.
-        if not re.fullmatch(r"[^\s\-\0][^\s\0]*", host):
-            raise file.error(
-                "a host has a name without blanks that does not begin with a dash",
-                *key,
-                found=host,
-            )
-        if host in nodes.hosts[:number]:
-            raise file.error("each host is named once", *key, found=host)
-    _check_words(file, nodes.start, {**PLACEHOLDERS, **NODE_PLACEHOLDERS}, "nodes", "start")
 
 
 def _check_words(
