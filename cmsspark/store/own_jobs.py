@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 GROUP: Final = "cmsspark.jobs"
 #: The file in the state directory.
 FILE_NAME: Final = "own_jobs.json"
+#: The folder of this package, which travels anyway.
+_PACKAGE: Final = Path(__file__).parents[1]
 #: Seconds until files are looked at again.
 _FRESH_S: Final = 1.0
 _VERSION: Final = 1
@@ -165,8 +167,8 @@ def modules_beside(where: str) -> list[str]:
     for name, module in list(sys.modules.items()):
         path = Path(getattr(module, "__file__", None) or "/")
         path = path.parent if path.name == "__init__.py" else path
-        is_own = path.parent == folder and str(path) not in _FILES and path != folder
-        if is_own and "." not in name and not name.startswith(("cmsspark", "test_", "conftest")):
+        is_own = path.parent == folder and str(path) not in _FILES and path != _PACKAGE
+        if is_own and "." not in name and not name.startswith(("test_", "conftest")):
             paths.append(str(path))
     return sorted(paths)
 
