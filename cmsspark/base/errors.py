@@ -269,6 +269,12 @@ def as_ours(error: BaseException) -> CmssparkError | None:
         "py4j",
     ):
         return missing_pyspark()
+    if "[JAVA_GATEWAY_EXITED]" in str(error):
+        return SettingsError(
+            "Spark could not start Java",
+            found="no Java that it can use: JAVA_HOME is wrong, or there is none on PATH",
+            next_step="install Java 17 or set JAVA_HOME; cmsspark doctor shows what is there",
+        )
     if (
         isinstance(error, FileNotFoundError)
         and error.filename is None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -154,22 +155,42 @@ def check_pasted(argv: Sequence[str]) -> None:
 _TYPED: Final = re.compile(r"(?<![\w./-])(?=(?:cmsspark|run_spark) (?:[a-z_]|--|JOB))")
 _EXTRA: Final = re.compile(r"pip install '?cmsspark\[([a-z,]+)\]'?")
 _PYSPARK: Final = re.compile(r"pip install 'pyspark[^']*'")
+_PIP: Final = re.compile(r"(?<!-m )(?=\bpip install )")
 
 
 def as_typed(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return a text whose commands can be typed as they stand: those of a checkout that
-    ``bin/`` started are not on PATH, and its environment is no matter for pip.
+    ``bin/`` started, or of an environment that is not active, are not on PATH, and its
+    pip is no other's.
 
     Example:
         >>> as_typed("cmsspark status", {"CMSSPARK_BIN": "/nowhere"})
         'cmsspark status'
     """
     folder = environ.get("CMSSPARK_BIN", "")
-    if not folder or not os.path.isfile(os.path.join(folder, "setup")):
+    is_checkout = bool(folder) and os.path.isfile(os.path.join(folder, "setup"))
+    if is_checkout:
+        commands = folder
+    elif folder or "PATH" not in environ or sys.prefix == sys.base_prefix:
         return text
-    text = _EXTRA.sub(rf"{folder}/setup without-spark,\1", text)
-    text = _PYSPARK.sub(f"{folder}/setup spark", text)
-    return _TYPED.sub(f"{folder}/", text)
+    else:
+        commands = os.path.join(sys.prefix, "bin")
+        checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        folder = os.path.join(checkout, "bin")
+        is_checkout = os.path.isfile(os.path.join(folder, "setup")) and sys.prefix in (
+            environ.get("CMSSPARK_VENV"),
+            os.path.join(checkout, ".venv"),
+        )
+        if shutil.which("cmsspark", path=environ["PATH"]) == os.path.join(commands, "cmsspark"):
+            commands = ""  # the environment is active
+            if not is_checkout:
+                return text
+    if is_checkout:
+        text = _EXTRA.sub(rf"{folder}/setup without-spark,\1", text)
+        text = _PYSPARK.sub(f"{folder}/setup spark", text)
+    else:
+        text = _PIP.sub(f"{sys.executable} -m ", text)
+    return _TYPED.sub(f"{commands}/", text) if commands else text
 
 
 def run_and_exit(command: Callable[[], object]) -> NoReturn:

@@ -58,7 +58,7 @@ def write_page(fout: str, job: str, done: CurrentTable, log: Callable[[str], Non
     except Exception as error:
         # The result is current already, and the report can be made at any time.
         reason = (
-            error.text()
+            ": ".join(str(part) for part in (error.problem, error.where, error.found) if part)
             if isinstance(error, CmssparkError)
             else f"{type(error).__name__}: {error}"
         )

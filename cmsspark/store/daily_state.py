@@ -29,6 +29,7 @@ FILE: Final = "daily.json"
 #: stands before what follows from that, which is no other trouble.
 GIVEN_UP: Final = "; given up"
 _NUMBER: Final = re.compile(r"\d+")
+_DETAIL: Final = re.compile(r" *\([^()]*\)")
 
 
 class Note(msgspec.Struct, kw_only=True):
@@ -68,8 +69,8 @@ class DayRecord(msgspec.Struct, kw_only=True):
 
     @property
     def signature(self) -> str:
-        """What identifies the trouble. Numbers in the reason of a day that waits change
-        with the time.
+        """What identifies the trouble. Numbers and details in the reason of a day that
+        waits, such as the days that are there, change with the time.
         """
         return signature(self.word, self.code, self.text)
 
@@ -104,7 +105,9 @@ class _StateFile(msgspec.Struct, kw_only=True):
 def signature(word: str, code: int, text: str) -> str:
     """Return the trouble of an outcome as one text; equal for the same trouble at another time."""
     text = text.partition(GIVEN_UP)[0]
-    return f"{word} {code} {_NUMBER.sub('#', text) if word == 'waiting' else text}"
+    if word == "waiting":
+        text = _NUMBER.sub("#", _DETAIL.sub("", text))
+    return f"{word} {code} {text}"
 
 
 def day_key(day: date, job: str) -> str:

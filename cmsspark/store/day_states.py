@@ -54,6 +54,17 @@ NO_RESULT: Final = (
 _PLAIN: Final = ("published", "done", "running", "outside", "not looked at", "-")
 #: Words whose reason is the fault of a run.
 _FAULTS: Final = ("failed", "given up", "kept")
+#: Words of days that daily tries again, as long as it looks at them.
+_TRIED_AGAIN: Final = (
+    "waiting",
+    "interrupted",
+    "failed",
+    "kept",
+    "left",
+    "lost",
+    "unsent",
+    "sending",
+)
 HOUR_MS: Final = 3_600_000
 #: Defaults of the section ``daily`` of the settings that states depend on.
 DEFAULT_DAYS: Final = 7
@@ -246,6 +257,10 @@ class Surroundings:
     patience_hours: float = PATIENCE_HOURS
     is_looked_at: bool = True
 
+    def _is_outside(self, day: date, job: str) -> bool:
+        """Return whether daily, which runs the job, looks at later days only."""
+        return self.window_start is not None and job in self.jobs and day < self.window_start
+
     def explained(self, state: Cell, day: date, job: str) -> Cell:
         """Return the state with what daily recorded of the day, and why there is none."""
         record = self.records.get((day, job))
@@ -254,13 +269,21 @@ class Surroundings:
         if state.word == "-":
             if not self.is_looked_at:
                 state = replace(state, word="not looked at")
-            elif self.window_start is not None and job in self.jobs and day < self.window_start:
-                step = f"cmsspark daily --date {dates.compact(day)} --job {job}"
-                state = replace(state, word="outside", next_step=step)
+            elif self._is_outside(day, job):
+                state = replace(state, word="outside", next_step=run_step(day, job))
+        elif self.is_looked_at and state.word in _TRIED_AGAIN and self._is_outside(day, job):
+            step = f"daily looks at later days only: {run_step(day, job)}"
+            before = "" if state.word == "waiting" else state.next_step
+            state = replace(state, next_step="; ".join(filter(None, (before, step))))
         late = state.word in ("waiting", "sending", "unsent", "left")
         return replace(
             state, is_overdue=late and is_overdue(day, self.now_ms, self.patience_hours)
         )
+
+
+def run_step(day: date, job: str) -> str:
+    """Return the command that does the work of a day outside daily's window."""
+    return f"cmsspark daily --date {dates.compact(day)} --job {job}"
 
 
 def _with_record(state: Cell, record: DayRecord) -> Cell:
@@ -290,6 +313,14 @@ def of_record(record: DayRecord) -> Cell:
         run=record.run,
         code=record.code,
     )
+
+
+def before_window(record: DayRecord) -> Cell:
+    """Return the state that daily recorded of a day that it no longer looks at: what
+    waits is not run when its input comes.
+    """
+    state = of_record(record)
+    return replace(state, next_step="") if state.word == "waiting" else state
 
 
 def is_overdue(day: date, now_ms: int, patience_hours: float) -> bool:

@@ -51,6 +51,7 @@ _PARTS: Final = (
 _DAY_AT_END: Final = re.compile(
     r"(?P<store>.+?)/+(?P<year>\d{4})/(?P<month>\d{1,2})/(?P<day>\d{1,2})/*"
 )
+_DBS_FOLDER: Final = re.compile(r"/CMS_DBS3_PROD_(?P<instance>\w+?)(/current)?/*$")
 #: Options that ask for nothing here → the reason.
 _NEEDLESS: Final[Mapping[str, str]] = {
     "--stomp": "stomp.py is a dependency of cmsspark",
@@ -180,6 +181,10 @@ class _Line:
             self._source(_FOLDERS[name], value)
         elif name == "--inst":
             self.instance = _instance(value)
+        elif name == "--hdir" and (match := _DBS_FOLDER.search(value)):
+            # The folder of DBS itself, as dbs_spark.py takes it.
+            self.instance = _instance(match["instance"])
+            self.cms_folder = value[: match.start()]
         elif name == "--hdir":
             self.cms_folder = value
         else:
@@ -395,14 +400,19 @@ def _range(line: OldLine) -> tuple[date, date]:
     not included.
     """
     options, yesterday = line.options, dates.today() - timedelta(days=1)
-    if "--iterative" in options:
+    if "--iterative" in options and "--last_n_months" not in options:
         return _iterative_range(line)
+    if "--offset_days" in options:
+        yesterday = dates.today() - timedelta(days=_count(line, "--offset_days", 3))
     count = _count(line, "--last_n_days", _LAST_DAYS.get(line.script, 30))
+    if "--last_n_months" in options and not {"--start_date", "--end_date"} <= options.keys():
+        return _months_range(line)
     first: date | None = _day(options["--start_date"]) if "--start_date" in options else None
     end: date | None = _day(options["--end_date"]) if "--end_date" in options else None
     if first is not None and end is not None:
-        if "--last_n_days" in options:
-            line.note_difference("--last_n_days is not needed: the line has both dates")
+        for name in ("--last_n_days", "--last_n_months", "--offset_days"):
+            if name in options:
+                line.note_difference(f"{name} is not needed: the line has both dates")
     elif end is not None:
         first = end - timedelta(days=count)
     elif first is not None:
@@ -441,6 +451,24 @@ def _iterative_range(line: OldLine) -> tuple[date, date]:
         "--iterative is not needed: each day is stored once; cmsspark daily adds new ones"
     )
     line.note_difference(f"the days are {first} to {last}, which --iterative renews today")
+    return first, last
+
+
+def _months_range(line: OldLine) -> tuple[date, date]:
+    """Return the days of ``--last_n_months``: from the first of a month to three days
+    ago, unless the line names a day.
+    """
+    options, count = line.options, _count(line, "--last_n_months", 19)
+    two_days_ago = dates.today() - timedelta(days=2)
+    end = _day(options["--end_date"]) if "--end_date" in options else two_days_ago
+    if "--start_date" in options:
+        first = _day(options["--start_date"])
+        if "--end_date" not in options:
+            end = min(dates.months_before(first, -count), two_days_ago)
+    else:
+        first = dates.months_before(end, count).replace(day=1)
+    last = end - timedelta(days=1)
+    line.note_difference(f"the days are {first} to {last}, as CMSSpark chooses them today")
     return first, last
 
 
@@ -490,7 +518,13 @@ def _periods(kind: str | None, first: date, last: date) -> list[list[str]]:
 
 
 def _sql(query: str, line: OldLine) -> str:
-    return shlex.join(["cmsspark", "sql", query, "--fout", _store(line)])
+    return f"cmsspark sql {quoted(query)} {shlex.join(['--fout', _store(line)])}"
+
+
+def quoted(query: str) -> str:
+    """Return a query, which has single quotes, as one word of a shell."""
+    has_special = re.search(r'["\\`!]|\$[\w({@*#?$-]', query)
+    return shlex.quote(query) if has_special else f'"{query}"'
 
 
 def _condor_efficiency(line: OldLine) -> list[str]:
@@ -507,14 +541,15 @@ def _condor_efficiency(line: OldLine) -> list[str]:
         line.note_difference("the query leaves outliers out, CMSSpark's default")
     # CMSSpark's outliers are 0 or 1; without the option the web pages count both.
     outcomes = {"0": "'ok'", "1": "'outlier'"}.get(outlier, "'ok', 'outlier'")
-    types = f"'{_quoted(kind.lower())}'" if kind else "'analysis', 'production', 'tier0', 'test'"
+    chosen_type = f" and type in ('{_quoted(kind.lower())}')" if kind else ""
     above, below = efficiency.CPU
+    keys = ", ".join([*([] if kind else ["type"]), *([] if outlier else ["outcome"]), "workflow"])
     query = (
         # The text is printed, not run.
-        f'select workflow, 100 * sum({above}) / sum({below}) as "CpuEfficiency",'  # noqa: S608
-        " (sum(core_with_cpu_ms) - sum(cpu_ms)) / 3600000 as"
-        f" \"WastedCpuTimeHr\" from job_efficiency where day between '{first}' and '{last}' and outcome in ({outcomes})"
-        f" and type in ({types}) group by 1 order by 3 desc"
+        f"select {keys}, 100 * sum({above}) / sum({below}) as CpuEfficiency,"  # noqa: S608
+        " (sum(core_with_cpu_ms) - sum(cpu_ms)) / 3600000 as WastedCpuTimeHr"
+        f" from job_efficiency where day between '{first}' and '{last}' and outcome in ({outcomes})"
+        f"{chosen_type} group by all order by WastedCpuTimeHr desc"
     )
     return [*lines, _sql(query, line)]
 
@@ -576,7 +611,14 @@ def _crsg(line: OldLine) -> list[str]:
     chosen: dict[str, str] = {
         name: options[name] for name in ("--tiers", "--skims", "--remove") if name in options
     }
-    if chosen:
+    names = {
+        name: {f"--{key}": ",".join(texts) for key, texts in selection.items() if texts}
+        for name, selection in read_yaml("etc/crsg.yaml").items()
+    }
+    if name := next((name for name, selection in names.items() if chosen == selection), None):
+        line.note_difference(f"--tiers, --skims and --remove are those of the selection `{name}`")
+        chosen = {}
+    elif chosen:
         # A selection of one's own takes what a line does not name from CMSSpark's defaults.
         defaults = {"--tiers": _CRSG_TIERS, "--remove": _CRSG_REMOVE}
         lacking = {name: text for name, text in defaults.items() if name not in chosen}
@@ -585,7 +627,8 @@ def _crsg(line: OldLine) -> list[str]:
         chosen = {**chosen, **lacking}
     else:
         line.note_difference(
-            "the selection `simulation` has CMSSpark's default --tiers and --remove"
+            "the selections `simulation` (CMSSpark's default --tiers and --remove) and `data` "
+            "are counted and drawn"
         )
     since = options.get("--start_month", "")
     if not since:

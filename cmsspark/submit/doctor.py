@@ -20,6 +20,7 @@ import click
 from cmsspark import __version__
 from cmsspark.base.compiled import OFF, unavailable_reason
 from cmsspark.base.errors import CmssparkError, Exit
+from cmsspark.base.reporting import as_typed
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.cli.options import SETTINGS_HELP
 from cmsspark.filesystems.storage import is_local, local_path
@@ -71,7 +72,7 @@ def command(as_json: bool, fout: str | None, settings_file: str | None) -> int:
             state = click.style(f"{finding.state:<5}", fg=_COLOURS[finding.state])
             click.echo(f"{state} {finding.name:<9} {readable(finding.text, lines=False)}")
             if finding.mend:
-                click.echo(f"{'':<15} next: {readable(finding.mend, lines=False)}")
+                click.echo(f"{'':<15} next: {as_typed(readable(finding.mend, lines=False))}")
     return int(Exit.SETTINGS) if any(finding.state == WRONG for finding in findings) else 0
 
 

@@ -60,12 +60,16 @@ CONF: Final[Mapping[str, Old]] = {
         "--cvmfs",
         values=0,
     ),
+    **_refused("add --yarn --deploy-mode cluster", "--yarn-cluster", values=0),
 }
 _INST: Final = _carried("--inst")
 _DATES: Final = _carried("--start_date", "--end_date")
 _PLOT_FLAG: Final = _dropped(_PLOTS, "--generate_plots", values=0)
 _CREDENTIALS: Final = {
     **_carried("--creds"),
+    **_refused(
+        "name the folder of Rucio's tables with --source rucio.dated=FOLDER", "--base_hdfs_dir"
+    ),
     **_dropped("the size of batches is set in the settings (publishing)", "--amq_batch_size"),
     **_refused("name a test topic in the credentials file", "--test", values=0),
 }
@@ -97,7 +101,7 @@ _QUERY_OF_FILES: Final = {
 _PHEDEX: Final = _carried("--patterns", "--antipatterns")
 _HPC: Final = {
     **_DATES,
-    **_carried("--output_folder", "--output_dir", "--iterative_ndays_ago"),
+    **_carried("--output_folder", "--output_dir", "--iterative_ndays_ago", "--last_n_months"),
     **_carried("--iterative", values=0),
     **_dropped(
         "pages are served by cmsspark dashboard, which has short addresses", "--url_prefix"
@@ -106,8 +110,8 @@ _HPC: Final = {
     **_dropped("each day is stored once, and periods are made of stored days", "--save_pickle"),
 }
 _RUCIO_PAGES: Final = {
-    **_refused("filter the stored table by its column disk_bytes", "--disk"),
-    **_refused("filter the stored table by its column tape_bytes", "--tape"),
+    **_refused("filter the stored table by its column disk_bytes", "--disk", values=0),
+    **_refused("filter the stored table by its column tape_bytes", "--tape", values=0),
     **_dropped(_PAGES, "--static_html_dir"),
     **_dropped("the names of storage elements come from Rucio's dump", "--rses_pickle"),
     **_refused("filter the stored table: disk_bytes + tape_bytes >= … * 1e12", "--min_tb_limit"),
@@ -129,6 +133,7 @@ SCRIPTS: Final[Mapping[str, Mapping[str, Old]]] = {
     "condor_cpu_efficiency": {
         **_DATES,
         **_carried("--cms_type", "--output_folder", "--last_n_days", "--cpu_eff_outlier"),
+        **_carried("--offset_days"),
         **_EFFICIENCY_LIMITS,
         **_PLOT_FLAG,
     },
@@ -238,99 +243,6 @@ BUILT_IN_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "phedex": tuple(CONF),
     "rucio_daily": ("--fdate", "--output", "--verbose"),
 }
-#: A shell script of CMSSpark → the Python script that it starts, whose options it passes
-#: on, or the command that does its work.
-SHELL: Final[Mapping[str, str]] = {
-    "run_aggregation": "cmsspark daily",
-    "cron4aggregation": "cmsspark daily",
-    "cern_monit": "cern_monit",
-    "dbs_aaa_spark": "dbs_aaa",
-    "dbs_cmssw_spark": "dbs_cmssw",
-    "dbs_eos_spark": "dbs_eos",
-    "dbs_phedex_spark": "dbs_phedex",
-    "dbs_spark": "dbs_events",
-    "dbs_phedex_stats": "dbs_phedex",
-    "dataset_stats": "dbs_phedex",
-    "cron4dbs_events": "dbs_events",
-    "run_dbs_events": "dbs_events",
-    "get_dbs_events": "dbs_events",
-    "cron4phedex": "phedex",
-    "run_phedex": "phedex",
-    "cron4phedex_df": "phedex",
-    "cron4dbs_condor": "dbs_condor",
-    "cron4dbs_condor_df": "dbs_condor",
-    "run_dbs_condor": "dbs_condor",
-    "get_dbs_condor": "dbs_condor",
-    "backfill_dbs_condor": "dbs_condor",
-    "cron4crab_popularity": "dbs_hdfs_crab",
-    "cron_CRABpopularity": "dbs_hdfs_crab",
-    "run_hdfs_crab": "dbs_hdfs_crab",
-    "cron4crab_unique_users": "condor_crab_unique_users",
-    "cron_crab_unique_users": "condor_crab_unique_users",
-    "run_crab_unique_users": "condor_crab_unique_users",
-    "cron4eos_dataset": "dbs_hdfs_eos",
-    "cron_EOSdataset": "dbs_hdfs_eos",
-    "run_hdfs_eos": "dbs_hdfs_eos",
-    "cron4gen_crsg_plots": "dbs_event_count_plot",
-    "cron_genCRSGplots": "dbs_event_count_plot",
-    "generate_event_count_plot": "dbs_event_count_plot",
-    "cron4rucio_daily": "rucio_daily",
-    "run_rucio_daily": "rucio_daily",
-    "cron4rucio_datasets_daily_stats": "rucio_datasets_stats",
-    "cron4rucio_datasets_stats": "rucio_datasets_stats",
-    "cron4rucio_datasets_last_access_ts": "rucio_datasets_last_access_ts",
-    "cron4rucio_ds_summary": "rucio_ds_summary",
-    "cron4rucio_datasets_monitoring": "rucio_datasets_monitoring",
-    "report_tiers": "aggregate_phedex",
-    "report_campaigns": "aggregate_campaigns",
-    "report_leftovers": "aggregate_leftovers",
-    "cron4hpc_at_cms": "hpc_at_cms",
-    "cron4hpc_usage": "hpc_running_cores_and_corehr",
-    "cron4hpc_monthly_stats": "hpc_running_cores_and_corehr",
-    "cron_hpc_at_cms": "hpc_at_cms",
-    "run_hpc_at_cms": "hpc_at_cms",
-    "cron4hs06_cputime_plot": "condor_hs06coreHrPlot",
-    "cron_hs06cputime_plot": "condor_hs06coreHrPlot",
-    "run_hs06cputime_plot": "condor_hs06coreHrPlot",
-    "cron_condor_cpu_efficiency": "condor_cpu_efficiency",
-    "run_condor_cpu_efficiency": "condor_cpu_efficiency",
-    "k8s_condor_cpu_efficiency": "condor_cpu_efficiency",
-    "k8s_stepchain_cpu_eff": "stepchain_cpu_eff",
-    "run_stepchain_cpu_eff": "stepchain_cpu_eff",
-    "cron4cpueff": "condor_cpu_efficiency",
-    "cron4wma_agent_count": "wma_agent_count_to_opensearch",
-}
-#: Shell scripts whose work nothing here does.
-SHELL_WITHOUT_SUCCESSOR: Final = frozenset(
-    {
-        "cron4rucio_datasets_to_mongo",
-        "cron4rucio_ds_mongo",
-        "cron4rucio_datasets_to_hdfs",
-        "cron4rucio_hdfs2mongo",
-        "cron4rucio_hdfs_to_mongo",
-        "cron4rucio_spark2hdfs",
-        "cron4wma_crab_ds_access",
-        "run_hdfs_an",
-        "download_and_concat",
-        "delete_trash",
-        "getarg",
-        "reports_init",
-        "cron_job",
-    }
-)
-#: Words that a shell script passes on by itself.
-SHELL_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "cron4hpc_usage": ("--iterative",),
-    "cron4hs06_cputime_plot": ("--by", "month"),
-}
-#: Options of the shell scripts themselves.
-SHELL_OPTIONS: Final[Mapping[str, Old]] = {
-    **_dropped("a job on Kubernetes takes no ports of its own", "--p1", "--p2", "--host"),
-    **_dropped("the settings name the keytab (docs/operations.md)", "--keytab", "--keytab_secret"),
-    **_dropped("bin/run_spark knows its own checkout", "--wdir"),
-    **_carried("--output"),
-    **_refused("give a store of its own to a trial: --fout", "--test", values=0),
-}
 
 
 @dataclass
@@ -355,20 +267,23 @@ class OldLine:
         self.notes.append(text)
 
 
+def is_day(text: str) -> bool:
+    """Return whether a word is a day in one of CMSSpark's forms."""
+    return re.fullmatch(r"\d{8}|\d{4}[-/]\d\d[-/]\d\d", text) is not None
+
+
 def plain_name(name: str) -> str:
     """Return the name of a script without its folder and its ending."""
     return re.sub(r"\.(py|sh)$", "", PurePosixPath(name).name)
 
 
-def read(
-    script: str, words: Sequence[str], of_job: Iterable[str] = (), *, is_shell: bool = False
-) -> OldLine:
+def read(script: str, words: Sequence[str], of_job: Iterable[str] = ()) -> OldLine:
     """Read a line by the options of the script, and those of run_spark.
 
     ``of_job``: options of the job here, which a line may have, too. Raises UsageError (2)
     for a value that is missing.
     """
-    declared = {**SCRIPTS.get(script, {}), **(SHELL_OPTIONS if is_shell else {})}
+    declared = SCRIPTS.get(script, {})
     line = OldLine(script)
     remaining, new_options = list(words), set(of_job)
     while remaining:
@@ -399,7 +314,23 @@ def read(
             if (ours := option_named(name)) is not None:
                 _carry_wrapper(line, ours, name, values)
             line.words += [f"{name}={joined}"] if equals else [name, *([joined] if values else [])]
+    _take_range(line, declared)
     return line
+
+
+def _take_range(line: OldLine, declared: Mapping[str, Old]) -> None:
+    """Take two days by position as the range: older forms of the scripts had no options
+    for it.
+    """
+    names = ("--start_date", "--end_date")
+    if (
+        all(name in declared and name not in line.options for name in names)
+        and len(line.positional) == len(names)
+        and all(is_day(word) for word in line.positional)
+    ):
+        line.options |= dict(zip(names, line.positional, strict=True))
+        line.words += [word for pair in zip(names, line.positional, strict=True) for word in pair]
+        line.positional = []
 
 
 def _carry_wrapper(line: OldLine, ours: Option, name: str, values: Sequence[str]) -> None:

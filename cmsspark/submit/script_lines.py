@@ -10,6 +10,7 @@ import calendar
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -20,15 +21,9 @@ from cmsspark.base.text.spelling import suggestion
 from cmsspark.cli.options import DaysType
 from cmsspark.store.job_index import JOBS, Job, find_job
 from cmsspark.submit.arguments import Signature
-from cmsspark.submit.cmsspark_lines import COST_LINES, OLD_OPTIONS, span, translate
-from cmsspark.submit.old_scripts import (
-    SHELL,
-    SHELL_WITHOUT_SUCCESSOR,
-    SHELL_WORDS,
-    OldLine,
-    plain_name,
-    read,
-)
+from cmsspark.submit.cmsspark_lines import COST_LINES, OLD_OPTIONS, quoted, span, translate
+from cmsspark.submit.old_scripts import OldLine, is_day, plain_name, read
+from cmsspark.submit.shell_scripts import SHELL_WITHOUT_SUCCESSOR, shell_name, started
 
 #: Scripts of CMSSpark that are built-in jobs here: a path to one in a checkout that is
 #: not there starts the job.
@@ -147,9 +142,8 @@ def is_script(name: str) -> bool:
 
 def is_shell_script(name: str) -> bool:
     """Return whether CMSSpark has a shell script of that name, or path."""
-    plain = plain_name(name)
-    is_python = name.endswith(".py") or plain in SUCCESSORS
-    return not is_python and (plain in SHELL or plain in SHELL_WITHOUT_SUCCESSOR)
+    is_python = name.endswith(".py") or plain_name(name) in SUCCESSORS
+    return not is_python and shell_name(name) is not None
 
 
 def answer(
@@ -165,28 +159,69 @@ def answer(
     of the old line is wrong, its error is the answer.
     """
     shown, plain = PurePosixPath(script).name, plain_name(script)
-    is_shell = is_shell_script(script)
-    if is_shell:
-        if plain in SHELL_WITHOUT_SUCCESSOR:
+    notes: list[str] = []
+    refused: list[str] = []
+    if is_shell_script(script):
+        name = shell_name(script) or plain
+        if name in SHELL_WITHOUT_SUCCESSOR:
             return UsageError(
                 f"no command here replaces {shown}; run CMSSpark's own script",
                 next_step=f"docs/migration.md has all scripts; {script} runs from its checkout",
             )
-        plain = SHELL[plain]
-    elif not shown.endswith(".py"):
-        shown = f"{shown}.py"
+        shell = started(name, words)
+        starts, notes, refused = shell.lines, shell.notes, shell.refused
+    else:
+        starts = [(plain, list(words))]
+        if not shown.endswith(".py"):
+            shown = f"{shown}.py"
     if plain in NO_SUCCESSOR:
         path = script if "/" in script else f"/path/to/CMSSpark/src/python/CMSSpark/{plain}.py"
         return UsageError(
             f"no job here replaces {shown}; run CMSSpark's own script:",
             next_step=shlex.join(["run_spark", path, *words]),
         )
+    answers = [_answer(*start, load_signature, has_root) for start in starts]
+    lines = list(dict.fromkeys(line for part in answers for line in part.lines))
+    typed = [shlex.split(new_line) for new_line in lines]
+    for new_words in typed:
+        parse(new_words)
+    refused += [text for part in answers for text in part.line.refused]
+    about = [f"not supported: {text}" for text in dict.fromkeys(refused)]
+    about += [part.about for part in answers if part.about]
+    about += [*notes, *(note for part in answers for note in part.line.notes)]
+    for word in (word for part in answers for word in part.line.wrapper if word.startswith("-")):
+        if not any(word in new_words for new_words in typed):
+            about.append(f"{word} is not needed: nothing is started on a cluster here")
+    replaced = "these commands" if len(lines) > 1 else answers[0].name
+    return UsageError(
+        f"{shown} is replaced by {replaced}. Type:",
+        found="\n         ".join(dict.fromkeys(about)) or None,
+        next_step="\n        ".join(lines),
+    )
+
+
+@dataclass
+class _Answer:
+    """What replaces one line of a Python script: the name of the job or command, the
+    lines to type and a word on it.
+    """
+
+    name: str
+    line: OldLine
+    lines: list[str]
+    about: str
+
+
+def _answer(
+    plain: str,
+    words: Sequence[str],
+    load_signature: Callable[[str], Signature | None],
+    has_root: Callable[[], bool],
+) -> _Answer:
     name, note = SUCCESSORS.get(plain, (plain, ""))
     signature = (load_signature(name) or {}) if name in JOBS else {}
     is_of_job = plain not in COST_LINES and plain not in _LINES and name in JOBS
-    understood = [*signature, *OLD_OPTIONS] if is_of_job else ()
-    words = [*words, *SHELL_WORDS.get(plain_name(script), ())] if is_shell else words
-    line = read(plain, words, understood, is_shell=is_shell)
+    line = read(plain, words, [*signature, *OLD_OPTIONS] if is_of_job else ())
     if plain == "cmsspark daily":
         name, lines = plain, _daily_lines(line)
     elif plain in COST_LINES:
@@ -200,21 +235,8 @@ def answer(
         lines = _job_lines(JOBS[find_job(name).name], line, signature, has_root)
     if line.positional:
         line.refused.append(f"{' '.join(line.positional)}: a line here has no such word")
-    typed = [shlex.split(new_line) for new_line in lines]
-    for new_words in typed:
-        parse(new_words)
-    for word in dict.fromkeys(word for word in line.wrapper if word.startswith("-")):
-        if not any(word in new_words for new_words in typed):
-            line.notes.append(f"{word} is not needed: nothing is started on a cluster here")
-    about = [f"not supported: {text}" for text in line.refused]
-    about += [f"{name} has {note}" if name == "cmsspark sql --dumps" else note] if note else []
-    about += line.notes
-    replaced = "these commands" if len(lines) > 1 else name
-    return UsageError(
-        f"{shown} is replaced by {replaced}. Type:",
-        found="\n         ".join(about) or None,
-        next_step="\n        ".join(lines),
-    )
+    about = f"{name} has {note}" if note and name == "cmsspark sql --dumps" else note
+    return _Answer(name, line, lines, about)
 
 
 def _job_lines(
@@ -241,7 +263,7 @@ def _job_lines(
 
 def _take_days(line: OldLine) -> None:
     """Take one or two days without an option, as shell scripts have them, as --date."""
-    days = [word for word in line.positional if re.fullmatch(r"\d{8}|\d{4}[-/]\d\d[-/]\d\d", word)]
+    days = [word for word in line.positional if is_day(word)]
     if days and days == line.positional and len(days) < 3 and "--date" not in line.options:
         line.words += ["--date", "..".join(days)]
         line.positional = []
@@ -374,7 +396,9 @@ def _eos(line: OldLine) -> tuple[str, list[str]]:
             "select dataset_name, app, sum(accesses) as accesses, sum(read_bytes) as read_bytes from dbs_eos"  # noqa: S608 -- printed, not run
             f" where day between '{first}' and '{last}' group by all order by read_bytes desc"
         )
-        return "cmsspark sql", [_sql(query, store, f"{out}/dataset_totals.csv")]
+        return "cmsspark sql", [
+            _sql(query, store, out if out.endswith(".csv") else f"{out}/dataset_totals.csv")
+        ]
     if command not in ("", "run-update"):
         hint = suggestion(command, ("run-update", "run-report-totals", "get-filenames-per-day"))
         raise UsageError(f"dbs_hdfs_eos.py has no command {command!r}", found=hint or None)
@@ -421,7 +445,7 @@ def _as_date_option(text: str) -> str:
 
 def _sql(query: str, store: str, out: str) -> str:
     """Return the line of a query, which has single quotes, for a shell."""
-    return f'cmsspark sql "{query}" {shlex.join(["--fout", store, "--out", out])}'
+    return f"cmsspark sql {quoted(query)} {shlex.join(['--fout', store, '--out', out])}"
 
 
 def _merge_phedex(line: OldLine) -> tuple[str, list[str]]:

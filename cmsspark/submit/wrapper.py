@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -91,6 +92,7 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     """Parse a command line, today's or one of CMSSpark."""
     reporting.check_pasted(argv)
+    argv = _without_launcher(argv)
     _use_settings(argv, environ)
     try:
         request = split(argv, load_signature)
@@ -120,6 +122,26 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     return latest_date.without_date(
         request, job, translation.default_day, environ, functools.partial(job_options, job)
     )
+
+
+def _without_launcher(argv: Sequence[str]) -> Sequence[str]:
+    """Return a line that was pasted with its program, such as ``spark-submit --master
+    yarn NAME.py``, without it.
+    """
+    following = list(argv)
+    while following and (
+        Path(following[0]).name in _LAUNCHERS or re.fullmatch(r"[A-Z_]+=\S*", following[0])
+    ):
+        word = following.pop(0)
+        sys.stderr.write(f"run_spark: {word.partition('=')[0]} is not needed in this line\n")
+    return following
+
+
+#: Programs that started jobs of CMSSpark.
+_LAUNCHERS = (
+    *("spark-submit", "spark3-submit", "run_spark", "run_spark3", "run_spark3.sh"),
+    *("python", "python3"),
+)
 
 
 def _use_settings(argv: Sequence[str], environ: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -66,6 +67,40 @@ def test_commands_of_a_checkout_are_printed_as_they_can_be_typed(tmp_path: Path)
     assert as_typed(text, {}) == text
     # No advice to a folder that has no such scripts.
     assert as_typed(text, {"CMSSPARK_BIN": str(tmp_path / "other")}) == text
+
+
+def test_hints_are_of_the_environment_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an installed package in an environment that is not active; of a checkout that
+    made the environment; as they are where the environment is active.
+    """
+    scripts = tmp_path / "env" / "bin"
+    scripts.mkdir(parents=True)
+    (scripts / "cmsspark").touch(mode=0o755)
+    monkeypatch.setattr(sys, "prefix", str(scripts.parent))
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    text = "type cmsspark sql, after pip install 'cmsspark[sql]'"
+    assert as_typed(text, {"PATH": "/usr/bin"}) == (
+        f"type {scripts}/cmsspark sql, after {sys.executable} -m pip install 'cmsspark[sql]'"
+    )
+    assert as_typed(text, {"PATH": str(scripts)}) == text
+    checkout = Path(__file__).resolve().parents[2]
+    environ = {"PATH": "/usr/bin", "CMSSPARK_VENV": str(scripts.parent)}
+    assert as_typed(text, environ) == (
+        f"type {scripts}/cmsspark sql, after {checkout}/bin/setup without-spark,sql"
+    )
+    environ["PATH"] = str(scripts)
+    assert as_typed(text, environ) == (
+        f"type cmsspark sql, after {checkout}/bin/setup without-spark,sql"
+    )
+
+
+def test_spark_without_java_is_no_bug() -> None:
+    text = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+    error = as_ours(RuntimeError(text))
+    assert error is not None and error.exit_code == 78
+    assert "install Java 17 or set JAVA_HOME" in str(error.next_step)
 
 
 def test_what_needs_pyspark_without_it_ends_with_78_and_what_to_install() -> None:

@@ -8,7 +8,15 @@ from datetime import UTC, date, datetime
 import pytest
 
 from cmsspark.store.daily_state import DayRecord, Note
-from cmsspark.store.day_states import WORDS, Cell, Surroundings, cell, delivery_lines, table
+from cmsspark.store.day_states import (
+    WORDS,
+    Cell,
+    Surroundings,
+    before_window,
+    cell,
+    delivery_lines,
+    table,
+)
 from cmsspark.store.deliveries import Target
 from cmsspark.store.run_history import Published, Run, State
 
@@ -43,6 +51,23 @@ def test_what_waits_for_too_long_is_overdue() -> None:
     assert not told(waits).is_overdue
     late = told(waits, now_ms=NOW + 48 * 3_600_000)
     assert late.is_overdue and ", overdue: " in late.text()
+
+
+def test_a_day_that_left_daily_s_window_says_that_no_daily_tries_it() -> None:
+    """Also one that was tried as long as daily looked at it."""
+    step = "daily looks at later days only: cmsspark daily --date 20260115 --job data_aggregation"
+    waits = cell([run(State.FAILED, exit_code=66, error="no eos log")], [])
+    assert told(waits).next_step == ""
+    assert told(waits, window_start=date(2026, 1, 20)).next_step == step
+    error = "damaged\n  next: fetch it again"
+    failed = cell([run(State.FAILED, exit_code=65, error=error)], [])
+    late = told(failed, window_start=date(2026, 1, 20))
+    assert late.next_step == f"fetch it again; {step}"
+    record = DayRecord(word="waiting", code=75, text="no eos log", next_step="it is run when …")
+    assert told(Cell("-"), record, window_start=date(2026, 1, 20)).next_step == step
+    assert before_window(record).next_step == ""
+    # Where the store is gone, no single day is the matter.
+    assert told(waits, window_start=date(2026, 1, 20), is_looked_at=False).next_step == ""
 
 
 def test_a_failure_has_its_file_next_step_and_run() -> None:

@@ -34,7 +34,7 @@ from cmsspark.store import part_files, results, stored_days
 from cmsspark.store.job_index import JOBS, find_job
 from cmsspark.store.part_files import IntactParts, LocalPart, StoredPart, open_stored
 from cmsspark.store.query.database import Database
-from cmsspark.store.query.stored_parts import _PartFile
+from cmsspark.store.query.part_system import _PartFile
 from cmsspark.store.stored_columns import stored_rows, table_rows
 from cmsspark.submit.job_help import load_command
 from tests.store.query.far_files import FAR, FarFiles

@@ -138,6 +138,7 @@ def command(
     def prepare(settings: Settings) -> tuple[Daily, date, date]:
         from cmsspark.apps.daily.config import daily_config
         from cmsspark.apps.daily.run import Daily
+        from cmsspark.publish.sink import publishing_settings
 
         config = daily_config(settings)
         config = replace(
@@ -146,6 +147,9 @@ def command(
             parallel=parallel or config.parallel,
             publish=config.publish if publish is None else publish,
         )
+        if config.publish:
+            # A wrong key would fail each day after it was counted.
+            publishing_settings(settings)
         store = require_store(fout, settings)
         argv = ("--settings", str(Path(settings_file).absolute())) if settings_file else ()
         from cmsspark.run.provenance import is_all_local

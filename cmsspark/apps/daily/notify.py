@@ -8,7 +8,7 @@ import os
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from functools import partial
@@ -27,7 +27,7 @@ from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import is_local
 from cmsspark.store import run_history
 from cmsspark.store.daily_state import DailyState, DayRecord, day_key, split_key
-from cmsspark.store.day_states import Cell, of_record
+from cmsspark.store.day_states import Cell, before_window, of_record, run_step
 from cmsspark.store.deliveries import destination_name
 from cmsspark.store.run_history import State
 from cmsspark.store.silent_sites import newest_stored, silent_lines
@@ -368,7 +368,7 @@ def notify_not_begun(
     code = int(error.exit_code)
     where = f": {error.where}" if error.where else ""
     at = dates.to_minute(int(now * 1000))
-    line = f"{at}: daily run could not start: {error.problem}{where}. Exit code {code}"
+    line = f"{at}: daily run could not start: {error.problem.rstrip('.')}{where}. Exit code {code}"
     problems: list[str] = []
     if error.exit_code != Exit.NOT_READY:
         values = error_metrics(code, now)
@@ -441,10 +441,12 @@ def summary(report: DailyReport, now_ms: int, problems: Sequence[str] = ()) -> s
     return line + "".join(f"; {problem}" for problem in problems)
 
 
-def _subject(report: DailyReport) -> str:
-    """Return which host, job and day a mail is about, and how many others there are."""
-    troubles = [key for key in report.trouble() if key not in report.unfinished]
-    keys = sorted(troubles, reverse=True) or sorted(report.unfinished, reverse=True)
+def _subject(report: DailyReport, new: Collection[str]) -> str:
+    """Return which host, job and day a mail is about, and how many others there are:
+    the worst of what was not mailed before (``new``), else the sites that fell silent.
+    """
+    troubles = [key for key in new if key not in report.unfinished]
+    keys = sorted(troubles, reverse=True) or sorted(new, reverse=True)
     by_key = {
         day_key(outcome.task.day, outcome.task.job.name): outcome for outcome in report.outcomes
     }
@@ -496,9 +498,10 @@ def mail_text(report: DailyReport, now_ms: int) -> str:
         is_trouble = day_key(task.day, task.job.name) in troubles
         (lines if is_trouble else quiet_lines).append(line)
     if report.unfinished:
-        lines += ["", "Days before that are not done, and that no daily tries again:"]
+        step = run_step(*split_key(min(report.unfinished)))
+        lines += ["", f"Days before that are not done, and that only a line such as {step} does:"]
         lines += [
-            f"{key}: {of_record(record).text()}"
+            f"{key}: {before_window(record).text()}"
             for key, record in sorted(report.unfinished.items())
         ]
     if report.silent:
@@ -524,11 +527,14 @@ def _mail(daily: Daily, report: DailyReport) -> None:
         state = daily.state.read()
         records, silent = state.days, state.silent
     is_silent_new = bool(report.silent) and silent != _names(report.silent)
-    if not is_silent_new and all(
-        key in records and records[key].mailed == signature for key, signature in trouble.items()
-    ):
+    new = [
+        key
+        for key, signature in trouble.items()
+        if key not in records or records[key].mailed != signature
+    ]
+    if not is_silent_new and not new:
         return
-    daily.config.mail.send(_subject(report), mail_text(report, int(daily.now() * 1000)))
+    daily.config.mail.send(_subject(report, new), mail_text(report, int(daily.now() * 1000)))
     with daily.state.change() as state:
         state.silent = _names(report.silent)
         for key, signature in trouble.items():

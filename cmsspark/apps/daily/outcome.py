@@ -116,7 +116,12 @@ def most_serious(exit_codes: Iterable[int]) -> int:
 
 def update_record(record: DayRecord, outcome: TaskOutcome, now_ms: int, rules: Rules) -> None:
     """Put an outcome that is not done into the record of its day."""
-    if record.signature != signature(outcome.word, outcome.code, outcome.text):
+    is_same_wait = record.word == outcome.word == "waiting" and inputs_named(
+        record.text
+    ) == inputs_named(outcome.text)
+    if not is_same_wait and record.signature != signature(
+        outcome.word, outcome.code, outcome.text
+    ):
         record.first_ms = now_ms
     record.word, record.code, record.text = outcome.word, outcome.code, outcome.text
     record.where, record.next_step = outcome.where, outcome.next_step

@@ -31,12 +31,14 @@ from cmsspark.apps.daily.outcome import (
     record_gap,
     update_record,
 )
+from cmsspark.apps.daily.planner import is_overdue
 from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError, Exit, parts_of_text
 from cmsspark.base.periods import first_day
 from cmsspark.base.reporting import interruptible
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files, is_local, join
+from cmsspark.sources.registry import STREAMS
 from cmsspark.store.daily_state import (
     GIVEN_UP,
     DailyState,
@@ -45,6 +47,7 @@ from cmsspark.store.daily_state import (
     signature,
     split_key,
 )
+from cmsspark.store.day_states import inputs_named
 from cmsspark.store.job_index import JOBS, Job
 
 if TYPE_CHECKING:
@@ -393,9 +396,9 @@ class Daily:
         for text in task.readiness.warnings:
             self.log(f"warning: {task.day}: {text}")
         if not task.readiness.is_ready:
-            return TaskOutcome(
-                task, "waiting", int(Exit.NOT_READY), "; ".join(task.readiness.reasons)
-            )
+            text = "; ".join(task.readiness.reasons)
+            step = self._step_without(task, inputs_named(text))
+            return TaskOutcome(task, "waiting", int(Exit.NOT_READY), text, next_step=step)
         if task.runs:
             arguments = (*self.config.options, *self._arguments(task), *task.options)
             root = ("--root", self.root) if self.root else ()
@@ -409,6 +412,23 @@ class Daily:
                 )
                 return self._with_fault(outcome)
         return self._publish(task)
+
+    def _step_without(self, task: PlannedTask, inputs: Sequence[str]) -> str:
+        """Return what to do about a day whose input does not come; empty before it is
+        overdue.
+        """
+        if not is_overdue(task.day, int(self.now() * 1000), self.config.rules):
+            return ""
+        day, job = dates.compact(task.day), task.job.name
+        skip = f'cmsspark daily skip {day} {job} --reason "…"'
+        streams = [name for name in inputs if name in STREAMS]
+        if not streams or {*task.job.streams} <= {*streams}:
+            return f"it is run when that has come; if it never will: {skip}"
+        without = ", ".join(f"{name}: partial" for name in streams)
+        return (
+            f"it is run when that has come; if it never will: {skip}, or count without: "
+            f"`sources: {{{without}}}` under daily in the settings"
+        )
 
     def _with_fault(self, outcome: TaskOutcome) -> TaskOutcome:
         """Return the outcome with the error of the run that just ended, from the run
@@ -450,9 +470,10 @@ class Daily:
         return TaskOutcome(task, word, code, f"stored, not published: {reason}")
 
     def _unsent_reason(self, task: PlannedTask) -> str:
-        """Return what the destination said, from the run history; empty where nothing is
-        recorded of it.
+        """Return what the destination said, from the run history, or why the settings name
+        none that can be used; empty where neither is known.
         """
+        from cmsspark.publish.publication import configured_target
         from cmsspark.store import run_history
 
         with suppress(Exception), run_history.open_history(self.settings.state_dir) as history:
@@ -464,6 +485,11 @@ class Daily:
             if entries:
                 latest = max(entries, key=lambda entry: entry.at_ms)
                 return f"{latest.destination}: {latest.reason}"
+        try:
+            configured_target(self.settings)
+        except CmssparkError as error:
+            parts = (error.problem, error.where, error.found)
+            return ": ".join(str(part) for part in parts if part)
         return ""
 
     def _arguments(self, task: PlannedTask) -> list[str]:

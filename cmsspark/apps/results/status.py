@@ -30,8 +30,9 @@ from cmsspark.store.day_states import (
     WORDS,
     Cell,
     Surroundings,
+    before_window,
     delivery_lines,
-    of_record,
+    run_step,
     table,
 )
 from cmsspark.store.job_index import JOBS
@@ -88,7 +89,7 @@ def command(
         published = history.published(span[0], until)
         checks = history.checks(own_store) if own_store else {}
         is_lost_store = bool(store) and not is_there and bool(history.runs(store=store, limit=1))
-        is_looked_at = not store or (
+        is_looked_at = store is not None and (
             not is_lost_store if is_local(store) else history.knows_store(store)
         )
     notes = _store_notes(store, is_looked_at=is_looked_at, has_runs=bool(runs))
@@ -108,7 +109,7 @@ def command(
         for job, day in newest.items():
             silent += silent_lines(store, job, day) if day is not None else []
     unseen = all(cell.word == "not looked at" for cell in cells.values())
-    code = int(Exit.NO_INPUT if is_lost_store else Exit.NOT_READY if unseen else 0)
+    code = int(Exit.NO_INPUT if is_lost_store else Exit.NOT_READY if store and unseen else 0)
     if as_json:
         click.echo(json_text(_document(span, jobs, cells, silent, notes), indent=1))
         return code
@@ -275,7 +276,8 @@ def remarks(records: Mapping[tuple[date, str], DayRecord], span: Sequence[date])
             noted_at = dates.to_minute(note.at_ms)
             lines.append(f"{day} {job}: acknowledged: {note.reason} ({note.user}, {noted_at})")
         elif day < span[0] and record.word:
-            lines.append(f"{day} {job}: not done: {of_record(record).text()}")
+            text = before_window(record).text()
+            lines.append(f"{day} {job}: not done: {text}. Only {run_step(day, job)} tries it")
     return lines
 
 

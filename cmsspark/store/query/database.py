@@ -339,7 +339,7 @@ class Database:
         try:
             import duckdb
 
-            from cmsspark.store.query.stored_parts import PROTOCOL, PartSystem
+            from cmsspark.store.query.part_system import PROTOCOL, PartSystem
         except ImportError as error:
             raise UsageError(
                 "SQL needs DuckDB and fsspec",

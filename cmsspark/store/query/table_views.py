@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from cmsspark.store.query.stored_parts import PartSystem
+    from cmsspark.store.query.part_system import PartSystem
 
 
 #: The tables that the views are made of.
@@ -234,7 +234,7 @@ def _rows_of_parts(system: PartSystem, job: Job, name: str) -> str:
     """Return the query of a job's table over its part files, whose folders name the day
     or the period.
     """
-    from cmsspark.store.query.stored_parts import NO_DAY
+    from cmsspark.store.query.part_system import NO_DAY
 
     schema = read_schema(name)
     keys = ("period", "first_day", "last_day") if "period" in schema.names else ("day",)
@@ -468,7 +468,7 @@ def description(sql: str, find_views: Views, find_stored: Stored) -> tuple[pa.Ta
     if schema is None:
         return None
     stored = f" {_days_text(find_stored([name])[name])}" if name != DAYS else ""
-    from cmsspark.store.query.stored_parts import build_table
+    from cmsspark.store.query.part_system import build_table
 
     columns: dict[str, Sequence[object]] = {
         "column_name": schema.names,
@@ -480,7 +480,7 @@ def description(sql: str, find_views: Views, find_stored: Stored) -> tuple[pa.Ta
 
 
 def _all_tables(views: Mapping[str, Table], find_stored: Stored) -> pa.Table:
-    from cmsspark.store.query.stored_parts import build_table
+    from cmsspark.store.query.part_system import build_table
 
     # The view of a job is another one than that of the table only where several jobs
     # write the table.

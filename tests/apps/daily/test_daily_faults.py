@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from cmsspark.apps.daily.cli import command
 from cmsspark.apps.daily.outcome import most_serious
 from cmsspark.apps.daily.planner import Planner
 from cmsspark.apps.daily.run import worked
@@ -128,6 +130,27 @@ def test_documents_that_could_not_be_sent_are_sent_the_next_time(place: Mornings
     assert (outcome.word, outcome.code) == ("unsent", 75)
     place.codes.clear()
     assert [one.task.reason for one in place.work(first=LAST)] == ["unpublished"]
+
+
+def test_documents_that_no_destination_can_get_have_the_reason(place: Mornings) -> None:
+    place.daily_settings = "publishing: {sink: stomp, amq: nowhere.json}\n"
+    place.codes["publish", LAST] = 78
+    (outcome,) = place.work(first=LAST)
+    assert (outcome.word, outcome.code) == ("failed", 78)
+    assert outcome.text.startswith("stored, not published: ") and "nowhere.json" in outcome.text
+
+
+def test_a_wrong_key_of_publishing_ends_daily_before_a_day_is_counted(
+    place: Mornings, tmp_path: Path
+) -> None:
+    settings = tmp_path / "wrong.yaml"
+    settings.write_text(
+        f"store: {place.fout}\nroot: {tmp_path}\nstate_dir: {tmp_path}/state\n"
+        "publishing: {sink: file, tls: false}\n"
+    )
+    ended = CliRunner().invoke(command, ["--settings", str(settings)], standalone_mode=False)
+    assert ended.return_value == 78
+    assert "daily run could not start: there is no setting 'tls' under publishing" in ended.output
 
 
 def test_an_input_that_is_gone_when_the_run_starts_is_75_for_daily(place: Mornings) -> None:

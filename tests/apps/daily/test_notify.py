@@ -16,10 +16,13 @@ import pytest
 
 from cmsspark.apps.daily import notify as daily_notify
 from cmsspark.apps.daily.notify import notify
+from cmsspark.apps.daily.outcome import DailyReport, TaskOutcome, update_record
+from cmsspark.apps.daily.planner import PlannedTask
 from cmsspark.base import dates
 from cmsspark.base.manifests import Manifest
 from cmsspark.run.run_context import running
-from cmsspark.store.daily_state import Note, day_key
+from cmsspark.store.daily_state import DayRecord, Note, day_key
+from cmsspark.store.job_index import find_job
 from tests.apps.daily.killed_daily import DAYS, JOB, LAST, Mornings
 
 
@@ -90,6 +93,38 @@ def test_what_waits_for_too_long_is_trouble(place: Mornings) -> None:
     told = came[0].replace(b"=\r\n", b"")
     assert b"waiting for eos since 2026-02-01 06:00 UTC, overdue: eos: " in told
     assert b"2026/01/31.tmp is not final yet" in told
+    # Of the only stream that the job reads, nothing can be left out.
+    step = b"if it never will: cmsspark daily skip 20260131 dbs_eos --reason"
+    assert step in told and b"count without" not in told
+
+
+def test_a_wait_of_which_only_details_change_is_one_wait(place: Mornings) -> None:
+    task = PlannedTask(LAST, find_job("data_aggregation"), "missing")
+    record, rules = DayRecord(), place.daily().config.rules
+    signatures = []
+    for hour, text in enumerate(
+        (
+            "no eos log for 2026-01-31 (days there: 2026-01-30)",
+            "no eos log for 2026-01-31 (days there: 2026-01-30, 2026-02-01; eos: none)",
+            "eos of 2026-01-31 was written 3 minutes ago",
+            "no aaa log for 2026-01-31",
+        )
+    ):
+        update_record(record, TaskOutcome(task, "waiting", 75, text), hour, rules)
+        signatures.append((record.signature, record.first_ms))
+    assert signatures[0] == signatures[1]
+    # Of the same input; what is to be done is another thing, so that it is mailed.
+    assert signatures[2][1] == 0 and signatures[2][0] != signatures[0][0]
+    assert signatures[3][1] == 3
+
+
+def test_an_overdue_day_of_several_streams_says_how_it_is_counted_without_one(
+    place: Mornings,
+) -> None:
+    daily = place.daily()
+    task = PlannedTask(DAYS[0], find_job("data_aggregation"), "missing")
+    step = daily._step_without(task, ("cmssw", "dbs"))
+    assert "count without: `sources: {cmssw: partial}` under daily in the settings" in step
 
 
 @contextmanager
@@ -119,6 +154,15 @@ def test_lasting_trouble_is_mailed_once_and_again_when_it_changes(place: Morning
         (Path(place.fout) / "dbs_eos" / DAYS[2].isoformat() / "CURRENT").unlink()
         end(place)
     assert len(came) == 4
+
+
+def test_the_subject_is_what_was_not_mailed_before() -> None:
+    record = DayRecord(word="waiting", code=75, text="no eos log for 2026-01-22")
+    silent = ["2026-01-31 dbs_eos: eos has no access of T2_X_Y"]
+    report = DailyReport(DAYS[1], LAST, [], [], {"2026-01-22 dbs_eos": record}, silent)
+    assert daily_notify._subject(report, []).endswith(": sites fell silent (1 unfinished before)")
+    about = daily_notify._subject(report, ["2026-01-22 dbs_eos"])
+    assert about.endswith(": dbs_eos 2026-01-22 waits for eos (1 unfinished before)")
 
 
 def test_trouble_whose_mail_could_not_be_sent_is_mailed_the_next_time(place: Mornings) -> None:

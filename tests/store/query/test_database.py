@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -440,3 +442,19 @@ def test_a_view_of_costs_has_the_tables_that_it_is_made_of(tmp_path: Path) -> No
             "select count(*) from partials join data_aggregation using (day) where false"
         )
         assert joined.rows == [(0,)]
+
+
+def test_without_the_extra_a_query_says_what_to_install() -> None:
+    """A bare environment has neither DuckDB nor fsspec."""
+    script = (
+        "import sys\n"
+        "sys.modules['duckdb'] = sys.modules['fsspec'] = None\n"
+        "from cmsspark.main import main\n"
+        "sys.argv[1:] = ['sql', 'select 1', '--fout', '.']\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "SQL needs DuckDB and fsspec" in ended.stderr
