@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import cmsspark
 from cmsspark.base.errors import OutputError
@@ -80,6 +83,33 @@ def test_what_spark_submit_starts_stands_alone(tmp_path: Path) -> None:
     code += f"sys.argv = {words[2:]!r}; runpy.run_path({str(copy)!r}, run_name='__main__')"
     run = subprocess.run([*words[:2], "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "") and "run_spark dbs_eos" in run.stdout
+
+
+def pod_specs(node: Any) -> Iterator[dict[str, Any]]:
+    """The specifications of pods in a manifest, however deep."""
+    if isinstance(node, dict):
+        if "containers" in node:
+            yield node
+        for value in node.values():
+            yield from pod_specs(value)
+
+
+def test_pods_keep_the_restricted_standard() -> None:
+    files = sorted((PACKAGE.parent / "etc/k8s").glob("*.yaml"))
+    specs = [
+        spec
+        for file in files
+        for document in yaml.safe_load_all(file.read_text())
+        for spec in pod_specs(document)
+    ]
+    assert len(specs) >= 2
+    for spec in specs:
+        for container in (*spec["containers"], *spec.get("initContainers", ())):
+            context = {**spec["securityContext"], **container["securityContext"]}
+            assert context["runAsNonRoot"] is True
+            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
 
 
 @pytest.mark.parametrize("planted", ["other content", "one more", "no zip", "cut", "twice"])
