@@ -31,7 +31,7 @@ from cmsspark.base.text.readable import encodable, json_text
 from cmsspark.base.text.terminal import drop_stdout
 from cmsspark.filesystems.storage import LocalFiles, is_local, join
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.sources.registry import DUMPS, STREAMS
+from cmsspark.sources.registry import DUMPS, STREAMS, TASKS
 from cmsspark.store.results import CurrentTable
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 SETTINGS_HELP: Final = "Settings file. [default: CMSSPARK_SETTINGS, else cmsspark.yaml]"
 #: What ``--source`` may name: streams, dumps, WMArchive and the caches' records, which
 #: are no streams.
-_SOURCES: Final = (*STREAMS, *DUMPS, "wmarchive", "xcache")
+_SOURCES: Final = (*STREAMS, *DUMPS, TASKS.name, "wmarchive", "xcache")
 #: The help of ``--date``.
 DATE_HELP: Final = "The day (UTC): 20260115, 2026-01-15, yesterday."
 

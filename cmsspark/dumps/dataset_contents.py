@@ -183,7 +183,7 @@ class FileMapper:
         if not stays.all():
             rows = np.flatnonzero(stays)
             table, positions = table.take(from_numpy(rows)), positions[rows]
-        names = _name_files(table)
+        names = name_files(table)
         columns = {
             "file_id": "file_id",
             "valid": "is_file_valid",
@@ -223,7 +223,7 @@ def _note_blocks(tables: Iterable[pa.Table], blocks: list[Columns]) -> Iterator[
         yield table
 
 
-def _name_files(table: pa.Table) -> pa.ChunkedArray:
+def name_files(table: pa.Table) -> pa.ChunkedArray:
     """Return the names of files; a file without one is called by its id, in a way that
     no name has.
     """

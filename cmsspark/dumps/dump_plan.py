@@ -22,6 +22,7 @@ from cmsspark.dumps import (
     catalogue_differences,
     dataset_contents,
     dataset_replicas,
+    locked_copies,
     rucio_rows,
 )
 from cmsspark.dumps.dataset_contents import (
@@ -50,6 +51,7 @@ from cmsspark.dumps.rucio_rows import (
 )
 from cmsspark.dumps.sifted_tables import ROW_USE, SiftedMapper, sum_uses
 from cmsspark.engines.merge_task import decode_rows, encode_rows
+from cmsspark.sources.accounts import Accounts
 from cmsspark.sources.registry import REPLICAS
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cmsspark.counting.row_use import RowUse
-    from cmsspark.dumps.rucio_scan import RucioScan
+    from cmsspark.dumps.rucio_scan import RucioScan, Scan
     from cmsspark.sources.dumps import Dump
 
 #: The tables that are not read whole.
@@ -78,7 +80,7 @@ class Transport(Protocol):
         ``columns``.
         """
 
-    def ranges(self, scan: RucioScan) -> list[Any]:
+    def ranges(self, scan: Scan) -> list[Any]:
         """Return the sources of the tables of Rucio: their parts have
         :class:`cmsspark.dumps.rucio_scan.OpenRange`.
         """
@@ -101,12 +103,19 @@ class Transport(Protocol):
 @dataclass(frozen=True)
 class RucioTables:
     """The tables of Rucio that a job reads. ``has_replicas``: whether it reads replicas
-    of datasets; ``is_check``: whether it compares files with those of DBS.
+    of datasets; ``is_check``: whether it compares files with those of DBS;
+    ``accounts``: those of production where it reads which copies are locked, else None.
     """
 
     scan: RucioScan
     has_replicas: bool
     is_check: bool = False
+    accounts: Accounts | None = None
+
+    @property
+    def joins_files(self) -> bool:
+        """Whether files meet those of DBS by name."""
+        return self.is_check or self.accounts is not None
 
 
 @dataclass(frozen=True)
@@ -233,11 +242,15 @@ class _Plan:
         return self.rucio is not None and self.rucio.is_check
 
     @property
+    def joins_files(self) -> bool:
+        return self.rucio is not None and self.rucio.joins_files
+
+    @property
     def frames(self) -> Iterator[str]:
         """The frames that the rows give."""
         if self.blocks:
             yield "block_sums"
-        elif "FILES" in self.sources and not self.is_check:
+        elif "FILES" in self.sources and not self.joins_files:
             yield "contents"
         if REPLICAS in self.sources or (self.rucio is not None and self.rucio.has_replicas):
             yield (
@@ -254,7 +267,7 @@ class _Plan:
         }
         if self.rucio is not None:
             parts = {
-                "rucio": self._merge_rucio(parts.pop("FILES") if self.is_check else None),
+                "rucio": self._merge_rucio(parts.pop("FILES") if self.joins_files else None),
                 **parts,
             }
         rows = self.transport.union(list(parts.values()))
@@ -274,6 +287,8 @@ class _Plan:
         if name == "FILES":
             if self.is_check:
                 return catalogue_differences.CheckedFileMapper(self.datasets, self.keys)
+            if self.joins_files:
+                return locked_copies.NamedFileMapper(self.datasets, self.keys)
             hashes = self._dataset_hashes(name_hash) if "BLOCKS" in self.sources else None
             return FileMapper(
                 self.datasets,
@@ -301,6 +316,12 @@ class _Plan:
         rows = _map_rucio(self.transport, self.rucio.scan, self.keys)
         if files is not None:
             rows = self.transport.union([rows, files])
+        if self.rucio.accounts is not None:
+            is_tape = tuple(rse.kind == "tape" for rse in self.rucio.scan.rses.rses)
+            merge = locked_copies.CopyMerge(
+                self.keys, is_tape, self.rucio.accounts, len(self.names)
+            )
+        elif self.is_check:
             merge = catalogue_differences.CheckedFileMerge(
                 FileMerge(self.keys, self.rucio.scan.day_ms), len(self.names)
             )
@@ -308,6 +329,9 @@ class _Plan:
 
     def _merges(self) -> Iterator[Merge]:
         """Yield the merges of all rows, the last of sums that other keys have, too."""
+        if self.rucio is not None and self.rucio.accounts is not None:
+            yield locked_copies.merge_datasets
+            return
         if self.blocks:
             yield partial(merge_kinds, {FILES: self._files})
             yield partial(block_contents.merge_blocks, self.keys)

@@ -20,7 +20,7 @@ from cmsspark.base.errors import DataError, OutputError
 from cmsspark.base.locked_folders import cache_not_written, locked_folder
 from cmsspark.base.schemas import Table, input_table
 from cmsspark.dumps.keyed_rows import KeyedRows, Mapper, Merge, unpack
-from cmsspark.dumps.rucio_scan import OpenRange, RucioScan, open_local
+from cmsspark.dumps.rucio_scan import OpenRange, Scan, open_local, range_starts
 from cmsspark.engines.tasks import weigh
 from cmsspark.filesystems.storage import is_local, local_path
 from cmsspark.sources.dumps import Dump
@@ -85,14 +85,18 @@ class ProcessTransport:
             parts, sum(weigh(file.path, file.size) for file in files), arrow_schema(table, columns)
         )
 
-    def ranges(self, scan: RucioScan) -> list[PartSource]:
+    def ranges(self, scan: Scan) -> list[PartSource]:
         """See :class:`cmsspark.dumps.dump_plan.Transport`. Files of other file systems stay whole."""
         parts = []
         for table, file in scan.files:
-            step = self.range_bytes if is_local(file.path) else file.size
+            ranges = (
+                range_starts(table, file.size, self.range_bytes)
+                if is_local(file.path)
+                else [(0, file.size)]
+            )
             parts += [
-                partial(_open_range, self.opened, table, file.path, first, first + step)
-                for first in range(0, file.size, step)
+                partial(_open_range, self.opened, table, file.path, first, last)
+                for first, last in ranges
             ]
         return [PartSource(parts, scan.weight)]
 

@@ -8,10 +8,29 @@ import polars as pl
 
 from cmsspark.dumps.catalogue_differences import DIFFERENCES, DIFFERING, ONLY_RUCIO, SUMMED
 from cmsspark.dumps.dump_frames import exact_sum, in_64_bits
-from cmsspark.dumps.keyed_rows import Columns, KeyedRows, rows_by_kind
+from cmsspark.dumps.keyed_rows import Columns, KeyedRows, join_columns, rows_by_kind
+from cmsspark.dumps.locked_copies import (
+    BLOCKS,
+    CHECKS,
+    COPIES,
+    LOCK_BITS,
+    PRESENT,
+    RSE_TOTALS,
+    account_names,
+)
+from cmsspark.dumps.locked_copies import COUNTS as COPY_COUNTS
+from cmsspark.dumps.locked_copies import SUMS as COPY_SUMS
 from cmsspark.dumps.rucio_rows import COUNTS, LARGEST, LAST_ACCESS, OUTSIDE, RSE_SUMS, SUMS
+from cmsspark.sources.accounts import Accounts
+from cmsspark.sources.rses import Rse
 
 _KEYS = ("rse", "dataset_name")
+#: Numbers of rows of copies.
+_COPIES = (
+    *("rse", *COPY_COUNTS, *COPY_SUMS, *LARGEST, *BLOCKS, "dataset_block_count"),
+    *("lock_blocks", "lock_blocks_production", "rule_count", "bits"),
+    *(f"lock_blocks_{name}" for name in LOCK_BITS),
+)
 
 
 def rucio_frames(
@@ -133,6 +152,84 @@ def _differences(by_kind: Mapping[str, Sequence[KeyedRows]], datasets: pl.Series
         )
         .drop("dbs_sized_count")
     )
+
+
+def copy_frames(
+    rows: Iterable[KeyedRows], datasets: pl.Series, rses: Sequence[Rse], accounts: Accounts
+) -> dict[str, pl.DataFrame]:
+    """Return the frames of what is locked. ``datasets``: the names of those of DBS, by
+    number. Raises DataError (65) on 64-bit overflow.
+
+    ``copies``: by (``rse``, ``dataset_name``), with ``site_name`` and ``kind``, the sums
+    of :mod:`cmsspark.dumps.locked_copies`, ``production_accounts``,
+    ``dbs_file_count`` and ``dbs_present_count``. ``copies_by_rse``: ``rse``,
+    ``file_count`` and ``bytes`` of all files, and ``loose_file_count`` and
+    ``loose_bytes`` of those in no block. ``copy_checks``: one row of counts.
+    """
+    by_kind = rows_by_kind(rows)
+    storage_elements = pl.DataFrame(
+        [(number, rse.name, rse.site, rse.kind) for number, rse in enumerate(rses)],
+        schema={
+            "number": pl.Int64,
+            "rse": pl.String,
+            "site_name": pl.String,
+            "kind": pl.String,
+        },
+        orient="row",
+    )
+    present = _summed(by_kind[PRESENT], ("dataset", "rse", "count"), ("dataset", "rse"))
+    present = present.with_columns(dataset_name=datasets.gather(present["dataset"]))
+    of_all = present.filter(pl.col("rse") < 0).select("dataset_name", dbs_file_count="count")
+    by_rse_present = present.select("dataset_name", "rse", dbs_present_count="count")
+    of_dbs = pl.DataFrame({"dataset_name": datasets}).join(of_all, "dataset_name", "left")
+    copies = pl.concat(
+        [
+            pl.DataFrame(schema={"dataset_name": pl.String, **dict.fromkeys(_COPIES, pl.Int64)}),
+            *(_name_datasets(entry).select("dataset_name", *_COPIES) for entry in by_kind[COPIES]),
+        ]
+    )
+    bits = copies["bits"].unique().to_list()
+    texts = pl.DataFrame(
+        {"bits": bits, "production_accounts": [account_names(accounts, value) for value in bits]},
+        schema={"bits": pl.Int64, "production_accounts": pl.String},
+    )
+    copies = (
+        copies.join(of_dbs.with_columns(in_dbs=True), "dataset_name", "left")
+        .join(by_rse_present, ["dataset_name", "rse"], "left")
+        .join(texts, "bits", "left")
+        .with_columns(
+            pl.when("in_dbs").then(pl.col(name).fill_null(0)).alias(name)
+            for name in ("dbs_file_count", "dbs_present_count")
+        )
+        .with_columns(pl.when(pl.col(name) >= 0).then(name).alias(name) for name in LARGEST)
+        .rename({"rse": "number"})
+        .join(storage_elements, "number", "left")
+    )
+    names = ("rse", "file_count", "bytes")
+    loose = _summed(by_kind[OUTSIDE], names, ("rse",)).rename(
+        {"file_count": "loose_file_count", "bytes": "loose_bytes"}
+    )
+    by_rse = (
+        _summed(by_kind[RSE_TOTALS], names, ("rse",))
+        .join(loose, "rse", "left")
+        .rename({"rse": "number"})
+        .join(storage_elements, "number", "left")
+        .with_columns(pl.col("loose_file_count", "loose_bytes").fill_null(0))
+    )
+    counts = {
+        name: sum(
+            int(entry.columns[name][0]) for entry in by_kind[CHECKS] if name in entry.columns
+        )
+        for name in ("files", "lost", "only_and_deletable", "locks", "without_rule")
+    }
+    return {"copies": copies, "copies_by_rse": by_rse, "copy_checks": pl.DataFrame([counts])}
+
+
+def _summed(rows: Sequence[KeyedRows], names: Sequence[str], keys: Sequence[str]) -> pl.DataFrame:
+    """Return rows of numbers with equal keys as one."""
+    frame = pl.DataFrame(join_columns(rows, names), schema=dict.fromkeys(names, pl.Int64))
+    sums = [exact_sum(name) for name in names if name not in keys]
+    return in_64_bits(frame.group_by(keys).agg(sums))
 
 
 def _name_datasets(rows: KeyedRows) -> pl.DataFrame:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -13,10 +13,12 @@ import numpy as np
 
 from cmsspark.base.dates import start_ms
 from cmsspark.base.errors import DataError, InputMissing
-from cmsspark.base.names import site_and_kind
+from cmsspark.base.names import is_block, site_and_kind
+from cmsspark.filesystems.storage import Files
+from cmsspark.sources.dumps import Dump, dump_at
 from cmsspark.sources.formats.avro_table import CODE, ID, NUMBER, TablePiece, TableReader
 from cmsspark.sources.rses import Rses, load_sites, make_rse
-from cmsspark.sources.rucio import SCOPE, RucioReader, TableCounts
+from cmsspark.sources.rucio import LOCK_STATES, SCOPE, RucioReader, TableCounts, find_code
 from cmsspark.store.table_files import read_table
 
 #: Columns of a file: name → other names that are taken for it.
@@ -25,6 +27,8 @@ _COLUMNS: Final = {
     "site": ("site_name", "rse", "node", "node_name"),
 }
 _WEEK_MS: Final = 7 * 86_400_000
+#: Opens a file of a dump.
+Opener = Callable[[str], AbstractContextManager[IO[bytes]]]
 #: (dataset, site); the site is None if the dataset is locked everywhere.
 Lock = tuple[str, "str | None"]
 
@@ -56,6 +60,106 @@ def is_held(rules: tuple[Rule, ...], day: date) -> bool:
     """
     end = start_ms(day) + _WEEK_MS
     return not rules or any(rule.expires_ms is None or rule.expires_ms > end for rule in rules)
+
+
+@dataclass(frozen=True)
+class HeldBlocks:
+    """The blocks of a dataset that a rule holds at a storage element. ``states``: of its
+    locks, joined by commas; ``account_type``: of the rule's account, None without a row;
+    ``has_expiry``: whether RULES has the rule.
+    """
+
+    dataset: str
+    rse: str
+    rule: Rule
+    states: str
+    block_count: int
+    account_type: str | None
+    has_expiry: bool
+
+
+def read_holds(
+    files: Files,
+    dump: Dump,
+    rses_file: str | None,
+    opened: Opener,
+    is_chosen: Callable[[str], bool],
+) -> list[HeldBlocks]:
+    """Return what rules hold of chosen datasets, by the tables DATASET_LOCKS and RSES of
+    a dump, and RULES and ACCOUNTS where it has them. Raises DataError (65).
+    """
+    of_rses = RucioReader("RSES")
+    rows = [
+        row
+        for file in dump.tables["RSES"]
+        for row in of_rses.rse_rows(_opened_pieces(of_rses.pieces, opened, file.path))
+    ]
+    of_rses.counts.check("RSES")
+    rses = Rses.from_rows(rows, load_sites(rses_file))
+
+    def table(name: str, kinds: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+        listed = dump.tables.get(name)
+        if listed is None:
+            of_table = dump_at(
+                files, dump.kind, dump.folder, dump.day or date.min, dump.day, [name]
+            )
+            listed = of_table.tables[name] if of_table is not None else ()
+        reader = TableReader(kinds)
+        pieces = (
+            piece
+            for file in listed
+            if file.size
+            for piece in _opened_pieces(reader.read, opened, file.path)
+        )
+        return _distinct_rows(reader, name, pieces)
+
+    blocks: dict[tuple[str, int, str, str | None], set[str]] = {}
+    states: dict[tuple[str, int, str, str | None], set[str]] = {}
+    kinds = {"RSE_ID": ID, "SCOPE": CODE, "NAME": CODE, "RULE_ID": ID, "ACCOUNT": CODE}
+    for rse_id, scope, name, rule_id, account, state in table(
+        "DATASET_LOCKS", {**kinds, "STATE": CODE}
+    ):
+        number = rses.numbers.get(rse_id or "", -1)
+        if number < 0 or (scope or "").strip().lower() != SCOPE or not is_block(name or ""):
+            continue
+        dataset = name.partition("#")[0]
+        if is_chosen(dataset):
+            key = dataset, number, rule_id or "", account
+            blocks.setdefault(key, set()).add(name)
+            code = find_code(LOCK_STATES, state or "")
+            states.setdefault(key, set()).add(LOCK_STATES.get(code, "unknown").lower())
+    rule_ids = {key[2] for key in blocks}
+    ends = {
+        rule_id: expires
+        for rule_id, expires in table("RULES", {"ID": ID, "EXPIRES_AT": NUMBER})
+        if rule_id in rule_ids
+    }
+    names = {key[3] for key in blocks}
+    types = {
+        account: kind
+        for account, kind in table("ACCOUNTS", {"ACCOUNT": CODE, "ACCOUNT_TYPE": CODE})
+        if account in names
+    }
+    return [
+        HeldBlocks(
+            dataset,
+            rses.rses[number].name,
+            Rule(rule_id, account, ends.get(rule_id)),
+            ",".join(sorted(states[key])),
+            len(names_of_blocks),
+            types.get(account),
+            rule_id in ends,
+        )
+        for key, names_of_blocks in blocks.items()
+        for dataset, number, rule_id, account in [key]
+    ]
+
+
+def _opened_pieces(
+    read: Callable[[IO[bytes], str], Iterator[TablePiece]], opened: Opener, path: str
+) -> Iterator[TablePiece]:
+    with opened(path) as stream:
+        yield from read(stream, path)
 
 
 def read_locks(path: Path, rses_file: str | None = None) -> Locks:
@@ -133,19 +237,26 @@ def _dump_rows(folder: Path, table: str, kinds: Mapping[str, str]) -> Iterator[t
 
     Raises InputMissing (66) without the table, DataError (65) for many damaged rows.
     """
-    reader, counts = TableReader(kinds), TableCounts()
-    for path in _dump_files(folder, table):
-        for piece in _pieces(reader.read, path):
-            counts.take(piece)
-            texts = {
-                name: list(reader.texts[name]) for name, kind in kinds.items() if kind != NUMBER
-            }
-            rows = np.stack([piece.numbers(name, -1) for name in kinds], axis=1)
-            for row in np.unique(rows, axis=0).tolist():
-                yield tuple(
-                    None if value < 0 else texts[name][value] if name in texts else value
-                    for name, value in zip(kinds, row, strict=True)
-                )
+    reader = TableReader(kinds)
+    files = _dump_files(folder, table)
+    pieces = (piece for path in files for piece in _pieces(reader.read, path))
+    yield from _distinct_rows(reader, table, pieces)
+
+
+def _distinct_rows(
+    reader: TableReader, table: str, pieces: Iterable[TablePiece]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the different rows of pieces of a table. Raises DataError (65)."""
+    counts, kinds = TableCounts(), reader.kinds
+    for piece in pieces:
+        counts.take(piece)
+        texts = {name: list(reader.texts[name]) for name, kind in kinds.items() if kind != NUMBER}
+        rows = np.stack([piece.numbers(name, -1) for name in kinds], axis=1)
+        for row in np.unique(rows, axis=0).tolist():
+            yield tuple(
+                None if value < 0 else texts[name][value] if name in texts else value
+                for name, value in zip(kinds, row, strict=True)
+            )
     counts.check(table)
 
 

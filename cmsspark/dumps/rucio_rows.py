@@ -86,29 +86,30 @@ def join_files(of_contents: Columns, of_replicas: Columns) -> RucioFiles:
     checks = np.concatenate((of_contents["check"], of_replicas["check"]))
     ids, firsts = number_hashes(hashes, checks)
     count = len(firsts)
-    file, rse, values = _replicas_once(ids[split:], of_replicas)
-    block, size = _find_blocks(ids[:split], of_contents["block"], of_contents["bytes"], count)
+    file, rse, values = replicas_once(ids[split:], of_replicas)
+    block, size = find_blocks(ids[:split], of_contents["block"], of_contents["bytes"], count)
     largest = np.full(count, -1, np.int64)
     np.maximum.at(largest, file, values["bytes"])
     size = np.where(size < 0, largest, size)
     return RucioFiles(block, size, file, rse, **values, hash=hashes[firsts], check=checks[firsts])
 
 
-def _replicas_once(ids: Longs, replicas: Columns) -> tuple[Longs, Longs, Columns]:
+def replicas_once(ids: Longs, replicas: Columns) -> tuple[Longs, Longs, Columns]:
     """Return each (file, RSE) once, with its largest values."""
     width = int(replicas["rse"].max(initial=0)) + 1
     keys = ids * width + replicas["rse"]
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     starts = find_starts(keys)
-    values = {name: replicas[name][order] for name in ("bytes", "created_ms", "accessed_ms")}
+    names = [name for name in replicas if name not in ("hash", "check", "rse")]
+    values = {name: replicas[name][order] for name in names}
     if len(starts) < len(keys):
         values = {name: np.maximum.reduceat(column, starts) for name, column in values.items()}
         keys = keys[starts]
     return keys // width, keys % width, values
 
 
-def _find_blocks(ids: Longs, blocks: Longs, sizes: Longs, count: int) -> tuple[Longs, Longs]:
+def find_blocks(ids: Longs, blocks: Longs, sizes: Longs, count: int) -> tuple[Longs, Longs]:
     """Return the smallest block of each file, and its size in the rows of that block;
     -1 where there is none.
     """
@@ -208,6 +209,8 @@ def sum_rows(rows: Sequence[KeyedRows], keys: Sequence[str]) -> Columns:
 
 #: Rows of files: of CONTENTS, of REPLICAS, of DIDS.
 CONTENTS, FILE_REPLICAS, FILE_ACCESSES = "rucio_contents", "rucio_replicas", "rucio_accesses"
+#: Rows of rules: the locks of their blocks, and that they are there.
+DATASET_LOCKS, RULES = "dataset_locks", "rules"
 #: Rows of datasets, by their name's hash: accesses of it and its blocks and files, and
 #: the blocks that are in it.
 DATASET_ACCESSES, ATTACHMENTS = "dataset_accesses", "attachments"

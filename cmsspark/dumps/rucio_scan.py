@@ -10,23 +10,35 @@ from datetime import date, timedelta
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from cmsspark.base import dates
+from cmsspark.base.arrays import Longs
 from cmsspark.base.buffers import array
 from cmsspark.base.errors import DataError, NotReady
 from cmsspark.base.text.readable import encodable
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting.row_use import RowUse
-from cmsspark.dumps.keyed_rows import ROWS, Columns, KeyedRows, by_key, join_pieces, keys_of_hashes
+from cmsspark.dumps.keyed_rows import (
+    ROWS,
+    Columns,
+    KeyedRows,
+    by_key,
+    join_pieces,
+    keys_of_hashes,
+    keys_of_ids,
+)
 from cmsspark.dumps.rucio_rows import (
     ATTACHMENTS,
     CONTENTS,
+    DATASET_LOCKS,
     FILE_ACCESSES,
     FILE_REPLICAS,
     READ_COUNTS,
+    RULES,
+    BlockNames,
     dataset_access_rows,
     hash_names,
 )
@@ -49,7 +61,9 @@ if TYPE_CHECKING:
 #: Bytes of CSV that take as much memory as a byte of Avro: 90 bytes are a row.
 WEIGHT: Final = 4
 #: The tables that are read, as far as a dump has them.
-TABLES: Final = ("CONTENTS", "REPLICAS", "DIDS")
+TABLES: Final = ("CONTENTS", "REPLICAS", "DIDS", "DATASET_LOCKS", "RULES")
+#: A range of a table is so many times as small where nearly each row has a name of its own.
+_NAMED: Final = {"DATASET_LOCKS": 4}
 
 
 class OpenRange(NamedTuple):
@@ -63,16 +77,28 @@ class OpenRange(NamedTuple):
     container: Container | None = None
 
 
+class Scan(Protocol):
+    """Files to read: the name of a table with each, the largest first, and their bytes
+    as those of CSV.
+    """
+
+    @property
+    def files(self) -> list[tuple[str, InputFile]]: ...
+    @property
+    def weight(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class RucioScan:
-    """A dump to read. ``day_ms``: the day in which replicas are new; ``accessed_before_ms``: as of
-    :class:`cmsspark.sources.rucio.RucioReader`.
+    """A dump to read. ``day_ms``: the day in which replicas are new; ``accessed_before_ms`` and
+    ``locks_ms``: as of :class:`cmsspark.sources.rucio.RucioReader`.
     """
 
     dump: Dump
     rses: Rses
     day_ms: tuple[int, int] = (0, 0)
     accessed_before_ms: int | None = None
+    locks_ms: int | None = None
 
     @property
     def files(self) -> list[tuple[str, InputFile]]:
@@ -92,7 +118,14 @@ class RucioScan:
 
     def mapper(self, keys: int) -> RangeMapper:
         """Return what makes keyed rows of ranges."""
-        return RangeMapper(self.rses, keys, self.accessed_before_ms)
+        return RangeMapper(self.rses, keys, self.accessed_before_ms, self.locks_ms)
+
+
+def range_starts(table: str, size: int, range_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield where the ranges of a file of a table begin and end."""
+    step = max(1, range_bytes // _NAMED.get(table, 1))
+    for first in range(0, size, step):
+        yield first, first + step
 
 
 @dataclass(frozen=True)
@@ -105,16 +138,23 @@ class RangeMapper:
     rses: Rses
     keys: int
     accessed_before_ms: int | None
+    locks_ms: int | None = None
 
     def __call__(self, ranges: Iterable[OpenRange]) -> Iterator[KeyedRows]:
-        read = {"REPLICAS": self._replicas, "CONTENTS": self._contents, "DIDS": self._accesses}
+        read = {
+            "REPLICAS": self._replicas,
+            "CONTENTS": self._contents,
+            "DIDS": self._accesses,
+            "DATASET_LOCKS": self._locks,
+            "RULES": self._rules,
+        }
         for entry in ranges:
-            reader = RucioReader(entry.table, self.accessed_before_ms)
+            reader = RucioReader(entry.table, self.accessed_before_ms, self.locks_ms)
             pieces = reader.pieces(
                 entry.stream, entry.path, entry.first, entry.last, entry.container
             )
             yield from read[entry.table](reader, pieces)
-            yield _pack_counts(entry.table, reader.counts)
+            yield pack_counts(entry.table, reader.counts)
 
     def _replicas(self, reader: RucioReader, pieces: Iterable[Any]) -> Iterator[KeyedRows]:
         for rows in join_pieces((reader.replica_rows(piece, self.rses) for piece in pieces), ROWS):
@@ -127,10 +167,32 @@ class RangeMapper:
             rows["block"] = rows.pop("parent")
             names = {"block": array(reader.texts("NAME"), "string")}
             yield from by_key(CONTENTS, keys_of_hashes(rows["hash"], self.keys), rows, names)
+        if self.locks_ms is not None:
+            return
         for attached in join_pieces(second, ROWS):
             datasets = hash_names(array(reader.texts("NAME"), "string"))[attached["parent"]]
             columns = {"block": attached["hash"], "dataset": datasets}
             yield from by_key(ATTACHMENTS, keys_of_hashes(datasets, self.keys), columns)
+
+    def _locks(self, reader: RucioReader, pieces: Iterable[Any]) -> Iterator[KeyedRows]:
+        """Yield locks by the key of their rule, where a lock meets its repetitions."""
+        for rows in join_pieces((reader.lock_rows(piece, self.rses) for piece in pieces), ROWS):
+            blocks = BlockNames(array(reader.texts("NAME"), "string"))
+            name = rows.pop("name")
+            rows |= {
+                "block": blocks.hashes[name],
+                "check": blocks.checks[name],
+                "dataset": blocks.dataset[name],
+            }
+            # The last of the accounts is null.
+            accounts = array([*reader.texts("ACCOUNT"), None], "string")
+            rows["account"] %= len(accounts)
+            names = {"dataset": blocks.datasets, "account": accounts}
+            yield from by_key(DATASET_LOCKS, keys_of_rules(rows, self.keys), rows, names)
+
+    def _rules(self, reader: RucioReader, pieces: Iterable[Any]) -> Iterator[KeyedRows]:
+        for rows in join_pieces((reader.rule_rows(piece) for piece in pieces), ROWS):
+            yield from by_key(RULES, keys_of_rules(rows, self.keys), rows)
 
     def _accesses(self, reader: RucioReader, pieces: Iterable[Any]) -> Iterator[KeyedRows]:
         second: list[Columns] = []
@@ -141,13 +203,20 @@ class RangeMapper:
             yield from dataset_access_rows(rows["dataset"], rows["accessed_ms"], self.keys)
 
 
+def keys_of_rules(rows: Columns, keys: int) -> Longs:
+    """Return the key of each rule, by both halves of its id."""
+    ids: Longs = np.bitwise_xor(rows["rule_high"], rows["rule_low"])
+    return keys_of_ids(ids, keys)
+
+
 def _first(both: tuple[Columns, Columns], second: list[Columns]) -> Columns:
     """Return the first of two results; the second waits for the end of the range."""
     second.append(both[1])
     return both[0]
 
 
-def _pack_counts(table: str, counts: TableCounts) -> KeyedRows:
+def pack_counts(table: str, counts: TableCounts) -> KeyedRows:
+    """Return the counts of rows of a table, for :func:`counts_by_table`."""
     numbers = {"rows": np.array([counts.records]), "damaged": np.array([counts.damaged])}
     kinds = {kind: count for kind, count in counts.ignored.items() if count}
     columns = {
@@ -229,9 +298,11 @@ def future_accesses(entry: Mapping[str, Any], day: date) -> list[str]:
     ]
 
 
-def read_rses(dump: Dump, rses_file: str | None, opened: Any) -> tuple[Rses, TableCounts]:
-    """Return the storage elements of a dump. Raises DataError (65), SettingsError (78)
-    for wrong exceptions.
+def read_rses(
+    dump: Dump, rses_file: str | None, opened: Any, *, with_tests: bool = False
+) -> tuple[Rses, TableCounts]:
+    """Return the storage elements of a dump; ``with_tests``: also those for tests.
+    Raises DataError (65), SettingsError (78) for wrong exceptions.
     """
     reader = RucioReader("RSES")
     rows: list[tuple[str | None, str | None, str | None, int | None]] = []
@@ -239,7 +310,8 @@ def read_rses(dump: Dump, rses_file: str | None, opened: Any) -> tuple[Rses, Tab
         with opened(file.path) as stream:
             rows += reader.rse_rows(reader.pieces(stream, file.path))
     reader.counts.check("RSES")
-    return Rses.from_rows(rows, load_sites(rses_file)), reader.counts
+    rses = Rses.from_rows(rows, load_sites(rses_file), with_tests=with_tests)
+    return rses, reader.counts
 
 
 @contextmanager
@@ -275,7 +347,7 @@ class RangeSource:
 
 
 def range_sources(
-    spark: SparkSession, scan: RucioScan, feed: str, remote: RemoteFiles | None, range_bytes: int
+    spark: SparkSession, scan: Scan, feed: str, remote: RemoteFiles | None, range_bytes: int
 ) -> tuple[list[RangeSource], int]:
     """Return the sources of a dump, and the bytes of the largest file that Spark must not divide.
 
@@ -289,22 +361,19 @@ def range_sources(
         feed != "spark" and (feed == "direct" or is_local_dump or client is not None)
     ):
         starts = [
-            (table, file, first)
+            (table, file, first, last)
             for table, file in files
-            for first in range(0, file.size, range_bytes)
+            for first, last in range_starts(table, file.size, range_bytes)
         ]
-        ranges = [(table, file.path, first) for table, file, first in starts]
+        ranges = [(table, file.path, first, last) for table, file, first, last in starts]
         if client is None:
             numbers = spark.range(0, len(ranges), 1, max(1, len(ranges))).toDF("number")
         else:
             middles = [
-                (file.path, (first + min(first + range_bytes, file.size)) // 2)
-                for _, file, first in starts
+                (file.path, (first + min(last, file.size)) // 2) for _, file, first, last in starts
             ]
             numbers = numbered_tasks(spark, middles)
-        return [
-            RangeSource(numbers, partial(_open_ranges, ranges, range_bytes, client), scan.weight)
-        ], 0
+        return [RangeSource(numbers, partial(_open_ranges, ranges, client), scan.weight)], 0
     sources = []
     for table in sorted({table for table, _ in files}):
         listed = [file for of_table, file in files if of_table == table]
@@ -354,16 +423,15 @@ def place_tasks(spark: SparkSession, hosts: Sequence[tuple[str, ...]]) -> DataFr
 
 
 def _open_ranges(
-    ranges: Sequence[tuple[str, str, int]],
-    range_bytes: int,
+    ranges: Sequence[tuple[str, str, int, int]],
     remote: RemoteFiles | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[OpenRange]:
     """Open the ranges of files whose numbers the input rows hold; those of HDFS with ``remote``."""
     for number in first_values(batches):
-        table, path, first = ranges[number]
+        table, path, first, last = ranges[number]
         with open_local(path) if remote is None else _open_remote(remote, path) as stream:
-            yield OpenRange(table, stream, path, first, first + range_bytes)
+            yield OpenRange(table, stream, path, first, last)
 
 
 @contextmanager
@@ -383,9 +451,9 @@ def _open_pieces(
         forward = ForwardStream(size, (content for _, content in of_file))
         stream = cast("IO[bytes]", forward)
         container = open_container(stream, path)
-        for first in range(0, size, range_bytes):
+        for first, last in range_starts(table, size, range_bytes):
             forward.release(first)
-            yield OpenRange(table, stream, path, first, first + range_bytes, container)
+            yield OpenRange(table, stream, path, first, last, container)
 
 
 class ForwardStream:

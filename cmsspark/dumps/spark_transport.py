@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from cmsspark.dumps.rucio_scan import RucioScan
+    from cmsspark.dumps.rucio_scan import Scan
     from cmsspark.sources.dumps import Dump
 
 #: ``part`` decides on the partition: a number for each key.
@@ -61,7 +61,7 @@ class SparkTransport:
         """See :class:`cmsspark.dumps.dump_plan.Transport`."""
         return table_source(self.spark, dump, name, columns, self.feed, self.remote)
 
-    def ranges(self, scan: RucioScan) -> list[RangeSource]:
+    def ranges(self, scan: Scan) -> list[RangeSource]:
         """See :class:`cmsspark.dumps.dump_plan.Transport`."""
         sources, self._undivided = range_sources(
             self.spark, scan, self.feed, self.remote, self.range_bytes

@@ -21,6 +21,7 @@ from typing import Any, Final
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval, start_ms
 from cmsspark.base.schemas import Column, Table
+from cmsspark.sources.accounts import PERSONS
 from cmsspark.sources.registry import STORAGE_APP, STREAMS_OF_JOBS
 
 TYPE_PREFIX: Final = "agg"
@@ -153,10 +154,11 @@ class DocumentSpec:
 
     def leaves_out(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row, or a document, is not published: it is of a dataset
-        whose name carries an account, or of reads of the storage system itself, which
-        are no popularity.
+        whose name carries an account, of reads of the storage system itself, which are
+        no popularity, or of the account of a single person.
         """
-        return row.get("app") == STORAGE_APP or self.hides_dataset(row)
+        is_of_person = row.get("account_class") in PERSONS
+        return row.get("app") == STORAGE_APP or is_of_person or self.hides_dataset(row)
 
     def hides_dataset(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row, or a document, is of a dataset whose name carries an account."""

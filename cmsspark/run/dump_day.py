@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -47,8 +47,10 @@ from cmsspark.store.job_index import Job, declare
 
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow as pa
 
     from cmsspark.dumps.dump_frames import Frames
+    from cmsspark.dumps.dump_plan import Transport
     from cmsspark.settings.settings import Settings
 
 
@@ -111,6 +113,21 @@ class DumpJob:
         )
         return self
 
+    def make(
+        self,
+        request: JobRequest,
+        transport: Transport,
+        files: Files,
+        dumps: list[Dump],
+        before: list[Manifest],
+    ) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        """Return the job's table by its name, and entries of the manifest."""
+        from cmsspark.run.dump_table import make_table
+
+        more = self.more(files, request) if self.more else {}
+        table, manifest = make_table(self, request, transport, files, dumps, more, before)
+        return {self.name: table}, manifest
+
     def only(self, patterns: NamePatterns | None) -> DumpJob:
         """Return the job with the datasets that the patterns choose."""
         if patterns is None:
@@ -159,6 +176,31 @@ class DumpJob:
         return command
 
 
+class DayTables(Protocol):
+    """The part of a job on dumps that runs: :class:`DumpJob`, or
+    :class:`cmsspark.run.row_job.RowJob`.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def only(self, patterns: NamePatterns | None) -> DayTables:
+        """Return the job with the datasets that the patterns choose."""
+
+    def choose(self, files: Files, layout: Layout, day: date) -> list[Dump]:
+        """Return the dumps for the day."""
+
+    def make(
+        self,
+        request: JobRequest,
+        transport: Transport,
+        files: Files,
+        dumps: list[Dump],
+        before: list[Manifest],
+    ) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        """Return the tables by name, the job's own first, and entries of the manifest."""
+
+
 def dump_request(
     job: str, options: Mapping[str, Any], settings: Settings, fout: str
 ) -> JobRequest:
@@ -178,7 +220,7 @@ def dump_request(
 
 
 def run(
-    job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = None
+    job: DayTables, request: JobRequest, log: Callable[[str], None] | None = None
 ) -> results.CurrentTable:
     """Make the job's table for the day and store it; on any failure the previous result stays.
 
@@ -202,7 +244,7 @@ def run(
 class DumpDayRun:
     """A run of a job for a day."""
 
-    job: DumpJob
+    job: DayTables
     request: JobRequest
     layout: Layout
     run_context: RunContext
@@ -255,20 +297,18 @@ def _run_by_processes(day_run: DumpDayRun, dumps: list[Dump]) -> results.Current
     # Imported before the processes are forked, so that they share it.
     from cmsspark.dumps.process_transport import ProcessTransport, spill_folder
     from cmsspark.run import local
-    from cmsspark.run.dump_table import make_table
 
     files = LocalFiles()
     with local.worker_pool() as workers:
 
         def write(staged: staged_runs.StagedRun) -> Written:
-            more = day_run.job.more(files, day_run.request) if day_run.job.more else {}
             with spill_folder(day_run.request.settings.cache_dir) as folder:
                 transport = ProcessTransport(folder, workers.map)
-                table, manifest = make_table(
-                    *(day_run.job, day_run.request, transport, files, dumps, more),
-                    day_run.before(files),
+                tables, manifest = day_run.job.make(
+                    day_run.request, transport, files, dumps, day_run.before(files)
                 )
-            return staged.write_arrow(table, day_run.job.name), manifest
+            counts = [staged.write_arrow(table, name) for name, table in tables.items()]
+            return counts[0], manifest
 
         return day_run.store(files, dumps, PROCESSES, write)
 
@@ -276,7 +316,6 @@ def _run_by_processes(day_run: DumpDayRun, dumps: list[Dump]) -> results.Current
 def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
     from cmsspark.dumps.spark_transport import SparkTransport, send_table
     from cmsspark.engines.session import log_page, session, spark_progress, unwrap_cause
-    from cmsspark.run.dump_table import make_table
 
     spark = session(f"cmsspark {day_run.job.name}")
     log_page(spark, day_run.run_context.log)
@@ -285,16 +324,20 @@ def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTabl
     chosen = dumps or day_run.job.choose(files, day_run.layout, day_run.request.day)
 
     def write(staged: staged_runs.StagedRun) -> Written:
-        more = day_run.job.more(files, day_run.request) if day_run.job.more else {}
         with spark_progress(spark, "reading dumps in Spark"):
-            table, manifest = make_table(
-                *(day_run.job, day_run.request, SparkTransport(spark), files, chosen, more),
-                day_run.before(files),
+            tables, manifest = day_run.job.make(
+                day_run.request, SparkTransport(spark), files, chosen, day_run.before(files)
             )
             if day_run.request.fmt == "parquet":
-                return staged.write_arrow(table, day_run.job.name), manifest
-            rows = send_table(spark, table, stored_table(day_run.job.name))
-            return staged.write(rows, day_run.job.name, day_run.request.fmt), manifest
+                counts = [staged.write_arrow(table, name) for name, table in tables.items()]
+                return counts[0], manifest
+            counts = [
+                staged.write(
+                    send_table(spark, table, stored_table(name)), name, day_run.request.fmt
+                )
+                for name, table in tables.items()
+            ]
+            return counts[0], manifest
 
     try:
         return day_run.store(files, chosen, SPARK, write)

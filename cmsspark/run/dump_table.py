@@ -26,6 +26,7 @@ from cmsspark.dumps.rucio_scan import (
 )
 from cmsspark.filesystems.storage import Files
 from cmsspark.run.catalogue_snapshots import opened
+from cmsspark.sources.accounts import Accounts, load_accounts
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.rses import Rses
 from cmsspark.sources.rucio import TableCounts
@@ -77,13 +78,19 @@ def make_table(
     else:
         rses, rse_counts = read_rses(rucio, request.settings.rses, partial(opened, files))
         limit = accessed_before_ms(job.rucio_frames, request.day)
-        scan = RucioScan(rucio, rses, dates.timestamp_ms_bounds(request.day), limit)
+        is_of_locks = "copies" in job.rucio_frames
+        # Locks are as of the start of the dump's day (rule 66).
+        locks_ms = dates.start_ms(rucio.day or request.day) if is_of_locks else None
+        day_ms = dates.timestamp_ms_bounds(request.day)
+        scan = RucioScan(rucio, rses, day_ms, limit, locks_ms)
         has_replicas = not job.rucio_frames or "last_access" in job.rucio_frames
-        tables = RucioTables(scan, has_replicas, is_check="differences" in job.rucio_frames)
+        accounts = load_accounts() if is_of_locks else None
+        is_check = "differences" in job.rucio_frames
+        tables = RucioTables(scan, has_replicas, is_check, accounts)
         rows = read_dumps(transport, sources, storage=rses.storage(), rucio=tables)
         # Before the table: it says whether too many rows are damaged.
         manifest["rucio"], uses = _describe_rucio(rucio, rows, rse_counts)
-        frames = rows.frames | _rucio_frames(job, rows, rses)
+        frames = rows.frames | _rucio_frames(job, rows, rses, accounts)
     from cmsspark.dumps import dump_frames
 
     trim()
@@ -106,9 +113,13 @@ def dump_sources(job: DumpTable, transport: Transport, dumps: Sequence[Dump]) ->
     }
 
 
-def _rucio_frames(job: DumpTable, rows: DumpRows, rses: Rses) -> dict[str, pl.DataFrame]:
-    from cmsspark.dumps.rucio_frames import rucio_frames
+def _rucio_frames(
+    job: DumpTable, rows: DumpRows, rses: Rses, accounts: Accounts | None
+) -> dict[str, pl.DataFrame]:
+    from cmsspark.dumps.rucio_frames import copy_frames, rucio_frames
 
+    if accounts is not None:
+        return copy_frames(rows.rucio, rows.names, rses.rses, accounts)
     return rucio_frames(
         job.rucio_frames, rows.rucio, rows.names, [rse.name for rse in rses.rses], rses.storage()
     )
@@ -129,4 +140,6 @@ def _describe_rucio(
     for table in read:
         uses |= count_uses(table, counts[table])
     tables = {name: of_table.as_dict() for name, of_table in sorted(counts.items())}
-    return {"tables": tables, "unattached_blocks": unattached}, uses
+    entry = {"tables": tables}
+    # Which blocks are in their datasets is not read with locks.
+    return entry if "DATASET_LOCKS" in read else entry | {"unattached_blocks": unattached}, uses

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final, NamedTuple
 
@@ -21,7 +21,7 @@ from cmsspark.sources.layout import (
     is_hidden,
     shown,
 )
-from cmsspark.sources.registry import DUMPS, REPLICAS
+from cmsspark.sources.registry import DUMPS, REPLICAS, TASKS, find_dump_kind
 
 #: A dump that is further away than this many days gives a warning.
 FAR_DAYS: Final = 7
@@ -104,6 +104,41 @@ def choose_rucio_dump(files: Files, layout: Layout, day: date, tables: Iterable[
     return _choose(files, "rucio", day, _dated(files, folder, _DATED), required, [folder])
 
 
+def choose_task_dump(files: Files, layout: Layout, day: date) -> Dump:
+    """Return the tasks of CRAB of a log day. Their table is ``TASKS``."""
+    folder = layout.dump_location(TASKS.name, "dated").folder
+    return _choose(files, TASKS.name, day, _dated(files, folder, _DATED), TASKS.tables, [folder])
+
+
+def with_tables(files: Files, dump: Dump, tables: Iterable[str]) -> Dump:
+    """Return the dump with those of other tables that it has, complete."""
+    listed: dict[str, tuple[InputFile, ...]] = {}
+    for table in tables:
+        of_table, incomplete = _tables(files, dump.kind, dump.folder, [table])
+        listed |= {} if incomplete else of_table
+    return replace(dump, tables={**dump.tables, **listed})
+
+
+def newest_rucio_dump(files: Files, layout: Layout) -> str | None:
+    """Return the folder of the newest dump of Rucio; None without any."""
+    dated = _dated(files, layout.dump_location("rucio", "dated").folder, _DATED)
+    return max(dated, key=lambda dump: dump.day).folder if dated else None
+
+
+def incomplete_tables(
+    files: Files, kind: str, folder: str, tables: Iterable[str]
+) -> dict[str, str]:
+    """Return which of the tables a dump's folder lacks, or has empty, with the reason."""
+    reasons = {table: _tables(files, kind, folder, [table])[1] for table in tables}
+    return {table: reason[0] for table, reason in reasons.items() if reason}
+
+
+def find_rucio_dump(files: Files, layout: Layout, day: date, tables: Iterable[str]) -> Dump | None:
+    """Return the dump of Rucio that is dated ``day``; None if there is none with these tables."""
+    folder = join(layout.dump_location("rucio", "dated").folder, day.isoformat())
+    return dump_at(files, "rucio", folder, day, day, tables)
+
+
 def choose_replica_dump(
     files: Files, layout: Layout, day: date, tables: Iterable[str] = ()
 ) -> Dump:
@@ -136,7 +171,8 @@ def dump_at(
     """Return the dump in ``folder``, dated ``when``, that was chosen for ``day``; None
     if incomplete now.
     """
-    names = DUMPS[kind].tables if DUMPS[kind].is_one_folder else sorted(set(tables))
+    described = find_dump_kind(kind)
+    names = described.tables if described.is_one_folder else sorted(set(tables))
     listed, incomplete = _tables(files, kind, folder, names)
     if incomplete:
         return None
@@ -174,7 +210,8 @@ def _dated(files: Files, folder: str, pattern: re.Pattern[str]) -> list[_Dated]:
 
 
 def _table_folder(kind: str, folder: str, table: str) -> str:
-    return folder if DUMPS[kind].is_one_folder else join(folder, DUMPS[kind].table_folder(table))
+    described = find_dump_kind(kind)
+    return folder if described.is_one_folder else join(folder, described.table_folder(table))
 
 
 def _choose(

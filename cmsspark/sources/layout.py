@@ -22,7 +22,13 @@ from cmsspark.base.errors import CmssparkError, InputMissing, SettingsError
 from cmsspark.base.resources import read_yaml
 from cmsspark.filesystems.storage import Files, is_local, join, local_path
 from cmsspark.sources.formats import avro_blocks
-from cmsspark.sources.registry import DUMPS, OWN_PLACES, STREAMS, STREAMS_BY_NAME, streams_of_day
+from cmsspark.sources.registry import (
+    OWN_PLACES,
+    STREAMS,
+    STREAMS_BY_NAME,
+    find_dump_kind,
+    streams_of_day,
+)
 
 if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
@@ -252,7 +258,7 @@ class Epochs:
 
 def find_role(name: str) -> str:
     """Return the role of a stream or a kind of dump; empty for one without."""
-    return STREAMS_BY_NAME[name].role if name in STREAMS_BY_NAME else DUMPS[name].role
+    return STREAMS_BY_NAME[name].role if name in STREAMS_BY_NAME else find_dump_kind(name).role
 
 
 def setting(role: str, source: str, first: date) -> str:

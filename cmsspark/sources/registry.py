@@ -249,13 +249,52 @@ DUMPS: Final[Mapping[str, DumpKind]] = {
         DumpKind(
             "rucio",
             "Rucio: replicas of files, and what blocks and datasets contain",
-            ("CONTENTS", "DIDS", "REPLICAS", "RSES"),
+            (
+                "ACCOUNTS",
+                "ACCOUNT_LIMITS",
+                "CONTENTS",
+                "DATASET_LOCKS",
+                "DIDS",
+                "LOCKS",
+                "REPLICAS",
+                "RSES",
+                "RSE_ATTR_MAP",
+                "RSE_USAGE",
+                "RULES",
+                "RULES_HISTORY",
+            ),
             for_streams=("CONTENTS", "REPLICAS", "RSES"),
             role="replicas",
             is_lower_case=True,
         ),
     )
 }
+
+
+#: Since when the dumps of Rucio have each table.
+RUCIO_SINCE: Final[Mapping[str, str]] = {
+    "DIDS": "2022-01-01",
+    "DATASET_LOCKS": "2022-03-04",
+    "RULES": "2022-03-04",
+    "LOCKS": "2022-04-18",
+    "RSES": "2022-04-18",
+    "CONTENTS": "2022-05-31",
+    "REPLICAS": "2022-05-31",
+    "RULES_HISTORY": "2022-05-31",
+    "ACCOUNTS": "2023-10-13",
+    "ACCOUNT_LIMITS": "2023-10-13",
+    "RSE_ATTR_MAP": "2025-01-31",
+    "RSE_USAGE": "2026-07-14",
+}
+#: The tasks of CRAB, which only jobs on them read.
+TASKS: Final = DumpKind(
+    "crab_tasks", "CRAB: tasks", ("TASKS",), for_streams=("TASKS",), is_one_folder=True
+)
+
+
+def find_dump_kind(name: str) -> DumpKind:
+    """Return the kind of dump of that name."""
+    return TASKS if name == TASKS.name else DUMPS[name]
 
 
 def find_stream(name: str) -> Stream:

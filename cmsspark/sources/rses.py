@@ -34,11 +34,14 @@ class _RseFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True)
 class Rse:
-    """A storage element: its name, site and kind of storage (``disk`` or ``tape``)."""
+    """A storage element: its name, site and kind of storage (``disk`` or ``tape``).
+    ``is_test``: its replicas are no data for users.
+    """
 
     name: str
     site: str
     kind: str
+    is_test: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,12 @@ class Rses:
         cls,
         rows: Iterable[tuple[str | None, str | None, str | None, int | None]],
         sites: Mapping[str, str],
+        *,
+        with_tests: bool = False,
     ) -> Rses:
         """From rows of RSES: id (hex), RSE, RSE_TYPE, DELETED_AT. Of two that are in
         use and share an id the larger name counts; of one name with two types, tape.
+        ``with_tests``: elements for tests count as others do.
         """
         names: dict[str, str] = {}
         types: dict[str, str | None] = {}
@@ -74,7 +80,9 @@ class Rses:
         rses: list[Rse] = []
         position_of: dict[str, int] = {}
         for name in sorted(set(names.values())):
-            rse = make_rse(name, types[name], sites)
+            rse: Rse | None = describe_rse(name, types[name], sites)
+            if rse is not None and rse.is_test and not with_tests:
+                rse = None
             position_of[name] = TEST_RSE if rse is None else len(rses)
             rses += [] if rse is None else [rse]
         return cls(tuple(rses), {rse_id: position_of[name] for rse_id, name in names.items()})
@@ -89,23 +97,27 @@ def make_rse(name: str, rse_type: str | None, sites: Mapping[str, str]) -> Rse |
     are no data for users.
 
     Example:
-        >>> make_rse("T1_US_FNAL_Tape", None, {})
-        Rse(name='T1_US_FNAL_Tape', site='T1_US_FNAL', kind='tape')
+        >>> make_rse("T1_US_FNAL_Tape", None, {}).kind
+        'tape'
         >>> make_rse("T2_UK_London_IC_Test", "DISK", {}) is None
         True
     """
+    rse = describe_rse(name, rse_type, sites)
+    return None if rse.is_test else rse
+
+
+def describe_rse(name: str, rse_type: str | None, sites: Mapping[str, str]) -> Rse:
+    """Return the site and kind of an RSE, also of one for tests."""
     # Of an enumeration that was written with its class, `RSEType.TAPE`, the name counts.
     kind = "tape" if (rse_type or "").upper().rpartition(".")[2] == "TAPE" else "disk"
     if name in sites:
         return Rse(name, sites[name], kind)
     purpose = next((ending for ending in _PURPOSES if name.lower().endswith(ending.lower())), "")
-    if purpose in _TEST_PURPOSES:
-        return None
     head = name[: len(name) - len(purpose)]
     storage = next((ending for ending in _STORAGES if head.endswith(ending)), "")
     if rse_type is None and storage in _TAPES:
         kind = "tape"
-    return Rse(name, head.removesuffix(storage), kind)
+    return Rse(name, head.removesuffix(storage), kind, purpose in _TEST_PURPOSES)
 
 
 def load_sites(file: str | None = None) -> dict[str, str]:

@@ -59,13 +59,59 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "ACCESSED_AT": NUMBER,
     },
 }
+#: What is read beside for locks (rules 64 to 67): of the tables above, and of others.
+LOCK_TABLES: Final[Mapping[str, Mapping[str, str]]] = {
+    "REPLICAS": {**TABLES["REPLICAS"], "LOCK_CNT": NUMBER, "TOMBSTONE": NUMBER},
+    "CONTENTS": TABLES["CONTENTS"],
+    "DATASET_LOCKS": {
+        "SCOPE": CODE,
+        "NAME": CODE,
+        "RULE_ID": ID,
+        "RSE_ID": ID,
+        "ACCOUNT": CODE,
+        "STATE": CODE,
+        "LENGTH": NUMBER,
+        "BYTES": NUMBER,
+        "CREATED_AT": NUMBER,
+        "UPDATED_AT": NUMBER,
+    },
+    "RULES": {"ID": ID},
+}
+#: Columns of these that a dump may lack.
+_OPTIONAL: Final = {
+    "DATASET_LOCKS": frozenset(("LENGTH", "BYTES", "CREATED_AT", "UPDATED_AT")),
+}
 SCOPE: Final = "cms"
 #: The kind under which last accesses in the future are counted: of their rows, the time
 #: alone is ignored.
 FUTURE_ACCESS: Final = "future_access"
 #: Names that Rucio's enumerations have for the codes that dumps have: a dump that is
 #: written through them has the names.
-_CODE_NAMES: Final = {"A": "AVAILABLE", "F": "FILE", "D": "DATASET", "C": "CONTAINER"}
+REPLICA_STATES: Final = {
+    "A": "AVAILABLE",
+    "U": "UNAVAILABLE",
+    "C": "COPYING",
+    "B": "BEING_DELETED",
+    "D": "BAD",
+    "T": "TEMPORARY_UNAVAILABLE",
+}
+DID_TYPES: Final = {
+    "F": "FILE",
+    "D": "DATASET",
+    "C": "CONTAINER",
+    "A": "ARCHIVE",
+    "X": "DELETED_FILE",
+    "Y": "DELETED_DATASET",
+    "Z": "DELETED_CONTAINER",
+}
+LOCK_STATES: Final = {"O": "OK", "R": "REPLICATING", "S": "STUCK"}
+#: The codes of columns; where locks are read, a row with another value is damaged (rule 64).
+CODES: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
+    "REPLICAS": {"STATE": REPLICA_STATES},
+    "CONTENTS": {"DID_TYPE": DID_TYPES, "CHILD_TYPE": DID_TYPES},
+    "DIDS": {"DID_TYPE": DID_TYPES},
+    "DATASET_LOCKS": {"STATE": LOCK_STATES},
+}
 #: Times that can be true, in ms: from March 1973 to 2099. Seconds are below, and
 #: microseconds above (rule 70).
 _TIMES_MS: Final = (10**11, 4_102_444_800_000)
@@ -82,20 +128,32 @@ Arrays = dict[str, npt.NDArray[Any]]
 Longs = npt.NDArray[np.int64]
 
 
-def is_code(code: str, text: str) -> bool:
-    """Return whether a text is a code of Rucio: the letter or its name in the
-    enumeration, case and blanks around it aside.
+def find_code(codes: Mapping[str, str], text: str) -> str:
+    """Return the code of Rucio that a text is, the letter or its name in the
+    enumeration, case and blanks around it aside; empty where it is none. ``codes``:
+    their names.
 
     Example:
-        >>> [is_code("A", text) for text in ("A", "a ", "AVAILABLE", "ReplicaState.AVAILABLE", "U")]
-        [True, True, True, True, False]
+        >>> texts = ("A", "a ", "AVAILABLE", "ReplicaState.AVAILABLE", "available!")
+        >>> [find_code(REPLICA_STATES, text) for text in texts]
+        ['A', 'A', 'A', 'A', '']
     """
     word = text.strip().upper().rpartition(".")[2]
-    return word in (code, _CODE_NAMES[code])
+    return next((code for code, name in codes.items() if word in (code, name)), "")
 
 
 def _is_scope(text: str) -> bool:
     return text.strip().lower() == SCOPE
+
+
+def _is_code(codes: Mapping[str, str], text: str) -> bool:
+    return bool(find_code(codes, text))
+
+
+def _half(part: slice, digits: str) -> int:
+    """Return half of an id in hex as a signed number."""
+    value = int(digits[part], 16)
+    return value - 2**64 if value >= 2**63 else value
 
 
 @dataclass
@@ -146,14 +204,19 @@ class RucioReader:
     """Reads files of one table (a key of :data:`TABLES`) and counts their rows.
 
     ``accessed_before_ms``: a later ACCESSED_AT is taken for null and counted (rule 35);
-    None believes all.
+    None believes all. ``locks_ms``: locks are read (rule 64), and replicas may go from a
+    time before this on; None: they are not read.
     """
 
-    def __init__(self, table: str, accessed_before_ms: int | None = None) -> None:
+    def __init__(
+        self, table: str, accessed_before_ms: int | None = None, locks_ms: int | None = None
+    ) -> None:
         self.table = table
         self._accessed_before_ms = accessed_before_ms
+        self._locks_ms = locks_ms
         self.counts = TableCounts()
-        self._reader = TableReader(TABLES[table])
+        columns = (TABLES if locks_ms is None else LOCK_TABLES)[table]
+        self._reader = TableReader(columns, _OPTIONAL.get(table, frozenset()))
         self._numbers: dict[tuple[str, str], npt.NDArray[np.int64]] = {}
 
     def pieces(
@@ -217,7 +280,73 @@ class RucioReader:
             ),
             "accessed_ms": self._accessed_ms(piece, stays),
         }
+        if self._locks_ms is not None:
+            columns |= self._holds(piece, self._locks_ms)
         return {name: values[stays] for name, values in columns.items()}
+
+    def _holds(self, piece: TablePiece, before_ms: int) -> Arrays:
+        """Return ``is_locked``, and ``tombstone``: 0 where it is null, 1 where it has
+        passed, else 2. Of two values of one replica the larger counts.
+        """
+        tombstone = piece.numbers("TOMBSTONE", -1)
+        passed = np.where(tombstone < before_ms, 1, 2)
+        return {
+            "is_locked": (piece.numbers("LOCK_CNT") > 0).astype(np.uint8),
+            "tombstone": np.where(tombstone < 0, 0, passed).astype(np.uint8),
+        }
+
+    def lock_rows(self, piece: TablePiece, rses: Rses) -> Arrays:
+        """Return the locks of blocks at storage elements that count: ``name`` and
+        ``account`` (their numbers among the texts, -1: null), ``rse``, ``element`` (the
+        place of its id among those of ``rses``), ``rule_high`` and ``rule_low`` (the id
+        in two halves; ``has_rule``), ``state`` (in the order of their letters),
+        ``updated_ms`` (-1: null).
+        """
+        stays = self._of_scope(piece, "SCOPE")
+        stays = self._keep("no_name", stays, piece.has("NAME"))
+        name = piece.numbers("NAME", -1)
+        has_form = self._by_text("NAME", "block", is_block, 0)
+        stays = self._keep("not_a_block", stays, has_form[name] > 0)
+        ids = piece.numbers("RSE_ID", -1)
+        rse = self._by_text(
+            "RSE_ID", "number", lambda text: rses.numbers.get(text, UNKNOWN_RSE), UNKNOWN_RSE
+        )[ids]
+        stays = self._keep("test_rse", stays, rse != TEST_RSE)
+        stays = self._keep("unknown_rse", stays, rse != UNKNOWN_RSE)
+        elements = {text: place for place, text in enumerate(sorted(rses.numbers))}
+        letters = sorted(LOCK_STATES)
+        columns = {
+            "name": name,
+            "account": piece.numbers("ACCOUNT", -1),
+            "rse": rse,
+            "element": self._by_text("RSE_ID", "place", lambda text: elements.get(text, -1), -1)[
+                ids
+            ],
+            "has_rule": piece.has("RULE_ID").astype(np.int64),
+            **self._halves(piece, "RULE_ID"),
+            "state": self._by_text(
+                "STATE",
+                "place",
+                lambda text: letters.index(find_code(LOCK_STATES, text) or "O"),
+                0,
+            )[piece.numbers("STATE", -1)],
+            "updated_ms": piece.numbers("UPDATED_AT", -1),
+        }
+        return {column: values[stays] for column, values in columns.items()}
+
+    def rule_rows(self, piece: TablePiece) -> Arrays:
+        """Return the ids of rules, ``rule_high`` and ``rule_low``."""
+        stays = self._keep("no_id", np.ones(len(piece.words), np.bool_), piece.has("ID"))
+        return {name: values[stays] for name, values in self._halves(piece, "ID").items()}
+
+    def _halves(self, piece: TablePiece, column: str) -> Arrays:
+        """Return both halves of the ids of a column, 0 for null."""
+        numbers = piece.numbers(column, -1)
+        halves = {"rule_high": slice(0, 16), "rule_low": slice(16, 32)}
+        return {
+            name: self._by_text(column, name, partial(_half, part), 0)[numbers]
+            for name, part in halves.items()
+        }
 
     def content_rows(self, piece: TablePiece) -> tuple[Arrays, Arrays]:
         """Return the files of blocks: ``hash``, ``check``, ``parent`` (its number among
@@ -296,20 +425,34 @@ class RucioReader:
 
     def _of_scope(self, piece: TablePiece, *columns: str) -> npt.NDArray[np.bool_]:
         """Return the rows whose scopes are those of CMS."""
-        stays = np.ones(len(piece.words), np.bool_)
+        fits = np.ones(len(piece.words), np.bool_)
         for column in columns:
-            stays &= self._by_text(column, SCOPE, _is_scope, 0)[piece.numbers(column, -1)] > 0
-        self.counts.ignored["other_scope"] += int((~stays).sum())
-        return stays
+            fits &= self._by_text(column, SCOPE, _is_scope, 0)[piece.numbers(column, -1)] > 0
+        return self._keep("other_scope", self._has_codes(piece), fits)
+
+    def _has_codes(self, piece: TablePiece) -> npt.NDArray[np.bool_]:
+        """Return which rows have codes that Rucio has; where locks are read the others
+        are damaged.
+        """
+        fits = np.ones(len(piece.words), np.bool_)
+        columns = CODES[self.table].items() if self._locks_ms is not None else ()
+        for column, codes in columns:
+            known = self._by_text(column, "known", partial(_is_code, codes), 0)
+            is_other = fits & (known[piece.numbers(column, -1)] == 0)
+            if count := int(is_other.sum()):
+                self.counts.damaged += count
+                number = int(piece.numbers(column, -1)[is_other][0])
+                value = "null" if number < 0 else repr(self.texts(column)[number])
+                self.counts.examples.append(f"{self.table}.{column} is {value}")
+                fits &= ~is_other
+        self.counts.examples = self.counts.examples[:_EXAMPLES]
+        return fits
 
     def _is(self, piece: TablePiece, column: str, expected: str) -> npt.NDArray[np.bool_]:
         """Return whether each text is the expected code or its name (rule 22)."""
-        return (
-            self._by_text(column, expected, partial(is_code, expected), 0)[
-                piece.numbers(column, -1)
-            ]
-            > 0
-        )
+        codes = CODES[self.table][column]
+        is_it = self._by_text(column, expected, lambda text: find_code(codes, text) == expected, 0)
+        return is_it[piece.numbers(column, -1)] > 0
 
     def _by_text(
         self, column: str, key: str, function: Callable[[str], int], null: int

@@ -23,7 +23,7 @@ from cmsspark.base.errors import CmssparkError, Exit
 from cmsspark.base.reporting import as_typed
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.cli.options import SETTINGS_HELP
-from cmsspark.filesystems.storage import is_local, local_path
+from cmsspark.filesystems.storage import LocalFiles, is_local, local_path
 from cmsspark.settings import kerberos
 from cmsspark.settings.settings import Settings, load_settings
 
@@ -92,6 +92,7 @@ def examine(
     looks: tuple[tuple[str, Callable[[], Diagnosis]], ...] = (
         ("store", lambda: _store(fout or settings.store)),
         ("root", lambda: _root(settings)),
+        ("tables", lambda: _tables(settings)),
         ("key", lambda: _key(settings)),
         ("broker", lambda: _broker(settings)),
         ("people", lambda: _people(settings)),
@@ -209,6 +210,27 @@ def _root(settings: Settings) -> Diagnosis:
     return Diagnosis(
         "root", state, f"{where}: {'; '.join(texts)}", "see docs/feeds.md" if missing else None
     )
+
+
+def _tables(settings: Settings) -> Diagnosis:
+    """Say which tables the newest dump of Rucio lacks, and since when dumps have them."""
+    from cmsspark.sources.dumps import incomplete_tables, newest_rucio_dump
+    from cmsspark.sources.layout import Layout
+    from cmsspark.sources.registry import RUCIO_SINCE
+
+    layout, files = Layout.load(settings.sources, settings.root), LocalFiles()
+    folder = layout.dump_location("rucio", "dated").folder
+    newest = newest_rucio_dump(files, layout) if is_local(folder) else None
+    if newest is None:
+        return Diagnosis("tables", OK, "no dump of Rucio is on this host")
+    lacking = [
+        f"{reason} (in dumps since {RUCIO_SINCE[table]})"
+        for table, reason in incomplete_tables(files, "rucio", newest, RUCIO_SINCE).items()
+    ]
+    if not lacking:
+        return Diagnosis("tables", OK, f"{newest} has all tables of Rucio that jobs read")
+    mend = "jobs that need these tables end with 75, all others run: docs/feeds.md"
+    return Diagnosis("tables", NOTE, f"{newest}: {'; '.join(lacking)}", mend)
 
 
 def _key(settings: Settings) -> Diagnosis:

@@ -81,13 +81,28 @@ SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "phedex_agg": ("phedex", ""),
     "rucio_all_datasets": ("dataset_last_access", ""),
-    "rucio_all_detailed_datasets": ("dataset_last_access", ""),
+    "rucio_all_detailed_datasets": (
+        "dataset_rses",
+        "datasets at storage elements",
+    ),
     "rucio_daily": ("rucio_daily", ""),
-    "rucio_datasets_daily_stats": ("rucio_daily", ""),
+    "rucio_datasets_daily_stats": (
+        "dataset_rses",
+        "datasets at storage elements",
+    ),
     "rucio_datasets_last_access_ts": ("dataset_last_access", ""),
-    "rucio_datasets_monitoring": ("dataset_last_access", ""),
-    "rucio_datasets_stats": ("rucio_daily", ""),
-    "rucio_ds_mongo": ("dataset_last_access", ""),
+    "rucio_datasets_monitoring": (
+        "dataset_rses",
+        "the view cmsspark_rucio_datasets has the old names of its columns",
+    ),
+    "rucio_datasets_stats": (
+        "dataset_rses",
+        "what is locked, complete, a last copy, deletable",
+    ),
+    "rucio_ds_mongo": (
+        "dataset_rses",
+        "datasets at storage elements",
+    ),
     "rucio_ds_summary": ("dataset_last_access", ""),
     "stepchain_cpu_eff": ("step_efficiency", "CPU efficiency of step chains"),
     "wma_agent_count_to_opensearch": ("step_efficiency", "its table agent_reports"),

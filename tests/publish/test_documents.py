@@ -21,6 +21,8 @@ from cmsspark.publish.documents import BadDocument, DocumentSpec, canonical, doc
 from cmsspark.publish.validate import validator_for
 from tests.publish.days import DAY, MANIFEST, SPEC, TIMESTAMP, row
 
+CLASSES = ("sync", "production", "user", "group", "service", "unknown")
+
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 VALUES = st.recursive(
     st.none()
@@ -31,6 +33,12 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner),
     max_leaves=12,
 )
+
+
+def test_rows_of_accounts_of_single_people_are_not_published() -> None:
+    spec = DocumentSpec(stored_table("account_usage"), DAY, "cms-test", "account_usage")
+    left_out = {name for name in CLASSES if spec.leaves_out({"account_class": name})}
+    assert left_out == {"user", "unknown"}
 
 
 def test_reads_of_the_storage_system_itself_are_not_published() -> None:

@@ -49,6 +49,7 @@ def test_the_places_of_a_stream_hold_its_formats_in_order_of_preference() -> Non
         *STREAMS,
         "wmarchive",
         "xcache",
+        "crab_tasks",
     }
     assert [source for source in places if source in DUMPS] == list(DUMPS)
     for stream in STREAMS_BY_NAME.values():

@@ -323,8 +323,62 @@ def test_patterns_choose_datasets_by_their_whole_names() -> None:
     assert NamePatterns.from_options("", " , ") is None
 
 
+#: What the crontabs and deployments of CMSMonitoring, CRABServer and CMSRucio start.
+SCHEDULED = {
+    "phedex-blk-replicas-snapshot.sh",
+    "phedex-file-catalog.sh",
+    "rucio_replicas.sh",
+    "rucio_table_dumps.sh",
+    "rucio_ds_daily_stats.sh",
+    "cms-dbs3-datasets.sh",
+    "cms-dbs3-blocks.sh",
+    "cms-dbs3-files.sh",
+    "cms-dbs3-full-copy.sh",
+    "cms-dbs3-full-copy-PHYS01.sh",
+    "cms-dbs3-full-copy-PHYS02.sh",
+    "cms-dbs3-full-copy-PHYS03.sh",
+    "cms-aso.sh",
+    "cms-tasks.sh",
+    "monit",
+    "cron4rucio_quotas.sh",
+    "cron4cpueff_goweb.sh",
+    "cron4rucio_spark2hdfs.sh",
+    "cron4rucio_hdfs2mongo.sh",
+    "cron4eos_usage.sh",
+    "cron4openstack_accounting.sh",
+    "cron4grafana_daily_backup.sh",
+    "cron4grafana_production_copy.sh",
+    "cronPopularityPlot.sh",
+    "spider_cms_history.sh",
+    "spider_cms_queues.sh",
+    "hdfs_cleaner.sh",
+    "crab_data_daily.py",
+    "crab_tape_recall_updated_rules_daily.py",
+    "crab_condor_daily.py",
+    "crab_tape_recall_rules_history_daily.py",
+    "GenerateMONIT.py",
+    "ReportRecallQuota.py",
+    "aso_metrics_ora.py",
+    "rucio_account_usage.py",
+    "rucio_account_usage_locks.py",
+    "rucio_activity_account_usage.py",
+    "rucio_activity_usage.py",
+    "rucio_errors_volume.py",
+    "rucio_local_usage.py",
+    "rucio_locks_count_volume.py",
+    "rucio_no_access.py",
+    "rucio_rules_count_volume.py",
+    "rucio_subscriptions.py",
+    "access_daily_rollup.py",
+    "residency_daily_rollup.py",
+    "run_rucio_summary.sh",
+    "run_wf_dashboard.sh",
+}
+
+
 def test_every_job_and_script_of_cmsspark_is_on_the_migration_page() -> None:
     text = (DOCS / "migration.md").read_text(encoding="utf-8")
+    text, _, elsewhere = text.partition("## Scheduled jobs of other repositories")
     listed = set(re.findall(r"^\| `(\w+)\.py` \|", text, re.MULTILINE))
     assert script_lines.NO_SUCCESSOR | set(script_lines.SUCCESSORS) <= listed
     rows = re.findall(r"^\| `(\w+)\.py` \| (.*?) \|", text, re.MULTILINE)
@@ -334,3 +388,10 @@ def test_every_job_and_script_of_cmsspark_is_on_the_migration_page() -> None:
             continue
         job, _ = script_lines.SUCCESSORS.get(name) or (find_job(name).name, "")
         assert f"`{job}`" in here, name
+    rows = re.findall(
+        r"^\| (`.*?) \| (.*?) \| (.*?) \|$", elsewhere.partition("\n## ")[0], re.MULTILINE
+    )
+    assert len(rows) > 30
+    assert all((here == "outside") != ("`" in here) for _, here, _ in rows)
+    named = set(re.findall(r"`([\w./-]+)", " ".join(job for job, _, _ in rows)))
+    assert named >= SCHEDULED, SCHEDULED - named

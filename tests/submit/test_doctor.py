@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.settings import pseudonyms
+from cmsspark.sources.registry import RUCIO_SINCE
 from cmsspark.submit.doctor import NOTE, OK, WRONG, Diagnosis, _served_pages, command, examine
 
 NEEDS = [
@@ -20,6 +21,7 @@ NEEDS = [
     "settings",
     "store",
     "root",
+    "tables",
     "key",
     "broker",
     "people",
@@ -68,6 +70,28 @@ def test_a_root_says_which_inputs_it_has(tmp_path: Path) -> None:
     (tmp_path / "mirror/project/monitoring/archive/xrootd/enr/gled").mkdir(parents=True)
     found = findings(tmp_path, f"root: {tmp_path}/mirror\n")["root"]
     assert found.state == NOTE and "has aaa" in found.text and "lacks eos" in found.text
+
+
+def test_tables_that_the_newest_dump_of_rucio_lacks_are_named_with_their_first_day(
+    tmp_path: Path,
+) -> None:
+    rucio = tmp_path / "root/project/awg/cms/rucio"
+    settings = f"root: {tmp_path}/root\n"
+    for day in ("2026-01-01", "2026-01-02"):
+        for table in RUCIO_SINCE:
+            folder = rucio / day / table.lower()
+            folder.mkdir(parents=True)
+            (folder / "part-m-00000.avro").write_bytes(b"Obj")
+    assert findings(tmp_path, settings)["tables"].state == OK
+    (rucio / "2026-01-01/locks/part-m-00000.avro").unlink()
+    assert findings(tmp_path, settings)["tables"].state == OK
+    (rucio / "2026-01-02/rse_usage/part-m-00000.avro").unlink()
+    (rucio / "2026-01-02/rse_usage").rmdir()
+    (rucio / "2026-01-02/rules/part-m-00000.avro").write_bytes(b"")
+    found = findings(tmp_path, settings)["tables"]
+    assert found.state == NOTE and "2026-01-02: RULES is empty" in found.text
+    assert "RSE_USAGE is missing (in dumps since 2026-07-14)" in found.text
+    assert "LOCKS" not in found.text.replace("DATASET_LOCKS", "")
 
 
 def test_a_key_that_others_can_read_is_wrong(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from cmsspark.apps.ask.use import Answer
 from cmsspark.base.errors import UsageError
 from cmsspark.base.names import KINDS
 from cmsspark.base.periods import Period, between
+from cmsspark.base.text.sizes import parse_bytes
 from cmsspark.base.text.terminal import echo_table, printable
 from cmsspark.cli.options import DATASET, SITE, CommandGroup, DayType, require_store, store_options
 from cmsspark.cli.period_options import period_options
@@ -196,16 +197,55 @@ def unused(
     show_default=True,
     help="The kind of storage.",
 )
+@click.option(
+    "--free", metavar="SIZE", help="List no more than what frees so much, such as 100TB."
+)
 @_question
-def deletable(files: Files, store: str, site: str, day: date | None, kind: str) -> Answer:
+def deletable(
+    files: Files, store: str, site: str, day: date | None, kind: str, free: str | None
+) -> Answer:
     """List what could be deleted at SITE: datasets that nobody used for long, and that
-    are not new, largest first.
+    are not new, largest first, with a running sum.
 
-    The job dataset_last_access says which these are (12 months, or its --months). SITE
-    may be a pattern. Where a forecast is stored (popularity_forecast), what is likely
-    to be popular next week is left out.
+    The job dataset_last_access says which these are (12 months, or its --months), and
+    dataset_rses how much of them no rule holds: all that is listed may go together, and
+    each file keeps a copy, maybe on tape. SITE may be a pattern. Where a forecast is
+    stored (popularity_forecast), what is likely to be popular next week is left out.
     """
-    return deletion.deletable(files, store, site, kind, day)
+    needed = None if free is None else int(parse_bytes(free))
+    return deletion.deletable(files, store, site, kind, day, needed)
+
+
+@command.command("unique")
+@click.argument("rse", type=SITE)
+@click.option(
+    "--date", "day", type=DayType(), help="As of this day. [default: the newest stored day]"
+)
+@_question
+def unique(files: Files, store: str, rse: str, day: date | None) -> Answer:
+    """Show what would be lost with the storage element RSE: files that are nowhere else,
+    and those that are on no other disk.
+
+    RSE may be a pattern, or a site with several elements. The job dataset_rses says it.
+    """
+    return deletion.unique(files, store, rse, day)
+
+
+@command.command("holds")
+@click.argument("dataset", type=DATASET)
+@click.option(
+    "--date", "day", type=DayType(), help="The dump that belongs to this day. [default: today]"
+)
+@click.option("--root", metavar="URI", help="Root of the dumps' folders. [default: CMSSPARK_ROOT]")
+@_question
+def holds(_files: Files, _store: str, dataset: str, day: date | None, root: str | None) -> Answer:
+    """Show which rules of Rucio hold DATASET: whose they are, where, and until when.
+
+    DATASET may be a pattern: '/ZMM*/*/AOD'. Reads the dump of Rucio (DATASET_LOCKS and
+    RSES; RULES and ACCOUNTS if it has them). People are pseudonyms.
+    """
+    settings_file: str | None = click.get_current_context().params["settings_file"]
+    return deletion.holds(load_settings(settings_file), root, dataset, day)
 
 
 @command.command("will-be-popular")

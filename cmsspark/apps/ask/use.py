@@ -40,6 +40,17 @@ _HEADINGS: Final = {
     "data_tier": "data tier",
     "replica_bytes": "bytes",
     "present_bytes": "bytes",
+    "deletable_bytes": "may go",
+    "freed_bytes": "sum",
+    "only_copy_bytes": "nowhere else",
+    "only_disk_bytes": "on no other disk",
+    "bytes": "bytes",
+    "lock_state": "locked",
+    "rse": "storage element",
+    "block_count": "blocks",
+    "expires_at": "until",
+    "account_class": "class",
+    "rule_id": "rule",
     "replica_file_count": "files",
     "present_file_count": "files",
     "replica_events": "replica events",
@@ -63,13 +74,17 @@ _HEADINGS: Final = {
 _TEXTS: Final = (
     *("dataset_name", "site_name", "app", "data_tier", "site_tier"),
     *("kind", "newest_replica", "last_access_day", "state", "stratum"),
+    *("lock_state", "rse", "expires_at", "account_class", "account", "rule_id"),
 )
 #: What may stand in place of a name.
 _PATTERN_HINTS: Final = {
     "dataset_name": ", or a pattern in quotes: '/ZMM*/*/AOD'",
     "site_name": ", or a pattern in quotes: 'T2_US_*'",
 }
-_BYTES: Final = ("read_bytes", "replica_bytes", "present_bytes", "disk_bytes", "tape_bytes")
+_BYTES: Final = (
+    *("read_bytes", "replica_bytes", "present_bytes", "disk_bytes", "tape_bytes", "bytes"),
+    *("deletable_bytes", "freed_bytes", "only_copy_bytes", "only_disk_bytes"),
+)
 
 
 @dataclass(frozen=True)

@@ -353,7 +353,11 @@ def _silent(daily: Daily, first: date, last: date) -> list[str]:
     with suppress(Exception):
         for job in daily.config.jobs:
             day = newest_stored(daily.fout, job.name, days)
-            lines += silent_lines(daily.fout, job.name, day) if day is not None else []
+            lines += (
+                silent_lines(daily.fout, job.name, day, only_warnings=True)
+                if day is not None
+                else []
+            )
     return lines
 
 

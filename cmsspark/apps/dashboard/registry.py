@@ -23,6 +23,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "dataset": "cmsspark.apps.dashboard.pages.dataset",
     "sites": "cmsspark.apps.dashboard.pages.sites",
     "data": "cmsspark.apps.dashboard.pages.data",
+    "storage": "cmsspark.apps.dashboard.pages.storage",
     "users": "cmsspark.apps.dashboard.pages.users",
     "forecasts": "cmsspark.apps.dashboard.pages.forecasts",
     "caches": "cmsspark.apps.dashboard.pages.caches",

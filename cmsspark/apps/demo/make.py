@@ -24,6 +24,8 @@ from cmsspark.apps.demo.world import World, make_world
 from cmsspark.apps.demo.write import TABLES, dbs_folder, write_dbs_table, write_phedex
 from cmsspark.apps.demo.write_rucio import TABLES as RUCIO_TABLES
 from cmsspark.apps.demo.write_rucio import rucio_folder, write_rucio_table
+from cmsspark.apps.demo.write_usage import TABLES as USAGE_TABLES
+from cmsspark.apps.demo.write_usage import write_tasks, write_usage_table
 from cmsspark.apps.demo.xcache_records import write_cache_records
 from cmsspark.base.access import UNMATCHED_JOB_BINS
 from cmsspark.base.dates import start_ms
@@ -235,6 +237,11 @@ def _dumps(root: Path, day: date, layout: LogLayout, served: set[str]) -> list[t
             (title, partial(write_rucio_table, root=root, day=day, codec=codec, name=name))
             for name in RUCIO_TABLES
         ]
+        tables += [
+            (title, partial(write_usage_table, root=root, day=day, codec=codec, name=name))
+            for name in USAGE_TABLES
+        ]
+        tables.append((title, partial(write_tasks, root=root, day=day, codec=codec)))
     if "phedex" in served:
         tables.append((title, partial(write_phedex, root=root, day=day, compression=compression)))
     return tables

@@ -120,7 +120,13 @@ _FIELDS: Final = {
     ),
     "RSES": "ID bytes, RSE string, RSE_TYPE string, DELETED_AT long, CREATED_AT long",
     "DATASET_LOCKS": (
-        "RULE_ID bytes, RSE_ID bytes, SCOPE string, NAME string, ACCOUNT string, STATE string, BYTES string"
+        "RULE_ID bytes, RSE_ID bytes, SCOPE string, NAME string, ACCOUNT string, STATE string, LENGTH string, "
+        "BYTES string, CREATED_AT long, UPDATED_AT long"
+    ),
+    "RULES": (
+        "ID bytes, SCOPE string, NAME string, DID_TYPE string, ACCOUNT string, STATE string, ERROR string, "
+        "RSE_EXPRESSION string, COPIES string, EXPIRES_AT long, LOCKS_OK_CNT string, LOCKS_REPLICATING_CNT string, "
+        "LOCKS_STUCK_CNT string, ACTIVITY string, STUCK_AT long, COMMENTS string, CREATED_AT long, UPDATED_AT long"
     ),
 }
 TABLES: Final = tuple(_FIELDS)
@@ -129,6 +135,13 @@ TABLES: Final = tuple(_FIELDS)
 UNATTACHED_EVERY, NO_BLOCK_EVERY, TRACED_EVERY, NO_SIZE_EVERY = 97, 499, 3, 211
 #: One file in so many is not in Rucio, has another size there, or is in another block.
 LOST_EVERY, OTHER_SIZE_EVERY, OTHER_BLOCK_EVERY = 701, 503, 907
+#: One replica of a block in so many has no lock, and one two rules of its account.
+UNLOCKED_EVERY, TWICE_EVERY = 5, 7
+#: The accounts whose rules hold replicas, in turns.
+ACCOUNTS: Final = ("transfer_ops", "wmcore_output", "sync_t1_us_fnal", "ann", "bob")
+#: The activities of rules, in turns, and why some are stuck.
+ACTIVITIES: Final = ("Production Input", "User Subscriptions", "Data rebalance")
+STUCK_ERRORS: Final = ("No source: none is available", "Quota exceeded: RSE is full", None)
 #: RSEs beside those of the world's nodes: for tests, and one that is deleted.
 TEST_RSE, DELETED_RSE = "T2_CH_CERN_Test", "T2_XX_Gone"
 #: So long before the day are accesses and replicas of datasets that nobody reads any more.
@@ -146,16 +159,24 @@ def write_rucio_table(world: World, root: Path, day: date, *, codec: str, name: 
     """Return one of ``TABLES`` of a dump of ``day``, a part in memory at a time;
     returns the dump's folder.
     """
-    fields = dict(field.split() for field in _FIELDS[name].split(", "))
-    rows = _ROWS[name](world, start_ms(day) - DAY_MS)
     folder = rucio_folder(root, day)
+    rows = _ROWS[name](world, start_ms(day) - DAY_MS)
+    write_parts(folder / name.lower(), name, _FIELDS[name], rows, codec)
+    return folder
+
+
+def write_parts(folder: Path, name: str, fields: str, rows: Iterator[Row], codec: str) -> None:
+    """Write the parts of a table. ``fields``: the name and type of each, as
+    :func:`write_flat_avro` takes them.
+    """
+    kinds = dict(field.split() for field in fields.split(", "))
     number = 0
     while True:
         part = list(islice(rows, PER_PART))
         if part or not number:
-            write_flat_avro(folder / name.lower(), name, fields, part, number=number, codec=codec)
+            write_flat_avro(folder, name, kinds, part, number=number, codec=codec)
         if len(part) < PER_PART:
-            return folder
+            return
         number += 1
 
 
@@ -167,21 +188,23 @@ def find_rse(node: str) -> str | None:
 
 
 @lru_cache(1_000)
-def _id(name: str) -> bytes:
+def rucio_id(name: str) -> bytes:
+    """Return the id of an element or a rule."""
     return hashlib.md5(name.encode(), usedforsecurity=False).digest()
 
 
-def _nodes(world: World) -> list[str]:
+def nodes(world: World) -> list[str]:
+    """Return the RSEs of the world's nodes."""
     return sorted({rse for replica in world.replicas if (rse := find_rse(replica.node))})
 
 
 def _rses(world: World, now: int) -> Iterator[Row]:
-    for name in [*_nodes(world), TEST_RSE, DELETED_RSE]:
+    for name in [*nodes(world), TEST_RSE, DELETED_RSE]:
         # A few have no type: their names say it.
         kind = None if name.startswith("T1_UK") else "TAPE" if name.endswith("_Tape") else "DISK"
         deleted = now - 10 * DAY_MS if name == DELETED_RSE else None
         yield {
-            "ID": _id(name),
+            "ID": rucio_id(name),
             "RSE": name,
             "RSE_TYPE": kind,
             "DELETED_AT": deleted,
@@ -197,7 +220,8 @@ def _file_starts(world: World) -> list[int]:
     return starts
 
 
-def _replicas(world: World, now: int) -> Iterator[Row]:
+def replica_rows(world: World, now: int) -> Iterator[Row]:
+    """Yield REPLICAS."""
     starts, sizes = _file_starts(world), world.file_bytes.tolist()
     for i, replica in enumerate(world.replicas):
         rse = find_rse(replica.node)
@@ -217,6 +241,7 @@ def _replicas(world: World, now: int) -> Iterator[Row]:
                 state,
                 created + 1_000 * (file % 3_600),
                 _traced(file, i, now, is_used=is_used),
+                lock_count(i),
             )
         if i % 50 == 0:
             yield _replica(TEST_RSE, world.lfns[first], sizes[first], "A", created, None)
@@ -225,7 +250,7 @@ def _replicas(world: World, now: int) -> Iterator[Row]:
                 **_replica(rse, f"/store/user/rucio/someone/{i}.root", 5_000, "A", created, None),
                 "SCOPE": "user.someone",
             }
-    first_node = _nodes(world)[0]
+    first_node = nodes(world)[0]
     for file in range(0, len(world.lfns), NO_BLOCK_EVERY):
         yield _replica(
             first_node,
@@ -250,18 +275,30 @@ def _traced(file: int, position: int, now: int, *, is_used: bool) -> int | None:
     )
 
 
+def lock_count(replica: int) -> int:
+    """Return how many locks the files of a replica of a block have, by its number."""
+    return 0 if replica % UNLOCKED_EVERY == 0 else 2 if replica % TWICE_EVERY == 0 else 1
+
+
 def _replica(
-    rse: str, name: str, size: int, state: str, created: int, accessed: int | None
+    rse: str,
+    name: str,
+    size: int,
+    state: str,
+    created: int,
+    accessed: int | None,
+    locks: int = 0,
 ) -> Row:
     return {
-        "RSE_ID": _id(rse),
+        "RSE_ID": rucio_id(rse),
         "SCOPE": "cms",
         "NAME": name,
         "BYTES": str(size),
         "ADLER32": f"{size % 2**32:08x}",
         "STATE": state,
-        "LOCK_CNT": "0" if size % 17 == 0 else "1",
-        "TOMBSTONE": 0 if size % 17 == 0 else None,
+        "LOCK_CNT": str(locks),
+        # Set when the last lock goes; 0 where a rule was purged.
+        "TOMBSTONE": None if locks else 0 if size % 17 == 0 else accessed or created,
         "CREATED_AT": created,
         "UPDATED_AT": created,
         "ACCESSED_AT": accessed,
@@ -350,25 +387,57 @@ def _dids(world: World, now: int) -> Iterator[Row]:
 
 
 def _locks(world: World, now: int) -> Iterator[Row]:
-    del now
     for i, replica in enumerate(world.replicas):
         rse = find_rse(replica.node)
-        if rse is not None:
+        for number in range(lock_count(i) if rse else 0):
+            is_there = replica.files == int(world.block_files[replica.block])
             yield {
-                "RULE_ID": _id(f"rule {i}"),
-                "RSE_ID": _id(rse),
+                "RULE_ID": rucio_id(f"rule {i} {number}"),
+                "RSE_ID": rucio_id(rse or ""),
                 "SCOPE": "cms",
-                "STATE": "O",
+                "STATE": "O" if is_there else "S" if i % 3 else "R",
                 "NAME": world.block_names[replica.block],
-                "ACCOUNT": "transfer_ops",
-                "BYTES": str(replica.bytes),
+                "ACCOUNT": ACCOUNTS[i % len(ACCOUNTS)],
+                "LENGTH": str(world.block_files[replica.block]),
+                "BYTES": str(world.block_bytes[replica.block]),
+                "CREATED_AT": now - 300 * DAY_MS,
+                "UPDATED_AT": now - 200 * DAY_MS,
             }
 
 
+def _rules(world: World, now: int) -> Iterator[Row]:
+    for i, lock in enumerate(_locks(world, now)):
+        is_stuck = lock["STATE"] == "S"
+        counts = {"O": "OK", "R": "REPLICATING", "S": "STUCK"}
+        yield {
+            "ID": lock["RULE_ID"],
+            "SCOPE": lock["SCOPE"],
+            "NAME": lock["NAME"],
+            "DID_TYPE": "D",
+            "ACCOUNT": lock["ACCOUNT"],
+            # A rule that is stuck for long is suspended.
+            "STATE": "U" if is_stuck and i % 2 == 0 else lock["STATE"],
+            "ERROR": STUCK_ERRORS[i % len(STUCK_ERRORS)] if is_stuck else None,
+            "RSE_EXPRESSION": "tier=2",
+            "COPIES": "1",
+            # A few end, some soon.
+            "EXPIRES_AT": now + i % 40 * DAY_MS if i % 4 == 0 else None,
+            **{
+                f"LOCKS_{name}_CNT": lock["LENGTH"] if state == lock["STATE"] else "0"
+                for state, name in counts.items()
+            },
+            "ACTIVITY": ACTIVITIES[i % len(ACTIVITIES)],
+            "STUCK_AT": lock["UPDATED_AT"] if is_stuck else None,
+            "CREATED_AT": lock["CREATED_AT"] if i % 50 else now + i * 1_000,
+            "UPDATED_AT": lock["UPDATED_AT"],
+        }
+
+
 _ROWS: Final[dict[str, Any]] = {
-    "REPLICAS": _replicas,
+    "REPLICAS": replica_rows,
     "CONTENTS": _contents,
     "DIDS": _dids,
     "RSES": _rses,
     "DATASET_LOCKS": _locks,
+    "RULES": _rules,
 }

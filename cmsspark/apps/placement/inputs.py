@@ -23,6 +23,7 @@ from cmsspark.cli.options import require_store
 from cmsspark.cli.period_options import load_days
 from cmsspark.counting.rollup import matches
 from cmsspark.dumps.rucio_locks import Locks, is_held
+from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.registry import ACCESS_STREAMS, STORAGE_APP
 from cmsspark.store import stored_days
@@ -514,6 +515,11 @@ def stored_inputs(
                 dataset="dataset_name", created=pl.from_epoch("created_ms", "ms").cast(pl.Date)
             )
         frame = frame.join(created.unique("dataset"), "dataset", "left")
+        frame = frame.join(
+            _held_copies(files, store, day - timedelta(days=1)),
+            ["dataset", "site", "kind"],
+            "left",
+        )
         try:
             earlier_day, earlier = snapshot(day - timedelta(days=cooldown_days))
         except InputMissing:
@@ -527,3 +533,24 @@ def stored_inputs(
     about = f"stored days {reads.days[0]} to {reads.days[-1]}, {table} of {as_of}"
     reads = reads.named(frame["dataset"].to_list(), frame["site"].to_list())
     return PlacementInputs(reads, before, about)
+
+
+def _held_copies(files: Files, store: str, until: date) -> pl.DataFrame:
+    """Return the copies of which not all may go (rule 67), by the newest stored
+    ``dataset_rses``, as ``locked``; no rows where none is stored.
+    """
+    import polars as pl
+
+    keys = {"dataset_name": "dataset", "site_name": "site", "kind": "kind"}
+    held_copies = pl.DataFrame(
+        schema={**dict.fromkeys(keys.values(), pl.String), "locked": pl.Boolean}
+    )
+    with suppress(InputMissing):
+        _, current = newest(files, store, "dataset_rses", until)
+        columns = [*keys, "bytes", "deletable_bytes"]
+        copies = pl.DataFrame(
+            pl.from_arrow(table_rows(files, current, "dataset_rses", columns))
+        ).rename(keys)
+        is_held = pl.col("deletable_bytes") < pl.col("bytes")
+        held_copies = copies.group_by(list(keys.values())).agg(locked=is_held.any())
+    return held_copies

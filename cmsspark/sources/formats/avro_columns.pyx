@@ -20,7 +20,7 @@ include "cmsspark/base/object_memory.pxi"
 include "cmsspark/base/source_digest.pxi"
 
 cdef enum:
-    SLOTS = 16
+    SLOTS = 20
     WORDS = 4  # 64-bit numbers of a slot in a row, at most
     DIGITS = 18  # of a number that fits 64 bits
 

@@ -29,8 +29,9 @@ _columns: Final[Any] = compiled("sources.formats.avro_columns")
 _plain_avro: Final[Any] = compiled("sources.formats.plain_avro")
 
 #: Kinds of columns: a text by number, an id (16 bytes) by number, a whole number, a
-#: name by its hashes, and a name with the hash of its dataset where it is a block's.
-CODE, ID, NUMBER, NAME, DID = "code", "id", "number", "name", "did"
+#: name by its hashes, a name with the hash of its dataset where it is a block's, and a
+#: whole number that may be -1, which Python reads.
+CODE, ID, NUMBER, NAME, DID, SIGNED = "code", "id", "number", "name", "did", "signed"
 #: The Avro types that have values of a kind.
 _TYPES: Final = {
     CODE: ("string",),
@@ -38,6 +39,7 @@ _TYPES: Final = {
     DID: ("string",),
     ID: ("bytes", "string", "fixed"),
     NUMBER: ("string", "int", "long", "float", "double"),
+    SIGNED: ("string", "int", "long", "float", "double"),
 }
 _PLAIN: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 #: Seed of the second hash: :data:`cmsspark.counting.catalogue.CHECK_SEED`.
@@ -84,12 +86,13 @@ class TablePiece:
 
 @dataclass
 class TableReader:
-    """Reads files of one table. ``kinds``: the kind of each required column. ``texts``:
-    the distinct texts (or ids in hex) of each column of codes or ids, by their numbers;
-    they grow while reading.
+    """Reads files of one table. ``kinds``: the kind of each column; those of
+    ``optional`` are null where a file has none. ``texts``: the distinct texts (or ids
+    in hex) of each column of codes or ids, by their numbers; they grow while reading.
     """
 
     kinds: Mapping[str, str]
+    optional: frozenset[str] = frozenset()
     texts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,7 +114,7 @@ class TableReader:
         container = container or avro.open_container(stream, file)
         if container is None:
             return
-        # The file's name of each required column.
+        # The file's name of each column that it has.
         types = (
             {field["name"]: field["type"] for field in container.schema.get("fields", ())}
             if isinstance(container.schema, dict)
@@ -121,7 +124,7 @@ class TableReader:
         differences = []
         for name, kind in self.kinds.items():
             if name not in by_name:
-                differences.append(f"{name} is missing")
+                differences += [] if name in self.optional else [f"{name} is missing"]
             elif not _fits(types[by_name[name]], kind):
                 differences.append(
                     f"{name} is {_shown(types[by_name[name]])}, not {' or '.join(_TYPES[kind])}"
@@ -133,7 +136,7 @@ class TableReader:
                 found="; ".join(differences) + f" (fields there: {', '.join(list(types)[:20])})",
                 next_step="compare it with schemas/inputs/rucio; a dump of another schema is not read",
             )
-        fields = {name: by_name[name] for name in self.kinds}
+        fields = {name: by_name[name] for name in self.kinds if name in by_name}
         blocks = avro.blocks_of_range(stream, container, file, first, last)
         yield from self._pieces(blocks, container, fields, file)
 
@@ -178,7 +181,12 @@ class TableReader:
         rows, damaged = [], []
         for where, values in remaining:
             try:
-                rows.append([self._value(name, values[fields[name]]) for name in self.kinds])
+                rows.append(
+                    [
+                        self._value(name, values[fields[name]] if name in fields else None)
+                        for name in self.kinds
+                    ]
+                )
             except Malformed as error:
                 damaged.append(f"{file}, {where}: {error}")
         if rows or not words:
@@ -201,7 +209,9 @@ class TableReader:
         ]
         if _columns is None or not all(kind in _PLAIN for kinds in types for kind in kinds):
             return None
-        slots = {fields[name]: slot for slot, name in enumerate(self.kinds)}
+        if SIGNED in self.kinds.values():
+            return None
+        slots = {fields[name]: slot for slot, name in enumerate(self.kinds) if name in fields}
         described = [
             ([_plain_avro.KINDS[kind] for kind in kinds], slots.get(field["name"], -1))
             for field, kinds in zip(schema["fields"], types, strict=True)
@@ -227,7 +237,9 @@ class TableReader:
         if value is None:
             return [0] * _WORDS
         kind = self.kinds[name]
-        if kind == NUMBER:
+        if kind == SIGNED and (value == "-1" or (value == -1 and not isinstance(value, str))):
+            return [1, -1, 0, 0]
+        if kind in (NUMBER, SIGNED):
             return [1, whole_number(value, name), 0, 0]
         text = identifier(value, name) if kind == ID else plain_text(value, name)
         if kind in (CODE, ID):
@@ -308,7 +320,9 @@ def _fits(kind: Any, expected: str) -> bool:
     may be null throughout.
     """
     branches = {_base(branch) for branch in (kind if isinstance(kind, list) else [kind])}
-    return bool(branches & set(_TYPES[expected])) or (expected == NUMBER and branches == {"null"})
+    return bool(branches & set(_TYPES[expected])) or (
+        expected in (NUMBER, SIGNED) and branches == {"null"}
+    )
 
 
 def _base(kind: Any) -> str:

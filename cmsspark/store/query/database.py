@@ -396,11 +396,11 @@ class Database:
         statement = checked(sql)
         for attempt in range(_ATTEMPTS):
             names = mentioned(sql, [*self._jobs_by_table, DAYS, *table_views.VIEWS])
-            of_costs = [name for name in names if name in table_views.VIEWS]
-            if of_costs:
-                names = [*(name for name in names if name not in of_costs), *table_views.TABLES]
+            views = [name for name in names if name in table_views.VIEWS]
+            tables = [table for name in views for table in table_views.TABLES[name]]
+            names = list(dict.fromkeys([*(name for name in names if name not in views), *tables]))
             with self._lock, self._connection.cursor() as cursor:
-                self._views.create(cursor, [*names, *of_costs])
+                self._views.create(cursor, [*names, *views])
             self.refresh(names, force=bool(attempt))
             try:
                 rows, is_truncated = self._run(
@@ -466,9 +466,7 @@ class Database:
         """Return the stored days or periods of each of these :attr:`views`;
         ``stored_days`` has none.
         """
-        tables_of = {
-            view: table_views.TABLES if view in table_views.VIEWS else (view,) for view in views
-        }
+        tables_of = {view: table_views.TABLES.get(view, (view,)) for view in views}
         tables = [table for of_view in tables_of.values() for table in of_view]
         self.refresh([table.rpartition(".")[2] for table in tables])
         with self._lock:
@@ -519,7 +517,7 @@ class Database:
             for name, jobs in self._jobs_by_table.items()
             for job in jobs
         }
-        of_views = [*self.tables, *table_views.efficiency_schemas()]
+        of_views = [*self.tables, *table_views.view_schemas()]
         return {**{schema.name: schema for schema in of_views}, **of_jobs}
 
     def close(self) -> None:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from cmsspark.store.query.part_system import PartSystem
 
 
-#: The tables that the views are made of.
-TABLES: Final = ("job_efficiency", "period_job_efficiency")
+#: The tables that the views of costs are made of.
+_COSTS: Final = ("job_efficiency", "period_job_efficiency")
 _EFFICIENCY: Final = "cmsspark_cpu_efficiency"
 
 #: The rows of days and of periods, told apart by their kind: a period has its days' sums again.
@@ -130,19 +130,65 @@ def _efficiency_schema(name: str, keys: Mapping[str, tuple[str, str]], *suffixes
 
 
 _T1T2: Final = _measures("tier IN ('T1', 'T2')", "T1T2")
-#: The views by name: of a workflow at all sites, with its numbers at T1 and T2 beside;
-#: and by tier.
+#: The columns of CMSSpark's index of datasets at storage elements: what makes each of
+#: dataset_rses, its type, and what it is.
+_RUCIO_COLUMNS: Final = {
+    "day": ("day", "date", "the day"),
+    "Type": ("upper(kind)", "string", "DISK or TAPE"),
+    "Dataset": ("dataset_name", "string", "the dataset"),
+    "RSE": ("rse", "string", "the storage element"),
+    "Tier": ("split_part(site_name, '_', 1)", "string", "T0, T1, T2 or T3"),
+    "C": ("split_part(site_name, '_', 2)", "string", "the country"),
+    "SizeBytes": ("bytes", "long", "bytes there"),
+    "LastAccess": (
+        "accessed_ms // 1000",
+        "long",
+        "the last traced access there, Unix seconds; CMSSpark's is that of any place, 0 for none",
+    ),
+    "LastCreate": ("created_ms // 1000", "long", "the newest file there, Unix seconds"),
+    "IsFullyReplicated": ("coalesce(is_complete, false)", "boolean", "all valid files are there"),
+    "IsLocked": (
+        "CASE lock_state WHEN 'full' THEN 'FULLY' WHEN 'partial' THEN 'PARTIAL' ELSE 'DYNAMIC' END",
+        "string",
+        "FULLY, PARTIAL or DYNAMIC (not locked), by the locks of all accounts",
+    ),
+    "FilePercentage": (
+        "round(100.0 * dbs_present_count / nullif(dbs_file_count, 0), 2)",
+        "double",
+        "how many of the valid files are there",
+    ),
+    "FileCount": ("file_count", "long", "files there"),
+    "AccessedFileCount": ("accessed_file_count", "long", "files there with a traced access"),
+    "BlockCount": ("dataset_block_count", "long", "blocks of the dataset, by Rucio"),
+    "ProdLockedBlockCount": (
+        "lock_blocks_production",
+        "long",
+        "blocks with a lock of an account of production, without sync",
+    ),
+    "ProdAccounts": ("production_accounts", "string", "accounts of production, joined by commas"),
+}
+_RUCIO: Final = "cmsspark_rucio_datasets"
+#: The views by name: jobs of a workflow at all sites, with its numbers at T1 and T2
+#: beside; and by tier; datasets at storage elements.
 VIEWS: Final = {
     _EFFICIENCY: _view(_KEYS, f"{_measures()}, {_T1T2}"),
     f"{_EFFICIENCY}_by_tier": _view(_KEYS | _TIER, _measures()),
+    _RUCIO: "SELECT "  # noqa: S608
+    + ", ".join(f'{expression} AS "{name}"' for name, (expression, _, _) in _RUCIO_COLUMNS.items())
+    + " FROM dataset_rses",
 }
+#: The tables that each of them is made of.
+TABLES: Final = {view: ("dataset_rses",) if view == _RUCIO else _COSTS for view in VIEWS}
 
 
-def efficiency_schemas() -> list[Table]:
+def view_schemas() -> list[Table]:
     """Return the columns of ``VIEWS``."""
+    about = "Datasets at storage elements, with the names of CMSSpark's rucio_datasets_monitoring, made from dataset_rses."
+    columns = [Column(name, kind, about=text) for name, (_, kind, text) in _RUCIO_COLUMNS.items()]
     return [
         _efficiency_schema(_EFFICIENCY, _KEYS, "T1T2"),
         _efficiency_schema(f"{_EFFICIENCY}_by_tier", _KEYS | _TIER),
+        Table(_RUCIO, about, tuple(columns)),
     ]
 
 
@@ -181,7 +227,7 @@ class TableViews:
         self._created = {DAYS}
 
     def create(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-        """Create the views of these tables, and those of costs, that are not there yet."""
+        """Create the views of these tables, and of others, that are not there yet."""
         for name in names:
             if name not in self._created and name not in VIEWS:
                 # Create ``JOB.TABLE`` for each job that writes the table, and ``TABLE``

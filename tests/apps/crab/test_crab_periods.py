@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.crab.reports import BUILDERS, store_report
+from cmsspark.apps.crab.tasks import store_jobs
 from cmsspark.base.errors import InputMissing, NotReady
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
@@ -23,6 +25,7 @@ from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import JOB_TABLES
 from cmsspark.store.job_index import JOBS
 from cmsspark.submit.job_help import load_command
+from tests.apps.replicas.usage_world import write_world
 from tests.corpus import jobs
 from tests.corpus.tree import Tree, write_case_tables
 from tests.oracle.jobs import JobCount, count_day_of_jobs, popularity_rows
@@ -136,6 +139,54 @@ def test_rule_38_a_week_has_one_row_which_says_how_many_of_its_days_are_stored(
         3,
         False,
     )
+
+
+def test_every_cell_of_crab_task_jobs_is_the_oracles_and_each_job_counts_once(
+    counted: dict[date, JobCount], private: Path, tmp_path: Path
+) -> None:
+    every = [job for count in counted.values() for job in count.jobs if job.record.app == "crab"]
+    workflows = sorted({job.record.workflow for job in every if job.record.workflow})
+    asked: dict[str | None, tuple[bool | None, bool | None]] = {}
+    rows: list[dict[str, Any]] = [{"TM_TASKNAME": "of no job", "TM_IGNORE_LOCALITY": "T"}]
+    for number, name in enumerate(workflows[1:]):
+        flag, config = (
+            "TFX"[number % 3],
+            (None, "{}", '{"requireaccelerator": true}')[number % 2 + 1],
+        )
+        asked[name] = {"T": True, "F": False}.get(flag), config != "{}"
+        rows.append({"TM_TASKNAME": name, "TM_IGNORE_LOCALITY": flag, "TM_USER_CONFIG": config})
+        # A task that is there twice is one.
+        rows += rows[-1:] if number % 4 == 0 else []
+    write_world(tmp_path, {"TASKS": rows}, DAYS[-1] + timedelta(days=1), parts=2)
+    cells: dict[Any, list[Any]] = {}
+    for job in every:
+        tier = None if job.dataset is None else job.dataset.split("/")[3]
+        cells.setdefault((*asked.get(job.record.workflow, (None, None)), tier), []).append(job)
+    expected = {}
+    for key, of_cell in cells.items():
+        row = popularity_rows(
+            [JobCount(jobs=[replace(job, input="", dataset=None) for job in of_cell])]
+        )
+        expected[key] = {
+            name: value
+            for name, value in row[0].items()
+            if name not in ("input", "dataset_name", "data_tier")
+        }
+    store, settings = str(private / "store"), _settings(private)
+    done = store_jobs(RANGE, store, settings, str(tmp_path), log=lambda text: None)
+    table = pq.read_table(Path(done.path) / "crab_task_jobs")
+    assert table.schema.names == stored_table("crab_task_jobs").names
+    keys = ("ignore_locality", "wants_gpu", "data_tier")
+    others = ("period", "first_day", "last_day", "timestamp")
+    found = {
+        tuple(row[name] for name in keys): {
+            name: value for name, value in row.items() if name not in (*keys, *others)
+        }
+        for row in table.to_pylist()
+    }
+    assert found == expected and len(found) > 5
+    assert sum(row["job_count"] for row in found.values()) == len(every)
+    assert done.manifest.document["tasks"] == {"of_jobs": len(workflows), "not_in_dump": 1}
 
 
 def test_days_that_are_not_stored_are_named(counted: dict[date, JobCount], private: Path) -> None:

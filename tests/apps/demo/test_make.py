@@ -9,19 +9,28 @@ import json
 from collections import Counter
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import fastavro
 import pyarrow.parquet as pq
 import pytest
 
 from cmsspark.apps.cache import xcache_job
+from cmsspark.apps.crab import tape_recalls, tasks
 from cmsspark.apps.demo import LogLayout, Made, make
 from cmsspark.apps.demo.activity import STREAMS
 from cmsspark.apps.demo.logs import pieces
+from cmsspark.apps.replicas import rules_day
+from cmsspark.apps.replicas.storage_usage import ACCOUNT_USAGE, RSE_USAGE
 from cmsspark.base.resources import resource
 from cmsspark.base.schemas import input_table
+from cmsspark.dumps.process_transport import ProcessTransport
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.run.row_job import RowRequest
 from cmsspark.settings.settings import Settings
+from cmsspark.sources.layout import Layout
 from tests.oracle import rucio
+from tests.oracle import usage as usage_oracle
 from tests.oracle.count import count_day
 
 DAY = date(2026, 1, 15)
@@ -292,6 +301,33 @@ def test_rucio_has_the_same_replicas_and_what_it_has_beside_them(made: Made) -> 
     )
     assert found.unattached and found.accessed and not found.damaged
     assert {name for _, name in found.replicas} - found.blocks.keys(), "files in no block"
+
+
+def test_locks_and_counters_of_rucio_are_the_sums_of_its_replicas(
+    made: Made, tmp_path: Path
+) -> None:
+    transport = ProcessTransport(tmp_path)
+    settings = Settings(None, None, tmp_path / "state", tmp_path / "cache")
+    request = RowRequest("", DAY, "", settings, str(made.root))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for job in (ACCOUNT_USAGE, RSE_USAGE, rules_day.JOB, tape_recalls.JOB, tasks.JOB):
+        dumps = job.choose(LocalFiles(), Layout.load({}, str(made.root)), DAY)
+        tables, manifest = job.make(request, transport, LocalFiles(), dumps, [])
+        assert not manifest.get("checks", {}).get("share_with_other_lock_cnt")
+        found |= {name: table.to_pylist() for name, table in tables.items()}
+        assert all(table.num_rows for table in tables.values())
+    replicas = usage_oracle.rows(made.folders["rucio"] / "replicas", "REPLICAS")
+    counts = sum(row["LOCK_CNT"] for row in replicas)
+    assert sum(row["lock_count"] for row in found["account_usage"]) == counts > 0
+    usage = {row["rse"]: row for row in found["rse_usage"] if row["rucio_bytes"] is not None}
+    for row in usage.values():
+        assert row["rucio_bytes"] == row["replica_bytes"] + row["other_bytes"]
+        assert (row["expired_bytes"] or 0) == row["own_expired_bytes"] and not row["is_stale"]
+    assert {row["limit_kind"] for row in found["account_usage"]} == {"limit", "none", "unlimited"}
+    assert {"new", "stuck", "suspended", "expiring", "endless"} <= {
+        row["event"] for row in found["rules_day"]
+    }
+    assert sum(row["task_count"] for row in found["tape_recalls"]) > 0
 
 
 def test_a_name_that_stands_twice_in_files_keeps_its_larger_id(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -293,6 +293,37 @@ def test_age_and_since_of_stored_replicas(store: Path) -> None:
     assert replicas.ages[numbers[NEW]] == 9 and replicas.ages[numbers[HOT]] != 9
     early = inputs.replicas_before(FIRST + timedelta(days=12))
     assert early.made_days.tolist() != [2.0, 2.0], "without an earlier snapshot nothing is young"
+
+
+def test_stored_copies_of_which_not_all_may_go_stay(store: Path) -> None:
+    """Known before the planned week: a table of a later day says nothing of it."""
+    day = FIRST + timedelta(days=37)
+    rows = [
+        {
+            "day": day,
+            "rse": f"{A}_Disk",
+            "dataset_name": name,
+            "site_name": A,
+            "kind": kind,
+            "bytes": 10**12,
+            "deletable_bytes": free,
+            "timestamp": 1,
+        }
+        for name, kind, free in (
+            (HOT, "disk", 10**12),
+            (COLD, "disk", 10**12 - 1),
+            (HOT, "tape", 0),
+        )
+    ]
+    store_table(store, "dataset_rses", "dataset_rses", day, rows)
+    inputs = stored_inputs(str(store), None, None, cooldown_days=14)
+
+    def fixed(before: date) -> list[str]:
+        replicas = inputs.replicas_before(before)
+        return [replicas.datasets[number] for number in replicas.dataset[replicas.is_fixed]]
+
+    assert fixed(day + timedelta(days=1)) == [COLD]
+    assert fixed(day) == []
 
 
 def test_a_store_without_replicas_says_what_to_run(
