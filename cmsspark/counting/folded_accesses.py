@@ -307,6 +307,9 @@ def to_arrow(rows: Any) -> pa.Table:
 
         return rows.cast({pl.Categorical: pl.String}).to_arrow()
     if type(rows).__module__.startswith("pandas") and hasattr(rows, "columns"):
+        if any(name is not None for name in rows.index.names):
+            # Sums by groups have their keys there.
+            rows = rows.reset_index()
         return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
     raise TypeError(f"a table of pandas, Polars or Arrow is needed, not {type(rows).__name__}")
 

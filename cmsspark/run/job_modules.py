@@ -15,7 +15,7 @@ from cmsspark.store import own_jobs
 from cmsspark.store.job_index import DECLARED, Declaration, Job, find_job
 
 #: What a file has that declares a job.
-_DECLARES: Final = re.compile(rb"^@(?:\w+\.)?job\b", re.MULTILINE)
+_DECLARES: Final = re.compile(rb"^[ \t]*@(?:\w+\.)?job\b", re.MULTILINE)
 
 
 def load_declaration(job: Job) -> Declaration:
@@ -68,5 +68,5 @@ def job_of_word(word: str) -> Job:
     if name not in DECLARED or DECLARED[name].job.file != path:
         candidates = [Path(path), *(Path(folder, Path(path).name) for folder in sys.path)]
         file = next((entry for entry in candidates if entry.is_file()), candidates[0])
-        own_jobs.load_file(file)
+        own_jobs.load_named(file)
     return DECLARED[name].job

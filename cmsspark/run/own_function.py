@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cmsspark.base.periods import Period
@@ -31,7 +32,8 @@ PERIOD: Final = "period"
 @dataclass(frozen=True)
 class JobFunction:
     """A declared function. ``reads``: what it takes by the names of its arguments;
-    ``options``: its own options, by the names of keyword arguments.
+    ``options``: its own options, by the names of keyword arguments. ``own_files``: paths
+    that it names, of its columns and of own folders.
     """
 
     name: str
@@ -42,6 +44,7 @@ class JobFunction:
     frames: FrameKind
     options: Mapping[str, click.Option]
     where: str
+    own_files: tuple[str, ...] = ()
 
     @property
     def accesses(self) -> Accesses | None:
@@ -59,6 +62,13 @@ class JobFunction:
         return self.frames == "spark" or any(
             isinstance(read, Folder) and not is_local(read.path) for read in self.reads.values()
         )
+
+    @property
+    def files_beside(self) -> list[str]:
+        """The files beside that of the job that it names; folders are left out."""
+        folder = Path(self.function.__code__.co_filename).absolute().parent
+        paths = [folder / name for name in self.own_files if not Path(name).is_absolute()]
+        return [str(path) for path in paths if path.is_file()]
 
     def choose_dumps(self, files: Files, layout: Layout, day: date) -> list[Dump]:
         """Return the dumps of a day with the tables that the job reads.

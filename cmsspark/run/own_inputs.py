@@ -216,9 +216,18 @@ class Folder(Read):
 
     def paths(self, interval: Interval, base: Path) -> list[str]:
         """Return the folders or files of a day, or of each day of a period."""
-        path = self.path if "://" in self.path else str(base / self.path)
+        path = self.path if "://" in self.path else str(find_beside(base, self.path))
         days = interval.days if isinstance(interval, Period) else (interval,)
         return list(dict.fromkeys(day.strftime(path) for day in days))
+
+
+def find_beside(folder: Path, name: str) -> Path:
+    """Return the path of a file beside that of a job. On a cluster what travels with a
+    job lies in the working folder.
+    """
+    travelled = Path.cwd() / Path(name).name
+    is_here = (folder / name).exists() or not travelled.is_file()
+    return folder / name if is_here or Path(name).is_absolute() else travelled
 
 
 @dataclass
@@ -473,6 +482,8 @@ def read_folder(name: str, files: Files, read: Folder, fixed: Fixed) -> pa.Table
                         bins["read"] += tables[-1].num_rows
                         continue
                     records = _RECORDS[read.form](stream, file.path)
+                    if read.form == "csv":
+                        records = _check_header(records, schema, file.path)
                     tables.append(_checked_rows(name, records, schema, file.path, bins, fixed))
             except OSError as error:
                 raise unreadable(file.path, error) from None
@@ -529,21 +540,40 @@ def _json_records(stream: IO[bytes], path: str) -> Iterator[_Record]:
 def _csv_records(stream: IO[bytes], path: str) -> Iterator[_Record]:
     from cmsspark.sources.formats.lines import unpacked
 
-    text = io.TextIOWrapper(unpacked(stream, path), "utf-8-sig", "replace", newline="")
-    rows = csv.reader(text)
-    header = next(rows, [])
-    for row in rows:
-        if not row:
-            continue
-        raw = ",".join(row).encode()
-        if len(row) != len(header):
-            yield rows.line_num, f"{len(row)} values for {len(header)} columns", raw
-        else:
-            yield (
-                rows.line_num,
-                {name: value if value else None for name, value in zip(header, row, strict=True)},
-                raw,
-            )
+    with io.TextIOWrapper(unpacked(stream, path), "utf-8-sig", "replace", newline="") as text:
+        rows = csv.reader(text)
+        header = next(rows, [])
+        yield 1, dict.fromkeys(header), b""
+        for row in rows:
+            if not row:
+                continue
+            raw = ",".join(row).encode()
+            if len(row) != len(header):
+                yield rows.line_num, f"{len(row)} values for {len(header)} columns", raw
+            else:
+                yield (
+                    rows.line_num,
+                    {
+                        name: value if value else None
+                        for name, value in zip(header, row, strict=True)
+                    },
+                    raw,
+                )
+
+
+def _check_header(records: Iterator[_Record], schema: Table, path: str) -> Iterator[_Record]:
+    """Return the records behind the header of a CSV file. Raises DataError (65) where it
+    lacks a column.
+    """
+    _, header, _ = next(records)
+    missing = [name for name in schema.names if name not in header]
+    if missing and isinstance(header, Mapping):
+        raise DataError(
+            "a CSV file lacks a column that the job reads",
+            where=path,
+            found=f"no {missing[0]}; it has {', '.join(header) or 'no header'}",
+        )
+    return records
 
 
 def _plain_avro_records(stream: IO[bytes], path: str) -> Iterator[_Record]:

@@ -33,7 +33,7 @@ from cmsspark.cli.options import (
 )
 from cmsspark.cli.period_options import allow_missing_option, needed, period_options
 from cmsspark.run.own_function import DAY, PERIOD, FrameKind, JobFunction, OwnRequest
-from cmsspark.run.own_inputs import Accesses, DumpTable, Read
+from cmsspark.run.own_inputs import Accesses, DumpTable, Folder, Read, find_beside
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.sources import own_streams
 from cmsspark.sources.layout import Epochs
@@ -121,6 +121,7 @@ def register(declared: JobFunction, source: str) -> Job:
         reads_dumps=bool(declared.dump_tables),
         of_periods=declared.of_periods,
         file=source if is_file else "",
+        files=tuple(declared.files_beside) if is_file else (),
     )
     own_jobs.register(OwnJob(entry.as_entry(), declared.table, source))
     return declare(
@@ -178,16 +179,14 @@ def _declaration(
         raise wrong("a job reads accesses once: name all keys and sums in one Accesses")
     folder = Path(file).parent
     if isinstance(columns, str):
-        # On a cluster the files of a job lie in the working folder.
-        path = next(
-            (candidate for candidate in (folder / columns, Path(columns)) if candidate.is_file()),
-            folder / columns,
-        )
+        path = find_beside(folder, columns)
         try:
             described = described_table(str(path), lambda text: Path(text).read_text("utf-8"))
         except OSError as error:
             raise wrong("the columns' file cannot be read", f"{path}: {error.strerror}") from None
         parsed, is_private = list(described.columns), described.is_private
+    elif not isinstance(columns, Mapping):
+        raise wrong(f"columns must be a mapping of names to {_COLUMN_RULE}", repr(columns)[:200])
     else:
         is_private = False
         parsed = [_column(column, text, wrong) for column, text in columns.items()]
@@ -204,6 +203,9 @@ def _declaration(
     stamp = Column(
         "timestamp", "long", nullable=False, about=f"start of the {of}, UTC milliseconds"
     )
+    for column in (*added, stamp):
+        if any(entry.name == column.name and entry.type != column.type for entry in parsed):
+            raise wrong(f"the column {column.name} is added to every row, as {column.type}")
     every = [
         *(column for column in added if column.name not in column_names),
         *(replace(column, is_signed=True) for column in parsed),
@@ -212,7 +214,11 @@ def _declaration(
     is_private = is_private or any(column.is_private for column in every)
     table = Table(name, about, tuple(every), tuple(own_keys), is_private)
     options = _check_signature(function, reads, period, wrong)
-    return JobFunction(name, function, table, dict(reads), period, frames, options, where)
+    own_files = [columns] if isinstance(columns, str) else []
+    own_files += [read.path for read in reads.values() if isinstance(read, Folder)]
+    return JobFunction(
+        name, function, table, dict(reads), period, frames, options, where, tuple(own_files)
+    )
 
 
 def _column(name: str, described: Any, wrong: Callable[..., SettingsError]) -> Column:

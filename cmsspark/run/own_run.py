@@ -5,6 +5,7 @@ stores it. Processes of this host run it where the inputs allow it, otherwise Sp
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -120,11 +121,16 @@ def _session(declared: JobFunction) -> SparkSession:
 
     spark = session(f"cmsspark {declared.name}")
     module = function_module(declared)
-    if own_jobs.find_source(str(getattr(module, "__file__", "")), "") and module is not None:
-        # Workers on other hosts do not have the file.
+    file = str(getattr(module, "__file__", ""))
+    if module is not None and own_jobs.find_source(file, ""):
+        # Workers do not have the file, nor what lies beside it.
         from pyspark import cloudpickle
 
-        cloudpickle.register_pickle_by_value(module)
+        paths = own_jobs.modules_beside(file)
+        for name, loaded in list(sys.modules.items()):
+            path = str(getattr(loaded, "__file__", ""))
+            if path == file or path in paths or str(Path(path).parent) in paths:
+                cloudpickle.register_pickle_by_value(sys.modules[name])
     return spark
 
 
@@ -230,8 +236,8 @@ class OwnRun:
             return self.declared.function(**arguments, **self._own_options())
         except CmssparkError:
             raise
-        except Exception as error:
-            if type(error).__module__.startswith("py4j"):
+        except (Exception, SystemExit) as error:
+            if isinstance(error, Exception) and type(error).__module__.startswith("py4j"):
                 from cmsspark.engines.session import unwrap_cause
 
                 cause = unwrap_cause(error)
@@ -358,7 +364,11 @@ class OwnRun:
     def _scan(self, request: OwnRequest, inputs: Inputs, accesses: Accesses) -> _Scanned:
         """Return the table of accesses, and the side rows of the scan."""
         keys = tuple(_BLOCK_ID if key == _BLOCK else key for key in accesses.keys)
-        fold = Fold(keys, tuple(accesses.sums), accesses.map_batch, accesses.merge)
+        fold = Fold(keys, tuple(accesses.sums))
+        if accesses.map_batch is not None and accesses.merge is not None:
+            file = self.declared.where.rpartition(", line ")[0]
+            functions = (accesses.map_batch, accesses.merge)
+            fold = Fold((), (), *(_OwnStep(function, file) for function in functions))
         if accesses.is_single:
             fold = Fold(("stream",), ("accesses",))
         tables: list[pa.Table] = []
@@ -419,6 +429,35 @@ class OwnRun:
         assert isinstance(names, pl.DataFrame) and isinstance(rows, pl.DataFrame)
         joined = rows.join(names.unique(_BLOCK_ID, keep="first"), _BLOCK_ID, "left")
         return joined.select([*accesses.keys, *accesses.sums]).to_arrow()
+
+
+@dataclass(frozen=True)
+class _OwnStep:
+    """A function of a user that tasks call with a batch or a table."""
+
+    function: Callable[[Any], Any]
+    file: str
+
+    def __call__(self, rows: Any) -> pa.Table:
+        """Raises SettingsError (78) for what the function raises, DataError (65) where it
+        returns no table.
+        """
+        import pyarrow as pa
+
+        try:
+            returned = self.function(rows)
+        except CmssparkError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise own_jobs.broken(error, self.file) from None
+        try:
+            return to_arrow(returned)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{getattr(self.function, '__name__', 'the function')} returns no table",
+                where=self.file,
+                found=" ".join(str(error).split())[:200],
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -488,14 +527,14 @@ def checked_rows(returned: Any, table: Table, interval: Interval) -> pa.Table:
 
     try:
         rows = to_arrow(returned)
-    except pa.ArrowException as error:
-        _name_mixed_value(returned, table)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        if hasattr(returned, "columns"):
+            _check_names([str(name) for name in returned.columns], table, interval)
+            _name_mixed_value(returned, table)
         raise DataError(
-            f"the job {table.name} returns no table", found=" ".join(str(error).split())[:200]
-        ) from None
-    except TypeError as error:
-        raise DataError(
-            f"the job {table.name} returns no table", found=" ".join(str(error).split())[:200]
+            f"the job {table.name} returns no table",
+            found=" ".join(str(error).split())[:200],
+            next_step="return a table of pandas, Polars or Arrow with the declared columns",
         ) from None
     names = rows.column_names
     _check_names(names, table, interval)
@@ -505,11 +544,23 @@ def checked_rows(returned: Any, table: Table, interval: Interval) -> pa.Table:
         kind = table.arrow().field(column.name).type
         if column.name in names:
             columns.append(_cast(rows[column.name], column, kind))
+            if not column.is_signed:
+                _check_added(columns[-1], column, added[column.name])
         else:
             columns.append(pa.repeat(pa.scalar(added[column.name], kind), rows.num_rows))
     checked = pa.table(columns, schema=table.arrow())
     _check_keys(checked, table)
     return checked
+
+
+def _check_added(values: pa.ChunkedArray, column: Column, value: Any) -> None:
+    """Raise DataError (65) where a column that every row gets has another value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    row = pc.index(pc.equal(values, pa.scalar(value, values.type)), False).as_py()
+    if row >= 0:
+        raise _wrong_value(column, row, values[row].as_py(), f"it is {value} in every row")
 
 
 def _name_mixed_value(frame: Any, table: Table) -> None:
@@ -523,7 +574,7 @@ def _name_mixed_value(frame: Any, table: Table) -> None:
         for row, value in enumerate(frame[column.name].tolist()):
             try:
                 pa.array([value], from_pandas=True).cast(kind)
-            except pa.ArrowException:
+            except (pa.ArrowException, OverflowError):
                 raise _wrong_value(column, row, value, f"{column.type} is needed") from None
 
 
@@ -548,9 +599,14 @@ def _cast(values: pa.ChunkedArray, column: Column, kind: pa.DataType) -> pa.Chun
 
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     was_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
-    is_other = values.num_chunks and not pa.types.is_null(values.type) and was_number != is_number
+    source = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    was_text = pa.types.is_string(source) or pa.types.is_large_string(source)
+    was_text = was_text or pa.types.is_string_view(source)
+    is_other = was_number != is_number and not pa.types.is_decimal(source)
+    is_other = is_other or (pa.types.is_string(kind) and not was_text)
+    is_other = is_other and values.num_chunks > 0 and not pa.types.is_null(source)
     try:
-        if is_other and not pa.types.is_decimal(values.type):
+        if is_other:
             raise pa.ArrowInvalid("another type")
         cast = values.cast(kind)
     except pa.ArrowException:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: The entry points of decoders.
 GROUP: Final = "cmsspark.decoders"
+#: Names the files of streams that travelled with a job, which lie in its folder.
+VARIABLE: Final = "CMSSPARK_STREAMS"
 _FLAT: Final = "cmsspark.sources.own_streams:FlatDecoder"
 _NESTED: Final = "cmsspark.sources.access_decoder:AccessDecoder"
 
@@ -65,6 +67,19 @@ def load(settings: Settings) -> None:
 
     Raises SettingsError (78) with file and line for a wrong description.
     """
+    for path in stream_files(settings):
+        register(_parsed(path))
+
+
+def stream_files(settings: Settings) -> list[Path]:
+    """Return the files of the settings' streams; on a cluster those that travelled with
+    the job.
+
+    Raises SettingsError (78) for a folder that is not there.
+    """
+    if travelled := os.environ.get(VARIABLE):
+        return [Path(name) for name in travelled.split(":")]
+    files: list[Path] = []
     for folder in settings.stream_folders:
         if not Path(folder).is_dir():
             raise SettingsError(
@@ -73,8 +88,8 @@ def load(settings: Settings) -> None:
                 found=folder,
                 next_step="correct the path, or make the folder",
             )
-        for path in sorted(Path(folder).glob("*.yaml")):
-            register(_parsed(path))
+        files += sorted(Path(folder).glob("*.yaml"))
+    return files
 
 
 def _parsed(path: Path) -> OwnStream:

@@ -70,6 +70,9 @@ class Job:
     is_day_optional: bool = False
     #: The file of a user's job; empty for a built-in job and one of a package.
     file: str = ""
+    #: What a user's job needs beside its file: modules that it imports from the same
+    #: folder, the YAML of its columns, its own files.
+    files: tuple[str, ...] = ()
 
     @property
     def subsystem(self) -> str:

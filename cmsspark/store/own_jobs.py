@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 GROUP: Final = "cmsspark.jobs"
 #: The file in the state directory.
 FILE_NAME: Final = "own_jobs.json"
+#: The folder of this package, which travels anyway.
+_PACKAGE: Final = Path(__file__).parents[1]
 #: Seconds until files are looked at again.
 _FRESH_S: Final = 1.0
 _VERSION: Final = 1
@@ -52,6 +54,16 @@ class OwnJob:
     def name(self) -> str:
         """Its name."""
         return str(self.entry["name"])
+
+    @property
+    def files(self) -> list[str]:
+        """What it needs beside its file."""
+        return list(self.entry.get("files", ()))
+
+    def with_files(self, more: list[str]) -> OwnJob:
+        """Return the job with more files that it needs."""
+        files = list(dict.fromkeys([*self.files, *more]))
+        return replace(self, entry={**self.entry, "files": files}) if files else self
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as the file of the state directory has it."""
@@ -116,6 +128,12 @@ def load_file(path: Path) -> ModuleType:
     """
     where = str(path.absolute())
     _REGISTERED.pop(where, None)
+    if not path.is_file():
+        raise SettingsError(
+            "the file of a job is gone",
+            where=where,
+            next_step="put it back, or run it once where it is now: run_spark FILE.py. Its tables can be read",
+        )
     _FILES.add(where)
     name = path.stem if _is_free(path.stem, where) else f"cmsspark_job_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, where)
@@ -135,7 +153,24 @@ def load_file(path: Path) -> ModuleType:
         if isinstance(error, Exception | SystemExit):
             raise broken(error, where) from None
         raise
+    imported = modules_beside(where)
+    _REGISTERED[where] = [job.with_files(imported) for job in _REGISTERED.get(where, [])]
     return module
+
+
+def modules_beside(where: str) -> list[str]:
+    """Return the modules and packages that lie beside a file and are imported: they
+    travel with it. Tests and other files of jobs are left out.
+    """
+    folder = Path(where).parent
+    paths = []
+    for name, module in list(sys.modules.items()):
+        path = Path(getattr(module, "__file__", None) or "/")
+        path = path.parent if path.name == "__init__.py" else path
+        is_own = path.parent == folder and str(path) not in _FILES and path != _PACKAGE
+        if is_own and "." not in name and not name.startswith(("test_", "conftest")):
+            paths.append(str(path))
+    return sorted(paths)
 
 
 def _is_free(name: str, where: str) -> bool:
@@ -182,22 +217,34 @@ def declared_in(path: Path) -> list[OwnJob]:
     Raises SettingsError (78) where the file is broken or a name is another one's too.
     """
     where = str(path.absolute())
-    sources = _sources()
-    current = sources.get(where)
-    if current is None or current.stamp != _stamp(path) or current.error:
-        load_file(path)
-        current = Source(_stamp(path), _REGISTERED.get(where, []), is_named=True)
-        if current.jobs:
-            names = {job.name for job in current.jobs}
-            stored = {
-                key: source
-                for key, source in sources.items()
-                # A file that was moved or copied is run at its new place.
-                if not (source.is_named and names & {job.name for job in source.jobs})
-            }
-            _write({**stored, where: current}, settings_module.latest())
-    for job in current.jobs:
+    current = _sources().get(where)
+    jobs = current.jobs if current else []
+    if current is None or current.error or current.stamp != _stamp(path, jobs):
+        jobs = load_named(path)
+    for job in jobs:
         find(job.name)
+    return jobs
+
+
+def load_named(path: Path) -> list[OwnJob]:
+    """Import a file that a command names, and remember its jobs: here, and on a cluster
+    in the folder of the driver.
+
+    Raises SettingsError (78) where the file is broken.
+    """
+    load_file(path)
+    where = str(path.absolute())
+    jobs = _REGISTERED.get(where, [])
+    current = Source(_stamp(path, jobs), jobs, is_named=True)
+    if current.jobs:
+        names = {job.name for job in current.jobs}
+        stored = {
+            key: source
+            for key, source in _sources().items()
+            # A file that was moved or copied is run at its new place.
+            if not (source.is_named and names & {job.name for job in source.jobs})
+        }
+        _write({**stored, where: current}, settings_module.latest())
     return current.jobs
 
 
@@ -261,8 +308,10 @@ def _sources() -> dict[str, Source]:
         for path in files_of_jobs(settings):
             current[str(path)] = _look_at(stored.get(str(path)), path)
         for where, source in stored.items():
-            if where not in current and source.is_named:
-                path = Path(where)
+            path = Path(where)
+            # On a cluster the folders of the settings are not there.
+            is_elsewhere = path.is_absolute() and not path.parent.is_dir()
+            if where not in current and (source.is_named or is_elsewhere):
                 # Of a file that is gone the stored tables can still be read.
                 current[where] = _look_at(source, path) if path.is_file() else source
         current |= dict(_packages(stored))
@@ -294,15 +343,15 @@ def files_of_jobs(settings: Settings) -> list[Path]:
 
 def _look_at(stored: Source | None, path: Path) -> Source:
     """Return what a file declares: as it was kept, or by importing it."""
-    stamp = _stamp(path)
-    if stored is not None and stored.stamp == stamp:
+    if stored is not None and stored.stamp == _stamp(path, stored.jobs):
         return stored
     is_named = stored is not None and stored.is_named
     try:
         load_file(path)
     except CmssparkError as error:
-        return Source(stamp, error=_one_line(error), is_named=is_named)
-    return Source(stamp, _REGISTERED.get(str(path.absolute()), []), is_named=is_named)
+        return Source(_stamp(path, []), error=_one_line(error), is_named=is_named)
+    jobs = _REGISTERED.get(str(path.absolute()), [])
+    return Source(_stamp(path, jobs), jobs, is_named=is_named)
 
 
 def _packages(stored: Mapping[str, Source]) -> Iterator[tuple[str, Source]]:
@@ -325,15 +374,17 @@ def _one_line(error: CmssparkError) -> str:
     return f"{error.problem}{where}: {error.found}" if error.found else f"{error.problem}{where}"
 
 
-def _stamp(path: Path) -> list[Any]:
+def _stamp(path: Path, jobs: list[OwnJob]) -> list[Any]:
+    """Return the size of a file, and its time with those of what its jobs need beside it,
+    which may change alone.
+    """
     try:
         status = path.stat()
+        files = sorted({file for job in jobs for file in job.files})
+        times = [os.stat(file).st_mtime_ns for file in files]
     except OSError:
         return []
-    # A table in YAML beside the file may change alone.
-    table_file = path.with_suffix(".yaml")
-    table = table_file.stat().st_mtime_ns if table_file.is_file() else 0
-    return [status.st_size, status.st_mtime_ns, table]
+    return [status.st_size, status.st_mtime_ns, *times]
 
 
 def _documents(sources: Mapping[str, Source]) -> dict[str, Any]:

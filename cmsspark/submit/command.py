@@ -9,6 +9,7 @@ import math
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final, Literal
 
 from cmsspark.base.errors import UsageError
@@ -38,7 +39,12 @@ Mode = Literal["python", "client", "cluster"]
 
 
 def add_driver_environment(
-    options: Options, request: Request, settings: Settings, host: Host, master: str
+    options: Options,
+    request: Request,
+    settings: Settings,
+    host: Host,
+    master: str,
+    own_files: OwnFiles,
 ) -> None:
     """Add what a driver that starts elsewhere takes from its environment. The shipped
     files are in its folder.
@@ -52,6 +58,7 @@ def add_driver_environment(
         "CMSSPARK_SETTINGS": settings.origin and settings.origin.rpartition("/")[2],
         "CMSSPARK_STATE_DIR": ".",
         "CMSSPARK_CACHE_DIR": "cache",
+        "CMSSPARK_STREAMS": ":".join(Path(file).name for file in own_files.streams),
         **same_everywhere(host),
     }
     add_environment(options, start, values)
@@ -129,11 +136,22 @@ _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 
 
 @dataclass(frozen=True)
+class OwnFiles:
+    """What travels with a user's job: its code with what lies beside it and, to a driver
+    elsewhere, the descriptions of streams and what is known of other users' jobs.
+    """
+
+    code: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class InstallPaths:
     """Files of this installation: what spark-submit starts for a built-in job, the log
     settings, the package's zip and the pseudonyms' key (made when they are called for),
     and the URI of the folder for event logs of measured runs, None where they are not
-    measured. ``ship_own``: the files of a user's job that travel with it.
+    measured. ``ship_own``: what travels with a user's job.
     """
 
     launcher: str
@@ -141,7 +159,7 @@ class InstallPaths:
     ship: Callable[[], str]
     key: Callable[[], str]
     events: str | None = None
-    ship_own: Callable[[Job], list[str]] = lambda job: []
+    ship_own: Callable[[Job], OwnFiles] = lambda job: OwnFiles()
 
 
 @dataclass(frozen=True)
@@ -205,12 +223,13 @@ def build(
     options = _layered(request, settings, host, profile, mode, job, paths.events)
     master = options.get("spark.master") or ""
     _check_master(master, mode)
-    notes = _add_files(options, request, settings, host, paths, job, mode)
+    own_files = paths.ship_own(job) if job is not None and job.is_own else OwnFiles()
+    notes = _add_files(options, request, settings, host, paths, job, mode, own_files)
     if mode == "client":
         java_options = _java_options(request, host, paths)
         options.prepend(_JAVA_OPTIONS, java_options, BUILT_IN)
     else:
-        add_driver_environment(options, request, settings, host, master)
+        add_driver_environment(options, request, settings, host, master, own_files)
     if not master.startswith("local"):
         add_environment(options, "spark.executorEnv.", same_everywhere(host))
     arguments = list(request.arguments)
@@ -419,16 +438,18 @@ def _add_files(
     paths: InstallPaths,
     job: Job | None,
     mode: Mode,
+    own_files: OwnFiles,
 ) -> list[str]:
     """Add what travels with the job: the package, the settings, spark-avro. Returns notes."""
     notes = []
     if not (options.get("spark.master") or "").startswith("local"):
         options.set_option("spark.submit.pyFiles", paths.ship(), BUILT_IN)
-        for path in paths.ship_own(job) if job is not None and job.is_own else ():
+        for path in own_files.code:
             name = "spark.submit.pyFiles" if path.endswith((".py", ".zip")) else "spark.files"
             options.set_option(name, path, BUILT_IN)
         if mode == "cluster":
-            for file in (settings.origin, paths.key() if job is not None else None):
+            key = paths.key() if job is not None else None
+            for file in (settings.origin, key, *own_files.streams, *own_files.state):
                 if file:
                     options.set_option("spark.files", file, BUILT_IN)
     if request.has("--avro") and job is not None:

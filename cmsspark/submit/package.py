@@ -16,7 +16,10 @@ from typing import Final
 from cmsspark import __version__
 from cmsspark.base.errors import OutputError
 from cmsspark.base.version import FILE as VERSION_FILE
+from cmsspark.settings.settings import Settings
+from cmsspark.store import own_jobs
 from cmsspark.store.job_index import Job
+from cmsspark.submit.command import OwnFiles
 
 _RESOURCES: Final = ("etc", "schemas")
 #: The earliest time that a zip can hold: equal content gives equal bytes.
@@ -45,13 +48,27 @@ def _below(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
             yield "/".join([prefix, *parts]), path
 
 
-def ship_own(job: Job, cache_dir: Path) -> list[str]:
-    """Return the files of a user's job: its file, with the YAML beside it, or a zip of
-    the package that declares it.
+def ship_own(job: Job, settings: Settings) -> OwnFiles:
+    """Return what travels with a user's job."""
+    # Not above: the list of jobs comes sooner without.
+    from cmsspark.sources.own_streams import stream_files
+
+    own_state = settings.state_dir / own_jobs.FILE_NAME
+    return OwnFiles(
+        tuple(_code_files(job, settings.cache_dir)),
+        tuple(str(path) for path in stream_files(settings)),
+        (str(own_state),) if own_state.is_file() else (),
+    )
+
+
+def _code_files(job: Job, cache_dir: Path) -> list[str]:
+    """Return the file of a job with what it needs beside it, or a zip of the package
+    that declares it.
     """
     if job.file:
-        table = Path(job.file).with_suffix(".yaml")
-        return [job.file, *([str(table)] if table.is_file() else [])]
+        paths = [Path(file) for file in job.files]
+        packages = [ship(path, cache_dir, path.name) for path in paths if path.is_dir()]
+        return [job.file, *(str(path) for path in paths if path.is_file()), *packages]
     spec = importlib.util.find_spec(job.module.partition(".")[0])
     if spec is None or spec.origin is None:
         return []

@@ -117,12 +117,16 @@ _CLIENT_ERROR: Final = (
     b"\tat org.apache.spark.deploy.",
 )
 _MARK_BYTES: Final = MARK.encode()
-_LOG_YARN: Final = f"-Dcmsspark.yarn.level=info -Dcmsspark.yarn.mark={MARK}"
+_LOG_YARN: Final = (
+    f"-Dcmsspark.yarn.level=info -Dcmsspark.yarn.mark={MARK}"
+    " -Dcmsspark.yarn.tasks=.*Cannot.run.program.*"
+)
 #: Exit codes that say only that something failed.
 _VAGUE_CODES: Final = (1, Exit.BUG)
 #: Seconds after which the log of the master is read, from when it runs and then each
-#: from the one before: an executor is there in one of them, or the log says why not.
-LOOKS_S: Final = (20.0, 20.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+#: from the one before. A job may ask for executors minutes after it began. Two that fail
+#: one after the other are seen before Spark gives up after the third.
+LOOKS_S: Final = (20.0, *(15.0,) * 40, *(60.0,) * 20)
 #: Containers that may fail for a reason while others run.
 _BAD_NODES: Final = 3
 _TAIL_LETTERS: Final = 65_536
@@ -211,7 +215,11 @@ def run(
         and application.failed
         and code in (Exit.NOT_READY, Exit.SETTINGS)
     ):
-        _show_last_error(application.id, command, environ, application.failed)
+        reason = _show_last_error(application.id, command, environ, application.failed)
+        # The driver only saw that the application ended: what a setting causes comes again.
+        if reason is not None and code == Exit.NOT_READY and reason.exit_code == Exit.SETTINGS:
+            _log(reason.text())
+            return int(Exit.SETTINGS)
     return watch.status if command.mode == "cluster" and code != 0 and watch.status else code
 
 
@@ -363,9 +371,9 @@ def _end_on_yarn(
     _log(
         f"{application.id} ended as {application.state}: {application.diagnostics or 'no reason is given'}"
     )
-    error = _show_last_error(application.id, command, environ)
+    refused = _show_last_error(application.id, command, environ)
     if job_code in (None, *_VAGUE_CODES):
-        reason = reason or refusal(error)
+        reason = reason or refused
     if reason is not None:
         _log(reason.text())
         return int(reason.exit_code)
@@ -374,16 +382,17 @@ def _end_on_yarn(
 
 def _show_last_error(
     application: str, command: Command, environ: Mapping[str, str], container: str = ""
-) -> str:
-    """Show and return the last error of the container that failed: of ``container`` where
-    its name is known.
+) -> CmssparkError | None:
+    """Show the last error of the container that failed: of ``container`` where its name
+    is known. Return what refused it; None where nothing known did.
     """
     logs = fetch_logs(application, command.argv[0], {**environ, **command.env})
     name, error = last_error({container: logs[container]} if container in logs else logs)
     if error:
         sys.stderr.write(f"{name} wrote:\n  " + error.replace("\n", "\n  ") + "\n")
     _log(f"all it wrote: yarn logs -applicationId {application}")
-    return error
+    stderr = logs.get(name, {}).get("stderr", "")
+    return refusal(error) or refusal(stderr, only_lasting=True)
 
 
 def _show_unresolved(artifact: str) -> None:

@@ -290,9 +290,7 @@ def built_in(name: str) -> Job | None:
     """
     if "://" in name:
         return None
-    if ("/" in name or name.removesuffix(".py") not in JOBS.built_in) and (
-        job := job_in_file(name)
-    ) is not None:
+    if (job := job_in_file(name)) is not None:
         return job
     if script_lines.is_shell_script(name) and not _is_job(name):
         raise script_lines.ScriptNotIncluded(name)
@@ -362,7 +360,7 @@ def install_paths(host: Host, settings: Settings, events: str | None) -> Install
         ship=functools.partial(ship, host.package, settings.cache_dir),
         key=functools.partial(private_key, settings),
         events=events,
-        ship_own=functools.partial(ship_own, cache_dir=settings.cache_dir),
+        ship_own=functools.partial(ship_own, settings=settings),
     )
 
 

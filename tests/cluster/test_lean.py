@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from cmsspark.filesystems.hdfs import CLIENT_KEY
@@ -21,10 +22,12 @@ from tests.cluster.conftest import (
     application,
     assert_cheap,
     assert_same,
+    cells,
     executors,
     kill,
     reading,
 )
+from tests.cluster.conftest import current as local_current
 
 pytestmark = [pytest.mark.cluster, pytest.mark.lean]
 
@@ -96,3 +99,68 @@ def test_in_client_mode_a_killed_driver_leaves_the_result_and_the_next_run_clear
     # The killed run has made the index.
     assert_cheap(found[0], manifest, may_build_index=False)
     assert manifest["inputs"][0]["files"][0][0].startswith(world.cluster.uri("namenode"))
+
+
+#: A job of a user with a module and a table beside it.
+OWN_JOB = """
+import cmsspark as cms
+from own_shares import shared
+
+
+@cms.job(
+    frames="spark",
+    reads={
+        "accesses": cms.Accesses(),
+        "datasets": cms.DumpTable("dbs/DATASETS", ["dataset", "is_dataset_valid"]),
+        "sites": cms.Folder("sites.csv", {"site_name": "string", "share": "long"}, "csv"),
+    },
+    columns={"site_name": "string", "share": "long", "accesses": "long not null"},
+    keys=["site_name"],
+)
+def own_sites(accesses, datasets, sites):
+    "Accesses to datasets of DBS by site."
+    names = datasets.select(datasets.dataset.alias("dataset_name")).distinct()
+    counts = accesses.join(names, "dataset_name").groupBy("site_name").count()
+    rows = counts.withColumnRenamed("count", "accesses").join(sites, "site_name", "left")
+    return shared(rows)
+"""
+OWN_MODULE = """
+from pyspark.sql import functions as F
+
+
+def _doubled(batches):
+    for batch in batches:
+        yield batch.set_column(1, "share", double(batch["share"]))
+
+
+def double(values):
+    import pyarrow.compute as pc
+
+    return pc.multiply(values, 2)
+
+
+def shared(rows):
+    "By Python on the nodes, which need this module."
+    columns = rows.select("site_name", "share", F.col("accesses"))
+    return columns.mapInArrow(_doubled, columns.schema)
+"""
+
+
+def test_a_job_of_a_user_runs_there_with_what_lies_beside_its_file(
+    world: World, tmp_path: Path
+) -> None:
+    job = tmp_path / "own_sites.py"
+    job.write_text(OWN_JOB)
+    (tmp_path / "own_shares.py").write_text(OWN_MODULE)
+    run, _ = local_current(world.here(JOB), JOB)
+    counted = cells(run, JOB).filter(pl.col("stream") != "condor")
+    expected = counted.group_by("site_name").agg(accesses=pl.col("nacc").sum())
+    (tmp_path / "sites.csv").write_text(
+        "site_name,share\n" + "".join(f"{name},21\n" for name in expected["site_name"])
+    )
+    words = world.on_yarn(str(job), fout(world), "--deploy-mode", "cluster")
+    assert world.run(*words).code == 0
+    run, manifest = local_current(stored(world), "own_sites")
+    rows = cells(run, "own_sites")
+    assert set(rows["share"]) == {42} and manifest["tables"]["own_sites"]["rows"] == rows.height
+    assert sorted(rows.select("site_name", "accesses").rows()) == sorted(expected.rows())

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from cmsspark.apps.usage.period_cli import command as period_command
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, SettingsError, UsageError
 from cmsspark.base.schemas import stored_table
 from cmsspark.run.job_modules import job_of_word
+from cmsspark.sources.own_streams import stream_files
 from cmsspark.store import own_jobs, results
 from cmsspark.store.job_index import JOBS, find_job
 from cmsspark.store.stored_columns import open_store
@@ -244,6 +247,20 @@ def test_documents_have_an_id_of_the_keys_and_validate(cms: SmallCms, write: Wri
         ('return pl.DataFrame({"a": ["x", "y"], "n": [1.0, 2.5]})', "n", 2, "2.5"),
         ('return pd.DataFrame({"a": ["x", "y"], "n": [1, "oops"]})', "n", 2, "oops"),
         ('return pl.DataFrame({"a": [1, 2], "n": [1, 2]})', "a", 1, "1"),
+        ('return pd.DataFrame({"a": ["x", "y"], "n": [1, 2**70]})', "n", 2, "11805916207"),
+        (
+            'return pl.DataFrame({"a": ["x"], "n": [2**63]}, {"a": pl.String, "n": pl.UInt64})',
+            "n",
+            1,
+            "9223372036854775808",
+        ),
+        ('return pd.DataFrame({"a": [pd.Timestamp(0)], "n": [1]})', "a", 1, "1970"),
+        (
+            'return pd.DataFrame({"a": ["x"], "n": [1], "day": [pd.Timestamp(0).date()]})',
+            "day",
+            1,
+            "1970",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_by_column_row_and_value(
@@ -264,6 +281,12 @@ def test_a_wrong_value_is_named_by_column_row_and_value(
         ('return pl.DataFrame({"a": ["x"], "n": [1], "b": [2]})', "does not declare: b"),
         ('return pl.DataFrame({"a": ["x"]})', "did not return a column that it declares: n"),
         ('return pl.DataFrame({"a": ["x", "x"], "n": [1, 2]})', "same keys"),
+        ("yield 1", "not generator"),
+        ('return pd.DataFrame([["x", 1, 2]], columns=["a", "n", "n"])', "column twice: n"),
+        (
+            'return pd.DataFrame({"a": ["x"], "n": [1]}, index=pd.Index([1], name="i"))',
+            "does not declare: i",
+        ),
     ],
 )
 def test_rows_that_are_not_as_declared_are_refused(
@@ -273,6 +296,51 @@ def test_rows_that_are_not_as_declared_are_refused(
         cms.run(write("refused_rows", body))
     assert text in str(caught.value)
     assert not is_stored(cms, "refused_rows")
+
+
+def test_the_keys_of_sums_by_pandas_are_columns(cms: SmallCms, write: Write) -> None:
+    body = 'return pd.DataFrame({"a": ["x", "x"], "n": [1, 2]}).groupby("a").sum()'
+    assert cms.run(write("grouped", body)).select("a", "n").rows() == [("x", 3)]
+
+
+def test_a_function_that_ends_the_program_fails_the_job(cms: SmallCms, write: Write) -> None:
+    with pytest.raises(SettingsError, match="SystemExit: 3"):
+        cms.run(write("exiting", "import sys\nsys.exit(3)"))
+    assert not is_stored(cms, "exiting")
+
+
+@pytest.mark.parametrize(
+    ("of_batch", "of_tables", "kind", "text"),
+    [
+        ('raise ValueError("odd")', "return table", SettingsError, "ValueError: odd"),
+        ("return 5", "return table", DataError, "not int"),
+        ('return batch.select(["lfn"])', "1 / 0", SettingsError, "ZeroDivisionError"),
+    ],
+)
+def test_what_functions_of_batches_raise_names_the_file(
+    cms: SmallCms, tmp_path: Path, of_batch: str, of_tables: str, kind: Any, text: str
+) -> None:
+    file = tmp_path / "of_batches.py"
+    file.write_text(
+        f"{HEAD}def one(batch):\n    {of_batch}\n\ndef all(table):\n    {of_tables}\n\n"
+        '@cms.job(columns={"lfn": "string"}, keys=["lfn"],\n'
+        '    reads={"rows": cms.Accesses(map_batch=one, merge=all)})\n'
+        'def of_batches(rows):\n    "Files."\n    return rows\n'
+    )
+    with pytest.raises(kind) as caught:
+        cms.run(file)
+    assert text in str(caught.value) and str(file) in str(caught.value)
+    assert not is_stored(cms, "of_batches")
+
+
+def test_a_file_beside_that_lacks_a_column_is_refused(cms: SmallCms, write: Write) -> None:
+    reads = 'reads={"t": cms.Folder("t.csv", {"a": "string", "n": "long not null"}, "csv")}'
+    columns = 'columns={"a": "string", "n": "long"}, keys=["a"]'
+    file = write("of_csv", "return t", f"{columns}, {reads}", "t")
+    file.with_name("t.csv").write_text("a,m\nx,1\n")
+    with pytest.raises(DataError, match="lacks a column") as caught:
+        cms.run(file)
+    assert "no n; it has a, m" in str(caught.value)
 
 
 def test_an_error_of_the_function_names_its_line(cms: SmallCms, write: Write) -> None:
@@ -290,6 +358,8 @@ def test_an_error_of_the_function_names_its_line(cms: SmallCms, write: Write) ->
         ('columns={"a": "long"}, keys=["b"]', "", "is no column"),
         ('columns={"a": "long"}, keys=[]', "", "needs keys"),
         ('columns={}, keys=["a"]', "", "needs columns"),
+        ('columns=["a"], keys=["a"]', "", "must be a mapping"),
+        ('columns={"a": "long", "timestamp": "string"}, keys=["a"]', "", "added to every row"),
         ('columns={"a": "long"}, keys=["a"]', "rows", "is no input"),
         ('columns={"a": "long"}, keys=["a"]', "*, limit=10", "needs an annotation"),
         ('columns={"a": "long"}, keys=["a"]', "*, limit: int", "needs a default"),
@@ -446,6 +516,68 @@ def test_a_dry_run_and_an_explanation_name_the_file(cms: SmallCms, write: Write)
     assert code == 0 and json.loads(out)["tables"]["shown_job"]["rows"] == 1
 
 
+def test_what_lies_beside_the_file_travels_with_it(cms: SmallCms, tmp_path: Path) -> None:
+    (tmp_path / "helper_module.py").write_text("NAME = 'n'\n")
+    (tmp_path / "helper_package").mkdir()
+    (tmp_path / "helper_package/__init__.py").write_text("KEY = 'a'\n")
+    (tmp_path / "names.csv").write_text("a\nx\n")
+    (tmp_path / "apart.yaml").write_text(
+        "{table: with_helpers, about: Rows., columns: [{name: a, type: string, about: A text}]}"
+    )
+    file = tmp_path / "with_helpers.py"
+    file.write_text(
+        HEAD
+        + """
+import helper_module
+from helper_package import KEY
+
+
+@cms.job(
+    reads={"names": cms.Folder("names.csv", {"a": "string"}, "csv")},
+    columns="apart.yaml",
+    keys=[KEY],
+)
+def with_helpers(names):
+    "Rows of a file."
+    return names
+"""
+    )
+    assert cms.run(file)["a"].to_list() == ["x"]
+    line = (str(file), "--date", "20260115", "--fout", "hdfs:///x", "--yarn", "--dry-run")
+    code, out, err = run_spark(cms, *line, "--deploy-mode", "cluster")
+    assert code == 0, err
+    (py_files,) = re.findall(r"--py-files (\S+)", out)
+    (files,) = re.findall(r"--files (\S+)", out)
+    shipped = py_files.split(",")
+    assert {str(file), str(tmp_path / "helper_module.py")} < {*shipped}
+    (archive,) = (path for path in shipped if "helper_package" in path)
+    assert "helper_package/__init__.py" in zipfile.ZipFile(archive).namelist()
+    assert {str(tmp_path / "names.csv"), str(tmp_path / "apart.yaml")} < {*files.split(",")}
+    helper = (tmp_path / "helper_module.py").stat()
+    os.utime(tmp_path / "helper_module.py", ns=(0, 0))
+    assert helper.st_mtime_ns and own_jobs.declared_in(file)
+
+
+def test_streams_and_known_tables_travel_to_a_driver_elsewhere(
+    cms: SmallCms, write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own_stream(cms)
+    file = write("of_day", 'return pl.DataFrame({"a": ["x"], "n": [1]})')
+    line = (str(file), "--date", "20260115", "--fout", "hdfs:///x", "--yarn", "--dry-run")
+    code, out, err = run_spark(cms, *line, "--deploy-mode", "cluster")
+    assert code == 0, err
+    assert "spark.yarn.appMasterEnv.CMSSPARK_STREAMS=webdav.yaml" in out
+    (files,) = re.findall(r"--files (\S+)", out)
+    assert {"webdav.yaml", "own_jobs.json"} < {Path(path).name for path in files.split(",")}
+    # There the files lie in the working folder, and the folders of the settings do not exist.
+    (stream,) = (path for path in files.split(",") if path.endswith("webdav.yaml"))
+    (tmp_path / "webdav.yaml").write_bytes(Path(stream).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CMSSPARK_STREAMS", "webdav.yaml")
+    settings = replace(cms.settings, stream_folders=("/not/here",))
+    assert [path.name for path in stream_files(settings)] == ["webdav.yaml"]
+
+
 def test_a_driver_on_a_cluster_finds_the_file_that_travelled(
     cms: SmallCms, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,6 +586,27 @@ def test_a_driver_on_a_cluster_finds_the_file_that_travelled(
     monkeypatch.syspath_prepend(str(file.parent))
     job = job_of_word("/not/on/this/host/travelled.py:travelled")
     assert job.name == "travelled" and job.file == str(file)
+    # Its table is known where nothing has been remembered before.
+    (cms.settings.state_dir / own_jobs.FILE_NAME).unlink(missing_ok=True)
+    job_of_word("/not/on/this/host/travelled.py:travelled")
+    assert stored_table("travelled").keys == ("a",)
+
+
+def test_a_file_of_a_job_comes_before_a_built_in_job(cms: SmallCms, write: Write) -> None:
+    file = write("of_mine", 'return pl.DataFrame({"a": ["x"], "n": [1]})')
+    file.rename(cms.folder / "dbs_eos.py")
+    code, _, err = run_spark(
+        cms, "dbs_eos.py", "--date", "20260115", "--fout", cms.store, "--root", str(cms.root)
+    )
+    assert code == 0 and is_stored(cms, "of_mine"), err
+
+
+def test_a_job_whose_file_is_gone_says_so(cms: SmallCms, write: Write) -> None:
+    file = write("lost_job", 'return pl.DataFrame({"a": ["x"], "n": [1]})')
+    assert cms.job(file).name == "lost_job"
+    file.unlink()
+    code, out, err = run_spark(cms, "lost_job", "--date", "20260115", "--fout", cms.store)
+    assert (code, out) == (78, "") and err.startswith("run_spark: the file of a job is gone\n")
 
 
 def test_records_of_an_own_folder_that_do_not_fit_are_quarantined(

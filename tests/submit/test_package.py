@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import cmsspark
 from cmsspark.base.errors import OutputError
+from cmsspark.submit.host import this_host
 from cmsspark.submit.package import files, ship
+from cmsspark.submit.wrapper import install_paths
+from tests.submit.hosts import SETTINGS
 
 PACKAGE = Path(cmsspark.__file__).resolve().parent
 
@@ -63,6 +71,45 @@ def test_the_real_package_travels_with_its_schemas_and_profiles(tmp_path: Path) 
         names = set(archive.namelist())
     expected = {"submit/launch.py", "etc/spark/yarn.yaml", "schemas/tables/partials.yaml"}
     assert {f"cmsspark/{name}" for name in expected} <= names
+
+
+def test_what_spark_submit_starts_stands_alone(tmp_path: Path) -> None:
+    """A driver on a cluster has a copy of the file, and the package from its zip."""
+    launcher = Path(install_paths(this_host({}), SETTINGS, None).launcher)
+    copy = tmp_path / launcher.name
+    copy.write_bytes(launcher.read_bytes())
+    words = [sys.executable, "-I", str(copy), "dbs_eos", "--help"]
+    code = f"import runpy, sys; sys.path.append({ship(PACKAGE, tmp_path)!r})\n"
+    code += f"sys.argv = {words[2:]!r}; runpy.run_path({str(copy)!r}, run_name='__main__')"
+    run = subprocess.run([*words[:2], "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "") and "run_spark dbs_eos" in run.stdout
+
+
+def pod_specs(node: Any) -> Iterator[dict[str, Any]]:
+    """The specifications of pods in a manifest, however deep."""
+    if isinstance(node, dict):
+        if "containers" in node:
+            yield node
+        for value in node.values():
+            yield from pod_specs(value)
+
+
+def test_pods_keep_the_restricted_standard() -> None:
+    files = sorted((PACKAGE.parent / "etc/k8s").glob("*.yaml"))
+    specs = [
+        spec
+        for file in files
+        for document in yaml.safe_load_all(file.read_text())
+        for spec in pod_specs(document)
+    ]
+    assert len(specs) >= 2
+    for spec in specs:
+        for container in (*spec["containers"], *spec.get("initContainers", ())):
+            context = {**spec["securityContext"], **container["securityContext"]}
+            assert context["runAsNonRoot"] is True
+            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
 
 
 @pytest.mark.parametrize("planted", ["other content", "one more", "no zip", "cut", "twice"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from cmsspark.base.errors import NotReady, UsageError
+from cmsspark.base.resources import resource
 from cmsspark.submit import run_command, yarn
 from cmsspark.submit.command import START_WITHIN_S, Command
 from cmsspark.submit.run_command import run
@@ -399,6 +401,25 @@ def test_in_client_mode_a_refusal_that_the_driver_did_not_name_is_told(
     assert run(says(UNKNOWN_QUEUE, mode="client", code=66), os.environ) == 66
 
 
+def test_a_script_whose_python_the_nodes_lack_ends_with_78(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Its trace is on stdout, where nobody reads it: Spark's log has the marked line."""
+    line = (
+        'java.io.IOException: Cannot run program "/no/python": error=2, No such file or directory'
+    )
+    lost = f"@yarn_Lost task 0.0 in stage 0.0 (TID 0) (h executor 1): {line}"
+    submitted = f"@yarn_Submitting application {ID}"
+    assert run(says(submitted, lost, mode="client", code=1), os.environ) == 78
+    told = capfd.readouterr().err
+    assert "where: /no/python" in told and "PYSPARK_PYTHON" in told and "@yarn_" not in told
+    # The logger tells it where run_spark asks for it, and nowhere else.
+    (rule,) = re.findall(r"lacking\.regex = (.*)", resource("etc/log4j2.properties").read_text())
+    asked = dict(re.findall(r"-D(cmsspark\.yarn\.\S+?)=(\S+)", run_command._LOG_YARN))
+    assert rule == "(?s)${sys:cmsspark.yarn.tasks:-(?!)}"
+    assert re.fullmatch(asked["cmsspark.yarn.tasks"], lost)
+
+
 def test_the_jobs_own_code_is_kept_whatever_else_was_said(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -433,6 +454,54 @@ def test_what_runs_and_waits_for_an_executor_in_vain_is_ended_with_what_its_mast
     assert killed == [ID]
     assert "no shuffle service of Spark" in told
     assert "spark.dynamicAllocation.shuffleTracking.enabled=true" in told
+
+
+def test_an_executor_that_fails_again_is_named_within_90_seconds() -> None:
+    """Executors that do not reach the shuffle service end after some 25 s each, and one
+    of them runs at most looks: the second failure decides.
+    """
+    failure = (
+        "26/11/27 22:31:28 WARN YarnAllocator: Container from a bad node: container_{} on host: h. "
+        "Exit status: 1. Possible causes: Unknown executor exit code (1) Diagnostics: [x]Exception"
+        " from container-launch.\n"
+    ) + 2 * (
+        "le to register with external shuffle server due to : Failed to connect to h:1\n"
+        "org.apache.spark.SparkException: Unable to register with external shuffle server due to"
+        " : Failed to connect to h:1\n"
+    )
+    asked_s, fails_s = 10.0, 28.0
+    now, named = 0.0, None
+    for seconds in run_command.LOOKS_S:
+        now += seconds
+        failures = int(max(0.0, now - asked_s) // fails_s)
+        log = "".join(failure.format(number) for number in range(failures))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run_command, "master_log", lambda *_, text=log: text)
+            patch.setattr(run_command, "running_containers", lambda *_: 2)
+            named = run_command._look_at_master(yarn.Application(lambda _: None, id=ID), {})
+        if named is not None:
+            break
+    assert named is not None and int(named.exit_code) == 78 and now <= 90
+    assert "spark.shuffle.service.port" in str(named.next_step)
+
+
+def test_an_application_that_its_executors_ended_has_the_code_of_their_reason(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stderr = (
+        "ERROR Executor self-exiting due to : Unable to create executor due to Unable to register"
+        " with external shuffle server due to : Failed to connect to h:1\n"
+        "Caused by: java.net.ConnectException: finishConnect(..) failed: Connection refused\n"
+    )
+    monkeypatch.setattr(run_command, "fetch_logs", lambda *_: {EXECUTOR: {"stderr": stderr}})
+    lost = (
+        f"WARN Lost executor 1: Container from a bad node: {EXECUTOR} on host: h. Exit status: 1."
+    )
+    built = says(f"@yarn_Submitting application {ID}", lost, mode="client", code=75)
+    assert run(built, os.environ) == 78
+    assert "do not reach the shuffle service" in capfd.readouterr().err
+    monkeypatch.setattr(run_command, "fetch_logs", lambda *_: {EXECUTOR: {"stderr": "Killed"}})
+    assert run(built, os.environ) == 75
 
 
 @pytest.mark.parametrize(
