@@ -49,15 +49,18 @@ def test_every_table_that_a_job_publishes_has_keys() -> None:
     assert [table for table in TABLES if not schemas.stored_table(table).keys] == []
     assert schemas.stored_table("phedex").keys == ("dataset_name", "site_name", "kind")
     private = [table for table in TABLES if schemas.stored_table(table).is_private]
-    of_popularity = ["popularity_features", "popularity_predictions"]
-    assert private == [
+    assert set(private) == {
         "condor_ids",
         "crab_partials",
+        "crab_tasks",
         "job_cost_ids",
         "partials",
-        *of_popularity,
+        "popularity_features",
+        "popularity_predictions",
         "report_ids",
-    ]
+        "rules_stuck",
+        "tape_recalls",
+    }
 
 
 def test_the_report_of_a_stream_is_the_aggregation_by_another_name() -> None:
