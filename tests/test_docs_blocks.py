@@ -147,6 +147,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for job in ("data_aggregation", "dbs_aaa", "dbs_phedex", "site_tier_usage"):
         for day in (DAY - timedelta(days=1), DAY):
             run(place, f"run_spark {job} --date {day}")
+    for job in ("dataset_rses", "dataset_last_access"):
+        run(place, f"run_spark {job} --date {DAY}")
     _past(place)
     return place
 
