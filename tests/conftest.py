@@ -74,6 +74,14 @@ def _limits_of_this_process_stay() -> Iterator[None]:
     )
 
 
+@pytest.fixture(autouse=True)
+def _streams_of_users_are_forgotten() -> Iterator[None]:
+    """A stream that a test described is none of the tests after it."""
+    yield
+    if (own_streams := sys.modules.get("cmsspark.sources.own_streams")) is not None:
+        own_streams.forget()
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:
     """One local session for all tests that need a JVM."""

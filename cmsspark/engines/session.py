@@ -434,7 +434,7 @@ _LET_GO: Final = re.compile(
 #: Why Spark ends a task of which a copy was faster.
 _OTHER_ATTEMPT: Final = "another attempt succeeded"
 #: What a task says, far below, of a disk without room.
-_cluster_events_FULL: Final = re.compile(r"[\w.]*: No space left on device")
+_DISK_FULL: Final = re.compile(r"[\w.]*: No space left on device")
 _REASON_CHARACTERS: Final = 300
 
 
@@ -500,7 +500,7 @@ def _failures(store: Any, stage: Any, jvm: Any) -> Iterator[str]:
     for task in _elements(tasks):
         if task.errorMessage().isDefined():
             text = task.errorMessage().get()
-            full = _cluster_events_FULL.search(text)
+            full = _DISK_FULL.search(text)
             yield full[0] if full else _line(text)
 
 

@@ -137,6 +137,14 @@ def register(entry: OwnStream) -> None:
     _OWN[name] = entry
 
 
+def forget() -> None:
+    """Take the users' streams out of the registry."""
+    for name, entry in _OWN.items():
+        del registry.STREAMS_BY_NAME[name], registry.OWN_PLACES[name]
+        del schemas.INPUT_TABLES[f"{name}/{entry.location['form']}"]
+    _OWN.clear()
+
+
 _OWN: Final[dict[str, OwnStream]] = {}
 
 

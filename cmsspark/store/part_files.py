@@ -191,8 +191,8 @@ _FILE_NAME: Final = "intact_parts"
 #: Bytes of that file beyond which it begins anew: 200,000 small parts.
 _MAX_BYTES: Final = 16_000_000
 #: Bytes that have one sum.
-_part_checks_BLOCK_BYTES: Final = 65_536
-_READ_BYTES: Final = 16 * _part_checks_BLOCK_BYTES
+_SUMMED_BYTES: Final = 65_536
+_READ_BYTES: Final = 16 * _SUMMED_BYTES
 #: A file that changed so shortly before it was read may change again within a tick of
 #: the file system's clock.
 _TICK_NS: Final = 100_000_000
@@ -296,7 +296,7 @@ def open_stored(files: Files, part: StoredPart) -> io.BufferedReader:
     (65) where they differ, then or while they are read.
     """
     if is_local(part.path):
-        return io.BufferedReader(LocalPart(part), _part_checks_BLOCK_BYTES)
+        return io.BufferedReader(LocalPart(part), _SUMMED_BYTES)
     stream = open_part(files, part.path)
     try:
         if part.sha256 is not None:
@@ -337,23 +337,37 @@ def _checked_reads(
         return lambda offset, count: os.pread(number, count, offset)
 
     def read_range(offset: int, count: int) -> bytes:
-        first = offset // _part_checks_BLOCK_BYTES
-        last = (offset + count - 1) // _part_checks_BLOCK_BYTES
-        begin = first * _part_checks_BLOCK_BYTES
-        content = os.pread(number, (last + 1) * _part_checks_BLOCK_BYTES - begin, begin)
+        first = offset // _SUMMED_BYTES
+        last = (offset + count - 1) // _SUMMED_BYTES
+        begin = first * _SUMMED_BYTES
+        content = os.pread(number, (last + 1) * _SUMMED_BYTES - begin, begin)
         view = memoryview(content)
         for block in range(first, last + 1):
-            start = (block - first) * _part_checks_BLOCK_BYTES
+            start = (block - first) * _SUMMED_BYTES
             if (
                 block >= len(sums)
-                or zlib.crc32(view[start : start + _part_checks_BLOCK_BYTES]) != sums[block]
+                or zlib.crc32(view[start : start + _SUMMED_BYTES]) != sums[block]
             ):
                 raise part.damaged(
-                    f"bytes from {block * _part_checks_BLOCK_BYTES:,} on changed after it was found intact"
+                    f"bytes from {block * _SUMMED_BYTES:,} on changed after it was found intact"
                 )
         return content[offset - begin : offset - begin + count]
 
     return read_range
+
+
+def _identity(path: str) -> tuple[str, int, int, int, int]:
+    """Return what tells that a file is the same: a new content changes ctime, which is
+    last, whatever else is restored.
+    """
+    status = os.stat(path)
+    return (
+        os.path.abspath(path),
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
 
 
 def intact_sums(part: StoredPart) -> array[int] | None:
@@ -365,17 +379,7 @@ def intact_sums(part: StoredPart) -> array[int] | None:
     """
     if part.sha256 is None:
         return None
-    # What tells that a file is the same: a new content changes ctime, which is last,
-    # whatever else is restored.
-    path = local_path(part.path)
-    status = os.stat(path)
-    identity = (
-        os.path.abspath(path),
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
+    identity = _identity(local_path(part.path))
     key = hashlib.blake2b(
         "\0".join(map(str, (*identity, part.sha256))).encode("utf-8", "surrogateescape"),
         digest_size=16,
@@ -401,8 +405,8 @@ def _read_sums(part: StoredPart) -> array[int]:
             digest.update(content)
             view = memoryview(content)
             sums.extend(
-                zlib.crc32(view[start : start + _part_checks_BLOCK_BYTES])
-                for start in range(0, len(content), _part_checks_BLOCK_BYTES)
+                zlib.crc32(view[start : start + _SUMMED_BYTES])
+                for start in range(0, len(content), _SUMMED_BYTES)
             )
     _compare(part, digest.hexdigest())
     return sums

@@ -35,7 +35,7 @@ def test_rows_of_another_file_system_are_fetched_part_by_part_and_no_job_runs(
         "fetch",
         lambda self, path, to: fetched.append(path) or fetch(self, path, to),
     )
-    for module in ("filesystems.opening", "store.stored_columns", "store.part_checks"):
+    for module in ("filesystems.opening", "store.stored_columns"):
         monkeypatch.setattr(
             f"cmsspark.{module}.is_local", lambda location: location.startswith("/")
         )

@@ -49,7 +49,7 @@ LINES = {
     "cron4hs06_cputime_plot.sh --output out": "--month 2025-11 --fout out\n--week 2026-W43 --fout out\nregexp_matches(site, '^T2_.*$')\nregexp_matches(site, 'T1_.*')",
     "dataset_stats.sh": "dbs_events --antipatterns '*BUNNIES*,*Commissioning*,*RelVal*'\n/*/*/MINIAOD\ncern_monit --job dbs_events",
     "dbs_phedex_stats.sh": "dbs_phedex --antipatterns '*BUNNIES*'",
-    "cron4rucio_datasets_stats.sh --keytab k --cmsr c --rucio r --amq amq.json --cmsmonitoring C.zip --stomp s.zip --eos /eos/x": "rucio_daily --fout /eos/x\n--amq amq.json",
+    "cron4rucio_datasets_stats.sh --keytab k --cmsr c --rucio r --amq amq.json --cmsmonitoring C.zip --stomp s.zip --eos /eos/x": "dataset_rses --fout /eos/x\n--amq amq.json",
     # Forms of older commits.
     "dbs_hdfs_crab.py --output_folder out 2020-01-01 2020-02-01": "20200101..20200131 --fout out",
     "condor_hs06coreHrPlot.py --by month --output_folder out 2019-12-01 2020-02-01": "--month 2019-12 --fout out\n--month 2020-01 --fout out",

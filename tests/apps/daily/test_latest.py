@@ -16,7 +16,7 @@ from cmsspark.apps.demo import make
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing
 from cmsspark.sources.layout import Layout
-from cmsspark.sources.registry import DUMPS
+from cmsspark.sources.registry import find_dump_kind
 from cmsspark.store.job_index import JOBS
 from cmsspark.submit.wrapper import run_spark
 
@@ -102,16 +102,14 @@ def test_without_a_complete_day_it_is_75_and_other_commands_refuse_the_word(
 
 def _touch_dumps(root: Path, day: date) -> None:
     """Complete dumps of one day, whose parts nobody reads."""
-    dbs, rucio = (
-        root
-        / Layout.load(None).dump_location(kind, "dated").folder.removeprefix("hdfs:").lstrip("/")
-        for kind in ("dbs", "rucio")
-    )
-    folders = map(DUMPS["rucio"].table_folder, DUMPS["rucio"].tables)
-    for folder, tables in ((dbs, DUMPS["dbs"].tables), (rucio, folders)):
-        for table in tables:
-            (folder / day.isoformat() / table).mkdir(parents=True)
-            (folder / day.isoformat() / table / "part-m-00000").write_text("x")
+    for kind in ("dbs", "rucio", "crab_tasks"):
+        location = Layout.load(None).dump_location(kind, "dated")
+        folder = root / location.folder.removeprefix("hdfs:").lstrip("/")
+        dump = find_dump_kind(kind)
+        for table in map(dump.table_folder, dump.tables):
+            place = folder / day.isoformat() / ("" if dump.is_one_folder else table)
+            place.mkdir(parents=True)
+            (place / "part-m-00000").write_text("x")
 
 
 @pytest.mark.parametrize("job", [name for name, job in JOBS.items() if job.reads_dumps])

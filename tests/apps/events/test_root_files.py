@@ -176,7 +176,9 @@ def test_damaged_files_and_missing_branches_are_named(made: Path, tmp_path: Path
     assert reasons["lacking"] == (
         "branches are missing: MuonTight or Muon.PT|Eta|Phi|Charge, Jet.BTag"
     )
-    assert reasons["tree"] == "there is no tree Delphes (the file has Events (TTree))"
+    assert reasons["tree"] == (
+        "there is no tree Delphes (the file has Events (TTree); NanoAOD needs --definition nanoaod)"
+    )
     assert reasons["cut"] == f"truncated: {len(whole) // 3:,} of {len(whole):,} bytes"
     assert "expected Chunk" in reasons["empty"] and "not a ROOT file" in reasons["text"]
     assert inspect(EventFile(str(tmp_path / "gone.root"), 0), DELPHES).reason
