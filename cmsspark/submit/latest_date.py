@@ -112,7 +112,12 @@ def _newest_dump_day(job: Job, options: Mapping[str, Any], settings: Settings) -
     choose_dumps = load_declaration(job).choose_dumps
     assert choose_dumps is not None
     dumps = choose_dumps(LocalFiles(), layout, dates.today())
-    return min((dump.day for dump in dumps if dump.day is not None), default=None)
+    # A job may also compare with the dump before.
+    newest: dict[str, date] = {}
+    for dump in dumps:
+        if dump.day is not None:
+            newest[dump.kind] = max(dump.day, newest.get(dump.kind, dump.day))
+    return min(newest.values(), default=None)
 
 
 def _latest(job: Job, options: Mapping[str, Any], settings: Any) -> str:
