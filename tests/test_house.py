@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -220,6 +221,21 @@ def test_files_have_one_subject() -> None:
         for path in MODULES
     }
     assert {path: count for path, count in lines.items() if count > 800} == {}
+
+
+def test_pieces_become_fewer() -> None:
+    """These limits only fall (decision 013). A private function that is used once stays
+    where it names a real step, is tested alone, or keeps its caller readable.
+    """
+    assert len(MODULES) <= 490
+    used_once = functions = 0
+    for source in sources():
+        words = Counter(re.findall(r"\b_[a-z]\w*\b", source.text))
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                functions += 1
+                used_once += not node.name.startswith("__") and words[node.name] == 2
+    assert used_once / functions <= 0.23
 
 
 def test_names_of_modules_say_what_is_inside() -> None:
