@@ -13,8 +13,7 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections import defaultdict
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
