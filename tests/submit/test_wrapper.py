@@ -86,10 +86,8 @@ def test_help_of_ones_own_script_does_not_run_it(home: dict[str, str], tmp_path:
     ("words", "said"),
     [
         ((), "name a job"),
-        (
-            ("nothing",),
-            "no job 'nothing', and no file of that name here\n  next: run_spark --list names the jobs",
-        ),
+        (("nothing",), "no job 'nothing', and no file of that name here"),
+        (("nothing",), "run_spark --list names the jobs"),
         (("../jobs/dbs_aaa",), "no such file"),
         (("dbs_aaa; rm -rf .",), "there is no job"),
         (("dbs_aaa", "--date", "2026-02-30"), "not a calendar day"),
