@@ -212,14 +212,14 @@ def _run(
 
         daily.heartbeat = heartbeat
         outcomes = worked(daily, since, until)
-    except (Exception, KeyboardInterrupt) as error:
+    except KeyboardInterrupt as error:
         code = reporting.report(error)
-        failure = (
-            "it was interrupted"
-            if isinstance(error, KeyboardInterrupt)
-            else " ".join(str(error).split())[:300]
-        )
-        ours = as_ours(error) or CmssparkError(failure)
+        at = dates.to_minute(dates.now_ms())
+        click.echo(f"{at}: daily run was interrupted. Exit code {code}")
+        return code
+    except Exception as error:
+        code = reporting.report(error)
+        ours = as_ours(error) or CmssparkError(" ".join(str(error).split())[:300])
         ours.exit_code = code
         return notify_not_begun(targets, state, ours, time.time())
     return notify(daily, since, until, outcomes, as_json=as_json)

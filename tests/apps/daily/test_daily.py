@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from cmsspark.apps.daily.cli import command as daily_command
 from cmsspark.apps.daily.notify import notify
 from cmsspark.apps.daily.outcome import most_serious
 from cmsspark.apps.daily.run import worked
@@ -350,6 +351,21 @@ def test_a_second_daily_ends_with_75_and_names_the_first(place: Mornings) -> Non
     assert second.stdout.endswith(". Exit code 75\n")
     assert second.stdout.count("\n") == 1
     assert not (Path(place.fout) / JOB).exists()
+
+
+def test_a_daily_that_is_interrupted_does_not_say_that_it_could_not_start(
+    place: Mornings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.settings()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cmsspark.apps.daily.run.worked", interrupted)
+    settings = str(place.folder / "cmsspark.yaml")
+    words = ["--from", str(LAST), "--to", str(LAST), "--fout", place.fout, "--settings", settings]
+    assert daily_command.main(words, standalone_mode=False) == 75
+    assert capsys.readouterr().out.endswith(" UTC: daily run was interrupted. Exit code 75\n")
 
 
 @pytest.mark.parametrize("wrong", ["store: {}", "daily: {metrics: cms.prom, jobs: [nothing]}"])
