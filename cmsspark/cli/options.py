@@ -205,6 +205,24 @@ def store_options(command: Command) -> Command:
     return command
 
 
+#: Where inputs are: ``source`` and ``root``.
+INPUT_OPTIONS: Final = (
+    click.option(
+        "--source",
+        "source",
+        type=SourceType(),
+        multiple=True,
+        metavar="NAME=FOLDER",
+        help="Folder of a source, such as aaa.enr=/my/aaa; etc/sources.yaml has the names. May be repeated.",
+    ),
+    click.option(
+        "--root",
+        metavar="URI",
+        help="Root of the default input folders. [default: CMSSPARK_ROOT]",
+    ),
+)
+
+
 def job_options(command: Command) -> Command:
     """Return the options of every job that reads a day and writes a result."""
     for option in (
@@ -215,19 +233,7 @@ def job_options(command: Command) -> Command:
             default="parquet",
             show_default=True,
         ),
-        click.option(
-            "--source",
-            "source",
-            type=SourceType(),
-            multiple=True,
-            metavar="NAME=FOLDER",
-            help="Folder of a source, such as aaa.enr=/my/aaa; etc/sources.yaml has the names. May be repeated.",
-        ),
-        click.option(
-            "--root",
-            metavar="URI",
-            help="Root of the default input folders. [default: CMSSPARK_ROOT]",
-        ),
+        *INPUT_OPTIONS,
     ):
         command = option(command)
     return date_option(store_options(command))

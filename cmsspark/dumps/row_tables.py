@@ -69,7 +69,7 @@ class RowScan:
 
 
 class RowFilter(Protocol):
-    """Says which rows of a reading are wanted; a row has its columns by name."""
+    """Says which rows of a reading are kept; a row has its columns by name."""
 
     def __call__(self, row: Mapping[str, Any]) -> bool: ...
 
@@ -77,7 +77,7 @@ class RowFilter(Protocol):
 @dataclass(frozen=True)
 class RowMapper:
     """Makes keyed rows of ranges. ``filters``: of readings without a key, which of
-    their rows are wanted; ``rses``: of the rows of files.
+    their rows are kept; ``rses``: of the rows of files.
     """
 
     keys: int

@@ -18,7 +18,7 @@ from cmsspark.base.names import DERIVED
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.options import (
-    SourceType,
+    INPUT_OPTIONS,
     output_options,
     print_outcome,
     require_store,
@@ -337,21 +337,7 @@ def _jobs_command() -> click.Command:
         )
 
     decorated: Callable[..., Any] = store_options(output_options(command))
-    for option in (
-        click.option(
-            "--source",
-            "source",
-            type=SourceType(),
-            multiple=True,
-            metavar="NAME=FOLDER",
-            help="Folder of a source, such as crab_tasks.dated=/my/tasks. May be repeated.",
-        ),
-        click.option(
-            "--root",
-            metavar="URI",
-            help="Root of the default input folders. [default: CMSSPARK_ROOT]",
-        ),
-    ):
+    for option in INPUT_OPTIONS:
         decorated = option(decorated)
     about = f"{JOBS.about}. Exit codes: cmsspark help exit-codes."
     return click.command(JOBS.name, help=about)(period_options(allow_missing_option(decorated)))
