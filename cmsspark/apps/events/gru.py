@@ -125,6 +125,49 @@ def by_kernel(weights: Weights, sequence: Array) -> Array:
     return state[:count, :width]
 
 
+def _dot(left_side: Array, right_side: Array) -> Array:
+    import jax
+    import jax.numpy as jnp
+
+    return jax.lax.dot_general(
+        left_side, right_side, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
+    )
+
+
+def _sigmoid(values: Array) -> Array:
+    import jax.numpy as jnp
+
+    return 1.0 / (1.0 + jnp.exp(-values))
+
+
+def _tanh(values: Array) -> Array:
+    return 2.0 * _sigmoid(2.0 * values) - 1.0
+
+
+def _gates(particle: Array, state: Array, weights: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return reset, update, the new state, and what the old one gives to it."""
+    (reset_in, update_in, new_in), (reset_of, update_of, new_of), bias = weights
+    from_state = _dot(state, new_of) + bias[None, :]
+    reset = _sigmoid(_dot(particle, reset_in) + _dot(state, reset_of))
+    update = _sigmoid(_dot(particle, update_in) + _dot(state, update_of))
+    return reset, update, _tanh(_dot(particle, new_in) + reset * from_state), from_state
+
+
+def _launch(kernel: Any, shapes: Any, *arrays: Array) -> Any:
+    """Run a kernel over blocks of events; interpreted where there is no GPU."""
+    import jax
+    from jax.experimental import pallas as pl
+
+    is_gpu = jax.default_backend() == "gpu"
+    options: dict[str, Any] = {"interpret": True}
+    if is_gpu:
+        from jax.experimental.pallas import triton
+
+        options = {"compiler_params": triton.CompilerParams(num_warps=_WARPS, num_stages=1)}
+    blocks = arrays[0].shape[1] // BLOCK
+    return pl.pallas_call(kernel, out_shape=shapes, grid=(blocks,), **options)(*arrays)
+
+
 @cache
 def _kernels() -> Any:
     """Return the function of both kernels: of particles ``(length, n, rows)``, which of
@@ -134,25 +177,6 @@ def _kernels() -> Any:
     import jax
     import jax.numpy as jnp
     from jax.experimental import pallas as pl
-
-    def dot(left_side: Array, right_side: Array) -> Array:
-        return jax.lax.dot_general(
-            left_side, right_side, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
-        )
-
-    def sigmoid(values: Array) -> Array:
-        return 1.0 / (1.0 + jnp.exp(-values))
-
-    def tanh(values: Array) -> Array:
-        return 2.0 * sigmoid(2.0 * values) - 1.0
-
-    def gates(particle: Array, state: Array, weights: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Return reset, update, the new state, and what the old one gives to it."""
-        (reset_in, update_in, new_in), (reset_of, update_of, new_of), bias = weights
-        from_state = dot(state, new_of) + bias[None, :]
-        reset = sigmoid(dot(particle, reset_in) + dot(state, reset_of))
-        update = sigmoid(dot(particle, update_in) + dot(state, update_of))
-        return reset, update, tanh(dot(particle, new_in) + reset * from_state), from_state
 
     def read(from_input: Any, of_state: Any, bias: Any) -> tuple[Array, ...]:
         return (
@@ -168,7 +192,7 @@ def _kernels() -> Any:
 
         def step(number: Array, state: Array) -> Array:
             states[number, events, :] = state
-            _, update, new, _ = gates(particles[number, events, :], state, weights)
+            _, update, new, _ = _gates(particles[number, events, :], state, weights)
             is_real = (is_there[number, events] > 0)[:, None]
             return jnp.where(is_real, (1.0 - update) * new + update * state, state)
 
@@ -185,7 +209,7 @@ def _kernels() -> Any:
         def step(done: Array, change: Array) -> Array:
             number = count - 1 - done
             state = states[number, events, :]
-            reset, update, new, from_state = gates(particles[number, events, :], state, weights)
+            reset, update, new, from_state = _gates(particles[number, events, :], state, weights)
             is_real = (is_there[number, events] > 0)[:, None]
             in_step = jnp.where(is_real, change, 0.0)
             d_new = in_step * (1.0 - update) * (1.0 - new * new)
@@ -199,21 +223,11 @@ def _kernels() -> Any:
                 (of_state, d_state),
             ):
                 target[number, events, :] = value
-            before = in_step * update + dot(d_reset, back[0])
-            before += dot(d_update, back[1]) + dot(d_state, back[2])
+            before = in_step * update + _dot(d_reset, back[0])
+            before += _dot(d_update, back[1]) + _dot(d_state, back[2])
             return jnp.where(is_real, before, change)
 
         jax.lax.fori_loop(0, count, step, of_last[events, :])
-
-    def call(kernel: Any, shapes: Any, *arrays: Array) -> Any:
-        is_gpu = jax.default_backend() == "gpu"
-        options: dict[str, Any] = {"interpret": True}
-        if is_gpu:
-            from jax.experimental.pallas import triton
-
-            options = {"compiler_params": triton.CompilerParams(num_warps=_WARPS, num_stages=1)}
-        blocks = arrays[0].shape[1] // BLOCK
-        return pl.pallas_call(kernel, out_shape=shapes, grid=(blocks,), **options)(*arrays)
 
     def run_forward(*arrays: Array) -> Array:
         return forward(*arrays)[0]
@@ -231,7 +245,7 @@ def _kernels() -> Any:
             jax.ShapeDtypeStruct((count, wide), jnp.float32),
         )
         arrays = (particles, is_there, steps, from_input, of_state, bias)
-        states, last = call(forward_kernel, shapes, *arrays)
+        states, last = _launch(forward_kernel, shapes, *arrays)
         return last, (*arrays, states)
 
     def backward(stored: tuple[Array, ...], of_last: Array) -> tuple[Any, ...]:
@@ -239,7 +253,7 @@ def _kernels() -> Any:
         particles, _, steps, _, of_state, _ = arrays
         transposed = jnp.swapaxes(of_state, 1, 2)
         shapes = (jax.ShapeDtypeStruct(states.shape, jnp.float32),) * 4
-        changes = call(backward_kernel, shapes, *arrays, transposed, states, of_last)
+        changes = _launch(backward_kernel, shapes, *arrays, transposed, states, of_last)
         # What lies behind the end of a block is not written.
         length = len(particles)
         is_written = jnp.arange(length)[:, None] < jnp.repeat(steps, BLOCK)[None, :]
