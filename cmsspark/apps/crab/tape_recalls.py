@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base.dates import DAY_MS
@@ -138,20 +138,16 @@ def build(inputs: RowInputs) -> dict[str, list[Made]]:
         rule = row["rule_id"].replace("-", "")
         task_counts[rule] = task_counts.get(rule, 0) + 1
     was_open = {row["ID"] for row in listed_rows(tables, RULES_BEFORE) if row["STATE"] != "O"}
+    # Seen to become ok between two dumps: on the day before that of the later one.
+    ok_day = datetime.fromtimestamp(inputs.t0_ms / 1000, UTC).date() - timedelta(days=1)
     recalls = []
     for rule, rows in by_rule.items():
         recall = _recall(rule, rows.get("RULES", []), rows.get("RULES_HISTORY", []), inputs.t0_ms)
         recall["account"], recall["account_class"] = names.describe(recall["account"])
         recall["task_count"] = task_counts.get(rule, 0)
-        recall["ok_day"] = (
-            _day_before(inputs.t0_ms) if rule in was_open and recall["state"] == "ok" else None
-        )
+        recall["ok_day"] = ok_day if rule in was_open and recall["state"] == "ok" else None
         recalls.append(recall)
     return {"tape_recalls": recalls}
-
-
-def _day_before(t0_ms: int) -> date:
-    return datetime.fromtimestamp(t0_ms / 1000, UTC).date() - timedelta(days=1)
 
 
 JOB: Final = RowJob(

@@ -228,15 +228,12 @@ class Share:
         sequence = np.zeros((len(label), 0, len(self.layout.columns)), np.float32)
         lengths = np.zeros(len(label), np.int64)
         if needs_low_level(self.kind):
-            matrices = self._matrices(file, group)
+            matrices = self._column(file, group, "low_level").reshape(-1, *self.layout.shape)
             lengths = matrices.any(axis=-1).sum(axis=1)
             longest = int(lengths.max(initial=0))
             sequence = make_sequences(self.scalers, matrices, self.layout, longest)
         rows = (self.scalers.inputs(hlf), label.astype(np.int32), weight.astype(np.float32))
         return rows, sequence, lengths
-
-    def _matrices(self, file: Path, group: int) -> Array:
-        return self._column(file, group, "low_level").reshape(-1, *self.layout.shape)
 
     def _column(self, file: Path, group: int, name: str) -> Array:
         """Read this worker's values of a column of a row group; lists as one row for each event."""
