@@ -17,7 +17,7 @@ _ELEMENTS: Final = (
     ui.Column("static_bytes", "Pledge", "bytes", "what the site pledges"),
     ui.Column("rucio_bytes", "Used", "bytes", "all replicas, of every state and scope"),
     ui.Column("free_bytes", "Free", "bytes", "pledge less used; may be negative"),
-    ui.Column("used_share", "Used", "share", "of the pledge"),
+    ui.Column("used_share", "Of pledge", "share", "used, as a share of the pledge"),
     ui.Column("locked_bytes", "Locked", "bytes", "available replicas that a rule locks"),
     ui.Column("expired_bytes", "Expired", "bytes", "what Rucio's reaper may delete by itself"),
     ui.Column("deletable_bytes", "Deletable", "bytes", "all may go together; by dataset_rses"),
