@@ -372,9 +372,12 @@ class RollupProcess:
 
 
 def _serve(pipe: Connection) -> None:
-    os.nice(_NICE)
     share_freed()
     with suppress(EOFError, OSError):
+        values = pipe.recv()
+        # Before the first segment no page waits for the processors.
+        if any(values[1].glob("*.duckdb")):
+            os.nice(_NICE)
         while True:
-            values = pipe.recv()
             pipe.send(answered(lambda values=values: build(*values)))  # type: ignore[misc]
+            values = pipe.recv()

@@ -318,6 +318,29 @@ def test_a_building_process_that_somebody_ended_once_costs_no_day(
     assert any("ended by signal 15" in line for line in log)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_only_the_first_segments_of_a_store_are_built_at_normal_priority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(segment_build.os, "nice", steps.append)
+    monkeypatch.setattr(segment_build, "build", lambda days, folder, name: folder / name)
+    if not is_first:
+        (tmp_path / "2026-01.a.b.duckdb").touch()
+    requests = iter([([], tmp_path, "2026-01-15"), ([], tmp_path, "2026-01-14")])
+    answers: list[Path] = []
+
+    def recv() -> object:
+        try:
+            return next(requests)
+        except StopIteration:
+            raise EOFError from None
+
+    segment_build._serve(SimpleNamespace(recv=recv, send=answers.append))  # type: ignore[arg-type]
+    assert answers == [tmp_path / "2026-01-15", tmp_path / "2026-01-14"]
+    assert steps == ([] if is_first else [5])
+
+
 @pytest.mark.parametrize(
     "error",
     [
