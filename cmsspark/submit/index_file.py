@@ -17,7 +17,7 @@ from typing import Final
 
 from cmsspark import apps
 from cmsspark.base.resources import resource
-from cmsspark.store.job_index import DECLARED, INDEX_FILE, JOBS
+from cmsspark.store.own_jobs import DECLARED, INDEX_FILE, JOBS
 from cmsspark.submit.job_help import HEADINGS
 
 #: What a module has that declares jobs.

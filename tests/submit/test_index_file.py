@@ -6,7 +6,7 @@ import pytest
 
 from cmsspark.base.resources import read_text
 from cmsspark.run.job_modules import load_declaration
-from cmsspark.store.job_index import INDEX_FILE, JOBS, Job
+from cmsspark.store.own_jobs import INDEX_FILE, JOBS, Job
 from cmsspark.submit.index_file import index_text
 
 
