@@ -43,7 +43,7 @@ BESIDE = {
         "ask",
         "popularity",
     ): "``ask`` says where a baseline was better than the forecast that it shows",
-    ("cache", "popularity"): "``--scores forecast`` evicts by predicted popularity",
+    ("cache", "popularity"): "scores are fitted by the logistic regression of popularity",
     ("jobs_cost", "crab"): "sums of stored days are checked in one way",
     ("usage", "jobs_cost"): "``report --pictures`` draws the C-RSG pictures, too",
     ("demo", "results"): "the demo prints the path of its result as ``cmsspark show`` does",

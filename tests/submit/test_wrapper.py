@@ -328,5 +328,5 @@ def test_without_java_and_without_a_root_the_error_is_about_the_root(tmp_path: P
     with pytest.raises(UsageError, match="name the root of the inputs"):
         check_root(options, settings, JOBS["dbs_aaa"])
     check_root({**options, "root": "/mirror"}, settings, JOBS["dbs_aaa"])
-    check_root({}, settings, JOBS["popularity_train"])
+    check_root({}, settings, JOBS["popularity_features"])
     check_root(options, settings, None)

@@ -138,7 +138,7 @@ def build(
     """
     import polars as pl
 
-    from cmsspark.apps.cache.stored import site_traces
+    from cmsspark.apps.cache.trace import site_traces
     from cmsspark.engines.worker_pool import map_tasks
 
     requests = site_traces(days)

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark.apps.popularity import jobs
-from cmsspark.apps.popularity.baselines import BASELINES
+from cmsspark.apps.popularity.scores import BASELINES
 from cmsspark.apps.popularity.training import Label
 from cmsspark.base import errors
 from cmsspark.base.periods import start_ms
