@@ -30,12 +30,6 @@ PLACEHOLDERS: Final = {
     "{suite_folder}": "the folder of the suite's file",
     "{python}": "the Python that runs cmsspark",
 }
-#: What the command that starts a node's monitor may contain in addition.
-NODE_PLACEHOLDERS: Final = {
-    "{host}": "the node",
-    "{collector}": "the address of the collector",
-    "{ttl}": "seconds",
-}
 #: All roles together.
 ALL: Final = "all"
 _MEASURES: Final = ("rss_bytes", "virtual_bytes", "cpu_percent", "seconds")
@@ -71,21 +65,11 @@ class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Nodes that are watched meanwhile. ``start``: the command that starts ``cmsspark
-    monitor node`` on ``{host}``.
-
-    ``listen``: the address of the collector on this host; an address of the network
-    needs ``tls_cert``, or ``without_tls: true``.
+    monitor node`` on ``{host}``; what it prints is stored under that name.
     """
 
     hosts: Annotated[list[str], msgspec.Meta(min_length=1)]
     start: Annotated[list[str], msgspec.Meta(min_length=1)]
-    token_file: str
-    listen: str = "127.0.0.1"
-    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
-    ttl_seconds: _Seconds = 86_400.0
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    without_tls: bool = False
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,9 +112,8 @@ def read_suite(path: Path) -> Suite:
                 )
             if host in suite.nodes.hosts[:number]:
                 raise file.error("each host is named once", *key, found=host)
-        _check_words(
-            file, suite.nodes.start, {**PLACEHOLDERS, **NODE_PLACEHOLDERS}, "nodes", "start"
-        )
+        known = {**PLACEHOLDERS, "{host}": "the node"}
+        _check_words(file, suite.nodes.start, known, "nodes", "start")
     return suite
 
 
