@@ -64,7 +64,9 @@ def command(scripts: tuple[str, ...], as_json: bool) -> int:
                 }
                 if path.suffix == ".ipynb":
                     fields["cell"], fields["line"] = position_in_cell(problem.line)
-                click.echo(json_text({**fields, "detail": problem.detail, **rule._asdict()}))
+                click.echo(
+                    json_text({**fields, "detail": problem.detail, **msgspec.structs.asdict(rule)})
+                )
                 continue
             detail = f" ({problem.detail})" if problem.detail else ""
             line = _line(position_in_cell(problem.line))

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from cmsspark.apps.monitor.lint.rules import WORDS
+
 #: A longer chain is followed up to here; a method is two steps.
 _MOST_STEPS: Final = 1_000
 
@@ -126,33 +128,13 @@ def sql_text(node: ast.expr) -> str:
     return str(node.value) if isinstance(node, ast.Constant) else ""
 
 
-#: Methods that make a result small, whatever it was.
-SMALL: Final = frozenset(
-    {
-        *("limit", "head", "tail", "take", "agg", "describe", "summary", "sample", "crosstab"),
-        # One table, mostly of few rows, for each group.
-        *("applyInPandas", "applyInArrow"),
-    }
-)
-GROUPED: Final = frozenset({"count", "sum", "avg", "mean", "min", "max", "agg", "pivot"})
-GROUPS: Final = frozenset({"groupBy", "groupby", "rollup", "cube", "groupingSets"})
-#: Methods that may leave few rows, or make others.
-_CHOOSES: Final = frozenset(
-    {
-        *("where", "filter", "distinct", "dropDuplicates", "drop_duplicates", "join"),
-        *("intersect", "subtract", "exceptAll", "dropna", "transform", "randomSplit"),
-        *("mapInPandas", "mapInArrow", "applyInPandas", "semanticHash", "reduceByKey"),
-        *("groupByKey", "aggregateByKey", "combineByKey", "foldByKey"),
-    }
-)
-_JOINS: Final = frozenset({"crossJoin", "join", "union", "unionAll", "unionByName"})
-_OF_RDD: Final = frozenset(
-    {"rdd", "map", "mapPartitions", "flatMap", "parallelize", "textFile", "filter", "values"}
-)
-#: What a chain begins with that reads a stored table.
-_READERS: Final = frozenset(
-    {"read", "table", "textFile", "wholeTextFiles", "sequenceFile", "newAPIHadoopFile"}
-)
+SMALL: Final = WORDS["small"]
+GROUPED: Final = WORDS["grouped"]
+GROUPS: Final = WORDS["groups"]
+_CHOOSES: Final = WORDS["chooses"]
+_JOINS: Final = WORDS["joins"]
+_OF_RDD: Final = WORDS["of_rdd"]
+_READERS: Final = WORDS["readers"]
 _AGGREGATES: Final = re.compile(
     r"(?:count|countDistinct|count_distinct|count_if|approx_count_distinct|approxCountDistinct|sum|sum_distinct"
     r"|sumDistinct|avg|mean|median|mode|max|min|max_by|min_by|stddev\w*|var\w*|skewness|kurtosis|corr|covar_\w+"
