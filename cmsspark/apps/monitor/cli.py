@@ -8,12 +8,11 @@ import sys
 import click
 import msgspec
 
-from cmsspark.apps.monitor.options import debug_option, run_options
 from cmsspark.apps.monitor.run_report import events_command
 from cmsspark.base.dates import to_second
 from cmsspark.base.errors import DataError, UsageError
 from cmsspark.base.text.terminal import echo_table, pluralize
-from cmsspark.cli.options import CommandGroup, FiniteRange
+from cmsspark.cli.options import CommandGroup, FiniteRange, debug_option, run_options
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.process_samples import read_processes
 

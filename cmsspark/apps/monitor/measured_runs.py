@@ -152,19 +152,16 @@ def find_event_log(location: str, metrics: RunMetrics, files: Files) -> str | No
         raise
     entries.sort(key=lambda entry: entry.mtime_ms, reverse=True)
     if metrics.application is not None:
-        named = [entry for entry in entries if _names_application(entry.name, metrics.application)]
-        if named:
-            return named[0].path  # of several attempts the last one
+        for entry in entries:
+            rest = entry.name.removeprefix(_ROLLING)
+            suffix = rest.removeprefix(metrics.application)
+            if suffix != rest and suffix[:1] in ("", "_", "."):
+                return entry.path  # of several attempts the last one
     young = [entry for entry in entries if entry.mtime_ms >= metrics.began_ms - _EARLIER_MS]
     return next(
         (entry.path for entry in young[:_MOST_LOOKED_AT] if _names_run(entry, metrics.run, files)),
         None,
     )
-
-
-def _names_application(name: str, application: str) -> bool:
-    suffix = name.removeprefix(_ROLLING).removeprefix(application)
-    return name.removeprefix(_ROLLING).startswith(application) and suffix[:1] in ("", "_", ".")
 
 
 def _names_run(entry: Entry, run: str, files: Files) -> bool:

@@ -12,17 +12,12 @@ from typing import Any
 import click
 import msgspec
 
-from cmsspark.apps.monitor.measured_runs import (
-    event_files,
-    find_run,
-    measured_runs,
-    with_events,
-)
-from cmsspark.apps.monitor.options import debug_option
+from cmsspark.apps.monitor.measured_runs import event_files, find_run, measured_runs, with_events
 from cmsspark.base import dates, errors
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.base.text.terminal import echo_table, pluralize, table, terminal_width, volume
+from cmsspark.cli.options import debug_option
 from cmsspark.store.process_samples import ProcessSample, read_processes
 from cmsspark.store.run_history import Run, find_exception
 from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics, StageEntry
@@ -197,7 +192,10 @@ def _stages(metrics: RunMetrics, width: int | None) -> Iterator[str]:
 
 def _peaks(metrics: RunMetrics, width: int | None) -> Iterator[str]:
     yield "Peak memory (sampled):"
-    shown = sorted(metrics.executors, key=_memory, reverse=True)[:5]
+    most = ("JVMHeapMemory", "ProcessTreePythonRSSMemory")
+    shown = sorted(
+        metrics.executors, key=lambda entry: -sum(entry.peaks.get(name, 0) for name in most)
+    )[:5]
     rows: list[list[Any]] = []
     for name in (*AREAS, *GC_METRICS):
         values = [entry.peaks.get(name) for entry in shown]
@@ -205,11 +203,6 @@ def _peaks(metrics: RunMetrics, width: int | None) -> Iterator[str]:
             rows.append([name, *(_area(name, value) for value in values)])
     # Resident memory is the whole of a process, so it stands first for runs without a JVM, too.
     yield from table(("area", *(entry.executor for entry in shown)), rows, width=width)
-
-
-def _memory(entry: Any) -> int:
-    peaks: Mapping[str, int] = entry.peaks
-    return peaks.get("JVMHeapMemory", 0) + peaks.get("ProcessTreePythonRSSMemory", 0)
 
 
 def _area(name: str, value: int | None) -> str | None:

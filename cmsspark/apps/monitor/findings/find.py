@@ -108,11 +108,7 @@ def _joins(nodes: Nodes, where: str) -> Iterator[Finding]:
             least = PAIRS if smaller is None or smaller >= PAIRED_ROWS else MANY_PAIRS
             if value >= least and (smaller is None or smaller > 1):
                 title = f"{name} compared {value:,} pairs of rows"
-                yield named(
-                    "cartesian_join",
-                    title,
-                    where,
-                )
+                yield named("cartesian_join", title, where)
         elif kind == plans.SMALL_SIDE and value is not None:
             large = nodes.get((plans.LARGE_SIDE, text)) or 0
             limit = next(

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from cmsspark.apps.monitor.options import debug_option
 from cmsspark.base.errors import CmssparkError, DataError, Exit, InputMissing, NotAllowed
 from cmsspark.base.text.readable import json_text, readable
+from cmsspark.cli.options import debug_option
 
 if TYPE_CHECKING:
     from cmsspark.apps.monitor.lint.rules import Problem

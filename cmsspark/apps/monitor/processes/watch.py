@@ -197,7 +197,8 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
         root_pid=root,
         suite=options.suite,
     )
-    row.user = _user()
+    with suppress(Exception):
+        row.user = getpass.getuser()
     flush = _FLUSH if options.interval is None else min(_FLUSH, 10 * options.interval)
     with open_processes(options.state_dir) if options.is_stored else nullcontext() as database:
         if database is not None:
@@ -285,9 +286,3 @@ def _log_failure(run: str, state_dir: Path, error: BaseException) -> None:
         database.add(
             [], [LogEntry(run, dates.now_ms(), "error", text[:500], socket.gethostname())]
         )
-
-
-def _user() -> str | None:
-    with suppress(Exception):
-        return getpass.getuser()
-    return None
