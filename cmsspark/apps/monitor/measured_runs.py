@@ -248,17 +248,12 @@ def completed(
     metrics.notes = [note for note in metrics.notes if note != pending_note(location)]
     result = _with_lines(metrics, log, files)
     result.findings = findings.find(result)
-    if _is_final(result, files):
+    # Whether the log that was read gets longer.
+    entry = files.stat(log)
+    is_old = entry is None or dates.now_ms() - entry.mtime_ms > _STILL_MS
+    if is_old or not any(note.startswith("the event log has no end") for note in result.notes):
         run_metrics.write(run_metrics.run_file(state_dir, result.run), result)
     return result
-
-
-def _is_final(metrics: RunMetrics, files: Files) -> bool:
-    """Return whether a log that was read will not get longer."""
-    if not any(note.startswith("the event log has no end") for note in metrics.notes):
-        return True
-    entry = files.stat(metrics.event_log or "")
-    return entry is None or dates.now_ms() - entry.mtime_ms > _STILL_MS
 
 
 def event_files(location: str) -> Files:

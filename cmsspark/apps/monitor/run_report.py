@@ -78,24 +78,15 @@ def ending_lines(metrics: RunMetrics) -> Iterator[str]:
     """
     shown = set()
     for finding in metrics.findings:
-        if finding.code not in shown and not _is_reported(metrics, finding):
+        module, _, kind = finding.title.partition(": ")[0].rpartition(".")
+        # The run ended with the exception of its tasks as its own error, and has printed it.
+        is_printed = finding.code == "failed_task" and module == errors.__name__
+        is_printed = is_printed and getattr(errors, kind).exit_code == metrics.exit_code
+        if finding.code not in shown and not is_printed:
             shown.add(finding.code)
-            title = (
-                finding.title
-                if len(finding.title) <= _LONGEST_TITLE
-                else f"{finding.title[:_LONGEST_TITLE]}…"
-            )
+            more = "…" if len(finding.title) > _LONGEST_TITLE else ""
+            title = f"{finding.title[:_LONGEST_TITLE]}{more}"
             yield f"{finding.code}: {title}: cmsspark show {metrics.run}"
-
-
-def _is_reported(metrics: RunMetrics, finding: Finding) -> bool:
-    """Return whether the run ended with the exception of its tasks as its own error,
-    which it has printed.
-    """
-    module, _, kind = finding.title.partition(": ")[0].rpartition(".")
-    if finding.code != "failed_task" or module != errors.__name__:
-        return False
-    return bool(getattr(errors, kind).exit_code == metrics.exit_code)
 
 
 def finding_lines(findings: list[Finding]) -> Iterator[str]:

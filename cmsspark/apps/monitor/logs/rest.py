@@ -48,8 +48,11 @@ class RestPoller:
         began = time.monotonic()
         if began < self._next:
             return
-        if self._base is None:
-            self._base = self._find()
+        for port in sorted(listening(self._pid) & set(self._ports)) if not self._base else ():
+            with suppress(ConnectionLost, ValueError, KeyError, TypeError, IndexError):
+                base = f"http://127.0.0.1:{port}/api/v1/applications"
+                self._base = f"{base}/{fetch_json(base, _TIMEOUT_S)[0]['id']}"
+                break
         if self._base is not None:
             with suppress(ConnectionLost, ValueError, KeyError, TypeError):
                 rows = fetch_json(f"{self._base}/allexecutors", _TIMEOUT_S)
@@ -68,13 +71,6 @@ class RestPoller:
                 ]
         now = time.monotonic()
         self._next = now + max(_LEAST_S, (now - began) / _SHARE)
-
-    def _find(self) -> str | None:
-        for port in sorted(listening(self._pid) & set(self._ports)):
-            with suppress(ConnectionLost, ValueError, KeyError, TypeError, IndexError):
-                base = f"http://127.0.0.1:{port}/api/v1/applications"
-                return f"{base}/{fetch_json(base, _TIMEOUT_S)[0]['id']}"
-        return None
 
 
 #: Field of the sums over tasks → its name in a row of ``allexecutors``, and of ``stages``.

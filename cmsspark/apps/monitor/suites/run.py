@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from cmsspark.apps.monitor.measured_runs import measured_runs
 from cmsspark.apps.monitor.processes.node import NodeReader
@@ -26,7 +26,7 @@ from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE, TreeSampler
 from cmsspark.apps.monitor.run_report import ending_lines
 from cmsspark.apps.monitor.suites.suite import Step, Suite, filled, size_text
 from cmsspark.base import dates
-from cmsspark.base.errors import SettingsError
+from cmsspark.base.errors import CmssparkError, SettingsError
 from cmsspark.base.private_folders import make_private
 from cmsspark.base.reporting import interruptible
 from cmsspark.store.process_samples import (
@@ -241,7 +241,9 @@ class SuiteRunner:
                     raise _not_started(f"the monitor of {host}", argv, error) from None
                 self._guard.started(monitor.pid)
                 reader = NodeReader(self.state_dir, refused.append, run.run, host)
-                thread = threading.Thread(target=reader.read, args=(monitor.stdout,), daemon=True)
+                thread = threading.Thread(
+                    target=_store, args=(reader, monitor.stdout), daemon=True
+                )
                 thread.start()
                 monitors[host] = monitor, thread
             yield
@@ -256,6 +258,15 @@ class SuiteRunner:
                 self._guard.ended(monitor.pid)
             for text in refused:
                 self._note(database, run, "error", text)
+
+
+def _store(reader: NodeReader, stream: IO[bytes]) -> None:
+    """Store what the monitor of a node prints; a store that cannot be written is named."""
+    with stream:
+        try:
+            reader.read(stream)
+        except CmssparkError as error:
+            reader.log(f"samples of {reader.host} are missing: {error}")
 
 
 def _not_started(label: str, argv: list[str], error: OSError | ValueError) -> SettingsError:
