@@ -266,6 +266,8 @@ _CAUSES: Final = {
     "gc": {"heap_space", "cache_does_not_fit"},
     # While rows become objects of Python, and come back, no task runs.
     "idle_cores": {"collected_to_driver", "collected_and_parallelized"},
+    # Rows that are given to Spark again travel in its tasks.
+    "large_closure": {"collected_and_parallelized"},
 }
 
 
