@@ -65,6 +65,16 @@ COLLECTS: Final = re.compile(r"(?:collect|toPandas|toArrow|toLocalIterator|take|
 _NOT_CACHED: Final = re.compile(r"Not enough space to cache rdd|Persisting block rdd\S* to disk")
 
 Nodes = Mapping[tuple[str, str], int | None]
+#: Kind of a node → the kind with its other number, and the same text.
+_PARTNERS: Final = {
+    plans.PAIRS: plans.SMALLER_ROWS,
+    plans.SMALL_SIDE: plans.LARGE_SIDE,
+    plans.JOINED_ROWS: plans.SIDE_ROWS,
+    plans.UNFILTERED_ROWS: plans.FILTERED_ROWS,
+    plans.SCANNED_ROWS: plans.CHOSEN_ROWS,
+    plans.FILES_READ: plans.BYTES_READ,
+    plans.FILES_WRITTEN: plans.BYTES_WRITTEN,
+}
 
 
 def plan_findings(metrics: RunMetrics) -> Iterator[Finding]:
@@ -72,17 +82,8 @@ def plan_findings(metrics: RunMetrics) -> Iterator[Finding]:
     for query in metrics.queries:
         where = f"SQL {query.execution}, {query.description}"
         nodes: Nodes = {(kind, text): value for kind, text, value in query.nodes}
-        yield from _joins(nodes, where)
-        yield from _rows(nodes, where)
+        yield from _nodes(nodes, where)
         yield from _sorts(query, where)
-        for files, size, verb in (
-            (plans.FILES_READ, plans.BYTES_READ, "read"),
-            (plans.FILES_WRITTEN, plans.BYTES_WRITTEN, "written"),
-        ):
-            for (kind, text), count in nodes.items():
-                total = nodes.get((size, text))
-                if kind == files and count and total is not None:
-                    yield from _small_files(count, total, verb, where)
     for stage in metrics.stages:
         # Each task of saveAsTextFile() and its like writes one file; queries count
         # theirs in their plans.
@@ -100,32 +101,25 @@ def plan_findings(metrics: RunMetrics) -> Iterator[Finding]:
     yield from _returned(metrics)
 
 
-def _joins(nodes: Nodes, where: str) -> Iterator[Finding]:
-    for (kind, text), value in nodes.items():
-        name = text.split(" ")[0].split("(")[0]
-        if kind == plans.PAIRS and value is not None:
-            smaller = nodes.get((plans.SMALLER_ROWS, text))
-            least = PAIRS if smaller is None or smaller >= PAIRED_ROWS else MANY_PAIRS
-            if value >= least and (smaller is None or smaller > 1):
-                title = f"{name} compared {value:,} pairs of rows"
-                yield named("cartesian_join", title, where)
-        elif kind == plans.SMALL_SIDE and value is not None:
-            large = nodes.get((plans.LARGE_SIDE, text)) or 0
-            limit = next(
-                (small for large_side, small in LARGE_SIDES if large > large_side), SMALL_SIDE
-            )
-            if value < limit and large >= LEAST_LARGE and large >= SIDES_FACTOR * value:
-                title = f"{name} shuffled {volume(large)} to join {volume(value)}"
-                yield named("small_join_side", title, where)
-
-
-def _rows(nodes: Nodes, where: str) -> Iterator[Finding]:
-    """Yield what a node does with many rows: alone, too often, too late."""
+def _nodes(nodes: Nodes, where: str) -> Iterator[Finding]:
+    """Yield what a node does with too many rows, or with rows that it need not have."""
     for (kind, text), value in nodes.items():
         if value is None:
             continue
         name = text.partition(" ")[0].partition("(")[0]
-        if kind == plans.WINDOW_ROWS and value >= ALONE_ROWS:
+        partner = nodes.get((_PARTNERS.get(kind, ""), text))
+        other = partner or 0
+        if kind == plans.PAIRS:
+            least = PAIRS if partner is None or other >= PAIRED_ROWS else MANY_PAIRS
+            if value >= least and (partner is None or other > 1):
+                title = f"{name} compared {value:,} pairs of rows"
+                yield named("cartesian_join", title, where)
+        elif kind == plans.SMALL_SIDE:
+            limit = next((small for large, small in LARGE_SIDES if other > large), SMALL_SIDE)
+            if value < limit and other >= LEAST_LARGE and other >= SIDES_FACTOR * value:
+                title = f"{name} shuffled {volume(other)} to join {volume(value)}"
+                yield named("small_join_side", title, where)
+        elif kind == plans.WINDOW_ROWS and value >= ALONE_ROWS:
             title = f"one task sorted all {value:,} rows of a window"
             yield named("window_one_task", title, where)
         elif kind == plans.JDBC_ROWS and value >= ALONE_ROWS:
@@ -134,21 +128,21 @@ def _rows(nodes: Nodes, where: str) -> Iterator[Finding]:
         elif kind == plans.BROADCAST_BYTES and value >= BROADCAST_BYTES:
             title = f"{volume(value)} were broadcast: the driver and each executor hold them"
             yield named("large_broadcast", title, where)
-        elif kind == plans.JOINED_ROWS and value >= MULTIPLIED_ROWS:
-            side = nodes.get((plans.SIDE_ROWS, text)) or 0
-            if value >= MULTIPLIED * max(1, side):
-                title = f"{name} made {value:,} rows of {side:,}: its key repeats on both sides"
+        elif kind == plans.JOINED_ROWS:
+            if value >= max(MULTIPLIED_ROWS, MULTIPLIED, MULTIPLIED * other):
+                title = f"{name} made {value:,} rows of {other:,}: its key repeats on both sides"
                 yield named("join_multiplies_rows", title, where)
         elif kind == plans.UNFILTERED_ROWS and value >= ALONE_ROWS:
-            remaining_rows = nodes.get((plans.FILTERED_ROWS, text)) or 0
-            if remaining_rows <= KEPT_SHARE * value:
-                title = f"a filter after a join kept {remaining_rows:,} of {value:,} rows"
+            if other <= KEPT_SHARE * value:
+                title = f"a filter after a join kept {other:,} of {value:,} rows"
                 yield named("filter_after_join", title, where)
         elif kind == plans.SCANNED_ROWS and value >= ALONE_ROWS:
-            remaining_rows = nodes.get((plans.CHOSEN_ROWS, text)) or 0
-            if remaining_rows <= CHOSEN_SHARE * value:
-                title = f"all partitions were read, {value:,} rows, for {remaining_rows:,} rows of some"
+            if other <= CHOSEN_SHARE * value:
+                title = f"all partitions were read, {value:,} rows, for {other:,} rows of some"
                 yield named("full_scan", title, where)
+        elif kind in (plans.FILES_READ, plans.FILES_WRITTEN) and value and partner is not None:
+            verb = "read" if kind == plans.FILES_READ else "written"
+            yield from _small_files(value, partner, verb, where)
 
 
 def _python(metrics: RunMetrics) -> Iterator[Finding]:
