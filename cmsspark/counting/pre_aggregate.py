@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from cmsspark.base import buffers, dates
 from cmsspark.base.access import NO_BYTES, AccessBatch, Group, Packed, Quarantined, Remote
 from cmsspark.base.arrays import Longs
 from cmsspark.base.buffers import dictionary_array, from_numpy
+from cmsspark.base.compiled import compiled
 from cmsspark.counting import reconciliation
 from cmsspark.counting.catalogue import (
     NOT_THERE,
@@ -32,7 +33,7 @@ from cmsspark.counting.catalogue import (
 )
 from cmsspark.counting.reconciliation import all_shown
 from cmsspark.counting.site_pairs import SitePairs
-from cmsspark.counting.sums import find_runs, sum_runs
+from cmsspark.counting.sums import find_runs, overflow_error, sum_runs
 from cmsspark.sources.registry import STREAMS_NAMING_READERS, STREAMS_SETTING_BYTES_ASIDE
 
 if TYPE_CHECKING:
@@ -84,8 +85,10 @@ class GroupColumns:
         return remote
 
 
-#: Accesses that a task keeps before it aggregates them, by default.
-AGGREGATE_AT: Final = 50_000
+_hashed: Final[Any] = compiled("base.hashed")
+#: Accesses that a task keeps before it aggregates them, by default: with compiled code
+#: they fit a core's cache; without it each aggregation sorts all rows again.
+AGGREGATE_AT: Final = 50_000 if _hashed is None else 16_384
 #: Bytes of quarantined records that a task keeps: a file of garbage must not fill its
 #: memory. Each counts so many more.
 QUARANTINE_BYTES: Final = 16 * 1024 * 1024
@@ -130,6 +133,88 @@ def unmatched_bin(lfn: str) -> str:
 
 #: Keys and sums, whole numbers, by name. None: the stream does not have this value.
 Columns = dict[str, Any]
+#: Bits of the number of a (site, app, user) in the key of a row.
+_GROUP_BITS: Final = 32
+
+
+class Sums(Protocol):
+    """Sums of accesses by ``pair``, the dataset here, and ``group``."""
+
+    def add(self, columns: Columns, stream: str) -> None:
+        """Add accesses. All have the same columns; one that is None is None in all.
+
+        Raises DataError (65) if a sum exceeds 64 bits.
+        """
+
+    def columns(self) -> Columns:
+        """Return the keys and sums, each combination of the keys once."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def rows_sorted_again(self) -> int:
+        """Rows that another ``add`` sorts again: as many new ones keep that rare."""
+
+
+@dataclass
+class SortedSums:
+    """The sums by sorting, without compiled code."""
+
+    _columns: Columns = field(default_factory=dict)
+
+    def add(self, columns: Columns, stream: str) -> None:
+        """Add accesses. Raises DataError (65)."""
+        parts = [self._columns, columns] if self._columns else [columns]
+        self._columns = pre_aggregate(joined(parts), "pair", "group", stream)
+
+    def columns(self) -> Columns:
+        """Return the keys and sums, in the order of keys."""
+        return self._columns
+
+    def __len__(self) -> int:
+        return len(self._columns["pair"]) if self._columns else 0
+
+    @property
+    def rows_sorted_again(self) -> int:
+        """Return all rows."""
+        return len(self)
+
+
+@dataclass
+class TableSums:
+    """The sums in a compiled table, to which each access is added."""
+
+    _table: Any = None
+    _names: tuple[str, ...] = ()
+    _nulls: tuple[str, ...] = ()
+    rows_sorted_again: int = 0
+
+    def add(self, columns: Columns, stream: str) -> None:
+        """Add accesses. Raises DataError (65)."""
+        values = {name: column for name, column in columns.items() if column is not None}
+        keys = (values.pop("pair") << _GROUP_BITS) | values.pop("group")
+        if self._table is None:
+            self._names = tuple(values)
+            self._nulls = tuple(name for name, column in columns.items() if column is None)
+            self._table = _hashed.KeyedSums(len(values))
+        try:
+            self._table.add(keys, [values[name] for name in self._names])
+        except OverflowError as error:
+            raise overflow_error(f"{self._names[error.args[0]]} of {stream}") from None
+
+    def columns(self) -> Columns:
+        """Return the keys and sums, in the order in which the keys came."""
+        keys, *sums = self._table.columns()
+        pairs = {"pair": keys >> _GROUP_BITS, "group": keys & ((1 << _GROUP_BITS) - 1)}
+        return {**pairs, **dict(zip(self._names, sums, strict=True)), **dict.fromkeys(self._nulls)}
+
+    def __len__(self) -> int:
+        return 0 if self._table is None else int(self._table.count)
+
+
+def new_sums() -> Sums:
+    """Return empty sums of the quickest kind that there is."""
+    return SortedSums() if _hashed is None else TableSums()
 
 
 @dataclass
@@ -155,8 +240,7 @@ class StreamAggregator:
     _parts: list[Columns] = field(default_factory=list)
     _pending: int = 0
     #: The sums by dataset and (site, app, user), and their number of rows.
-    _sums: Columns = field(default_factory=dict)
-    _aggregated: int = 0
+    _sums: Sums = field(default_factory=new_sums)
     _groups: GroupColumns = field(default_factory=GroupColumns)
     #: Complete once ``rows`` has run.
     site_pairs: SitePairs = field(default_factory=SitePairs)
@@ -164,7 +248,7 @@ class StreamAggregator:
     @property
     def rows_in_memory(self) -> int:
         """Rows in memory, aggregated or not."""
-        return self._aggregated + self._pending
+        return len(self._sums) + self._pending
 
     def begin_file(self, path: str) -> None:
         """Take note of the file of the next batches, where a stream needs it."""
@@ -249,9 +333,7 @@ class StreamAggregator:
         if self.stream in STREAMS_NAMING_READERS:
             self.site_pairs.add(groups, sums["pair"], catalogue, sums)
         sums["group"] = self._groups.keys[numbers]
-        parts = [self._sums, sums] if self._sums else [sums]
-        self._sums = pre_aggregate(joined(parts), "pair", "group", self.stream)
-        self._aggregated = len(self._sums["pair"])
+        self._sums.add(sums, self.stream)
 
     def rows(
         self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
@@ -262,16 +344,15 @@ class StreamAggregator:
         The columns are Arrow arrays; text columns are dictionary arrays.
         """
         self._aggregate(groups, replicas)
-        if not self._sums:
+        if not len(self._sums):
             return {}
-        rows = access_columns(self.stream, self._sums, list(self._groups.numbers), pseudonym)
-        datasets, positions = np.unique(self._sums["pair"], return_inverse=True)
+        sums = self._sums.columns()
+        rows = access_columns(self.stream, sums, list(self._groups.numbers), pseudonym)
+        datasets, positions = np.unique(sums["pair"], return_inverse=True)
         names, count = self._catalogue().dataset_names(datasets.astype(np.int32)), len(positions)
         return rows | {
             "dataset_name": buffers.dictionary_array(names, positions),
-            "remote_nacc": with_nulls(
-                self._sums["remote_nacc"], self._sums["remote_count"], count
-            ),
+            "remote_nacc": with_nulls(sums["remote_nacc"], sums["remote_count"], count),
             "detail": buffers.dictionary_array([None], np.zeros(count, np.int32)),
         }
 
@@ -281,9 +362,7 @@ class StreamAggregator:
         """Return the rows that can leave before the task ends: quarantined records,
         once they are many.
         """
-        # Each aggregation also sorts the rows aggregated before. Waiting for as many
-        # pending rows keeps it rare.
-        if self._pending >= max(self.aggregate_at, self._aggregated):
+        if self._pending >= max(self.aggregate_at, self._sums.rows_sorted_again):
             self._aggregate(groups, replicas)
         if sum(len(record.raw) + _RECORD_BYTES for record in self.quarantined) < QUARANTINE_BYTES:
             return {}

@@ -86,6 +86,8 @@ _RECORDS = st.tuples(
     st.none() | st.integers(0, 9),
 )
 _BATCHES = st.lists(st.lists(_RECORDS, max_size=12), max_size=4)
+#: Without compiled code accesses are sorted.
+_SUMS = st.sampled_from([pre_aggregate.SortedSums, pre_aggregate.TableSums])
 
 
 def batch_of(records: list[Record], bytes_: bool = True, times: bool = True) -> AccessBatch:
@@ -166,13 +168,13 @@ def by_cell(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 @settings(deadline=None, max_examples=150)
-@given(_BATCHES, st.booleans(), st.booleans(), st.sampled_from([1, 3, 1000]))
+@given(_BATCHES, st.booleans(), st.booleans(), st.sampled_from([1, 3, 1000]), _SUMS)
 def test_a_fold_is_what_adding_record_by_record_gives(
-    batches: list[list[Record]], bytes_: bool, times: bool, aggregate_at: int
+    batches: list[list[Record]], bytes_: bool, times: bool, aggregate_at: int, sums: type[Any]
 ) -> None:
     with TemporaryDirectory() as folder:
         catalogue, replicas = _snapshots(Path(folder))
-        task, known = StreamAggregator("aaa", catalogue, aggregate_at), 0
+        task, known = StreamAggregator("aaa", catalogue, aggregate_at, _sums=sums()), 0
         for records in batches:
             task.add(batch_of(records, bytes_, times))
             # A decoder's groups become more from batch to batch.
