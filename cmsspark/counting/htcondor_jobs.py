@@ -19,13 +19,14 @@ import msgspec
 import numpy as np
 
 from cmsspark.base import buffers, dates
-from cmsspark.base.access import AccessBatch, Group, HtcondorJob, Quarantined
+from cmsspark.base.access import AccessBatch, HtcondorJob, Quarantined
 from cmsspark.base.arrays import Longs
 from cmsspark.base.errors import DataError
 from cmsspark.base.names import JobInput, job_input
 from cmsspark.base.schemas import Table
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Replicas, hashes_in, site_hashes
 from cmsspark.counting.pre_aggregate import ACCESS, BIN, COLUMNS, StreamAggregator, record_batch
+from cmsspark.sources.formats.fast_json import Groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,7 +150,7 @@ class JobAggregator(StreamAggregator):
         return len(self._jobs)
 
     def rows(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, Any]:
         """Return the jobs that have not left the task."""
         jobs, self._jobs = self._jobs, []
@@ -166,7 +167,7 @@ class JobAggregator(StreamAggregator):
         return [_encode(job) for job in jobs]
 
     def drain(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
         """Return the jobs, once they are many, else quarantined records, once they are many."""
         if len(self._jobs) >= JOBS_KEPT:
@@ -199,7 +200,7 @@ class EarlierJobs(JobAggregator):
         return [None] * len(jobs)
 
     def drain(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
         """Return the jobs, once they are many."""
         return self.rows(groups, replicas, pseudonym) if len(self._jobs) >= JOBS_KEPT else {}

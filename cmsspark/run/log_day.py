@@ -33,6 +33,7 @@ from cmsspark.run.run_context import RunContext
 from cmsspark.run.scan_summary import build_reader
 from cmsspark.run.spark import SparkRunner
 from cmsspark.settings import pseudonyms
+from cmsspark.sources.reader import Reader
 from cmsspark.sources.rses import Rses
 from cmsspark.sources.storage_sites import load_storage_sites
 from cmsspark.store import results
@@ -62,8 +63,11 @@ def run(request: DayRequest, log: Callable[[str], None] | None = None) -> result
 
 def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
     run_context = job_run.run_context
+    inputs = resolve(request, job_run.layout, LocalFiles())
+    for source in inputs.streams:
+        # What readers load from files is loaded once, before the processes are forked.
+        Reader(source.stream, source.format_name, request.day)
     with local.worker_pool() as pool:
-        inputs = resolve(request, job_run.layout, LocalFiles())
         earlier = day_result.find(request, inputs)
         if earlier is not None:
             run_context.log(

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import IO, Any
 
-from cmsspark.base.access import AccessBatch, Group
+from cmsspark.base.access import AccessBatch
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.file_counts import FileCounts
 from cmsspark.sources.formats import avro, damaged, lines
 from cmsspark.sources.formats.damaged import Damage
+from cmsspark.sources.formats.fast_json import Groups
 from cmsspark.sources.oversized import LimitedLines, Oversized, OversizedRecord, limited_avro
 from cmsspark.sources.record_schema import Note
 from cmsspark.sources.registry import find_stream
@@ -69,9 +70,9 @@ class Reader:
         return [] if self._oversized is None else self._oversized.records
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> Groups:
         """The groups that batches refer to; grows while reading."""
-        groups: list[Group] = self.decoder.groups
+        groups: Groups = self.decoder.groups
         return groups
 
     def file(

@@ -183,6 +183,6 @@ def test_a_sum_up_to_64_bits_is_exact_and_one_beyond_names_its_column() -> None:
 def test_rows_that_do_not_fit_a_table_of_sums_are_refused() -> None:
     table, one = KeyedSums(2), np.ones(1, np.int64)
     for columns in ([one], [one, one, one], [one, np.ones(2, np.int64)], [one, np.ones(1)]):
-        with pytest.raises(ValueError, match="column|expected"):
+        with pytest.raises(ValueError, match=r"column|expected"):
             table.add(one, columns)
     assert table.count == 0
