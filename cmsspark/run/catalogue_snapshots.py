@@ -36,9 +36,6 @@ from cmsspark.counting.catalogue import (
     is_no_damage,
 )
 from cmsspark.counting.catalogue_build import MapParts, Part, build_catalogue, build_replicas
-from cmsspark.dumps.process_transport import ProcessTransport
-from cmsspark.dumps.rucio_replicas import spill_disk_replicas
-from cmsspark.dumps.rucio_scan import RucioScan, read_rses
 from cmsspark.filesystems.storage import Files, unreadable
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.sqoop_csv import read_table
@@ -215,6 +212,11 @@ def _parts_of_rucio(
     files: Files, rucio: Dump, map_parts: MapParts, rses_file: str | None, spill: Path
 ) -> list[Part]:
     """Return block replicas on disk, from the replicas of files."""
+    # Most runs have a snapshot, and need none of these modules.
+    from cmsspark.dumps.process_transport import ProcessTransport
+    from cmsspark.dumps.rucio_replicas import spill_disk_replicas
+    from cmsspark.dumps.rucio_scan import RucioScan, read_rses
+
     opener = partial(opened, files)
     rses, _ = read_rses(rucio, rses_file, opener)
     return spill_disk_replicas(ProcessTransport(spill, map_parts, opener), RucioScan(rucio, rses))

@@ -23,6 +23,23 @@ cdef extern from "Python.h":
 cdef enum:
     MEMO_LONGEST = 1024
     MEMO_TEXTS = 50_000
+    # Of the buffers that are kept for the next columns.
+    SPARE_ROWS = 65536
+    SPARE_NAMES = 8388608
+
+
+cdef struct Buffers:
+    Py_ssize_t room, names_room
+    uint64_t* hashes
+    int64_t* groups
+    int64_t* sizes
+    int64_t* begins
+    int64_t* ends
+    uint8_t* names
+
+# Columns follow each other, and new memory costs as much as what is written into it. The last one's serves the next.
+cdef Buffers spare
+spare.room = 0
 
 
 cdef void* more(void* old, Py_ssize_t size) except NULL:
@@ -53,8 +70,18 @@ cdef class Columns:
 
     def __cinit__(self, bint has_times=False):
         self.has_times = has_times
+        if spare.room and not has_times:
+            self.room, self.names_room = spare.room, spare.names_room
+            self._hashes, self._groups, self._sizes = spare.hashes, spare.groups, spare.sizes
+            self._begins, self._ends, self._names = spare.begins, spare.ends, spare.names
+            spare.room = 0
 
     def __dealloc__(self):
+        if not spare.room and not self.has_times and 0 < self.room <= SPARE_ROWS and self.names_room <= SPARE_NAMES:
+            spare.room, spare.names_room = self.room, self.names_room
+            spare.hashes, spare.groups, spare.sizes = self._hashes, self._groups, self._sizes
+            spare.begins, spare.ends, spare.names = self._begins, self._ends, self._names
+            return
         free(self._hashes)
         free(self._groups)
         free(self._sizes)
