@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from cmsspark.base.access import AccessBatch
+from cmsspark.base.access import AccessBatch, Group
 from cmsspark.base.arrays import Longs
 from cmsspark.counting.htcondor_jobs import EARLIER, JOB, JOB_COLUMNS, id_hashes
 from cmsspark.counting.pre_aggregate import StreamAggregator
@@ -123,6 +123,8 @@ class EarlierIds(FeedAggregator):
         """Return no rows: bins belong to the day itself."""
         return {}
 
-    def note_rows(self, notes: Sequence[tuple[str, str, int, str]]) -> dict[str, list[Any]]:
+    def note_rows(
+        self, notes: Sequence[tuple[str, str, int, str]], groups: Sequence[Group]
+    ) -> dict[str, list[Any]]:
         """Return no rows: notes belong to the day itself."""
         return {}
