@@ -4,7 +4,7 @@ from the top of a checkout.
 A small dump is made once; its files and blocks come again under other names until
 REPLICAS, LOCKS and DATASET_LOCKS have so many rows. Prints for each job the CPU
 seconds, the wall time and the peak of the proportional memory of all its processes by
-``/proc``; with ``--engine spark`` those of Spark on this host, with its stages.
+``/proc``; with ``--engine spark`` those of Spark on this host.
 """
 
 from __future__ import annotations

@@ -179,8 +179,8 @@ class StreamAggregator:
         if batch.deletion:
             self.bins["deletion"] += batch.deletion
         if batch.unnamed:
-            unnamed, counts = zip(*batch.unnamed.items(), strict=True)
-            self._count_unmatched(np.repeat(unnamed, counts))
+            groups = np.array(list(batch.unnamed), np.int64)
+            self._count_unmatched(np.repeat(groups, list(batch.unnamed.values())))
         if batch.set_aside:
             self.set_aside.update(nacc=batch.set_aside, read_bytes=batch.set_aside_bytes)
         self.out_of_day.update(batch.out_of_day)
