@@ -124,7 +124,7 @@ def _write(
     resend_all: bool,
 ) -> dict[str, int]:
     counts = {"documents": 0, "unchanged": 0, "gone": 0, "left_out": 0}
-    for position, row in enumerate(islice(rows, limit)):
+    for position, row in enumerate(islice(spec.published_rows(rows), limit)):
         if spec.leaves_out(row):
             counts["left_out"] += 1
             continue

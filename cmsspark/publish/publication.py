@@ -244,7 +244,8 @@ def show_documents(request: PublishRequest) -> None:
         spec, sink = _open_sink(request, table)
         count = 0
         for row in islice(
-            stored_rows(find_stored_table(request, table), spec.table), request.limit
+            spec.published_rows(stored_rows(find_stored_table(request, table), spec.table)),
+            request.limit,
         ):
             if spec.leaves_out(row):
                 continue

@@ -91,6 +91,8 @@ class DumpJob:
     configured: Callable[[Mapping[str, Any], Settings], DumpJob] | None = None
     #: Whether a row is of one dataset, so that ``--patterns`` can choose.
     by_dataset: bool = False
+    #: Jobs whose stored result of the same day ``more`` reads.
+    after: tuple[str, ...] = ()
     #: A line for ``run_spark --list``, without a full stop.
     about: str = ""
 
@@ -105,6 +107,7 @@ class DumpJob:
                 (self.name,),
                 runs_in_processes=True,
                 reads_dumps=True,
+                after=self.after,
                 module=module,
             ),
             self.command,

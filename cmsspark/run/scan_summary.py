@@ -34,7 +34,7 @@ from cmsspark.counting.merge import (
     SECONDS,
     SideRow,
 )
-from cmsspark.counting.pre_aggregate import SET_ASIDE
+from cmsspark.counting.pre_aggregate import SET_ASIDE, UNMATCHED_SITE
 from cmsspark.counting.reconciliation import MALFORMED_RECORDS, OTHER, StreamBins
 from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.run.catalogue_snapshots import open_snapshots
@@ -244,6 +244,8 @@ class ScanSummary:
     sampled: dict[str, drift.Seen] = field(default_factory=dict)
     #: Records whose file is not in DBS, by the beginning of its name.
     prefixes: dict[str, Counter[str]] = field(default_factory=dict)
+    #: Unmatched records by site, by stream (rule 73).
+    unmatched_sites: dict[str, Counter[str]] = field(default_factory=dict)
     #: Numbers of readers, each of a task or a process: ``compiled``, or the reason why not.
     readers: Counter[str] = field(default_factory=Counter)
     #: The fields that any counted access has, by stream: bytes, site, user, app.
@@ -278,6 +280,8 @@ class ScanSummary:
                 summary.files.setdefault(stream, FileNotes()).add(name, count, detail or "")
             elif kind == "prefix":
                 summary.prefixes.setdefault(stream, Counter())[name] += count
+            elif kind == UNMATCHED_SITE:
+                summary.unmatched_sites.setdefault(stream, Counter())[name] += count
             elif kind == SET_ASIDE:
                 summary.set_aside.setdefault(stream, Counter())[name] += count
             elif kind == JOB_SUMS:

@@ -482,6 +482,8 @@ class Job:
     of_days: str = ""
     #: It reads no day: its --date only names the result, and is today by default.
     is_day_optional: bool = False
+    #: Jobs whose stored result of the same day it reads, so that they run before it.
+    after: tuple[str, ...] = ()
     #: The file of a user's job; empty for a built-in job and one of a package.
     file: str = ""
     #: What a user's job needs beside its file: modules that it imports from the same
@@ -507,7 +509,7 @@ class Job:
     @property
     def public_tables(self) -> tuple[str, ...]:
         """The tables that are published: those without rows of single people."""
-        return tuple(table for table in self.tables if not stored_table(table).is_private)
+        return tuple(table for table in self.tables if stored_table(table).is_published)
 
     def as_entry(self) -> dict[str, Any]:
         """Return the job as the list of built-in jobs has it, without defaults."""

@@ -360,10 +360,10 @@ class FastLineReader:
             if version and count:
                 batch.generations[version] = batch.generations.get(version, 0) + count
         batch.read += read
-        deletion, write_only, no_lfn, out_of_day = self._lines.bins()
+        deletion, write_only, unnamed, out_of_day = self._lines.bins()
         batch.deletion += deletion
         batch.write_only += write_only
-        batch.no_lfn += no_lfn
+        batch.unnamed.update(unnamed)
         set_aside, set_aside_bytes = self._lines.set_aside()
         batch.set_aside += set_aside
         batch.set_aside_bytes += set_aside_bytes
@@ -492,9 +492,9 @@ def fast_access_lines(
     )
 
     def finish(batch: AccessBatch) -> None:
-        write_only, no_lfn = lines.bins()
+        write_only, unnamed = lines.bins()
         batch.write_only += write_only
-        batch.no_lfn += no_lfn
+        batch.unnamed.update(unnamed)
 
     return FastKeyReader(lines, finish, has_accesses=True)
 
@@ -601,7 +601,8 @@ class FastAvroReader:
             records += count
             if len(numbers) > _FEW + records // _LEFT_OF:
                 return None
-        batch.read, batch.no_lfn = records - len(numbers), reader.unnamed()
+        batch.read = records - len(numbers)
+        batch.unnamed.update(reader.unnamed())
         return batch, Left(numbers, b"".join(parts))
 
     def _reader(self, fields: Mapping[str, Any]) -> Any:
