@@ -196,7 +196,7 @@ def test_a_fold_is_what_adding_record_by_record_gives(
         )
         assert bins == {**({"read": len(every)} if every else {}), **unmatched}
         assert sum(row["nacc"] for row in rows) + unmatched.total() == len(every)
-        notes = rows_of(task.note_rows([], GROUPS))
+        notes = rows_of(task.note_rows([], Groups(GROUPS)))
         for kind in ("prefix", "unmatched_site"):
             counts = [row["nacc"] for row in notes if row["kind"] == kind]
             assert sum(counts) == unmatched.total()
