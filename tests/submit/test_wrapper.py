@@ -13,7 +13,7 @@ import pytest
 from cmsspark.base.compiled import MISSING, OFF, STALE
 from cmsspark.base.errors import UsageError
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.submit.arguments import _BY_NAME, SHARED
 from cmsspark.submit.explanation import uncompiled
 from cmsspark.submit.preflight import check_root

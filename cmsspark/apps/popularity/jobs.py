@@ -21,7 +21,7 @@ from cmsspark.cli.options import (
     store_options,
 )
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import Job, declare
+from cmsspark.store.own_jobs import Job, declare
 
 if TYPE_CHECKING:
     from cmsspark.apps.popularity.training import Label

@@ -25,7 +25,7 @@ from cmsspark.main import command
 from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import DocumentSpec, document
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.store.stored_columns import newest, table_rows
 from cmsspark.submit.job_help import load_command
 from tests.run.partial_days import partial, store_partials, store_table
