@@ -23,7 +23,6 @@ from cmsspark.cli.options import require_store
 from cmsspark.cli.period_options import load_days
 from cmsspark.counting.rollup import matches
 from cmsspark.settings.settings import load_settings
-from cmsspark.sources.registry import ACCESS_STREAMS, STORAGE_APP
 from cmsspark.store import stored_days
 from cmsspark.store.stored_columns import newest, newest_replicas, open_store, table_rows
 from cmsspark.store.stored_days import StoredDays
@@ -150,17 +149,13 @@ def stored_reads(stored: StoredDays) -> Reads:
     """
     import polars as pl
 
-    names = {"dataset_name": "dataset", "site_name": "site", "nacc": "accesses"}
-    names["read_bytes"] = "bytes"
-    is_read = pl.col("stream").is_in(ACCESS_STREAMS) & (pl.col("app") != STORAGE_APP)
-    frames = []
-    for batch in stored.batches(["stream", "app", *names]):
-        for day, rows in batch:
-            frame = pl.DataFrame(pl.from_arrow(rows)).rename(names)
-            frame = frame.filter(is_read, pl.col("dataset").is_not_null())
-            keys = [pl.col(name).cast(pl.String) for name in ("dataset", "site")]
-            sums = frame.group_by(keys).agg(pl.col("accesses", "bytes").cast(pl.Float64).sum())
-            frames.append(sums.with_columns(day=pl.lit(day)))
+    keys = {"dataset": "dataset_name", "site": "site_name"}
+    measures = {"accesses": pl.col("nacc"), "bytes": pl.col("read_bytes")}
+    sums = {name: column.cast(pl.Float64).sum() for name, column in measures.items()}
+    frames = [
+        frame.drop_nulls("dataset_name").group_by(**keys).agg(**sums, day=pl.lit(day))
+        for day, frame in stored.accesses([*keys.values(), "nacc", "read_bytes"])
+    ]
     return make_reads(pl.concat(frames), stored.partials)
 
 
