@@ -60,7 +60,10 @@ def read_columns(
     become these numbers, which take less memory. Raises DataError (65).
     """
     require_columns(path, batch.schema.names)
-    time, name, size = (_plain(batch.column(column)) for column in COLUMNS)
+    time, name, size = (
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        for column in (batch.column(name) for name in COLUMNS)
+    )
     if pa.types.is_nested(name.type):
         raise DataError(
             "the objects of the trace are not names",
@@ -90,10 +93,6 @@ def read_columns(
             found=str(error).splitlines()[0],
             next_step="time: seconds since 1970 or timestamps; size: whole bytes",
         ) from None
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _is_text(column: pa.Array) -> bool:

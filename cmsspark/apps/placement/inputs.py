@@ -149,12 +149,16 @@ def stored_reads(stored: StoredDays) -> Reads:
     """
     import polars as pl
 
-    keys = {"dataset": "dataset_name", "site": "site_name"}
-    measures = {"accesses": pl.col("nacc"), "bytes": pl.col("read_bytes")}
-    sums = {name: column.cast(pl.Float64).sum() for name, column in measures.items()}
+    columns = ["dataset_name", "site_name", "nacc", "read_bytes"]
     frames = [
-        frame.drop_nulls("dataset_name").group_by(**keys).agg(**sums, day=pl.lit(day))
-        for day, frame in stored.accesses([*keys.values(), "nacc", "read_bytes"])
+        frame.drop_nulls("dataset_name")
+        .group_by(dataset="dataset_name", site="site_name")
+        .agg(
+            accesses=pl.col("nacc").cast(pl.Float64).sum(),
+            bytes=pl.col("read_bytes").cast(pl.Float64).sum(),
+            day=pl.lit(day),
+        )
+        for day, frame in stored.accesses(columns)
     ]
     return make_reads(pl.concat(frames), stored.partials)
 
@@ -320,20 +324,15 @@ def read_space(path: Path) -> dict[str, tuple[float | None, float | None]]:
     )
     rows = {}
     for row in table.to_dicts():
-        texts = (row.get(name) for name in sizes)
-        capacity, budget = (None if text in (None, "") else _parse_size(text) for text in texts)
+        # Text of a column of floats, as Parquet files and pandas have it, is 1e+15.
+        texts = [str(row.get(name) or "") for name in sizes]
+        texts = [str(int(float(text))) if _EXPONENT.fullmatch(text) else text for text in texts]
+        capacity, budget = (float(parse_bytes(text)) if text else None for text in texts)
         if (gbits := row.get("network_gbits")) is not None:
             network = gbits * _WEEK_OF_GBIT
             budget = network if budget is None else min(budget, network)
         rows[row["site"]] = (capacity, budget)
     return rows
-
-
-def _parse_size(text: str) -> float:
-    """Return the bytes of a size. Raises UsageError (2)."""
-    # Text of a column of floats, as Parquet files and pandas have it.
-    number = int(float(text)) if _EXPONENT.fullmatch(text) else text
-    return float(parse_bytes(str(number)))
 
 
 @dataclass(frozen=True)

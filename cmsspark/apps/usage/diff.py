@@ -315,6 +315,8 @@ def command(
     Prints the sums of all measures and, by dataset, site and stream, groups that
     appeared, vanished or changed most. Results on what jobs cost have sums of their own.
     """
+    import polars as pl
+
     from cmsspark.base.schemas import stored_table
     from cmsspark.publish.documents import key_columns
 
@@ -346,10 +348,11 @@ def command(
         rows_before, rows_after = rows
         measure = measure or kind.measures[0]
     sums = sum_changes(rows_before, rows_after, kind.measures)
-    if kind is _ACCESSES:
-        rows_before, rows_after = (
-            _with_measure(frame, measure) for frame in (rows_before, rows_after)
-        )
+    if kind is _ACCESSES and measure in (*_OF_JOBS, *MEASURES_OF_JOBS):
+        # The measure is of accesses alone, or of jobs alone.
+        is_job = pl.col("stream").is_in(STREAMS_OF_JOBS).fill_null(False)
+        of_kind = ~is_job if measure in _OF_JOBS else is_job
+        rows_before, rows_after = rows_before.filter(of_kind), rows_after.filter(of_kind)
     groups = [
         group_changes(rows_before, rows_after, kind.columns[name], measure, top)
         for name in by or [*kind.columns][: kind.default_count]
@@ -522,16 +525,6 @@ def _jobs_apart(rows: list[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame]:
     of_accesses = [pl.when(~is_job).then(pl.col(name)).alias(name) for name in _OF_JOBS]
     before, after = (frame.with_columns(*of_jobs, *of_accesses) for frame in rows)
     return before, after
-
-
-def _with_measure(rows: pl.DataFrame, measure: str) -> pl.DataFrame:
-    """Return the rows that are of accesses, or of jobs, where the measure is of one of them."""
-    import polars as pl
-
-    if measure not in (*_OF_JOBS, *MEASURES_OF_JOBS):
-        return rows
-    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS).fill_null(False)
-    return rows.filter(~is_job if measure in _OF_JOBS else is_job)
 
 
 def _as_dict(
