@@ -19,13 +19,14 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.progress_line import ProgressLine
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files, is_local, join
-from cmsspark.sources.registry import STREAMS_BY_NAME
+from cmsspark.sources.registry import ACCESS_STREAMS, STORAGE_APP, STREAMS_BY_NAME
 from cmsspark.store import results
 from cmsspark.store.part_files import stored_parts
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import part_rows, row_groups, table_rows
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
 #: The job and the table of the partials.
@@ -137,6 +138,24 @@ class StoredDays:
             for batch in self._batched():
                 yield self._read(batch, columns)
                 line.add(len(batch))
+
+    def accesses(self, columns: Sequence[str]) -> Iterator[tuple[date, pl.DataFrame]]:
+        """Yield each day's partials of streams of accesses, without jobs and what storage
+        does for itself; rows of one key may be there more than once.
+
+        Raises as :meth:`batches`.
+        """
+        import polars as pl
+
+        is_read = pl.col("stream").is_in(ACCESS_STREAMS) & (pl.col("app") != STORAGE_APP)
+        texts = pl.col(pl.Categorical, pl.Enum).cast(pl.String)
+        for batch in self.batches(list(dict.fromkeys(("stream", "app", *columns)))):
+            by_day: dict[date, list[pl.DataFrame]] = {}
+            for day, rows in batch:
+                frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(texts)
+                by_day.setdefault(day, []).append(frame.filter(is_read).select(columns))
+            for day, frames in by_day.items():
+                yield day, pl.concat(frames)
 
     def pieces(self, columns: Sequence[str]) -> Iterator[list[tuple[date, pa.Table]]]:
         """Yield the partials' rows as :meth:`batches`; of a day of more than
