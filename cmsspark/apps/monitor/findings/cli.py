@@ -13,7 +13,7 @@ from cmsspark.base.text.readable import json_text, readable
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import run_options
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import find_job
+from cmsspark.store.own_jobs import find_job
 
 
 @click.command("advise")
