@@ -206,6 +206,13 @@ class ProcessDatabase(StateDatabase):
             ProcessSample, "ProcessMonitor WHERE run = ? ORDER BY time_ms, host, pid", (run,)
         )
 
+    def latest_samples(self) -> list[ProcessSample]:
+        """Return the last sample of each host: of all its processes."""
+        last = "SELECT host, max(time_ms) FROM ProcessMonitor GROUP BY host"
+        return self._select(
+            ProcessSample, f"ProcessMonitor WHERE (host, time_ms) IN ({last}) ORDER BY host, pid"
+        )
+
     def log(self, run: str) -> list[LogEntry]:
         """Return the log of a run, in the order of its times."""
         return self._select(LogEntry, "Log WHERE run = ? ORDER BY time_ms, rowid", (run,))

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
-import sys
+import re
+import signal
+from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
 
 from cmsspark.apps.monitor.run_report import events_command
 from cmsspark.base.dates import to_second
-from cmsspark.base.errors import DataError, UsageError
-from cmsspark.base.text.terminal import echo_table, pluralize
-from cmsspark.cli.options import CommandGroup, FiniteRange, debug_option, run_options
+from cmsspark.base.errors import UsageError
+from cmsspark.base.text.terminal import echo_table
+from cmsspark.cli.options import CommandGroup, FiniteRange, run_options
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.process_samples import read_processes
+
+_TOKEN: Final = click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="FILE",
+    help="A private file with the token in its first line, the same on all nodes.",
+)
 
 
 @click.group("monitor", cls=CommandGroup)
@@ -60,7 +71,20 @@ def runs_command(limit: int, as_json: bool, settings_file: str | None) -> None:
 
 
 @command.command("node")
-@click.option("--run", metavar="RUN", help="The run that this belongs to. [default: its own]")
+@click.option(
+    "--collector", required=True, metavar="URL", help="The collector: http[s]://HOST:PORT."
+)
+@_TOKEN
+@click.option(
+    "--run", metavar="RUN", help="The run that this belongs to: the monitor ends with it."
+)
+@click.option(
+    "--ttl",
+    type=FiniteRange(min=0, min_open=True),
+    default=86_400,
+    show_default=True,
+    help="Seconds after which it ends.",
+)
 @click.option(
     "--interval",
     type=FiniteRange(min=0.1),
@@ -69,42 +93,129 @@ def runs_command(limit: int, as_json: bool, settings_file: str | None) -> None:
     help="Seconds between samples.",
 )
 @click.option(
+    "--patience",
+    type=FiniteRange(min=1),
+    default=600.0,
+    show_default=True,
+    help="With --run: seconds without an answer of the collector after which it ends.",
+)
+@click.option(
     "--pid",
     type=click.IntRange(min=1),
     help="Watch below this process. [default: the host's NodeManager]",
 )
-@debug_option
-def node_command(run: str | None, interval: float, pid: int | None) -> None:
-    """Watch the NodeManager of this host and all below it, and print what is measured,
-    for `cmsspark monitor collect` at the other end of a pipe.
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="The name of this node, where two have one host name. [default: the host name]",
+)
+@click.option(
+    "--buffer",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where samples wait while the collector is away. [default: in the state directory]",
+)
+@click.option(
+    "--ca",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="FILE",
+    help="Certificates to trust, for https.",
+)
+@run_options
+def node_command(
+    collector: str,
+    token_file: Path,
+    run: str | None,
+    ttl: float,
+    interval: float,
+    patience: float,
+    pid: int | None,
+    name: str | None,
+    buffer: Path | None,
+    ca: Path | None,
+    settings_file: str | None,
+) -> None:
+    """Watch the NodeManager of this host and all below it, and send what is measured to
+    a collector.
 
-    It ends with its pipe, such as that of ssh, with the NodeManager, or by a signal.
+    It ends with its run, with the NodeManager, after --ttl seconds, by a signal, or,
+    with --run, when the collector has not answered for --patience seconds.
     """
-    from cmsspark.apps.monitor.processes.node import find_node_manager, watch_node
+    from cmsspark.apps.monitor.processes import node as processes_node
+    from cmsspark.apps.monitor.processes.collector import check_node_name
+    from cmsspark.apps.monitor.processes.node import find_node_manager
+    from cmsspark.settings.secrets import read_password
 
+    server = processes_node.collector_server(collector, read_password(token_file), ca)
+    if name is not None:
+        check_node_name(name)
     root = find_node_manager() if pid is None else pid
-    click.echo(f"watching process {root} and all below it", err=True)
-    click.echo(f"ended: {watch_node(root, run, interval, sys.stdout.fileno())}", err=True)
+    folder = buffer or load_settings(settings_file).state_dir / "monitor" / "buffer"
+    sender = processes_node.sender_to(server, folder, lambda text: click.echo(text, err=True))
+    click.echo(f"watching process {root} and all below it; sending to {collector}", err=True)
+    reason = processes_node.NodeMonitor(root, sender, run, ttl, interval, patience, name).watch()
+    click.echo(f"ended: {reason}", err=True)
 
 
 @command.command("collect")
+@_TOKEN
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="The address to listen on.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8_766,
+    show_default=True,
+    help="0 takes a free port.",
+)
+@click.option(
+    "--tls-cert",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Certificate; with its key, or --tls-key.",
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Private key of the certificate.",
+)
+@click.option("--without-tls", is_flag=True, help="Allow an address of the network without TLS.")
 @run_options
-def collect_command(settings_file: str | None) -> None:
-    """Store what `cmsspark monitor node` prints, from standard input, in the state directory.
+def collect_command(
+    token_file: Path,
+    host: str,
+    port: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    without_tls: bool,
+    settings_file: str | None,
+) -> None:
+    """Take what monitors of nodes send, until a signal, and store it in the state directory."""
+    from cmsspark.apps.monitor.processes import collector as processes_collector
+    from cmsspark.apps.monitor.processes.collector import check_address, server_tls
+    from cmsspark.settings.secrets import read_password
 
-    For example: ssh NODE cmsspark monitor node | cmsspark monitor collect
-    """
-    from cmsspark.apps.monitor.processes.node import NodeReader
-
+    check_address(host, tls_cert is not None, without_tls)
+    tls = server_tls(tls_cert, tls_key)
     state_dir = load_settings(settings_file).state_dir
-    reader = NodeReader(state_dir, lambda text: click.echo(text, err=True))
-    reader.read(sys.stdin.buffer)
-    if reader.refused:
-        raise DataError(
-            "standard input has lines that no monitor printed",
-            found=f"{pluralize(reader.refused, 'line')}, which {'was' if reader.refused == 1 else 'were'} left out",
-            next_step="a shell on the node may print a greeting; both hosts need the same version of cmsspark",
-        )
+    collector = processes_collector.Collector(
+        state_dir, read_password(token_file), host, port, tls
+    )
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    click.echo(f"collecting at {collector.url}; Ctrl-C ends it")
+    try:
+        collector.run()
+    except KeyboardInterrupt:
+        click.echo("ended", err=True)
+    finally:
+        collector.close()
 
 
 @command.command("watch")
@@ -134,3 +245,34 @@ def watch_command(pid: int, interval: float | None, settings_file: str | None) -
         pid,
         WatchOptions(load_settings(settings_file).state_dir, psutil.Process(pid).name(), interval),
     )
+
+
+@command.command("annotate")
+@click.argument("run")
+@run_options
+def annotate_command(run: str, settings_file: str | None) -> None:
+    """Send when the stages and queries of the measured RUN ran to the receiver of the
+    settings' `metrics`.
+
+    Dashboards draw them over the curves.
+    """
+    from cmsspark.apps.monitor.processes.live_metrics import run_annotations, send_annotations
+
+    settings = load_settings(settings_file)
+    if settings.metrics.host is None:
+        raise UsageError(
+            "the settings name no receiver of live metrics",
+            where=settings.origin or "settings",
+            next_step="set metrics.host: docs/monitoring.md",
+        )
+    if not re.fullmatch(r"[\w.\-]{1,100}", run):
+        raise UsageError(
+            "RUN must be the id of a measured run",
+            found=repr(run),
+            next_step="cmsspark monitor runs lists them",
+        )
+    annotations = run_annotations(
+        settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json"
+    )
+    send_annotations(settings.metrics, annotations)
+    click.echo(f"{annotations.count} stages and queries of {annotations.run}")

@@ -24,11 +24,13 @@ from cmsspark.apps.monitor.processes.live_metrics import (
     counter_lines,
     part,
     process_lines,
+    run_annotations,
+    send_annotations,
     send_run,
 )
 from cmsspark.apps.monitor.processes.watch import WatchOptions
 from cmsspark.base import dates, self_metrics
-from cmsspark.base.errors import SettingsError
+from cmsspark.base.errors import DataError, InputMissing, SettingsError
 from cmsspark.settings.settings import MetricsSettings, parse
 from cmsspark.store import run_metrics
 from cmsspark.store.process_samples import ProcessSample
@@ -273,7 +275,9 @@ def test_stages_and_queries_stand_on_the_time_axis(
     metrics.queries = [Query(1, "a\nb", begun)]
     file = tmp_path / "run.json"
     run_metrics.write(file, metrics)
-    send_run(MetricsSettings("127.0.0.1", receiver.graphite), file)
+    found = run_annotations("cmsspark", file)
+    assert found.count == 2
+    send_annotations(MetricsSettings("127.0.0.1", receiver.graphite), found)
 
     stage = "stage_3_0_count_at_job_py_7"
 
@@ -292,6 +296,14 @@ def test_stages_and_queries_stand_on_the_time_axis(
     assert arrived("end") == [(stage, seconds + 5, 1)]
     assert arrived("begin", "query_1_a_b") == [("query_1_a_b", seconds, 1), (stage, seconds, 1)]
     assert arrived("duration_ms") == [(stage, seconds, 5_000)]
+
+
+def test_a_measured_run_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputMissing):
+        run_annotations("x", tmp_path / "none.json")
+    (tmp_path / "run.json").write_text('{"run": 5}')
+    with pytest.raises(DataError):
+        run_annotations("x", tmp_path / "run.json")
 
 
 def test_a_receiver_that_is_away_drops_lines_and_holds_up_nobody() -> None:

@@ -1,36 +1,39 @@
-"""Monitors of nodes: real process trees, real pipes, readers that go away, lines that
-are none, other clocks.
+"""Monitors of two nodes and the collector: real process trees, real HTTP, a collector
+that goes away and comes back.
 """
 
 from __future__ import annotations
 
-import io
-import os
+import json
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
 import pytest
-from click.testing import CliRunner
 
-from cmsspark.apps.monitor.processes import node as node_monitor
+from cmsspark.apps.monitor.processes.collector import Batch, Collector, check_address
 from cmsspark.apps.monitor.processes.node import (
-    Batch,
-    NodeReader,
+    Buffer,
+    collector_server,
     find_node_manager,
-    with_one_clock,
+    sender_to,
 )
-from cmsspark.apps.monitor.suites.results import load_result
-from cmsspark.base import dates
-from cmsspark.base.errors import UsageError
-from cmsspark.main import command
+from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
+from tests.apps.monitor.test_processes_watch import until
+from tests.ports import free_port
 
+TOKEN = "a-token-of-these-tests-0123456789"
 CLI = "from cmsspark.main import main; main()"
 #: A tree like a NodeManager's: a shell that starts a container's script with a Python in it.
 TREE = (
@@ -40,207 +43,296 @@ TREE = (
 
 
 @pytest.fixture
-def tree() -> Iterator[subprocess.Popen[str]]:
-    root = subprocess.Popen(
-        [sys.executable, "-c", TREE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+def token_file(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.touch(mode=0o600)
+    file.write_text(TOKEN + "\n")
+    return file
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[Collector]:
+    running = Collector(tmp_path / "state", TOKEN)
+    running.start()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def trees() -> Iterator[list[subprocess.Popen[str]]]:
+    roots = [
+        subprocess.Popen(
+            [sys.executable, "-c", TREE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    for root in roots:
+        assert root.stdout is not None and root.stdout.readline()
+    yield roots
+    for root in roots:
+        root.communicate("\n", timeout=300)
+
+
+def node(url: str, token_file: Path, pid: int, folder: Path, *words: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-c",
+        CLI,
+        "monitor",
+        "node",
+        "--collector",
+        url,
+        "--token-file",
+        str(token_file),
+    ]
+    command += ["--pid", str(pid), "--buffer", str(folder), "--interval", "0.2", *words]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def request(
+    url: str, body: bytes | None = None, token: str | None = TOKEN, **headers: str
+) -> tuple[int, Any]:
+    given = {"Content-Type": "application/json"} | (
+        {"Authorization": f"Bearer {token}"} if token else {}
     )
-    assert root.stdout is not None and root.stdout.readline()
-    yield root
-    root.communicate("\n", timeout=300)
+    asked = urllib.request.Request(url, body, {**given, **headers})
+    try:
+        with urllib.request.urlopen(asked, timeout=300) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
 
 
-def monitor(pid: int, *words: str, interval: str = "0.2") -> subprocess.Popen[bytes]:
-    line = [sys.executable, "-c", CLI, "monitor", "node", "--pid", str(pid)]
-    return subprocess.Popen(
-        [*line, "--interval", interval, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+def stored_pids(folder: Path, run: str) -> set[int]:
+    with open_processes(folder) as database:
+        return {sample.pid for sample in database.samples(run)}
 
 
-def collect(state: Path, lines: bytes) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "CMSSPARK_STATE_DIR": str(state)}
-    done = subprocess.run(
-        [sys.executable, "-c", CLI, "monitor", "collect"],
-        input=lines,
-        env=environ,
-        capture_output=True,
-        timeout=300,
-    )
-    return subprocess.CompletedProcess("", done.returncode, "", done.stderr.decode())
-
-
-def lines_of(process: subprocess.Popen[bytes], count: int) -> bytes:
-    assert process.stdout is not None
-    return b"".join(process.stdout.readline() for _ in range(count))
-
-
-def test_a_tree_is_printed_and_stored_as_a_run_that_ends_with_a_signal(
-    tmp_path: Path, tree: subprocess.Popen[str]
+def test_two_nodes_send_their_trees_and_end_with_their_run(
+    tmp_path: Path, collector: Collector, token_file: Path, trees: list[subprocess.Popen[str]]
 ) -> None:
-    expected = {tree.pid, *(child.pid for child in psutil.Process(tree.pid).children())}
-    process = monitor(tree.pid)
-    lines = lines_of(process, 3)
-    process.send_signal(signal.SIGTERM)
-    rest, err = process.communicate(timeout=300)
-    assert process.returncode == 0 and b"ended: a signal" in err
-    done = collect(tmp_path, lines + rest)
-    assert done.returncode == 0, done.stderr
-    with open_processes(tmp_path) as database:
+    state = tmp_path / "state"
+    with open_processes(state) as database:
+        database.put_run(WatchedRun("suite-1", 1, "here"))
+    nodes = [
+        node(collector.url, token_file, root.pid, tmp_path / f"node-{n}", "--run", "suite-1")
+        for n, root in enumerate(trees)
+    ]
+    wanted = {
+        child.pid for root in trees for child in [root, *psutil.Process(root.pid).children()]
+    }
+    assert len(wanted) == 4
+    until(lambda: stored_pids(state, "suite-1") >= wanted)
+    with open_processes(state) as database:
+        database.put_run(WatchedRun("suite-1", 1, "here", end_ms=2, status="DONE"))
+    for process in nodes:
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 0
+        assert "ended: its run has ended (DONE)" in err
+    with open_processes(state) as database:
+        assert (
+            len([entry for entry in database.log("suite-1") if "monitor ended" in entry.message])
+            >= 1
+        )
+
+
+def test_what_cannot_be_sent_waits_on_disk_and_is_sent_later_once(
+    tmp_path: Path, token_file: Path, trees: list[subprocess.Popen[str]]
+) -> None:
+    port = free_port()
+    buffer = tmp_path / "buffer"
+    process = node(f"http://127.0.0.1:{port}", token_file, trees[0].pid, buffer)
+    until(lambda: len(list(buffer.glob("*.json"))) >= 4)
+    first = time.time() * 1000
+    collector = Collector(tmp_path / "state", TOKEN, port=port)
+    collector.start()
+    try:
+        # The end of the monitor is a time to send at once.
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=300)
+    finally:
+        collector.close()
+    assert process.returncode == 0 and "kept for later" in err and "ended: a signal" in err
+    assert list(buffer.iterdir()) == []
+    with open_processes(tmp_path / "state") as database:
         (run,) = database.runs()
-        samples, log = database.samples(run.run), database.log(run.run)
-    assert len(expected) == 2 and {sample.pid for sample in samples} == expected
-    assert (run.status, run.job, run.root_pid) == ("DONE", "node", tree.pid)
-    assert "monitor ended: a signal" in [entry.message for entry in log]
+        samples = database.samples(run.run)
+    assert run.status == "DONE" and run.job == "node" and run.root_pid == trees[0].pid
+    assert min(sample.time_ms for sample in samples) < first
+    assert len({(sample.time_ms, sample.pid) for sample in samples}) == len(samples)
 
 
-def test_the_monitor_of_a_node_ends_with_the_process_that_it_watches() -> None:
+def test_a_monitor_that_cannot_send_at_its_end_says_what_waits_and_the_next_one_sends_it(
+    tmp_path: Path,
+    token_file: Path,
+    trees: list[subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    buffer = Buffer(tmp_path / "buffer")
+    row = WatchedRun("r", 1, "h")
+    buffer.add(Batch(row, [ProcessSample("r", 1, "h", 1, 0, 0, "java")]))
+    collector = Collector(tmp_path / "state", TOKEN)
+    collector.start()
+    try:
+        process = node(collector.url, token_file, trees[0].pid, buffer.folder, "--ttl", "0.5")
+        assert process.communicate(timeout=300) is not None and process.returncode == 0
+    finally:
+        collector.close()
+    assert stored_pids(tmp_path / "state", "r") == {1}
+
+
+def test_the_monitor_of_a_node_ends_with_the_process_that_it_watches(
+    tmp_path: Path, collector: Collector, token_file: Path
+) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True
     ) as root:
-        process = monitor(root.pid, interval="300")
-        lines_of(process, 1)
+        process = node(collector.url, token_file, root.pid, tmp_path / "buffer")
+        until(lambda: bool(stored_runs(tmp_path / "state")))
         root.communicate("\n")
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0 and f"process {root.pid} has ended" in err
+
+
+def stored_runs(folder: Path) -> list[WatchedRun]:
+    with open_processes(folder) as database:
+        return database.runs()
+
+
+def test_the_monitor_of_a_run_whose_collector_was_killed_ends_and_keeps_what_it_has(
+    tmp_path: Path, trees: list[subprocess.Popen[str]], token_file: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        words = ("--run", "suite-1", "--patience", "1")
+        process = node(url, token_file, trees[0].pid, tmp_path / "buffer", *words)
         _, err = process.communicate(timeout=300)
-    assert process.returncode == 0 and f"process {root.pid} has ended".encode() in err
+    assert process.returncode == 75 and "batches wait there" in err
+    assert Buffer(tmp_path / "buffer").files() != []
+    assert trees[0].poll() is None
 
 
-def test_a_monitor_whose_reader_is_gone_ends_at_once_whatever_its_interval(
-    tree: subprocess.Popen[str],
+def test_a_wrong_token_ends_the_monitor_with_77(
+    tmp_path: Path, collector: Collector, token_file: Path, trees: list[subprocess.Popen[str]]
 ) -> None:
-    process = monitor(tree.pid, interval="300")
-    lines_of(process, 1)
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.close()
-    with process.stderr:
-        assert b"ended: its reader is gone" in process.stderr.read()
-    assert process.wait(300) == 0 and tree.poll() is None
+    token_file.write_text("another-token-0123456789")
+    process = node(collector.url, token_file, trees[0].pid, tmp_path / "buffer")
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 77 and "refuses the token" in err
+    assert stored_runs(tmp_path / "state") == []
 
 
-def test_a_monitor_whose_reader_takes_nothing_ends(
-    tree: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+def test_requests_without_token_too_large_or_damaged_are_refused_and_nothing_is_stored(
+    tmp_path: Path, collector: Collector
 ) -> None:
-    monkeypatch.setattr(node_monitor, "_PATIENCE_S", 0.2)
-    reader, writer = os.pipe()
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
-    try:
-        reason = node_monitor.watch_node(tree.pid, None, 0.001, writer)
-    finally:
-        for number, handler in zip((signal.SIGTERM, signal.SIGHUP), before, strict=True):
-            signal.signal(number, handler)
-        os.close(reader)
-        os.close(writer)
-    assert "nothing was read" in reason
-
-
-def sample(time_ms: int, host: str = "h", rss: int = 5, run: str = "r") -> ProcessSample:
-    return ProcessSample(run, time_ms, host, 1, 0, 0, "java", rss_bytes=rss)
-
-
-def line(
-    *samples: ProcessSample, host: str = "h", sent_ms: int | None = None, job: str = "node"
-) -> bytes:
-    sent_ms = dates.now_ms() if sent_ms is None else sent_ms
-    row = WatchedRun("r", 1, host, job)
-    return msgspec.json.encode(Batch(row, sent_ms, list(samples))) + b"\n"
-
-
-def test_a_run_whose_connection_is_lost_has_ended_and_says_so(tmp_path: Path) -> None:
-    NodeReader(tmp_path, print).read(io.BytesIO(line(sample(1)) + line(sample(2))))
-    with open_processes(tmp_path) as database:
-        (run,) = database.runs()
-        assert run.status == "ENDED" and run.end_ms is not None
-        assert [entry.time_ms for entry in database.samples("r")] == [1, 2]
-        assert "without a word" in database.log("r")[-1].message
-
-
-def test_a_node_is_stored_under_the_run_and_the_name_that_its_reader_has(tmp_path: Path) -> None:
-    with open_processes(tmp_path) as database:
-        database.put_run(WatchedRun("suite-1", 1, "here", suite="s"))
-    NodeReader(tmp_path, print, "suite-1", "rack1-node2").read(io.BytesIO(line(sample(1))))
-    with open_processes(tmp_path) as database:
-        assert [(run.run, run.status) for run in database.runs()] == [("suite-1", "RUNNING")]
-        assert {entry.host for entry in database.samples("suite-1")} == {"rack1-node2"}
+    batch = msgspec.json.encode(
+        Batch(WatchedRun("r", 1, "h"), [], [LogEntry("r", 1, "info", "x")])
+    )
+    url = f"{collector.url}/v1/batches"
+    assert request(f"{collector.url}/health", token=None) == (200, {"status": "ok"})
+    assert request(url, batch, token=None)[0] == 401
+    assert request(url, batch, token="wrong")[0] == 401
+    assert request(url, b"{")[0] == 400
+    assert request(url, batch.replace(b'"h"', b"5"))[0] == 400
+    assert request(url, batch.replace(b'"log":[{"run":"r"', b'"log":[{"run":"other"'))[0] == 400
+    assert request(f"{collector.url}/v1/other", batch)[0] == 404
+    assert request(f"{collector.url}/v1/runs/none")[0] == 404
+    with socket.create_connection(("127.0.0.1", int(collector.url.rpartition(":")[2]))) as raw:
+        raw.sendall(b"POST /v1/batches HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
+        assert raw.recv(100).startswith(b"HTTP/1.1 413")
+    assert stored_runs(tmp_path / "state") == []
+    assert request(url, batch) == (200, {"stored": 0, "status": "RUNNING"})
+    assert request(f"{collector.url}/v1/runs/r") == (200, {"status": "RUNNING"})
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("body", "why"),
     [
-        (b"Welcome to node1!\n", "malformed"),
-        (b"{}\n", "missing required field"),
-        (line(sample(1))[:-20] + b"\n", "JSON is malformed"),
-        (line(sample(1)).replace(b'"host":"h"', b'"host":5'), "Expected `str`"),
-        (line(sample(1)).replace(b'"time_ms":1', b'"time_ms":1' + b"0" * 24), ""),
-        (line().replace(b'"run":"r"', b'"run":"../x"'), "id of a run"),
-        (line().replace(b'"run":"r"', b'"run":""'), "id of a run"),
-        (b"[" * 100_000 + b"\n", ""),
-        (b"\xff\xfe\n", "malformed"),
+        (b'{"run":{"run":"r","start_ms":1000000000000000000000000,"host":"h"}}', "64 bits"),
+        (
+            b'{"run":{"run":"r","start_ms":1,"host":"h"},"log":[{"run":"r","time_ms":-9e30,"type":"","message":""}]}',
+            "",
+        ),
+        (b'{"run":{"run":"../../x","start_ms":1,"host":"h"}}', "id of a run"),
+        (b'{"run":{"run":"","start_ms":1,"host":"h"}}', "id of a run"),
+        (b'{"run":{"run":"a\\u0000","start_ms":1,"host":"h"}}', "id of a run"),
+        (b'{"run":' * 100_000, "no batch"),
+        (b"[" * 100_000, "no batch"),
+        (b"\xff\xfe", "no batch"),
+        (b'{"run":{"run":"r","start_ms":1,"host":"h\xff"}}', "no batch"),
+        (b"", "no batch"),
     ],
 )
-def test_a_line_that_no_monitor_printed_is_65_named_counted_and_hides_no_other(
-    tmp_path: Path, content: bytes, reason: str
+def test_a_batch_that_no_table_takes_is_refused_for_good(
+    tmp_path: Path, collector: Collector, body: bytes, why: str
 ) -> None:
-    done = collect(tmp_path, line(sample(1)) + content + line(sample(2)))
-    assert done.returncode == 65 and "1 line, which was left out" in done.stderr
-    assert "a line of a monitor was left out: " in done.stderr and reason in done.stderr
-    with open_processes(tmp_path) as database:
-        assert [entry.time_ms for entry in database.samples("r")] == [1, 2]
+    status, answer = request(f"{collector.url}/v1/batches", body)
+    assert status == 400 and why in str(answer), (
+        "a node that gets no answer would send it for ever"
+    )
+    assert stored_runs(tmp_path / "state") == []
 
 
-def test_a_line_without_end_takes_no_memory_and_many_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("length", ["9000000", "9" * 5000])
+def test_a_request_that_is_too_large_is_answered(collector: Collector, length: str) -> None:
+    with socket.create_connection(
+        ("127.0.0.1", int(collector.url.rpartition(":")[2])), 300
+    ) as raw:
+        raw.sendall(
+            f"POST /v1/batches HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+        )
+        raw.sendall(b"x" * 9_000_000)
+        assert raw.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_a_batch_that_is_too_large_does_not_hold_up_those_after_it(
+    tmp_path: Path, collector: Collector
 ) -> None:
-    monkeypatch.setattr(node_monitor, "MOST_BYTES", 1000)
     said: list[str] = []
-    reader = NodeReader(tmp_path, said.append)
-    reader.read(io.BytesIO(b"x" * 9_500 + b"\n" + line(sample(1))))
-    assert reader.refused == 10 and len(said) == 4 and "10 lines" in said[-1]
-    with open_processes(tmp_path) as database:
-        assert len(database.samples("r")) == 1
+    sender = sender_to(collector_server(collector.url, TOKEN), tmp_path / "buffer", said.append)
+    sender.buffer.add(
+        Batch(WatchedRun("r", 1, "h"), [], [LogEntry("r", 1, "info", "x" * 9_000_000)])
+    )
+    sender.buffer.add(Batch(WatchedRun("r", 1, "h"), [], [LogEntry("r", 2, "info", "y")]))
+    assert sender.send() and sender.buffer.files() == [] and "left out" in said[0]
+    sender.client.close()
+    assert stored_runs(tmp_path / "state") != []
 
 
-def test_samples_of_a_node_with_another_clock_count_in_the_step_in_which_they_were_taken(
-    tmp_path: Path,
-) -> None:
-    now = dates.now_ms()
-    marks = [
-        LogEntry("r", now - 2000, "mark", "begin a"),
-        LogEntry("r", now + 60_000, "mark", "end a exit 0"),
-    ]
-    with open_processes(tmp_path) as database:
-        database.put_run(WatchedRun("r", now, "here", suite="s"))
-        database.add([sample(now, "here", 1)], marks)
-    late = now - 600_000
-    content = line(sample(late, rss=777), sent_ms=now - 600_000) + line(sent_ms=now - 600_500)
-    NodeReader(tmp_path, print, "r", "node1").read(io.BytesIO(content))
-    with open_processes(tmp_path) as database:
-        result = load_result(database, database.runs()[0])
-        assert [entry.type for entry in database.log("r")].count("clock") == 1, "noted once"
-        assert [entry.time_ms for entry in database.samples("r")] == [late, now], (
-            "what was printed is stored as it is"
+def test_an_address_of_the_network_needs_tls() -> None:
+    check_address("127.0.0.1", False, False)
+    check_address("localhost", False, False)
+    check_address("0.0.0.0", True, False)
+    check_address("10.0.0.1", False, True)
+    with pytest.raises(UsageError, match="needs TLS"):
+        check_address("0.0.0.0", False, False)
+
+
+def test_a_short_token_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="at least 16 characters"):
+        Collector(tmp_path, "short")
+
+
+@pytest.mark.parametrize(
+    "url", ["host:1", "ftp://host", "http://u:p@host", "http://host/path", "http://host:x", ""]
+)
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="--collector is"):
+        collector_server(url, TOKEN)
+
+
+def test_a_full_buffer_loses_its_oldest_batches_and_counts_them(tmp_path: Path) -> None:
+    buffer = Buffer(tmp_path / "b", most_bytes=2_000)
+    for number in range(50):
+        buffer.add(
+            Batch(WatchedRun(f"r{number}", 1, "h"), [ProcessSample("r", 1, "h", 1, 0, 0, "java")])
         )
-        shifted = with_one_clock(database.samples("r"), database.log("r"))
-    assert result.maxima["a", "all"].rss_bytes == 777
-    assert abs(shifted[-1].time_ms - now) < 60_000
-    assert {entry.time_ms for entry in shifted if entry.host == "here"} == {now}
-
-
-def test_times_are_as_they_are_where_no_clock_differs(tmp_path: Path) -> None:
-    NodeReader(tmp_path, print).read(io.BytesIO(line(sample(1), sent_ms=dates.now_ms() - 3_000)))
-    with open_processes(tmp_path) as database:
-        assert "clock" not in {entry.type for entry in database.log("r")}, "a network takes time"
-    rows = [sample(5), sample(6, "g")]
-    noise = [LogEntry("r", 1, "clock", "nonsense", "h"), LogEntry("r", 1, "info", "+5 ms x", "h")]
-    assert with_one_clock(rows, noise) == rows
-
-
-def test_seconds_are_finite() -> None:
-    for words in (
-        ["monitor", "node", "--pid", "1", "--interval", "inf"],
-        ["monitor", "watch", "1", "--interval", "nan"],
-    ):
-        done = CliRunner().invoke(command, words, standalone_mode=False)
-        assert getattr(done.exception, "exit_code", None) == 2 and "is not a number" in str(
-            done.exception
-        )
+    assert sum(file.stat().st_size for file in buffer.files()) <= 2_000
+    assert buffer.dropped == 50 - len(buffer.files())
+    assert b'"r49"' in buffer.files()[-1].read_bytes()
+    assert Buffer(tmp_path / "b").files() == buffer.files()
 
 
 def test_the_nodemanager_is_found_by_its_command_line(tmp_path: Path) -> None:

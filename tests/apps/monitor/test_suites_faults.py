@@ -58,7 +58,7 @@ A = "  - {name: a, command: [x]}\n"
         ("  - {name: a, command: [x]}\n", "limits:\n  - {step: a}\n", 6, "a limit has one of"),
         (
             "  - {name: a, command: [x]}\n",
-            "nodes: {hosts: [h], start: ['{hots}']}\n",
+            "nodes: {hosts: [h], start: ['{hots}'], token_file: t}\n",
             5,
             "placeholder",
         ),
@@ -101,16 +101,16 @@ A = "  - {name: a, command: [x]}\n"
             6,
             "did you mean python_driver?",
         ),
-        (A, "nodes: {hosts: [h, h], start: [s]}\n", 5, "each host is named once"),
+        (A, "nodes: {hosts: [h, h], start: [s], token_file: t}\n", 5, "each host is named once"),
         (
             A,
-            "nodes: {hosts: [-oProxyCommand=x], start: [s]}\n",
+            "nodes: {hosts: [-oProxyCommand=x], start: [s], token_file: t}\n",
             5,
             "does not begin with a dash",
         ),
         (
             A,
-            "nodes: {hosts: [], start: [s]}\n",
+            "nodes: {hosts: [], start: [s], token_file: t}\n",
             5,
             "hosts is a list with at least 1",
         ),
@@ -237,7 +237,9 @@ def test_ctrl_c_ends_a_step_that_ignores_it_and_what_it_started(tmp_path: Path) 
 def test_a_runner_that_is_killed_leaves_no_step_no_daemon_and_no_monitor(tmp_path: Path) -> None:
     text = 'trap "" TERM; setsid sleep 600 & env -i sleep 600 & touch {folder}/up; while true; do sleep 0.1; done'
     steps = f"  - {{name: a, command: [sh, -c, '{text}']}}\n"
-    file = suite_file(tmp_path, steps, nodes("h", "[sh, -c, 'exec sleep 600', '{host}']"))
+    file = suite_file(
+        tmp_path, steps, nodes(tmp_path, "h", "[sh, -c, 'exec sleep 600', '{host}']")
+    )
     command = [sys.executable, "-c", CLI, "lab", "perf", "run", str(file)]
     environ = {**os.environ, "CMSSPARK_STATE_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as runner:
@@ -277,15 +279,18 @@ def test_a_guard_that_does_not_end_in_time_changes_nothing_for_the_suite(
     assert list(tmp_path.iterdir()) == []
 
 
-def nodes(hosts: str, start: str) -> str:
-    return f"nodes: {{hosts: [{hosts}], start: {start}}}\n"
+def nodes(folder: Path, hosts: str, start: str) -> str:
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text("a-token-of-these-tests-0123456789")
+    return f"nodes: {{hosts: [{hosts}], start: {start}, token_file: token}}\n"
 
 
 def test_a_monitor_that_cannot_be_started_ends_the_run_before_its_first_step(
     tmp_path: Path,
 ) -> None:
     steps = "  - {name: a, command: [touch, '{suite_folder}/ran']}\n"
-    file = suite_file(tmp_path, steps, nodes("h", "[no-such-program, '{host}']"))
+    file = suite_file(tmp_path, steps, nodes(tmp_path, "h", "[no-such-program, '{host}']"))
     ended = perf(tmp_path, "run", str(file), check=78)
     assert (
         "the command of the monitor of h cannot be started" in ended.stderr
@@ -296,7 +301,7 @@ def test_a_monitor_that_cannot_be_started_ends_the_run_before_its_first_step(
 
 def test_a_node_that_cannot_be_reached_is_named_and_the_run_goes_on(tmp_path: Path) -> None:
     steps = "  - {name: a, command: [sleep, '0.1']}\n"
-    file = suite_file(tmp_path, steps, nodes("h", "[sh, -c, 'exit 255', '{host}']"))
+    file = suite_file(tmp_path, steps, nodes(tmp_path, "h", "[sh, -c, 'exit 255', '{host}']"))
     ended = perf(tmp_path, "run", str(file))
     assert "the monitor of h ended with 255: samples of this node may be missing" in ended.stderr
     with open_processes(tmp_path) as database:

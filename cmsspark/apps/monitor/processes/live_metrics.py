@@ -23,6 +23,7 @@ from typing import Final
 import msgspec
 
 from cmsspark.base import dates, self_metrics
+from cmsspark.base.errors import DataError, InputMissing, NotReady
 from cmsspark.settings.settings import MetricsSettings
 from cmsspark.store import run_metrics
 from cmsspark.store.process_samples import ProcessSample
@@ -101,32 +102,65 @@ def process_lines(prefix: str, samples: Iterable[ProcessSample]) -> list[str]:
     return lines
 
 
-def event_lines(prefix: str, metrics: RunMetrics) -> list[str]:
-    """Return begin and end of the stages and queries of a run. Its application's id is
-    used where it is known, so that panels find them.
+@dataclass(frozen=True)
+class Annotations:
+    """Begin and end of stages and queries of a run as lines; ``count``: of stages and queries."""
+
+    run: str
+    lines: list[str]
+    count: int
+
+
+def run_annotations(prefix: str, file: Path) -> Annotations:
+    """Return the annotations of a measured run. Its application's id is used where it
+    is known, so that panels find them.
+
+    Raises InputMissing (66) for no such file, DataError (65) for one that is not a measured run.
     """
-    start = f"{part(prefix)}.{part(metrics.application or metrics.run)}.driver.events"
+    try:
+        measured = run_metrics.read(file)
+    except OSError as error:
+        raise InputMissing(
+            "the measured run cannot be read", where=file, found=error.strerror
+        ) from None
+    except ValueError as error:
+        raise DataError("the file is not a measured run", where=file, found=str(error)) from None
+    start = f"{part(prefix)}.{part(measured.application or measured.run)}.driver.events"
+    lines = []
     spans = [
         (
             f"stage_{entry.stage}_{entry.attempt} {entry.name}",
             entry.submitted_ms,
             entry.completed_ms,
         )
-        for entry in metrics.stages
+        for entry in measured.stages
     ]
     spans += [
         (f"query_{entry.execution} {entry.description}", entry.began_ms, entry.ended_ms)
-        for entry in metrics.queries
+        for entry in measured.queries
     ]
-    lines = []
-    for name, begin, end in spans:
-        if begin is None:
-            continue
+    begun = [span for span in spans if span[1] is not None]
+    for name, begin, end in begun:
+        assert begin is not None
         lines.append(f"{start}.{part(name)}.begin 1 {begin // 1000}")
         if end is not None:
             lines.append(f"{start}.{part(name)}.duration_ms {max(0, end - begin)} {begin // 1000}")
             lines.append(f"{start}.{part(name)}.end 1 {end // 1000}")
-    return lines
+    return Annotations(measured.run, lines, len(begun))
+
+
+def send_annotations(settings: MetricsSettings, annotations: Annotations) -> None:
+    """Send annotations. Raises NotReady (75) where the receiver cannot be reached."""
+    sender = GraphiteSender(settings)
+    try:
+        if annotations.lines and not sender.send(annotations.lines):
+            raise NotReady(
+                "the receiver of metrics could not be reached",
+                where=f"{settings.host}:{settings.port}",
+                next_step="start it, then send the annotations again",
+            )
+    finally:
+        sender.close()
 
 
 #: Counter → the field of what a job reports.
@@ -211,12 +245,13 @@ class LiveSender:
 
 def send_run(settings: MetricsSettings, file: Path) -> None:
     """Send what the measured run in ``file`` has. Raises nothing: a measurement never fails a run."""
+    if settings.host is None:
+        return
     with suppress(Exception):
-        metrics = run_metrics.read(file)
+        lines = counter_lines(settings.prefix, run_metrics.read(file))
+        lines += run_annotations(settings.prefix, file).lines
         sender = GraphiteSender(settings)
         try:
-            sender.send(
-                [*counter_lines(settings.prefix, metrics), *event_lines(settings.prefix, metrics)]
-            )
+            sender.send(lines)
         finally:
             sender.close()

@@ -1,8 +1,8 @@
-"""Monitors of nodes: one samples the tree of the NodeManager and prints a JSON line for
-each sample; at the other end of its pipe, usually one of ssh, the lines are stored.
+"""The monitor of one node: samples the tree of the NodeManager and sends it to the collector.
 
-The monitor ends with its pipe, with the NodeManager or by a signal. No process of it
-stays. ssh is what proves who sends, and what hides it from others.
+What cannot be sent waits on disk and is sent later, oldest first. The monitor ends with
+the run that it belongs to, with the NodeManager, after its time to live, or by a
+signal; no process of it stays.
 """
 
 from __future__ import annotations
@@ -11,192 +11,292 @@ import os
 import re
 import select
 import signal
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import msgspec
 import psutil
 
+from cmsspark.apps.monitor.processes.collector import (
+    BATCHES,
+    BOOT,
+    SENT_MS,
+    Batch,
+    Stored,
+    boot_id,
+    check_token,
+)
 from cmsspark.apps.monitor.processes.sampler import YARN_NODE_MANAGER, TreeSampler, find_role
 from cmsspark.base import dates
-from cmsspark.base.errors import InputMissing, UsageError
-from cmsspark.store.process_samples import (
-    DONE,
-    ENDED,
-    RUNNING,
-    LogEntry,
-    ProcessSample,
-    WatchedRun,
-    open_processes,
-)
+from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, UsageError
+from cmsspark.base.private_folders import make_private
+from cmsspark.base.sockets import ConnectionLost
+from cmsspark.settings.http_client import HttpAddress, HttpClient, HttpTimeouts
+from cmsspark.settings.secrets import safe_text
+from cmsspark.store.process_samples import DONE, RUNNING, LogEntry, ProcessSample, WatchedRun
 
-#: Seconds for which a pipe may take nothing; whoever reads it is gone then.
-_PATIENCE_S: Final = 60.0
-#: So many bytes fit into a pipe that can be written.
-_PIECE: Final = select.PIPE_BUF
-#: The longest line: some thousand processes with all of their command lines.
-MOST_BYTES: Final = 8_000_000
-#: So many lines that cannot be stored are named, the others are counted.
-_MOST_NAMED: Final = 3
-#: The type of log entries with the difference of a clock.
-CLOCK: Final = "clock"
-#: Smaller differences of clocks may be the time that the network takes.
-_LEAST_SKEW_MS: Final = 5_000
-_CLOCK_TEXT: Final = re.compile(r"([+\-]\d+) ms .*", re.DOTALL)
+#: Bytes that wait on disk at most; of more, the oldest are deleted, and counted.
+MOST_BUFFERED: Final = 200_000_000
+#: Seconds that the last batches are tried to be sent at the end.
+_LAST_SECONDS: Final = 10.0
+#: Seconds after a failed sending in which none is tried.
+_PAUSE: Final = 5.0
+#: Samples of a request at most: with command lines of 4,000 characters of four bytes it
+#: is smaller than what is taken.
+_MOST_SAMPLES: Final = 400
 
 
-class Batch(msgspec.Struct, forbid_unknown_fields=True):
-    """A line: the samples of one host at one time. ``sent_ms``: by its own clock."""
+class CollectorServer(HttpAddress, frozen=True, kw_only=True):
+    """Where the collector is, and its token."""
 
-    run: WatchedRun
-    sent_ms: int
-    samples: list[ProcessSample] = []
-    log: list[LogEntry] = []
+    token: str
 
 
-def watch_node(pid: int, run: str | None, interval: float, out: int) -> str:
-    """Print samples of the tree of ``pid`` to the file ``out`` until there is a reason to
-    end, which is returned. ``run``: that which it belongs to, else one of its own.
+def collector_server(url: str, token: str, ca: Path | None = None) -> CollectorServer:
+    """Return the server of ``http[s]://HOST:PORT``.
 
-    Raises InputMissing (66) if there is no such process.
+    Raises UsageError (2) for anything else, SettingsError (78) for a token that no header carries.
     """
-    run_id = run or f"node-{dates.new_run_id()}"
-    sampler = TreeSampler(run_id, [pid], left_out=[os.getpid()])
-    row = WatchedRun(run_id, dates.now_ms(), sampler.host, "node", root_pid=0 if run else pid)
+    check_token(token)
     try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise InputMissing("the process to watch does not exist", where=f"PID {pid}") from None
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    poll.register(out, 0)  # nobody reads it any more
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    reason = ""
-    try:
-        while not reason:
-            _print(out, Batch(row, dates.now_ms(), sampler.sample()))
-            events = dict(poll.poll(int(interval * 1000)))
-            if events:
-                reason = f"process {pid} has ended" if handle in events else "its reader is gone"
-    except KeyboardInterrupt:
-        reason = "a signal"
-    except OSError as error:
-        reason = f"its output cannot be written ({error.strerror})"
-    row.end_ms, row.status, row.exit_code = dates.now_ms(), DONE, 0
-    entry = LogEntry(run_id, row.end_ms, "info", f"monitor ended: {reason}", row.host)
-    with suppress(OSError):
-        # A signal may have come within a line.
-        _print(out, Batch(row, row.end_ms, [], [entry]), b"\n")
-    return reason
-
-
-def _print(out: int, batch: Batch, begin: bytes = b"") -> None:
-    """Write a line. Raises TimeoutError if it is not taken, BrokenPipeError if nobody reads."""
-    content = begin + msgspec.json.encode(batch) + b"\n"
-    poll = select.poll()
-    poll.register(out, select.POLLOUT)
-    while content:
-        if not poll.poll(int(_PATIENCE_S * 1000)):
-            raise TimeoutError(0, f"nothing was read for {_PATIENCE_S:.0f} s")
-        content = content[os.write(out, content[:_PIECE]) :]
+        server = CollectorServer.from_url(url, token=token, authorization=f"Bearer {token}", ca=ca)
+    except ValueError:
+        server = None
+    if server is None or server.path.strip("/"):
+        raise UsageError("--collector is http://HOST:PORT or https://HOST:PORT", found=repr(url))
+    return server
 
 
 @dataclass
-class NodeReader:
-    """Stores what the monitor of a node prints. ``run`` and ``host``, if given, are those
-    under which all of it is stored; ``log`` takes a line for people.
-    """
+class Buffer:
+    """Batches in files of a private folder, in the order of their numbers."""
 
-    state_dir: Path
+    folder: Path
+    dropped: int = 0
+    most_bytes: int = MOST_BUFFERED
+    _next: int = 0
+
+    def __post_init__(self) -> None:
+        make_private(self.folder)
+        numbers = [int(file.stem) for file in self.files()]
+        self._next = max(numbers, default=0) + 1
+
+    def files(self) -> list[Path]:
+        """Return the files that wait, the oldest first."""
+        return sorted(
+            file for file in self.folder.glob("*.json") if re.fullmatch(r"\d{10}", file.stem)
+        )
+
+    def add(self, batch: Batch) -> None:
+        """Keep a batch; the oldest are deleted where there is no room."""
+        aside = self.folder / ".new"
+        aside.write_bytes(msgspec.json.encode(batch))
+        aside.replace(self.folder / f"{self._next:010}.json")
+        self._next += 1
+        files = self.files()
+        sizes = [file.stat().st_size for file in files]
+        while len(files) > 1 and sum(sizes) > self.most_bytes:
+            files.pop(0).unlink(missing_ok=True)
+            sizes.pop(0)
+            self.dropped += 1
+
+
+@dataclass
+class Sender:
+    """Sends what waits in a buffer."""
+
+    client: HttpClient
+    buffer: Buffer
     log: Callable[[str], None]
-    run: str | None = None
-    host: str | None = None
-    #: Lines that were not stored.
-    refused: int = 0
-    _skew_ms: int = 0
-    _runs: set[str] = field(default_factory=set)
+    token: str = ""
+    status: str = ""
+    #: When the collector answered last, by a clock that does not jump.
+    answered: float = field(default_factory=time.monotonic)
+    _again: float = 0.0
+    _logged: str = ""
 
-    def read(self, stream: IO[bytes]) -> None:
-        """Store all lines. Each one that is no batch is named, and counted."""
-        while line := stream.readline(MOST_BYTES):
-            if not line.strip():
-                continue
-            try:
-                self._store(self._checked(line), dates.now_ms())
-            except (ValueError, RecursionError, UsageError) as error:
-                self.refused += 1
-                if self.refused <= _MOST_NAMED:
-                    self.log(f"a line of a monitor was left out: {error}")
-        if self.refused > _MOST_NAMED:
-            self.log(f"{self.refused:,} lines of a monitor were left out in all")
-        self._end()
+    def send(self, *, at_once: bool = False) -> bool:
+        """Send all that waits; False where some is left. Raises NotAllowed (77) where
+        the token is refused.
+        """
+        if time.monotonic() < self._again and not at_once:
+            return False
+        for file in self.buffer.files():
+            reason = self._send(file)
+            if reason is not None:
+                self._again = time.monotonic() + _PAUSE
+                if reason != self._logged:
+                    self.log(f"kept for later, {len(self.buffer.files())} batches wait: {reason}")
+                self._logged = reason
+                return False
+            file.unlink(missing_ok=True)
+        if self._logged:
+            self.log("the collector answers again")
+        self._logged, self._again = "", 0.0
+        return True
 
-    def _checked(self, line: bytes) -> Batch:
-        """Return the batch of a line. Raises ValueError, UsageError if no table takes it."""
-        batch = msgspec.json.decode(line, type=Batch)
-        batch.run.run, batch.run.host = self.run or batch.run.run, self.host or batch.run.host
-        if not re.fullmatch(r"[\w.\-]{1,100}", batch.run.run, re.ASCII):
-            raise UsageError(
-                "the id of a run has letters, digits and _.-, at most 100",
-                found=repr(batch.run.run[:100]),
+    def _send(self, file: Path) -> str | None:
+        """Send one batch; why it failed, or None."""
+        try:
+            self.client.connected()
+            headers = {
+                "Content-Type": "application/json",
+                SENT_MS: str(dates.now_ms()),
+                BOOT: boot_id(),
+            }
+            answer = self.client.exchange("POST", BATCHES, headers, file.read_bytes(), 10_000)
+        except ConnectionLost as error:
+            return error.reason
+        self.answered = time.monotonic()
+        if answer.status == 401:
+            raise NotAllowed(
+                "the collector refuses the token",
+                next_step="compare the token files of the node and the collector",
             )
-        rows: list[WatchedRun | ProcessSample | LogEntry] = [*batch.samples, *batch.log, batch.run]
-        for row in rows:
-            row.run, row.host = batch.run.run, batch.run.host
-            for name in row.__struct_fields__:
-                value = getattr(row, name)
-                if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-                    raise UsageError("a whole number has 64 bits", where=name)
-        return batch
-
-    def _store(self, batch: Batch, received_ms: int) -> None:
-        run, host = batch.run.run, batch.run.host
-        skew = received_ms - batch.sent_ms
-        skew = 0 if abs(skew) <= _LEAST_SKEW_MS else skew
-        if abs(skew - self._skew_ms) > _LEAST_SKEW_MS:
-            self._skew_ms = skew
-            text = f"{skew:+d} ms to add to the times of {host}: its clock is another one"
-            batch.log.append(LogEntry(run, received_ms, CLOCK, text, host))
-        with open_processes(self.state_dir) as database:
-            stored = next((entry for entry in database.runs() if entry.run == run), None)
-            # A run of the node's own begins and ends with the monitor.
-            if stored is None or (stored.job == "node" and batch.run.end_ms):
-                database.put_run(batch.run)
-            database.add(batch.samples, batch.log)
-        self._runs.add(run)
-
-    def _end(self) -> None:
-        """Note that the node's own run has ended, if its monitor did not say so."""
-        with open_processes(self.state_dir) as database:
-            for run in database.runs():
-                if run.run in self._runs and run.job == "node" and run.status == RUNNING:
-                    run.status, run.end_ms = ENDED, dates.now_ms()
-                    text = "the monitor ended without a word: its connection was lost, or it was killed"
-                    database.put_run(run)
-                    database.add([], [LogEntry(run.run, run.end_ms, "error", text, run.host)])
+        if answer.status in (400, 413):
+            # It will never be taken: another version, damaged, or too large. It must
+            # not hold up those after it.
+            self.log(
+                f"a batch was refused and left out: {answer.body[:200].decode(errors='replace')}"
+            )
+            return None
+        if not answer.is_success:
+            text = safe_text(answer.body.decode(errors="replace"), self.token, limit=150)
+            return f"the collector answered {answer.status}: {text}"
+        with suppress(msgspec.DecodeError):
+            self.status = msgspec.json.decode(answer.body, type=Stored).status
+        return None
 
 
-def with_one_clock(
-    samples: Sequence[ProcessSample], log: Iterable[LogEntry]
-) -> list[ProcessSample]:
-    """Return the samples in the order of times by this host's clock, with the last note
-    on each host.
+@dataclass
+class NodeMonitor:
+    """Watches the tree of ``pid``. ``run``: the run that it belongs to, else one of its
+    own; ``patience``: seconds without an answer after which the run counts as ended, as
+    its collector may have been killed with it.
     """
-    skews = {}
-    for entry in log:
-        if entry.type == CLOCK and (match := _CLOCK_TEXT.fullmatch(entry.message)):
-            skews[entry.host] = int(match[1])
-    if not skews:
-        return list(samples)
-    shifted = [
-        msgspec.structs.replace(sample, time_ms=sample.time_ms + skews.get(sample.host, 0))
-        for sample in samples
-    ]
-    return sorted(shifted, key=lambda sample: (sample.time_ms, sample.host, sample.pid))
+
+    pid: int
+    sender: Sender
+    run: str | None
+    ttl: float
+    interval: float = 10.0
+    patience: float = 600.0
+    #: The name of this node, that of the host by default.
+    name: str | None = None
+    _is_stopped: bool = False
+    _sampler: TreeSampler = field(init=False)
+
+    def watch(self) -> str:
+        """Watch until there is a reason to end, which is returned."""
+        run_id = self.run or f"node-{dates.new_run_id()}"
+        name = self.name or socket.gethostname()
+        self._sampler = TreeSampler(run_id, [self.pid], left_out=[os.getpid()], host=name)
+        row = WatchedRun(
+            run_id,
+            dates.now_ms(),
+            self._sampler.host,
+            "node",
+            root_pid=0 if self.run else self.pid,
+        )
+        try:
+            handle = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            raise InputMissing(
+                "the process to watch does not exist", where=f"PID {self.pid}"
+            ) from None
+        end = time.monotonic() + self.ttl
+        reason = ""
+        with _signals(self._stop) as wake:
+            while not reason:
+                self._keep(row, self._sampler.sample())
+                self.sender.send()
+                reason = self._wait(
+                    handle, wake, min(self.interval, max(0.0, end - time.monotonic())), end
+                )
+        os.close(handle)
+        row.end_ms, row.status, row.exit_code = dates.now_ms(), DONE, 0
+        self._keep(
+            row, [], [LogEntry(run_id, row.end_ms, "info", f"monitor ended: {reason}", row.host)]
+        )
+        self._finish()
+        return reason
+
+    def _keep(
+        self, row: WatchedRun, samples: list[ProcessSample], log: list[LogEntry] | None = None
+    ) -> None:
+        for start in range(0, max(1, len(samples)), _MOST_SAMPLES):
+            self.sender.buffer.add(Batch(row, samples[start : start + _MOST_SAMPLES], log or []))
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+
+    def _wait(self, handle: int, wake: int, seconds: float, end: float) -> str:
+        """Wait for the next sample; why there is none, or an empty text."""
+        if self.run and self.sender.status not in ("", RUNNING):
+            return f"its run has ended ({self.sender.status})"
+        silent = time.monotonic() - self.sender.answered
+        if self.run and silent > self.patience:
+            return f"the collector has not answered for {silent:.0f} s"
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        events = dict(poll.poll(int(seconds * 1000)))
+        if handle in events:
+            return f"process {self.pid} has ended"
+        if self._is_stopped:
+            return "a signal"
+        return "its time to live is over" if time.monotonic() >= end else ""
+
+    def _finish(self) -> None:
+        """Send the rest; what cannot be sent now waits for the next monitor of this folder."""
+        end = time.monotonic() + _LAST_SECONDS
+        while not self.sender.send(at_once=True) and time.monotonic() < end:
+            time.sleep(0.5)
+        waiting = len(self.sender.buffer.files())
+        if waiting:
+            raise NotReady(
+                "the collector could not be reached",
+                where=self.sender.buffer.folder,
+                found=f"{waiting} batches wait there",
+                next_step="the next monitor with the same --buffer sends them",
+            )
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[int]:
+    """Have SIGTERM, SIGINT and SIGHUP call ``stop``; yields a file that can be read then."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def handle(*_: object) -> None:
+        stop()
+        with suppress(OSError):
+            os.write(writer, b"x")
+
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.signal(number, handle) for number in numbers]
+    try:
+        yield reader
+    finally:
+        for number, old in zip(numbers, before, strict=True):
+            signal.signal(number, old)
+        os.close(reader)
+        os.close(writer)
+
+
+def sender_to(server: CollectorServer, folder: Path, log: Callable[[str], None]) -> Sender:
+    """Return a sender with its buffer in ``folder``."""
+    return Sender(
+        HttpClient(server, HttpTimeouts(connect=3.0, move=10.0, whole=20.0)),
+        Buffer(folder),
+        log,
+        server.token,
+    )
 
 
 def find_node_manager() -> int:
@@ -206,7 +306,8 @@ def find_node_manager() -> int:
     pids = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if find_role(process.name(), process.cmdline(), None) == YARN_NODE_MANAGER:
+            words = process.cmdline()
+            if find_role(process.name(), words, None) == YARN_NODE_MANAGER:
                 pids.append(int(process.pid))
     if not pids:
         raise InputMissing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark import __version__
+from cmsspark.base import dates
 from cmsspark.base.errors import DataError, Exit, InputMissing, OutputError, UsageError
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import NOTHING, Coloured, echo_table, pluralize, volume
@@ -236,7 +238,7 @@ def results_command(
     For a suite with input sizes: the run of the largest size, and memory and time
     by size.
     """
-    from cmsspark.apps.monitor.processes.node import with_one_clock
+    from cmsspark.apps.monitor.processes.collector import with_one_clock
     from cmsspark.apps.monitor.suites.pages import results_page
     from cmsspark.apps.monitor.suites.results import latest_by_size
 
@@ -267,6 +269,27 @@ def trend_command(suite: str, limit: int, out: Path | None, settings_file: str |
             load_result(database, run) for run in reversed(load_runs(database, suite, limit))
         ]
     _write(out or Path(f"{suite}-trend.html"), trend_page(suite, results))
+
+
+@command.command("hosts")
+@_page_options
+def hosts_command(out: Path | None, settings_file: str | None) -> None:
+    """Write the page of the nodes as their monitors saw them last."""
+    import psutil
+
+    from cmsspark.apps.monitor.suites.pages import hosts_page
+
+    with _database(load_settings(settings_file).state_dir) as database:
+        samples = database.latest_samples()
+    memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")
+    load = os.getloadavg()
+    facts = [
+        ("cores", str(psutil.cpu_count())),
+        ("load of the last minute", f"{load[0]:.1f}"),
+        ("memory", f"{volume(memory.total)}, {volume(memory.available)} available"),
+        ("disk /", f"{volume(disk.total)}, {volume(disk.free)} free"),
+    ]
+    _write(out or Path("hosts.html"), hosts_page(samples, dates.now_ms(), facts))
 
 
 @contextmanager

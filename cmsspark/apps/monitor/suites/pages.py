@@ -1,4 +1,4 @@
-"""Pages of suites, each one HTML file without scripts: Results, Trend."""
+"""Pages of suites, each one HTML file without scripts: Results, Trend, Hosts."""
 
 from __future__ import annotations
 
@@ -137,6 +137,45 @@ def trend_page(suite: str, results: Sequence[SuiteResult]) -> str:
         section("Runs", table(heads, rows, (1, 2, 4, 7))),
     ]
     return document(f"Trend of {suite}", parts, pluralize(len(results), "run"))
+
+
+def hosts_page(
+    samples: Iterable[ProcessSample], now_ms: int, this_host: Sequence[tuple[str, str]]
+) -> str:
+    """Return the nodes as they were seen last: processes, memory and CPU by role;
+    ``this_host``: facts on this one.
+    """
+    latest: dict[str, list[ProcessSample]] = defaultdict(list)
+    for sample in samples:
+        if latest[sample.host] and sample.time_ms > latest[sample.host][0].time_ms:
+            latest[sample.host].clear()
+        if not latest[sample.host] or sample.time_ms == latest[sample.host][0].time_ms:
+            latest[sample.host].append(sample)
+    rows = []
+    for host, processes in sorted(latest.items()):
+        age = max(0, now_ms - processes[0].time_ms) / 1000
+        for role in ROLES:
+            members = [process for process in processes if process.role == role]
+            if members:
+                containers = len({process.container for process in members if process.container})
+                sums = (
+                    f"{sum(process.cpu_percent or 0 for process in members):,.0f}",
+                    volume(sum(process.rss_bytes or 0 for process in members)),
+                    volume(sum(process.virtual_bytes or 0 for process in members)),
+                    f"{sum(process.fds or 0 for process in members):,}",
+                )
+                rows.append((host, f"{age:,.0f} s ago", role, len(members), containers, *sums))
+    heads = (
+        *("host", "seen", "role", "processes", "containers", "CPU %", "resident", "virtual"),
+        *("open files",),
+    )
+    parts = [
+        section("This host", table((), this_host, (0, 1))),
+        section("Nodes", table(heads, rows, (0, 1, 2)), about="The last sample of each host."),
+    ]
+    return document(
+        "Hosts", parts, f"{pluralize(len(latest), 'host')}, as of {dates.to_second(now_ms)} UTC"
+    )
 
 
 def _lines(

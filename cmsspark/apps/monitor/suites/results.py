@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cmsspark.apps.monitor.processes.node import with_one_clock
+from cmsspark.apps.monitor.processes.collector import with_one_clock
 from cmsspark.apps.monitor.processes.sampler import ROLES
 from cmsspark.apps.monitor.suites.suite import ALL, MEASURES, Limit, size_text
 from cmsspark.base.config_files import nearest

@@ -11,24 +11,24 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from cmsspark.apps.monitor.measured_runs import measured_runs
-from cmsspark.apps.monitor.processes.node import NodeReader
+from cmsspark.apps.monitor.processes.collector import Collector, check_address, server_tls
 from cmsspark.apps.monitor.processes.reaper import OrphanReaper, end_group, end_step
 from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE, TreeSampler
 from cmsspark.apps.monitor.run_report import ending_lines
-from cmsspark.apps.monitor.suites.suite import Step, Suite, filled, size_text
+from cmsspark.apps.monitor.suites.suite import Nodes, Step, Suite, filled, size_text
 from cmsspark.base import dates
-from cmsspark.base.errors import CmssparkError, SettingsError
+from cmsspark.base.errors import SettingsError
 from cmsspark.base.private_folders import make_private
 from cmsspark.base.reporting import interruptible
+from cmsspark.settings.secrets import read_password
 from cmsspark.store.process_samples import (
     DONE,
     ENDED,
@@ -39,7 +39,7 @@ from cmsspark.store.process_samples import (
     open_processes,
 )
 
-#: Seconds in which the last lines of a node's monitor are stored.
+#: Seconds that monitors of nodes have to notice the end of the run.
 _PATIENCE: Final = 30.0
 #: What the exit code of a step that ran too long is, as timeout(1) has it.
 TIMED_OUT: Final = 124
@@ -115,9 +115,13 @@ class SuiteRunner:
         run.status = ENDED
         try:
             with interruptible(), self._nodes(database, run, values):
-                run.exit_code = self._steps(database, run, values)
-                run.status = DONE if run.exit_code == 0 else FAILED
-                run.end_ms = dates.now_ms()
+                try:
+                    run.exit_code = self._steps(database, run, values)
+                    run.status = DONE if run.exit_code == 0 else FAILED
+                finally:
+                    # The monitors of nodes end when the collector answers with this state.
+                    run.end_ms = dates.now_ms()
+                    database.put_run(run)
         finally:
             run.end_ms = run.end_ms or dates.now_ms()
             database.put_run(run)
@@ -220,53 +224,70 @@ class SuiteRunner:
     def _nodes(
         self, database: ProcessDatabase, run: WatchedRun, values: Mapping[str, str]
     ) -> Iterator[None]:
-        """Start the monitors of nodes and store what they print; all have ended afterwards.
-
-        Raises SettingsError (78) where a command cannot be started.
-        """
-        monitors: dict[str, tuple[subprocess.Popen[bytes], threading.Thread]] = {}
-        refused: list[str] = []
+        """Start the monitors of nodes and take what they send; all have ended afterwards."""
         nodes = self.suite.nodes
-        try:
-            for host in nodes.hosts if nodes is not None else ():
-                argv = filled(nodes.start, {**values, "{host}": host}) if nodes else []
-                try:
-                    monitor = subprocess.Popen(
-                        argv,
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,
-                        start_new_session=True,
-                    )
-                except (OSError, ValueError) as error:
-                    raise _not_started(f"the monitor of {host}", argv, error) from None
-                self._guard.started(monitor.pid)
-                reader = NodeReader(self.state_dir, refused.append, run.run, host)
-                thread = threading.Thread(
-                    target=_store, args=(reader, monitor.stdout), daemon=True
-                )
-                thread.start()
-                monitors[host] = monitor, thread
+        if nodes is None:
             yield
-        finally:
-            for host, (monitor, thread) in monitors.items():
-                code = monitor.poll()
-                if code is not None:
-                    text = f"the monitor of {host} ended with {code}: samples of this node may be missing"
-                    self._note(database, run, "error", text)
-                end_group(monitor)
-                thread.join(_PATIENCE)
-                self._guard.ended(monitor.pid)
-            for text in refused:
-                self._note(database, run, "error", text)
-
-
-def _store(reader: NodeReader, stream: IO[bytes]) -> None:
-    """Store what the monitor of a node prints; a store that cannot be written is named."""
-    with stream:
+            return
+        collector = self._collector(nodes)
+        collector.start()
+        more = {"{collector}": collector.url, "{ttl}": f"{nodes.ttl_seconds:.0f}"}
         try:
-            reader.read(stream)
-        except CmssparkError as error:
-            reader.log(f"samples of {reader.host} are missing: {error}")
+            monitors = _started_monitors(nodes, {**values, **more})
+            try:
+                for monitor in monitors.values():
+                    self._guard.started(monitor.pid)
+                yield
+            finally:
+                end = time.monotonic() + _PATIENCE
+                for host, monitor in monitors.items():
+                    code: int | None = None
+                    with suppress(subprocess.TimeoutExpired):
+                        code = monitor.wait(max(0.1, end - time.monotonic()))
+                    if code != 0:
+                        how = (
+                            f"did not end in {_PATIENCE:.0f} s"
+                            if code is None
+                            else f"ended with {code}"
+                        )
+                        text = f"the monitor of {host} {how}: samples of this node may be missing"
+                        self._note(database, run, "error", text)
+                    end_group(monitor)
+                    self._guard.ended(monitor.pid)
+        finally:
+            collector.close()
+
+    def _collector(self, nodes: Nodes) -> Collector:
+        def path(text: str) -> Path:
+            return self.folder / Path(text).expanduser()
+
+        certificate = path(nodes.tls_cert) if nodes.tls_cert else None
+        check_address(nodes.listen, certificate is not None, nodes.without_tls)
+        tls = server_tls(certificate, path(nodes.tls_key) if nodes.tls_key else None)
+        return Collector(
+            self.state_dir, read_password(path(nodes.token_file)), nodes.listen, nodes.port, tls
+        )
+
+
+def _started_monitors(nodes: Nodes, values: dict[str, str]) -> dict[str, subprocess.Popen[bytes]]:
+    """Host → its monitor. Raises SettingsError (78) where a command cannot be started;
+    the others are ended then.
+    """
+    monitors: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for host in nodes.hosts:
+            argv = filled(nodes.start, {**values, "{host}": host})
+            try:
+                monitors[host] = subprocess.Popen(
+                    argv, stdin=subprocess.DEVNULL, start_new_session=True
+                )
+            except (OSError, ValueError) as error:
+                raise _not_started(f"the monitor of {host}", argv, error) from None
+    except BaseException:
+        for monitor in monitors.values():
+            end_group(monitor)
+        raise
+    return monitors
 
 
 def _not_started(label: str, argv: list[str], error: OSError | ValueError) -> SettingsError:

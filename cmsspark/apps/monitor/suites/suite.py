@@ -25,6 +25,8 @@ _Seconds = Annotated[float, msgspec.Meta(gt=0, le=315_360_000)]
 _Most = Annotated[float, msgspec.Meta(ge=0)]
 #: What commands may contain; each is replaced by its value.
 PLACEHOLDERS: Final = ("{size}", "{run}", "{folder}", "{suite_folder}", "{python}")
+#: What the command that starts a node's monitor may contain in addition.
+NODE_PLACEHOLDERS: Final = ("{host}", "{collector}", "{ttl}")
 #: All roles together.
 ALL: Final = "all"
 #: Measures of a step and role.
@@ -61,11 +63,21 @@ class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Nodes that are watched meanwhile. ``start``: the command that starts ``cmsspark
-    monitor node`` on ``{host}``; what it prints is stored under that name.
+    monitor node`` on ``{host}``.
+
+    ``listen``: the address of the collector on this host; an address of the network
+    needs ``tls_cert``, or ``without_tls: true``.
     """
 
     hosts: Annotated[list[str], msgspec.Meta(min_length=1)]
     start: Annotated[list[str], msgspec.Meta(min_length=1)]
+    token_file: str
+    listen: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
+    ttl_seconds: _Seconds = 86_400.0
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    without_tls: bool = False
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,7 +120,9 @@ def read_suite(path: Path) -> Suite:
                 )
             if host in suite.nodes.hosts[:number]:
                 raise file.error("each host is named once", *key, found=host)
-        _check_words(file, suite.nodes.start, (*PLACEHOLDERS, "{host}"), "nodes", "start")
+        _check_words(
+            file, suite.nodes.start, (*PLACEHOLDERS, *NODE_PLACEHOLDERS), "nodes", "start"
+        )
     return suite
 
 
