@@ -35,7 +35,7 @@ Lock = tuple[str, "str | None"]
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of Rucio that holds a copy. ``account``: who owns it; ``expires_ms``: when
+    """A rule of Rucio that holds a copy. ``account``: who owns it. ``expires_ms``: when
     it ends, None if never or unknown.
     """
 
@@ -65,7 +65,7 @@ def is_held(rules: tuple[Rule, ...], day: date) -> bool:
 @dataclass(frozen=True)
 class HeldBlocks:
     """The blocks of a dataset that a rule holds at a storage element. ``states``: of its
-    locks, joined by commas; ``account_type``: of the rule's account, None without a row;
+    locks, joined by commas. ``account_type``: of the rule's account, None without a row.
     ``has_expiry``: whether RULES has the rule.
     """
 
@@ -168,7 +168,7 @@ def read_locks(path: Path, rses_file: str | None = None) -> Locks:
 
     A table is CSV or Parquet with ``dataset`` (or the name of a block) and ``site`` (or
     an RSE or node; null: at all sites). A dump is a folder with Rucio's Avro tables
-    DATASET_LOCKS and RSES, read by rules 22 and 23, and RULES if it has them;
+    DATASET_LOCKS and RSES, read by rules 22 and 23, and RULES if it has them.
     ``rses_file``: the exceptions of the settings. Raises InputMissing (66), UsageError
     (2) for other kinds of files, DataError (65) for damaged ones.
     """

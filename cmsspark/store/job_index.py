@@ -127,8 +127,8 @@ class Declaration:
 
     ``make_command()`` returns its click command. ``make_request(options, settings,
     fout)`` returns the request of its parsed options, for the choice of the engine; None
-    where it has no choice. ``choose_dumps(files, layout, day)`` returns the dumps that
-    it reads; None where it reads none by itself.
+    if it has no choice. ``choose_dumps(files, layout, day)`` returns the dumps that
+    it reads; None if it reads none by itself.
     """
 
     job: Job
@@ -168,7 +168,7 @@ def stream_report(stream: Stream) -> Job:
 
 class JobIndex(Mapping[str, Job]):
     """All jobs by name, in the order of ``run_spark --list``: the built-in ones, then
-    those of users, which are looked for only where no built-in job has the name.
+    those of users, which are looked for only if no built-in job has the name.
     """
 
     @cached_property
