@@ -354,7 +354,7 @@ def test_an_error_of_the_function_names_its_line(cms: SmallCms, write: Write) ->
 @pytest.mark.parametrize(
     ("arguments", "signature", "text"),
     [
-        ('columns={"a": "longish"}, keys=["a"]', "", "must be TYPE"),
+        ('columns={"a": "longish"}, keys=["a"]', "", "is not TYPE"),
         ('columns={"a": "long"}, keys=["b"]', "", "is no column"),
         ('columns={"a": "long"}, keys=[]', "", "has no keys"),
         ('columns={}, keys=["a"]', "", "has no columns"),

@@ -192,9 +192,9 @@ def check_width(fields: list[bytes], table: Table, file: str, row: int, width: i
         )
     if len(fields) < len(table.columns):
         raise DataError(
-            f"a row of {table.name} lacks columns",
+            f"a row of {table.name} has fewer than {len(table.columns)} columns",
             where=f"{file}, row {row}",
-            found=f"{len(fields)} columns, where {table.name} has {len(table.columns)}",
+            found=f"{len(fields)} columns",
             next_step="compare the file with schemas/inputs: columns go by position, new ones come last",
         )
 
