@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from cmsspark.apps.demo import make
-from cmsspark.apps.demo.steps import installed
+from cmsspark.apps.demo.cli import installed
 
 TOP = Path(__file__).resolve().parent.parent
 DOCS = TOP / "docs"

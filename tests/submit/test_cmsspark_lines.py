@@ -20,7 +20,7 @@ from cmsspark.cli.options import with_sources
 from cmsspark.run.request import NamePatterns
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.layout import Layout
-from cmsspark.store.job_index import JOBS, find_job
+from cmsspark.store.own_jobs import JOBS, find_job
 from cmsspark.submit import script_lines, several_days
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.cmsspark_lines import Translation, translate
