@@ -60,7 +60,7 @@ ASIDE: Final = ("secondary", "embedded")
 
 
 def line_fields(schema: RecordSchema, shared: Sequence[str], **options: Any) -> RequiredFields:
-    """Return what the compiled line reader looks for; ``shared``: the attributes that
+    """Return what the compiled line reader looks for. ``shared``: the attributes that
     make an access's group.
     """
     (name,) = schema.keys("lfn")

@@ -89,7 +89,7 @@ class _DuplicateKey(Exception):
 
 
 def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
-    """Return the template of a line (without its newline); None where it has none that
+    """Return the template of a line (without its newline); None if it has none that
     other lines could fit.
 
     It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes,
@@ -129,7 +129,7 @@ def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
 
 
 def _parts(text: str) -> dict[str, str]:
-    """Return the parts of ``key=value&...`` by their keys; empty where another part is
+    """Return the parts of ``key=value&...`` by their keys; empty if another part is
     there, or a key twice.
     """
     parts = [part.partition("=") for part in text.split("&")]
@@ -505,7 +505,7 @@ def fast_job_lines(
     add: Callable[[list[tuple[Any, ...]], AccessBatch], None],
     group: Callable[[tuple[Any, ...]], int] | None = None,
 ) -> FastKeyReader | None:
-    """Return the reader of jobs of ``day``; None where it is not compiled.
+    """Return the reader of jobs of ``day``; None if it is not compiled.
 
     ``add`` takes the records that are in no bin: their values and the time in ms.
     ``group``, where costs are read, numbers (site, subsite, type, cores) of a running
@@ -578,7 +578,7 @@ class FastAvroReader:
     ) -> tuple[AccessBatch, Left] | None:
         """Return the accesses of a file of such ``blocks``, and the records that are left.
 
-        None where the file is not plain, or much of it would be left: nothing of it is
+        None if the file is not plain, or much of it would be left: nothing of it is
         read then. Raises DamagedBlock where a block does not hold what its header says.
         """
         reader = self._reader(fields)
@@ -606,7 +606,7 @@ class FastAvroReader:
         return batch, Left(numbers, b"".join(parts))
 
     def _reader(self, fields: Mapping[str, Any]) -> Any:
-        """Return what reads records of these fields; None where they are not plain."""
+        """Return what reads records of these fields; None if they are not plain."""
         if _plain_avro is None:
             return None
         kinds = [tuple(kind) if isinstance(kind, list) else (kind,) for kind in fields.values()]

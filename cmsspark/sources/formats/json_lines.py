@@ -63,7 +63,7 @@ class CheckedRecord(msgspec.Struct, gc=False):
 
 
 def line_type(name: str, data: Any, **attributes: Any) -> Any:
-    """Return the type of a line with such ``data``; ``attributes``: of the class."""
+    """Return the type of a line with such ``data``. ``attributes``: of the class."""
     fields: list[Any] = [("data", data), ("metadata", Metadata | None, None)]
     return msgspec.defstruct(name, fields, gc=False, namespace=attributes)
 
