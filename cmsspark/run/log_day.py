@@ -92,7 +92,7 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
             files = files_for("hdfs://", starting.result())
             run_context.lock(files)
             inputs = resolve(request, layout, files)
-        has_index = uses_index(request, inputs.dbs)
+        has_index = uses_index(request, inputs.dbs, inputs.files)
         opened = None
         if has_index or inputs.earlier:
             # Parts of a dump on HDFS are fetched while others are read.

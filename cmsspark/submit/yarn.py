@@ -99,6 +99,16 @@ def node_sizes(environ: Mapping[str, str]) -> list[int]:
     return _answer(environ, "nodes?states=RUNNING", all_sizes) or []
 
 
+def largest_container(environ: Mapping[str, str]) -> int | None:
+    """Return the bytes of memory that YARN gives to a container at most, or None if its
+    pages do not say.
+    """
+    limits = [max(all_sizes)] if (all_sizes := node_sizes(environ)) else []
+    if megabytes := configured(environ, "yarn.scheduler.maximum-allocation-mb"):
+        limits.append(int(megabytes) << 20)
+    return min(limits, default=None)
+
+
 def smallest_node(environ: Mapping[str, str]) -> int | None:
     """Return the bytes of memory that YARN gives on its smallest node, or None if its
     pages do not say.
