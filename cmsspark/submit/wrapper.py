@@ -8,6 +8,7 @@ import functools
 import importlib
 import os
 import re
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -41,9 +42,10 @@ from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.explanation import counted_by_spark, explanation, uncompiled
 from cmsspark.submit.host import Host, check_java, declares_avro, find_java, find_spark, this_host
 from cmsspark.submit.job_help import help_text, job_help, job_list, load_command
+from cmsspark.submit.kubernetes import check_kubernetes
 from cmsspark.submit.package import ship, ship_own
-from cmsspark.submit.preflight import check_kerberos, check_kubernetes, check_root, check_yarn
 from cmsspark.submit.run_command import run
+from cmsspark.submit.spark_options import cluster_defaults
 
 USAGE = "run_spark JOB [wrapper options] [job options]"
 
@@ -209,6 +211,10 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     events = watching.events_folder(request, settings, environ)
     spark = build(request, settings, host, install_paths(host, settings, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
+    if command.mode != "python":
+        from cmsspark.submit import engine_choice
+
+        spark = command = engine_choice.with_index(command, job, options, settings, environ)
     if request.has("--explain"):
         first = [
             *uncompiled(job, host.package, unavailable_reason()),
@@ -229,9 +235,9 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
         return 0
     if command.mode != "python":
         if java is None:
-            check_root(options, settings, job)
+            cluster_checks.check_root(options, settings, job)
         check_java(java, find_spark(environ), environ)
-        check_yarn(command, host)
+        cluster_checks.check_yarn(command, host)
         if "fout" in options:
             require_store(options["fout"], settings)
         if not (command.options.get("spark.master") or "").startswith("local"):
@@ -239,8 +245,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
             locations["--fout"] = options.get("fout") or settings.store
             cluster_checks.check_locations(locations, environ)
             cluster_checks.check_travelling(command)
-        check_kerberos(command, host)
-        check_kubernetes(command, host)
+        cluster_checks.check_kerberos(command, host)
+        check_kubernetes(command, cluster_defaults(host.spark.home, environ))
         if command.is_on_yarn:
             yarn.check_nodes(environ)
             command = cluster_checks.checked(command, environ)
@@ -361,6 +367,7 @@ def install_paths(host: Host, settings: Settings, events: str | None) -> Install
         key=functools.partial(private_key, settings),
         events=events,
         ship_own=functools.partial(ship_own, settings=settings),
+        run=secrets.token_hex(4),
     )
 
 

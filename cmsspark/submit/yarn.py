@@ -99,6 +99,16 @@ def node_sizes(environ: Mapping[str, str]) -> list[int]:
     return _answer(environ, "nodes?states=RUNNING", all_sizes) or []
 
 
+def node_hosts(environ: Mapping[str, str]) -> list[str]:
+    """Return the hosts of the nodes that run; empty if YARN's pages do not say."""
+
+    def all_hosts(answer: Any) -> list[str]:
+        nodes = (answer["nodes"] or {}).get("node", [])
+        return sorted({str(node["nodeHostName"]) for node in nodes})
+
+    return _answer(environ, "nodes?states=RUNNING", all_hosts) or []
+
+
 def largest_container(environ: Mapping[str, str]) -> int | None:
     """Return the bytes of memory that YARN gives to a container at most, or None if its
     pages do not say.
