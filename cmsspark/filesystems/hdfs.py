@@ -134,10 +134,13 @@ class HdfsView:
         ]
 
     def read_range(self, path: str, offset: int, count: int) -> bytes:
-        """Return ``count`` bytes of a file from ``offset`` on."""
+        """Return up to ``count`` bytes of a file from ``offset`` on."""
 
         def read(client: Any, name: str) -> bytes:
-            content: bytes = client.read(name).read_range(offset, count)
+            file = client.read(name)
+            # The client panics where a range goes beyond the end.
+            size = max(0, min(count, len(file) - offset))
+            content: bytes = file.read_range(offset, size) if size else b""
             return content
 
         return self._asked(path, read)
