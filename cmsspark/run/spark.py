@@ -52,8 +52,7 @@ from cmsspark.sources.registry import (
     STREAMS_OF_JOB_ROWS,
     STREAMS_OF_JOBS,
 )
-from cmsspark.sources.rses import Rses
-from cmsspark.sources.storage_sites import StorageSites
+from cmsspark.sources.rses import Rses, StorageSites
 from cmsspark.store.staged_runs import StagedRun, file_count
 
 if TYPE_CHECKING:
@@ -300,11 +299,12 @@ class SparkResult:
                 if row["kind"] in _SORTED_BY:
                     encoded.setdefault(row["kind"], []).append(row["packed"])
         ids = encoded.pop(JOB_IDS, [])
-        if None not in ids:
-            for packed in ids:
+        small_ids = [packed for packed in ids if packed is not None]
+        if len(small_ids) == len(ids):
+            for packed in small_ids:
                 tables.add_rows(JOB_IDS, decode_rows(packed))
-            id_count = 0
-        self._large_id_count = id_count
+        else:
+            self._large_id_count = id_count
         return side, tables, encoded
 
     @property
@@ -351,14 +351,15 @@ class SparkResult:
         """Write a table of the run and return its number of rows. The driver writes
         small tables, tasks large ones.
         """
-        if table == JOB_IDS and self._collected and self._large_id_count:
+        job_tables = self._collected[1]
+        if table == JOB_IDS and self._large_id_count:
             assert self.jobs is not None
             packed = self.jobs.where(f"table = '{JOB_IDS}'").select("packed")
             rows = packed.mapInArrow(decode_batches, stored_table(JOB_IDS).spark())
             parts = rows.coalesce(file_count(self._large_id_count))
             return run.write(parts.sortWithinPartitions("id_hash"), table, fmt)
         if table in JOB_TABLES:
-            return run.write_arrow(self._collected[1].table(table, self.day), table)
+            return run.write_arrow(job_tables.table(table, self.day), table)
         kind, schema = _kind(table), stored_table(table)
         if kind in self._packed:
             parts = [decode_rows(packed) for packed in self._packed.pop(kind)]

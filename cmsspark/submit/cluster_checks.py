@@ -32,7 +32,7 @@ from cmsspark.engines.refusals import refusal
 from cmsspark.filesystems.storage import is_local, local_path
 from cmsspark.settings import kerberos
 from cmsspark.settings.settings import Settings
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.submit import yarn
 from cmsspark.submit.command import Command
 from cmsspark.submit.host import Host

@@ -35,7 +35,7 @@ from cmsspark.run.job_modules import load_declaration
 from cmsspark.run.request import DayRequest
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.layout import Layout
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.submit import yarn
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.command import LAUNCHER, Command

@@ -15,7 +15,7 @@ import pytest
 
 from cmsspark.base.errors import UsageError
 from cmsspark.run.inputs import INDEX_FILES_KEY
-from cmsspark.store.job_index import find_job
+from cmsspark.store.own_jobs import find_job
 from cmsspark.submit import engine_choice, yarn
 from cmsspark.submit.arguments import split
 from cmsspark.submit.command import Command
