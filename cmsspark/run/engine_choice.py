@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cmsspark.base.errors import CmssparkError, NotReady, SettingsError, UsageError
 from cmsspark.engines.names import AUTO, PROCESSES, SPARK
 from cmsspark.engines.session import has_session
-from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.filesystems.storage import Files, LocalFiles
 from cmsspark.run import inputs
 from cmsspark.run.provenance import is_all_local
 from cmsspark.run.request import DayRequest, JobRequest
@@ -38,7 +38,7 @@ def choose(request: JobRequest, layout: Layout, spark_reason: str = "") -> Engin
     """Return the engine for a request. ``spark_reason``: what else asks for Spark, such
     as a profile or an option of Spark.
 
-    Looks at the dumps' folders where nothing else decides. Raises UsageError (2) where
+    Looks at the dumps' folders where nothing else decides. Raises UsageError (2) if
     processes are requested for what only Spark does.
     """
     if request.engine == SPARK:
@@ -71,7 +71,7 @@ def _option_reasons(request: JobRequest) -> list[str]:
 
 
 def _location_reason(request: JobRequest, layout: Layout) -> str:
-    """Say which of the request's paths are not on this host's disks; empty where all are."""
+    """Say which of the request's paths are not on this host's disks; empty if all are."""
     if is_all_local(layout, request.sources, request.fout):
         return ""
     if not is_all_local(layout, (), request.fout):
@@ -82,7 +82,7 @@ def _location_reason(request: JobRequest, layout: Layout) -> str:
 
 
 def _dump_reason(request: JobRequest, layout: Layout) -> str:
-    """Say that FILES is too large for an index, where a count needs one; empty where it is not.
+    """Say that FILES is too large for an index, where a count needs one; empty if it is not.
 
     A dump that is missing or damaged is no reason: the job reports it, with its exit
     code, and needs no JVM for that.
@@ -92,7 +92,7 @@ def _dump_reason(request: JobRequest, layout: Layout) -> str:
         return ""
     try:
         dbs = inputs.resolve_dbs_dump(request, layout, files)
-        if inputs.uses_index(request, dbs):
+        if inputs.uses_index(request, dbs, files):
             return ""
         # Not at import: `run_spark` starts quicker without it, and needs it on few hosts.
         from cmsspark.run import day_result
@@ -101,31 +101,31 @@ def _dump_reason(request: JobRequest, layout: Layout) -> str:
             request, inputs.resolve(request, layout, files)
         ):
             return ""
-        return _too_large(request, dbs)
+        return _too_large(request, dbs, files)
     except CmssparkError:
         return ""
 
 
-def _too_large(request: DayRequest, dbs: Dump) -> str:
-    size, limit = inputs.files_dump_bytes(dbs), inputs.index_dump_bytes(request.settings)
-    return f"FILES in {dbs.folder} has {size:,} bytes, an index is made of {limit:,} at most"
+def _too_large(request: DayRequest, dbs: Dump, files: Files) -> str:
+    count, limit = inputs.files_in_dbs(files, dbs), inputs.index_files(request.settings)
+    return f"FILES in {dbs.folder} has some {count:,} files, an index is made of {limit:,} at most"
 
 
 def check_index(request: DayRequest, resolved: Inputs) -> None:
-    """Raise NotReady (75) where processes were chosen and the dump that is read is too
+    """Raise NotReady (75) if processes were chosen and the dump that is read is too
     large for them after all.
     """
-    if not inputs.uses_index(request, resolved.dbs):
+    if not inputs.uses_index(request, resolved.dbs, resolved.files):
         raise NotReady(
             "the DBS dump was replaced while the job started, and processes cannot join one of this size",
             where=resolved.dbs.folder,
-            found=_too_large(request, resolved.dbs),
+            found=_too_large(request, resolved.dbs, resolved.files),
             next_step="run it again, or with run_spark --engine spark",
         )
 
 
 def check_session(choice: EngineChoice) -> None:
-    """Raise SettingsError (78) where Spark is chosen in a process that has none.
+    """Raise SettingsError (78) if Spark is chosen in a process that has none.
 
     A session made here would have neither the profile's memory nor its options.
     """
