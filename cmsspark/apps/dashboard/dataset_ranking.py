@@ -273,8 +273,10 @@ def _count_users(snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.in
     numbers = [datasets.numbers[codes].tolist()] if is_few else []
     only = " AND dataset IN (SELECT unnest(?::INTEGER[]))" if is_few else ""
 
-    def read(cells: str, table: str, number: int, condition: tuple[str, list[object]]) -> Any:
-        source = snapshot.rows(table, segments=[number])
+    def read(
+        cells: str, table: str, segments: Sequence[int], condition: tuple[str, list[object]]
+    ) -> Any:
+        source = snapshot.rows(table, segments=segments)
         where, parameters = condition
         return snapshot.arrow(
             f"SELECT dataset, {cells} FROM {source} WHERE {where}{only}", [*parameters, *numbers]
@@ -291,8 +293,9 @@ def _count_users(snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.in
     else:
         # The table has the streams of accesses alone.
         of_sets = chosen.where(SET_TABLES[sets_table][1:], days_too=False)
-    for number in inside:
-        rows = read("users::BLOB AS users", sets_table, number, of_sets)
+    # The sets of all datasets of a year would take much memory at once.
+    for segments in [inside] if is_few and inside else [[number] for number in inside]:
+        rows = read("users::BLOB AS users", sets_table, segments, of_sets)
         at = positions[rows["dataset"].to_numpy()]
         content = rows["users"].combine_chunks().buffers()[2] if len(at) else b""
         words = np.frombuffer(content, np.uint64, len(at) * sets.shape[1]).reshape(
@@ -307,7 +310,7 @@ def _count_users(snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.in
     if cut:
         flags = np.zeros((len(codes), width), np.bool_)
         for number in cut:
-            rows = read("person", "people", number, chosen.where_users(("site_tier",)))
+            rows = read("person", "people", [number], chosen.where_users(("site_tier",)))
             at = positions[rows["dataset"].to_numpy()]
             is_asked = at >= 0
             flags[at[is_asked], rows["person"].to_numpy()[is_asked]] = True
