@@ -20,9 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.events import gru
-from cmsspark.apps.events.layout import DELTA_R, SCHEMA_FILE, EventLayout, layout_in
+from cmsspark.apps.events.layout import DELTA_R, SCHEMA_FILE, TOPOLOGY, EventLayout, layout_in
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.base import extras
 from cmsspark.base.errors import DataError, InputMissing
 

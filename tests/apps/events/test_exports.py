@@ -12,9 +12,9 @@ import pytest
 
 from cmsspark.apps.events import networks
 from cmsspark.apps.events.cli import export_onnx
+from cmsspark.apps.events.layout import TOPOLOGY
 from cmsspark.apps.events.network_training import Training, train
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.apps.events.train_script import TensorBoardMetrics
 from cmsspark.base.errors import UsageError
 from tests.apps.events.samples import events, write_sample

@@ -16,10 +16,9 @@ from cmsspark.apps.events import networks
 from cmsspark.apps.events.demo_run import MODELS, make_events
 from cmsspark.apps.events.evaluation import evaluate
 from cmsspark.apps.events.features import compute_features, flatten_collections
-from cmsspark.apps.events.layout import BATCH_ROWS
+from cmsspark.apps.events.layout import BATCH_ROWS, TOPOLOGY
 from cmsspark.apps.events.root_files import PartWriter
 from cmsspark.apps.events.scalers import Moments
-from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.apps.events.train_script import command
 from tests.apps.events.events import HLF_COUNT, MATRIX, event_schema, write_schema
 

@@ -14,9 +14,8 @@ from click.testing import CliRunner
 
 from cmsspark.apps.events import networks
 from cmsspark.apps.events.cli import export_onnx
-from cmsspark.apps.events.evaluation import evaluate
+from cmsspark.apps.events.evaluation import evaluate, write_result
 from cmsspark.apps.events.layout import EventLayout
-from cmsspark.apps.events.result_files import write_result
 from cmsspark.apps.events.root_files import PartWriter, read_events
 from cmsspark.apps.events.scalers import Curve, Moments, Scalers, find_sentinel
 from cmsspark.apps.events.train import PARAMETERS, fit_xgboost
