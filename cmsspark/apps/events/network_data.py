@@ -8,6 +8,7 @@ their hash: the same events for any number of workers.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -140,6 +141,10 @@ class Share:
             # Where arrays cannot be stored, they are not.
             with suppress(OSError):
                 folder.parent.mkdir(parents=True, exist_ok=True)
+                # At most: of each event all particles that its matrix has room for.
+                size = 2 * self.events * self.layout.matrix // self.workers
+                if needs_low_level(self.kind) and 2 * size > shutil.disk_usage(folder.parent).free:
+                    raise OSError(errno.ENOSPC, "the disk would be half full of them")
                 aside = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
                 try:
                     self._write(aside)
@@ -299,8 +304,8 @@ class Split:
     lengths: list[tuple[Array, Array]]
 
     def batches(self, size: int, seed: int, epoch: int) -> Iterator[tuple[Array, int]]:
-        """Whole batches of events to learn from, in an order that depends on seed,
-        epoch and rank only.
+        """Whole batches of events to learn from, as many for each worker, in an order that
+        depends on seed, epoch and rank only.
 
         Events of similar length are together: so many batches at once are sorted by it.
         """
@@ -309,13 +314,13 @@ class Split:
             shuffled(learned, size, (seed, epoch, rank))
             for rank, (learned, _) in zip(ranks, self.lengths, strict=True)
         ]
-        for number, positions in enumerate(orders[self.share.rank if len(orders) > 1 else 0]):
+        own_order = orders[self.share.rank if len(orders) > 1 else 0]
+        for number in range(min(map(len, orders))):
             longest = max(
                 int(learned[order[number]].max())
                 for (learned, _), order in zip(self.lengths, orders, strict=True)
-                if number < len(order)
             )
-            yield self.learned[positions], self._rounded(longest)
+            yield self.learned[own_order[number]], self._rounded(longest)
 
     def validation(self, size: int) -> Iterator[tuple[Array, int]]:
         """Batches of the events that judge, as many as the worker has that has most of

@@ -38,11 +38,14 @@ from cmsspark.apps.events.network_data import Rows, Share, Split
 from cmsspark.apps.events.networks import (
     KINDS,
     Network,
+    begin_with,
+    fit_regression,
     initial_weights,
     logits,
     needs_low_level,
     require_jax,
 )
+from cmsspark.apps.events.scalers import CURVE_EVENTS
 from cmsspark.base.errors import DataError, UsageError
 
 # How a network is trained: its budget in rounds, its learning rate, and the workers
@@ -395,7 +398,7 @@ class _Loop:
             json.dumps(share.scalers.as_dict()).encode()
         ).hexdigest()[:12]
         if self._folds == 1:
-            progress = self._fit(self._last, self._output, description)
+            progress, start, first_loss = self._fit(self._last, self._output, description)
             weights, best_loss = progress.best, progress.best_loss
         else:
             folders = [self._output / "folds" / str(number) for number in range(self._folds)]
@@ -403,11 +406,17 @@ class _Loop:
                 self._fit(part, folder, description, f"fold={number} ")
                 for number, (part, folder) in enumerate(zip(self._parts, folders, strict=True), 1)
             ]
-            rounds = round(float(np.mean([fold.round - fold.waited for fold in done])))
-            progress = self._fit(
-                self._last, self._output, {**description, "rounds": rounds}, "", rounds, folders
+            rounds = round(float(np.mean([fold.round - fold.waited for fold, _, _ in done])))
+            last_description = {**description, "rounds": rounds}
+            progress, start, _ = self._fit(
+                self._last, self._output, last_description, "", rounds, folders
             )
-            weights, best_loss = progress.weights, float(np.mean([f.best_loss for f in done]))
+            weights = progress.weights
+            best_loss = float(np.mean([fold.best_loss for fold, _, _ in done]))
+            first_loss = float(np.mean([loss for _, _, loss in done]))
+        if first_loss <= best_loss:
+            # The regression that the network began with is better than all rounds.
+            weights, best_loss = start, first_loss
         parameters = {
             **description,
             "steps_done": progress.round * self._steps,
@@ -429,9 +438,10 @@ class _Loop:
         name: str = "",
         rounds: int | None = None,
         folders: Sequence[Path] = (),
-    ) -> Progress:
+    ) -> tuple[Progress, Any, float]:
         """Train on a part of the events, and return where that ends: after ``rounds``, or
-        when the validation gets no better.
+        when the validation gets no better; and with which weights it began, with their
+        validation.
 
         ``folders``: of the folds, whose validation stands for that of all events.
         """
@@ -439,7 +449,21 @@ class _Loop:
         start_weights = initial_weights(
             training.model, training.seed, self._share.layout, self._share.scalers.input_count
         )
+        if training.model == "hlf":
+            first, columns = part.learned[:CURVE_EVENTS], self._share.columns
+            coefficients = fit_regression(
+                columns.hlf[first],
+                columns.label[first],
+                columns.weight[first],
+                len(self._share.layout.classes),
+            )
+            start_weights = begin_with(start_weights, coefficients)
         start = Progress(start_weights, self._optimizer.init(start_weights), best=start_weights)
+        # Worker 0's, whose share differs from those of others.
+        start = self._shared(start)
+        first_loss = math.inf
+        if _has_validation(part):
+            first_loss, _ = self._validate(self._everywhere(start.weights), part)
         checkpoints = Checkpoints(output / "checkpoints", description) if is_first else None
         progress = self._shared(checkpoints.latest(start) if checkpoints else start)
         path = output / LOG_FILE
@@ -471,7 +495,7 @@ class _Loop:
                 for key, value in line.items()
             }
             self._log(name + " ".join(f"{key}={value}" for key, value in shown.items()))
-        return progress
+        return progress, start.weights, first_loss
 
     def _round(self, before: Progress, part: Split) -> tuple[Progress, dict[str, Any]]:
         """Train one round and validate it; return the line for the log, too."""
@@ -506,7 +530,7 @@ class _Loop:
             "loss": round(train_loss, 6),
         }
         validation_loss = math.inf
-        if len(part.validated) or any(len(validated) for _, validated in part.lengths):
+        if _has_validation(part):
             validation_loss, accuracy = self._validate(weights, part)
             line |= {
                 "validation_loss": round(validation_loss, 6),
@@ -709,6 +733,10 @@ def device_memory(device: Any) -> int:
     """Return the free bytes of a device that has memory of its own, else 0."""
     stats = device.memory_stats() or {}
     return int(stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0))
+
+
+def _has_validation(part: Split) -> bool:
+    return any(len(validated) for _, validated in part.lengths)
 
 
 def _validation_of(folders: Sequence[Path], number: int) -> dict[str, float]:

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -197,7 +200,7 @@ def test_a_small_sample_is_judged_by_all_its_events_and_learned_from_whole(
     folds = [read_log(tmp_path / "folds" / str(number)) for number in range(5)]
     best = [np.argmin([line["validation_loss"] for line in fold]) + 1 for fold in folds]
     rounds = read_log(tmp_path)
-    assert 1 < len(rounds) == round(np.mean(best)) < 30
+    assert 1 <= len(rounds) == round(np.mean(best)) < 30
     losses = [fold[0]["validation_loss"] for fold in folds]
     assert rounds[0]["validation_loss"] == pytest.approx(np.mean(losses), abs=1e-5)
     assert network.parameters["events"] == [3_000, 3_000]
@@ -214,7 +217,7 @@ def test_a_killed_training_on_folds_goes_on_to_the_model_that_it_would_have_made
     small: Path, tmp_path: Path
 ) -> None:
     whole = train(small, tmp_path / "whole", HLF)
-    for last in ("fold=1 round=1 ", "fold=4 round=2 ", "round=1 "):
+    for last in ("fold=1 round=1 ", "fold=4 round=2 "):
 
         def killed(text: str, last: str = last) -> None:
             if text.startswith(last):
@@ -224,7 +227,7 @@ def test_a_killed_training_on_folds_goes_on_to_the_model_that_it_would_have_made
             train(small, tmp_path / "killed", HLF, log=killed)
     lines: list[str] = []
     resumed = train(small, tmp_path / "killed", HLF, log=lines.append)
-    assert lines[0] == "goes on after round 1" and len(lines) == 2
+    assert lines[0].startswith("fold=5 round=1 ")
     assert equal(whole.weights, resumed.weights) and whole.parameters == resumed.parameters
 
 
@@ -269,12 +272,42 @@ def test_arrays_are_stored_once_and_never_used_for_other_events(
     assert len(list(arrays.iterdir())) == 4
 
 
-def test_a_folder_that_cannot_be_written_costs_no_training(
-    with_particles: Path, tmp_path: Path
+def test_a_folder_that_cannot_be_written_or_has_little_room_costs_no_training(
+    with_particles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
+    plain = Share(with_particles, "inclusive").columns
     columns = Share(with_particles, "inclusive", arrays=tmp_path / "file/arrays").columns
-    assert all(map(np.array_equal, columns, Share(with_particles, "inclusive").columns))
+    assert all(map(np.array_equal, columns, plain))
+    usage = shutil.disk_usage(tmp_path)._replace(free=50_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    columns = Share(with_particles, "inclusive", arrays=tmp_path / "arrays").columns
+    assert all(map(np.array_equal, columns, plain))
+    assert not [path for path in (tmp_path / "arrays").rglob("*") if path.is_file()]
+
+
+def test_the_bench_of_a_device_needs_jax_optax_numpy_and_pyarrow_only() -> None:
+    others = "awkward click hist markupsafe msgspec numba pandas polars pyspark uproot xgboost xxhash yaml"
+    program = f"""
+import sys
+class Bare:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {others.split()!r}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Bare())
+import bench.events_training as bench
+from pathlib import Path
+from cmsspark.apps.events.network_training import Training, train
+sample = Path(sys.argv[1], "sample")
+bench.make_sample(sample, 400, 4)
+train(sample, sys.argv[1], Training("inclusive", steps=2, batch=16))
+print(bench.our_step(8, 4, 1) > 0)
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", program, folder], capture_output=True, text=True, check=False
+        )
+    assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.parametrize("kind", ["hlf", "inclusive"])
@@ -327,7 +360,8 @@ def test_training_stops_where_the_validation_gets_no_better_and_keeps_the_best_e
     losses = [line["validation_loss"] for line in read_log(tmp_path)]
     assert len(losses) < 60
     assert len(losses) - 1 - losses.index(min(losses)) == 2
-    assert network.parameters["best_validation_loss"] == pytest.approx(min(losses), abs=1e-5)
+    # The regression that it began with may be better.
+    assert network.parameters["best_validation_loss"] <= min(losses) + 1e-5
 
 
 def test_the_learning_rate_is_that_of_all_workers_and_then_falls() -> None:
@@ -425,12 +459,14 @@ def test_sequences_of_batches_are_those_of_the_matrices_and_end_with_the_longest
 def test_batches_of_all_workers_are_equally_long_and_as_many(tmp_path: Path) -> None:
     sample = write_sample(tmp_path, 600, particles=150)
     shares = [Share(sample, "inclusive", rank, 2) for rank in range(2)]
+    everyone = [(share.columns.lengths, share.columns.hundredths) for share in shares]
+    # Else workers of unequal shares would be in batches of other lengths from then on.
+    everyone[1] = (everyone[1][0][:-60], everyone[1][1][:-60])
     for share in shares:
-        share.everyone = [(other.columns.lengths, other.columns.hundredths) for other in shares]
+        share.everyone = everyone
     parts = [share.split(0, 20) for share in shares]
     of_ranks = [[length for _, length in part.batches(8, 0, 1)] for part in parts]
-    count = min(map(len, of_ranks))
-    assert of_ranks[0][:count] == of_ranks[1][:count]
+    assert of_ranks[0] == of_ranks[1] and len(of_ranks[0]) == len(parts[1].learned) // 8
     validations = [[length for _, length in part.validation(32)] for part in parts]
     assert validations[0] == validations[1]
 
