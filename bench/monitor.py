@@ -98,7 +98,9 @@ class _Pairs:
     costs: dict[str, list[Cost]] = field(default_factory=lambda: {"with": [], "without": []})
     #: CPU seconds of run_spark itself and of threads of the JVM that measure, by the
     #: accounts of the system.
-    parts: dict[str, list[float]] = field(default_factory=lambda: {"with": [], "without": []})
+    parts: dict[str, list[tuple[float, float]]] = field(
+        default_factory=lambda: {"with": [], "without": []}
+    )
 
     def ratios(self) -> list[float]:
         """How much more CPU the measured run of each pair used."""
@@ -110,19 +112,25 @@ class _Pairs:
         number = len(self.costs["with"])
         for kind in ("without", "with") if number % 2 else ("with", "without"):
             self.costs[kind].append(_run(self.folder, self.script, kind, self.cpus, self.more))
-            said = (_said(self.folder / f"{kind}.log", word) for word in ("threads", "run_spark"))
-            self.parts[kind].append(sum(said))
+            log = self.folder / f"{kind}.log"
+            self.parts[kind].append((_said(log, "run_spark"), _said(log, "threads")))
         measured, plain = self.costs["with"][-1], self.costs["without"][-1]
         print(
             f"pair {number + 1}: {plain.cpu_s:7.2f} s CPU without, {measured.cpu_s:7.2f} s with: "
             f"{self.ratios()[-1]:+.2%} CPU, wall {measured.wall_s / plain.wall_s - 1:+.2%} (load {measured.load:.1f}); "
-            f"{self._own():.2f} s by accounts",
+            f"{sum(self._own()):.2f} s by accounts",
             flush=True,
         )
 
-    def _own(self) -> float:
-        more = statistics.median(self.parts["with"]) - statistics.median(self.parts["without"])
-        return more + _monitor_s(self.folder)
+    def _own(self) -> tuple[float, float, float]:
+        """What measuring used in run_spark, in its monitor of processes, and in the JVM."""
+        own, threads = (
+            statistics.median(part[number] for part in self.parts["with"])
+            - statistics.median(part[number] for part in self.parts["without"])
+            for number in (0, 1)
+        )
+        monitor = _monitor_s(self.folder)
+        return own - monitor, monitor, threads
 
     def summarize(self) -> None:
         """Print medians and spreads."""
@@ -138,9 +146,11 @@ class _Pairs:
         print(
             f"spread: pairs {min(ratios):+.2%} to {max(ratios):+.2%}, runs of one kind differ by {spread:.2%}"
         )
-        monitor = _monitor_s(self.folder)
+        own, monitor, threads = self._own()
+        total = own + monitor + threads
         print(
-            f"by the system's accounts {self._own():.2f} s of CPU: {self._own() / plain:.2%} (monitor {monitor:.2f} s)"
+            f"by the system's accounts {total:.2f} s of CPU: {total / plain:.2%} (run_spark {own:.2f} s, "
+            f"monitor {monitor:.2f} s, threads of the JVM {threads:.2f} s)"
         )
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from cmsspark.apps.demo.history_2015 import History
 from cmsspark.apps.demo.narration import store_history
-from cmsspark.apps.popularity.fitting import fit, predict
+from cmsspark.apps.popularity.evaluate import fit, predict
 from cmsspark.apps.popularity.scores import average_precision
 from cmsspark.apps.popularity.series import Series, stored_series
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks

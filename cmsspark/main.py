@@ -278,7 +278,7 @@ class _LabGroup(LazyGroup):
 def _job_hint(name: str) -> str:
     """Return how to start the job of that name; an empty text where there is none."""
     # Not at import: only an error needs it.
-    from cmsspark.store.job_index import JOBS
+    from cmsspark.store.own_jobs import JOBS
 
     plain = name.removesuffix(".py")
     is_job = any(plain in (job.name, *job.aliases) for job in JOBS.values())

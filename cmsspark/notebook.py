@@ -33,7 +33,7 @@ from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, is_local
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
-from cmsspark.store.job_index import job_of_table
+from cmsspark.store.own_jobs import job_of_table
 from cmsspark.submit.host import check_java, find_java, find_spark
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def accesses(
         >>> sorted(accesses.columns)[:4]
         ['app', 'block_name', 'cpu_seconds', 'dataset_name']
     """
-    from cmsspark.run.access_scan import scan_accesses
+    from cmsspark.run.own_run import scan_accesses
     from cmsspark.run.request import DayRequest
     from cmsspark.sources.layout import Epochs
 

@@ -31,7 +31,7 @@ from cmsspark.engines.session import has_session
 from cmsspark.run.job_modules import job_in_file, load_declaration
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.sources.registry import ACCESS_STREAMS
-from cmsspark.store.job_index import Job, find_job
+from cmsspark.store.own_jobs import Job, find_job
 
 if TYPE_CHECKING:
     import polars as pl

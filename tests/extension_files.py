@@ -20,7 +20,7 @@ FOLDERS = (
 )
 #: The command that generates the schemas of documents; without its last word it names
 #: those that are stale.
-WRITE_SCHEMAS = ("-m", "cmsspark.publish.document_schemas", "--write")
+WRITE_GENERATED = ("-m", "tools.generate", "--write")
 
 #: A derived column: the country of a site.
 #: One of a stored column, and one of a derived column.
@@ -115,7 +115,6 @@ JOB = DumpJob(
     about="Datasets by data tier",
 ).declare(__name__)
 '''
-WRITE_INDEX = ("-m", "cmsspark.submit.index_file", "--write")
 JOB_TABLE = """table: toy_tiers
 about: Datasets by data tier.
 keys: [data_tier]

@@ -33,8 +33,7 @@ from tests.extension_files import (
     SCHEMA,
     SINK,
     SINK_LINE,
-    WRITE_INDEX,
-    WRITE_SCHEMAS,
+    WRITE_GENERATED,
 )
 
 REPO = Path(__file__).resolve().parents[1]
@@ -150,7 +149,7 @@ def with_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     has what CMSSW has.
     """
     copy = Copy(tmp_path_factory.mktemp("extending"))
-    for name in ("cmsspark", "etc", "schemas"):
+    for name in ("cmsspark", "etc", "schemas", "tools"):
         shutil.copytree(
             REPO / name, copy.tree / name, ignore=shutil.ignore_patterns("__pycache__")
         )
@@ -174,15 +173,14 @@ def extend(copy: Copy) -> None:
         copy.put("schemas/tables/data_aggregation.yaml", COLUMN, before="  - {name: primary_name,")
         names = "  - site_country\n  - processing_suffix\n"
         copy.put("schemas/tables/period_aggregation.yaml", names, before="  - primary_name\n")
-        copy.run(*WRITE_SCHEMAS)
+        copy.run(*WRITE_GENERATED)
     with copy.extension("a sink"):
         copy.put("cmsspark/publish/sinks/toy.py", SINK)
         copy.put("cmsspark/publish/sinks/__init__.py", SINK_LINE, before='    "stomp": SinkEntry(')
     with copy.extension("a job"):
         copy.put("cmsspark/apps/replicas/toy_tiers.py", JOB)
         copy.put("schemas/tables/toy_tiers.yaml", JOB_TABLE)
-        copy.run(*WRITE_INDEX)
-        copy.run(*WRITE_SCHEMAS)
+        copy.run(*WRITE_GENERATED)
     with copy.extension("a log stream"):
         copy.put("cmsspark/sources/registry.py", ENTRY, before='    Stream(\n        "aaa",')
         copy.put("schemas/inputs/toy/json.yaml", SCHEMA)
@@ -271,17 +269,17 @@ def test_its_documents_are_published(with_toy: Copy) -> None:
     assert told["toy"] == told["cmssw"]
 
 
-def test_a_command_writes_the_schemas_of_its_documents(with_toy: Copy) -> None:
-    command, before = WRITE_SCHEMAS[:-1], with_toy.files()
-    stale = with_toy.run(*command, code=1).splitlines()
-    assert stale == [
-        "schemas/documents/completeness.json is stale",
-        "schemas/documents/dbs_toy.json is stale",
-    ]
-    with_toy.run(*WRITE_SCHEMAS)
+def test_a_command_writes_the_schemas_and_dashboards_of_its_documents(with_toy: Copy) -> None:
+    command, before = WRITE_GENERATED[:-1], with_toy.files()
+    stale = {line.removeprefix("stale: ") for line in with_toy.run(*command, code=1).splitlines()}
+    assert {path for path in stale if not path.startswith("etc/dashboards/")} == {
+        "schemas/documents/completeness.json",
+        "schemas/documents/dbs_toy.json",
+    }
+    with_toy.run(*WRITE_GENERATED)
     assert with_toy.run(*command) == ""
     changed = {path for path, content in with_toy.files().items() if before.get(path) != content}
-    assert changed == {"schemas/documents/completeness.json", "schemas/documents/dbs_toy.json"}
+    assert changed == stale
 
 
 def test_a_derived_column_is_in_reports_periods_and_documents(with_toy: Copy) -> None:

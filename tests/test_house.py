@@ -23,7 +23,7 @@ from bench import house
 from cmsspark.base.schemas import stored_table
 from cmsspark.main import COMMANDS, LAB
 from cmsspark.sources.registry import STREAMS_BY_NAME
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 
 TOP = Path(__file__).resolve().parent.parent
 PACKAGE = TOP / "cmsspark"
@@ -43,7 +43,7 @@ BESIDE = {
         "ask",
         "popularity",
     ): "``ask`` says where a baseline was better than the forecast that it shows",
-    ("cache", "popularity"): "``--scores forecast`` evicts by predicted popularity",
+    ("cache", "popularity"): "scores are fitted by the logistic regression of popularity",
     ("jobs_cost", "crab"): "sums of stored days are checked in one way",
     ("usage", "jobs_cost"): "``report --pictures`` draws the C-RSG pictures, too",
     ("demo", "results"): "the demo prints the path of its result as ``cmsspark show`` does",
@@ -267,7 +267,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 @pytest.mark.smoke
 def test_commands_and_jobs_load_without_spark_and_heavy_packages() -> None:
-    code = "import cmsspark.main, cmsspark.submit\nfrom cmsspark.store.job_index import JOBS\n"
+    code = "import cmsspark.main, cmsspark.submit\nfrom cmsspark.store.own_jobs import JOBS\n"
     code += "from cmsspark.submit.job_help import load_command\n"
     code += "[load_command(job) for job in JOBS.values()]"
     assert not modules_after(code) & (set(HEAVY.split()) - {"msgspec"})

@@ -132,9 +132,7 @@ def test_accesses_are_those_of_the_streams_that_the_day_has_and_never_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("cmsspark.notebook.session", lambda: None)
-    monkeypatch.setattr(
-        "cmsspark.run.access_scan.scan_accesses", lambda _, request: request.streams
-    )
+    monkeypatch.setattr("cmsspark.run.own_run.scan_accesses", lambda _, request: request.streams)
     assert cms.accesses("2026-01-15") == cms.accesses(FIRST, streams=[]) == ("aaa", "eos", "cmssw")
     assert "crab" in cms.accesses("2019-01-15") and cms.accesses("2026-01-15", streams="aaa") == (
         "aaa",

@@ -21,7 +21,7 @@ import cmsspark, cmsspark.submit
 from cmsspark.base.resources import read_text, read_yaml, resource
 from cmsspark.base.schemas import stored_table
 from cmsspark.submit.spark_options import load_profile
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.submit.job_help import load_command
 assert load_profile("yarn").settled("master") == "yarn"
 assert "day" in stored_table("partials").names

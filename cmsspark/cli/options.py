@@ -193,6 +193,20 @@ quiet_option = click.option(
 )
 
 
+#: ``--debug`` is read from the command line where an error is reported.
+debug_option: Final = click.option(
+    "--debug", is_flag=True, expose_value=False, help="Show tracebacks."
+)
+
+
+def run_options(command: Command) -> Command:
+    """``--settings`` and ``--debug``, for commands that read the state directory."""
+    settings = click.option(
+        "--settings", "settings_file", metavar="FILE", help="The settings file."
+    )
+    return settings(debug_option(command))
+
+
 def store_options(command: Command) -> Command:
     """Add ``--fout`` and ``--settings``, for commands that read the store."""
     for option in (
@@ -440,7 +454,7 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     run_spark sets the level of the log.
     """
     for option in (
-        click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks."),
+        debug_option,
         click.option(
             "--verbose", is_flag=True, expose_value=False, help="Print more progress messages."
         ),

@@ -24,7 +24,7 @@ from cmsspark.cli.options import (
     store_options,
 )
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 
 if TYPE_CHECKING:
     from cmsspark.store.results import CurrentTable

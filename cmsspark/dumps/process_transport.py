@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from cmsspark.base.errors import DataError, OutputError
-from cmsspark.base.locked_folders import cache_not_written, locked_folder
+from cmsspark.base.private_folders import cache_not_written, locked_folder
 from cmsspark.base.schemas import Table, input_table
 from cmsspark.dumps.keyed_rows import KeyedRows, Mapper, Merge, unpack
 from cmsspark.dumps.rucio_scan import OpenRange, Scan, open_local, range_starts

@@ -19,7 +19,7 @@ import numpy as np
 from cmsspark.base import buffers
 from cmsspark.base.arrays import Longs
 from cmsspark.base.errors import OutputError
-from cmsspark.base.locked_folders import locked_folder
+from cmsspark.base.private_folders import locked_folder
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.catalogue import Catalogue, Replicas
 from cmsspark.counting.htcondor_jobs import EARLIER, JOB, CrabSums, HtcondorMerge, MergedJobs

@@ -18,7 +18,7 @@ from cmsspark.base.errors import (
     NotReady,
     SettingsError,
 )
-from cmsspark.filesystems.damage import hdfs_damage
+from cmsspark.filesystems.hdfs import hdfs_damage
 
 _Match = re.Match[str]
 

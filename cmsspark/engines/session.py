@@ -17,7 +17,7 @@ from cmsspark.base import errors
 from cmsspark.base.resources import resource
 from cmsspark.base.text.progress_line import ProgressLine, is_quiet
 from cmsspark.engines.refusals import refusal
-from cmsspark.filesystems.damage import hdfs_damage
+from cmsspark.filesystems.hdfs import hdfs_damage
 from cmsspark.settings import kerberos
 from cmsspark.settings.settings import Settings, load_settings
 

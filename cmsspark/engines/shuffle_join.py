@@ -20,7 +20,7 @@ from cmsspark.counting.pre_aggregate import ACCESS, COLUMNS, UNMATCHED
 from cmsspark.counting.site_pairs import PAIR, SCAN_COLUMNS
 from cmsspark.sources import phedex
 from cmsspark.sources.registry import STREAMS_NAMING_READERS, STREAMS_OF_JOB_ROWS
-from cmsspark.sources.storage_sites import StorageSites, sites_by_storage
+from cmsspark.sources.rses import StorageSites, sites_by_storage
 from cmsspark.sources.values import UNKNOWN
 
 if TYPE_CHECKING:

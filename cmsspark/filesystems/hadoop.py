@@ -20,7 +20,7 @@ from cmsspark.base.errors import (
     OutputError,
     SettingsError,
 )
-from cmsspark.filesystems.damage import hdfs_damage
+from cmsspark.filesystems.hdfs import hdfs_damage
 from cmsspark.filesystems.storage import Entry
 from cmsspark.settings import kerberos
 

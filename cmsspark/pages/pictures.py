@@ -25,7 +25,7 @@ from cmsspark.pages import charts
 from cmsspark.pages.svg import REST, Chart, si
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_BY_NAME
 from cmsspark.store import results
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.store.part_files import stored_parts
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import part_rows, table_rows

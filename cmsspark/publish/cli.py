@@ -30,7 +30,7 @@ from cmsspark.publish.search_index import SearchClient, SearchIndex, index_names
 from cmsspark.publish.sink import publishing_settings
 from cmsspark.publish.sinks import SINKS
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store.job_index import find_job
+from cmsspark.store.own_jobs import find_job
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import stored_rows
 

@@ -1,17 +1,11 @@
 """JSON Schemas of published documents, generated from the tables' descriptions.
 
-``schemas/documents/`` holds them as files, for people and for other programs. After a
-change of a table's description or of the registry of streams, ``python -m
-cmsspark.publish.document_schemas --write`` writes them anew; without ``--write`` it
-names the files that are stale and exits with 1.
+``schemas/documents/`` holds them as files, for people and for other programs.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from cmsspark.base.resources import resource
@@ -187,50 +181,3 @@ def published_tables() -> list[str]:
     } - {"dbs_STREAM"}
     listed |= {stream.report for stream in STREAMS_BY_NAME.values() if stream.has_report}
     return sorted(name for name in listed if not stored_table(name).is_private)
-
-
-def generated() -> dict[str, str]:
-    """Return the text by name of every file in ``schemas/documents``."""
-    schemas = {name: document_schema(name) for name in (*published_tables(), COMPLETENESS)}
-    return {
-        f"{name}.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-        for name, schema in schemas.items()
-    }
-
-
-def stale_files(folder: Path, texts: Mapping[str, str]) -> list[str]:
-    """Return the files of ``folder`` that are missing, are not as ``texts`` has them,
-    or are not in it.
-    """
-    stored = {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-    names = texts.keys() | stored.keys()
-    return sorted(
-        name for name in names if name not in texts or stored.get(name) != texts[name].encode()
-    )
-
-
-def write_stale(folder_name: str, texts: Mapping[str, str], arguments: Sequence[str]) -> int:
-    """Name or, with ``--write``, rewrite the stale files of a folder of this checkout;
-    return the exit code.
-    """
-    folder = Path(str(resource(folder_name)))
-    names = stale_files(folder, texts)
-    if "--write" not in arguments:
-        sys.stdout.writelines(f"{folder_name}/{name} is stale\n" for name in names)
-        return 1 if names else 0
-    for name in names:
-        if name in texts:
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_text(texts[name], encoding="utf-8")
-        else:
-            (folder / name).unlink()
-        sys.stdout.write(f"{'wrote' if name in texts else 'removed'} {folder_name}/{name}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(write_stale("schemas/documents", generated(), sys.argv[1:]))

@@ -33,11 +33,14 @@ from cmsspark.publish.batch_log import (
     BatchLog,
     BatchLogDamaged,
     BatchState,
+    Spool,
+    SpoolWriter,
+    disk_errors,
+    sync_folder,
 )
 from cmsspark.publish.comparison import Changes, open_changes
 from cmsspark.publish.completeness import DaySummary, completeness, completeness_id, digest_pairs
 from cmsspark.publish.documents import BadDocument, DocumentSpec, canonical, gone
-from cmsspark.publish.spool import Spool, SpoolWriter, disk_errors, sync_folder
 from cmsspark.publish.validate import valid_document, validator_for
 from cmsspark.settings.secrets import safe_text
 from cmsspark.store.run_history import set_aside, sqlite_files

@@ -41,7 +41,7 @@ from cmsspark.run.run_context import note_published
 from cmsspark.settings.secrets import safe_text
 from cmsspark.settings.settings import Settings
 from cmsspark.store.deliveries import Target
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.store.results import CurrentTable, current
 from cmsspark.store.run_history import Published
 from cmsspark.store.stored_columns import require_pyspark, stored_rows

@@ -20,10 +20,17 @@ import msgspec
 from cmsspark.base.dates import Clock, SystemClock
 from cmsspark.base.errors import CmssparkError, DataError, NotReady
 from cmsspark.base.private_folders import make_private
-from cmsspark.publish.batch_log import FILE_NAME, OPEN, Batch, BatchLog, BatchState
+from cmsspark.publish.batch_log import (
+    FILE_NAME,
+    OPEN,
+    Batch,
+    BatchLog,
+    BatchState,
+    disk_errors,
+    split,
+)
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.sink import ForbiddenError, RejectedError, RetryableError, SendError, Sink
-from cmsspark.publish.spool import disk_errors, split
 
 _SENDABLE: Final = (BatchState.READY, BatchState.IN_DOUBT)
 #: A destination that refuses more single documents than this and accepts nothing

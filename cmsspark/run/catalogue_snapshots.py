@@ -24,7 +24,7 @@ import numpy as np
 
 from cmsspark.base.buffers import from_numpy
 from cmsspark.base.errors import OutputError, os_error_number
-from cmsspark.base.locked_folders import cache_not_written, locked_folder
+from cmsspark.base.private_folders import cache_not_written, locked_folder
 from cmsspark.base.schemas import input_table
 from cmsspark.counting.catalogue import (
     FORMAT,
@@ -44,8 +44,7 @@ from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.sources.phedex import read_disk_replicas
 from cmsspark.sources.registry import REPLICAS
-from cmsspark.sources.rses import load_sites
-from cmsspark.sources.storage_sites import StorageSites, with_jobs_sites
+from cmsspark.sources.rses import StorageSites, load_sites, with_jobs_sites
 from cmsspark.store.part_files import open_part
 
 #: Snapshots kept in the cache folder; a running task keeps the files that it has mapped.

@@ -43,7 +43,7 @@ from cmsspark.sources.folders import Dump, Layout
 from cmsspark.sources.layout import REPLICAS_ROLE
 from cmsspark.sources.registry import DUMPS
 from cmsspark.store import results, staged_runs
-from cmsspark.store.job_index import Job, declare
+from cmsspark.store.own_jobs import Job, declare
 
 if TYPE_CHECKING:
     import polars as pl

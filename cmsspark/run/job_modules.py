@@ -12,7 +12,7 @@ from typing import Final
 
 from cmsspark.base.errors import UsageError
 from cmsspark.store import own_jobs
-from cmsspark.store.job_index import DECLARED, Declaration, Job, find_job
+from cmsspark.store.own_jobs import DECLARED, Declaration, Job, find_job
 
 #: What a file has that declares a job.
 _DECLARES: Final = re.compile(rb"^[ \t]*@(?:\w+\.)?job\b", re.MULTILINE)

@@ -33,8 +33,7 @@ from cmsspark.run.run_context import RunContext
 from cmsspark.run.scan_summary import build_reader
 from cmsspark.run.spark import SparkRunner
 from cmsspark.settings import pseudonyms
-from cmsspark.sources.rses import Rses
-from cmsspark.sources.storage_sites import load_storage_sites
+from cmsspark.sources.rses import Rses, load_storage_sites
 from cmsspark.store import results
 from cmsspark.store.staged_runs import StagedRun
 

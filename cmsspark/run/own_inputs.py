@@ -343,7 +343,7 @@ def find_stored(
     that are not stored, unless they may be left out and some are stored.
     """
     from cmsspark.store import results
-    from cmsspark.store.job_index import job_of_table
+    from cmsspark.store.own_jobs import job_of_table
 
     job = job_of_table(read.table)
     if isinstance(interval, Period):

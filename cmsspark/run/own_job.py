@@ -39,8 +39,7 @@ from cmsspark.sources import own_streams
 from cmsspark.sources.layout import Epochs
 from cmsspark.sources.registry import find_stream
 from cmsspark.store import own_jobs
-from cmsspark.store.job_index import JOBS, Job, declare
-from cmsspark.store.own_jobs import OwnJob
+from cmsspark.store.own_jobs import JOBS, Job, OwnJob, declare
 
 if TYPE_CHECKING:
     from cmsspark.store.results import CurrentTable

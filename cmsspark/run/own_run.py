@@ -22,13 +22,17 @@ from cmsspark.counting import reconciliation
 from cmsspark.counting.crab_rows import merge_rows
 from cmsspark.counting.folded_accesses import Fold, split_folded, to_arrow
 from cmsspark.counting.merge import merge
+from cmsspark.dumps.dump_tables import table_source
+from cmsspark.engines.broadcast_files import ship
 from cmsspark.engines.job_work import JobTables
 from cmsspark.engines.names import PROCESSES, SPARK
+from cmsspark.engines.scan import scan
 from cmsspark.engines.tasks import TaskContext, pack_tasks
 from cmsspark.engines.worker_pool import TASK_BYTES, cores
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles
 from cmsspark.run import day_result, local
+from cmsspark.run.catalogue_snapshots import open_snapshots
 from cmsspark.run.inputs import resolve
 from cmsspark.run.job_run import JobRun, begin
 from cmsspark.run.log_day import LogDayRun, open_day_snapshots, stream_files
@@ -46,10 +50,14 @@ from cmsspark.run.own_inputs import (
     read_stored,
 )
 from cmsspark.run.provenance import check_unchanged, dumps_summary, input_summary, versions
-from cmsspark.run.request import Inputs
+from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.run.run_context import RunContext, running
+from cmsspark.settings import pseudonyms
 from cmsspark.sources import own_streams
+from cmsspark.sources.folders import Layout
+from cmsspark.sources.reader import Reader
 from cmsspark.sources.registry import STREAMS_OF_JOB_ROWS
+from cmsspark.sources.rses import load_storage_sites
 from cmsspark.store import own_jobs
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import open_store
@@ -60,6 +68,7 @@ if TYPE_CHECKING:
 
     from cmsspark.settings.settings import Settings
     from cmsspark.store.staged_runs import StagedRun
+
 
 _BLOCK, _BLOCK_ID = "block_name", "block_id"
 _SHOWN: Final = 80
@@ -396,8 +405,6 @@ class OwnRun:
         report = opened.report.__dict__ if opened.report else None
         try:
             if accesses.is_single:
-                from cmsspark.run.access_scan import scan_accesses
-
                 assert self.spark is not None
                 table: Any = scan_accesses(self.spark, replace(request, refresh_dumps=True))
             elif self.spark is None and fold.is_of_groups:
@@ -709,3 +716,43 @@ def checked_in_spark(rows: DataFrame, table: Table, interval: Interval) -> DataF
             next_step="add a column to keys= of @cms.job, or sum up the rows",
         )
     return typed
+
+
+# Single accesses of a day as a DataFrame, for notebooks.
+
+
+def scan_accesses(spark: SparkSession, request: DayRequest) -> DataFrame:
+    """Return the accesses of a day with their datasets and blocks, as
+    :func:`cmsspark.accesses` does.
+    """
+    from pyspark.sql import functions as F
+
+    settings = request.settings
+    files = files_for("hdfs://", spark)
+    inputs = resolve(request, Layout.from_settings(settings, request.root), files)
+    cache = settings.cache_dir / "catalogue"
+    sites = load_storage_sites(settings.sites)
+    opened = open_snapshots(
+        *(files, inputs.dbs, inputs.replicas, cache), rses_file=settings.rses, sites=sites
+    )
+    assert opened.catalogue is not None
+    key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, request.day)
+    catalogue = ship(spark, opened.catalogue)
+    replicas = ship(spark, opened.replicas) if opened.replicas else None
+    context = TaskContext(
+        *(request.day, catalogue, replicas, key),
+        partial(Reader, storage_sites=sites),
+        single_accesses=True,
+    )
+    rows = scan(spark, stream_files(inputs), context)
+    blocks = (
+        table_source(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name"))
+        .table()
+        .dropDuplicates(["block_id"])
+    )
+    return (
+        rows.join(blocks, "block_id", "left")
+        .withColumn("cpu_seconds", F.col("cpu_ms") / F.lit(1000.0))
+        .withColumn("wall_seconds", F.col("wall_ms") / F.lit(1000.0))
+        .drop("block_id", "cpu_ms", "wall_ms")
+    )

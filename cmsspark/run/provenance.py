@@ -16,8 +16,7 @@ from cmsspark.filesystems.storage import Files, is_local
 from cmsspark.settings.settings import Settings
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
-from cmsspark.sources.rses import load_sites
-from cmsspark.sources.storage_sites import load_storage_sites
+from cmsspark.sources.rses import load_sites, load_storage_sites
 from cmsspark.store.staged_runs import STORE_VERSION
 
 

@@ -14,7 +14,7 @@ from cmsspark.filesystems.storage import Files
 from cmsspark.sources.folders import DayInput, Dump
 from cmsspark.sources.layout import Epochs
 from cmsspark.sources.registry import DUMPS, STREAMS_OF_JOBS
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 
 if TYPE_CHECKING:
     import polars as pl

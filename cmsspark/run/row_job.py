@@ -36,7 +36,7 @@ from cmsspark.sources.accounts import PERSONS, Accounts, load_accounts
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.layout import Layout
 from cmsspark.sources.registry import TASKS
-from cmsspark.store.job_index import Job, declare
+from cmsspark.store.own_jobs import Job, declare
 
 if TYPE_CHECKING:
     import pyarrow as pa

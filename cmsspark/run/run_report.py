@@ -35,7 +35,7 @@ from cmsspark.pages.layout import badge, code, document, safe, section, table
 from cmsspark.pages.page import page
 from cmsspark.pages.pictures import facts, pictures
 from cmsspark.store import results
-from cmsspark.store.job_index import Job, find_job
+from cmsspark.store.own_jobs import Job, find_job
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.run_history import Run
 

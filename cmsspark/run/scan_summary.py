@@ -40,15 +40,12 @@ from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.run.catalogue_snapshots import open_snapshots
 from cmsspark.run.inputs import spellings
 from cmsspark.run.request import DayRequest, Inputs
-from cmsspark.sources import file_counts
-from cmsspark.sources.file_counts import FILE
 from cmsspark.sources.folders import DayInput
 from cmsspark.sources.formats.lines import LEAVE_OUT
-from cmsspark.sources.oversized import BYTES, largest, select_values
-from cmsspark.sources.reader import Reader
+from cmsspark.sources.reader import BYTES, FILE, REASON_PREFIX, Reader, largest, select_values
 from cmsspark.sources.registry import FEEDS, STREAMS_OF_JOBS
+from cmsspark.sources.rses import load_storage_sites
 from cmsspark.sources.sample import load_needed
-from cmsspark.sources.storage_sites import load_storage_sites
 
 # The records of each log file of a day: what the manifest says of them, and files that
 # no record can be read from.
@@ -62,10 +59,10 @@ class FileNotes:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def add(self, file: str, count: int, detail: str) -> None:
-        """Add a note of :mod:`cmsspark.sources.file_counts`; ``file`` is JSON."""
+        """Add a note of :mod:`cmsspark.sources.reader`; ``file`` is JSON."""
         file = json.loads(file)
-        if detail.startswith(file_counts.REASON):
-            self.reasons[file] = detail.removeprefix(file_counts.REASON)
+        if detail.startswith(REASON_PREFIX):
+            self.reasons[file] = detail.removeprefix(REASON_PREFIX)
         else:
             self.numbers.setdefault(file, Counter())[detail] += count
 

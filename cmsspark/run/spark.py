@@ -50,8 +50,7 @@ from cmsspark.sources.registry import (
     STREAMS_OF_JOB_ROWS,
     STREAMS_OF_JOBS,
 )
-from cmsspark.sources.rses import Rses
-from cmsspark.sources.storage_sites import StorageSites
+from cmsspark.sources.rses import Rses, StorageSites
 from cmsspark.store.staged_runs import StagedRun, file_count
 
 if TYPE_CHECKING:

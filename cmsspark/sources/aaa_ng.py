@@ -19,7 +19,7 @@ from cmsspark.sources.formats.fast_json import AccessKeys, fast_access_lines
 from cmsspark.sources.formats.json_lines import CheckedRecord, Metadata, line_type, split_flat
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, Never, load_schema
-from cmsspark.sources.storage_sites import is_same_place
+from cmsspark.sources.rses import is_same_place
 from cmsspark.sources.values import UNKNOWN, as_is
 
 #: The begin of a status that says that a site was found.

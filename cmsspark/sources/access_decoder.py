@@ -35,7 +35,7 @@ from cmsspark.sources.formats.json_lines import (
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import SIZES, RecordSchema, load_schema
 from cmsspark.sources.registry import STREAMS_BY_NAME
-from cmsspark.sources.storage_sites import is_same_place
+from cmsspark.sources.rses import is_same_place
 from cmsspark.sources.values import (
     UNKNOWN,
     Apps,

@@ -22,7 +22,7 @@ from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import DUMPS, STREAMS
 from cmsspark.store.daily_state import DayRecord, StoreState, split_key
 from cmsspark.store.deliveries import Delivery, Target, deliveries
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.store.run_history import Published, Run, State
 
 #: Word of a cell → its colour and its meaning.

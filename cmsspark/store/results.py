@@ -20,7 +20,7 @@ from cmsspark.base.errors import CmssparkError, DataError, InputMissing
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Interval, Period, named, options
 from cmsspark.filesystems.storage import Files, is_local, join, local_path
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 
 #: The key of CURRENT that names the run whose rows a compacted run has, as in its manifest.
 ROWS_OF = "rows_of"

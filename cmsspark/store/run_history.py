@@ -25,7 +25,7 @@ from cmsspark.base.manifests import Manifest
 from cmsspark.base.text.spelling import suggestion
 from cmsspark.filesystems.storage import absolute, is_same_place
 from cmsspark.store import lease
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.store.run_metrics import RunMetrics
 
 # A SQLite file of the state directory: opened, checked and guarded, so that its errors

@@ -186,7 +186,7 @@ class Sample(msgspec.Struct, omit_defaults=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that costs time or memory, or ended the run: ``code`` from ``findings.CODES``."""
+    """Something that costs time or memory, or ended the run: ``code`` from ``schemas/findings.yaml``."""
 
     code: str
     #: One line: what happened, with the numbers.

@@ -14,7 +14,7 @@ from cmsspark.base.errors import CmssparkError
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import Files, LocalFiles
 from cmsspark.store import results
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.store.part_files import stored_parts
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import part_rows

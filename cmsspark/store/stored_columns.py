@@ -21,7 +21,7 @@ from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.store import results
-from cmsspark.store.job_index import job_of_table
+from cmsspark.store.own_jobs import job_of_table
 from cmsspark.store.part_files import StoredPart, open_stored, stored_parts
 from cmsspark.store.results import CurrentTable
 

@@ -19,7 +19,7 @@ from cmsspark.base import dates, efficiency, periods
 from cmsspark.base.errors import UsageError
 from cmsspark.base.resources import read_yaml
 from cmsspark.base.text.terminal import pluralize
-from cmsspark.store.job_index import JOBS, Job
+from cmsspark.store.own_jobs import JOBS, Job
 from cmsspark.submit.arguments import Signature
 from cmsspark.submit.old_scripts import SCRIPTS, OldLine
 

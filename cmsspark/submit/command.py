@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from cmsspark.base.errors import UsageError
 from cmsspark.settings.settings import Settings
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.submit.arguments import OPTIONS, Request
 from cmsspark.submit.host import NO_SPARK, Host, locate_avro
 from cmsspark.submit.spark_options import (

@@ -20,7 +20,7 @@ from cmsspark.run.inputs import INDEX_DUMP_BYTES_KEY
 from cmsspark.run.job_modules import load_declaration
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.layout import Layout
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.command import LAUNCHER, Command
 from cmsspark.submit.host import Host

@@ -12,7 +12,7 @@ from cmsspark.base.compiled import OFF, STALE
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.text.terminal import volume
 from cmsspark.settings.settings import Settings
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.submit.command import Command
 from cmsspark.submit.spark_options import Options
 

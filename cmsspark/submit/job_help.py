@@ -16,7 +16,7 @@ from click.shell_completion import shell_complete
 from cmsspark.base.text.terminal import hanging, terminal_width
 from cmsspark.run.job_modules import load_declaration
 from cmsspark.store import own_jobs
-from cmsspark.store.job_index import JOBS, Job
+from cmsspark.store.own_jobs import JOBS, Job
 from cmsspark.submit.arguments import GROUPS, OPTIONS, Option
 
 # Loads the click commands of jobs.

@@ -18,7 +18,7 @@ from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.run.job_modules import load_declaration
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.sources.registry import DUMPS
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.submit.arguments import Request
 
 #: A dump that is older than this many days is not taken without a date.

@@ -10,7 +10,7 @@ import click
 
 from cmsspark.base.errors import OutputError, UsageError
 from cmsspark.base.resources import read_text
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 
 #: The example that a new job begins as.
 _EXAMPLE: Final = "etc/examples/jobs/site_hours.py"

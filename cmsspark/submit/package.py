@@ -18,7 +18,7 @@ from cmsspark.base.errors import OutputError
 from cmsspark.base.version import FILE as VERSION_FILE
 from cmsspark.settings.settings import Settings
 from cmsspark.store import own_jobs
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.submit.command import OwnFiles
 
 _RESOURCES: Final = ("etc", "schemas")

@@ -11,7 +11,7 @@ from typing import Any
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.settings import kerberos
 from cmsspark.settings.settings import Settings
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.submit.cluster_checks import check_configuration
 from cmsspark.submit.command import Command
 from cmsspark.submit.host import Host

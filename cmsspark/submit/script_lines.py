@@ -19,7 +19,7 @@ from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.spelling import suggestion
 from cmsspark.cli.options import DaysType
-from cmsspark.store.job_index import JOBS, Job, find_job
+from cmsspark.store.own_jobs import JOBS, Job, find_job
 from cmsspark.submit.arguments import Signature
 from cmsspark.submit.cmsspark_lines import COST_LINES, OLD_OPTIONS, quoted, span, translate
 from cmsspark.submit.old_scripts import OldLine, is_day, plain_name, read

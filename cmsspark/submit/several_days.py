@@ -19,7 +19,7 @@ from cmsspark.base import dates as calendar
 from cmsspark.base.errors import Exit
 from cmsspark.base.reporting import interruptible
 from cmsspark.cli.options import DaysType
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.submit.arguments import Request
 
 _SEVERAL: Final = re.compile(r"\.\.|,|:|\d{8}-\d{8}|\d{4}-\d\d-\d\d-\d{4}-\d\d-\d\d")

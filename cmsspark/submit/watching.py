@@ -13,7 +13,7 @@ from cmsspark.apps.monitor import spark_watch
 from cmsspark.apps.monitor.processes.sampler import STEP_VARIABLE
 from cmsspark.base import self_metrics
 from cmsspark.settings.settings import Settings
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.submit import yarn
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.command import Command

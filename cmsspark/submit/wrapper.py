@@ -26,7 +26,7 @@ from cmsspark.cli.options import require_store
 from cmsspark.run.job_modules import job_in_file
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store.job_index import JOBS, Job, find_job
+from cmsspark.store.own_jobs import JOBS, Job, find_job
 from cmsspark.submit import (
     cluster_checks,
     cmsspark_lines,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cmsspark import main
 from cmsspark.base import dates, errors, reporting
 from cmsspark.base.errors import UsageError
-from cmsspark.store.job_index import JOBS, find_job
+from cmsspark.store.own_jobs import JOBS, find_job
 from cmsspark.submit.job_help import load_command
 
 WRONG_DAYS = (

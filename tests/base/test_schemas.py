@@ -7,7 +7,7 @@ import pytest
 from cmsspark.base import schemas
 from cmsspark.base.errors import SettingsError
 from cmsspark.base.resources import resource
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 
 TYPES = {"string", "long", "int", "double", "date", "boolean"}
 FILES = sorted(path.name.removesuffix(".yaml") for path in resource("schemas/tables").iterdir())

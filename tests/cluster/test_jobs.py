@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from tests.cluster.configuration import user
 from tests.cluster.conftest import (
     READABLE,

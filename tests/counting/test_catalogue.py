@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import DataError, OutputError
-from cmsspark.base.locked_folders import locked_folder
+from cmsspark.base.private_folders import locked_folder
 from cmsspark.counting import catalogue
 from cmsspark.counting.catalogue import (
     FORMAT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cmsspark.base.locked_folders import locked_folder
+from cmsspark.base.private_folders import locked_folder
 from cmsspark.counting.htcondor_jobs import JOB, JOB_COLUMNS
 from cmsspark.counting.pre_aggregate import record_batch
 from cmsspark.engines.job_work import JobSpool

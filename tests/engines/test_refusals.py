@@ -7,7 +7,7 @@ import pytest
 from cmsspark.base import errors
 from cmsspark.engines.refusals import refusal
 from cmsspark.engines.session import unwrap_cause, why_not_started
-from cmsspark.filesystems.damage import hdfs_damage
+from cmsspark.filesystems.hdfs import hdfs_damage
 
 PY4J = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "
 ID = "application_1795806003404_0002"

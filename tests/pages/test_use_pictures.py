@@ -12,7 +12,7 @@ from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.pages import pictures
 from cmsspark.pages.pictures import load_use
 from cmsspark.store import results
-from cmsspark.store.job_index import find_job
+from cmsspark.store.own_jobs import find_job
 from tests.apps.dashboard import stores
 from tests.apps.dashboard.stores import LAST
 

@@ -17,12 +17,9 @@ import pytest
 from cmsspark.base.dates import start_ms
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.publish import dashboard_files
 from cmsspark.publish.completeness import DaySummary, completeness
-from cmsspark.publish.dashboard_files import generated_dashboards, index_template
-from cmsspark.publish.document_schemas import document_schema, stale_files
+from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import DocumentSpec, document
-from cmsspark.publish.panels import DASHBOARDS, PLACEMENTS
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store import results
 from cmsspark.store.query.database import Database
@@ -30,6 +27,10 @@ from cmsspark.store.stored_columns import stored_rows
 from tests.opensearch import OpenSearch
 from tests.run.partial_days import store_table
 from tests.store.query.stores import FIRST, days, make_store
+from tools import dashboard_files
+from tools.dashboard_files import generated_dashboards, index_template
+from tools.generate import stale_files
+from tools.panels import DASHBOARDS, PLACEMENTS
 
 FOLDER = Path(__file__).resolve().parents[2] / "etc" / "dashboards"
 PRODUCER = "cms-spark"

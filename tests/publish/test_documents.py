@@ -138,7 +138,7 @@ def test_single_people_s_tables_are_never_published() -> None:
 def test_a_gone_document_has_its_id_zero_measures_and_the_mark() -> None:
     body = document(SPEC, row(1, cpu_time=2.5))
     last = gone(SPEC, body)
-    assert last == {
+    expected = {
         **body,
         "nacc": 0,
         "distinct_users": 0,
@@ -146,6 +146,8 @@ def test_a_gone_document_has_its_id_zero_measures_and_the_mark() -> None:
         "cpu_time": 0.0,
         "is_gone": True,
     }
+    # As bytes, which tell 0 from 0.0: a search index takes the type of the first one.
+    assert canonical(last) == canonical(expected)
     assert "remote_nacc" not in last
     validator_for("data_aggregation").check(last)
 

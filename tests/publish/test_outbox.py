@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from cmsspark.base.errors import DataError, NotReady, OutputError
-from cmsspark.publish.batch_log import BatchState
+from cmsspark.publish.batch_log import BATCH_DOCUMENTS, BatchState, Spool, SpoolWriter
 from cmsspark.publish.comparison import open_changes
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.publisher import Publisher
-from cmsspark.publish.spool import BATCH_DOCUMENTS, Spool, SpoolWriter
 from tests.publish.days import DAY, Clock, ListSink, fill, ids, outbox_in, row, rows
 
 

@@ -256,6 +256,20 @@ def test_what_was_refused_is_sent_again_when_it_is_reopened(tmp_path: Path) -> N
         assert (outbox.totals().confirmed, len(right.arrived)) == (601, 1)
 
 
+def test_only_the_batches_that_are_named_are_reopened(tmp_path: Path) -> None:
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(600))
+        publish_all(outbox, Turning(0, lambda body: b'"P137"' in body or b'"P138"' in body))
+        snapshot_no = max(outbox.batch_log.snapshots())
+        refused = [
+            batch.number
+            for batch in outbox.batch_log.batches()
+            if batch.state == BatchState.QUARANTINED
+        ]
+        assert outbox.batch_log.reopen_quarantined(snapshot_no, refused[:1]) == 1
+        assert outbox.totals().refused == len(refused) - 1 == 1
+
+
 def test_a_newer_snapshot_takes_the_place_of_what_was_refused(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(600))

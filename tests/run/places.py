@@ -14,7 +14,7 @@ from cmsspark.base.errors import CmssparkError
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run.request import DayRequest
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import find_job
+from cmsspark.store.own_jobs import find_job
 from cmsspark.store.results import current
 from cmsspark.submit.job_help import load_command
 from tests.corpus import avro_files, tables

@@ -17,7 +17,7 @@ from cmsspark import main
 from cmsspark.base import errors, reporting
 from cmsspark.run.log_day import run
 from cmsspark.run.scan_summary import ScanSummary
-from cmsspark.store.job_index import find_job
+from cmsspark.store.own_jobs import find_job
 from cmsspark.submit.job_help import load_command
 from tests.corpus import avro_files
 from tests.corpus.hostile import DAY

@@ -28,7 +28,7 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.run.job_modules import job_of_word
 from cmsspark.sources.own_streams import stream_files
 from cmsspark.store import own_jobs, results
-from cmsspark.store.job_index import JOBS, find_job
+from cmsspark.store.own_jobs import JOBS, find_job
 from cmsspark.store.stored_columns import open_store
 from cmsspark.submit.new import command as new_command
 from tests.commands import TOP

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from cmsspark.base import self_metrics
 from cmsspark.base.errors import NotReady
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run.run_context import running
-from cmsspark.store import lease, results, staged_runs
+from cmsspark.store import lease, results, run_history, staged_runs
 from cmsspark.store.lease import Lease
 from tests.run.killed_run import DAY, JOB, settings, work
 from tests.run.places import Place
@@ -120,6 +121,18 @@ def test_a_run_that_was_overtaken_changes_nothing(tmp_path: Path) -> None:
         with pytest.raises(NotReady, match="took over"):
             staged.commit({})
     assert text_of(tmp_path) == "before"
+
+
+def test_the_runs_of_several_days_name_the_measured_run_that_they_belong_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(self_metrics.VARIABLE, str(tmp_path / "metrics" / "measured-1"))
+    for _ in range(2):
+        work(tmp_path, LocalFiles(), "text")
+    with run_history.open_history(settings(tmp_path).state_dir) as history:
+        runs = list(history.runs())
+    assert [(run.process or {})["measured"] for run in runs] == ["measured-1"] * 2
+    assert len({run.run for run in runs}) == 2
 
 
 @pytest.fixture

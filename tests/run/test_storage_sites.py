@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.base.errors import SettingsError
-from cmsspark.sources.storage_sites import load_storage_sites
+from cmsspark.sources.rses import load_storage_sites
 from tests.corpus.json_lines import aaa, cmssw
 from tests.oracle import fields
 from tests.oracle.catalogue import Catalogue

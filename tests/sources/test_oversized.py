@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from cmsspark.sources import access_decoder
-from cmsspark.sources.oversized import REASON
-from cmsspark.sources.reader import Reader
+from cmsspark.sources.reader import OVERSIZED, Reader
 from tests.corpus.avro_files import CRAB_FIELDS, container
 from tests.corpus.json_lines import aaa
 
@@ -42,7 +41,7 @@ def test_lines_beyond_the_limit_are_malformed_and_others_count(
         4501,
         2700,
         900 * 26,
-        sorted([*((line, REASON) for line in bad), (8, "not a JSON object")]),
+        sorted([*((line, OVERSIZED) for line in bad), (8, "not a JSON object")]),
     )
     reader = Reader("aaa", "enr", DAY, above=10)
     assert sums(reader, reader.file(io.BytesIO(content), "f")) == wanted
@@ -66,7 +65,7 @@ def test_records_of_avro_beyond_the_limit_are_malformed_and_others_count(codec: 
     reader = Reader("crab", "avro", DAY, above=10)
     read, accesses, total, bad = sums(reader, reader.file(io.BytesIO(content), "f"))
     assert (read, accesses, total) == (300, 150, 50 * 15_000)
-    assert [place for place, reason in bad if reason == REASON] == [
+    assert [place for place, reason in bad if reason == OVERSIZED] == [
         n for n in range(300) if n % 6 in (2, 3)
     ]
     assert len(bad) == 150

@@ -28,7 +28,7 @@ from cmsspark.sources.registry import (
     streams_of_day,
 )
 from cmsspark.sources.sample import load_needed, load_versions
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 
 DAY = date(2026, 1, 15)
 

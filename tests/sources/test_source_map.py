@@ -16,7 +16,9 @@ SCHEMAS = sorted((TOP / "schemas" / "inputs").glob("*/*.yaml"))
 
 
 def source_map() -> dict[str, dict[str, list[str]]]:
-    """Cells of the line of each field, by the feed of its section."""
+    """Cells of the line of each field, by the feed of its section. Its producer
+    stands above the table.
+    """
     page = (TOP / "docs" / "feeds.md").read_text(encoding="utf-8")
     part = page.partition("\n## Source map\n")[2].partition("\n## ")[0]
     lines: dict[str, dict[str, list[str]]] = {}
@@ -27,6 +29,7 @@ def source_map() -> dict[str, dict[str, list[str]]]:
             if not row.startswith("| `"):
                 continue
             first, *cells = (cell.strip() for cell in row.strip("|").split(" | "))
+            cells += re.findall(r"\bProducer: ([^|]+?)\.\n\n", text)
             for name in re.findall(r"`(.*?)`", first):
                 fields[name] = cells
     return lines

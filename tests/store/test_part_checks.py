@@ -31,7 +31,7 @@ from cmsspark.filesystems.storage import LocalFiles, RangeFile
 from cmsspark.main import command
 from cmsspark.run import run_report
 from cmsspark.store import part_files, results, stored_days
-from cmsspark.store.job_index import JOBS, find_job
+from cmsspark.store.own_jobs import JOBS, find_job
 from cmsspark.store.part_files import IntactParts, LocalPart, StoredPart, open_stored
 from cmsspark.store.query.database import Database
 from cmsspark.store.query.part_system import _PartFile

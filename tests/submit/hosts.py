@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cmsspark.settings.settings import Settings
-from cmsspark.store.job_index import Job, find_job
+from cmsspark.store.own_jobs import Job, find_job
 from cmsspark.submit.arguments import Request, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, Spark

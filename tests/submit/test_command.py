@@ -88,7 +88,7 @@ CASES: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("job", ["period", "popularity_train", "xcache"])
+@pytest.mark.parametrize("job", ["period", "popularity_features", "xcache"])
 def test_a_job_that_spreads_nothing_says_so_and_runs_here_unless_it_is_sent_away(job: str) -> None:
     here = command(job, *DAY, "--yarn")
     assert here.mode == "python" and "no work to spread" in here.notes[0]

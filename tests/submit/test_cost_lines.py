@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from cmsspark import main
 from cmsspark.base.errors import UsageError
-from cmsspark.store.job_index import find_job
+from cmsspark.store.own_jobs import find_job
 from cmsspark.submit.arguments import OPTIONS
 from cmsspark.submit.job_help import load_command
 from cmsspark.submit.wrapper import run_spark

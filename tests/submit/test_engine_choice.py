@@ -14,7 +14,7 @@ import pytest
 
 from cmsspark.base.errors import UsageError
 from cmsspark.run.inputs import INDEX_DUMP_BYTES_KEY
-from cmsspark.store.job_index import find_job
+from cmsspark.store.own_jobs import find_job
 from cmsspark.submit.arguments import split
 from cmsspark.submit.command import Command
 from cmsspark.submit.wrapper import instead, job_options, load_signature, with_engine

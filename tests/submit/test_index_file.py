@@ -6,14 +6,12 @@ import pytest
 
 from cmsspark.base.resources import read_text
 from cmsspark.run.job_modules import load_declaration
-from cmsspark.store.job_index import INDEX_FILE, JOBS, Job
-from cmsspark.submit.index_file import index_text
+from cmsspark.store.own_jobs import INDEX_FILE, JOBS, Job
+from tools.generate import job_list
 
 
 def test_the_list_of_built_in_jobs_is_fresh() -> None:
-    assert read_text(INDEX_FILE) == index_text(), (
-        "python -m cmsspark.submit.index_file --write makes it anew"
-    )
+    assert read_text(INDEX_FILE) == job_list(), "python -m tools.generate --write makes it anew"
 
 
 @pytest.mark.parametrize("name", list(JOBS.built_in))

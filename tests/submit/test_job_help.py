@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.submit.arguments import OPTIONS
 from cmsspark.submit.job_help import job_help, job_list, load_command
 from cmsspark.submit.wrapper import parse_typed

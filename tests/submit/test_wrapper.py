@@ -13,7 +13,7 @@ import pytest
 from cmsspark.base.compiled import MISSING, OFF, STALE
 from cmsspark.base.errors import UsageError
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.submit.arguments import _BY_NAME, SHARED
 from cmsspark.submit.explanation import uncompiled
 from cmsspark.submit.preflight import check_root
@@ -328,5 +328,5 @@ def test_without_java_and_without_a_root_the_error_is_about_the_root(tmp_path: P
     with pytest.raises(UsageError, match="name the root of the inputs"):
         check_root(options, settings, JOBS["dbs_aaa"])
     check_root({**options, "root": "/mirror"}, settings, JOBS["dbs_aaa"])
-    check_root({}, settings, JOBS["popularity_train"])
+    check_root({}, settings, JOBS["popularity_features"])
     check_root(options, settings, None)

@@ -4,7 +4,7 @@ last use; what would be lost with a storage element; and which rules hold a data
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -264,16 +264,18 @@ def holds(settings: Settings, root: str | None, dataset: str, day: date | None) 
     key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
 
     def row(blocks: HeldBlocks) -> dict[str, Any]:
-        of_class = accounts.account_class(blocks.rule.account, blocks.account_type)
-        name = blocks.rule.account
+        of_class = accounts.account_class(blocks.account, blocks.account_type)
+        name = blocks.account
         is_person = of_class in ("user", "unknown") and name is not None
         return {
             "block_count": blocks.block_count,
             "state": blocks.states,
-            "expires_at": blocks.rule.as_dict()["expires_at"] or "never",
+            "expires_at": "never"
+            if blocks.expires_ms is None
+            else f"{datetime.fromtimestamp(blocks.expires_ms / 1000, UTC):%FT%TZ}",
             "account_class": of_class,
             "account": key.pseudonym(name) if is_person and name else name,
-            "rule_id": blocks.rule.rule_id,
+            "rule_id": blocks.rule_id,
             "rse": blocks.rse,
             "dataset_name": blocks.dataset,
         }

@@ -69,7 +69,7 @@ class StoredForecast:
 
     def facts(self) -> list[str]:
         """Return how good such a forecast was last week, in a line or two."""
-        from cmsspark.apps.popularity.baselines import warnings
+        from cmsspark.apps.popularity.scores import warnings
 
         scores = self.last_week
         model = self.rows["model"][0] if self.rows.height else None

@@ -27,7 +27,7 @@ from cmsspark.run.period_run import run_on_days, store_period, with_period
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import results
 from cmsspark.store import stored_days as stored
-from cmsspark.store.job_index import Job, declare
+from cmsspark.store.own_jobs import Job, declare
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def build(
     """
     import polars as pl
 
-    from cmsspark.apps.cache.stored import site_traces
+    from cmsspark.apps.cache.trace import site_traces
     from cmsspark.engines.worker_pool import map_tasks
 
     requests = site_traces(days)

@@ -5,30 +5,23 @@ LRU and from the bound.
 from __future__ import annotations
 
 import inspect
+import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.cache import forecast, policies, segmented
-from cmsspark.apps.cache.policies import lru
-from cmsspark.apps.cache.structures import (
-    evict,
-    heap_push,
-    heap_remove,
-    heap_update,
-    make_heap,
-    make_lists,
-    push,
-    unlink,
-)
-from cmsspark.apps.cache.trace import Trace
-from cmsspark.base.arrays import Array, Flags, Floats, Ints, Longs, jit
+from cmsspark.apps.cache import policies, scored, segmented
+from cmsspark.apps.cache.trace import MOST_BYTES, Trace
+from cmsspark.base.arrays import Array, Ints, Longs, jit
 from cmsspark.base.entry_points import with_packages
 from cmsspark.base.errors import DataError, UsageError
+from cmsspark.base.text.sizes import parse_bytes
 
 # What no policy can beat on a trace: first requests, Belady's MIN for equal sizes, and
 # a bound for sized objects.
@@ -45,30 +38,6 @@ def next_requests(objects: Ints, object_count: int) -> Longs:
         out[i] = following[objects[i]]
         following[objects[i]] = i
     return out
-
-
-@jit
-def belady_min(objects: Ints, object_count: int, capacity: int) -> Flags:
-    """Flags of Belady's MIN, the optimum for ``capacity`` objects of one size: evicts
-    what is needed last.
-
-    What was missed competes, too: it is not kept where it is needed later than all others.
-    """
-    upcoming = next_requests(objects, object_count)
-    hits = np.zeros(len(objects), np.uint8)
-    heap, slots, priority, tie = make_heap(object_count)
-    stored = 0
-    for i in range(len(objects)):
-        item = objects[i]
-        priority[item] = -float(upcoming[i])
-        if slots[item] >= 0:
-            hits[i] = 1
-            heap_update(heap, slots, priority, tie, item, stored)
-            continue
-        stored = heap_push(heap, slots, priority, tie, item, stored)
-        if stored > capacity:
-            stored = heap_remove(heap, slots, priority, tie, heap[0], stored)
-    return hits
 
 
 def least_misses(objects: Ints, sizes: Longs, capacity: int, *, in_bytes: bool) -> float:
@@ -97,186 +66,6 @@ def least_misses(objects: Ints, sizes: Longs, capacity: int, *, in_bytes: bool) 
     return max(total - granted, 0.0)
 
 
-# Policies that know how popular each object is expected to be. As
-# :mod:`cmsspark.apps.cache.policies`, with scores.
-
-#: A change of the rule needs a lead of so many times what the cache holds; this loss
-#: against LRU ends scores. Over 10 seeds of six workloads at seven sizes the mean is at
-#: most 0.1 % above LRU with both, and a seed 1.4 %.
-_PATIENCE, _MOST_LOSS = 1.5, 0.003
-
-
-@jit
-def rescore(
-    heap: Ints, slots: Ints, score: Floats, latest: Longs, stored: int, values: Floats
-) -> None:
-    """Take the scores of another period, NaN as 0, and order the heap of ``stored``
-    objects by them.
-    """
-    for item in range(len(values)):
-        score[item] = values[item] if values[item] == values[item] else 0.0
-    pushed = 0
-    for slot in range(stored):
-        pushed = heap_push(heap, slots, score, latest, heap[slot], pushed)
-
-
-@jit
-def least_score(
-    objects: Ints, sizes: Longs, capacity: int, periods: Ints, scores: Floats
-) -> Flags:
-    """Evict the lowest score, of equals the least recently used. What is missed
-    competes: it may leave at once.
-    """
-    hits = np.zeros(len(objects), np.uint8)
-    count = len(sizes)
-    heap, slots, score, latest = make_heap(count)
-    stored = used = 0
-    period = -1
-    for i in range(len(objects)):
-        if periods[i] != period:
-            period = periods[i]
-            rescore(heap, slots, score, latest, stored, scores[period])
-        item = objects[i]
-        latest[item] = i
-        if slots[item] >= 0:
-            hits[i] = 1
-            heap_update(heap, slots, score, latest, item, stored)
-            continue
-        size = sizes[item]
-        if size > capacity:
-            continue
-        stored = heap_push(heap, slots, score, latest, item, stored)
-        used += size
-        while used > capacity:
-            victim = heap[0]
-            stored = heap_remove(heap, slots, score, latest, victim, stored)
-            used -= sizes[victim]
-    return hits
-
-
-@jit
-def least_score_or_lru(
-    objects: Ints, sizes: Longs, capacity: int, periods: Ints, scores: Floats, costs: Longs
-) -> tuple[Flags, Flags]:
-    """Evict the lowest score while that pays, else the least recently used object.
-
-    Returns the hits, and for each request whether scores decided. Both rules are
-    replayed beside it. The cache begins with LRU, and takes up the other rule when that
-    has missed less, since it was last behind, by one and a half times what the cache
-    holds: more than the change of its content costs. It gives scores up, for good
-    unless LRU makes up for it, where it has missed 0.3 % more than LRU. ``costs``: what
-    a miss of each object counts.
-    """
-    hits = np.zeros(len(objects), np.uint8)
-    by_score = least_score(objects, sizes, capacity, periods, scores)
-    by_use = lru(objects, sizes, capacity)
-    is_scored = np.zeros(len(objects), np.uint8)
-    count = len(sizes)
-    heap, slots, score, latest = make_heap(count)
-    following, preceding = make_lists(count, 1)
-    stored = used = 0
-    period = -1
-    stored_costs = 0.0
-    lead = missed = missed_by_lru = 0.0
-    leader = 0
-    is_full = False
-    for i in range(len(objects)):
-        if periods[i] != period:
-            period = periods[i]
-            rescore(heap, slots, score, latest, stored, scores[period])
-        item = objects[i]
-        size = sizes[item]
-        latest[item] = i
-        missed_by_lru += costs[item] * (1.0 - by_use[i])
-        gain = costs[item] * (float(by_score[i]) - float(by_use[i]))
-        lead = max(lead + (-gain if leader else gain), 0.0)
-        is_safe = missed <= missed_by_lru * (1 + _MOST_LOSS)
-        if is_full and lead > _PATIENCE * stored_costs and is_safe:
-            leader, lead = 1 - leader, 0.0
-        if leader and not is_safe:
-            leader, lead = 0, 0.0
-        is_scored[i] = leader
-        if slots[item] >= 0:
-            hits[i] = 1
-            heap_update(heap, slots, score, latest, item, stored)
-            unlink(following, preceding, item)
-            push(following, preceding, count, item)
-            continue
-        missed += costs[item]
-        if size > capacity:
-            continue
-        is_full = is_full or used + size > capacity
-        stored = heap_push(heap, slots, score, latest, item, stored)
-        push(following, preceding, count, item)
-        used += size
-        stored_costs += costs[item]
-        while used > capacity:
-            victim = heap[0] if leader else preceding[count]
-            unlink(following, preceding, victim)
-            stored = heap_remove(heap, slots, score, latest, victim, stored)
-            used -= sizes[victim]
-            stored_costs -= costs[victim]
-    return hits, is_scored
-
-
-@jit
-def protected_lru(
-    objects: Ints, sizes: Longs, capacity: int, periods: Ints, protected: Flags, share: float
-) -> Flags:
-    """LRU that evicts protected objects last. ``protected``: uint8 [periods, objects],
-    known at a period's start.
-
-    At most ``share`` of the cache is protected, the most recently used first; with 1.0
-    all that is protected stays while there is anything else to evict.
-    """
-    hits = np.zeros(len(objects), np.uint8)
-    count = len(sizes)
-    following, preceding = make_lists(count, 2)
-    state = np.zeros(count, np.uint8)  # 1: in the normal list, 2: in the protected one
-    latest = np.zeros(count, np.int64)
-    most = int(capacity * share)
-    used = 0
-    guarded = 0
-    period = -1
-    for i in range(len(objects)):
-        if periods[i] != period:
-            period = periods[i]
-            cached = np.nonzero(state)[0]
-            following, preceding = make_lists(count, 2)
-            guarded = 0
-            newest_first = cached[np.argsort(latest[cached])[::-1]]
-            for item in newest_first:
-                state[item] = 1
-                if protected[period, item] and guarded + sizes[item] <= most:
-                    state[item] = 2
-                    guarded += sizes[item]
-            for item in newest_first[::-1]:
-                push(following, preceding, count + state[item] - 1, item)
-        item = objects[i]
-        size = sizes[item]
-        latest[item] = i
-        if state[item]:
-            hits[i] = 1
-            unlink(following, preceding, item)
-            push(following, preceding, count + state[item] - 1, item)
-            continue
-        if size > capacity:
-            continue
-        while used + size > capacity:
-            victim = preceding[count]
-            if victim == count:
-                victim = preceding[count + 1]
-                guarded -= sizes[victim]
-            used -= evict(following, preceding, state, sizes, victim)
-        state[item] = 1
-        if protected[period, item] and guarded + size <= most:
-            state[item] = 2
-            guarded += size
-        push(following, preceding, count + state[item] - 1, item)
-        used += size
-    return hits
-
-
 #: Policies that need the trace and the size only.
 _BUILT_IN: Final[dict[str, Callable[..., Array]]] = {
     "fifo": policies.fifo,
@@ -295,12 +84,11 @@ _BUILT_IN: Final[dict[str, Callable[..., Array]]] = {
 PLAIN: Final = with_packages("cmsspark.policies", _BUILT_IN, lambda entry: entry.load())
 #: The largest object that a policy admits, as a share of the cache, if not all of it.
 _ADMITTED: Final = {"s3fifo": 0.1, "slru": 0.25, "2q": 0.25, "lirs": 0.01, "w-tinylfu": 0.01}
-#: Policies that need a forecast: evict the lowest score, or the lowest score for each
-#: byte; protect what will be popular, all of it or up to a half of the cache.
-WITH_SCORES: Final = ("learned", "learned-per-byte", "protected", "protected-half")
-NAMES: Final = (*PLAIN, "decayed", *WITH_SCORES)
+#: The policy that learns from days of datasets: stored days have it, files do not.
+LEARNED: Final = "learned"
+NAMES: Final = (*PLAIN, "decayed", LEARNED)
 #: A request counts half after so many milliseconds in the policy ``decayed``: two days.
-_HALF_LIFE_MS: Final = 2.0 * forecast.DAY_MS
+_HALF_LIFE_MS: Final = 2.0 * scored.DAY_MS
 #: What each policy evicts, in a line.
 ABOUT: Final = {
     "fifo": "what was admitted first",
@@ -316,17 +104,12 @@ ABOUT: Final = {
     "lirs": "what was used again after many other objects (LIRS)",
     "w-tinylfu": "what was used less often than what would take its place (W-TinyLFU)",
     "learned": "what its scores say is needed least in the coming days; as LRU does while that misses fewer bytes",
-    "learned-per-byte": "the same, for each byte; as LRU does while that misses fewer requests",
-    "protected": "LRU that evicts what will be popular last, however much that is",
-    "protected-half": "the same, with at most half of the cache protected",
     **{
         name: (inspect.getdoc(policy) or "").partition("\n")[0].rstrip(".")
         for name, policy in PLAIN.items()
         if name not in _BUILT_IN
     },
 }
-#: An object is taken for popular where it is expected on at least this share of the coming days.
-POPULAR_SHARE: Final = 0.5
 #: Scores of all days and objects of a trace: 8 GB.
 _MOST_SCORES: Final = 10**9
 
@@ -411,40 +194,34 @@ def sums(
 
 
 class Simulation:
-    """A trace, and what replays of it share: sizes of requests, first requests, and the forecast."""
+    """A trace, and what replays of it share: the day of each request, and the scores of
+    each day and object, learned from the trace's own past.
+    """
 
-    def __init__(self, trace: Trace, *, scores: Array | None = None) -> None:
+    def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._scores = scores
 
     @cached_property
     def periods(self) -> Array:
         """int32: the day of each request."""
-        return forecast.number_days(self.trace.times_ms)
+        return scored.number_days(self.trace.times_ms)
 
     @cached_property
     def scores(self) -> Array:
-        """float64 [days, objects]: the forecast that was given, else one learned from
-        the trace's own past.
-        """
-        if self._scores is not None:
-            return self._scores
+        """float64 [days, objects]."""
         days, count = int(self.periods[-1]) + 1, len(self.trace.sizes)
         if days * count > _MOST_SCORES:
             raise DataError(
                 "a learned policy needs a score for each object and day, and they do not fit into memory",
                 found=f"{days:,} days, {count:,} objects",
-                next_step="choose other policies, fewer days, or --sample 0.1",
+                next_step="choose other policies, or fewer days",
             )
-        return forecast.learned_scores(self.trace.objects, self.periods, len(self.trace.sizes))
+        return scored.learned_scores(self.trace.objects, self.periods, count)
 
-    def hits(self, policy: str, capacity: int) -> Array:
-        """Return uint8, 1 where a request hits. Raises UsageError (2) for another name."""
-        return self._hits(policy, capacity)[0]
-
-    def _hits(self, policy: str, capacity: int) -> tuple[Array, float | None]:
-        """Return the hits, and the share of requests before which scores decided; None
-        where nothing else may.
+    def hits(self, policy: str, capacity: int) -> tuple[Array, float | None]:
+        """Return uint8, 1 where a request hits, and the share of requests before which
+        scores decided, None where nothing else may. Raises UsageError (2) for another
+        name.
         """
         check_policies([policy])
         trace = self.trace
@@ -453,20 +230,15 @@ class Simulation:
             return PLAIN[policy](*arguments), None
         if policy == "decayed":
             return policies.decayed(*arguments, trace.times_ms, _HALF_LIFE_MS), None
-        if policy in ("protected", "protected-half"):
-            popular = (self.scores >= POPULAR_SHARE).astype(np.uint8)
-            share = 1.0 if policy == "protected" else 0.5
-            return protected_lru(*arguments, self.periods, popular, share), None
-        is_by_bytes = policy == "learned"
-        scores = self.scores if is_by_bytes else self.scores / trace.sizes
-        costs = trace.sizes if is_by_bytes else np.ones_like(trace.sizes)
-        hits, is_scored = least_score_or_lru(*arguments, self.periods, scores, costs)
+        hits, is_scored = scored.least_score_or_lru(
+            *arguments, self.periods, self.scores, trace.sizes
+        )
         return hits, float(is_scored.mean())
 
     def replay(self, policy: str, capacity: int) -> Replay:
         """Return what the policy misses in a cache of that many bytes, cold at the start."""
         trace = self.trace
-        hits, share = self._hits(policy, capacity)
+        hits, share = self.hits(policy, capacity)
         admitted = capacity * _ADMITTED.get(policy, 1.0)
         reads = np.zeros(0, np.int64) if trace.reads is None else trace.reads
         counts = sums(trace.objects, trace.sizes, capacity, admitted, hits, reads)
@@ -481,8 +253,8 @@ class Simulation:
         with_bound: bool = False,
     ) -> list[Comparison]:
         """Return all policies at all sizes, with LRU and, ``with_bound``, the bound of each size."""
-        if any(name in WITH_SCORES for name in names):
-            _ = self.scores, self.periods
+        if LEARNED in names:
+            _ = self.scores
         pairs = [
             (name, capacity) for capacity in capacities for name in dict.fromkeys(("lru", *names))
         ]
@@ -553,36 +325,60 @@ class Comparison:
         }
 
 
-def too_large_share(trace: Trace, policy: str, capacity: int) -> float:
-    """Return the share of a sample's requests of objects that the policy would admit to
-    the whole cache, and does not admit to its share of ``capacity`` bytes in the
-    sample.
-    """
-    requested, most = trace.sizes[trace.objects], capacity * _ADMITTED.get(policy, 1.0)
-    return float(((requested > most) & (requested <= most / trace.sample)).mean())
+# Sizes of caches: as people write them, and the least one that reaches a target.
+
+_SHARE: Final = re.compile(r"\d+(\.\d+)? ?%")
+#: How close a size found by replays is to the least one: a hundredth.
+_TOLERANCE: Final = 0.01
 
 
-def sampling_error(trace: Trace, policy: str, capacity: int) -> float:
-    """Return the standard error of the byte miss ratio that comes from sampling
-    objects, from four disjoint parts of the sample; NaN where it is not known: of too
-    few objects, and where the parts miss more than a hundredth of the requests alike,
-    as their caches are too small for the objects.
+def parse_size(text: str, footprint: int) -> int:
+    """Return bytes of ``500GB``, ``1.5TB``, ``2TiB``, ``1000`` or ``20%`` of the
+    footprint. Raises UsageError (2).
     """
-    ratios, groups = [], 4
-    if (
-        too_large_share(replace(trace, sample=trace.sample / groups), policy, capacity // groups)
-        > 0.01
-    ):
-        return float("nan")
-    for group in range(groups):
-        chosen = np.nonzero(np.arange(len(trace.sizes)) % groups == group)[0]
-        number_of = np.full(len(trace.sizes), -1, np.int32)
-        number_of[chosen] = np.arange(len(chosen))
-        objects = number_of[trace.objects]
-        is_kept = objects >= 0
-        if is_kept.any():
-            part = Trace(objects[is_kept], trace.times_ms[is_kept], trace.sizes[chosen])
-            ratios.append(
-                Simulation(part).replay(policy, max(capacity // groups, 1)).byte_miss_ratio
-            )
-    return float(np.std(ratios, ddof=1) / len(ratios) ** 0.5) if len(ratios) > 1 else float("nan")
+    stripped = text.strip()
+    if stripped.endswith("%") and _SHARE.fullmatch(stripped):
+        number = float(stripped.rstrip("% "))
+        # A small share of a few bytes is a byte.
+        size = max(number / 100 * footprint, float(number > 0))
+    else:
+        size = parse_bytes(text, "such as 500GB, 1.5TB or 20% of the bytes of all objects")
+    if size < 1:
+        raise UsageError(f"a cache of {text} holds nothing", next_step="give at least one byte")
+    if size > MOST_BYTES:
+        raise UsageError(
+            f"a cache of {text} is beyond 64 bits", next_step="give at most 2000000000 GB"
+        )
+    return int(size)
+
+
+def least_capacity(trace: Trace, target: float, policy: str = "lru") -> int | None:
+    """Return the least cache, in bytes, in which the policy misses at most ``target``
+    of the requested bytes; None where even an infinite cache misses more.
+
+    Found by bisection to a hundredth: misses need not fall with the size, so a smaller
+    cache may reach the target, too.
+    Raises UsageError (2) for another policy.
+    """
+    check_policies([policy])
+    simulation = Simulation(trace)
+    # 0.29 of 100 bytes are 29.
+    least = simulation.replay("lru", 1)
+    allowed = math.floor(Fraction(str(target)) * least.requested_bytes)
+    if least.compulsory_bytes > allowed:
+        return None
+    if least.requested_bytes <= allowed:
+        return 1
+    low, high = 0, trace.footprint
+    while simulation.replay(policy, high).missed_bytes > allowed:
+        # S3-FIFO does not admit what is larger than a tenth of the cache.
+        low, high = high, 2 * high
+        if high > MOST_BYTES:
+            return None
+    while high - low > max(_TOLERANCE * high, 1):
+        middle = (low + high) // 2
+        if simulation.replay(policy, middle).missed_bytes <= allowed:
+            high = middle
+        else:
+            low = middle
+    return high

@@ -7,9 +7,11 @@ new ones enter are not admitted.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
-from cmsspark.apps.cache.structures import admit, evict, make_lists, push, unlink
+from cmsspark.apps.cache.policies import admit, evict, make_lists, push, unlink
 from cmsspark.base.arrays import Flags, Ints, Longs, jit
 
 #: Segments of SLRU, of one size.
@@ -24,20 +26,26 @@ _WINDOW_SHARE, _LOWER_SHARE, _SAMPLE = 0.01, 0.2, 32
 _HIR_SHARE, _STACK = 0.01, 2
 
 
+#: Segments of a cache, from the lowest: the lists of their objects (following,
+#: preceding), the segment of each object from 1 on, sizes of objects, bytes in each
+#: segment, and the most that it holds.
+_Segments: TypeAlias = tuple[Ints, Ints, Flags, Longs, Longs, Longs]
+
+
 @jit
-def _cool(
-    following: Ints,
-    preceding: Ints,
-    where: Flags,
-    sizes: Longs,
-    used: Longs,
-    most: Longs,
-    first: int,
-) -> None:
-    """Move the oldest objects of a segment, and then of those below it, down until each
-    fits; those of the lowest leave.
+def _promote(segments: _Segments, item: int) -> None:
+    """Move an object that was hit to the head of the next segment, or of the highest one.
+    The oldest objects of it, and then of those below it, go down until each fits; those
+    of the lowest leave.
     """
-    segment = first
+    following, preceding, where, sizes, used, most = segments
+    lower = where[item] - 1
+    segment = min(lower + 1, len(used) - 1)
+    unlink(following, preceding, item)
+    push(following, preceding, len(sizes) + segment, item)
+    where[item] = segment + 1
+    used[lower] -= sizes[item]
+    used[segment] += sizes[item]
     while segment >= 0 and used[segment] > most[segment]:
         while used[segment] > most[segment]:
             item = preceding[len(sizes) + segment]
@@ -51,64 +59,35 @@ def _cool(
 
 
 @jit
-def _promote(
-    following: Ints,
-    preceding: Ints,
-    where: Flags,
-    sizes: Longs,
-    used: Longs,
-    most: Longs,
-    item: int,
-) -> None:
-    """Move an object that was hit to the head of the next segment, or of the highest one."""
-    segment = where[item] - 1
-    following_segment = min(segment + 1, len(used) - 1)
-    unlink(following, preceding, item)
-    push(following, preceding, len(sizes) + following_segment, item)
-    where[item] = following_segment + 1
-    used[segment] -= sizes[item]
-    used[following_segment] += sizes[item]
-    _cool(following, preceding, where, sizes, used, most, following_segment)
-
-
-@jit
-def _oldest(preceding: Ints, count: int, used: Longs) -> int:
+def _oldest(segments: _Segments) -> int:
     """Return the oldest object of the lowest segment that has one."""
+    _, preceding, _, sizes, used, _ = segments
     for segment in range(len(used)):
         if used[segment] > 0:
-            return int(preceding[count + segment])
+            return int(preceding[len(sizes) + segment])
     return -1
 
 
 @jit
-def _drop(following: Ints, preceding: Ints, where: Flags, sizes: Longs, used: Longs) -> int:
-    """Let that object leave; its bytes."""
-    item = _oldest(preceding, len(sizes), used)
+def _drop(segments: _Segments) -> None:
+    """Let that object leave."""
+    following, preceding, where, sizes, used, _ = segments
+    item = _oldest(segments)
     segment = where[item] - 1
-    freed: int = evict(following, preceding, where, sizes, item)
-    used[segment] -= freed
-    return freed
+    used[segment] -= evict(following, preceding, where, sizes, item)
 
 
 @jit
-def _enter(
-    following: Ints,
-    preceding: Ints,
-    where: Flags,
-    sizes: Longs,
-    used: Longs,
-    most: Longs,
-    capacity: int,
-    item: int,
-) -> None:
+def _enter(segments: _Segments, capacity: int, item: int) -> None:
     """Put an object into the lowest segment with room, else into the lowest one."""
+    following, preceding, where, sizes, used, most = segments
     segment = 0
     while segment < len(used) and used[segment] + sizes[item] > most[segment]:
         segment += 1
     if segment == len(used):
         segment = 0
         while used.sum() + sizes[item] > capacity:
-            _drop(following, preceding, where, sizes, used)
+            _drop(segments)
     admit(following, preceding, where, len(sizes) + segment, item, segment + 1)
     used[segment] += sizes[item]
 
@@ -118,20 +97,21 @@ def slru(objects: Ints, sizes: Longs, capacity: int) -> Flags:
     """SLRU (1994): four segments; each hit moves an object up by one."""
     hits = np.zeros(len(objects), np.uint8)
     following, preceding = make_lists(len(sizes), _SEGMENTS)
-    where = np.zeros(len(sizes), np.uint8)  # the segment, from 1 on
+    where = np.zeros(len(sizes), np.uint8)
     used = np.zeros(_SEGMENTS, np.int64)
     most = np.full(_SEGMENTS, capacity // _SEGMENTS)
+    segments = (following, preceding, where, sizes, used, most)
     for i in range(len(objects)):
         item = objects[i]
         if where[item]:
             hits[i] = 1
-            _promote(following, preceding, where, sizes, used, most, item)
+            _promote(segments, item)
             continue
         if sizes[item] > most[0]:
             continue
         while used.sum() + sizes[item] > capacity:
-            _drop(following, preceding, where, sizes, used)
-        _enter(following, preceding, where, sizes, used, most, capacity, item)
+            _drop(segments)
+        _enter(segments, capacity, item)
     return hits
 
 
@@ -202,6 +182,7 @@ def w_tinylfu(objects: Ints, sizes: Longs, capacity: int) -> Flags:
     where = np.zeros(count, np.uint8)
     used = np.zeros(2, np.int64)
     most = np.array([int(_LOWER_SHARE * main_room), int((1 - _LOWER_SHARE) * main_room)])
+    segments = (following, preceding, where, sizes, used, most)
     uses = np.zeros(count, np.int64)
     window_used = main_hits = 0
     for i in range(len(objects)):
@@ -214,7 +195,7 @@ def w_tinylfu(objects: Ints, sizes: Longs, capacity: int) -> Flags:
             continue
         if where[item]:
             hits[i] = 1
-            _promote(following, preceding, where, sizes, used, most, item)
+            _promote(segments, item)
             uses[item] += 1
             main_hits += 1
             if main_hits >= _SAMPLE * main_room:
@@ -225,15 +206,15 @@ def w_tinylfu(objects: Ints, sizes: Longs, capacity: int) -> Flags:
             continue
         while window_used + used.sum() + size > capacity:
             if window_used == 0:
-                _drop(following, preceding, where, sizes, used)
+                _drop(segments)
                 continue
             leaver = older[count]
             window_used -= evict(newer, older, in_window, sizes, leaver)
             if used.sum() + sizes[leaver] <= main_room:
-                _enter(following, preceding, where, sizes, used, most, main_room, leaver)
-            elif uses[leaver] > uses[_oldest(preceding, count, used)]:
-                _drop(following, preceding, where, sizes, used)
-                _enter(following, preceding, where, sizes, used, most, main_room, leaver)
+                _enter(segments, main_room, leaver)
+            elif uses[leaver] > uses[_oldest(segments)]:
+                _drop(segments)
+                _enter(segments, main_room, leaver)
             uses[leaver] += 1
         admit(newer, older, in_window, count, item, 1)
         window_used += size
@@ -245,17 +226,16 @@ def w_tinylfu(objects: Ints, sizes: Longs, capacity: int) -> Flags:
 _LIR, _RESIDENT, _GONE = 1, 2, 3
 
 
+#: Parts of a LIRS cache: the stack, the queue of resident objects that are not often
+#: used, the objects that only the stack remembers; sizes of objects; bytes often used,
+#: in the queue, in the stack.
+_Lirs: TypeAlias = tuple[Ints, Ints, Flags, Ints, Ints, Flags, Ints, Ints, Longs, Longs]
+
+
 @jit
-def _prune(
-    stack: Ints,
-    stack_older: Ints,
-    state: Flags,
-    ghosts: Ints,
-    ghosts_older: Ints,
-    sizes: Longs,
-    totals: Longs,
-) -> None:
+def _prune(parts: _Lirs) -> None:
     """Take what is not often used from the bottom of the stack, but for its top."""
+    stack, stack_older, state, _, _, _, ghosts, ghosts_older, sizes, totals = parts
     count = len(sizes)
     while stack_older[count] != stack[count]:
         item = stack_older[count]
@@ -267,49 +247,35 @@ def _prune(
 
 
 @jit
-def _let_go(
-    queue: Ints,
-    queue_older: Ints,
-    in_queue: Flags,
-    state: Flags,
-    ghosts: Ints,
-    ghosts_older: Ints,
-    sizes: Longs,
-    totals: Longs,
-) -> None:
-    """Let the oldest object of the queue leave the cache; the stack remembers it."""
-    item = queue_older[len(sizes)]
-    totals[1] -= evict(queue, queue_older, in_queue, sizes, item)
-    if state[item]:
-        state[item] = _GONE
-        push(ghosts, ghosts_older, len(sizes), item)
+def _make_room(parts: _Lirs, size: int, room: int) -> None:
+    """Let the oldest objects of the queue leave the cache until ``size`` bytes fit; the
+    stack remembers them.
+    """
+    _, _, state, queue, queue_older, in_queue, ghosts, ghosts_older, sizes, totals = parts
+    while totals[1] + size > room:
+        item = queue_older[len(sizes)]
+        totals[1] -= evict(queue, queue_older, in_queue, sizes, item)
+        if state[item]:
+            state[item] = _GONE
+            push(ghosts, ghosts_older, len(sizes), item)
 
 
 @jit
-def _demote(
-    stack: Ints,
-    stack_older: Ints,
-    queue: Ints,
-    queue_older: Ints,
-    in_queue: Flags,
-    state: Flags,
-    ghosts: Ints,
-    ghosts_older: Ints,
-    sizes: Longs,
-    totals: Longs,
-    room: int,
-) -> None:
-    """Move the object at the bottom of the stack to the queue, and prune the stack."""
-    item = stack_older[len(sizes)]
-    size = sizes[item]
-    totals[2] -= evict(stack, stack_older, state, sizes, item)
-    totals[0] -= size
-    if size <= room:
-        while totals[1] + size > room:
-            _let_go(queue, queue_older, in_queue, state, ghosts, ghosts_older, sizes, totals)
-        admit(queue, queue_older, in_queue, len(sizes), item, 1)
-        totals[1] += size
-    _prune(stack, stack_older, state, ghosts, ghosts_older, sizes, totals)
+def _demote(parts: _Lirs, size: int, often_room: int, room: int) -> None:
+    """Move objects at the bottom of the stack to the queue until ``size`` bytes more may
+    be often used, and prune the stack.
+    """
+    stack, stack_older, state, queue, queue_older, in_queue, _, _, sizes, totals = parts
+    while totals[0] + size > often_room:
+        item = stack_older[len(sizes)]
+        freed = sizes[item]
+        totals[2] -= evict(stack, stack_older, state, sizes, item)
+        totals[0] -= freed
+        if freed <= room:
+            _make_room(parts, freed, room)
+            admit(queue, queue_older, in_queue, len(sizes), item, 1)
+            totals[1] += freed
+        _prune(parts)
 
 
 @jit
@@ -325,7 +291,9 @@ def lirs(objects: Ints, sizes: Longs, capacity: int) -> Flags:
     queue, queue_older = make_lists(count, 1)
     ghosts, ghosts_older = make_lists(count, 1)
     state, in_queue = np.zeros(count, np.uint8), np.zeros(count, np.uint8)
-    totals = np.zeros(3, np.int64)  # bytes often used, in the queue, in the stack
+    totals = np.zeros(3, np.int64)
+    lists = (stack, stack_older, state, queue, queue_older, in_queue)
+    parts = (*lists, ghosts, ghosts_older, sizes, totals)
     for i in range(len(objects)):
         item = objects[i]
         size = sizes[item]
@@ -337,46 +305,20 @@ def lirs(objects: Ints, sizes: Longs, capacity: int) -> Flags:
             push(queue, queue_older, count, item)
         if state[item] == _LIR:
             hits[i] = 1
-            _prune(stack, stack_older, state, ghosts, ghosts_older, sizes, totals)
+            _prune(parts)
         elif state[item] == _RESIDENT or (state[item] == _GONE and size <= capacity):
             if state[item] == _RESIDENT:
                 hits[i] = 1
                 if in_queue[item]:
                     totals[1] -= evict(queue, queue_older, in_queue, sizes, item)
-            while totals[0] + size > often_room:
-                _demote(
-                    stack,
-                    stack_older,
-                    queue,
-                    queue_older,
-                    in_queue,
-                    state,
-                    ghosts,
-                    ghosts_older,
-                    sizes,
-                    totals,
-                    room,
-                )
+            _demote(parts, size, often_room, room)
             if state[item] == _GONE:
                 unlink(ghosts, ghosts_older, item)
             state[item] = _LIR
             totals[0] += size
         elif in_queue[item]:
             hits[i] = 1
-            while totals[0] + size > often_room:
-                _demote(
-                    stack,
-                    stack_older,
-                    queue,
-                    queue_older,
-                    in_queue,
-                    state,
-                    ghosts,
-                    ghosts_older,
-                    sizes,
-                    totals,
-                    room,
-                )
+            _demote(parts, size, often_room, room)
             admit(stack, stack_older, state, count, item, _RESIDENT)
             totals[2] += size
         elif size <= often_room and size <= room:
@@ -384,10 +326,7 @@ def lirs(objects: Ints, sizes: Longs, capacity: int) -> Flags:
                 admit(stack, stack_older, state, count, item, _LIR)
                 totals[0] += size
             else:
-                while totals[1] + size > room:
-                    _let_go(
-                        queue, queue_older, in_queue, state, ghosts, ghosts_older, sizes, totals
-                    )
+                _make_room(parts, size, room)
                 admit(stack, stack_older, state, count, item, _RESIDENT)
                 admit(queue, queue_older, in_queue, count, item, 1)
                 totals[1] += size

@@ -1,4 +1,9 @@
-"""Traces: requests in order of time, of numbered objects with their sizes."""
+"""Traces: requests in order of time, of numbered objects with their sizes, from files
+or from stored days.
+
+Stored days keep no time within a day, so the order of datasets in a day is shuffled with
+a seed, and the reads of a dataset on a day follow each other.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +15,135 @@ from typing import Annotated, Final
 
 import msgspec
 import numpy as np
+import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv
 
-from cmsspark.apps.cache.trace_columns import (
-    COLUMNS,
-    FIRST_S,
-    LAST_S,
-    MOST_S,
-    hashes,
-    read_columns,
-    require_columns,
-)
 from cmsspark.base.arrays import Array, jit
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 from cmsspark.base.foreign_parquet import open_parquet
+from cmsspark.sources.registry import ACCESS_STREAMS, STORAGE_APP
+from cmsspark.store.stored_columns import newest, table_rows
+from cmsspark.store.stored_days import StoredDays
+
+# Columns of tables of requests as numbers.
+
+COLUMNS: Final = ("time", "object", "size")
+#: Times outside of these seconds since 1970 are no seconds: a century before and 130 years after.
+FIRST_S, LAST_S = -(10**9) * 3, 4 * 10**9 + 10**8
+#: Seconds, and milliseconds and microseconds too, that are milliseconds of 64 bits.
+MOST_S: Final = 9e15
+
+
+def require_columns(path: Path, names: list[str]) -> None:
+    """Raise DataError (65) where one of :data:`COLUMNS` is missing, or is there more than once."""
+    missing = [name for name in COLUMNS if name not in names]
+    doubled = [name for name in COLUMNS if names.count(name) > 1]
+    if missing or doubled:
+        raise DataError(
+            f"the trace has no column {', '.join(missing)}"
+            if missing
+            else f"the trace has the column {doubled[0]} more than once",
+            where=path,
+            found=f"columns {', '.join(names)}",
+            next_step="name the columns time, object and size, each once",
+        )
+
+
+def read_columns(
+    batch: pa.RecordBatch, path: Path, *, numbers_too: bool
+) -> tuple[Array, pa.Array, Array, int]:
+    """Return (times in ms, names, sizes, rows with a null) of some rows. A name of no
+    characters is a null.
+
+    ``numbers_too``: texts that are all whole numbers as written, from 0 to 2^64-1,
+    become these numbers, which take less memory. Raises DataError (65).
+    """
+    require_columns(path, batch.schema.names)
+    time, name, size = (_plain(batch.column(column)) for column in COLUMNS)
+    if pa.types.is_nested(name.type):
+        raise DataError(
+            "the objects of the trace are not names",
+            where=path,
+            found=f"{name.type}",
+            next_step="write texts or numbers",
+        )
+    is_null = [pc.is_null(column, nan_is_null=True) for column in (time, name, size)]
+    if _is_text(name):
+        is_null.append(pc.fill_null(pc.equal(name, ""), False))
+    is_there = pc.invert(pc.or_(*is_null[:2]))
+    for column_is_null in is_null[2:]:
+        is_there = pc.and_not(is_there, column_is_null)
+    nulls = len(batch) - int(pc.sum(is_there).as_py() or 0)
+    time, name, size = time.filter(is_there), name.filter(is_there), size.filter(is_there)
+    try:
+        return (
+            _times(time),
+            _names(name, numbers_too),
+            size.cast(pa.int64()).to_numpy(zero_copy_only=False),
+            nulls,
+        )
+    except pa.ArrowException as error:
+        raise DataError(
+            "times or sizes of the trace are not numbers, or objects no texts",
+            where=path,
+            found=str(error).splitlines()[0],
+            next_step="time: seconds since 1970 or timestamps; size: whole bytes",
+        ) from None
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _is_text(column: pa.Array) -> bool:
+    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
+
+
+def _names(names: pa.Array, numbers_too: bool) -> pa.Array:
+    """Return the names, or whole numbers. Raises ArrowException for texts that are not UTF-8."""
+    names.validate(full=True)
+    if numbers_too and _is_text(names):
+        try:
+            numbers = names.cast(pa.uint64())
+        except pa.ArrowInvalid:
+            pass
+        else:
+            # 007 and 7 are two names.
+            if pc.all(pc.equal(numbers.cast(names.type), names), min_count=0).as_py():
+                return numbers
+    return names
+
+
+def _times(time: pa.Array) -> Array:
+    """Return int64 ms, rounded down. Texts are seconds or timestamps. Raises ArrowException."""
+    if _is_text(time):
+        try:
+            time = time.cast(pa.float64())
+        except pa.ArrowInvalid:
+            return _instants(time)
+    if pa.types.is_temporal(time.type):
+        return _instants(time)
+    seconds = time.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    # What is beyond is refused by its value, as far as milliseconds of 64 bits have it.
+    return np.asarray(np.rint(np.clip(seconds, -MOST_S, MOST_S) * 1000).astype(np.int64))
+
+
+def _instants(time: pa.Array) -> Array:
+    """Return int64 ms of timestamps; texts without a zone are UTC. Raises ArrowException."""
+    if _is_text(time):
+        try:
+            time = time.cast(pa.timestamp("ns"))
+        except pa.ArrowInvalid:
+            time = time.cast(pa.timestamp("ns", "UTC"))
+    if pa.types.is_timestamp(time.type) and time.type.unit in ("us", "ns"):
+        parts = 1_000 if time.type.unit == "us" else 1_000_000
+        return np.asarray(time.cast(pa.int64()).to_numpy(zero_copy_only=False) // parts)
+    return np.asarray(
+        time.cast(pa.timestamp("ms")).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    )
+
 
 # Requests of files from the records of XRootD caches: JSON lines, one for each file
 # that was closed at a cache.
@@ -148,10 +267,6 @@ _ORACLE: Final = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), 
 #: many in 64 bits.
 MOST_BYTES: Final = 2**61
 _BATCH_BYTES: Final = 16 << 20
-#: Objects are sampled by 24 bits of a hash of their names.
-_HASH_BITS: Final = 24
-#: Objects up to which their names are kept.
-_MOST_NAMES: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -159,10 +274,9 @@ class Trace:
     """``objects``: int32, the object of each request; ``times_ms``: int64, UTC,
     ascending; ``sizes``: int64 bytes of each object, positive, those of its first
     request. ``dropped``: requests that could not be used, by reason. ``resized``:
-    requests that named another size. ``sample``: the share of objects that is in the
-    trace. ``names``: of the objects; None if they are too many. ``reads``: int64, how
-    often each request is repeated at once; None if never. ``recorded``: bytes that the
-    caches of the trace had and missed themselves; None if it does not say.
+    requests that named another size. ``reads``: int64, how often each request is
+    repeated at once; None if never. ``recorded``: bytes that the caches of the trace had
+    and missed themselves; None if it does not say.
     """
 
     objects: Array
@@ -170,8 +284,6 @@ class Trace:
     sizes: Array
     dropped: dict[str, int] = field(default_factory=dict)
     resized: int = 0
-    sample: float = 1.0
-    names: pa.Array | None = None
     reads: Array | None = None
     recorded: tuple[int, int] | None = None
 
@@ -179,25 +291,6 @@ class Trace:
     def footprint(self) -> int:
         """Bytes of all objects: an infinite cache holds them."""
         return int(self.sizes.sum())
-
-    @property
-    def requested_bytes(self) -> int:
-        """Bytes of all requests."""
-        reads = np.zeros(0, np.int64) if self.reads is None else self.reads
-        return int(_sum_requested(self.objects, self.sizes, reads))
-
-    @property
-    def request_count(self) -> int:
-        """All requests, repeated ones too."""
-        return len(self.objects) if self.reads is None else int(self.reads.sum())
-
-
-@jit
-def _sum_requested(objects: Array, sizes: Array, reads: Array) -> int:
-    total = 0
-    for i in range(len(objects)):
-        total += sizes[objects[i]] * (reads[i] if len(reads) else 1)
-    return total
 
 
 def make_trace(times_ms: Array, names: Array, sizes: Array) -> Trace:
@@ -211,7 +304,6 @@ def _make(
     times: list[Array],
     coded: list[pa.DictionaryArray],
     sizes: list[Array],
-    sample: float = 1.0,
     *,
     takes_largest: bool = False,
 ) -> Trace:
@@ -233,29 +325,18 @@ def _make(
             times[index], numbers[index], sizes[index] = (
                 parts[index][is_sized] for parts in (times, numbers, sizes)
             )
-    times_ms, objects, requested = (_joined(parts) for parts in (times, numbers, sizes))
+    columns = []
+    for parts in (times, numbers, sizes):
+        columns.append(np.concatenate(parts))
+        parts.clear()
+    times_ms, objects, requested = columns
+    columns.clear()
     if not (times_ms[1:] >= times_ms[:-1]).all():
         order = np.argsort(times_ms, kind="stable")
         times_ms, objects, requested = times_ms[order], objects[order], requested[order]
-    number_of, first_sizes, resized = _by_first_request(
-        objects, requested, len(dictionary), takes_largest
-    )
-    del requested
-    names = None
-    if len(first_sizes) <= _MOST_NAMES:
-        # What has no size has no number.
-        names = dictionary.take(
-            pa.array(np.argsort(number_of)[len(number_of) - len(first_sizes) :])
-        )
-    return Trace(
-        objects,
-        times_ms,
-        first_sizes,
-        {"no_size": dropped} if dropped else {},
-        resized,
-        sample,
-        names,
-    )
+    first_sizes, resized = _by_first_request(objects, requested, len(dictionary), takes_largest)
+    reasons = {"no_size": dropped} if dropped else {}
+    return Trace(objects, times_ms, first_sizes, reasons, resized)
 
 
 def _encode(names: pa.Array) -> pa.DictionaryArray:
@@ -293,11 +374,10 @@ def _encode_integers(names: Array) -> tuple[Array, Array]:
 @jit
 def _by_first_request(
     objects: Array, sizes: Array, count: int, takes_largest: bool
-) -> tuple[Array, Array, int]:
-    """Return the numbers of the objects in the order of their first requests, the size
-    of each by its first request, or its largest, and how many requests name another
-    size. ``objects``:
-    renumbered in place.
+) -> tuple[Array, int]:
+    """Renumber ``objects`` in place, in the order of their first requests. Return the
+    size of each by its first request, or its largest, and how many requests name another
+    size.
     """
     number_of = np.full(count, -1, np.int32)
     first_sizes = np.zeros(count, np.int64)
@@ -313,26 +393,18 @@ def _by_first_request(
             resized += 1
             if takes_largest and sizes[i] > first_sizes[objects[i]]:
                 first_sizes[objects[i]] = sizes[i]
-    return number_of, first_sizes[:following], resized
+    return first_sizes[:following], resized
 
 
-def _joined(parts: list[Array]) -> Array:
-    joined = np.concatenate(parts)
-    parts.clear()
-    return joined
-
-
-def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
+def read_trace(path: Path) -> Trace:
     """Return a trace from a file: CSV or Parquet with the columns time, object and
     size, or libCacheSim's oracleGeneral (``.oracleGeneral`` or ``.bin``, plain or
     ``.zst``), or JSON lines of XCache (``.json``, ``.json.gz``, or a folder of them),
     whose objects are files.
 
     ``time``: seconds since 1970, or a timestamp; ``size``: bytes. Objects of a CSV are
-    texts: 1 and 01 are two. With ``sample`` < 1 only that share of the objects is kept,
-    chosen by a hash of their names, while the file is read. Raises InputMissing (66),
-    DataError (65) for damaged files and columns, UsageError (2) for other kinds of
-    files.
+    texts: 1 and 01 are two. Raises InputMissing (66), DataError (65) for damaged files
+    and columns, UsageError (2) for other kinds of files.
     """
     if not path.is_file() and not path.is_dir():
         raise InputMissing(
@@ -343,20 +415,24 @@ def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
     as_text: set[str] = set()
     recorded = [0, 0]
     while True:
+        times, coded, sizes = list[Array](), list[pa.DictionaryArray](), list[Array]()
+        nulls, kind = 0, None
         try:
-            columns, nulls = _chosen(path, sample, as_text, recorded)
+            for part_times, names, part_sizes, null_count in _batches(path, as_text, recorded):
+                nulls += null_count
+                if not len(names):
+                    continue
+                if kind is not None and names.type != kind:
+                    raise _MixedColumnError("object")
+                kind = names.type
+                times.append(part_times)
+                coded.append(_encode(names))
+                sizes.append(part_sizes)
             break
         except _MixedColumnError as error:
             # The first values have a type that later ones have not.
             as_text.add(error.column)
-    times, coded, sizes = columns
     if not sum(map(len, times)):
-        if sample < 1 and times:
-            raise DataError(
-                "no object of the trace is in the sample",
-                where=path,
-                next_step="give a larger --sample",
-            )
         raise DataError(
             "the trace has no requests", where=path, next_step="give a file with requests"
         )
@@ -375,7 +451,7 @@ def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
         )
     check_bytes(*sizes, where=path)
     of_caches = is_xcache(path)
-    trace = _make(times, coded, sizes, sample, takes_largest=of_caches)
+    trace = _make(times, coded, sizes, takes_largest=of_caches)
     if of_caches:
         trace = replace(trace, resized=0, recorded=(recorded[0], recorded[1]))
     if nulls:
@@ -395,35 +471,6 @@ class _MixedColumnError(Exception):
     def __init__(self, column: str) -> None:
         super().__init__(column)
         self.column = column
-
-
-def _chosen(
-    path: Path, sample: float, as_text: Set[str], recorded: list[int]
-) -> tuple[tuple[list[Array], list[pa.DictionaryArray], list[Array]], int]:
-    """Return (times in ms, names in dictionaries, sizes), a column for each part of the
-    file, of the sampled objects, and how many rows have a null.
-    """
-    columns: tuple[list[Array], list[pa.DictionaryArray], list[Array]] = ([], [], [])
-    nulls, kind = 0, None
-    for times, names, sizes, null_count in _batches(path, as_text, recorded):
-        nulls += null_count
-        if not len(names):
-            continue
-        if kind is not None and names.type != kind:
-            raise _MixedColumnError("object")
-        kind = names.type
-        if sample < 1:
-            is_chosen = (hashes(names) >> np.uint64(64 - _HASH_BITS)) < np.uint64(
-                int(sample * (1 << _HASH_BITS))
-            )
-            times, names, sizes = (
-                times[is_chosen],
-                names.filter(pa.array(is_chosen)),
-                sizes[is_chosen],
-            )
-        for column, values in zip(columns, (times, _encode(names), sizes), strict=True):
-            column.append(values)
-    return columns, nulls
 
 
 def check_bytes(*sizes: Array, where: Path | None = None) -> None:
@@ -512,3 +559,82 @@ def _arrow_batches(path: Path, kind: str, as_text: Set[str]) -> Iterator[pa.Reco
         raise DataError(
             "the trace cannot be read", where=path, found=text, next_step="fetch it again"
         ) from None
+
+
+# Traces from stored days.
+
+
+@dataclass(frozen=True)
+class SiteTraces:
+    """The requests of stored days, of all sites. ``requests``: a row with its reads for
+    each day, dataset and site; ``sizes``: bytes of datasets by DBS.
+    """
+
+    requests: pl.DataFrame
+    sizes: pl.DataFrame
+
+    @property
+    def site_names(self) -> list[str]:
+        """All sites, in order."""
+        return self.requests["site_name"].unique().sort().to_list()
+
+    def select(self, site: str | None = None, *, seed: int = 0) -> Trace:
+        """Return the trace of one site; of all sites together, as if they shared a
+        cache, without one.
+
+        Datasets without a size in DBS are dropped and counted as ``no_size``. Raises
+        InputMissing (66) for a site without requests, DataError (65) for bytes beyond
+        64 bits.
+        """
+        requests = (
+            self.requests if site is None else self.requests.filter(pl.col("site_name") == site)
+        )
+        if requests.is_empty():
+            raise InputMissing(
+                f"the stored days have no access{'' if site is None else f' at {site}'}",
+                found=f"accesses at {', '.join(self.site_names)}"
+                if len(self.requests)
+                else "no accesses",
+                next_step="give one of these sites, or no --site"
+                if len(self.requests)
+                else "give other days",
+            )
+        rows = requests.group_by("day", "dataset_name").agg(pl.col("nacc").sum())
+        rows = rows.sort("day", "dataset_name")
+        rows = rows.join(self.sizes, "dataset_name", "left", maintain_order="left")
+        rows = rows[np.random.default_rng(seed).permutation(len(rows))]
+        sizes = rows["dataset_bytes"].fill_null(0).to_numpy()
+        times, reads = rows["day"].dt.epoch("ms").to_numpy(), rows["nacc"].to_numpy()
+        check_bytes(sizes * reads.astype(float))
+        trace = make_trace(times, rows["dataset_name"].to_numpy(), sizes)
+        is_sized = sizes > 0
+        order = np.argsort(times[is_sized], kind="stable")
+        return replace(trace, reads=reads[is_sized][order])
+
+
+def site_traces(stored: StoredDays) -> SiteTraces:
+    """Return the requests of the stored days, with sizes of the newest ``dbs_events``.
+
+    Raises InputMissing (66) where that table is not stored, DataError (65) where a
+    day's partials are damaged.
+    """
+    _, current = newest(stored.files, stored.fout, "dbs_events")
+    sizes = pl.DataFrame(
+        table_rows(stored.files, current, "dbs_events", ["dataset_name", "dataset_bytes"])
+    )
+    requests = []
+    for batch in stored.batches(["stream", "app", "dataset_name", "site_name", "nacc"]):
+        for day, rows in batch:
+            # Jobs are not accesses: their reads are in the logs of the file systems.
+            accesses = pl.DataFrame(rows).with_columns(
+                pl.col("stream", "app", "dataset_name", "site_name").cast(pl.String),
+                pl.col("nacc").cast(pl.Int64),
+            )
+            accesses = accesses.filter(
+                pl.col("stream").is_in(ACCESS_STREAMS),
+                pl.col("app") != STORAGE_APP,
+                pl.col("nacc") > 0,
+            )
+            sums = accesses.group_by("dataset_name", "site_name").agg(pl.col("nacc").sum())
+            requests.append(sums.with_columns(day=pl.lit(day)))
+    return SiteTraces(pl.concat(requests), sizes)

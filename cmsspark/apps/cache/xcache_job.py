@@ -33,7 +33,7 @@ from cmsspark.settings.settings import load_settings
 from cmsspark.sources.folders import DayInput, resolve_day
 from cmsspark.sources.layout import Layout
 from cmsspark.store import results, staged_runs
-from cmsspark.store.job_index import Job, declare
+from cmsspark.store.own_jobs import Job, declare
 from cmsspark.store.stored_columns import open_store
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from cmsspark.filesystems.storage import Files
 from cmsspark.run.period_run import run_on_days, store_period, with_period
 from cmsspark.sources.registry import CRAB_PARTIALS, STREAMS_BY_NAME, STREAMS_OF_JOBS
 from cmsspark.store import results
-from cmsspark.store.job_index import Job, declare
+from cmsspark.store.own_jobs import Job, declare
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import table_rows
 from cmsspark.store.stored_days import StoredDays

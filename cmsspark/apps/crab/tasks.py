@@ -31,7 +31,7 @@ from cmsspark.run.row_job import Made, RowInputs, RowJob, listed_rows
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.registry import CRAB_PARTIALS
-from cmsspark.store.job_index import Job, declare
+from cmsspark.store.own_jobs import Job, declare
 
 if TYPE_CHECKING:
     import polars as pl

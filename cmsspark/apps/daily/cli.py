@@ -32,7 +32,7 @@ from cmsspark.cli.options import (
     store_options,
 )
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import find_job
+from cmsspark.store.own_jobs import find_job
 from cmsspark.store.stored_columns import open_store
 
 if TYPE_CHECKING:

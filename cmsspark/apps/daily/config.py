@@ -28,7 +28,7 @@ from cmsspark.settings.secrets import basic_credentials, read_password, safe_tex
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import STREAMS
 from cmsspark.store.day_states import DEFAULT_DAYS
-from cmsspark.store.job_index import Job, find_job
+from cmsspark.store.own_jobs import Job, find_job
 
 # Alarms of ``cmsspark daily``: metrics for Prometheus, and mail on trouble.
 

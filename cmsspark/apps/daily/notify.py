@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cmsspark.apps.daily.config import Metrics, Push, write_metrics
-from cmsspark.apps.daily.outcome import DailyReport, TaskOutcome
 from cmsspark.apps.daily.planner import is_overdue
+from cmsspark.apps.daily.run import DailyReport, TaskOutcome
 from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError, Exit
 from cmsspark.base.text.readable import json_text
@@ -34,8 +34,7 @@ from cmsspark.store.silent_sites import newest_stored, silent_lines
 
 if TYPE_CHECKING:
     from cmsspark.apps.daily.config import Targets
-    from cmsspark.apps.daily.outcome import DailyReport
-    from cmsspark.apps.daily.run import Daily
+    from cmsspark.apps.daily.run import Daily, DailyReport
 
 
 # The metrics of ``cmsspark daily`` for Prometheus: how it ended, how fresh each day is,

@@ -30,7 +30,7 @@ from cmsspark.sources.folders import DayInput, Dump, Layout
 from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS
 from cmsspark.store import day_states, results
 from cmsspark.store.deliveries import Target, deliveries, is_delivered
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.store.run_history import Published
 
 # Whether a day's inputs are ready to read, judged from listings alone: complete,

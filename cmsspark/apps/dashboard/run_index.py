@@ -30,7 +30,7 @@ from cmsspark.store import results, run_history, run_metrics
 from cmsspark.store.daily_state import DailyState, StoreState, split_key
 from cmsspark.store.day_states import Cell, Surroundings, surroundings, table
 from cmsspark.store.deliveries import Target
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, read_processes
 from cmsspark.store.run_history import Published, Run
 from cmsspark.store.run_metrics import RunMetrics, run_file, runs_folder

@@ -5,25 +5,34 @@ it and show the results.
 from __future__ import annotations
 
 import json
+import os
+import queue
 import shlex
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
 from cmsspark.base.errors import CmssparkError, OutputError
 from cmsspark.base.reporting import as_typed
-from cmsspark.base.text.terminal import pluralize
+from cmsspark.base.text import progress_line, terminal
+from cmsspark.base.text.terminal import percent, pluralize
 from cmsspark.cli.options import DayType, quiet_option
+from cmsspark.pages.day_report import BINS
 from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
     from cmsspark.apps.demo.make import Made
-    from cmsspark.apps.demo.steps import Steps
+
 
 #: This file marks a folder of the demo, which may be overwritten.
 MARKER = "demo.json"
@@ -106,7 +115,6 @@ def command(
     """
     from cmsspark.apps.demo import cached_world
     from cmsspark.apps.demo.narration import STORY_DAYS
-    from cmsspark.apps.demo.steps import Steps
 
     paths = DemoPaths.below(out)
     steps = Steps(total=4 if days == 1 else 8 if days <= STORY_DAYS else 7)
@@ -276,7 +284,6 @@ def _run(
     """Run a command as a user types it; what it prints is shown where it fails, or with
     ``is_shown``.
     """
-    from cmsspark.apps.demo.steps import installed, spelled
 
     name, *parameters = arguments
     module = "cmsspark.submit" if name == "run_spark" else "cmsspark.main"
@@ -293,15 +300,14 @@ def _run(
 
 
 def _show(paths: DemoPaths, day: date, expected: Mapping[str, Any], steps: Steps) -> None:
-    from cmsspark.apps.demo import show
     from cmsspark.apps.results.show import find
 
     _, stored = find("data_aggregation", day, str(paths.store), None)
     streams = stored.manifest.reconciliation
     _title("Every record is counted in exactly one row")
-    _lines(show.reconciliation(streams))
-    differences = show.differences(expected, streams)
-    if differences or not show.adds_up(streams):
+    _lines(reconciliation(streams))
+    differences = count_differences(expected, streams)
+    if differences or not adds_up(streams):
         raise CmssparkError(
             "the counts differ from those of the simulated records",
             where=stored.path,
@@ -313,7 +319,6 @@ def _show(paths: DemoPaths, day: date, expected: Mapping[str, Any], steps: Steps
     _lines(lines)
     _title(f"All is in {paths.out}, made in {steps.elapsed:.0f} s. Three commands to try")
     # Three commands that work from any folder, also where cmsspark is not on PATH.
-    from cmsspark.apps.demo.steps import installed
 
     program = installed("cmsspark", "cmsspark.main")
     if shutil.which("cmsspark") == program[0]:
@@ -346,7 +351,6 @@ def _most_used(paths: DemoPaths, day: date) -> tuple[list[str], str]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from cmsspark.apps.demo.show import table
     from cmsspark.base.text.terminal import volume
 
     not_null = pc.CountOptions(mode="only_valid")
@@ -399,3 +403,202 @@ def _most_used(paths: DemoPaths, day: date) -> tuple[list[str], str]:
     ]
     headings = ("accesses", "users", "sites", "read", "jobs", "CPU h", "dataset")
     return table(headings, shown, texts=(6,)), top[0]["dataset_name"]
+
+
+# How the demo shows its results: text tables that fit in 100 columns.
+
+#: Maximum width of the demo's tables.
+WIDTH: Final = 100
+
+
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[object]], *, texts: Sequence[int] = (0,)
+) -> list[str]:
+    """Make a table that fits in 100 columns, or in the terminal where that is narrower."""
+    width = min(WIDTH, terminal.terminal_width() or WIDTH)
+    return terminal.table(headings, rows, texts=texts, width=width)
+
+
+#: A manifest's bins in the order in which they are shown, with their labels.
+_BINS: Final = (
+    ("read", "records read"),
+    *((name, f"{'=' if name == 'matched' else '+'} {label}") for name, label in BINS.items()),
+)
+
+
+def reconciliation(streams: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a manifest's bins, one line each: read = matched + …; a column for each
+    stream, their sum and its share.
+    """
+    flat = {stream: {**counts, **counts["unmatched"]} for stream, counts in streams.items()}
+    read = sum(counts["read"] for counts in flat.values())
+    rows = []
+    for name, label in _BINS:
+        cells = [counts.get(name, "") for counts in flat.values()]
+        total = sum(cell or 0 for cell in cells)
+        # The bins of jobs stand here only where there are jobs.
+        if total or any(cell == 0 for cell in cells):
+            rows.append((label, *cells, total, percent(total / read if read else None)))
+    return table(("", *streams, "all", "share"), rows)
+
+
+def _bins(counts: Mapping[str, Any]) -> list[int]:
+    flat = {**counts, **counts["unmatched"]}
+    return [flat[name] for name, _ in _BINS if name in flat]
+
+
+def adds_up(streams: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether in each stream every record that was read is in exactly one bin."""
+    return all(_bins(counts)[0] == sum(_bins(counts)[1:]) for counts in streams.values())
+
+
+def count_differences(
+    simulated: Mapping[str, Any], counted: Mapping[str, Any], prefix: str = ""
+) -> list[str]:
+    """Return the differences of two nested mappings: ``aaa.matched: 12 expected, 11 found``."""
+    lines = []
+    for name in sorted({*simulated, *counted}):
+        expected, actual = simulated.get(name), counted.get(name)
+        if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+            lines.extend(count_differences(expected, actual, f"{prefix}{name}."))
+        elif expected != actual:
+            lines.append(f"{prefix}{name}: {expected} expected, {actual} found")
+    return lines
+
+
+# Numbered steps that print their output as it arrives and the time that they take.
+
+#: Seconds between updates of the clock on a terminal.
+TICK = 1.0
+
+
+@dataclass
+class Steps:
+    """The steps of one run of the demo, and their time."""
+
+    total: int
+    started: float = field(default_factory=time.monotonic)
+    number: int = 0
+    _summary: str = ""
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """Print a step's title, and when it has ended its time and what
+        :meth:`summarize` was told.
+        """
+        self.number += 1
+        self._summary = ""
+        began = time.monotonic()
+        click.secho(f"[{self.number}/{self.total}] {title}", bold=True)
+        yield
+        _clear()
+        click.secho(
+            f"      {time.monotonic() - began:.1f} s{self._summary and f': {self._summary}'}",
+            dim=True,
+        )
+
+    def echo(self, text: str) -> None:
+        """Print a line of the running step."""
+        click.echo(f"      {text}")
+
+    def progress(self, text: str) -> None:
+        """Show on a terminal what the running step does, until it does something else."""
+        if sys.stdout.isatty() and not progress_line.is_quiet():
+            _clear()
+            click.echo(f"      {text}", nl=False)
+
+    def summarize(self, text: str) -> None:
+        """Set the result of the running step, printed behind its time."""
+        self._summary = text
+
+    def run(
+        self, command: Sequence[str], *, environment: Mapping[str, str], is_shown: bool = False
+    ) -> int:
+        """Run a command and return its exit code. On a terminal a clock runs while it is silent.
+
+        What it prints is shown where it fails, or with ``is_shown``.
+        """
+        printed: list[str] = []
+        with subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, **self._progress(), **environment},
+        ) as process:
+            assert process.stdout is not None
+            began = time.monotonic()
+            for line in _steps_lines(process.stdout):
+                if line is not None and line.startswith(progress_line.MARK):
+                    _clear()
+                    width = shutil.get_terminal_size().columns - 1
+                    click.echo(f"      {line[1:].rstrip()}"[:width], nl=False)
+                elif line is not None:
+                    printed.append(line.rstrip())
+                elif sys.stdout.isatty():
+                    click.echo(f"\r      … {time.monotonic() - began:.0f} s", nl=False)
+            _clear()
+        if process.returncode or is_shown:
+            for line in printed:
+                self.echo(line)
+        return process.returncode
+
+    @staticmethod
+    def _progress() -> dict[str, str]:
+        """Return the environment that has a child report its progress to the terminal
+        of this process.
+        """
+        return (
+            {progress_line.MODE: "stream"}
+            if sys.stdout.isatty() and not progress_line.is_quiet()
+            else {}
+        )
+
+
+def _steps_lines(stream: IO[str]) -> Iterator[str | None]:
+    """Lines as they arrive; None when none arrived for ``TICK`` seconds."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in stream:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=TICK)
+        except queue.Empty:
+            yield None
+            continue
+        if line is None:
+            return
+        yield line
+
+
+def _clear() -> None:
+    if sys.stdout.isatty():
+        click.echo("\r\033[K", nl=False)
+
+
+def installed(name: str, module: str) -> list[str]:
+    """Return the command line of one of our commands: the script beside this Python,
+    else its module.
+    """
+    script = Path(sys.executable).with_name(name)
+    if script.is_file():
+        return [str(script)]
+    return [sys.executable, "-c", f"from {module} import main; main()"]
+
+
+def spelled(name: str, arguments: Sequence[str]) -> str:
+    """Return the command as typed in a shell."""
+    return f"{name} {shlex.join(arguments)}"

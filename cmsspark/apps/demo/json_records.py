@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from cmsspark.apps.demo.activity import Activity
-from cmsspark.apps.demo.damaged_files import break_lines
+from cmsspark.apps.demo.eos_records import break_lines
 from cmsspark.apps.demo.world import Person, domain
 
 POOL = 256

@@ -18,8 +18,8 @@ from isal import isal_zlib
 
 from cmsspark.apps.demo.activity import STREAMS, Stream
 from cmsspark.apps.demo.cost_records import write_reports
-from cmsspark.apps.demo.forked import forked_map
 from cmsspark.apps.demo.logs import CONDOR, Counts, LogLayout, find_log_folder, pieces, write_piece
+from cmsspark.apps.demo.narration import forked_map
 from cmsspark.apps.demo.world import World, make_world
 from cmsspark.apps.demo.write import TABLES, dbs_folder, write_dbs_table, write_phedex
 from cmsspark.apps.demo.write_rucio import TABLES as RUCIO_TABLES

@@ -4,15 +4,16 @@ log and a rerun.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from cmsspark.apps.demo.forked import forked_map
 from cmsspark.base import dates
 from cmsspark.base.reporting import as_typed
 from cmsspark.base.schemas import stored_table
@@ -28,6 +29,33 @@ if TYPE_CHECKING:
 
     from cmsspark.apps.demo.history_2015.resampled import ResampledPast
     from cmsspark.base.schemas import Table
+
+
+# Work of the demo in forked processes, which inherit what it needs: it is never copied
+# through a pipe.
+
+_inherited: list[Callable[[Any], Any]] = []
+
+
+def forked_map(
+    function: Callable[[Any], Any], items: Sequence[Any], processes: int
+) -> Iterator[Any]:
+    """Yield what a function returns for each item, in their order; one process is this one."""
+    if processes <= 1:
+        yield from map(function, items)
+        return
+    with multiprocessing.get_context("fork").Pool(processes, _inherit, (function,)) as pool:
+        yield from pool.imap(_call, items)
+
+
+def _inherit(function: Callable[[Any], Any]) -> None:
+    _inherited[:] = [function]
+    # Millions of objects that stay: looking through them again and again would copy their pages.
+    gc.freeze()
+
+
+def _call(item: Any) -> Any:
+    return _inherited[0](item)
 
 
 # A made-up past in a store: days with partials and reports, laid out as the daily job

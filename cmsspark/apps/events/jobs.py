@@ -18,7 +18,7 @@ from cmsspark.base.resources import resource
 from cmsspark.base.text import progress_line
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.options import print_outcome
-from cmsspark.store.job_index import Job, declare
+from cmsspark.store.own_jobs import Job, declare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

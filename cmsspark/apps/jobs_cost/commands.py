@@ -21,7 +21,7 @@ from cmsspark.cli.options import (
 )
 from cmsspark.run.dump_day import dump_request
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import Job, declare
+from cmsspark.store.own_jobs import Job, declare
 
 
 def make_command(job: Job) -> click.Command:

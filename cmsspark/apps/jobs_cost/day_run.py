@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.apps.jobs_cost.feeds import CONDOR, Feed, MakeAggregator
-from cmsspark.apps.jobs_cost.hpc_sites import HpcSites
+from cmsspark.apps.jobs_cost.feeds import CONDOR, Feed, HpcSites, MakeAggregator
 from cmsspark.base import buffers, dates
 from cmsspark.base.arrays import Longs
 from cmsspark.base.errors import NotReady

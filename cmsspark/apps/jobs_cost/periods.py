@@ -15,7 +15,7 @@ from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.cli.period_options import period_command
 from cmsspark.run.period_run import run_on_days, store_period, with_period
-from cmsspark.store.job_index import JOBS, Job, declare
+from cmsspark.store.own_jobs import JOBS, Job, declare
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_days import JobDays, find_job_days
 

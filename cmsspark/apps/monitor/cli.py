@@ -11,12 +11,11 @@ from typing import Final
 import click
 import msgspec
 
-from cmsspark.apps.monitor.options import run_options
 from cmsspark.apps.monitor.run_report import events_command
 from cmsspark.base.dates import to_second
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.terminal import echo_table
-from cmsspark.cli.options import CommandGroup, FiniteRange
+from cmsspark.cli.options import CommandGroup, FiniteRange, run_options
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.process_samples import read_processes
 

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from cmsspark.apps.monitor.findings import find as findings
 from cmsspark.apps.monitor.logs.rest import executor, set_stages, stage
-from cmsspark.apps.monitor.run_report import finding_lines, report_time
+from cmsspark.apps.monitor.run_report import finding_lines, report_time, sums
 from cmsspark.base import dates
-from cmsspark.base.text.terminal import volume
 from cmsspark.engines.session import session
 from cmsspark.store.run_metrics import RunMetrics, StageEntry
 
@@ -95,47 +94,24 @@ def measure(spark: Any = None) -> Iterator[MeasuredBlock]:
             print(line)  # noqa: T201 -- a notebook shows it below its cell
 
 
+#: Name in reports of runs → that of sparkMeasure.
+_NAMES: Final = {
+    "stages": "numStages",
+    "tasks": "numTasks",
+    "shuffleBytesRead": "shuffleTotalBytesRead",
+    "averageActiveTasks": "Average number of active tasks",
+}
+
+
 def block_lines(metrics: RunMetrics) -> Iterator[str]:
     """Yield the figures of a block as text, with the names and the form of sparkMeasure's report."""
-    totals = metrics.totals
-    elapsed = max(0, (metrics.ended_ms or metrics.began_ms) - metrics.began_ms)
     yield "Aggregated Spark stage metrics:"
-    yield f"numStages => {metrics.stage_count}"
-    yield f"numTasks => {totals.tasks}"
-    if totals.failed_tasks:
-        yield f"numFailedTasks => {totals.failed_tasks}"
-    times = {
-        "elapsedTime": elapsed,
-        "stageDuration": sum(entry.duration_ms or 0 for entry in metrics.stages),
-        "executorRunTime": totals.run_ms,
-        "executorCpuTime": totals.cpu_ms,
-        "executorDeserializeTime": totals.deserialize_ms,
-        "resultSerializationTime": totals.result_serialize_ms,
-        "jvmGCTime": totals.gc_ms,
-        "shuffleFetchWaitTime": totals.fetch_wait_ms,
-        "shuffleWriteTime": totals.shuffle_write_ms,
-    }
-    yield from (f"{name} => {value} ({report_time(value)})" for name, value in times.items())
-    volumes = {
-        "resultSize": totals.result_bytes,
-        "diskBytesSpilled": totals.disk_spilled_bytes,
-        "memoryBytesSpilled": totals.memory_spilled_bytes,
-        "peakExecutionMemory": totals.peak_execution_bytes,
-        "bytesRead": totals.input_bytes,
-        "bytesWritten": totals.output_bytes,
-        "shuffleTotalBytesRead": totals.shuffle_read_bytes,
-        "shuffleBytesWritten": totals.shuffle_write_bytes,
-    }
-    yield from (f"{name} => {value} ({volume(value)})" for name, value in volumes.items())
-    counts = {
-        "recordsRead": totals.input_records,
-        "recordsWritten": totals.output_records,
-        "shuffleRecordsRead": totals.shuffle_read_records,
-        "shuffleRecordsWritten": totals.shuffle_write_records,
-    }
-    yield from (f"{name} => {value}" for name, value in counts.items())
-    if elapsed:
-        yield f"Average number of active tasks => {totals.task_ms / elapsed:.1f}"
+    for name, value, text in sums(metrics):
+        if name == "tasks":
+            text = ""
+        yield f"{_NAMES.get(name, name)} => {value}{f' ({text})' if text else ''}"
+        if name == "tasks" and metrics.totals.failed_tasks:
+            yield f"numFailedTasks => {metrics.totals.failed_tasks}"
     if metrics.stages:
         yield ""
         yield "Stages and their duration:"

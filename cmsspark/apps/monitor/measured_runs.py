@@ -8,6 +8,7 @@ has an end, it is read each time.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -54,34 +55,27 @@ def find_job_runs(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
     InputMissing (66) for none.
     """
     name = Path(job).name
-    runs = []
-    seen = set()
-    is_running = False
-    for metrics in measured_runs(state_dir):
-        seen.add(metrics.job)
-        is_running = is_running or (metrics.job == name and metrics.state == "RUNNING")
-        if metrics.job == name and metrics.state != "RUNNING":
-            runs.append(metrics)
-            if len(runs) == count:
-                break
-    if not runs and is_running:
+    ended = (run for run in measured_runs(state_dir) if run.job == name and run.state != "RUNNING")
+    if runs := list(itertools.islice(ended, count)):
+        return runs
+    measured = list(measured_runs(state_dir))
+    where = run_metrics.runs_folder(state_dir)
+    if any(run.job == name for run in measured):
         raise InputMissing(
             f"no measured run of {name} has ended",
-            where=run_metrics.runs_folder(state_dir),
+            where=where,
             found="one that still runs",
             next_step=f"cmsspark lab advise {job}, when it has ended",
         )
-    if not runs:
-        damaged = sum(1 for _ in _unreadable(state_dir))
-        present = f"runs of {', '.join(sorted(seen)[:10])}" if seen else "no measured run"
-        raise InputMissing(
-            f"no run of {name} was measured",
-            where=run_metrics.runs_folder(state_dir),
-            found=present
-            + (f", and {damaged} of which the file cannot be read" if damaged else ""),
-            next_step=f"run_spark {job} measures one, unless --no-monitor, settings or CMSSPARK_MONITOR turn it off",
-        )
-    return runs
+    damaged = sum(1 for _ in _unreadable(state_dir))
+    jobs = sorted({run.job for run in measured})
+    raise InputMissing(
+        f"no run of {name} was measured",
+        where=where,
+        found=(f"runs of {', '.join(jobs[:10])}" if jobs else "no measured run")
+        + (f", and {damaged} of which the file cannot be read" if damaged else ""),
+        next_step=f"run_spark {job} measures one, unless --no-monitor, settings or CMSSPARK_MONITOR turn it off",
+    )
 
 
 def _unreadable(state_dir: Path, start: str = "") -> Iterator[tuple[Path, str]]:
@@ -97,20 +91,28 @@ def _unreadable(state_dir: Path, start: str = "") -> Iterator[tuple[Path, str]]:
                 yield file, str(error)
 
 
-def require_one(state_dir: Path, name: str) -> None:
-    """Raise what :func:`find_run` found none for: DataError (65) for a file that cannot
-    be read, UsageError (2) for an id with which several runs begin; nothing where no
-    measured run is meant.
+def find_run(state_dir: Path, name: str) -> RunMetrics | None:
+    """Return the run of an application, or whose id begins with ``name``, or the latest of
+    a script or job; ``latest``: of any. None if there is none.
+
+    Raises UsageError (2) for an id with which several runs begin, DataError (65) for a
+    file that cannot be read.
     """
-    ids = [metrics.run for metrics in measured_runs(state_dir, name)] if name else []
-    if len(ids) > 1:
-        more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
+    runs = list(measured_runs(state_dir, name)) if name else []
+    if not runs and _APPLICATION.match(name):
+        runs = [metrics for metrics in measured_runs(state_dir) if metrics.application == name][:1]
+    if len(runs) == 1:
+        return runs[0]
+    if (latest := find_latest(state_dir, name)) is not None:
+        return latest
+    if runs:
+        more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
         raise UsageError(
             f"the ids of several measured runs begin with {name!r}",
-            found=", ".join(ids[:5]) + more,
+            found=", ".join(metrics.run for metrics in runs[:5]) + more,
             next_step="write more of the id",
         )
-    for file, reason in _unreadable(state_dir, name) if name and not ids else ():
+    for file, reason in _unreadable(state_dir, name) if name else ():
         raise DataError(
             "the file of a measured run cannot be read",
             where=file,
@@ -118,16 +120,13 @@ def require_one(state_dir: Path, name: str) -> None:
             next_step="a later version of cmsspark may have written it; else delete its folder: it holds "
             "measurements only",
         )
+    return None
 
 
-def find_run(state_dir: Path, name: str) -> RunMetrics | None:
-    """Return the run of an application, or whose id begins with ``name``; None for none
-    or several.
-    """
-    runs = list(measured_runs(state_dir, name)) if name else []
-    if not runs and _APPLICATION.match(name):
-        runs = [metrics for metrics in measured_runs(state_dir) if metrics.application == name][:1]
-    return runs[0] if len(runs) == 1 else None
+def find_latest(state_dir: Path, name: str) -> RunMetrics | None:
+    """Return the latest measured run of a script or job; ``latest``: of any."""
+    runs = measured_runs(state_dir)
+    return next((run for run in runs if name == "latest" or run.job == Path(name).name), None)
 
 
 #: Lines at the begin of a log among which Spark's properties stand.
@@ -139,12 +138,6 @@ _MOST_LOOKED_AT: Final = 200
 #: A log without an end that has not changed for so long gets none any more.
 _STILL_MS: Final = 3_600_000
 _ROLLING: Final = "eventlog_v2_"
-
-
-def find_latest(state_dir: Path, name: str) -> RunMetrics | None:
-    """Return the latest measured run of a script or job; ``latest``: of any."""
-    runs = measured_runs(state_dir)
-    return next((run for run in runs if name == "latest" or run.job == Path(name).name), None)
 
 
 def find_event_log(location: str, metrics: RunMetrics, files: Files) -> str | None:
@@ -159,19 +152,16 @@ def find_event_log(location: str, metrics: RunMetrics, files: Files) -> str | No
         raise
     entries.sort(key=lambda entry: entry.mtime_ms, reverse=True)
     if metrics.application is not None:
-        named = [entry for entry in entries if _names_application(entry.name, metrics.application)]
-        if named:
-            return named[0].path  # of several attempts the last one
+        for entry in entries:
+            rest = entry.name.removeprefix(_ROLLING)
+            suffix = rest.removeprefix(metrics.application)
+            if suffix != rest and suffix[:1] in ("", "_", "."):
+                return entry.path  # of several attempts the last one
     young = [entry for entry in entries if entry.mtime_ms >= metrics.began_ms - _EARLIER_MS]
     return next(
         (entry.path for entry in young[:_MOST_LOOKED_AT] if _names_run(entry, metrics.run, files)),
         None,
     )
-
-
-def _names_application(name: str, application: str) -> bool:
-    suffix = name.removeprefix(_ROLLING).removeprefix(application)
-    return name.removeprefix(_ROLLING).startswith(application) and suffix[:1] in ("", "_", ".")
 
 
 def _names_run(entry: Entry, run: str, files: Files) -> bool:
@@ -258,17 +248,12 @@ def completed(
     metrics.notes = [note for note in metrics.notes if note != pending_note(location)]
     result = _with_lines(metrics, log, files)
     result.findings = findings.find(result)
-    if _is_final(result, files):
+    # Whether the log that was read gets longer.
+    entry = files.stat(log)
+    is_old = entry is None or dates.now_ms() - entry.mtime_ms > _STILL_MS
+    if is_old or not any(note.startswith("the event log has no end") for note in result.notes):
         run_metrics.write(run_metrics.run_file(state_dir, result.run), result)
     return result
-
-
-def _is_final(metrics: RunMetrics, files: Files) -> bool:
-    """Return whether a log that was read will not get longer."""
-    if not any(note.startswith("the event log has no end") for note in metrics.notes):
-        return True
-    entry = files.stat(metrics.event_log or "")
-    return entry is None or dates.now_ms() - entry.mtime_ms > _STILL_MS
 
 
 def event_files(location: str) -> Files:

@@ -7,30 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
-from cmsspark.apps.monitor.measured_runs import (
-    event_files,
-    find_latest,
-    find_run,
-    require_one,
-    with_events,
-)
-from cmsspark.apps.monitor.options import debug_option
+from cmsspark.apps.monitor.measured_runs import event_files, find_run, measured_runs, with_events
 from cmsspark.base import dates, errors
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.base.text.terminal import echo_table, pluralize, table, terminal_width, volume
+from cmsspark.cli.options import debug_option
 from cmsspark.store.process_samples import ProcessSample, read_processes
 from cmsspark.store.run_history import Run, find_exception
 from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics, StageEntry
-
-if TYPE_CHECKING:
-    pass
-
 
 _LONGEST_TITLE = 110
 #: Stages that are shown: those with the longest duration.
@@ -47,8 +37,8 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
         if metrics.engine == "spark"
         else "processes of this host"
     )
-    name = f" {metrics.application}" if metrics.application else ""
-    yield f"Measured: {metrics.job or metrics.application_name}, {engine}{name}, {metrics.master}".rstrip(
+    application = f" {metrics.application}" if metrics.application else ""
+    yield f"Measured: {metrics.job or metrics.application_name}, {engine}{application}, {metrics.master}".rstrip(
         ", "
     )
     if metrics.state == "RUNNING":
@@ -64,8 +54,8 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
             yield f"  whole trace: {command if metrics.run else '--json, failure_texts'}"
     yield ""
     yield "Aggregated metrics:"
-    for label, value, text in _sums(metrics):
-        yield f"  {label} => {value}{f' ({text})' if text else ''}"
+    for name, value, text in sums(metrics):
+        yield f"  {name} => {value}{f' ({text})' if text else ''}"
     if metrics.stages:
         yield ""
         yield from _stages(metrics, width)
@@ -88,24 +78,15 @@ def ending_lines(metrics: RunMetrics) -> Iterator[str]:
     """
     shown = set()
     for finding in metrics.findings:
-        if finding.code not in shown and not _is_reported(metrics, finding):
+        module, _, kind = finding.title.partition(": ")[0].rpartition(".")
+        # The run ended with the exception of its tasks as its own error, and has printed it.
+        is_printed = finding.code == "failed_task" and module == errors.__name__
+        is_printed = is_printed and getattr(errors, kind).exit_code == metrics.exit_code
+        if finding.code not in shown and not is_printed:
             shown.add(finding.code)
-            title = (
-                finding.title
-                if len(finding.title) <= _LONGEST_TITLE
-                else f"{finding.title[:_LONGEST_TITLE]}…"
-            )
+            more = "…" if len(finding.title) > _LONGEST_TITLE else ""
+            title = f"{finding.title[:_LONGEST_TITLE]}{more}"
             yield f"{finding.code}: {title}: cmsspark show {metrics.run}"
-
-
-def _is_reported(metrics: RunMetrics, finding: Finding) -> bool:
-    """Return whether the run ended with the exception of its tasks as its own error,
-    which it has printed.
-    """
-    module, _, kind = finding.title.partition(": ")[0].rpartition(".")
-    if finding.code != "failed_task" or module != errors.__name__:
-        return False
-    return bool(getattr(errors, kind).exit_code == metrics.exit_code)
 
 
 def finding_lines(findings: list[Finding]) -> Iterator[str]:
@@ -116,32 +97,35 @@ def finding_lines(findings: list[Finding]) -> Iterator[str]:
         yield f"  next: {finding.cure}"
 
 
-def _sums(metrics: RunMetrics) -> Iterator[tuple[str, str, str]]:
-    totals, tasks = metrics.totals, metrics.totals.tasks
-    yield "stages", f"{metrics.stage_count}", f"{metrics.jobs} jobs" if metrics.jobs else ""
+def sums(metrics: RunMetrics) -> Iterator[tuple[str, int | str, str]]:
+    """Yield (name, value, the value for people) of the sums over tasks; most names are
+    those of sparkMeasure.
+    """
+    totals = metrics.totals
+    yield "stages", metrics.stage_count, f"{metrics.jobs} jobs" if metrics.jobs else ""
     again = f" ({totals.resubmitted_tasks} only resubmitted)" if totals.resubmitted_tasks else ""
     unwell = f"{totals.failed_tasks} failed{again}, {totals.killed_tasks} killed"
-    yield "tasks", f"{tasks}", unwell if totals.failed_tasks + totals.killed_tasks else ""
+    yield "tasks", totals.tasks, unwell if totals.failed_tasks + totals.killed_tasks else ""
     if metrics.ended_ms is not None:
         elapsed = max(0, metrics.ended_ms - metrics.began_ms)
-        yield "elapsedTime", f"{elapsed}", report_time(elapsed)
-        if elapsed and tasks:
+        yield "elapsedTime", elapsed, report_time(elapsed)
+        if elapsed and totals.tasks:
             yield "averageActiveTasks", f"{totals.task_ms / elapsed:.1f}", ""
     if metrics.cpu_ms is not None:
-        yield (
-            "processCpuTime",
-            f"{metrics.cpu_ms}",
-            f"{report_time(metrics.cpu_ms)}, all processes on {metrics.host}",
-        )
+        text = f"{report_time(metrics.cpu_ms)}, all processes on {metrics.host}"
+        yield "processCpuTime", metrics.cpu_ms, text
     times = {"executorRunTime": totals.run_ms}
     if metrics.engine == "spark":
-        times |= {"executorCpuTime": totals.cpu_ms, "jvmGCTime": totals.gc_ms}
         times |= {
+            "stageDuration": sum(stage.duration_ms or 0 for stage in metrics.stages),
+            "executorCpuTime": totals.cpu_ms,
+            "executorDeserializeTime": totals.deserialize_ms,
+            "resultSerializationTime": totals.result_serialize_ms,
+            "jvmGCTime": totals.gc_ms,
             "shuffleFetchWaitTime": totals.fetch_wait_ms,
             "shuffleWriteTime": totals.shuffle_write_ms,
         }
-    for name, value in times.items():
-        yield name, f"{value}", report_time(value)
+    yield from ((name, value, report_time(value)) for name, value in times.items())
     volumes = {
         "resultSize": totals.result_bytes,
         "bytesRead": totals.input_bytes,
@@ -153,23 +137,18 @@ def _sums(metrics: RunMetrics) -> Iterator[tuple[str, str, str]]:
         "peakExecutionMemory": totals.peak_execution_bytes,
     }
     for name, value in volumes.items() if metrics.engine == "spark" else ():
-        yield name, f"{value}", str(volume(value))
-    for name, value in (
-        ("recordsRead", totals.input_records),
-        ("recordsWritten", totals.output_records),
-    ):
-        if value:
-            yield name, f"{value}", ""
+        yield name, value, str(volume(value))
+    records = {
+        "recordsRead": totals.input_records,
+        "recordsWritten": totals.output_records,
+        "shuffleRecordsRead": totals.shuffle_read_records,
+        "shuffleRecordsWritten": totals.shuffle_write_records,
+    }
+    yield from ((name, value, "") for name, value in records.items() if value)
     if metrics.reported:
-        size, files = (
-            sum(getattr(entry, name) for entry in metrics.reported)
-            for name in ("input_bytes", "input_files")
-        )
-        yield (
-            "bytesReadByPath",
-            f"{size}",
-            f"{volume(size)} of {files:,} files, reported by the job",
-        )
+        size = sum(entry.input_bytes for entry in metrics.reported)
+        files = sum(entry.input_files for entry in metrics.reported)
+        yield "bytesReadByPath", size, f"{volume(size)} of {files:,} files, reported by the job"
 
 
 def _stages(metrics: RunMetrics, width: int | None) -> Iterator[str]:
@@ -204,7 +183,10 @@ def _stages(metrics: RunMetrics, width: int | None) -> Iterator[str]:
 
 def _peaks(metrics: RunMetrics, width: int | None) -> Iterator[str]:
     yield "Peak memory (sampled):"
-    shown = sorted(metrics.executors, key=_memory, reverse=True)[:5]
+    most = ("JVMHeapMemory", "ProcessTreePythonRSSMemory")
+    shown = sorted(
+        metrics.executors, key=lambda entry: -sum(entry.peaks.get(name, 0) for name in most)
+    )[:5]
     rows: list[list[Any]] = []
     for name in (*AREAS, *GC_METRICS):
         values = [entry.peaks.get(name) for entry in shown]
@@ -212,11 +194,6 @@ def _peaks(metrics: RunMetrics, width: int | None) -> Iterator[str]:
             rows.append([name, *(_area(name, value) for value in values)])
     # Resident memory is the whole of a process, so it stands first for runs without a JVM, too.
     yield from table(("area", *(entry.executor for entry in shown)), rows, width=width)
-
-
-def _memory(entry: Any) -> int:
-    peaks: Mapping[str, int] = entry.peaks
-    return peaks.get("JVMHeapMemory", 0) + peaks.get("ProcessTreePythonRSSMemory", 0)
 
 
 def _area(name: str, value: int | None) -> str | None:
@@ -241,7 +218,7 @@ def echo_measured(state_dir: Path, run: Run, *, trace: bool = False) -> None:
     its exception with ``trace``.
     """
     name = run.process.get("measured")
-    metrics = find_run(state_dir, name) if isinstance(name, str) else None
+    metrics = next(measured_runs(state_dir, name), None) if isinstance(name, str) else None
     if trace:
         echo_trace(with_events(state_dir, metrics or RunMetrics(run.run, run.job, "", 0)))
     elif metrics is not None:
@@ -258,9 +235,8 @@ def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = Fa
     Raises DataError (65) where its file cannot be read, UsageError (2) where several
     ids begin with ``name``.
     """
-    metrics = find_run(state_dir, name) or find_latest(state_dir, name)
+    metrics = find_run(state_dir, name)
     if metrics is None:
-        require_one(state_dir, name)
         return not trace and _only_watched(state_dir, name, as_json=as_json)
     metrics = with_events(state_dir, metrics)
     if trace:
@@ -385,26 +361,26 @@ def events_command(location: str, as_json: bool) -> None:
     _echo(metrics)
 
 
-#: Sums of both runs: name → whether it is a time.
-_SUMS = {
-    "task_ms": True,
-    "run_ms": True,
-    "cpu_ms": True,
-    "gc_ms": True,
-    "input_bytes": False,
-    "shuffle_read_bytes": False,
-    "shuffle_write_bytes": False,
-    "memory_spilled_bytes": False,
-    "disk_spilled_bytes": False,
-    "result_bytes": False,
-}
+#: Sums that are compared.
+_SUMS = (
+    *("task_ms", "run_ms", "cpu_ms", "gc_ms", "input_bytes", "shuffle_read_bytes"),
+    *("shuffle_write_bytes", "memory_spilled_bytes", "disk_spilled_bytes", "result_bytes"),
+)
 
 
 def echo_comparison(state_dir: Path, name: str, earlier: str, *, as_json: bool) -> None:
     """Print a measured run against another one. Raises InputMissing (66) if one of them
     was not measured.
     """
-    before, after = (_measured(state_dir, run_name) for run_name in (earlier, name))
+    runs = []
+    for run_name in (earlier, name):
+        if (metrics := find_run(state_dir, run_name)) is None:
+            raise InputMissing(
+                f"no run {run_name!r} was measured",
+                next_step="cmsspark runs lists runs; the name of a job or script means its latest run",
+            )
+        runs.append(with_events(state_dir, metrics))
+    before, after = runs
     if as_json:
         click.echo(json_text(as_document(before, after), indent=1))
         return
@@ -412,33 +388,32 @@ def echo_comparison(state_dir: Path, name: str, earlier: str, *, as_json: bool) 
         click.echo(readable(line))
 
 
-def _measured(state_dir: Path, name: str) -> RunMetrics:
-    metrics = find_run(state_dir, name) or find_latest(state_dir, name)
-    if metrics is None:
-        require_one(state_dir, name)
-        raise InputMissing(
-            f"no run {name!r} was measured",
-            next_step="cmsspark runs lists runs; the name of a job or script means its latest run",
-        )
-    return with_events(state_dir, metrics)
-
-
 def as_document(before: RunMetrics, after: RunMetrics) -> dict[str, Any]:
     """Return the comparison for JSON; each pair is [before, after]."""
+    runs = (before, after)
+    options = {
+        name: [run.options.get(name, "") for run in runs]
+        for name in sorted(before.options.keys() | after.options.keys())
+    }
+    options |= {"Spark": [run.spark_version for run in runs], "host": [run.host for run in runs]}
+    compared = {
+        "elapsed_ms": [max(0, (run.ended_ms or run.began_ms) - run.began_ms) for run in runs],
+        "tasks": [run.totals.tasks for run in runs],
+        **{name: [getattr(run.totals, name) for run in runs] for name in _SUMS},
+    }
+    # The largest of an executor, the driver among them.
+    peaks = {
+        area: [max((e.peaks.get(area, 0) for e in run.executors), default=0) for run in runs]
+        for area in AREAS
+        if "VMemory" not in area
+    }
     return {
         "before": before.run,
         "after": after.run,
-        "options": {name: list(pair) for name, pair in _options(before, after).items()},
-        "sums": {name: list(pair) for name, pair in _sum_pairs(before, after).items()},
-        "stages": [
-            {
-                "name": name,
-                "ms": [_ms(first), _ms(second)],
-                "spilled": [_spilled(first), _spilled(second)],
-            }
-            for name, first, second in _stage_pairs(before, after)
-        ],
-        "peaks": {name: list(pair) for name, pair in _peak_pairs(before, after).items()},
+        "options": {name: pair for name, pair in options.items() if pair[0] != pair[1]},
+        "sums": {name: pair for name, pair in compared.items() if any(pair)},
+        "stages": _stage_pairs(before, after),
+        "peaks": {area: pair for area, pair in peaks.items() if any(pair)},
         "findings": {
             kind: [finding.code for finding in findings]
             for kind, findings in _findings(before, after).items()
@@ -451,36 +426,33 @@ def comparison(before: RunMetrics, after: RunMetrics, width: int | None = None) 
     for label, run in (("before", before), ("after", after)):
         began = dates.to_second(run.began_ms)
         yield f"{label:<8}{run.run}  {run.job or run.application_name}, {began} UTC, {run.state}"
+    document = as_document(before, after)
     yield ""
-    options = _options(before, after)
-    yield "Options:" if options else "Options: the same"
-    for name, (old_text, new_text) in options.items():
-        yield f"  {name}: {old_text or 'the default'} → {new_text or 'the default'}"
-    heads = ("", "before", "after", "change")
-    yield ""
-    rows: list[list[Any]] = []
-    for name, (old, new) in _sum_pairs(before, after).items():
-        rows.append([name, _shown(name, old), _shown(name, new), _change(old, new)])
-    yield from table(heads, rows, width=width)
-    if stages := _stage_pairs(before, after):
+    yield "Options:" if document["options"] else "Options: the same"
+    for name, (old, new) in document["options"].items():
+        yield f"  {name}: {old or 'the default'} → {new or 'the default'}"
+    for head, pairs in (("", document["sums"]), ("peak", document["peaks"])):
+        rows: list[list[Any]] = [
+            [name, _shown(name, old), _shown(name, new), _change(old, new)]
+            for name, (old, new) in pairs.items()
+        ]
+        if rows:
+            yield ""
+            yield from table((head, "before", "after", "change"), rows, width=width)
+    if stages := document["stages"]:
         yield ""
         rows = []
-        for name, first, second in stages[:_MOST_STAGES]:
-            times = (_ms(first), _ms(second))
-            shown = (None if ms is None else f"{ms / 1000:.1f}" for ms in times)
-            spilled = (volume(_spilled(stage)) if stage else None for stage in (first, second))
-            rows.append([name, *shown, _change(*times), *spilled])
-        stage_heads = ("stage", "before s", "after s", "change", "spilled", "after")
-        yield from table(stage_heads, rows, texts=(0,), width=width)
+        for stage in stages[:_MOST_STAGES]:
+            seconds = (None if ms is None else f"{ms / 1000:.1f}" for ms in stage["ms"])
+            spilled = (
+                None if ms is None else volume(size)
+                for ms, size in zip(stage["ms"], stage["spilled"], strict=True)
+            )
+            rows.append([stage["name"], *seconds, _change(*stage["ms"]), *spilled])
+        heads = ("stage", "before s", "after s", "change", "spilled", "after")
+        yield from table(heads, rows, texts=(0,), width=width)
         if len(stages) > _MOST_STAGES:
             yield f"and {len(stages) - _MOST_STAGES} more"
-    if peaks := _peak_pairs(before, after):
-        yield ""
-        rows = [
-            [name, volume(old), volume(new), _change(old, new)]
-            for name, (old, new) in peaks.items()
-        ]
-        yield from table(("peak", "before", "after", "change"), rows, width=width)
     yield ""
     for kind, findings in _findings(before, after).items():
         for finding in findings:
@@ -489,76 +461,28 @@ def comparison(before: RunMetrics, after: RunMetrics, width: int | None = None) 
         yield "Findings: none in either run"
 
 
-def _options(before: RunMetrics, after: RunMetrics) -> dict[str, tuple[str, str]]:
-    pairs = {
-        name: (before.options.get(name, ""), after.options.get(name, ""))
-        for name in sorted(before.options.keys() | after.options.keys())
-    }
-    pairs["Spark"] = (before.spark_version, after.spark_version)
-    pairs["host"] = (before.host, after.host)
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _sum_pairs(before: RunMetrics, after: RunMetrics) -> dict[str, tuple[int, int]]:
-    elapsed = tuple(
-        max(0, (run.ended_ms or run.began_ms) - run.began_ms) for run in (before, after)
-    )
-    pairs = {
-        "elapsed_ms": (elapsed[0], elapsed[1]),
-        "tasks": (before.totals.tasks, after.totals.tasks),
-    }
-    for name in _SUMS:
-        pairs[name] = (getattr(before.totals, name), getattr(after.totals, name))
-    return {name: pair for name, pair in pairs.items() if any(pair)}
-
-
-def _stage_pairs(
-    before: RunMetrics, after: RunMetrics
-) -> list[tuple[str, StageEntry | None, StageEntry | None]]:
-    """Return (name, stage before, stage after), the longest first. Stages of one name are
-    paired in their order.
+def _stage_pairs(before: RunMetrics, after: RunMetrics) -> list[dict[str, Any]]:
+    """Return the stages of both runs, the longest first. Those of one name are paired in
+    their order.
     """
-    sides: list[dict[tuple[str, int], StageEntry]] = []
-    for run in (before, after):
+    pairs: dict[tuple[str, int], list[StageEntry | None]] = {}
+    for side, run in enumerate((before, after)):
         counts: dict[str, int] = {}
-        stages = {}
         for stage in sorted(run.stages, key=lambda stage: (stage.stage, stage.attempt)):
             counts[stage.name] = counts.get(stage.name, 0) + 1
-            stages[stage.name, counts[stage.name]] = stage
-        sides.append(stages)
-    pairs = [
-        (
-            f"{name} ({number})" if number > 1 else name,
-            sides[0].get((name, number)),
-            sides[1].get((name, number)),
-        )
-        for name, number in dict.fromkeys((*sides[0], *sides[1]))
+            pairs.setdefault((stage.name, counts[stage.name]), [None, None])[side] = stage
+    rows = [
+        {
+            "name": f"{name} ({number})" if number > 1 else name,
+            "ms": [stage.duration_ms if stage else None for stage in pair],
+            "spilled": [stage.totals.disk_spilled_bytes if stage else 0 for stage in pair],
+        }
+        for (name, number), pair in pairs.items()
     ]
-    return sorted(pairs, key=lambda pair: -max(_ms(pair[1]) or 0, _ms(pair[2]) or 0))
+    return sorted(rows, key=lambda row: -max(ms or 0 for ms in row["ms"]))
 
 
-def _ms(stage: StageEntry | None) -> int | None:
-    return stage.duration_ms if stage is not None else None
-
-
-def _spilled(stage: StageEntry | None) -> int:
-    return stage.totals.disk_spilled_bytes if stage is not None else 0
-
-
-def _peak_pairs(before: RunMetrics, after: RunMetrics) -> dict[str, tuple[int, int]]:
-    """Return area of memory → the largest peak of an executor, the driver among them."""
-    pairs = {}
-    for area in AREAS:
-        values = [
-            max((entry.peaks.get(area, 0) for entry in run.executors), default=0)
-            for run in (before, after)
-        ]
-        if any(values) and "VMemory" not in area:
-            pairs[area] = (values[0], values[1])
-    return pairs
-
-
-def _findings(before: RunMetrics, after: RunMetrics) -> Mapping[str, list[Any]]:
+def _findings(before: RunMetrics, after: RunMetrics) -> Mapping[str, list[Finding]]:
     old = {finding.code for finding in before.findings}
     new = {finding.code for finding in after.findings}
     return {
@@ -569,7 +493,7 @@ def _findings(before: RunMetrics, after: RunMetrics) -> Mapping[str, list[Any]]:
 
 
 def _shown(name: str, value: int) -> str:
-    if name.endswith("_bytes"):
+    if name.endswith(("_bytes", "Memory")):
         return str(volume(value))
     return f"{value / 1000:,.1f} s" if name.endswith("_ms") else f"{value:,}"
 

@@ -31,7 +31,7 @@ from cmsspark.filesystems.storage import is_local
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import lease, run_metrics
 from cmsspark.store.run_history import TraceBuffer
-from cmsspark.store.run_metrics import ExecutorEntry, Reported, RunMetrics, Sample, StageEntry
+from cmsspark.store.run_metrics import ExecutorEntry, Reported, RunMetrics, StageEntry
 
 if TYPE_CHECKING:
     from cmsspark.apps.monitor.logs.rest import RestPoller
@@ -234,8 +234,15 @@ class RunMeasure:
         """Take a sample of the processes of the run."""
         with suppress(Exception):
             sample = self._driver.take(processes) if self._driver is not None else None
-            if sample is not None:
-                self._sampled(sample)
+            if sample is None or self._driver is None:
+                return
+            if self._rest_poller is not None:
+                self._rest_poller.poll()
+                sample.active_tasks = self._rest_poller.active_tasks
+            # A run that is killed leaves what was seen until then.
+            if dates.now_ms() - self._written_ms > _EVERY_MS:
+                self.metrics.samples = list(self._driver.samples)
+                self._write()
 
     def line(self, text: str) -> None:
         """Take a line of the driver's log."""
@@ -249,7 +256,10 @@ class RunMeasure:
         where it is known.
         """
         with suppress(Exception):
-            self._end_samples()
+            if self._driver is not None and (samples := self._driver.end()):
+                self.metrics.samples = samples
+                self.metrics.sources.append("samples")
+                self.metrics.cpu_ms = max(sample.cpu_ms or 0 for sample in samples)
         with suppress(Exception):
             if code and application and self.diagnose is not None:
                 for text in self.diagnose(application).splitlines():
@@ -266,8 +276,6 @@ class RunMeasure:
                 metrics.sources.append("rest")
                 metrics.executors = self._rest_poller.executors
                 set_stages(metrics, self._rest_poller.stages)
-            # Not before: a short run needs none of it while it starts.
-
             peaks = self._driver.peaks if self._driver is not None else {}
             self.metrics = finish(metrics, self.folder, self.options, peaks)
             self._write()
@@ -283,21 +291,6 @@ class RunMeasure:
 
             return list(ending_lines(self.metrics))
         return []
-
-    def _sampled(self, sample: Sample) -> None:
-        if self._rest_poller is not None:
-            self._rest_poller.poll()
-            sample.active_tasks = self._rest_poller.active_tasks
-        # A run that is killed leaves what was seen until then.
-        if dates.now_ms() - self._written_ms > _EVERY_MS and self._driver is not None:
-            self.metrics.samples = list(self._driver.samples)
-            self._write()
-
-    def _end_samples(self) -> None:
-        if self._driver is not None and (samples := self._driver.end()):
-            self.metrics.samples = samples
-            self.metrics.sources.append("samples")
-            self.metrics.cpu_ms = max(sample.cpu_ms or 0 for sample in samples)
 
     def _write(self) -> None:
         self._written_ms = dates.now_ms()
@@ -362,7 +355,7 @@ _LEAST_ROOM: Final = 200_000_000
 #: What is kept: measured runs, and bytes of event logs; the oldest go first.
 MOST_RUNS: Final = 500
 MOST_EVENT_BYTES: Final = 1_000_000_000
-_OLD_MS: Final = 86_400_000
+_YOUNG_MS: Final = 3_600_000
 
 
 def prune(state_dir: Path) -> None:
@@ -384,7 +377,7 @@ def prune(state_dir: Path) -> None:
     for number, (changed, size, entry) in enumerate(sorted(logs, reverse=True)):
         total += size
         # One that is young may still be written by another run.
-        if number and total > MOST_EVENT_BYTES and dates.now_ms() - changed * 1000 > _OLD_MS / 24:
+        if number and total > MOST_EVENT_BYTES and dates.now_ms() - changed * 1000 > _YOUNG_MS:
             if entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)
             else:

@@ -52,8 +52,8 @@ _OPTIONS: Final = (
     click.option(
         "--locks",
         type=_PATH,
-        help="Copies that never go: CSV or Parquet with dataset, site; or the folder of a Rucio dump with "
-        "DATASET_LOCKS and RSES, and RULES to name them.",
+        help="Copies that never go, besides what stored dataset_rses says: CSV or Parquet with dataset, "
+        "site[, bytes, deletable_bytes].",
     ),
     click.option(
         "--locked",
@@ -123,9 +123,13 @@ def _inputs(
     free: float,
     **store: Any,
 ) -> tuple[PlacementInputs, Limits]:
-    from cmsspark.apps.placement.inputs import file_inputs, read_space, stored_inputs
+    from cmsspark.apps.placement.inputs import (
+        file_inputs,
+        read_locks,
+        read_space,
+        stored_inputs,
+    )
     from cmsspark.apps.placement.plan import Limits
-    from cmsspark.dumps.rucio_locks import read_locks
 
     if (accesses is None) != (replicas is None):
         raise UsageError(
@@ -193,7 +197,7 @@ def recommend_command(
         write_table(advice.frame(), output)
         click.echo(output)
     elif as_json:
-        rows = [row.as_dict() for row in advice.rows]
+        rows = [vars(row) for row in advice.rows]
         about = {"first_day": str(advice.first_day), "total": advice.total}
         click.echo(json.dumps({**about, "sites": advice.sites, "rows": rows}, indent=1))
     else:

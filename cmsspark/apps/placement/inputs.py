@@ -1,5 +1,5 @@
 """What plans of copies are made from: reads of datasets at sites by day, copies on disk,
-the space of each site, locks of Rucio's rules; from files or from stored days.
+the space of each site, copies that never go; from files or from stored days.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.base.arrays import Array
-from cmsspark.base.errors import InputMissing
-from cmsspark.base.names import site_and_kind
+from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.base.names import block_dataset, site_and_kind
 from cmsspark.base.periods import Period, between
 from cmsspark.base.text.sizes import parse_bytes
 from cmsspark.cli.options import require_store
 from cmsspark.cli.period_options import load_days
 from cmsspark.counting.rollup import matches
-from cmsspark.dumps.rucio_locks import Locks, is_held
 from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.registry import ACCESS_STREAMS, STORAGE_APP
+from cmsspark.sources.rses import load_sites, make_rse
 from cmsspark.store import stored_days
 from cmsspark.store.stored_columns import newest, newest_replicas, open_store, table_rows
 from cmsspark.store.stored_days import StoredDays
@@ -56,6 +56,13 @@ _REPLICAS: Final = {
     "since": (),
 }
 _SPACE: Final = {"site": ("site_name",), "capacity": ("bytes",), "budget": (), "network_gbits": ()}
+#: The same of locks; an export of ``dataset_rses`` has these and says what may go.
+_LOCKS: Final = {
+    "dataset": ("dataset_name", "name", "block", "block_name"),
+    "site": ("rse", "site_name", "node", "node_name"),
+    "bytes": (),
+    "deletable_bytes": (),
+}
 #: Where an access counts whose log names no site.
 _NO_SITE: Final = "unknown"
 _MEASURES: Final = ("accesses", "can_say", "remote", "bytes")
@@ -394,6 +401,43 @@ def read_space(path: Path) -> dict[str, tuple[float | None, float | None]]:
     return rows
 
 
+#: (dataset, site); the site is None if the copies are locked everywhere.
+Lock = tuple[str, "str | None"]
+
+
+def read_locks(path: Path, rses_file: str | None = None) -> frozenset[Lock]:
+    """Return the copies on disk that never go, of a CSV or Parquet file with
+    ``dataset`` (or the name of a block) and ``site`` (or an RSE or node; null: at all
+    sites). With ``bytes`` and ``deletable_bytes``, as ``dataset_rses`` has them, a row
+    locks what may not go whole (rule 67).
+
+    ``rses_file``: the exceptions of the settings. Raises UsageError (2) for a folder,
+    else as the reader of tables.
+    """
+    if path.is_dir():
+        raise UsageError(
+            "--locks reads a CSV or Parquet file",
+            where=path,
+            found="a folder",
+            next_step="store dataset_rses of the dump (run_spark dataset_rses): plans of stored days "
+            "read it, and a file of its rows, written by cmsspark sql with -o, is taken here",
+        )
+    numbers = ("bytes", "deletable_bytes")
+    table = read_table(path, "locks", _LOCKS, ("dataset",), numbers=numbers, may_be_null=("site",))
+    if set(numbers) <= set(table.columns):
+        table = table.filter(table["deletable_bytes"] < table["bytes"])
+    sites = table["site"].to_list() if "site" in table.columns else [None] * len(table)
+    exceptions = load_sites(rses_file)
+    locks: set[Lock] = set()
+    for name, site in zip(table["dataset"].to_list(), sites, strict=True):
+        if site is None:
+            locks.add((block_dataset(name), None))
+        elif (rse := make_rse(site, None, exceptions)) is not None and rse.kind == "disk":
+            # The name of a site, a node or an RSE.
+            locks.add((block_dataset(name), site_and_kind(rse.site)[0]))
+    return frozenset(locks)
+
+
 def _parse_size(text: str) -> float:
     """Return the bytes of a size. Raises UsageError (2)."""
     # Text of a column of floats, as Parquet files and pandas have it.
@@ -417,21 +461,17 @@ class PlacementInputs:
     given_space: Room = field(default_factory=dict)
     budget: float | None = None
     locked: tuple[str, ...] = ()
-    locks: Locks = field(default_factory=dict)
+    locks: frozenset[Lock] = frozenset()
 
     def replicas_before(self, day: date) -> Replicas:
-        """Return the replicas that are known before a day, with what is locked.
-
-        A lock whose rules all end within the week from that day on keeps nothing.
-        """
+        """Return the replicas that are known before a day, with what is locked."""
         replicas = make_replicas(
             self.table_before(day), datasets=self.reads.datasets, sites=self.reads.sites, day=day
         )
-        holding = {lock for lock, rules in self.locks.items() if is_held(rules, day)}
         patterns = self.locked
         is_locked = np.array(
             [
-                (bool(patterns) and matches(name, patterns)) or (name, None) in holding
+                (bool(patterns) and matches(name, patterns)) or (name, None) in self.locks
                 for name in replicas.datasets
             ],
             bool,
@@ -440,7 +480,7 @@ class PlacementInputs:
         numbers = {name: number for number, name in enumerate(replicas.datasets)}
         pairs = [
             numbers[name] * len(sites) + sites[site]
-            for name, site in holding
+            for name, site in self.locks
             if site in sites and name in numbers
         ]
         is_fixed = is_locked[replicas.dataset] | np.isin(replicas.pairs(), pairs)
@@ -531,6 +571,11 @@ def stored_inputs(
 
     frame = before(reads.days[-1] + timedelta(days=1))
     about = f"stored days {reads.days[0]} to {reads.days[-1]}, {table} of {as_of}"
+    try:
+        held_day, _ = newest(files, store, "dataset_rses", reads.days[-1])
+        about += f", dataset_rses of {held_day}"
+    except InputMissing:
+        about += "; what rules hold is not known, as no dataset_rses is stored"
     reads = reads.named(frame["dataset"].to_list(), frame["site"].to_list())
     return PlacementInputs(reads, before, about)
 

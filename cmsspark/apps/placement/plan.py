@@ -18,7 +18,6 @@ import numpy as np
 from cmsspark.apps.placement.inputs import PlacementInputs, Reads, Replicas, Space
 from cmsspark.base.arrays import Array
 from cmsspark.base.names import DERIVED
-from cmsspark.dumps.rucio_locks import Rule
 from cmsspark.sources.rucio import SCOPE
 
 if TYPE_CHECKING:
@@ -389,8 +388,7 @@ class Row:
     ones on disk now.
 
     ``why``: ``its reads`` or ``siblings`` (it was never read); ``another copy`` or
-    ``full site`` for one that can go. ``rules``: of Rucio, that hold one that can go and
-    end within the week.
+    ``full site`` for one that can go.
     """
 
     action: Literal["copy", "remove", "recall"]
@@ -402,11 +400,6 @@ class Row:
     copies: int
     is_complete: bool
     why: str
-    rules: tuple[Rule, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the row as JSON has it."""
-        return {**vars(self), "rules": [rule.as_dict() for rule in self.rules]}
 
 
 @dataclass(frozen=True)
@@ -426,7 +419,7 @@ class Advice:
         return {name: sum(row[name] for row in self.sites) for name in _OF_SITES}
 
     def frame(self) -> pl.DataFrame:
-        """Return the rows as a table; ids of rules are one text."""
+        """Return the rows as a table."""
         import polars as pl
 
         kinds = {
@@ -437,11 +430,7 @@ class Advice:
             "is_complete": pl.Boolean(),
         }
         schema = {name: kinds.get(name, pl.String()) for name in Row.__annotations__}
-        rows = [
-            {**vars(row), "rules": " ".join(rule.rule_id for rule in row.rules) or None}
-            for row in self.rows
-        ]
-        return pl.DataFrame(rows, schema=schema)
+        return pl.DataFrame([vars(row) for row in self.rows], schema=schema)
 
 
 _OF_SITES: Final = ("used", "capacity", "copied", "removed", "used_after")
@@ -477,7 +466,6 @@ def recommend(inputs: PlacementInputs, limits: Limits = DEFAULT) -> Advice:
     removals = []
     for number, pair in enumerate(replicas.pairs().tolist()):
         if plan.gone[number]:
-            lock = replicas.datasets[pair // sites], replicas.sites[pair % sites]
             reason = "full site" if number in plan.freed else "another copy"
             is_whole = bool(replicas.is_complete[number])
             removals.append(
@@ -487,7 +475,6 @@ def recommend(inputs: PlacementInputs, limits: Limits = DEFAULT) -> Advice:
                     replicas.bytes[number],
                     is_complete=is_whole,
                     why=reason,
-                    rules=inputs.locks.get(lock, ()),
                 )
             )
     rows += sorted(removals, key=lambda entry: (-entry.bytes, entry.dataset, entry.site))
@@ -518,7 +505,7 @@ def recommend(inputs: PlacementInputs, limits: Limits = DEFAULT) -> Advice:
 
 def rucio_rules(advice: Advice, activity: str) -> dict[str, Any]:
     """Return the plan as Rucio takes it: the bodies of POST /rules that make the copies,
-    and the copies that can go with the rules that hold them.
+    and the copies that can go, which no rule holds as far as is known.
     """
 
     def did(row: Row) -> dict[str, str]:
@@ -548,7 +535,6 @@ def rucio_rules(advice: Advice, activity: str) -> dict[str, Any]:
                 "did": did(row),
                 "rse_expression": rse_of_disk(row.site),
                 "bytes": row.bytes,
-                "rules": [rule.as_dict() for rule in row.rules],
             }
             for row in advice.rows
             if row.action == "remove"

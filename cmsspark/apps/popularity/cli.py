@@ -5,6 +5,7 @@ predictions were.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.apps.popularity.label_options import (
+from cmsspark.apps.popularity.jobs import (
     EVALUATED,
     label_options,
     model_option,
@@ -30,14 +31,11 @@ from cmsspark.cli.options import (
     require_store,
     store_options,
     write_table,
-    write_text,
 )
 from cmsspark.cli.period_options import load_days, needed, period_options
 from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from cmsspark.apps.popularity.series import Series
     from cmsspark.apps.popularity.training import Label
 
@@ -118,63 +116,43 @@ def evaluate_command(
     **source: Any,
 ) -> None:
     """Predict each past week from what was known on its Monday, and compare with what happened."""
-    from cmsspark.apps.popularity.baselines import with_baselines
-    from cmsspark.apps.popularity.evaluate import forecast_and_judge
-    from cmsspark.apps.popularity.scores import mean
+    from cmsspark.apps.popularity.evaluate import judge_last
+    from cmsspark.apps.popularity.scores import mean, warnings, with_baselines
     from cmsspark.apps.popularity.training import Weeks
 
     compared = with_baselines(models or EVALUATED)
     weeks = Weeks(_load_series(**source), label)
-    _, rows = forecast_and_judge(weeks, compared, last=last, seed=seed)
+    rows = judge_last(weeks, compared, last=last, seed=seed)
     if missing := set(compared) - {row["model"] for row in rows}:
         chosen = next(name for name in compared if name in missing)
         click.echo(label.rule(weeks.series, chosen if len(missing) == 1 else "a model"), err=True)
-    for name in compared:
-        _echo_warnings(rows, name)
+    for text in (text for name in compared for text in warnings(rows, name)):
+        click.echo(f"warning: {text}", err=True)
     if as_json:
         click.echo(json.dumps([{**row, "week": str(row["week"])} for row in rows], indent=1))
         return
+    numbers = ("average_precision", "auc", "brier", "calibration_error", "tpr", "tnr")
+    lines = [(str(row["week"]), row["model"], row) for row in rows]
+    for name in dict.fromkeys(row["model"] for row in rows):
+        of_model = [row for row in rows if row["model"] == name]
+        means = {key: mean(row[key] for row in of_model) for key in ("positives", *numbers)}
+        lines.append(("mean", name, means))
     shown = [
         (
-            str(row["week"]),
-            row["model"],
-            percent(row["positives"]),
-            *(_number(row[name]) for name in _NUMBERS),
+            week,
+            name,
+            percent(row["positives"] or 0),
+            *(None if row[key] is None else f"{row[key]:.3f}" for key in numbers),
         )
-        for row in rows
+        for week, name, row in lines
     ]
-    for name in dict.fromkeys(row["model"] for row in rows):
-        rows_of_model = [row for row in rows if row["model"] == name]
-        positives, *means = (
-            mean(row[number] for row in rows_of_model) for number in ("positives", *_NUMBERS)
-        )
-        shown.append(("mean", name, percent(positives or 0), *map(_number, means)))
-    headings = ("week", "model", "popular", "average precision", "AUC", "Brier", "TPR", "TNR")
-    echo_table(headings, shown, texts=(0, 1), optional=(6, 7))
-
-
-_NUMBERS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
-
-
-def _echo_warnings(rows: list[dict[str, Any]], model: str) -> None:
-    from cmsspark.apps.popularity.baselines import warnings
-
-    for text in warnings(rows, model):
-        click.echo(f"warning: {text}", err=True)
-
-
-def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.3f}"
+    scores = ("average precision", "AUC", "Brier", "calibration error", "TPR", "TNR")
+    echo_table(("week", "model", "popular", *scores), shown, texts=(0, 1), optional=(7, 8))
 
 
 @command.command("predict")
 @_series_options
-@click.option(
-    "--model",
-    default="blend",
-    show_default=True,
-    help="Model, or the folder of saved ones: its newest version.",
-)
+@model_option
 @seed_option
 @click.option(
     "--date",
@@ -206,37 +184,40 @@ def predict_command(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Print each dataset's probability to be popular next week, the highest first.
+    """Print each dataset's probability to be popular next week, the highest first."""
+    from cmsspark.apps.popularity.forecast import predictions
+    from cmsspark.apps.popularity.training import Weeks
 
-    A saved model (cmsspark popularity train) predicts what it was trained for, whatever
-    --threshold, --users and
-    --weeks are.
-    """
     check_table_path(output)
     series = _load_series(**source)
-    frame = _forecast_rows(series, _number_day(series, day), model, label, seed)
+    number = _number_day(series, day)
+    past, first_day = series.until(number), series.days[0] + timedelta(days=number)
+    if label.model_on(past, number, model) != model:
+        click.echo(label.rule(past, model), err=True)
+    rows = predictions(Weeks(past, label), first_day, model, seed=seed)
+    columns = [name for name in _FORECAST if name in rows.columns]
+    frame = rows.select(columns).rename({"dataset_name": "dataset"})
     if output is not None:
         write_table(frame, output)
         click.echo(output)
     elif as_json:
         click.echo(json.dumps(frame.to_dicts(), indent=1))
     else:
-        # Print the rows, and how many share a probability as it is shown.
-        rows = frame.head(top)
-        shown = [
-            (
-                row["rank"],
-                ("unknown" if row["probability"] is None else f"{row['probability']:.3f}"),
-                _range(row),
-                row["reasons"],
-                row["dataset"],
+        shown = []
+        for row in frame.head(top).to_dicts():
+            score, quantiles = (
+                row["probability"],
+                [row[f"nacc_p{share}"] for share in (10, 50, 90)],
             )
-            for row in rows.to_dicts()
-        ]
+            between = (
+                ", ".join(f"{value:,.0f}" for value in quantiles if value is not None) or None
+            )
+            probability = "unknown" if score is None else f"{score:.3f}"
+            shown.append((row["rank"], probability, between, row["reasons"], row["dataset"]))
         headings = ("rank", "probability", "accesses: 10, 50, 90 %", "moved by", "dataset")
-        echo_table(headings, shown, texts=tuple(range(3, len(headings))), optional=(3, 2))
-        tied = [row[1] for row in shown if [line[1] for line in shown].count(row[1]) > 1]
-        if tied:
+        echo_table(headings, shown, texts=(3, 4), optional=(3, 2))
+        counts = Counter(line[1] for line in shown)
+        if tied := [line[1] for line in shown if counts[line[1]] > 1]:
             text = f"{pluralize(len(tied), 'row')} share a probability as shown, such as {tied[0]}"
             click.echo(
                 f"{text}: their order is that of the unrounded and raw probability, then of the expected accesses"
@@ -255,93 +236,16 @@ def _number_day(series: Series, day: date | None) -> int:
     return number
 
 
-def _forecast_rows(
-    series: Series, number: int, model: str, label: Label, seed: int
-) -> pl.DataFrame:
-    """Return the forecast by a saved model, or one that learns from the days before."""
-    from cmsspark.apps.popularity import saved
-    from cmsspark.apps.popularity.forecast import predictions, tabulate_predictions
-    from cmsspark.apps.popularity.models import MODELS, check_model
-    from cmsspark.apps.popularity.training import Weeks
-
-    past, day = series.until(number), series.days[0] + timedelta(days=number)
-    loaded = None if model in MODELS else saved.find(model)
-    if loaded is None:
-        check_model(model)
-        if label.model_on(past, number, model) != model:
-            click.echo(label.rule(past, model), err=True)
-        rows = predictions(Weeks(past, label), day, model, seed=seed)
-    else:
-        click.echo(f"model {loaded.version}: {loaded.card['about']}", err=True)
-        weeks = Weeks(past, loaded.label)
-        scores, moved = loaded.predict(weeks, number), loaded.contributions(weeks, number)
-        rows = tabulate_predictions(weeks, day, loaded.card["model"], scores, moved, seed=seed)
-    names = {"dataset_name": "dataset"}
-    chosen = ("rank", "dataset_name", "probability", "raw_probability", *_FORECAST)
-    return rows.select(name for name in chosen if name in rows.columns).rename(names, strict=False)
-
-
-#: What a forecast has beside the probabilities.
+#: The columns that are printed and written, as far as a forecast has them.
 _FORECAST: Final = (
+    *("rank", "dataset_name", "probability", "raw_probability"),
     *(
-        "expected_nacc",
-        "nacc_p10",
-        "nacc_p50",
-        "nacc_p90",
-        "expected_bytes",
-        "bytes_p10",
-        "bytes_p50",
-        "bytes_p90",
+        name
+        for measure in ("nacc", "bytes")
+        for name in (f"expected_{measure}", *(f"{measure}_p{share}" for share in (10, 50, 90)))
     ),
     *("stratum", "basis", "reasons"),
 )
-
-
-def _range(row: dict[str, Any]) -> str | None:
-    quantiles = [row[f"nacc_p{share}"] for share in (10, 50, 90)]
-    return None if quantiles[0] is None else ", ".join(f"{value:,.0f}" for value in quantiles)
-
-
-@command.command("train")
-@_series_options
-@model_option
-@seed_option
-@click.option(
-    "--last",
-    type=click.IntRange(1),
-    default=4,
-    show_default=True,
-    help="Past weeks for the model card.",
-)
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Folder of the model's versions.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the model card as JSON.")
-def train_command(
-    label: Label, model: str, seed: int, last: int, output: Path, as_json: bool, **source: Any
-) -> None:
-    """Train a model on all days and save it as a new version, with its model card.
-
-    The card says how good such a model was on the last weeks, each predicted from the
-    days before it.
-    """
-    from cmsspark.apps.popularity import saved
-    from cmsspark.apps.popularity.baselines import with_baselines
-    from cmsspark.apps.popularity.evaluate import forecast_and_judge
-    from cmsspark.apps.popularity.training import Weeks
-
-    weeks = Weeks(_load_series(**source), label)
-    _, metrics = forecast_and_judge(weeks, with_baselines([model]), last=last, seed=seed)
-    _echo_warnings(metrics, model)
-    version = saved.train(output, weeks, model, metrics, seed)
-    if as_json:
-        click.echo((version / "card.json").read_text(encoding="utf-8"), nl=False)
-    else:
-        click.echo(version)
 
 
 @command.command("features")
@@ -371,34 +275,15 @@ def features_command(
 
     Weeks that are over have their label in is_popular.
     """
-    from cmsspark.apps.popularity.stored_run import file_rows
+    from cmsspark.apps.popularity.stored_run import feature_rows
 
     check_table_path(output)
     series = _load_series(**source)
-    write_table(file_rows(series, _number_day(series, day), label, last), output)
-    click.echo(output)
-
-
-@command.command("report")
-@_series_options
-@model_option
-@seed_option
-@click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="HTML file to write."
-)
-def report_command(
-    label: Label, model: str, seed: int, last: int | None, output: Path, **source: Any
-) -> None:
-    """Write a page with a model card, weekly numbers, reliability and gain."""
-    from cmsspark.apps.popularity.baselines import with_baselines
-    from cmsspark.apps.popularity.evaluate import forecast_and_judge
-    from cmsspark.apps.popularity.report import evaluation_page
-    from cmsspark.apps.popularity.training import Weeks
-
-    weeks = Weeks(_load_series(**source), label)
-    forecasts, rows = forecast_and_judge(weeks, with_baselines([model]), last=last, seed=seed)
-    write_text(output, evaluation_page(weeks, model, forecasts, rows, seed))
+    number = _number_day(series, day)
+    if last:
+        label.check(series)
+    starts = [start for start in range(number, number - 7 * last - 1, -7) if start > 0]
+    write_table(feature_rows(series, starts, label).rename({"dataset_name": "dataset"}), output)
     click.echo(output)
 
 

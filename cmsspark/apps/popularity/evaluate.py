@@ -1,5 +1,5 @@
-"""Rolling-forward evaluation: for each week, models learn from what was known on its
-Monday, and predict it.
+"""Fit models on all that is known on a day, calibrate them on past forecasts, and judge
+them rolling forward: for each week, models learn from what was known on its Monday.
 
 A training row is a dataset on an earlier day, with features of the days before that day
 and the label of the weeks from that day on, which are over on the Monday.
@@ -7,25 +7,23 @@ and the label of the weeks from that day on, which are over on the Monday.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.apps.popularity.features import decayed
-from cmsspark.apps.popularity.fitting import (
-    SHUFFLED,
-    keep_raw_forecast,
-    past_days,
-    predict,
-    raw_forecast,
+from cmsspark.apps.popularity.models import (
+    Model,
+    check_model,
+    logistic_weights,
+    make_model,
+    sigmoid,
 )
-from cmsspark.apps.popularity.models import check_model
-from cmsspark.apps.popularity.scores import average_precision, metrics
+from cmsspark.apps.popularity.scores import metrics
 from cmsspark.apps.popularity.series import Series
-from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
+from cmsspark.apps.popularity.training import FIRST_DAY, PERSISTENCE, Label, Training, Weeks
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.text.terminal import pluralize
@@ -34,90 +32,169 @@ from cmsspark.engines.worker_pool import map_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-# Checks that no feature knows the week that it predicts; each evaluation runs them.
-
-#: A leak tells the order of the week better than the best column of the past by this
-#: rank correlation, or has this one with what the columns of the past leave open; more
-#: where the rows are few. Honest columns had up to 0.04 and 0.36 in the weeks of
-#: synthetic worlds, 0.02 and 0.58 in those of the real series, leaks from 0.7 on in the
-#: second.
-_ALONE: Final = 0.1
-_BESIDE: Final = 0.55
-#: Datasets of a day that columns are checked on at most.
-_MOST_ROWS: Final = 5_000
-#: Fewer rows say nothing about a column.
-_LEAST_ROWS: Final = 20
-#: Weeks before the checked ones that few rows are checked together with, at most.
-_MORE_WEEKS: Final = 8
-#: What a leak in few rows adds at least to the rank correlation of the best column of the past.
-_LEAST_GAIN: Final = 0.02
-#: Average precision of shuffled labels may lie this far above the share of positives.
-_SHUFFLED_ROOM: Final = 0.15
-#: Shuffles of each day at least, and of all days together: three alone may all find the
-#: same direction by chance.
-_SHUFFLES: Final = 3
-_ALL_SHUFFLES: Final = 12
+#: Past weeks, predicted and over, that a calibration is fitted on.
+CALIBRATION_WEEKS: Final = 5
+#: The weight, in rows, of a calibration that changes nothing.
+_NEAR_ONE: Final = 10.0
+#: Calibrations have slopes of their own beyond these logarithms of the odds (.12, .88).
+_ENDS: Final = 2.0
+#: The least slope: whatever the weeks were like, a higher probability stays the higher one.
+_LEAST_SLOPE: Final = 0.2
+#: How far weeks differ, as the variance of their logarithms of the odds, before there
+#: are several of them. It counts as two weeks.
+_WEEKS_DIFFER: Final = 0.25
+#: Probabilities nearer to 0 and 1 are calibrated as these.
+_LEAST: Final = 1e-6
 
 
-def check_guards(weeks: Weeks, days: Sequence[int], *, seed: int = 0) -> None:
-    """Check in three ways that no feature knows the week that it predicts. Raises DataError (65).
-
-    Features and population of a day are the same when all later days are deleted; no
-    column tells more of the predicted week than the past can; a model of shuffled
-    labels has the precision of guessing.
+@dataclass(frozen=True)
+class Fitted:
+    """A model that has learned. ``calibration``: as of :func:`calibration`; None where
+    it has none.
     """
-    check_later_days(weeks, days)
-    check_columns(weeks, days)
-    shuffled = [
-        (day, predict(weeks, day, SHUFFLED, seed=shuffle))
-        for day, shuffle in shuffles(seed, [day for day in days if day >= weeks.label.model_days])
-    ]
-    check_shuffled(weeks, shuffled)
+
+    name: str
+    model: Model
+    calibration: Array | None
+    training: Training
+
+
+def fit(weeks: Weeks, day: int, model_name: str, *, seed: int = 0) -> Fitted:
+    """Fit the model for the weeks from that day on, on what was known before it, and
+    calibrate it.
+
+    Raises as :meth:`Weeks.training`.
+    """
+    before = weeks.until(day)
+    model, training = _fit_raw(before, day, model_name, seed)
+    return Fitted(model_name, model, _find_calibration(before, day, model_name, seed), training)
+
+
+def _fit_raw(before: Weeks, day: int, model_name: str, seed: int) -> tuple[Model, Training]:
+    training = before.training(day, seed=seed, may_be_empty=model_name == PERSISTENCE)
+    model = make_model(model_name, before.label)
+    model.fit(training, seed)
+    return model, training
+
+
+def past_days(day: int, label: Label) -> list[int]:
+    """Return the days, the latest first, whose weeks are over on ``day`` and which a
+    calibration looks at.
+    """
+    days = (day - label.days - 7 * back for back in range(CALIBRATION_WEEKS))
+    return [past_day for past_day in days if past_day >= FIRST_DAY + label.days]
+
+
+def _find_calibration(before: Weeks, day: int, model_name: str, seed: int) -> Array | None:
+    """Return the calibration by the forecasts of the last weeks that are over on
+    ``day``, each from what was known before it; None without one.
+    """
+    past = []
+    for past_day in () if model_name == PERSISTENCE else past_days(day, before.label):
+        raw = raw_forecast(before, past_day, model_name, seed=seed)
+        entered = ~np.isnan(raw)
+        past.append((raw[entered], before.label.mark(before.series, past_day)[entered]))
+    return calibration(past) if past else None
+
+
+def raw_forecast(weeks: Weeks, day: int, model_name: str, *, seed: int = 0) -> Array:
+    """Return a model's own probabilities for the weeks from that day on, float64
+    [datasets]; NaN for datasets that had not entered. Each is made once.
+    """
+    key = (day, model_name, seed)
+    if key not in weeks.shared.raw:
+        before = weeks.until(day)
+        model, _ = _fit_raw(before, day, model_name, seed)
+        weeks.shared.raw[key] = of_population(before, day, model.predict)
+    return weeks.shared.raw[key]
+
+
+def of_population(weeks: Weeks, day: int, predict_rows: Callable[[Array], Array]) -> Array:
+    """Return what ``predict_rows`` gives for the rows of the population on that day;
+    NaN for other datasets.
+    """
+    entered = weeks.population(day)
+    scores = np.full(len(entered), np.nan)
+    if entered.any():
+        scores[entered] = predict_rows(weeks.rows(day)[entered])
+    return scores
+
+
+def predict(weeks: Weeks, day: int, model_name: str, *, seed: int = 0) -> Array:
+    """Return calibrated probabilities, float64 [datasets], for the weeks from that day
+    on, from what was known before it; NaN for datasets that had not entered.
+    """
+    before = weeks.until(day)
+    raw = raw_forecast(before, day, model_name, seed=seed)
+    return calibrated(raw, _find_calibration(before, day, model_name, seed))
+
+
+def calibration(past: Sequence[tuple[Array, Array]]) -> Array:
+    """Return what corrects predictions, fitted on (predictions, labels) of past weeks:
+    slopes on the logit scale below, between and above :data:`_ENDS`, and a shift.
+
+    Slopes are common to the weeks. Each week has a shift of its own, as use as a whole
+    goes up and down: their mean counts as far as it is larger than by chance.
+    """
+    of_week = np.concatenate([np.full(len(raw), week) for week, (raw, _) in enumerate(past)])
+    raw, labels = (np.concatenate(columns) for columns in zip(*past, strict=True))
+    rows = np.concatenate([_pieces(raw), of_week[:, None] == np.arange(len(past))], axis=1)
+    start = np.zeros(rows.shape[1])
+    start[:3] = 1
+    penalty = np.append(np.full(3, _NEAR_ONE), np.full(len(past), 0.01))
+    weights = logistic_weights(rows.astype(float), labels, penalty, start)
+    slopes, shifts = np.maximum(weights[:3], _LEAST_SLOPE), weights[3:]
+    spread = float(((shifts - shifts.mean()) ** 2).sum() + 2 * _WEEKS_DIFFER) / (len(past) + 1)
+    by_chance = 2 * spread / len(past) / max(float(shifts.mean()) ** 2, 1e-12)
+    return np.append(slopes, shifts.mean() * max(1 - by_chance, 0.0))
+
+
+def calibrated(raw: Array, weights: Array | None) -> Array:
+    """Return probabilities after the calibration, in the same order."""
+    return raw if weights is None else sigmoid(_pieces(raw) @ weights[:3] + weights[3])
+
+
+def _pieces(probability: Array) -> Array:
+    """Return the logarithm of the odds as the sum of three columns: its part below, between
+    and above :data:`_ENDS`.
+    """
+    clipped = np.clip(probability, _LEAST, 1 - _LEAST)
+    odds = np.log(clipped / (1 - clipped))
+    between = np.clip(odds, -_ENDS, _ENDS)
+    return np.stack([np.minimum(odds + _ENDS, 0), between, np.maximum(odds - _ENDS, 0)], axis=1)
 
 
 def check_later_days(weeks: Weeks, days: Sequence[int]) -> None:
-    """Check that features of a day are bit-identical when all later days are deleted,
-    and with them the datasets that had not entered, and that the population of a day
-    has none of these. Raises DataError (65).
+    """Check that no feature knows the week that it predicts: features of a day are
+    bit-identical when all later days are deleted, and with them the datasets that had
+    not entered; and the population of a day has none of these. Raises DataError (65).
     """
     for day in days:
-        _check_population(weeks, day)
         before = weeks.until(day)
-        series, entered = before.series, np.nonzero(before.population(day))[0]
+        series, population = before.series, before.population(day)
+        # Each dataset of the population has a row, or a creation in DBS, before that
+        # day, and none with a row is left out.
+        is_late = population & ~(series.created_days(day) < day) & ~series.is_known
+        is_lost = series.is_known & ~population
+        if is_late.any() or is_lost.any():
+            name = series.datasets[int(np.nonzero(is_late | is_lost)[0][0])]
+            raise DataError(
+                f"the population of {weeks.series.days[day]} changes when later days are deleted",
+                found=f"{is_late.sum():,} datasets that only later days have, {is_lost.sum():,} missing ones, such as {name}",
+                next_step="a dataset enters with its first row or its creation in DBS: correct Series.population",
+            )
+        entered = np.nonzero(population)[0]
         # Other tiers and campaigns may be common among the datasets of fewer days.
         every, recomputed = _shared(weeks, Weeks(series, weeks.label), day)
-        if not np.array_equal(every, recomputed):
-            raise DataError(
-                f"features of {weeks.series.days[day]} change when later days are deleted"
-            )
+        is_changed = not np.array_equal(every, recomputed)
         every, fewer = _shared(weeks, Weeks(series.only(entered), weeks.label), day)
         # The order of a sum depends on the shape of what is summed.
-        if not np.allclose(every[entered], fewer, rtol=1e-12, atol=1e-12):
-            actual = "datasets that only later days have change features of others"
+        if is_changed or not np.allclose(every[entered], fewer, rtol=1e-12, atol=1e-12):
             raise DataError(
                 f"features of {weeks.series.days[day]} change when later days are deleted",
-                found=actual,
+                found="later days" if is_changed else "datasets that only later days have",
+                next_step="correct the columns: cmsspark popularity columns",
             )
-
-
-def _check_population(weeks: Weeks, day: int) -> None:
-    """Check that each dataset of the population has a row, or a creation in DBS, before
-    that day, and that none with a row is left out. Raises DataError (65).
-    """
-    before = weeks.until(day)
-    population, may_enter = before.population(day), before.series.is_known
-    late, lost = (
-        population & ~(before.series.created_days(day) < day) & ~may_enter,
-        may_enter & ~population,
-    )
-    if late.any() or lost.any():
-        name = before.series.datasets[int(np.nonzero(late | lost)[0][0])]
-        raise DataError(
-            f"the population of {weeks.series.days[day]} changes when later days are deleted",
-            found=f"{late.sum():,} datasets that only later days have, {lost.sum():,} missing ones, such as {name}",
-            next_step="a dataset enters with its first row or its creation in DBS: correct Series.population",
-        )
 
 
 def _shared(weeks: Weeks, recomputed: Weeks, day: int) -> tuple[Array, Array]:
@@ -130,147 +207,6 @@ def _shared(weeks: Weeks, recomputed: Weeks, day: int) -> tuple[Array, Array]:
     return rows, rows_of_others
 
 
-def shuffles(seed: int, days: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (day, seed) of each shuffle of the labels: three of each day, more where
-    there are few days.
-    """
-    count = max(_SHUFFLES, -(-_ALL_SHUFFLES // max(len(days), 1)))
-    return [(day, seed + _SHUFFLES * day + number) for day in days for number in range(count)]
-
-
-def check_shuffled(weeks: Weeks, scores: Sequence[tuple[int, Array]]) -> None:
-    """Check that a model of shuffled labels has the average precision of guessing. ``scores``:
-    (day, what such a model predicted for it). Raises DataError (65).
-
-    Such a model ranks by some direction of the features. Where few datasets are
-    popular, one direction is much better than guessing by chance, and the next one
-    worse; what knows the week is better each time.
-    """
-    excess = []
-    for day, predicted in scores:
-        entered = ~np.isnan(predicted)
-        labels = weeks.label.mark(weeks.series, day)[entered]
-        precision = average_precision(labels, predicted[entered])
-        if precision is not None:
-            excess.append(precision - float(labels.mean()))
-    room = max(_SHUFFLED_ROOM, 2 * float(np.std(excess))) if excess else 0.0
-    if excess and np.mean(excess) > room:
-        raise DataError(
-            "a model of shuffled labels is better than guessing",
-            found=f"average precision {np.mean(excess):.2f} above the share of popular datasets",
-            next_step="look for a feature that knows the week: cmsspark popularity columns",
-        )
-
-
-def check_columns(weeks: Weeks, days: Sequence[int]) -> None:
-    """Check by ablation that no column knows the predicted week. Raises DataError (65).
-
-    Alone, and beside columns that come from the past for certain, each column may tell
-    the order of the datasets by their accesses in the week only as well as such columns
-    do: the same week's CPU, users, bytes, or a noisy copy of its accesses tell much
-    more. Few rows are checked once more together with those of the weeks before.
-    """
-    rows = [_ranked(weeks, day) for day in days]
-    count = sum(len(week) for week, _, _ in rows)
-    if count < _LEAST_ROWS or not any(week.any() for week, _, _ in rows):
-        return
-    is_few = count <= 2 * rows[0][1].shape[1]
-    _check_rows(weeks.columns, rows, is_few=is_few)
-    if is_few:
-        earlier = range(min(days) - 7, FIRST_DAY - 1, -7)[:_MORE_WEEKS]
-        _check_rows(weeks.columns, [*rows, *(_ranked(weeks, day) for day in earlier)], is_few=True)
-
-
-def _check_rows(
-    names: Sequence[str], rows: Sequence[tuple[Array, Array, Array]], *, is_few: bool
-) -> None:
-    """Check rows of some days (:func:`_ranked`) together. Raises DataError (65).
-
-    Of few rows the columns of the past leave so little open that an honest column may
-    fit it by chance: a leak fits it and also closes half of what the best column of the
-    past lacks to the order of the week.
-    """
-    week, past, suspects = (np.concatenate(parts) for parts in zip(*rows, strict=True))
-    best = float(np.abs(past.T @ week).max()) / len(week)
-    basis = _basis_of_few(past) if is_few else _basis(past)
-    residual = week - basis @ (basis.T @ week)
-    spread = len(week) ** -0.5
-    spread_beside = (len(week) - basis.shape[1]) ** -0.5 if is_few else spread
-    least = best + max((1 - best) / 2, _LEAST_GAIN) if is_few else 0.0
-    for number, name in enumerate(names):
-        alone = abs(float(suspects[:, number] @ week)) / len(week)
-        added = suspects[:, number] - basis @ (basis.T @ suspects[:, number])
-        size = float(np.sqrt((added @ added) * (residual @ residual)))
-        correlation = abs(float(added @ residual) / size if size > 1e-6 * len(added) else 0.0)
-        if alone > best + _ALONE + spread or (
-            correlation > _BESIDE + 1.5 * spread_beside and alone >= least
-        ):
-            raise DataError(
-                f"the feature {name} knows the week that is predicted",
-                found=f"rank correlation {alone:.3f} with its accesses, {best:.3f} by the best column of the past; "
-                f"{correlation:.3f} with what these leave open",
-                next_step="leave the column out",
-            )
-
-
-def _ranked(weeks: Weeks, day: int) -> tuple[Array, Array, Array]:
-    """Return the ranks of the accesses of the week, of columns of the past and of all
-    features on that day, of at most
-    :data:`_MOST_ROWS` datasets.
-    """
-    entered = np.nonzero(weeks.until(day).population(day))[0]
-    if len(entered) > _MOST_ROWS:
-        entered = np.sort(np.random.default_rng(day).choice(entered, _MOST_ROWS, replace=False))
-    past = np.apply_along_axis(_ranks, 0, _past_columns(weeks.series.until(day))[entered])
-    features = np.apply_along_axis(_ranks, 0, weeks.rows(day)[entered])
-    return (
-        _ranks(weeks.series.accesses[day : day + weeks.label.days, entered].sum(0)),
-        past,
-        features,
-    )
-
-
-def _past_columns(past: Series) -> Array:
-    """Return float64 [datasets, columns] that can know nothing of the week after
-    ``past``, those of accesses first.
-    """
-    length, used = len(past.days), past.accesses > 0
-    columns = [np.where(used.any(0), np.argmax(used[::-1], 0), length)]
-    for values in past.values:
-        columns += [values[max(length - days, 0) :].sum(0) for days in (1, 3, 7, 14, 28)]
-        columns.append(decayed(values))
-    return np.stack(columns, axis=1)
-
-
-def _basis(past: Array) -> Array:
-    """Return orthonormal columns that span a constant and the columns of the past."""
-    basis, _ = np.linalg.qr(np.append(past, np.ones((len(past), 1)), axis=1))
-    return np.asarray(basis)
-
-
-def _basis_of_few(past: Array) -> Array:
-    """Return the same of few rows, without the last columns of the past and those that
-    depend on others: in as many dimensions as there are rows they would explain every
-    week.
-    """
-    columns = np.append(np.ones((len(past), 1)), past[:, : len(past) // 3 - 1], axis=1)
-    vectors, sizes, _ = np.linalg.svd(columns, full_matrices=False)
-    return np.asarray(vectors[:, sizes > 1e-9 * sizes[0]])
-
-
-def _ranks(values: Array) -> Array:
-    """Return the ranks with mean 0 and variance 1, equal values with one rank; 0 where
-    all are equal.
-    """
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    return np.asarray((ranks - ranks.mean()) / (ranks.std() or 1.0))
-
-
-#: Models of pyspark.ml train by jobs of their own: a task cannot start one.
-_OWN_JOBS: Final = "spark-"
-
-
 def strata(series: Series, day: int) -> Mapping[str, Array]:
     """Return bool [datasets] each: active (used in the last week), dormant (used
     before), new (never used before).
@@ -278,17 +214,6 @@ def strata(series: Series, day: int) -> Mapping[str, Array]:
     used = series.accesses[:day] > 0
     active, ever = np.asarray(used[max(day - 7, 0) :].any(0)), np.asarray(used.any(0))
     return {"active": active, "dormant": ever & ~active, "new": ~ever}
-
-
-@dataclass(frozen=True)
-class WeekForecast:
-    """What a model predicted for the weeks from day number ``day`` on: calibrated
-    float64 [datasets], NaN for datasets that had not entered before that day.
-    """
-
-    day: int
-    model: str
-    scores: Array
 
 
 def evaluated_days(series: Series, label: Label, last: int | None = None) -> list[int]:
@@ -325,88 +250,71 @@ def too_short(
     )
 
 
-def forecasts(
+def judge(
     weeks: Weeks,
     days: Sequence[int],
     models: Sequence[str],
     *,
     seed: int = 0,
     spark: SparkSession | None = None,
-) -> list[WeekForecast]:
-    """Return the forecast of each day by persistence and, once it has enough days before
-    it, by each model, in order of days, after the guards; with ``spark`` one task a
-    forecast.
+) -> list[dict[str, Any]]:
+    """Return a row for the forecast of each day by persistence and, once it has enough
+    days before it, by each model, in order of days: the week's first day, the model,
+    :func:`metrics` of datasets that had entered, and strata. With ``spark`` each forecast
+    is a task.
 
-    Raises DataError (65) where a guard fails, UsageError (2) for an unknown model.
+    Raises DataError (65) where a feature knows its week, UsageError (2) for an unknown
+    model.
     """
     names = list(dict.fromkeys(models))
     for name in names:
         check_model(name)
-    if spark is not None:
-        past = sorted(
-            {*days, *(past_day for day in days for past_day in past_days(day, weeks.label))}
-        )
-        learned = [day for day in days if day >= weeks.label.model_days]
-        tasks = [(day, SHUFFLED, shuffle) for day, shuffle in shuffles(seed, learned)]
-        tasks += [
-            (day, name, seed)
-            for day in (past if learned else ())
-            for name in names
-            if not name.startswith(_OWN_JOBS)
-        ]
-        rows = map_tasks(_forecast, (weeks.series, weeks.label), tasks, spark)
-        for task, row in zip(tasks, rows, strict=True):
-            keep_raw_forecast(weeks, *task, np.array(row["scores"], float))
-    check_guards(weeks, days, seed=seed)
     label, series = weeks.label, weeks.series
-    return [
-        WeekForecast(day, name, predict(weeks, day, name, seed=seed))
-        for day in days
-        for name in dict.fromkeys(label.model_on(series, day, model) for model in names)
-    ]
+    check_later_days(weeks, days)
+    if spark is not None:
+        past = {past_day for day in days for past_day in past_days(day, label)}
+        has_learned = any(day >= label.model_days for day in days)
+        of_tasks = sorted({*days, *past}) if has_learned else ()
+        tasks = [(day, name, seed) for day in of_tasks for name in names]
+        scores_of_tasks = map_tasks(_forecast, (series, label), tasks, spark)
+        for task, row in zip(tasks, scores_of_tasks, strict=True):
+            weeks.shared.raw[task] = np.array(row["scores"], float)
+    rows = []
+    for day in days:
+        parts = strata(series, day)
+        for name in dict.fromkeys(label.model_on(series, day, model) for model in names):
+            scores = predict(weeks, day, name, seed=seed)
+            entered, labels = ~np.isnan(scores), label.mark(series, day)
+            of_strata = {
+                part: metrics(labels[entered & where], scores[entered & where])
+                for part, where in parts.items()
+            }
+            of_all = metrics(labels[entered], scores[entered])
+            rows.append({"week": series.days[day], "model": name, **of_all, "strata": of_strata})
+    return rows
 
 
 def _forecast(shared: tuple[Series, Label], task: tuple[int, str, int]) -> dict[str, Any]:
     series, label = shared
     day, model, seed = task
     # The days from the week on are cut off: nothing of them can be known.
-    weeks = Weeks(series.until(day), label)
+    scores = raw_forecast(Weeks(series.until(day), label), day, model, seed=seed).tolist()
     # A dataset that had not entered has none: JSON knows no NaN.
-    scores = raw_forecast(weeks, day, model, seed=seed).tolist()
     return {"scores": [None if score != score else score for score in scores]}
 
 
-def judge(weeks: Weeks, forecast: WeekForecast) -> dict[str, Any]:
-    """Return a row: the week's first day, the model, :func:`metrics` of datasets that
-    had entered, and strata.
-    """
-    series, entered = weeks.series, ~np.isnan(forecast.scores)
-    labels, scores = weeks.label.mark(series, forecast.day)[entered], forecast.scores[entered]
-    parts = {
-        part: metrics(labels[where[entered]], scores[where[entered]])
-        for part, where in strata(series, forecast.day).items()
-    }
-    return {
-        "week": series.days[forecast.day],
-        "model": forecast.model,
-        **metrics(labels, scores),
-        "strata": parts,
-    }
-
-
-def forecast_and_judge(
+def judge_last(
     weeks: Weeks,
     models: Sequence[str],
     *,
     last: int | None = None,
     seed: int = 0,
     spark: SparkSession | None = None,
-) -> tuple[list[WeekForecast], list[dict[str, Any]]]:
-    """Return the forecasts of each week and model, and a row for each: :func:`judge`.
+) -> list[dict[str, Any]]:
+    """Return the rows of :func:`judge` for the Mondays that can be judged; ``last``: the
+    last so many only.
 
-    ``last``: the last so many weeks only. Raises InputMissing (66) where no week can be
-    predicted, DataError (65) where a guard fails, UsageError (2) for an unknown model.
+    Raises InputMissing (66) where no week can be predicted, and as :func:`judge`.
     """
     days = evaluated_days(weeks.series, weeks.label, last)
-    judged = forecasts(weeks, days, models, seed=seed, spark=spark)
-    return judged, [judge(weeks, forecast) for forecast in judged]
+    return judge(weeks, days, models, seed=seed, spark=spark)

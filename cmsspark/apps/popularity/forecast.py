@@ -5,7 +5,6 @@ such forecasts were before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from importlib.util import find_spec
 from typing import Any, Final
@@ -13,14 +12,19 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from cmsspark.apps.popularity.baselines import with_baselines
-from cmsspark.apps.popularity.evaluate import forecasts, judge, strata
+from cmsspark.apps.popularity.evaluate import (
+    calibrated,
+    fit,
+    judge,
+    of_population,
+    past_days,
+    strata,
+)
 from cmsspark.apps.popularity.features import Names
-from cmsspark.apps.popularity.fitting import calibrated, fit, of_population, past_days
 from cmsspark.apps.popularity.models import check_model, load_xgboost
-from cmsspark.apps.popularity.scores import mean
+from cmsspark.apps.popularity.scores import with_baselines
 from cmsspark.apps.popularity.series import MEASURES, Series
-from cmsspark.apps.popularity.training import FIRST_DAY, PERSISTENCE, Label, Weeks
+from cmsspark.apps.popularity.training import FIRST_DAY, Weeks
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import start_ms
@@ -55,15 +59,6 @@ def reasons(columns: Sequence[str], moved: Array | None) -> list[str | None]:
         ]
         texts.append(", ".join(parts) or None)
     return texts
-
-
-def importance(columns: Sequence[str], moved: Array) -> list[tuple[str, float]]:
-    """Return (column, mean absolute change of the logarithm of the odds), the largest first."""
-    means = np.abs(moved).mean(0)
-    return [
-        (columns[number], float(means[number]))
-        for number in np.argsort(-means, kind="stable").tolist()
-    ]
 
 
 def bases(series: Series) -> list[str]:
@@ -112,23 +107,10 @@ _OPTIONS: Final = {
 _ROUNDS: Final = 50
 
 
-@dataclass(frozen=True)
-class Expected:
-    """``quantiles``: float64 [datasets, 3], the 10, 50 and 90 % quantiles of a measure
-    in the coming weeks; NaN where a dataset has not entered.
-    """
-
-    quantiles: Array
-
-    @property
-    def mean(self) -> Array:
-        """float64 [datasets]: the expected value."""
-        return np.asarray(self.quantiles @ _SWANSON)
-
-
-def expected(weeks: Weeks, day: int, measure: str, *, seed: int = 0) -> Expected | None:
-    """Return what the datasets are expected to be used in the weeks from that day on,
-    from what was known before it.
+def expected(weeks: Weeks, day: int, measure: str, *, seed: int = 0) -> Array | None:
+    """Return the 10, 50 and 90 % quantiles of what the datasets are expected to be used in
+    the weeks from that day on, from what was known before it: float64 [datasets, 3], NaN
+    where a dataset has not entered.
 
     The quantiles are widened, or narrowed, by what the same model would have needed in
     the last week that is over. None where the series has nothing of the measure, or
@@ -150,7 +132,7 @@ def expected(weeks: Weeks, day: int, measure: str, *, seed: int = 0) -> Expected
     logs[:, 0] -= correction[0]
     logs[:, 2] += correction[1]
     logs[:, 0], logs[:, 2] = np.minimum(logs[:, 0], logs[:, 1]), np.maximum(logs[:, 2], logs[:, 1])
-    return Expected(np.expm1(np.maximum(logs, 0)))
+    return np.asarray(np.expm1(np.maximum(logs, 0)))
 
 
 def _shift(excess: Array) -> float:
@@ -248,7 +230,7 @@ def tabulate_predictions(
         except InputMissing:
             # A saved model predicts from a series that is too short to learn from.
             amounts = None
-        values = [None] * 4 if amounts is None else [amounts.mean, *amounts.quantiles.T]
+        values = [None] * 4 if amounts is None else [amounts @ _SWANSON, *amounts.T]
         for column, of_column in zip(
             (f"expected_{name}", *(f"{name}_p{q}" for q in (10, 50, 90))), values, strict=True
         ):
@@ -305,8 +287,8 @@ def quality(
     series, label = weeks.series, weeks.label
     starts = [len(series.days) - label.days - 7 * back for back in range(count)]
     starts = sorted(start for start in starts if start >= FIRST_DAY)
-    judged = forecasts(weeks, starts, with_baselines([model_name]), seed=seed) if starts else []
-    return quality_rows([judge(weeks, forecast) for forecast in judged], day, "popularity_quality")
+    judged = judge(weeks, starts, with_baselines([model_name]), seed=seed) if starts else []
+    return quality_rows(judged, day, "popularity_quality")
 
 
 def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl.DataFrame:
@@ -332,37 +314,6 @@ def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl
         stored, schema={name: schema[name] for name in schema if name not in ("day", "timestamp")}
     )
     return _with_day(frame, day, table)
-
-
-def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
-    """``schemas/tables/popularity_models.yaml``: one row, of the model card of a saved
-    version.
-    """
-    weeks = [week for week in card["weeks"] if week["model"] == card["model"]]
-    baseline = [week for week in card["weeks"] if week["model"] == PERSISTENCE]
-    label = Label(**card["label"]).describe()
-    row = {
-        "day": day,
-        "version": version,
-        "model": card["model"],
-        "label": label,
-        "learned_from": date.fromisoformat(card["learned_from"]),
-        "learned_until": date.fromisoformat(card["learned_until"]),
-        "dataset_count": card["datasets"],
-        "row_count": card["rows"],
-        "row_count_before_sampling": card["rows_before_sampling"],
-        "column_count": len(card["columns"]),
-        "seed": card["seed"],
-        "judged_week_count": len(weeks),
-        "average_precision": mean(week["average_precision"] for week in weeks),
-        "brier": mean(week["brier"] for week in weeks),
-        "persistence_average_precision": mean(week["average_precision"] for week in baseline),
-        "model_sha256": card["model_sha256"],
-        "columns_sha256": card["columns_sha256"],
-        "timestamp": start_ms(day),
-    }
-    table = stored_table(f"{_TABLE}models")
-    return pl.DataFrame([row], schema=pl.Schema(table.arrow())).select(table.names)
 
 
 def _with_day(frame: pl.DataFrame, day: date, table: str, **constants: Any) -> pl.DataFrame:

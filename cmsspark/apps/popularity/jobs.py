@@ -1,23 +1,19 @@
-"""The jobs of popularity: features, models, evaluations, forecasts."""
+"""The jobs of popularity: features, evaluations, forecasts; and the options that they
+share with the commands, such as what popular means.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import date
-from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.apps.popularity.label_options import (
-    FOLDER,
-    label_options,
-    model_option,
-    models_option,
-    seed_option,
-)
+from cmsspark.base.errors import UsageError
 from cmsspark.cli.options import (
+    FiniteRange,
     date_option,
     output_options,
     print_outcome,
@@ -25,12 +21,86 @@ from cmsspark.cli.options import (
     store_options,
 )
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import Job, declare
+from cmsspark.store.own_jobs import Job, declare
 
 if TYPE_CHECKING:
     from cmsspark.apps.popularity.training import Label
     from cmsspark.settings.settings import Settings
     from cmsspark.store.results import CurrentTable
+
+
+#: Models that are judged by default.
+EVALUATED: Final = ("average", "blend")
+_OPTIONS: Final = (
+    click.option(
+        "--weeks",
+        "horizon",
+        type=click.IntRange(1, 52),
+        default=1,
+        show_default=True,
+        help="Horizon in weeks.",
+    ),
+    click.option(
+        "--top-bytes",
+        type=click.IntRange(1),
+        metavar="K",
+        help="Popular: among the K datasets with the most bytes read. Excludes --threshold and --users.",
+    ),
+    click.option(
+        "--users", type=FiniteRange(0), help="Popular also needs more than this many users."
+    ),
+    click.option(
+        "--threshold",
+        type=FiniteRange(0),
+        default=10,
+        show_default=True,
+        help="Popular: more accesses than this.",
+    ),
+)
+model_option = click.option(
+    "--model",
+    default="blend",
+    show_default=True,
+    help="Model; cmsspark popularity models lists them.",
+)
+models_option = click.option(
+    "--model",
+    "models",
+    multiple=True,
+    help=f"Model to judge beside the baselines; repeatable. [default: {', '.join(EVALUATED)}]",
+)
+seed_option = click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of models and intervals."
+)
+
+
+def label_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--threshold``, ``--users``, ``--top-bytes`` and ``--weeks``; the command
+    gets a ``label``.
+
+    Raises UsageError (2) where they exclude each other.
+    """
+
+    @functools.wraps(command)
+    def with_label(
+        *arguments: Any,
+        threshold: float,
+        users: float | None,
+        top_bytes: int | None,
+        horizon: int,
+        **options: Any,
+    ) -> Any:
+        # Not at import: numpy comes with it.
+        from cmsspark.apps.popularity.training import Label
+
+        if top_bytes is not None and users is not None:
+            raise UsageError("--top-bytes excludes --users", next_step="give only one of them")
+        return command(*arguments, label=Label(threshold, users, horizon, top_bytes), **options)
+
+    decorated: Callable[..., Any] = with_label
+    for option in _OPTIONS:
+        decorated = option(decorated)
+    return decorated
 
 
 def run(
@@ -64,49 +134,39 @@ def run(
 
 def make_command(job: Job) -> click.Command:
     """Return the click command of a job."""
-    kind = _KINDS[_kind(job.name)]
+    is_on_spark = _kind(job.name) == "evaluate"
 
     def command(
         day: date, fout: str | None, settings_file: str | None, as_json: bool, **options: Any
     ) -> None:
         settings = load_settings(settings_file)
         store = require_store(fout, settings)
-        if kind.is_on_spark:
+        if is_on_spark:
             from cmsspark.engines.session import session
 
             options["spark"] = session(f"cmsspark {job.name}")
+            options["models"] = options["models"] or EVALUATED
         print_outcome(
             job.name,
             day,
             as_json,
             lambda: run(job.name, day, store, settings, **options),
-            kind.folder,
         )
 
     decorators = (
         output_options,
         store_options,
         label_options,
-        *reversed(kind.options),
+        *reversed(_OF_KIND[_kind(job.name)]),
         date_option,
     )
-    decorated: Callable[..., Any] = reduce(
+    decorated: Callable[..., Any] = functools.reduce(
         lambda function, decorate: decorate(function), decorators, command
     )
-    about = f"{job.about}.{' Needs cmsspark[popularity].' if kind.needs_extra else ''}"
+    about = f"{job.about}.{' Needs cmsspark[popularity].' if is_on_spark else ''}"
     return click.command(job.name, help=f"{about} Exit codes: cmsspark help exit-codes.")(
         decorated
     )
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """A kind of job: its options, and the folder of its run that the command prints."""
-
-    options: tuple[Callable[..., Any], ...]
-    folder: str | None = None
-    needs_extra: bool = False
-    is_on_spark: bool = False
 
 
 def _kind(name: str) -> str:
@@ -114,61 +174,39 @@ def _kind(name: str) -> str:
 
 
 _LAST_HELP: Final = "Only the last so many weeks before --date"
-_CARD_HELP: Final = "Past weeks for the model card."
-#: The last part of a job's name → its kind.
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "features": _Kind(
-        (
-            click.option(
-                "--last", type=click.IntRange(1), help=f"{_LAST_HELP}, and that from it on."
-            ),
-        )
+#: The last part of a job's name → its options.
+_OF_KIND: Final[Mapping[str, tuple[Callable[..., Any], ...]]] = {
+    "features": (
+        click.option("--last", type=click.IntRange(1), help=f"{_LAST_HELP}, and that from it on."),
     ),
-    "forecast": _Kind(
-        (
-            model_option,
-            click.option(
-                "--judged",
-                "weeks",
-                type=click.IntRange(0),
-                default=4,
-                show_default=True,
-                help="Past weeks to judge.",
-            ),
-            click.option(
-                "--top",
-                type=click.IntRange(1),
-                default=2000,
-                show_default=True,
-                help="Ranks that can be published.",
-            ),
-            seed_option,
-        )
-    ),
-    "train": _Kind(
-        (
-            model_option,
-            click.option(
-                "--judged", type=click.IntRange(1), default=4, show_default=True, help=_CARD_HELP
-            ),
-            seed_option,
+    "forecast": (
+        model_option,
+        click.option(
+            "--judged",
+            "weeks",
+            type=click.IntRange(0),
+            default=4,
+            show_default=True,
+            help="Past weeks to judge.",
         ),
-        folder=FOLDER,
-        needs_extra=True,
-    ),
-    "evaluate": _Kind(
-        (
-            models_option,
-            click.option("--last", type=click.IntRange(1), help=f"{_LAST_HELP}."),
-            seed_option,
+        click.option(
+            "--top",
+            type=click.IntRange(1),
+            default=2000,
+            show_default=True,
+            help="Ranks that can be published.",
         ),
-        needs_extra=True,
-        is_on_spark=True,
+        seed_option,
+    ),
+    "evaluate": (
+        models_option,
+        click.option("--last", type=click.IntRange(1), help=f"{_LAST_HELP}."),
+        seed_option,
     ),
 }
 
 
-_on_host: Final = partial(Job, needs_spark=False, module=__name__)
+_on_host: Final = functools.partial(Job, needs_spark=False, module=__name__)
 for _job in (
     _on_host(
         "popularity_forecast",
@@ -186,10 +224,5 @@ for _job in (
         "Features and labels of each dataset and week, from the stored days before a day",
         ("popularity_features",),
     ),
-    _on_host(
-        "popularity_train",
-        "A model of popularity with its model card, to predict with later",
-        ("popularity_models",),
-    ),
 ):
-    declare(_job, partial(make_command, _job))
+    declare(_job, functools.partial(make_command, _job))

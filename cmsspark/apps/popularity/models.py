@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import json
-import tarfile
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from cmsspark.apps.popularity.baselines import Persistence, select_measure
-from cmsspark.apps.popularity.training import Label, Training
+from cmsspark.apps.popularity.training import Label, Training, first_by_bytes
 from cmsspark.base import extras
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import UsageError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 _RIDGE: Final = 30.0
 _BOOSTING: Final = {
@@ -46,8 +35,7 @@ _FOREST: Final = {
 
 
 class Model(Protocol):
-    """``fit``, then ``predict(rows)``: float64 probabilities, one a row. ``save`` gives
-    what ``load`` takes, as JSON.
+    """``fit``, then ``predict(rows)``: float64 probabilities, one a row.
 
     ``contributions(rows)``: by how much each column moved the logarithm of the odds,
     [rows, columns]; None where the model cannot say.
@@ -59,8 +47,6 @@ class Model(Protocol):
     def fit(self, training: Training, seed: int) -> None: ...
     def predict(self, rows: Array) -> Array: ...
     def contributions(self, rows: Array) -> Array | None: ...
-    def save(self) -> dict[str, Any]: ...
-    def load(self, saved: Mapping[str, Any]) -> None: ...
 
 
 def sigmoid(values: Array) -> Array:
@@ -109,6 +95,43 @@ def _loss(
     )
 
 
+class Persistence:
+    """What was popular in the last weeks will be, by the same rule; weeks: the longest
+    window of the features that the horizon holds (1, 2, 4, 8 or 26 weeks; for bytes and
+    users 1 or 4), the threshold in its share.
+    """
+
+    def __init__(self, label: Label) -> None:
+        self._label = label
+
+    def fit(self, training: Training, seed: int) -> None:
+        self._columns = training.columns
+
+    def predict(self, rows: Array) -> Array:
+        label = self._label
+        if label.top_bytes is not None:
+            return first_by_bytes(self._window("bytes", rows)[0], label.top_bytes)
+        values, share = self._window("accesses", rows)
+        is_popular = values > np.log1p(label.threshold * share)
+        if label.users is not None:
+            values, share = self._window("users", rows)
+            is_popular &= values > np.log1p(label.users * share)
+        return np.asarray(is_popular, float)
+
+    def contributions(self, rows: Array) -> None:
+        return None
+
+    def _window(self, measure: str, rows: Array) -> tuple[Array, float]:
+        """Return the column of the longest window within the horizon, and its share of it."""
+        names = {days: f"log_{measure}_{days}d" for days in (7, 14, 28, 56, 182)}
+        days = max(
+            days
+            for days, name in names.items()
+            if days <= self._label.days and name in self._columns
+        )
+        return rows[:, self._columns.index(names[days])], days / self._label.days
+
+
 class Logistic:
     """Logistic regression on standardised columns; ``only`` names the columns that it sees."""
 
@@ -135,19 +158,6 @@ class Logistic:
         moved = np.zeros(rows.shape)
         moved[:, self._chosen] = self._standard(rows)[:, :-1] * self._weights[:-1]
         return moved
-
-    def save(self) -> dict[str, Any]:
-        numbers = {"mean": self._mean, "spread": self._spread, "weights": self._weights}
-        return {
-            "columns": self._chosen,
-            **{name: values.tolist() for name, values in numbers.items()},
-        }
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._chosen = list(saved["columns"])
-        self._mean, self._spread, self._weights = (
-            np.array(saved[name]) for name in ("mean", "spread", "weights")
-        )
 
     def _standard(self, rows: Array) -> Array:
         standard = (rows[:, self._chosen] - self._mean) / self._spread
@@ -189,14 +199,6 @@ class Trees:
             self._trees.predict(matrix, pred_contribs=True, approx_contribs=True)[:, :-1], float
         )
 
-    def save(self) -> dict[str, Any]:
-        return {"trees": json.loads(self._trees.save_raw("json"))}
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._trees = load_xgboost().Booster(
-            model_file=bytearray(json.dumps(saved["trees"]).encode())
-        )
-
 
 class Blend:
     """The mean of several models' probabilities."""
@@ -215,29 +217,18 @@ class Blend:
         moved = [part for model in self._models if (part := model.contributions(rows)) is not None]
         return np.asarray(np.mean(moved, axis=0)) if moved else None
 
-    def save(self) -> dict[str, Any]:
-        return {"models": [model.save() for model in self._models]}
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        for model, content in zip(self._models, saved["models"], strict=True):
-            model.load(content)
-
 
 _AVERAGE: Final = ("log_accesses_1d", "log_accesses_3d", "log_accesses_7d", "log_accesses_14d")
 
 
-def _on_spark(kind: str) -> Callable[[Label], Model]:
-    def make(label: Label) -> Model:
-
-        return SparkModel(kind)
-
-    return make
+def _measure(label: Label) -> str:
+    return "accesses" if label.top_bytes is None else "bytes"
 
 
 MODELS: Final[dict[str, Callable[[Label], Model]]] = {
     "persistence": lambda label: Persistence(label),
-    "last-week": lambda label: Logistic([f"log_{select_measure(label)}_7d"]),
-    "decayed": lambda label: Logistic([f"log_{select_measure(label)}_decayed"]),
+    "last-week": lambda label: Logistic([f"log_{_measure(label)}_7d"]),
+    "decayed": lambda label: Logistic([f"log_{_measure(label)}_decayed"]),
     "average": lambda label: Logistic(_AVERAGE),
     "logistic": lambda label: Logistic(),
     "forest": lambda label: Trees(_FOREST, 1),
@@ -245,9 +236,6 @@ MODELS: Final[dict[str, Callable[[Label], Model]]] = {
     "blend": lambda label: Blend(
         [Trees(_FOREST, 1), Trees(_BOOSTING, _BOOSTING_ROUNDS, _HALF_LIFE)]
     ),
-    "spark-logistic": _on_spark("logistic"),
-    "spark-forest": _on_spark("forest"),
-    "spark-boosting": _on_spark("boosting"),
 }
 ABOUT: Final = {
     "persistence": "popular last week, popular next week",
@@ -258,20 +246,13 @@ ABOUT: Final = {
     "forest": "random forest (xgboost)",
     "boosting": "gradient boosting (xgboost)",
     "blend": "the mean of forest and boosting",
-    "spark-logistic": "logistic regression on all features (pyspark.ml)",
-    "spark-forest": "random forest (pyspark.ml)",
-    "spark-boosting": "gradient boosting (pyspark.ml)",
 }
 
 
 def check_model(name: str) -> None:
     """Raise UsageError (2) for a name of no model."""
     if name not in MODELS:
-        names = ", ".join(MODELS)
-        next_step = (
-            f"one of {names}; cmsspark popularity predict also takes the folder of a saved model"
-        )
-        raise UsageError(f"there is no model {name!r}", next_step=next_step)
+        raise UsageError(f"there is no model {name!r}", next_step=f"one of {', '.join(MODELS)}")
 
 
 def make_model(name: str, label: Label) -> Model:
@@ -288,112 +269,3 @@ def load_xgboost() -> Any:
     import xgboost
 
     return xgboost
-
-
-# Models of pyspark.ml behind the same interface: logistic regression, random forest,
-# gradient boosting.
-
-#: Kind → options of pyspark.ml's class.
-OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "logistic": {"regParam": 0.01, "standardization": True, "maxIter": 50},
-    "forest": {"numTrees": 100, "maxDepth": 5, "minInstancesPerNode": 10, "subsamplingRate": 0.6},
-    "boosting": {
-        "maxIter": 60,
-        "maxDepth": 2,
-        "stepSize": 0.1,
-        "minInstancesPerNode": 8,
-        "subsamplingRate": 0.7,
-    },
-}
-
-
-class SparkModel:
-    """A model of pyspark.ml. Rows go to Spark as Arrow, and probabilities come back in
-    their order.
-    """
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-
-    def fit(self, training: Training, seed: int) -> None:
-        frame = _frame(training.rows, training.labels, training.weights)
-        self._model = _estimator(self._kind, OPTIONS[self._kind], seed).fit(frame)
-
-    def predict(self, rows: Array) -> Array:
-        from pyspark.ml.functions import vector_to_array
-        from pyspark.sql import functions as F
-
-        scored = self._model.transform(_frame(rows))
-        table = scored.select(
-            "number", vector_to_array(F.col("probability"))[1].alias("p")
-        ).toPandas()
-        result = np.empty(len(rows))
-        result[table["number"].to_numpy()] = table["p"].to_numpy()
-        return result
-
-    def contributions(self, rows: Array) -> None:
-        return None
-
-    def save(self) -> dict[str, Any]:
-        packed = io.BytesIO()
-        with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
-            self._model.write().overwrite().save(Path(folder, "model").as_uri())
-            with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-                archive.add(Path(folder, "model"), "model")
-        return {"kind": self._kind, "pyspark_ml": base64.b64encode(packed.getvalue()).decode()}
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        from pyspark.ml import classification
-
-        kinds = {
-            "logistic": "LogisticRegressionModel",
-            "forest": "RandomForestClassificationModel",
-            "boosting": "GBTClassificationModel",
-        }
-        _session()
-        packed = io.BytesIO(base64.b64decode(saved["pyspark_ml"]))
-        with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
-            with tarfile.open(fileobj=packed) as archive:
-                archive.extractall(folder, filter="data")
-            path = Path(folder, "model").as_uri()
-            self._model = getattr(classification, kinds[saved["kind"]]).load(path)
-
-
-def _session() -> SparkSession:
-    from cmsspark.engines.session import session
-
-    return session("cmsspark popularity")
-
-
-def _estimator(kind: str, options: Mapping[str, Any], seed: int) -> Any:
-    from pyspark.ml import classification
-
-    columns = {"featuresCol": "features", "labelCol": "label", "weightCol": "weight"}
-    if kind == "logistic":
-        return classification.LogisticRegression(**columns, **options)
-    if kind == "forest":
-        return classification.RandomForestClassifier(**columns, **options, seed=seed)
-    return classification.GBTClassifier(**columns, **options, seed=seed)
-
-
-def _frame(rows: Array, labels: Array | None = None, weights: Array | None = None) -> DataFrame:
-    """number, features, label and weight of each row; the number is its place."""
-    import pandas as pd
-    from pyspark.ml.functions import array_to_vector
-    from pyspark.sql import functions as F
-
-    zero = np.zeros(len(rows))
-    table = pd.DataFrame(
-        {
-            "number": np.arange(len(rows)),
-            "values": list(np.ascontiguousarray(rows, float)),
-            "label": zero if labels is None else labels,
-            "weight": zero + 1 if weights is None else weights,
-        }
-    )
-    spark = _session()
-    spark.conf.set("spark.sql.execution.arrow.pyspark.enabled", "true")
-    frame = spark.createDataFrame(
-        table, "number long, values array<double>, label double, weight double"
-    )
-    return frame.withColumn("features", array_to_vector(F.col("values"))).drop("values")

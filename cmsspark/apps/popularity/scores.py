@@ -1,13 +1,16 @@
-"""How good predictions are: average precision, AUC, Brier score, rates at 0.5, with intervals."""
+"""How good predictions are: average precision with an interval, AUC, Brier score,
+calibration, rates at 0.5; and the warning where a baseline is better.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
 from cmsspark.base.arrays import Array
+from cmsspark.base.text.terminal import pluralize
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -21,23 +24,28 @@ def mean(values: Iterable[float | None]) -> float | None:
     return float(np.mean(numbers)) if numbers else None
 
 
-def format_score(value: float | None) -> str:
-    """Return a score for a page, with three digits; a dash for None."""
-    return "–" if value is None else f"{value:.3f}"
-
-
 def average_precision(labels: Array, scores: Array) -> float | None:
     """Return the mean precision over the positives, equal scores taken together; None
     without a positive.
     """
+    return next(_precisions(labels, scores, [np.ones(len(labels))]), None)
+
+
+def _precisions(labels: Array, scores: Array, every: Iterable[Array]) -> Iterator[float]:
+    """Yield the average precision with the rows counting so many times, for ``every`` of
+    these numbers that leave a positive. The rows are sorted once.
+    """
     if not labels.any():
-        return None
+        return
     order = np.argsort(-scores, kind="stable")
     ranked, values = labels[order], scores[order]
     is_last = np.append(values[1:] != values[:-1], True)
-    hits, count = np.cumsum(ranked)[is_last], np.arange(1, len(ranked) + 1)[is_last]
-    # Divided by the positives at the end: a perfect order has exactly 1.
-    return float((np.diff(hits, prepend=0) * hits / count).sum() / ranked.sum())
+    for times in every:
+        hits, rows = np.cumsum(ranked * times)[is_last], np.cumsum(times)[is_last]
+        if hits[-1]:
+            # Divided by the positives at the end: a perfect order has exactly 1.
+            gained = np.diff(hits, prepend=0) * hits / np.maximum(rows, 1)
+            yield float(gained.sum() / hits[-1])
 
 
 def area_under_curve(labels: Array, scores: Array) -> float | None:
@@ -56,48 +64,69 @@ def area_under_curve(labels: Array, scores: Array) -> float | None:
     )
 
 
-def _resampled_precisions(
-    labels: Array, scores: Array, generator: np.random.Generator
-) -> list[float]:
-    """Return the average precision of 200 resamplings of the rows, those without a
-    positive left out.
-
-    The rows are sorted once; a resampling says how often each counts.
-    """
-    count = len(labels)
-    if not labels.any():
-        return []
-    order = np.argsort(-scores, kind="stable")
-    ranked, values = labels[order], scores[order]
-    is_last = np.append(values[1:] != values[:-1], True)
-    resampled = []
-    for _ in range(200):
-        times = np.bincount(generator.integers(0, count, count), minlength=count)
-        hits, rows = np.cumsum(ranked * times)[is_last], np.cumsum(times)[is_last]
-        if hits[-1]:
-            resampled.append(
-                float((np.diff(hits, prepend=0) * hits / np.maximum(rows, 1)).sum() / hits[-1])
-            )
-    return resampled
-
-
 def metrics(labels: Array, scores: Array) -> dict[str, Any]:
     """Numbers of one week: rows, positives (share), average_precision with a 90 %
-    interval from 200 resamplings of the datasets, auc, brier, and tpr and tnr at 0.5.
-    Null where a rate has no rows.
+    interval from 200 resamplings of the datasets, auc, brier, calibration_error (the mean
+    distance of predictions from what happened, in ten bins), and tpr and tnr at 0.5. Null
+    where a rate has no rows.
     """
-    resampled = _resampled_precisions(labels, scores, np.random.default_rng(0))
+    count, generator = len(labels), np.random.default_rng(0)
+    resamplings = (
+        np.bincount(generator.integers(0, count, count), minlength=count) for _ in range(200)
+    )
+    resampled = list(_precisions(labels, scores, resamplings))
     interval = (
         [float(edge) for edge in np.quantile(resampled, (0.05, 0.95))] if resampled else None
     )
     is_positive, is_predicted = labels > 0, scores >= 0.5
+    of_bin = np.bincount(np.minimum((scores * 10).astype(int), 9), scores - labels, 10)
     return {
-        "rows": len(labels),
-        "positives": float(labels.mean()) if len(labels) else None,
+        "rows": count,
+        "positives": float(labels.mean()) if count else None,
         "average_precision": average_precision(labels, scores),
         "average_precision_interval": interval,
         "auc": area_under_curve(labels, scores),
-        "brier": float(((scores - labels) ** 2).mean()) if len(labels) else None,
+        "brier": float(((scores - labels) ** 2).mean()) if count else None,
+        "calibration_error": float(np.abs(of_bin).sum() / count) if count else None,
         "tpr": float(is_predicted[is_positive].mean()) if is_positive.any() else None,
         "tnr": float((~is_predicted[~is_positive]).mean()) if (~is_positive).any() else None,
     }
+
+
+#: Rules that a model has to beat, as names of models.
+BASELINES: Final = ("persistence", "last-week", "decayed")
+
+
+def with_baselines(models: Sequence[str]) -> tuple[str, ...]:
+    """Return the models, each once, after all baselines; without a model that is none,
+    as they are.
+    """
+    if all(name in BASELINES for name in models):
+        return tuple(dict.fromkeys(models))
+    return tuple(dict.fromkeys((*BASELINES, *models)))
+
+
+def warnings(rows: Sequence[Mapping[str, Any]], model: str) -> list[str]:
+    """Return a warning where a baseline was better than the model in the judged weeks,
+    in the mean, to three decimals.
+
+    ``rows``: of :func:`cmsspark.apps.popularity.evaluate.judge`, or of the stored
+    quality, all datasets together.
+    """
+    if model in BASELINES:
+        return []
+    means = {
+        name: mean(row["average_precision"] for row in rows if row["model"] == name)
+        for name in (model, *BASELINES)
+    }
+    precision = means.pop(model)
+    scores = {name: value for name, value in means.items() if value is not None}
+    name = max(scores, key=scores.__getitem__, default=model)
+    if precision is None or round(scores.get(name, precision), 3) <= round(precision, 3):
+        return []
+    count = sum(row["model"] == model for row in rows)
+    weeks = "week" if count == 1 else pluralize(count, "week")
+    return [
+        f"in the last {weeks} the baseline {name} was better than {model}: average precision {scores[name]:.3f} "
+        f"against {precision:.3f}"
+    ]

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from cmsspark.apps.popularity import saved
-from cmsspark.apps.popularity.baselines import warnings, with_baselines
-from cmsspark.apps.popularity.evaluate import forecast_and_judge
-from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS, Names, features
-from cmsspark.apps.popularity.forecast import model_row, predictions, quality, quality_rows
-from cmsspark.apps.popularity.label_options import EVALUATED, FOLDER
-from cmsspark.apps.popularity.report import evaluation_page
+from cmsspark.apps.popularity.evaluate import judge_last
+from cmsspark.apps.popularity.features import Names, features
+from cmsspark.apps.popularity.forecast import predictions, quality, quality_rows
+from cmsspark.apps.popularity.scores import warnings, with_baselines
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
 from cmsspark.base.errors import InputMissing
@@ -26,13 +21,12 @@ from cmsspark.base.names import DERIVED
 from cmsspark.base.periods import between, start_ms
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.terminal import pluralize
-from cmsspark.filesystems.storage import Files, join
+from cmsspark.filesystems.storage import Files
 from cmsspark.run.period_run import describe_days, store_tables
 from cmsspark.run.run_context import RunContext, running
 from cmsspark.settings.settings import Settings
 from cmsspark.store import stored_days
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.staged_runs import StagedRun
 from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import StoredDays
 
@@ -40,50 +34,32 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Features as tables, one row for each dataset and week: for a file, and for the store.
-
 TABLE: Final = "popularity_features"
 
 
-def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.DataFrame:
-    """Return all features of each dataset on day ``number``, and on the days 7, 14 …
-    before it, ``last`` of them: columns ``first_day``, ``dataset``, the features, and ``is_popular``, null where the weeks from that
-    day on are not over.
-
-    Days without a day before them are left out. Raises DataError (65) where the series
-    lacks what the label is made of.
+def feature_rows(series: Series, starts: Sequence[int], label: Label) -> pl.DataFrame:
+    """Return the features of each dataset that had entered on the days of these numbers,
+    by what is known on the last of them: ``first_day``, ``dataset_name``, the features,
+    and ``is_popular``, null where the weeks from that day on are not over.
     """
-    if last:
-        label.check(series)
+    known = series.until(max(starts))
     # Datasets that only later days have make no tier or campaign common.
-    names = Names(series.datasets, series.until(number).is_known)
+    names = Names(series.datasets, known.is_known)
     frames = []
-    for start in sorted(start for start in range(number, number - 7 * last - 1, -7) if start > 0):
+    for start in sorted(starts):
         columns, rows = features(series.until(start), names)
-        first = series.days[0] + timedelta(days=start)
-        entered = series.until(number).population(start)
-        frames.append(
-            pl.DataFrame(
-                {
-                    "first_day": [first] * len(rows),
-                    "dataset": series.datasets,
-                    **{name: rows[:, index] for index, name in enumerate(columns)},
-                    "is_popular": _labels(series, start, label),
-                },
-                schema_overrides={"dataset": pl.String, "is_popular": pl.Boolean},
-            ).filter(pl.Series(entered))
-        )
+        is_over = start + label.days <= len(series.days)
+        frame = pl.DataFrame(
+            {
+                "dataset_name": series.datasets,
+                **{name: rows[:, index] for index, name in enumerate(columns)},
+                "is_popular": label.mark(series, start) > 0 if is_over else [None] * len(rows),
+            },
+            schema_overrides={"dataset_name": pl.String, "is_popular": pl.Boolean},
+        ).filter(pl.Series(known.population(start)))
+        first_day = series.days[0] + timedelta(days=start)
+        frames.append(frame.select(pl.lit(first_day).alias("first_day"), pl.all()))
     return pl.concat(frames)
-
-
-def _labels(series: Series, start: int, label: Label) -> list[bool | None]:
-    """Return whether each dataset was popular in the weeks from that day on; nulls
-    where they are not over.
-    """
-    if start + label.days > len(series.days):
-        return [None] * len(series.datasets)
-    popular: list[bool | None] = (label.mark(series, start) > 0).tolist()
-    return popular
 
 
 def week_rows(series: Series, day: date, label: Label, last: int | None = None) -> pl.DataFrame:
@@ -96,44 +72,28 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
     """
     label.check(series)
     end = (day - series.days[0]).days
-    starts = list(range(end, FIRST_DAY - 1, -7))[: last + 1 if last else None]
+    starts = range(end, FIRST_DAY - 1, -7)[: last + 1 if last else None]
     if not starts:
         raise InputMissing(
             "no week has a week of days before it",
             found=f"{pluralize(max(end, 0), 'day')} before {day}",
             next_step=f"store at least the {FIRST_DAY} days before it",
         )
-    names = Names(series.datasets)
-    rules = DERIVED["data_tier"], DERIVED["campaign"]
-    tiers, campaigns = ([rule.derive(name) for name in series.datasets] for rule in rules)
+    rows = feature_rows(series, starts, label)
+    names = rows["dataset_name"].to_list()
+    derived = {
+        name: pl.Series(map(DERIVED[name].derive, names), dtype=pl.String)
+        for name in ("data_tier", "campaign")
+    }
+    # Tables that the store has not are null.
     schema = pl.Schema(stored_table(TABLE).arrow())
-    frames = []
-    for start in sorted(starts):
-        columns, rows = features(series.until(start), names)
-        first = series.days[0] + timedelta(days=start)
-        features_of_week = {name: rows[:, index] for index, name in enumerate(columns)}
-        # Tables that the store has not are null.
-        unknown = [None] * len(tiers)
-        values = {
-            "day": [day] * len(tiers),
-            "first_day": [first] * len(tiers),
-            "dataset_name": series.datasets,
-            "data_tier": tiers,
-            "campaign": campaigns,
-            **{
-                name: features_of_week.get(name, unknown)
-                for name in (*BASE_COLUMNS, *STORE_COLUMNS)
-            },
-            "is_popular": _labels(series, start, label),
-            "timestamp": [start_ms(day)] * len(tiers),
-        }
-        rows_of_week = pl.DataFrame({name: values[name] for name in schema}, schema=schema)
-        frames.append(rows_of_week.filter(pl.Series(series.population(start))))
-    return pl.concat(frames)
+    missing = {name: pl.lit(None) for name in schema if name not in rows.columns}
+    constants = {"day": pl.lit(day), "timestamp": pl.lit(start_ms(day))}
+    return (
+        rows.with_columns(**{**missing, **derived, **constants}).select(list(schema)).cast(schema)
+    )
 
 
-#: The page beside the table of an evaluation.
-PAGE: Final = "popularity.html"
 #: Days that are read: half a year, the longest window of the features.
 DAYS: Final = 182
 
@@ -159,13 +119,11 @@ class StoredRun:
         label: Label,
         options: Mapping[str, Any],
         summary: str,
-        write: Callable[[StagedRun], Mapping[str, Any]] = lambda staged: {},
         *,
         warnings: Sequence[str] = (),
     ) -> CurrentTable:
-        """Store the tables, the first one as the job's own, with what ``write`` adds to
-        the folder of the run; what it returns goes into the manifest. ``warnings``:
-        beside those of the days. Raises OutputError (73).
+        """Store the tables, the first one as the job's own. ``warnings``: beside those of
+        the days. Raises OutputError (73).
         """
         days = describe_days(self.days)
         manifest = {
@@ -174,7 +132,7 @@ class StoredRun:
             "dataset_tables": {name: dict(runs) for name, runs in series.inputs["tables"].items()},
             "warnings": [*days["warnings"], *warnings],
         }
-        return store_tables(self.run_context, self.files, tables, manifest, summary, write)
+        return store_tables(self.run_context, self.files, tables, manifest, summary)
 
 
 @contextmanager
@@ -191,9 +149,12 @@ def stored_run(
         files = open_store(fout, f"cmsspark {name}")
         run_context.lock(files)
         last = day - timedelta(days=1)
-        days = _without_first_gap(
-            stored_days.find_days(files, fout, between(day - timedelta(days=DAYS), last))
-        )
+        days = stored_days.find_days(files, fout, between(day - timedelta(days=DAYS), last))
+        if days.partials:
+            # A store that begins later lacks nothing.
+            first = min(days.partials)
+            missing = tuple(missing_day for missing_day in days.missing if missing_day > first)
+            days = replace(days, period=between(first, last), missing=missing)
         days.check(allow_missing=True)
         if last not in days.partials:
             raise InputMissing(
@@ -202,15 +163,6 @@ def stored_run(
                 next_step=f"cmsspark daily --date {last}",
             )
         yield StoredRun(day, days, files, run_context)
-
-
-def _without_first_gap(days: StoredDays) -> StoredDays:
-    """Return the days from the first stored one on: a store that begins later lacks nothing."""
-    if not days.partials:
-        return days
-    first = min(days.partials)
-    missing = tuple(day for day in days.missing if day > first)
-    return replace(days, period=between(first, days.period.last), missing=missing)
 
 
 def store_features(
@@ -251,73 +203,31 @@ def store_forecast(
     return stored.store(named, series, label, options, series.size_text, warnings=texts)
 
 
-def store_model(
-    stored: StoredRun,
-    series: Series,
-    label: Label,
-    *,
-    model: str = "blend",
-    judged: int = 4,
-    seed: int = 0,
-) -> CurrentTable:
-    """Train the model and store it as a version in the folder ``models`` of the run."""
-    with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
-        weeks = Weeks(series, label)
-        _, metrics = forecast_and_judge(weeks, with_baselines([model]), last=judged, seed=seed)
-        version = saved.train(Path(aside), weeks, model, metrics, seed)
-        tables = {
-            "popularity_models": model_row(stored.day, version.name, saved.load(str(version)).card)
-        }
-
-        def write(staged: StagedRun) -> dict[str, Any]:
-            folder = join(staged.folder, FOLDER)
-            stored.files.make_dirs(join(folder, version.name))
-            for path in sorted(version.iterdir()):
-                stored.files.put(path, join(folder, version.name, path.name))
-            stored.files.write_bytes(join(folder, "LATEST"), f"{version.name}\n".encode())
-            return {"folders": {FOLDER: {}}}
-
-        options, texts = {"model": model, "judged": judged, "seed": seed}, warnings(metrics, model)
-        return stored.store(
-            tables, series, label, options, f"model {version.name}", write, warnings=texts
-        )
-
-
 def store_evaluation(
     stored: StoredRun,
     series: Series,
     label: Label,
     *,
-    models: tuple[str, ...] = (),
+    models: tuple[str, ...],
     last: int | None = None,
     seed: int = 0,
     spark: SparkSession | None = None,
 ) -> CurrentTable:
-    """Judge the models on the weeks before the day, and store the table and the page of
-    the last model. Each forecast is a Spark task; without ``spark`` they are made in
-    this process.
+    """Judge the models on the weeks before the day. Each forecast is a Spark task;
+    without ``spark`` they are made in this process.
     """
-    models = models or EVALUATED
-    weeks, compared = Weeks(series, label), with_baselines(models)
-    forecasts, judged = forecast_and_judge(weeks, compared, last=last, seed=seed, spark=spark)
-    table = "popularity_evaluation"
+    compared, table = with_baselines(models), "popularity_evaluation"
+    judged = judge_last(Weeks(series, label), compared, last=last, seed=seed, spark=spark)
     rows = quality_rows(judged, stored.day, table)
-    page = evaluation_page(weeks, models[-1], forecasts, judged, seed)
-
-    def write(staged: StagedRun) -> dict[str, Any]:
-        stored.files.write_bytes(join(staged.folder, PAGE), page.encode())
-        return {}
-
     options = {"models": list(models), "last": last, "seed": seed}
     texts = [text for name in compared for text in warnings(judged, name)]
-    summary = f"{pluralize(rows.height, 'row')} and {PAGE}"
-    return stored.store({table: rows}, series, label, options, summary, write, warnings=texts)
+    summary = pluralize(rows.height, "row")
+    return stored.store({table: rows}, series, label, options, summary, warnings=texts)
 
 
 #: Kind of job, the last part of its name → what stores its tables.
 STORE: Final[Mapping[str, Callable[..., CurrentTable]]] = {
     "features": store_features,
     "forecast": store_forecast,
-    "train": store_model,
     "evaluate": store_evaluation,
 }

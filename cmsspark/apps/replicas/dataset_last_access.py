@@ -16,7 +16,7 @@ from cmsspark.base import dates
 from cmsspark.base.schemas import stored_table
 from cmsspark.run.dump_day import DumpJob
 from cmsspark.settings.settings import Settings
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 
 if TYPE_CHECKING:
     import polars as pl

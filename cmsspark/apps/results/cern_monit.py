@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from cmsspark.publish.cli import publish_command
-from cmsspark.store.job_index import Job, declare
+from cmsspark.store.own_jobs import Job, declare
 
 declare(
     Job(

@@ -20,7 +20,7 @@ from cmsspark.run.run_context import from_manifest
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import results, run_history
 from cmsspark.store.deliveries import Delivery, deliveries
-from cmsspark.store.job_index import JOBS, find_job
+from cmsspark.store.own_jobs import JOBS, find_job
 from cmsspark.store.run_history import Run, RunHistory, State
 from cmsspark.store.stored_columns import open_store
 

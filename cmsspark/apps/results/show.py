@@ -27,7 +27,7 @@ from cmsspark.run import run_report
 from cmsspark.run.run_context import from_manifest
 from cmsspark.run.run_report import PAGE
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store.job_index import JOBS, find_job, job_of_table
+from cmsspark.store.own_jobs import JOBS, find_job, job_of_table
 from cmsspark.store.part_files import check_table
 from cmsspark.store.results import CurrentTable, current
 from cmsspark.store.run_history import Run, RunHistory

@@ -15,7 +15,7 @@ from cmsspark.base.text import progress_line
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.query import output
+from cmsspark.store.query import prompt
 
 if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
@@ -104,7 +104,7 @@ def command(
     store = store or require_store(fout, settings)
     text = _query_text(query, file)
     if out:
-        output.check_target(out, fmt)
+        prompt.check_target(out, fmt)
     tables = () if dumps is None else _dump_tables(dumps, root, settings)
     with _open(store, memory, settings, tables) as database:
         if text is None:
@@ -116,16 +116,16 @@ def command(
             text, max_seconds=time_limit, max_rows=None if fmt or out else rows
         )
         if out:
-            output.write(result, out)
+            prompt.write(result, out)
             click.echo(
                 f"{pluralize(result.table.num_rows, 'row')} in {result.seconds:.2f} s: {out}",
                 err=True,
             )
         elif fmt:
-            output.echo(result, fmt)
+            prompt.echo(result, fmt)
         else:
-            output.echo_result(result)
-            click.echo(output.summary(result), err=True)
+            prompt.echo_result(result)
+            click.echo(prompt.summary(result), err=True)
 
 
 def _open(

@@ -34,7 +34,7 @@ from cmsspark.store.day_states import (
     surroundings,
     table,
 )
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.store.run_history import Check, Run, State
 from cmsspark.store.silent_sites import newest_stored, silent_lines
 

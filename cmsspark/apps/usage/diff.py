@@ -18,7 +18,7 @@ from cmsspark.base.text.terminal import NOTHING, number, table, terminal_width, 
 from cmsspark.cli.options import require_store, store_options
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.registry import STREAMS_OF_JOBS
-from cmsspark.store.job_index import Job, find_job
+from cmsspark.store.own_jobs import Job, find_job
 
 if TYPE_CHECKING:
     import polars as pl

@@ -34,7 +34,7 @@ from cmsspark.sources.registry import (
     STREAMS_NAMING_READERS,
     STREAMS_OF_JOBS,
 )
-from cmsspark.store.job_index import Job, declare, stream_report
+from cmsspark.store.own_jobs import Job, declare, stream_report
 
 if TYPE_CHECKING:
     from cmsspark.run.request import DayRequest

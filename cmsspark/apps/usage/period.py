@@ -19,7 +19,7 @@ from cmsspark.run.period_run import run_on_days, store_period, with_period
 from cmsspark.run.run_report import write_page
 from cmsspark.sources.registry import SITE_PAIRS, STREAMS_NAMING_READERS
 from cmsspark.store import results, stored_days
-from cmsspark.store.job_index import Job, declare
+from cmsspark.store.own_jobs import Job, declare
 from cmsspark.store.stored_columns import table_rows
 from cmsspark.store.stored_days import StoredDays
 

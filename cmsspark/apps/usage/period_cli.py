@@ -18,7 +18,7 @@ from cmsspark.cli.period_options import needed, period_options
 from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import results
-from cmsspark.store.job_index import JOBS, Job
+from cmsspark.store.own_jobs import JOBS, Job
 from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import CurrentRuns, stale, stored_periods
 

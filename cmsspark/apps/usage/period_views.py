@@ -45,7 +45,7 @@ from cmsspark.run.period_run import run_on_days, store_period, with_period
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.registry import of_accesses
 from cmsspark.store import results, stored_days
-from cmsspark.store.job_index import Job, declare, job_of_table
+from cmsspark.store.own_jobs import Job, declare, job_of_table
 from cmsspark.store.stored_columns import days_with_table, open_store, table_rows
 from cmsspark.store.stored_days import JobDays, StoredDays
 

@@ -23,7 +23,7 @@ from cmsspark.run.run_report import of_run, page_of_run
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import results
 from cmsspark.store.daily_state import DailyState
-from cmsspark.store.job_index import JOBS, job_of_table
+from cmsspark.store.own_jobs import JOBS, job_of_table
 from cmsspark.store.stored_columns import open_store, table_rows
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from cmsspark.run.period_run import store_tables
 from cmsspark.run.run_context import running
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import silent_sites
-from cmsspark.store.job_index import Job, declare
+from cmsspark.store.own_jobs import Job, declare
 from cmsspark.store.stored_columns import open_store
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from cmsspark.base.errors import OutputError
-from cmsspark.publish.batch_log import Batch
+from cmsspark.publish.batch_log import Batch, sync_folder
 from cmsspark.publish.sink import ForbiddenError, RetryableError, Sink, SinkOptions
-from cmsspark.publish.spool import sync_folder
 
 
 def read_credentials(path: Path | None) -> None:

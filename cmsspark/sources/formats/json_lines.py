@@ -24,7 +24,7 @@ from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.chunk import Chunk, Content
 from cmsspark.sources.formats.fast_json import FastKeyReader, FastLineReader
 from cmsspark.sources.formats.strict_json import Fields
-from cmsspark.sources.storage_sites import StorageSites
+from cmsspark.sources.rses import StorageSites
 from cmsspark.sources.values import (
     Apps,
     Long,

@@ -23,7 +23,7 @@ from cmsspark.base.periods import Interval, Period, first_day, named
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.store import results
-from cmsspark.store.job_index import JOBS, Job
+from cmsspark.store.own_jobs import JOBS, Job
 from cmsspark.store.part_files import StoredPart, stored_parts
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_days import partial_reasons

@@ -21,7 +21,7 @@ from cmsspark.sources import dumps as sources
 from cmsspark.sources.formats.sqoop_csv import arrow_schema, read_table
 from cmsspark.sources.layout import Layout
 from cmsspark.sources.registry import DUMPS, REPLICAS
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import Job
 from cmsspark.store.part_files import open_part
 from cmsspark.store.query.stored_parts import StoredInterval
 from cmsspark.store.stored_columns import read_schema, sql_expression

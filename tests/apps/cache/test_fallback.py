@@ -1,6 +1,4 @@
-"""The learned policy falls back to LRU; decayed frequency; scores of the forecast;
-files of XCache; large traces.
-"""
+"""The learned policy falls back to LRU; decayed frequency; files of XCache; large traces."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.cache import policies, replay
+from cmsspark.apps.cache import policies, scored
 from cmsspark.apps.cache.cli import command
 from cmsspark.apps.cache.replay import Simulation
 from cmsspark.apps.cache.trace import Trace, make_trace, read_trace
@@ -82,7 +80,7 @@ def test_the_learned_policy_keeps_most_of_its_gain() -> None:
     simulation = simulation_of(zipf(1), 1)
     trace = simulation.trace
     capacity = trace.footprint // 20
-    pure = replay.least_score(
+    pure = scored.least_score(
         trace.objects, trace.sizes, capacity, simulation.periods, simulation.scores
     )
     alone = int(trace.sizes[trace.objects][pure == 0].sum())
@@ -91,13 +89,11 @@ def test_the_learned_policy_keeps_most_of_its_gain() -> None:
     assert lru.missed_bytes - learned.missed_bytes > 0.8 * (lru.missed_bytes - alone) > 0
 
 
-def test_without_a_gain_the_learned_policy_is_lru_and_says_so(tmp_path: Path) -> None:
-    objects, times = bursts(3)
-    order = np.argsort(times, kind="stable")
-    lines = [f"{times[i] / 1000},{objects[i]},{1000 + objects[i]}" for i in order]
-    (tmp_path / "t.csv").write_text("\n".join(["time,object,size", *lines]))
-    shown = ask("replay", tmp_path / "t.csv", "--policy", "learned", "--size", "50%")
-    assert "LRU decided before 100.00% of the requests" in shown.stderr
+def test_without_a_gain_the_learned_policy_is_lru() -> None:
+    simulation = simulation_of(bursts(3), 3)
+    capacity = simulation.trace.footprint // 2
+    lru, learned = (simulation.replay(name, capacity) for name in ("lru", "learned"))
+    assert learned.scored_share == 0 and learned.missed_bytes == lru.missed_bytes
 
 
 def ask(*arguments: object) -> Any:
@@ -115,40 +111,7 @@ def test_decayed_frequency_forgets_and_evicts_the_least() -> None:
     assert (policies.decayed(objects, sizes, 2, times, 0.1) == lru).all()
 
 
-def test_scores_of_the_forecast_decide_and_know_nothing_of_later_requests(tmp_path: Path) -> None:
-    from cmsspark.apps.cache.cli import forecast_scores
-
-    objects, times = zipf(2, days=35, count=40)
-    names = np.array([f"/P{number % 5}/C-v{number}/AOD" for number in range(40)], object)
-    trace = make_trace(times, names[objects], objects + 5)
-    scores = forecast_scores(trace)
-    assert (
-        scores.shape == (35, 40)
-        and np.isnan(scores[:14]).all()
-        and (scores[21:][~np.isnan(scores[21:])] <= 1).all()
-    )
-    before = times < times[0] // DAY_MS * DAY_MS + 28 * DAY_MS
-    cut = make_trace(times[before], names[objects[before]], objects[before] + 5)
-    assert trace.names is not None and cut.names is not None
-    where = [trace.names.to_pylist().index(name) for name in cut.names.to_pylist()]
-    assert np.array_equal(forecast_scores(cut)[:28], scores[:28, where], equal_nan=True)
-    lines = [
-        f"{time / 1000},{names[item]},{item + 5}"
-        for item, time in zip(objects, times, strict=True)
-    ]
-    (tmp_path / "t.csv").write_text("\n".join(["time,object,size", *lines]))
-    words = ("compare", tmp_path / "t.csv", "--size", "20%", "--json", "--policy", "learned")
-    by_forecast, by_trace = (
-        json.loads(ask(*words, "--scores", name).stdout) for name in ("forecast", "trace")
-    )
-    assert by_forecast[0]["missed_bytes"] != by_trace[0]["missed_bytes"]
-    wrong = ask("compare", tmp_path / "t.csv", "--policy", "lru", "--scores", "forecast").exception
-    assert isinstance(wrong, errors.UsageError)
-
-
-@pytest.mark.parametrize(
-    "words", [("replay", "--size", "1GB"), ("compare",), ("size", "--target", "0.5")]
-)
+@pytest.mark.parametrize("words", [("compare",), ("size", "--target", "0.5")])
 def test_an_unknown_policy_is_refused_before_the_trace_is_read(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
@@ -196,11 +159,7 @@ def test_records_of_xcache_are_requests_of_files(tmp_path: Path) -> None:
     (tmp_path / "day" / "part-1.json.gz").write_bytes(gzip.compress("\n".join(second).encode()))
     (tmp_path / "day" / "_SUCCESS").write_text("")
     trace = read_trace(tmp_path / "day")
-    assert (
-        trace.names is not None
-        and trace.names.to_pylist() == ["/store/a", "/store/b"]
-        and trace.objects.tolist() == [0, 1, 0]
-    )
+    assert trace.objects.tolist() == [0, 1, 0]
     assert trace.times_ms.tolist() == [1767571000500, 1767571100000, 1767571200000]
     assert trace.sizes.tolist() == [10, 20] and trace.dropped == {"null": 3}
     (tmp_path / "day" / "part-0.json").write_text("no record\n" * 20)
@@ -231,7 +190,7 @@ def test_records_of_xcache_have_the_bytes_of_their_blocks_and_what_the_caches_mi
     assert "the caches themselves missed 40" in shown.stderr
 
 
-def test_the_best_policy_of_each_size_is_named_and_learned_is_no_default_of_files(
+def test_the_best_policy_of_each_size_is_named_and_learned_is_not_for_files(
     tmp_path: Path,
 ) -> None:
     """One object comes back after two others that do not, in a cache of two: LRU lets it go."""
@@ -242,6 +201,8 @@ def test_the_best_policy_of_each_size_is_named_and_learned_is_no_default_of_file
     best = [line for line in shown.splitlines() if line.startswith("best at")]
     assert len(best) == 2 and not best[0].startswith("best at 20 B: lru,")
     assert "learned" not in shown
+    refused = ask("compare", tmp_path / "t.csv", "--policy", "learned").exception
+    assert isinstance(refused, errors.UsageError) and "not for files" in refused.text()
     told = json.loads(ask("compare", tmp_path / "t.csv", "--size", "20", "--json").stdout)
     least = min(row["missed_bytes"] for row in told)
     assert [row["missed_bytes"] for row in told if row["is_best"]] == [least]
@@ -289,15 +250,14 @@ def test_numbers_of_many_objects_are_those_of_their_first_requests() -> None:
     trace = make_trace(times, names, np.ones(300_000, np.int64))
     _, first, inverse = np.unique(names, return_index=True, return_inverse=True)
     rank = np.argsort(np.argsort(first))
-    assert (trace.objects == rank[inverse]).all() and trace.names is not None
-    assert trace.names.take(trace.objects[:50]).to_pylist() == names[:50].tolist()
+    assert (trace.objects == rank[inverse]).all()
 
 
 _LARGE = """
 import resource, sys, numpy as np
 from click.testing import CliRunner
 from cmsspark.apps.cache.cli import command
-done = CliRunner().invoke(command, ["replay", sys.argv[1], "--policy", "lru", "--size", "10%"])
+done = CliRunner().invoke(command, ["compare", sys.argv[1], "--policy", "lru", "--size", "10%"])
 assert done.exit_code == 0, done
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
 """
@@ -313,6 +273,6 @@ def test_fifty_million_requests_are_replayed_by_lru_within_three_gigabytes(tmp_p
     assert float(done.stdout) < 3
 
 
-def test_a_trace_without_names_is_still_replayed() -> None:
+def test_decayed_frequency_is_replayed_by_its_name() -> None:
     trace = Trace(np.array([0, 1, 0], np.int32), np.arange(3), np.array([2, 3], np.int64))
     assert Simulation(trace).replay("decayed", 5).misses == 2

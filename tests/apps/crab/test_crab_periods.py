@@ -23,7 +23,7 @@ from cmsspark.run.log_day import run
 from cmsspark.run.request import DayRequest
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import JOB_TABLES
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.submit.job_help import load_command
 from tests.apps.replicas.usage_world import write_world
 from tests.corpus import jobs

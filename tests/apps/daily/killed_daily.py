@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cmsspark.apps.daily.config import DailyConfig, daily_config
-from cmsspark.apps.daily.outcome import TaskOutcome
-from cmsspark.apps.daily.run import Daily, worked
+from cmsspark.apps.daily.run import Daily, TaskOutcome, worked
 from cmsspark.base import dates
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles, join
@@ -28,7 +27,7 @@ from cmsspark.settings.settings import load_settings
 from cmsspark.sources import folders
 from cmsspark.sources.folders import Layout
 from cmsspark.store import results, staged_runs
-from cmsspark.store.job_index import find_job
+from cmsspark.store.own_jobs import find_job
 from cmsspark.store.run_history import Published
 from tests.corpus.tree import Tree, write_table
 

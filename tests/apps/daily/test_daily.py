@@ -18,8 +18,7 @@ import pytest
 
 from cmsspark.apps.daily.cli import command as daily_command
 from cmsspark.apps.daily.notify import notify
-from cmsspark.apps.daily.outcome import most_serious
-from cmsspark.apps.daily.run import worked
+from cmsspark.apps.daily.run import most_serious, worked
 from cmsspark.base import dates
 from cmsspark.base.errors import DataError
 from cmsspark.filesystems.storage import LocalFiles

@@ -15,14 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.daily.cli import command
-from cmsspark.apps.daily.outcome import most_serious
 from cmsspark.apps.daily.planner import Planner
-from cmsspark.apps.daily.run import worked
+from cmsspark.apps.daily.run import most_serious, worked
 from cmsspark.base import dates
 from cmsspark.base.errors import NotReady
 from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.store.job_index import Job
 from cmsspark.store.lease import Lease
+from cmsspark.store.own_jobs import Job
 from tests.apps.daily.killed_daily import DAYS, JOB, LAST, NOW, Mornings
 
 ELSEWHERE = {"host": "other.example.org", "pid": 7, "kernel": "another boot", "started": 1}

@@ -22,8 +22,8 @@ from cmsspark.base.errors import SettingsError
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.folders import Layout
-from cmsspark.store.job_index import JOBS as ALL_JOBS
-from cmsspark.store.job_index import Job
+from cmsspark.store.own_jobs import JOBS as ALL_JOBS
+from cmsspark.store.own_jobs import Job
 from cmsspark.store.results import current
 
 DAY = date(2026, 1, 15)

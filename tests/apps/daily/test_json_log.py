@@ -12,8 +12,7 @@ import pytest
 
 from cmsspark.apps.daily.config import Targets, daily_config, exposition, load_targets
 from cmsspark.apps.daily.notify import as_document, cron_metrics, notify, send_cron
-from cmsspark.apps.daily.outcome import DailyReport
-from cmsspark.apps.daily.run import Commands, JsonLog
+from cmsspark.apps.daily.run import Commands, DailyReport, JsonLog
 from tests.apps.daily.killed_daily import DAYS, LAST, Mornings
 
 NAMES = {"Timestamp", "SeverityText", "SeverityNumber", "Body", "Resource", "Attributes"}

@@ -17,7 +17,7 @@ from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing
 from cmsspark.sources.layout import Layout
 from cmsspark.sources.registry import find_dump_kind
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.submit.wrapper import run_spark
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -16,13 +16,13 @@ import pytest
 
 from cmsspark.apps.daily import notify as daily_notify
 from cmsspark.apps.daily.notify import notify
-from cmsspark.apps.daily.outcome import DailyReport, TaskOutcome, update_record
 from cmsspark.apps.daily.planner import PlannedTask
+from cmsspark.apps.daily.run import DailyReport, TaskOutcome, update_record
 from cmsspark.base import dates
 from cmsspark.base.manifests import Manifest
 from cmsspark.run.run_context import running
 from cmsspark.store.daily_state import DayRecord, Note, day_key
-from cmsspark.store.job_index import find_job
+from cmsspark.store.own_jobs import find_job
 from tests.apps.daily.killed_daily import DAYS, JOB, LAST, Mornings
 
 

@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.demo import cached_world
-from cmsspark.apps.demo.cli import command
-from cmsspark.apps.demo.show import WIDTH
+from cmsspark.apps.demo.cli import WIDTH, command
 from cmsspark.base.errors import OutputError
 from cmsspark.base.reporting import run_click
 from cmsspark.main import command as cmsspark

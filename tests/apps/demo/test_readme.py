@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.apps.demo import make
-from cmsspark.apps.demo.steps import installed
+from cmsspark.apps.demo.cli import installed
 
 README = Path(__file__).parents[3] / "README.md"
 BLOCKS = re.findall(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cmsspark.apps.demo.show import WIDTH, adds_up, differences, reconciliation, table
+from cmsspark.apps.demo.cli import WIDTH, adds_up, count_differences, reconciliation, table
 
 STREAM = {
     "read": 15,
@@ -39,8 +39,8 @@ def test_a_record_in_no_bin_or_in_two_is_noticed() -> None:
 
 def test_differences_name_the_key_and_both_values() -> None:
     other = {**STREAM, "unmatched": {**STREAM["unmatched"], "no_lfn": 4}}  # type: ignore[dict-item]  # a dict
-    assert differences({"aaa": STREAM}, {"aaa": other}) == [
+    assert count_differences({"aaa": STREAM}, {"aaa": other}) == [
         "aaa.unmatched.no_lfn: 1 expected, 4 found"
     ]
-    assert differences({"aaa": STREAM}, {"aaa": STREAM}) == []
-    assert differences({"aaa": STREAM}, {}) == [f"aaa: {STREAM} expected, None found"]
+    assert count_differences({"aaa": STREAM}, {"aaa": STREAM}) == []
+    assert count_differences({"aaa": STREAM}, {}) == [f"aaa: {STREAM} expected, None found"]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cmsspark.apps.demo.steps import Steps, installed, spelled
+from cmsspark.apps.demo.cli import Steps, installed, spelled
 
 
 def test_a_step_shows_its_number_its_time_and_its_result(

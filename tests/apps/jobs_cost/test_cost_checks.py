@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.apps.jobs_cost import feeds
-from cmsspark.apps.jobs_cost.hpc_sites import HpcSites
+from cmsspark.apps.jobs_cost.feeds import HpcSites
 from cmsspark.base.errors import DataError, NotReady, SettingsError, UsageError
 from tests.apps.jobs_cost.cells import count, rows
 from tests.apps.jobs_cost.test_cost_cells import DAY

@@ -15,7 +15,7 @@ from cmsspark.apps.jobs_cost.periods import run
 from cmsspark.base import periods
 from cmsspark.base.errors import InputMissing
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.submit.job_help import load_command
 from tests.apps.jobs_cost.cells import count, rows
 from tests.apps.jobs_cost.test_cost_cells import DAY

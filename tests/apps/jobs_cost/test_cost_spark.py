@@ -11,7 +11,7 @@ import pytest
 
 from cmsspark.apps.demo.make import make
 from cmsspark.apps.jobs_cost import day_run, feeds
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from tests.apps.jobs_cost.cells import count, rows
 from tests.apps.jobs_cost.test_cost_cells import DAY
 from tests.apps.usage.test_spark_costs import jobs_of

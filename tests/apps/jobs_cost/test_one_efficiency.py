@@ -21,11 +21,11 @@ from cmsspark.apps.dashboard.pages import efficiency as page
 from cmsspark.base import efficiency
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.publish import panels
 from cmsspark.store import staged_runs
 from cmsspark.store.query.database import Database
 from cmsspark.submit.cmsspark_lines import COST_LINES
 from cmsspark.submit.old_scripts import OldLine
+from tools import panels
 
 HOUR = 3_600_000
 DAY = date(2026, 1, 15)

@@ -20,17 +20,19 @@ VARIABLE = "CMSSPARK_TEST_SAMPLES"
 MAIN = f"""
 import os
 import msgspec
-from cmsspark.apps.monitor.spark_watch import RunMeasure
+from cmsspark.apps.monitor.processes.sampler import DriverSamples
 from cmsspark.submit import main
 
-taken = RunMeasure._sampled
+taken = DriverSamples.take
 
-def written(self, sample):
-    taken(self, sample)
-    with open(os.environ["{VARIABLE}"], "ab") as file:
-        file.write(msgspec.json.encode(sample) + b"\\n")
+def written(self, processes):
+    sample = taken(self, processes)
+    if sample is not None:
+        with open(os.environ["{VARIABLE}"], "ab") as file:
+            file.write(msgspec.json.encode(sample) + b"\\n")
+    return sample
 
-RunMeasure._sampled = written
+DriverSamples.take = written
 main()
 """
 #: Longer than the slowest machine needs: it only bounds how long a test hangs that

@@ -171,12 +171,6 @@ def test_the_memory_fraction_changes_only_for_large_heaps_and_never_with_the_hea
     )
 
 
-@pytest.mark.parametrize("storage", [0, MIB, GIB])
-def test_the_storage_fraction_is_not_advised_for_spills(storage: int) -> None:
-    run = measured(heap=3 * GIB, unified=GIB, spilled=1, OnHeapStorageMemory=storage)
-    assert of("storage fraction", run).conf is None
-
-
 def spilling(
     tasks: int, *, shuffled: int = 40 * GIB, adaptive: str = "false", fixed: int = 0
 ) -> RunMetrics:

@@ -169,7 +169,7 @@ def test_a_huge_executor_and_nonsense_in_options_do_no_harm() -> None:
             "spark.memory.fraction": value,
             "spark.executor.cores": value,
         }
-        assert len(advise([run])) == 7
+        assert len(advise([run])) == 6
     run.totals = TaskTotals(run_ms=-5, gc_ms=-1)
     assert of("cores", run).text.startswith("not known")
 

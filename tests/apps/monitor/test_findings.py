@@ -7,7 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from cmsspark.apps.monitor.findings.find import CODES, find
+from cmsspark.apps.monitor.findings import codes
+from cmsspark.apps.monitor.findings.find import find
 from cmsspark.apps.monitor.logs import plans
 from cmsspark.apps.monitor.memory_sizes import executor_container, size
 from cmsspark.store.run_metrics import (
@@ -599,7 +600,7 @@ def test_a_cause_is_named(code: str, change: Callable[[RunMetrics], None], title
 
 
 def test_every_code_has_a_test() -> None:
-    assert {code for code, _, _ in BAD} == set(CODES)
+    assert {code for code, _, _ in BAD} == codes()
 
 
 GOOD: list[Callable[[RunMetrics], None]] = [

@@ -236,6 +236,10 @@ def result_of(size: int) -> Callable[[RunMetrics], None]:
     return change
 
 
+def large_tasks(run: RunMetrics) -> None:
+    run.log_lines.append("Stage 4 contains a task of very large size (9000 KiB).")
+
+
 @pytest.mark.parametrize(
     ("changes", "named", "unnamed"),
     [
@@ -246,6 +250,9 @@ def result_of(size: int) -> Callable[[RunMetrics], None]:
         # Rows become objects of Python meanwhile, and come back.
         ([returned(8 * MB), idle(100_000)], "collected_and_parallelized", "idle_cores"),
         ([idle(100_000)], "idle_cores", "collected_and_parallelized"),
+        # Rows that come back travel in tasks.
+        ([returned(8 * MB), large_tasks], "collected_and_parallelized", "large_closure"),
+        ([large_tasks], "large_closure", "collected_and_parallelized"),
         # In local mode results lie in the heap in which tasks run.
         (
             [in_local_mode, result_of(300 * MB), collected(18_000, 60_000)],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import findings as corpus
-from cmsspark.apps.monitor.findings.find import CODES
+from cmsspark.apps.monitor.findings import codes
 
 LABELS = corpus.labels()
 #: Codes that take a cluster, or words of YARN, to be seen: their texts are in test_findings.py.
@@ -24,7 +24,7 @@ ON_CLUSTERS = {
 def test_half_of_the_scripts_are_healthy_and_every_code_has_a_script() -> None:
     healthy = [name for name, label in LABELS.items() if label == "nothing"]
     assert len(LABELS) >= 60 and 0.4 <= len(healthy) / len(LABELS) <= 0.6
-    assert set(LABELS.values()) - {"nothing"} == set(CODES) - ON_CLUSTERS
+    assert set(LABELS.values()) - {"nothing"} == codes() - ON_CLUSTERS
 
 
 def test_each_finding_is_right_nine_times_in_ten() -> None:

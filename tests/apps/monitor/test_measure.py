@@ -100,7 +100,7 @@ def test_what_yarn_says_of_an_application_that_failed_is_among_the_lines(
     assert [finding.code for finding in stored(tmp_path).findings] == expected
 
 
-@pytest.mark.parametrize("broken", ["started", "environment", "_end_samples", "_write"])
+@pytest.mark.parametrize("broken", ["started", "environment", "_write"])
 def test_whatever_breaks_the_run_ends_as_it_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -111,6 +111,7 @@ def test_whatever_breaks_the_run_ends_as_it_would(
 
     if broken in ("started", "environment"):
         monkeypatch.setattr("cmsspark.apps.monitor.processes.sampler.DriverSamples.take", fail)
+        monkeypatch.setattr("cmsspark.apps.monitor.processes.sampler.DriverSamples.end", fail)
         monkeypatch.setattr("cmsspark.apps.monitor.measured_runs.find_event_log", fail)
     else:
         monkeypatch.setattr(spark_watch.RunMeasure, broken, fail)

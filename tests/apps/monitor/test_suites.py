@@ -99,8 +99,6 @@ def test_a_suite_runs_marks_its_steps_measures_them_and_compares(tmp_path: Path)
         perf(tmp_path, page, "mine", "--out", str(tmp_path / f"{page}.html"))
         text = (tmp_path / f"{page}.html").read_text(encoding="utf-8")
         assert "<script" not in text and "<svg" in text and "src=" not in text
-    perf(tmp_path, "hosts", "--out", str(tmp_path / "i.html"))
-    assert "python_driver" in (tmp_path / "i.html").read_text(encoding="utf-8")
 
 
 def test_a_broken_limit_is_65_and_a_failed_step_has_its_own_code(tmp_path: Path) -> None:

@@ -105,7 +105,6 @@ def test_the_plan_as_rules_of_rucio(files: list[str]) -> None:
             "did": {"scope": "cms", "name": COLD},
             "rse_expression": B,
             "bytes": 10**12,
-            "rules": [],
         }
     ]
     with pytest.raises(jsonschema.ValidationError):

@@ -288,7 +288,7 @@ def test_locks_and_patterns_fix_copies() -> None:
     )
     reads = reads_of((0, HOT, A, 1)).named([COLD], [B])
     inputs = PlacementInputs(
-        reads, lambda day: table, "x", locked=("/Old/*",), locks={(HOT, B): ()}
+        reads, lambda day: table, "x", locked=("/Old/*",), locks=frozenset({(HOT, B)})
     )
     replicas = inputs.replicas_before(FIRST)
     fixed = {

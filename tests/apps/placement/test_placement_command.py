@@ -265,6 +265,7 @@ def test_plans_and_backtests_of_a_store(store: Path) -> None:
     space = store / "space.csv"
     space.write_text(f"site,capacity\n{B},5TB\n")
     words = ["--fout", str(store), "--space", str(space)]
+    assert "what rules hold is not known" in run("recommend", *words).stdout
     told = json.loads(run("recommend", *words, "--json").stdout)
     assert [(row["action"], row["dataset"], row["site"]) for row in told["rows"]] == [
         ("copy", HOT, B)
@@ -322,6 +323,8 @@ def test_stored_copies_of_which_not_all_may_go_stay(store: Path) -> None:
         replicas = inputs.replicas_before(before)
         return [replicas.datasets[number] for number in replicas.dataset[replicas.is_fixed]]
 
+    assert "what rules hold is not known" not in inputs.about
+    assert inputs.about.endswith(f"dataset_rses of {day}")
     assert fixed(day + timedelta(days=1)) == [COLD]
     assert fixed(day) == []
 

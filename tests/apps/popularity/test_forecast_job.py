@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark.apps.popularity import jobs
-from cmsspark.apps.popularity.baselines import BASELINES
+from cmsspark.apps.popularity.scores import BASELINES
 from cmsspark.apps.popularity.training import Label
 from cmsspark.base import errors
 from cmsspark.base.periods import start_ms
@@ -25,7 +25,7 @@ from cmsspark.main import command
 from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import DocumentSpec, document
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.store.stored_columns import newest, table_rows
 from cmsspark.submit.job_help import load_command
 from tests.run.partial_days import partial, store_partials, store_table

@@ -1,4 +1,4 @@
-"""Popularity on Spark: models of pyspark.ml, and tasks beside them."""
+"""Tasks on Spark are those of this process."""
 
 from __future__ import annotations
 
@@ -6,30 +6,8 @@ from typing import Any
 
 import pytest
 
-from cmsspark.apps.popularity.models import SparkModel
-from cmsspark.apps.popularity.scores import average_precision
-from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base import errors
 from cmsspark.engines.worker_pool import map_tasks
-from tests.apps.popularity.example_series import made_series
-
-
-@pytest.mark.parametrize("kind", ["logistic", "forest"])
-def test_a_model_of_spark_beats_guessing_and_comes_back_from_its_file(
-    spark: object, kind: str
-) -> None:
-    series = made_series(days=30, datasets=40)
-    weeks, day = Weeks(series, Label(10)), 22
-    training = weeks.training(day)
-    model = SparkModel(kind)
-    model.fit(training, seed=1)
-    labels, scores = Label(10).mark(series, day), model.predict(weeks.rows(day))
-    precision = average_precision(labels, scores)
-    assert precision is not None and precision > labels.mean() + 0.15
-    assert scores.min() >= 0 and scores.max() <= 1
-    loaded = SparkModel(kind)
-    loaded.load(model.save())
-    assert loaded.predict(weeks.rows(day)).tolist() == scores.tolist()
 
 
 def double(shared: int, piece: int) -> dict[str, Any]:

@@ -18,10 +18,9 @@ from click.testing import CliRunner
 
 from cmsspark.apps.popularity import jobs
 from cmsspark.apps.popularity.cli import command
-from cmsspark.apps.popularity.evaluate import check_later_days, forecast_and_judge
-from cmsspark.apps.popularity.fitting import predict
+from cmsspark.apps.popularity.evaluate import check_later_days, judge_last, predict
 from cmsspark.apps.popularity.series import Series, make_series, stored_series
-from cmsspark.apps.popularity.stored_run import file_rows
+from cmsspark.apps.popularity.stored_run import feature_rows
 from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base import errors
 from cmsspark.base.periods import between, start_ms
@@ -83,11 +82,11 @@ def test_rows_of_later_days_change_no_judgement_and_no_table() -> None:
     other = with_later_datasets(series, 30, MONDAY + 7)
     models = ["decayed", "logistic"]
     judged, again = (
-        forecast_and_judge(Weeks(each, Label(10)), models, last=2)[1] for each in (series, other)
+        judge_last(Weeks(each, Label(10)), models, last=2) for each in (series, other)
     )
     assert judged[:2] == again[:2], "the first week knows none of them"
     assert again[2]["rows"] == judged[2]["rows"] == 60
-    weekly = file_rows(other, 45, Label(10), last=1)
+    weekly = feature_rows(other, [45, 38], Label(10))
     assert weekly.group_by("first_day").len().sort("first_day")["len"].to_list() == [60, 90]
 
 

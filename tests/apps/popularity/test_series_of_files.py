@@ -6,15 +6,11 @@ import random
 from datetime import date, timedelta
 from pathlib import Path
 
-import numpy as np
 import polars as pl
-import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.popularity.cli import command
-from cmsspark.apps.popularity.evaluate import check_columns
-from cmsspark.apps.popularity.series import MEASURES, Series, read_series
-from cmsspark.apps.popularity.training import Label, Weeks
+from cmsspark.apps.popularity.series import read_series
 
 FIRST = date(2025, 12, 30)
 Row = tuple[date, str, float, float]
@@ -76,13 +72,3 @@ def test_names_that_differ_in_a_last_null_character_are_two_datasets(tmp_path: P
     series = read_series(write(tmp_path / "a.csv", [*rows, rows[0]]))
     assert series.datasets == ("/a/b/C", "/a/b/C\0", "/é/日本-v1/X")
     assert series.accesses.tolist() == [[2.0, 2.0, 4.0]]
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_week_of_equal_accesses_has_no_order_that_a_column_could_know() -> None:
-    values = np.zeros((len(MEASURES), 21, 30))
-    values[0] = np.arange(1, 31)
-    values[0, 14:] = 5
-    days = tuple(FIRST + timedelta(days=number) for number in range(21))
-    series = Series(days, tuple(f"/a/b{number:02}/C" for number in range(30)), values)
-    check_columns(Weeks(series, Label(10)), [14])

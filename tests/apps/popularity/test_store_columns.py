@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.popularity.cli import command
 from cmsspark.apps.popularity.dataset_catalogue import Catalogue, Snapshot
-from cmsspark.apps.popularity.dataset_reads import READS_COLUMNS, DatasetReads
-from cmsspark.apps.popularity.evaluate import check_columns, check_guards, check_later_days
+from cmsspark.apps.popularity.dataset_reads import READS_COLUMNS
+from cmsspark.apps.popularity.evaluate import check_later_days
 from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 from cmsspark.apps.popularity.series import Series, stored_series
 from cmsspark.apps.popularity.training import Label, Weeks
@@ -341,52 +339,6 @@ def wide_series() -> Series:
     return Series(tuple(FIRST + timedelta(days=number) for number in range(35)), names, values)
 
 
-def test_a_table_that_knows_the_week_fails_the_run() -> None:
-    series = wide_series()
-    week = series.accesses[14:21].sum(0)
-    honest, leak = (
-        np.stack([size, size, size, size * 0, size * 0]) for size in (np.arange(40.0), week)
-    )
-    for values, is_leak in ((honest, False), (leak, True)):
-        catalogue = Catalogue({"dbs": (Snapshot(14, values),)})
-        weeks = Weeks(
-            Series(series.days, series.datasets, series.values, catalogue=catalogue), Label(10)
-        )
-        if is_leak:
-            with pytest.raises(errors.DataError, match="the feature log_dbs_bytes knows the week"):
-                check_columns(weeks, [14])
-        else:
-            check_guards(weeks, [14, 21])
-
-
-def test_reads_that_know_the_week_fail_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    series = wide_series()
-    day, dataset = np.nonzero(series.accesses)
-    accesses = series.accesses[day, dataset].astype(np.int64)
-    frame = pl.DataFrame(
-        {"day": day, "dataset_name": dataset, "user": range(len(day)), "nacc": accesses}
-    )
-    frame = frame.with_columns(site_name=pl.lit(0), stream=pl.lit(0), remote_nacc="nacc").cast(
-        {name: pl.Int32 for name in ("day", "dataset_name", "site_name", "stream", "user")}
-    )
-    reads = DatasetReads(frame, frame)
-    whole = Series(series.days, series.datasets, series.values, reads=reads)
-    check_guards(Weeks(whole, Label(10)), [14, 21])
-    real = DatasetReads.columns
-
-    def with_week(past: DatasetReads, day: int, count: int) -> dict[str, Any]:
-        found = real(past, day, count)
-        return found | {
-            "log_sites_7d": series.accesses[day : day + 7].sum(0)[:count]
-            if day + 7 <= 35
-            else found["log_sites_7d"]
-        }
-
-    monkeypatch.setattr(DatasetReads, "columns", with_week)
-    with pytest.raises(errors.DataError, match="the feature log_sites_7d knows the week"):
-        check_columns(Weeks(whole, Label(10)), [14, 21])
-
-
 def test_a_catalogue_of_later_days_fails_the_run() -> None:
     series = wide_series()
     sizes = np.arange(40.0)
@@ -407,25 +359,6 @@ def test_a_catalogue_of_later_days_fails_the_run() -> None:
     check_later_days(Careless(with_tables, Label(10)), [21])
     with pytest.raises(errors.DataError, match="later days are deleted"):
         check_later_days(Careless(with_tables, Label(10)), [14])
-
-
-def test_a_model_of_a_store_says_that_a_file_has_no_such_tables(tmp_path: Path) -> None:
-    days_of(tmp_path, 35)
-    store_dbs(tmp_path, FIRST + timedelta(days=2), {A: 3, B: 4})
-    period = ["--fout", tmp_path, "--from", FIRST, "--to", FIRST + timedelta(days=34)]
-    trained = ask("train", *period, "--model", "logistic", "--last", "1", "-o", tmp_path / "m")
-    assert trained.exit_code == 0, trained
-    shown = json.loads(ask("predict", *period, "--model", tmp_path / "m", "--json").stdout)
-    assert {row["dataset"] for row in shown} == {A, B, C}
-    file = tmp_path / "a.csv"
-    lines = [f"{FIRST + timedelta(days=number)},{A},{number % 5}" for number in range(36)]
-    file.write_text("\n".join(["day,dataset,accesses", *lines]))
-    error = ask("predict", "--accesses", file, "--model", tmp_path / "m").exception
-    assert (
-        isinstance(error, errors.DataError)
-        and "columns of a store that this series has not" in error.text()
-    )
-    assert "no log_sites_7d" in error.text() and "log_dbs_bytes" in error.text()
 
 
 def ask(*arguments: object) -> Any:

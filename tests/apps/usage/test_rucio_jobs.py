@@ -36,7 +36,7 @@ from cmsspark.run.dump_day import DumpJob
 from cmsspark.run.request import JobRequest
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import staged_runs
-from cmsspark.store.job_index import find_job
+from cmsspark.store.own_jobs import find_job
 from cmsspark.submit.job_help import load_command
 from tests.corpus import rucio as corpus
 from tests.corpus import tables

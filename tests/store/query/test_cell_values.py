@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.base.errors import UsageError
-from cmsspark.store.query import output
+from cmsspark.store.query import prompt
 from cmsspark.store.query.cell_values import distinct
 from cmsspark.store.query.database import Database, QueryResult
 
@@ -23,7 +23,7 @@ def database(tmp_path: Path) -> Database:
 
 
 def csv_cells(result: QueryResult, path: Path) -> list[str]:
-    output.write(result, str(path))
+    prompt.write(result, str(path))
     return path.read_text().splitlines()[1].split(",")
 
 
@@ -31,10 +31,10 @@ def test_a_whole_number_of_128_bits_keeps_its_digits(
     database: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = database.query(f"select {LARGE}::hugeint as n, 1e300 as e, 0.5::decimal(9, 2) as d")
-    output.echo_result(result)
+    prompt.echo_result(result)
     shown = capsys.readouterr().out
     assert f"{LARGE:,}" in shown and "1e+300" in shown and "0.5" in shown
-    output.echo(result, "json")
+    prompt.echo(result, "json")
     assert json.loads(capsys.readouterr().out) == [{"n": LARGE, "e": 1e300, "d": 0.5}]
 
 
@@ -42,7 +42,7 @@ def test_a_share_keeps_four_digits_in_a_table(
     database: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns = "83 / 537 as share, 5036736.875 / 3600 as hours, 1.25::decimal(9, 2) as d, 7::double as n, 2e-5 as small"
-    output.echo_result(database.query(f"select {columns}"))
+    prompt.echo_result(database.query(f"select {columns}"))
     assert capsys.readouterr().out.splitlines()[1].split() == [
         "0.1546",
         "1,399.1",
@@ -58,7 +58,7 @@ def test_json_has_no_number_that_json_does_not_have(
     result = database.query(
         "select 'nan'::double as a, 'inf'::double as b, [1.5, 'nan'::double] as c, {'x': null} as d"
     )
-    output.echo(result, "json")
+    prompt.echo(result, "json")
 
     def refuse(word: str) -> None:
         raise AssertionError(word)
@@ -91,7 +91,7 @@ def test_a_type_that_parquet_does_not_have_names_its_column_and_leaves_no_file(
     database: Database, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="column gap") as wrong:
-        output.write(
+        prompt.write(
             database.query("select 1 as a, interval '1' day as gap"), str(tmp_path / "x.parquet")
         )
     assert "CAST(gap AS VARCHAR)" in str(wrong.value)

@@ -81,6 +81,23 @@ def test_rule_60_joins_patterns_and_replicas_are_one_line_of_sql(root: Path) -> 
     assert isinstance(joined[0]["n"], int) and joined[0]["n"] > 10
 
 
+def test_rule_22_a_number_beyond_64_bits_is_null_and_the_last_one_within_is_kept(
+    tmp_path: Path,
+) -> None:
+    numbers = [2**63 - 1, 2**63, -(2**63), -(2**63) - 1]
+    replicas = [{"NAME": str(number), "BYTES": str(number)} for number in numbers]
+    folder = tmp_path / AWG / "rucio/2026-01-16"
+    others = {name: [{"NAME": "a"}] for name in ("CONTENTS", "DIDS")}
+    corpus.write_dump(folder, {"REPLICAS": replicas, "RSES": [{"RSE": "T2_A"}], **others})
+    found = rows(tmp_path, "select name, bytes from rucio.replicas")
+    assert {row["name"]: row["bytes"] for row in found} == {
+        str(2**63 - 1): 2**63 - 1,
+        str(2**63): None,
+        str(-(2**63)): -(2**63),
+        str(-(2**63) - 1): None,
+    }
+
+
 def test_a_table_that_the_dump_lacks_is_no_view_and_a_query_may_stand_in_the_place_of_the_date(
     root: Path,
 ) -> None:

@@ -1,1 +1,44 @@
-"""What cost a run time or memory, and advice from it."""
+"""What cost a run time or memory, or ended it: ``schemas/findings.yaml`` has the cures."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import msgspec
+
+from cmsspark.base.resources import read_yaml
+from cmsspark.store.run_metrics import Finding
+
+
+class FindingTexts(msgspec.Struct, forbid_unknown_fields=True):
+    """The file: code → cure; code → the text of Spark by which a failure is known."""
+
+    cures: dict[str, str]
+    causes: dict[str, str]
+
+
+@cache
+def _texts() -> FindingTexts:
+    return msgspec.convert(read_yaml("schemas/findings.yaml"), FindingTexts)
+
+
+@cache
+def causes() -> dict[str, re.Pattern[str]]:
+    """Return code → text of failures; the first that fits is the cause."""
+    return {code: re.compile(text) for code, text in _texts().causes.items()}
+
+
+def codes() -> set[str]:
+    """Return the codes of all findings; ``docs/monitoring.md`` has their meanings."""
+    return {key.partition(".")[0] for key in _texts().cures}
+
+
+def named(
+    key: str, title: str, where: str, severity: str = "warning", **values: object
+) -> Finding:
+    """Return a finding with its cure, into which ``values`` are filled. ``key``: its code,
+    with the variant of its cure after a dot.
+    """
+    cure = _texts().cures[key].format(**values)
+    return Finding(key.partition(".")[0], title, where, cure, severity)

@@ -25,7 +25,7 @@ from cmsspark.apps.monitor.findings.stages import (
 from cmsspark.apps.monitor.logs.plans import FIXED_PARTITIONS
 from cmsspark.apps.monitor.memory_sizes import MIB
 from cmsspark.base.text.terminal import pluralize, volume
-from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
+from cmsspark.store.run_metrics import RunMetrics, StageEntry
 
 _ENOUGH_RUNS: Final = 3
 _SHORT_MS: Final = 10_000
@@ -55,6 +55,18 @@ class Worst(Struct):
     areas: set[str] = field(default_factory=set)
 
 
+#: Figure of the worst executor → the area of memory whose peak it is.
+_PEAKS: Final = {
+    "heap": "JVMHeapMemory",
+    "unified": "OnHeapUnifiedMemory",
+    "storage": "OnHeapStorageMemory",
+    "jvm_rss": "ProcessTreeJVMRSSMemory",
+    "python": "ProcessTreePythonRSSMemory",
+    "off_heap_used": "OffHeapUnifiedMemory",
+    "direct": "DirectPoolMemory",
+}
+
+
 def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
     """Return the worst of the role's executors over runs."""
     worst = Worst()
@@ -82,35 +94,19 @@ def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
             [worst.heap, *(sample.heap_bytes or 0 for sample in run.samples if role == "driver")]
         )
         for entry in run.executors:
-            if (entry.executor == "driver") == (role == "driver"):
-                _take(worst, entry)
+            if (entry.executor == "driver") != (role == "driver"):
+                continue
+            peaks = entry.peaks
+            worst.areas |= peaks.keys()
+            for name, area in _PEAKS.items():
+                setattr(worst, name, max(getattr(worst, name), peaks.get(area, 0)))
+            # Spark runs pgrep to see its children: for a moment such a child is a copy of
+            # the JVM, as large in addresses.
+            jvm = peaks.get("ProcessTreeJVMVMemory", 1)
+            if peaks.get("ProcessTreeOtherVMemory", 0) <= 0.9 * jvm:
+                other = peaks.get("ProcessTreeOtherRSSMemory", 0)
+                worst.other_processes = max(worst.other_processes, other)
     return worst
-
-
-#: Figure of the worst executor → the area of memory whose peak it is.
-_PEAKS: Final = {
-    "heap": "JVMHeapMemory",
-    "unified": "OnHeapUnifiedMemory",
-    "storage": "OnHeapStorageMemory",
-    "jvm_rss": "ProcessTreeJVMRSSMemory",
-    "python": "ProcessTreePythonRSSMemory",
-    "off_heap_used": "OffHeapUnifiedMemory",
-    "direct": "DirectPoolMemory",
-}
-
-
-def _take(worst: Worst, entry: ExecutorEntry) -> None:
-    peaks = entry.peaks
-    worst.areas |= peaks.keys()
-    for name, area in _PEAKS.items():
-        setattr(worst, name, max(getattr(worst, name), peaks.get(area, 0)))
-    # Spark runs pgrep to see its children: for a moment such a child is a copy of the
-    # JVM, as large in addresses.
-    is_copy = peaks.get("ProcessTreeOtherVMemory", 0) > 0.9 * peaks.get("ProcessTreeJVMVMemory", 1)
-    if not is_copy:
-        worst.other_processes = max(
-            worst.other_processes, peaks.get("ProcessTreeOtherRSSMemory", 0)
-        )
 
 
 def rate_confidence(runs: Sequence[RunMetrics]) -> str:
@@ -307,7 +303,6 @@ def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     advice = [*skew, heap, overhead, *_worker_limit(alike, role)]
     advice += [
         _fraction(worst, latest, role, confidence, heap),
-        _storage(worst, latest, confidence),
         _off_heap(worst, latest, cure),
         _cores(worst, latest, heap),
     ]
@@ -434,7 +429,18 @@ def _heap(
     formula = (
         f"max(unified / {fraction:g} + 300 MB = {volume(unified)}, 1.2 × heap peak = {by_peak})"
     )
-    reasons = _reasons_to_grow(worst, share, cure)
+    has_fixed_tasks = worst.spilled > 0 if cure is None else cure.heap is not None
+    is_full = share > GROW_ABOVE and (cure is None or cure.partitions is None)
+    reasons = [
+        text
+        for text, holds in (
+            (f"the peak is above {GROW_ABOVE:.0%}", is_full),
+            (f"GC takes more than {GC_GROW:.0%}", worst.gc_share > GC_GROW),
+            ("tasks spilled", has_fixed_tasks),
+            ("no heap was left", worst.heap_space),
+        )
+        if holds
+    ]
     if reasons and cure is not None and cure.heap is not None:
         inputs += f"; {_describe_need(cure)}"
         formula += "; for spills: need of a task × tasks at once / fraction + 300 MB"
@@ -464,20 +470,6 @@ def _heap(
         reason = f"the peak is below {SHRINK_BELOW:.0%} and GC below {GC_SHRINK:.0%}"
         return _sized(basis, f"spark.{role}.memory", now, goal, reason)
     return basis
-
-
-def _reasons_to_grow(worst: Worst, share: float, cure: SpillCure | None) -> list[str]:
-    has_fixed_tasks = worst.spilled > 0 if cure is None else cure.heap is not None
-    reasons = (
-        (
-            f"the peak is above {GROW_ABOVE:.0%}",
-            share > GROW_ABOVE and (cure is None or cure.partitions is None),
-        ),
-        (f"GC takes more than {GC_GROW:.0%}", worst.gc_share > GC_GROW),
-        ("tasks spilled", has_fixed_tasks),
-        ("no heap was left", worst.heap_space),
-    )
-    return [text for text, holds in reasons if holds]
 
 
 def _describe_need(cure: SpillCure) -> str:
@@ -600,22 +592,6 @@ def _fraction(
             f"{now:g} → 0.7: execution fills its part of a large heap", "spark.memory.fraction=0.7"
         )
     return basis
-
-
-def _storage(worst: Worst, run: RunMetrics, confidence: str) -> Advice:
-    now = sizes.share(run.options.get("spark.memory.storageFraction"), 0.5)
-    if not worst.areas & _UNIFIED:
-        return Advice("storage fraction", _NO_UNIFIED)
-    inputs = f"storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}"
-    formula = "it only protects cached blocks: execution takes what these leave, whatever the fraction is"
-    used = (
-        "nothing is cached"
-        if not worst.storage
-        else "it decides which cached blocks stay, not what tasks get"
-    )
-    return Advice(
-        "storage fraction", f"{now:g}; keep it: {used}", None, inputs, formula, confidence
-    )
 
 
 def _off_heap(worst: Worst, run: RunMetrics, cure: SpillCure | None) -> Advice:

@@ -8,12 +8,12 @@ import click
 import msgspec
 
 from cmsspark.apps.monitor.measured_runs import with_events
-from cmsspark.apps.monitor.options import run_options
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.base.text.terminal import pluralize
+from cmsspark.cli.options import run_options
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.job_index import find_job
+from cmsspark.store.own_jobs import find_job
 
 
 @click.command("advise")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from cmsspark.apps.monitor import memory_sizes as sizes
+from cmsspark.apps.monitor.findings import named
 from cmsspark.apps.monitor.findings.failures import OUT_OF_MEMORY
 from cmsspark.base import dates
 from cmsspark.base.text.terminal import volume
@@ -59,10 +60,6 @@ PYTHON_BYTES: Final = 150 * MB
 UNSEEN_SHARE: Final = 0.05
 #: A sample that is not larger by this much than the one before does not grow.
 _GROWS: Final = 4 * MB
-PY4J_CURE: Final = (
-    "do not pull objects through Py4J: give them to Spark as a DataFrame and read it with toArrow() or toPandas() "
-    "(spark.sql.execution.arrow.pyspark.enabled=true), or write a file and read that"
-)
 _COLLECTS: Final = ("collect at", "toPandas at", "toArrow at", "toLocalIterator at", "take at")
 
 Value = Callable[[Sample], int | None]
@@ -110,7 +107,7 @@ def growth_findings(metrics: RunMetrics) -> Iterator[Finding]:
 
 def _results(metrics: RunMetrics) -> Iterator[tuple[Rise, Finding]]:
     """Yield rises of the driver's Python while a result arrived; the largest of each stage's name."""
-    named: dict[str, tuple[Rise, StageEntry]] = {}
+    largest: dict[str, tuple[Rise, StageEntry]] = {}
     points = [
         (sample.at_ms, sample.driver_python_rss)
         for sample in metrics.samples
@@ -122,10 +119,10 @@ def _results(metrics: RunMetrics) -> Iterator[tuple[Rise, Finding]]:
         if stage.totals.result_bytes >= RESULT_BYTES:
             rise = _arrival(metrics, stage, points, begins)
         if rise is not None and (
-            stage.name not in named or rise.bytes > named[stage.name][0].bytes
+            stage.name not in largest or rise.bytes > largest[stage.name][0].bytes
         ):
-            named[stage.name] = rise, stage
-    for rise, stage in named.values():
+            largest[stage.name] = rise, stage
+    for rise, stage in largest.values():
         title = f"{volume(stage.totals.result_bytes)} of results arrived"
         if rise.high:
             change = f"{volume(rise.bytes)} to {volume(rise.high)}"
@@ -133,12 +130,7 @@ def _results(metrics: RunMetrics) -> Iterator[tuple[Rise, Finding]]:
         else:
             title += " in the driver's Python, of which no sample was taken meanwhile"
         where = f"stage {stage.stage}, {stage.name}"
-        yield rise, Finding("collected_to_driver", title, where, _COLLECT_CURE)
-
-
-_COLLECT_CURE: Final = (
-    "limit() or aggregate before collect() and toPandas(); write large results with df.write"
-)
+        yield rise, named("collected_to_driver", title, where)
 
 
 def _arrival(
@@ -199,9 +191,7 @@ def _collected(metrics: RunMetrics) -> Iterator[Finding]:
     for stage in metrics.stages:
         if stage.totals.result_bytes >= JUMP_BYTES and stage.name.startswith(_COLLECTS):
             title = f"{volume(stage.totals.result_bytes)} of results went to the driver"
-            yield Finding(
-                "collected_to_driver", title, f"stage {stage.stage}, {stage.name}", _COLLECT_CURE
-            )
+            yield named("collected_to_driver", title, f"stage {stage.stage}, {stage.name}")
 
 
 def _quiet_rises(metrics: RunMetrics, value: Value) -> list[Rise]:
@@ -264,11 +254,7 @@ def _pickled(metrics: RunMetrics, rise: Rise) -> Finding | None:
         f"the driver's Python rose by {volume(rise.bytes)} to {volume(rise.high)} in {_seconds(rise)} s while "
         f"{volume(written)} were pickled to a file, as for a broadcast"
     )
-    cure = (
-        "broadcast what tasks need only; put large tables into a file that Spark reads, instead of broadcast(), "
-        "parallelize() or createDataFrame()"
-    )
-    return Finding("driver_python_jump", title, _describe_begin(metrics, rise), cure)
+    return named("driver_python_jump", title, _describe_begin(metrics, rise))
 
 
 def _py4j(metrics: RunMetrics, rise: Rise) -> Finding | None:
@@ -286,7 +272,7 @@ def _py4j(metrics: RunMetrics, rise: Rise) -> Finding | None:
         f"the driver's heap rose by {volume(rise.bytes)} to {volume(rise.high)} in {_seconds(rise)} s and its Python "
         f"by {volume(python)} while no task ran: an object comes through Py4J"
     )
-    return Finding("driver_heap_jump", title, _describe_begin(metrics, rise), PY4J_CURE)
+    return named("driver_heap_jump", title, _describe_begin(metrics, rise))
 
 
 def _change(metrics: RunMetrics, rise: Rise, value: Value) -> int | None:
@@ -349,12 +335,11 @@ def driver_findings(metrics: RunMetrics) -> Iterator[Finding]:
     """Yield the findings of the driver and of Python workers."""
     for line in metrics.log_lines:
         if (match := _UNREACHED.search(line)) is not None:
-            cure = "spark.driver.host must be a name or address that nodes reach, spark.driver.port open to them"
-            yield Finding("driver_unreachable", match[0][:160], "the driver's log", cure, "error")
+            yield named("driver_unreachable", match[0][:160], "the driver's log", "error")
             break
     if any(_PY4J.search(line) for line in metrics.log_lines):
         title = "py4j.Protocol.getOutputCommand is in the driver's log: an object became text, in many copies"
-        yield Finding("py4j_object", title, "the driver's log", PY4J_CURE, "error")
+        yield named("py4j_object", title, "the driver's log", "error")
     yield from _full_heap(metrics)
     texts_by_place = (
         ("the driver's log", metrics.log_lines),
@@ -363,13 +348,10 @@ def driver_findings(metrics: RunMetrics) -> Iterator[Finding]:
     for where, texts in texts_by_place:
         full = next((text for text in texts if OUT_OF_MEMORY.search(text)), None)
         if full is not None:
-            role = (
-                "executor"
-                if where == "tasks" and not metrics.master.startswith("local")
-                else "driver"
-            )
-            cure = f"a larger heap (spark.{role}.memory), or less in it at once; cmsspark lab advise has figures"
-            yield Finding("heap_space", f"no heap was left: {full[:160]}", where, cure, "error")
+            is_executor = where == "tasks" and not metrics.master.startswith("local")
+            role = "executor" if is_executor else "driver"
+            title = f"no heap was left: {full[:160]}"
+            yield named("heap_space", title, where, "error", role=role)
     yield from growth_findings(metrics)
     yield from _closure(metrics)
     yield from _leak(metrics)
@@ -388,8 +370,7 @@ def _full_heap(metrics: RunMetrics) -> Iterator[Finding]:
     ):
         return
     title = f"{volume(largest)} of {volume(limit)} were in use before it failed"
-    cure = "a larger heap (spark.driver.memory), or less in it at once; cmsspark lab advise has figures"
-    yield Finding("heap_space", title, "the driver's heap", cure, "error")
+    yield named("heap_space", title, "the driver's heap", "error", role="driver")
 
 
 def _closure(metrics: RunMetrics) -> Iterator[Finding]:
@@ -412,11 +393,7 @@ def _closure(metrics: RunMetrics) -> Iterator[Finding]:
                 where = "the driver's Python"
                 break
     if title:
-        cure = (
-            "give large values to functions by spark.sparkContext.broadcast(…) once, and rows by a file or table "
-            "instead of parallelize()"
-        )
-        yield Finding("large_closure", title, where, cure)
+        yield named("large_closure", title, where)
 
 
 def _pickled_by_job(metrics: RunMetrics) -> list[int]:
@@ -486,8 +463,7 @@ def _leak(metrics: RunMetrics) -> Iterator[Finding]:
             continue  # one task may well need it
         change = f"from {volume(first)} to {volume(last)}"
         title = f"a Python worker grew {change} in {(last_at - first_at) / 1000:.0f} s"
-        cure = "look for what is kept in globals or caches of functions; spark.python.worker.reuse=false ends each worker"
-        yield Finding("python_worker_leak", f"{title}, over many tasks", f"worker {pid}", cure)
+        yield named("python_worker_leak", f"{title}, over many tasks", f"worker {pid}")
         return
 
 

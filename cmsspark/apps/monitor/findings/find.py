@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from cmsspark.apps.monitor import memory_sizes as sizes
+from cmsspark.apps.monitor.findings import named
 from cmsspark.apps.monitor.findings.driver import driver_findings
 from cmsspark.apps.monitor.findings.failures import failure_findings
 from cmsspark.apps.monitor.findings.stages import stage_findings
@@ -64,6 +65,16 @@ COLLECTS: Final = re.compile(r"(?:collect|toPandas|toArrow|toLocalIterator|take|
 _NOT_CACHED: Final = re.compile(r"Not enough space to cache rdd|Persisting block rdd\S* to disk")
 
 Nodes = Mapping[tuple[str, str], int | None]
+#: Kind of a node → the kind with its other number, and the same text.
+_PARTNERS: Final = {
+    plans.PAIRS: plans.SMALLER_ROWS,
+    plans.SMALL_SIDE: plans.LARGE_SIDE,
+    plans.JOINED_ROWS: plans.SIDE_ROWS,
+    plans.UNFILTERED_ROWS: plans.FILTERED_ROWS,
+    plans.SCANNED_ROWS: plans.CHOSEN_ROWS,
+    plans.FILES_READ: plans.BYTES_READ,
+    plans.FILES_WRITTEN: plans.BYTES_WRITTEN,
+}
 
 
 def plan_findings(metrics: RunMetrics) -> Iterator[Finding]:
@@ -71,17 +82,8 @@ def plan_findings(metrics: RunMetrics) -> Iterator[Finding]:
     for query in metrics.queries:
         where = f"SQL {query.execution}, {query.description}"
         nodes: Nodes = {(kind, text): value for kind, text, value in query.nodes}
-        yield from _joins(nodes, where)
-        yield from _rows(nodes, where)
+        yield from _nodes(nodes, where)
         yield from _sorts(query, where)
-        for files, size, verb in (
-            (plans.FILES_READ, plans.BYTES_READ, "read"),
-            (plans.FILES_WRITTEN, plans.BYTES_WRITTEN, "written"),
-        ):
-            for (kind, text), count in nodes.items():
-                total = nodes.get((size, text))
-                if kind == files and count and total is not None:
-                    yield from _small_files(count, total, verb, where)
     for stage in metrics.stages:
         # Each task of saveAsTextFile() and its like writes one file; queries count
         # theirs in their plans.
@@ -99,75 +101,48 @@ def plan_findings(metrics: RunMetrics) -> Iterator[Finding]:
     yield from _returned(metrics)
 
 
-def _joins(nodes: Nodes, where: str) -> Iterator[Finding]:
-    for (kind, text), value in nodes.items():
-        name = text.split(" ")[0].split("(")[0]
-        if kind == plans.PAIRS and value is not None:
-            smaller = nodes.get((plans.SMALLER_ROWS, text))
-            least = PAIRS if smaller is None or smaller >= PAIRED_ROWS else MANY_PAIRS
-            if value >= least and (smaller is None or smaller > 1):
-                title = f"{name} compared {value:,} pairs of rows"
-                yield Finding(
-                    "cartesian_join",
-                    title,
-                    where,
-                    "join on equal keys, or filter both sides before",
-                )
-        elif kind == plans.SMALL_SIDE and value is not None:
-            large = nodes.get((plans.LARGE_SIDE, text)) or 0
-            limit = next(
-                (small for large_side, small in LARGE_SIDES if large > large_side), SMALL_SIDE
-            )
-            if value < limit and large >= LEAST_LARGE and large >= SIDES_FACTOR * value:
-                title = f"{name} shuffled {volume(large)} to join {volume(value)}"
-                cure = (
-                    "broadcast(small table) in the join, or spark.sql.autoBroadcastJoinThreshold above its size: then "
-                    "the large table is not shuffled"
-                )
-                yield Finding("small_join_side", title, where, cure)
-
-
-def _rows(nodes: Nodes, where: str) -> Iterator[Finding]:
-    """Yield what a node does with many rows: alone, too often, too late."""
+def _nodes(nodes: Nodes, where: str) -> Iterator[Finding]:
+    """Yield what a node does with too many rows, or with rows that it need not have."""
     for (kind, text), value in nodes.items():
         if value is None:
             continue
         name = text.partition(" ")[0].partition("(")[0]
-        if kind == plans.WINDOW_ROWS and value >= ALONE_ROWS:
+        partner = nodes.get((_PARTNERS.get(kind, ""), text))
+        other = partner or 0
+        if kind == plans.PAIRS:
+            least = PAIRS if partner is None or other >= PAIRED_ROWS else MANY_PAIRS
+            if value >= least and (partner is None or other > 1):
+                title = f"{name} compared {value:,} pairs of rows"
+                yield named("cartesian_join", title, where)
+        elif kind == plans.SMALL_SIDE:
+            limit = next((small for large, small in LARGE_SIDES if other > large), SMALL_SIDE)
+            if value < limit and other >= LEAST_LARGE and other >= SIDES_FACTOR * value:
+                title = f"{name} shuffled {volume(other)} to join {volume(value)}"
+                yield named("small_join_side", title, where)
+        elif kind == plans.WINDOW_ROWS and value >= ALONE_ROWS:
             title = f"one task sorted all {value:,} rows of a window"
-            cure = "Window.partitionBy(…), or aggregate before the window"
-            yield Finding("window_one_task", title, where, cure)
+            yield named("window_one_task", title, where)
         elif kind == plans.JDBC_ROWS and value >= ALONE_ROWS:
             title = f"{value:,} rows came through one connection of a database"
-            cure = "partitionColumn, lowerBound, upperBound and numPartitions of the reader"
-            yield Finding("jdbc_one_connection", title, where, cure)
+            yield named("jdbc_one_connection", title, where)
         elif kind == plans.BROADCAST_BYTES and value >= BROADCAST_BYTES:
             title = f"{volume(value)} were broadcast: the driver and each executor hold them"
-            cure = (
-                "no broadcast() of this table, a smaller spark.sql.autoBroadcastJoinThreshold, or fewer columns "
-                "and rows of it"
-            )
-            yield Finding("large_broadcast", title, where, cure)
-        elif kind == plans.JOINED_ROWS and value >= MULTIPLIED_ROWS:
-            side = nodes.get((plans.SIDE_ROWS, text)) or 0
-            if value >= MULTIPLIED * max(1, side):
-                title = f"{name} made {value:,} rows of {side:,}: its key repeats on both sides"
-                cure = (
-                    "join on all columns of the key, or aggregate or distinct() one side before it"
-                )
-                yield Finding("join_multiplies_rows", title, where, cure)
+            yield named("large_broadcast", title, where)
+        elif kind == plans.JOINED_ROWS:
+            if value >= max(MULTIPLIED_ROWS, MULTIPLIED, MULTIPLIED * other):
+                title = f"{name} made {value:,} rows of {other:,}: its key repeats on both sides"
+                yield named("join_multiplies_rows", title, where)
         elif kind == plans.UNFILTERED_ROWS and value >= ALONE_ROWS:
-            remaining_rows = nodes.get((plans.FILTERED_ROWS, text)) or 0
-            if remaining_rows <= KEPT_SHARE * value:
-                title = f"a filter after a join kept {remaining_rows:,} of {value:,} rows"
-                cure = "filter before the join: the columns are of one side only, and Spark moves no Python function"
-                yield Finding("filter_after_join", title, where, cure)
+            if other <= KEPT_SHARE * value:
+                title = f"a filter after a join kept {other:,} of {value:,} rows"
+                yield named("filter_after_join", title, where)
         elif kind == plans.SCANNED_ROWS and value >= ALONE_ROWS:
-            remaining_rows = nodes.get((plans.CHOSEN_ROWS, text)) or 0
-            if remaining_rows <= CHOSEN_SHARE * value:
-                title = f"all partitions were read, {value:,} rows, for {remaining_rows:,} rows of some"
-                cure = "compare the partition column itself with values: Spark reads only these partitions then"
-                yield Finding("full_scan", title, where, cure)
+            if other <= CHOSEN_SHARE * value:
+                title = f"all partitions were read, {value:,} rows, for {other:,} rows of some"
+                yield named("full_scan", title, where)
+        elif kind in (plans.FILES_READ, plans.FILES_WRITTEN) and value and partner is not None:
+            verb = "read" if kind == plans.FILES_READ else "written"
+            yield from _small_files(value, partner, verb, where)
 
 
 def _python(metrics: RunMetrics) -> Iterator[Finding]:
@@ -186,8 +161,7 @@ def _python(metrics: RunMetrics) -> Iterator[Finding]:
     title = (
         f"Python functions on rows took {total / 1000:.0f} s of the tasks' time, {name}() the most"
     )
-    cure = "functions of Spark, or pandas_udf, which works on whole columns"
-    yield Finding("python_udf", title, f"SQL {query.execution}, {query.description}", cure)
+    yield named("python_udf", title, f"SQL {query.execution}, {query.description}")
 
 
 def _full_cache(metrics: RunMetrics) -> Iterator[Finding]:
@@ -205,11 +179,7 @@ def _full_cache(metrics: RunMetrics) -> Iterator[Finding]:
             title = f"cached blocks filled the memory for them: {volume(stored)} of {volume(room)}"
             break
     if title is not None:
-        cure = (
-            "cache fewer columns and rows, or what is made of them; more heap; persist(DISK_ONLY) where reading "
-            "them is dear"
-        )
-        yield Finding("cache_does_not_fit", title, callsite or "the driver's log", cure)
+        yield named("cache_does_not_fit", title, callsite or "the driver's log")
 
 
 def _returned(metrics: RunMetrics) -> Iterator[Finding]:
@@ -242,9 +212,8 @@ def _returned(metrics: RunMetrics) -> Iterator[Finding]:
         if len(written) > 1 and written[-1] - written[0] < RETURNED_SHARE * size:
             continue
         title = f"{volume(size)} of results went to the driver, and rows of it to Spark again"
-        cure = "change the rows by functions of Spark, without collect() and parallelize() or createDataFrame()"
         where = f"stage {stage.stage}, {stage.name}"
-        yield Finding("collected_and_parallelized", title, where, cure)
+        yield named("collected_and_parallelized", title, where)
         return
 
 
@@ -259,8 +228,7 @@ def _sorts(query: Query, where: str) -> Iterator[Finding]:
                 if kind == plans.SORT_LIMITED
                 else "which all went to the driver"
             )
-            cure = "orderBy(…).limit(n) keeps n rows of each partition; write all rows instead of collecting them"
-            yield Finding("sort_for_first_rows", f"{rows} were sorted, {goal}", where, cure)
+            yield named("sort_for_first_rows", f"{rows} were sorted, {goal}", where)
 
 
 def _rdds(metrics: RunMetrics) -> Iterator[Finding]:
@@ -270,47 +238,20 @@ def _rdds(metrics: RunMetrics) -> Iterator[Finding]:
             title = (
                 f"the same shuffle of {shuffled or 0:,} rows was computed again for each output"
             )
-            cure = "cache() what the shuffle gives, not what it reads, and unpersist() after the last output"
-            yield Finding("repeated_work", title, callsite, cure)
+            yield named("repeated_work", title, callsite)
         elif kind == plans.CACHED_ONCE and metrics.state != "FAILED" and not metrics.failed_jobs:
-            cure = "leave cache() or persist() out, or unpersist() when it is read: it takes memory from others"
-            yield Finding("cached_unused", "cached, and read once only", callsite, cure)
+            yield named("cached_unused", "cached, and read once only", callsite)
         elif kind == plans.SORTED_FOR_FIRST and (shuffled or 0) >= MB:
-            cure = "takeOrdered(n) or top(n) instead of sortBy(…).take(n)"
             title = f"{volume(shuffled)} were shuffled to sort an RDD for its first rows"
-            yield Finding("sort_for_first_rows", title, callsite, cure)
+            yield named("sort_for_first_rows.rdd", title, callsite)
 
 
 def _small_files(count: int, size: int, verb: str, where: str) -> Iterator[Finding]:
     if count >= SMALL_FILES and size < SMALL_FILE_BYTES * count:
-        cure = (
-            "coalesce(n) before it is written"
-            if verb == "written"
-            else "merge them where they are written"
-        )
-        yield Finding(
-            "small_files",
-            f"{count:,} files of {volume(size / count)} each were {verb}",
-            where,
-            cure,
-        )
+        title = f"{count:,} files of {volume(size / count)} each were {verb}"
+        yield named(f"small_files.{verb}", title, where)
 
 
-#: The codes of all findings; ``docs/monitoring.md`` has their meanings.
-CODES: Final = frozenset(
-    {
-        *("failed_task", "container_killed", "lost_executor", "python_worker_killed"),
-        *("max_result_size", "fetch_failure", "no_space", "heartbeat", "broadcast_timeout"),
-        *("heap_space", "py4j_object", "driver_heap_jump", "driver_python_jump"),
-        *("collected_to_driver", "python_worker_leak", "driver_unreachable", "skewed_stage"),
-        *("straggler", "spill", "gc", "few_tasks", "tiny_tasks", "idle_cores", "small_files"),
-        *("cartesian_join", "small_join_side", "sort_for_first_rows", "cached_unused"),
-        *("executor_too_large", "window_one_task", "jdbc_one_connection", "large_broadcast"),
-        *("join_multiplies_rows", "filter_after_join", "full_scan", "python_udf"),
-        *("cache_does_not_fit", "collected_and_parallelized", "repeated_work"),
-        *("large_closure", "python_memory_limit"),
-    }
-)
 #: Entry points of packages that find more: functions of the metrics of a run.
 GROUP: Final = "cmsspark.findings"
 _MOST_OF_A_KIND: Final = 5
@@ -319,6 +260,8 @@ _CAUSES: Final = {
     "gc": {"heap_space", "cache_does_not_fit"},
     # While rows become objects of Python, and come back, no task runs.
     "idle_cores": {"collected_to_driver", "collected_and_parallelized"},
+    # Rows that are given to Spark again travel in its tasks.
+    "large_closure": {"collected_and_parallelized"},
 }
 
 
@@ -343,12 +286,9 @@ def find(metrics: RunMetrics) -> list[Finding]:
 def _size(metrics: RunMetrics) -> Iterator[Finding]:
     size, node = executor_container(metrics.options), metrics.smallest_node_bytes
     if size is not None and node is not None and size > node:
-        yield Finding(
-            "executor_too_large",
-            f"an executor takes {volume(size)}, the smallest node has {volume(node)}",
-            "spark.executor.memory and its overhead",
-            f"at most {volume(node)} for heap and overhead together; such nodes stay without work",
-        )
+        title = f"an executor takes {volume(size)}, the smallest node has {volume(node)}"
+        where = "spark.executor.memory and its overhead"
+        yield named("executor_too_large", title, where, node=volume(node))
 
 
 #: What finds something in the metrics of a run, in the order of the findings.

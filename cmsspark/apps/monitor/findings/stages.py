@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from cmsspark.apps.monitor.findings import named
 from cmsspark.apps.monitor.memory_sizes import as_option, count, off_heap, parallel_tasks, size
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.store.run_metrics import Finding, RunMetrics, Spread, StageEntry
@@ -73,11 +74,10 @@ def stage_findings(metrics: RunMetrics) -> Iterator[Finding]:
     is_short = totals.run_ms < GC_LONG_MS
     most = GC_SHARE_SHORT if is_short or has_cause else GC_SHARE
     if totals.run_ms >= GC_LEAST_MS and totals.gc_ms > most * totals.run_ms:
-        yield Finding(
+        yield named(
             "gc",
             f"{totals.gc_ms / totals.run_ms:.0%} of the tasks' time was garbage collection{host_load(metrics)}",
             "all stages",
-            "more heap for an executor (cmsspark lab advise), fewer cores in it, or columns instead of rows of objects",
         )
     # Where a stage itself leaves cores idle, that is the cause.
     if not any(finding.code in ("few_tasks", "straggler", "skewed_stage") for finding in findings):
@@ -122,8 +122,7 @@ def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
         totals = stage.totals
         title = f"{volume(totals.disk_spilled_bytes)} spilled to disk ({volume(totals.memory_spilled_bytes)} in memory)"
         memory = "off-heap memory" if off_heap(metrics.options) else "heap"
-        cure = f"cmsspark lab advise has the partitions and the {memory} that it takes; or fewer cores in an executor"
-        yield Finding("spill", title, stage_name(stage), cure)
+        yield named("spill", title, stage_name(stage), memory=memory)
     # A later attempt has only the tasks whose output was lost.
     # show() and take() look at one partition first.
     is_first = stage.task_count == 1 and _FIRST_ROWS.match(stage.name) is not None
@@ -136,8 +135,8 @@ def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
         cpus = count(metrics.options.get("spark.task.cpus"), 1)
         core_text = f" of {cpus} cores" if cpus > 1 else ""
         title = f"{stage.task_count} tasks{core_text} on {cores * cpus} cores, for {duration / 1000:.0f} s"
-        cure = f"repartition({cores} or more) before it, or a larger spark.sql.shuffle.partitions / minPartitions"
-        yield Finding("few_tasks", title + host_load(metrics, stage), stage_name(stage), cure)
+        title += host_load(metrics, stage)
+        yield named("few_tasks", title, stage_name(stage), cores=cores)
     if (tiny := _tiny(stage, cores)) is not None:
         yield tiny
 
@@ -217,15 +216,9 @@ def _skew(metrics: RunMetrics, stage: StageEntry) -> Finding | None:
     if skew is None:
         return None
     if skew.is_input:
-        cure = (
-            "a scan has no key to spread: write the file in smaller row groups or several files, in a format that "
-            "can be divided, or lower spark.sql.files.maxPartitionBytes"
-        )
-    else:
-        cure = "spread the key: add a random part to it, or aggregate in two steps"
-        if stage.is_join:
-            cure += f"; {skew_join_cure(metrics, skew)}"
-    return Finding("skewed_stage", skew.title, stage_name(stage), cure)
+        return named("skewed_stage.input", skew.title, stage_name(stage))
+    join = f"; {skew_join_cure(metrics, skew)}" if stage.is_join else ""
+    return named("skewed_stage", skew.title, stage_name(stage), join=join)
 
 
 def skew_join_cure(metrics: RunMetrics, skew: Skew) -> str:
@@ -268,8 +261,7 @@ def _straggler(metrics: RunMetrics, stage: StageEntry) -> Finding | None:
         return None
     title = f"one task ran {times.max / 1000:.0f} s, the median {times.median / 1000:.1f} s, with as much data"
     title += _task(times) + host_load(metrics, stage)
-    cure = "look for a record of that task that is expensive, or a slow host (then: spark.speculation=true)"
-    return Finding("straggler", title, stage_name(stage), cure)
+    return named("straggler", title, stage_name(stage))
 
 
 def _tiny(stage: StageEntry, cores: int) -> Finding | None:
@@ -284,8 +276,7 @@ def _tiny(stage: StageEntry, cores: int) -> Finding | None:
     title = f"{stage.task_count:,} tasks of {stage.task_ms.median} ms (median)"
     if stage.duration_ms:
         title += f", for {stage.duration_ms / 1000:.0f} s"
-    cure = "fewer partitions: coalesce(n), a smaller spark.sql.shuffle.partitions, or spark.sql.adaptive.enabled=true"
-    return Finding("tiny_tasks", title, stage_name(stage), cure)
+    return named("tiny_tasks", title, stage_name(stage))
 
 
 def is_interactive(metrics: RunMetrics) -> bool:
@@ -316,5 +307,4 @@ def _idle(metrics: RunMetrics) -> Iterator[Finding]:
     title = f"cores were idle for {idle / present:.0%} of their time ({idle / 1000:,.0f} of {present / 1000:,.0f} s)"
     if waits > idle / 2 / max(1, present // max(1, last - first)):
         title += f"; no task ran for {waits / 1000:.0f} s, while the driver did something else"
-    cure = "fewer cores or executors, dynamic allocation, or the driver's own work before or after Spark's"
-    yield Finding("idle_cores", title + host_load(metrics), "all stages", cure)
+    yield named("idle_cores", title + host_load(metrics), "all stages")

@@ -29,19 +29,14 @@ from cmsspark.apps.monitor.lint.names import (
     arrow_is_set,
     uses_spark,
 )
-from cmsspark.apps.monitor.lint.rules import Problem, is_silenced, silenced_lines
+from cmsspark.apps.monitor.lint.rules import WORDS, Problem, is_silenced, silenced_lines
 from cmsspark.apps.monitor.lint.tables import GROUPS, Tables, Values
 
-#: Functions of all values of a key, which groupByKey() alone gives.
-_ALL_VALUES: Final = frozenset({"list", "set", "sorted", "tuple"})
-#: Methods whose results are in the driver's Python.
-_FETCHES: Final = frozenset(
-    {"collect", "toPandas", "toArrow", "toLocalIterator", "take", "head", "tail", "first"}
-)
+_ALL_VALUES: Final = WORDS["all_values"]
+_FETCHES: Final = WORDS["fetches"]
 
 
-#: Functions that sum up values one by one, for which no value of a key must wait.
-_SUMS: Final = frozenset({"sum", "len", "max", "min", "reduce", "mean"})
+_SUMS: Final = WORDS["sums_of_python"]
 
 
 def _needs_all_values(function: ast.expr | ast.FunctionDef) -> bool:
@@ -301,50 +296,15 @@ def _uses(module: ast.Module, name: ast.Name) -> set[int]:
     }
 
 
-_ACTIONS: Final = frozenset(
-    {
-        *("collect", "toPandas", "toArrow", "show", "toLocalIterator", "first", "count"),
-        *("isEmpty", "collectAsMap", "countByKey", "countByValue"),
-    }
-)
-#: Actions with arguments.
-_ACTIONS_WITH_ARGUMENTS: Final = frozenset(
-    {
-        *("show", "toLocalIterator", "approxQuantile", "foreachPartition", "takeOrdered"),
-        *("saveAsTextFile", "saveAsPickleFile", "saveAsSequenceFile", "saveAsHadoopFile"),
-        *("saveAsNewAPIHadoopFile", "saveAsHadoopDataset", "saveAsNewAPIHadoopDataset"),
-    }
-)
-_SORTS: Final = frozenset({"orderBy", "sort", "sortBy", "sortByKey"})
-#: Methods that keep the order, and most of the rows.
-_KEEPS_ORDER: Final = frozenset(
-    {
-        *("alias", "cache", "drop", "filter", "keys", "map", "persist", "select"),
-        *("selectExpr", "values", "where", "withColumn", "withColumnRenamed"),
-    }
-)
-#: Methods that take the time of tasks.
-_WORK: Final = frozenset(
-    {
-        *("crossJoin", "distinct", "dropDuplicates", "flatMap", "join", "map", "mapInArrow"),
-        *("mapInPandas", "mapPartitions", "mapValues", "orderBy", "sort", "transform"),
-        *("withColumn", "withColumns", "groupByKey", "reduceByKey"),
-    }
-)
-#: Methods after which rows lie in new partitions, whatever comes before.
-_SHUFFLES: Final = frozenset(
-    {"repartition", "repartitionByRange", "checkpoint", "localCheckpoint"}
-)
-_POOLS: Final = ("ThreadPoolExecutor", "ThreadPool", "Pool")
+_ACTIONS: Final = WORDS["actions"]
+_ACTIONS_WITH_ARGUMENTS: Final = WORDS["actions_with_arguments"]
+_SORTS: Final = WORDS["sorts"]
+_KEEPS_ORDER: Final = WORDS["keeps_order"]
+_WORK: Final = WORDS["work"]
+_SHUFFLES: Final = WORDS["shuffles"]
+_POOLS: Final = WORDS["pools"]
 _DEEPEST: Final = 6_000
-#: Methods of ``df.write`` that start a job.
-_WRITES: Final = frozenset(
-    {
-        *("append", "create", "createOrReplace", "csv", "insertInto", "jdbc", "json", "orc"),
-        *("overwrite", "overwritePartitions", "parquet", "save", "saveAsTable", "text"),
-        *("xml",),
-    }
-)
+_WRITES: Final = WORDS["writes"]
 
 
 def lint(source: bytes) -> list[Problem]:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from cmsspark.apps.monitor.options import debug_option
 from cmsspark.base.errors import CmssparkError, DataError, Exit, InputMissing, NotAllowed
 from cmsspark.base.text.readable import json_text, readable
+from cmsspark.cli.options import debug_option
 
 if TYPE_CHECKING:
     from cmsspark.apps.monitor.lint.rules import Problem
@@ -64,7 +64,9 @@ def command(scripts: tuple[str, ...], as_json: bool) -> int:
                 }
                 if path.suffix == ".ipynb":
                     fields["cell"], fields["line"] = position_in_cell(problem.line)
-                click.echo(json_text({**fields, "detail": problem.detail, **rule._asdict()}))
+                click.echo(
+                    json_text({**fields, "detail": problem.detail, **msgspec.structs.asdict(rule)})
+                )
                 continue
             detail = f" ({problem.detail})" if problem.detail else ""
             line = _line(position_in_cell(problem.line))

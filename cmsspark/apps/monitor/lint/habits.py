@@ -9,25 +9,13 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from cmsspark.apps.monitor.lint.rules import WORDS
 from cmsspark.apps.monitor.lint.tables import Values
 
-#: Methods that make a table dear: a shuffle, or Python.
-_HARD: Final = frozenset(
-    {
-        *("agg", "applyInPandas", "crossJoin", "distinct", "dropDuplicates", "groupBy"),
-        *("groupByKey", "join", "leftOuterJoin", "orderBy", "reduceByKey"),
-        *("sort", "sortBy", "sortByKey"),
-    }
-)
-_FETCHES: Final = ("collect", "first", "head", "take", "toArrow", "toPandas")
-_CACHES: Final = ("cache", "persist", "checkpoint", "localCheckpoint")
-#: Methods whose functions run again when a task does: what they count counts twice.
-_TRANSFORMS: Final = frozenset(
-    {
-        *("filter", "flatMap", "flatMapValues", "map", "mapPartitions", "mapValues"),
-        *("mapPartitionsWithIndex", "mapInPandas", "mapInArrow", "applyInPandas", "reduceByKey"),
-    }
-)
+_HARD: Final = WORDS["hard"]
+_FETCHES: Final = WORDS["fetches"]
+_CACHES: Final = WORDS["caches"]
+_TRANSFORMS: Final = WORDS["transforms"]
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
@@ -184,7 +172,7 @@ def counted_in_tasks(tree: ast.Module) -> Iterator[ast.AST]:
                     yield node
 
 
-_DIVIDES: Final = ("numPartitions", "partitionColumn", "predicates", "column")
+_DIVIDES: Final = WORDS["divides"]
 
 
 def has_one_connection(call: ast.Call, name: str, values: Values) -> bool:
@@ -237,9 +225,8 @@ def _is_query(arguments: list[ast.expr], values: Values) -> bool:
     )
 
 
-_ENDLESS: Final = frozenset({"range", "count"})
-#: Modules of functions on numbers.
-_NUMERIC: Final = frozenset({"np", "numpy", "math"})
+_ENDLESS: Final = WORDS["endless"]
+_NUMERIC: Final = WORDS["numeric"]
 
 
 def deciding_actions(loop: ast.While | ast.For | ast.AsyncFor) -> set[int]:

@@ -9,20 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from cmsspark.apps.monitor.lint.rules import WORDS
 from cmsspark.apps.monitor.lint.tables import without_alias
 
-#: Built-in functions that the star import replaces, in Spark 3.5 to 4.x.
-SHADOWED: Final = frozenset(
-    {"abs", "ascii", "bin", "filter", "hash", "hex", "max", "min", "pow", "round", "slice", "sum"}
-)
-_FUNCTIONS: Final = (
-    "pyspark.sql.functions",
-    "pyspark.sql.functions.builtin",
-    "pyspark.sql.connect.functions",
-    "pyspark.sql.connect.functions.builtin",
-)
-#: Those that take a column in ``agg(…)``, and in Python many values.
-_AGGREGATES: Final = frozenset({"max", "min", "sum"})
+SHADOWED: Final = WORDS["shadowed"]
+_FUNCTIONS: Final = WORDS["functions"]
+_AGGREGATES: Final = WORDS["aggregates_of_both"]
 _LITERALS: Final = (
     ast.List,
     ast.Tuple,
@@ -33,19 +25,10 @@ _LITERALS: Final = (
     ast.DictComp,
     ast.GeneratorExp,
 )
-_OF_VALUES: Final = frozenset(
-    {"range", "len", "list", "set", "sorted", "int", "float", "map", "zip", "enumerate"}
-)
-_METHODS_OF_VALUES: Final = frozenset({"collect", "items", "keys", "split", "tolist", "values"})
-_PYTHON_KEYWORDS: Final = frozenset({"key", "default", "start", "ndigits"})
-#: Modules of other libraries whose objects have methods named as Spark's actions.
-_OTHERS: Final = frozenset(
-    {
-        *("altair", "awkward", "bokeh", "dask", "duckdb", "hist", "matplotlib", "networkx"),
-        *("numpy", "pandas", "PIL", "plotly", "polars", "pyarrow", "pymongo", "ROOT"),
-        *("scipy", "seaborn", "sqlalchemy", "sqlite3", "uproot", "xarray"),
-    }
-)
+_OF_VALUES: Final = WORDS["of_values"]
+_METHODS_OF_VALUES: Final = WORDS["methods_of_values"]
+_PYTHON_KEYWORDS: Final = WORDS["python_keywords"]
+_OTHERS: Final = WORDS["others"]
 _SESSION: Final = {
     "spark": frozenset(
         {
@@ -256,7 +239,7 @@ def _takes_a_column(node: ast.expr) -> bool:
 
 _ROW: Final = "udf"
 _ARROW: Final = "spark.sql.execution.pythonudf.arrow.enabled"
-_BATCHES: Final = frozenset({"pandas_udf", "arrow_udf"})
+_BATCHES: Final = WORDS["batches"]
 
 
 class UdfNames:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from cmsspark.apps.monitor.lint.rules import WORDS
+
 #: A longer chain is followed up to here; a method is two steps.
 _MOST_STEPS: Final = 1_000
 
@@ -126,33 +128,14 @@ def sql_text(node: ast.expr) -> str:
     return str(node.value) if isinstance(node, ast.Constant) else ""
 
 
-#: Methods that make a result small, whatever it was.
-SMALL: Final = frozenset(
-    {
-        *("limit", "head", "tail", "take", "agg", "describe", "summary", "sample", "crosstab"),
-        # One table, mostly of few rows, for each group.
-        *("applyInPandas", "applyInArrow"),
-    }
-)
-GROUPED: Final = frozenset({"count", "sum", "avg", "mean", "min", "max", "agg", "pivot"})
-GROUPS: Final = frozenset({"groupBy", "groupby", "rollup", "cube", "groupingSets"})
-#: Methods that may leave few rows, or make others.
-_CHOOSES: Final = frozenset(
-    {
-        *("where", "filter", "distinct", "dropDuplicates", "drop_duplicates", "join"),
-        *("intersect", "subtract", "exceptAll", "dropna", "transform", "randomSplit"),
-        *("mapInPandas", "mapInArrow", "applyInPandas", "semanticHash", "reduceByKey"),
-        *("groupByKey", "aggregateByKey", "combineByKey", "foldByKey"),
-    }
-)
-_JOINS: Final = frozenset({"crossJoin", "join", "union", "unionAll", "unionByName"})
-_OF_RDD: Final = frozenset(
-    {"rdd", "map", "mapPartitions", "flatMap", "parallelize", "textFile", "filter", "values"}
-)
-#: What a chain begins with that reads a stored table.
-_READERS: Final = frozenset(
-    {"read", "table", "textFile", "wholeTextFiles", "sequenceFile", "newAPIHadoopFile"}
-)
+SMALL: Final = WORDS["small"]
+GROUPED: Final = WORDS["grouped"]
+GROUPS: Final = WORDS["groups"]
+_CHOOSES: Final = WORDS["chooses"]
+_JOINS: Final = WORDS["joins"]
+_OF_RDD: Final = WORDS["of_rdd"]
+_READERS: Final = WORDS["readers"]
+_SELECTS: Final = ("select", "selectExpr")
 _AGGREGATES: Final = re.compile(
     r"(?:count|countDistinct|count_distinct|count_if|approx_count_distinct|approxCountDistinct|sum|sum_distinct"
     r"|sumDistinct|avg|mean|median|mode|max|min|max_by|min_by|stddev\w*|var\w*|skewness|kurtosis|corr|covar_\w+"
@@ -194,7 +177,11 @@ class Tables:
             return True  # the values of one column
         if self._is_of_values(node) and not _JOINS & set(names):
             return True
-        return bool(SMALL_QUERY.search(self._values.query(node))) or self._selects_aggregates(node)
+        if SMALL_QUERY.search(self._values.query(node)):
+            return True
+        # A select of aggregates only gives one row.
+        selects = [call for name, call in self._values.calls(node) if name in _SELECTS]
+        return any(call.args and all(map(_is_aggregate, call.args)) for call in selects)
 
     def _is_of_values(self, node: ast.expr) -> bool:
         """Return whether a chain begins with values that are in Python already."""
@@ -213,7 +200,10 @@ class Tables:
         """Return whether a chain begins with a stored table, of which all rows are left."""
         chain = self._values.chain(node)[1:]
         query = self._values.query(node)
-        begins = bool(_READERS & set(chain)) or bool(query) or self._is_of_cms(node)
+        parts = self._values.parts(node)
+        # A table of `import cmsspark as cms`.
+        is_ours = len(parts) > 2 and getattr(parts[-1], "id", "") in self.own_modules
+        begins = bool(_READERS & set(chain)) or bool(query) or is_ours
         if chain[:1] == ["textFile"] and "*" not in ast.unparse(list(self._values.steps(node))[2]):
             return False  # lines as they are: a list of names, not the logs
         if (
@@ -224,12 +214,6 @@ class Tables:
         ):
             return False
         return not self.is_small(node)
-
-    def _is_of_cms(self, node: ast.expr) -> bool:
-        """Return whether a chain begins with a table of ``import cmsspark as cms``."""
-        parts = self._values.parts(node)
-        name = parts[-1].id if parts and isinstance(parts[-1], ast.Name) else ""
-        return name in self.own_modules and len(parts) > 2
 
     def has_no_partition(self, window: ast.expr) -> bool:
         """Return whether a window is one of ``Window`` without ``partitionBy(…)`` of some column."""
@@ -250,13 +234,6 @@ class Tables:
         """
         texts = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
         return any(isinstance(text, str) and _WINDOW_TEXT.search(text) for text in texts)
-
-    def _selects_aggregates(self, node: ast.expr) -> bool:
-        """Return whether a ``select`` of the chain has aggregates only: one row."""
-        selects = (
-            call for name, call in self._values.calls(node) if name in ("select", "selectExpr")
-        )
-        return any(bool(call.args) and all(map(_is_aggregate, call.args)) for call in selects)
 
     def is_fetched(self, node: ast.expr, depth: int = 6) -> bool:
         """Return whether rows of a large table went to Python to make a value."""

@@ -6,202 +6,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from cmsspark.apps.monitor.logs.records import PlanNode, SqlEnd, SqlStart, SqlUpdate, StageInfo
 from cmsspark.store.run_history import exception_line
 from cmsspark.store.run_metrics import Query
 
-ROWS: Final = "number of output rows"
-SHUFFLED_ROWS: Final = "shuffle records written"
-BYTES: Final = "data size"
-#: Nodes that pass rows on as they are, and count none.
-PASSING: Final = (
-    *("AdaptiveSparkPlan", "Project", "WholeStageCodegen", "InputAdapter"),
-    *("ResultQueryStage", "ColumnarToRow", "AQEShuffleRead", "ShuffleQueryStage"),
-    *("BroadcastQueryStage", "TableCacheQueryStage", "ReusedExchange", "Sort", "Coalesce"),
-    *("Window", "RowToColumnar"),
-)
-_LIMIT: Final = re.compile(r"(?:GlobalLimit|LocalLimit|CollectLimit) (\d+)")
-
-
-@dataclass(frozen=True)
-class RowCount:
-    """Accumulators whose sum is a number of rows, which a limit may make smaller.
-    ``is_shuffled``: they count the rows that a shuffle or a broadcast has, however
-    often these are read.
-    """
-
-    ids: tuple[int, ...]
-    is_shuffled: bool = False
-    limit: int | None = None
-
-    def value(self, values: Mapping[int, int]) -> int | None:
-        """Return the number of rows; None where an accumulator has no value."""
-        if not self.ids or any(number not in values for number in self.ids):
-            return None
-        rows = sum(values[number] for number in self.ids)
-        return rows if self.limit is None else min(rows, self.limit)
-
-
-def find_row_count(node: PlanNode) -> RowCount | None:
-    """Return what counts the rows that a node gives; None where no accumulator does."""
-    limit: int | None = None
-    while True:
-        is_exchange = node.name in ("Exchange", "BroadcastExchange")
-        if ids := metric_ids(node, SHUFFLED_ROWS if node.name == "Exchange" else ROWS):
-            return RowCount(tuple(ids), is_exchange, limit)
-        if node.name == "Union":
-            parts = [find_row_count(child) for child in node.children]
-            if any(part is None or part.limit is not None for part in parts):
-                return None
-            counted = [part for part in parts if part is not None]
-            return RowCount(
-                tuple(number for part in counted for number in part.ids),
-                all(p.is_shuffled for p in counted),
-                limit,
-            )
-        if (match := _LIMIT.match(node.text)) is not None:
-            limit = min(int(match[1]), limit if limit is not None else int(match[1]))
-        elif not node.name.startswith(PASSING):
-            return None
-        if len(node.children) != 1:
-            return None
-        node = node.children[0]
-
-
-def shuffled_bytes(node: PlanNode) -> int | None:
-    """Return the accumulator of the bytes that a shuffle just below a node has; None
-    where there is none.
-    """
-    while node.name != "Exchange":
-        if len(node.children) != 1 or not node.name.startswith(PASSING):
-            return None
-        node = node.children[0]
-    return next(iter(metric_ids(node, BYTES)), None)
-
-
-def metric_ids(node: PlanNode, name: str) -> list[int]:
-    """Return the accumulators of a metric of a node."""
-    return [metric.id for metric in node.metrics if metric.name == name]
-
-
-#: Kinds in ``Query.nodes``; those of a join come in twos, with the same text.
-PAIRS: Final = "pairs of rows compared"
-SMALLER_ROWS: Final = "rows of the smaller side"
-SMALL_SIDE: Final = "bytes of the small side"
-LARGE_SIDE: Final = "bytes of the large side"
-
-_CARTESIAN: Final = "CartesianProduct"
-_NESTED: Final = "BroadcastNestedLoopJoin"
-_MERGE: Final = "SortMergeJoin"
-_TYPE: Final = re.compile(
-    r"\], (Inner|Cross|LeftOuter|RightOuter|FullOuter|LeftSemi|LeftAnti|ExistenceJoin)"
-)
-#: Type of a join → sides that a broadcast can take (``canBuildBroadcastLeft`` and
-#: ``…Right`` of Spark).
-_BUILDS: Final[Mapping[str, tuple[int, ...]]] = {
-    "Inner": (0, 1),
-    "Cross": (0, 1),
-    "LeftOuter": (1,),
-    "LeftSemi": (1,),
-    "LeftAnti": (1,),
-    "ExistenceJoin": (1,),
-    "RightOuter": (0,),
-}
-#: Accumulator → its value, and the number of tasks of the stage that it is of.
-Values = Mapping[int, int]
-
-
-@dataclass(frozen=True)
-class PairJoin:
-    """A join that compares rows in pairs."""
-
-    text: str
-    sides: tuple[RowCount | None, RowCount | None]
-    #: The accumulator of the rows that it gives.
-    result: int
-
-    def ids(self) -> Iterator[int]:
-        """Yield the accumulators that it needs."""
-        yield self.result
-        for side in self.sides:
-            yield from side.ids if side is not None else ()
-
-    def facts(self, values: Values, tasks: Values) -> Iterator[tuple[str, int]]:
-        """Yield (kind, number); nothing where the join has not run."""
-        rows = [side.value(values) if side is not None else None for side in self.sides]
-        if None in rows or (self.text.startswith(_CARTESIAN) and self.result not in values):
-            if (result := values.get(self.result)) is not None:
-                # What it gave is the least that it compared.
-                yield PAIRS, result
-            return
-        left_rows, right = (count or 0 for count in rows)
-        # How often rows are counted too much: a product computes a partition anew for
-        # each one of the other side.
-        is_counted_again = any(side is not None and not side.is_shuffled for side in self.sides)
-        repeats = (
-            max(1, tasks.get(self.result, 1))
-            if self.text.startswith(_CARTESIAN) and is_counted_again
-            else 1
-        )
-        yield PAIRS, max(left_rows * right // repeats, values.get(self.result, 0))
-        yield (
-            SMALLER_ROWS,
-            max(1, min(left_rows, right) // repeats) if min(left_rows, right) else 0,
-        )
-
-
-@dataclass(frozen=True)
-class MergeJoin:
-    """A sort-merge join with a shuffle on both sides, by accumulators of their bytes."""
-
-    text: str
-    sides: tuple[int, int]
-    #: Sides that could be broadcast.
-    builds: tuple[int, ...]
-
-    def ids(self) -> Iterator[int]:
-        """Yield the accumulators that it needs."""
-        yield from self.sides
-
-    def facts(self, values: Values, tasks: Values) -> Iterator[tuple[str, int]]:
-        """Yield (kind, bytes) of the smallest side that can be broadcast, and of the other one."""
-        if any(number not in values for number in self.sides):
-            return
-        small = min(self.builds, key=lambda side: values[self.sides[side]])
-        yield SMALL_SIDE, values[self.sides[small]]
-        yield LARGE_SIDE, values[self.sides[1 - small]]
-
-
-def find_join(node: PlanNode) -> PairJoin | MergeJoin | None:
-    """Return the join that a node is, where it is one that may cost too much."""
-    if len(node.children) != 2:
-        return None
-    left_side, right = node.children
-    if node.name in (_CARTESIAN, _NESTED):
-        result = metric_ids(node, ROWS)
-        return (
-            PairJoin(node.text, (find_row_count(left_side), find_row_count(right)), result[0])
-            if result
-            else None
-        )
-    if node.name.startswith(_MERGE) and (match := _TYPE.search(node.text)) is not None:
-        builds = _BUILDS.get(match[1], ())
-        sides = shuffled_bytes(left_side), shuffled_bytes(right)
-        if builds and sides[0] is not None and sides[1] is not None:
-            return MergeJoin(node.text, (sides[0], sides[1]), builds)
-    return None
-
-
 #: Kinds of nodes in ``Query.nodes``; the number is of rows, files or bytes.
 SORT_COLLECTED: Final = "sorted rows to the driver"
 SORT_LIMITED: Final = "sort below a limit"
-FILES_READ: Final = "files read"
-BYTES_READ: Final = "bytes of files read"
-FILES_WRITTEN: Final = "files written"
-BYTES_WRITTEN: Final = "bytes of files written"
 #: ``repartition(n)`` of the program: its number is not one of the options.
 FIXED_PARTITIONS: Final = "partitions of the program"
 WINDOW_ROWS: Final = "rows of a window without a partition"
@@ -210,6 +23,14 @@ BROADCAST_BYTES: Final = "bytes broadcast"
 LOCAL_ROWS: Final = "rows of the driver"
 PYTHON_MS: Final = "ms of Python functions on rows"
 #: These come in twos, with the same text.
+FILES_READ: Final = "files read"
+BYTES_READ: Final = "bytes of files read"
+FILES_WRITTEN: Final = "files written"
+BYTES_WRITTEN: Final = "bytes of files written"
+PAIRS: Final = "pairs of rows compared"
+SMALLER_ROWS: Final = "rows of the smaller side"
+SMALL_SIDE: Final = "bytes of the small side"
+LARGE_SIDE: Final = "bytes of the large side"
 JOINED_ROWS: Final = "rows that a join gave"
 SIDE_ROWS: Final = "rows of its larger side"
 SCANNED_ROWS: Final = "rows read of all partitions"
@@ -223,44 +44,71 @@ PARALLELIZED: Final = "rows of the driver"
 CACHED_ONCE: Final = "cached, read by one action"
 SORTED_FOR_FIRST: Final = "RDD sorted for its first rows"
 
-_LIMITS: Final = ("GlobalLimit", "LocalLimit", "CollectLimit")
-#: Nodes that pass rows on as they are.
-_PASSING: Final = (
-    *(
-        *("AdaptiveSparkPlan", "Project", "WholeStageCodegen", "InputAdapter"),
-        *("ResultQueryStage", "ColumnarToRow"),
-    ),
-    *("AQEShuffleRead", "ShuffleQueryStage", "Exchange", *_LIMITS),
-)
+ROWS: Final = "number of output rows"
+SHUFFLED_ROWS: Final = "shuffle records written"
+BYTES: Final = "data size"
+_PARTITIONS_READ: Final = "number of partitions read"
+#: Spark 3.5 does not count these.
+_PYTHON_TIMES: Final = ("time to execute Python code", "time to run Python workers")
 _METRICS: Final = {
     "number of files read": FILES_READ,
     "size of files read": BYTES_READ,
     "number of written files": FILES_WRITTEN,
     "written output": BYTES_WRITTEN,
 }
+_OF_FILES: Final[tuple[tuple[str, str], ...]] = (
+    (FILES_READ, BYTES_READ),
+    (FILES_WRITTEN, BYTES_WRITTEN),
+)
+#: Metrics of nodes whose values are needed when an execution ends.
+_NEEDED: Final = {ROWS, SHUFFLED_ROWS, BYTES, _PARTITIONS_READ, *_PYTHON_TIMES, *_METRICS}
+
+_CODEGEN: Final = ("Project", "WholeStageCodegen", "InputAdapter")
+#: Nodes that pass rows on as they are, and count none.
+_PASSING: Final = (
+    *(*_CODEGEN, "AdaptiveSparkPlan", "ResultQueryStage", "ColumnarToRow", "AQEShuffleRead"),
+    *("ShuffleQueryStage", "BroadcastQueryStage", "TableCacheQueryStage", "ReusedExchange"),
+    *("Sort", "Coalesce", "Window", "RowToColumnar"),
+)
+_LIMITS: Final = ("GlobalLimit", "LocalLimit", "CollectLimit")
+#: Nodes above a sort that keep its order, and most of its rows.
+_KEEP_ORDER: Final = (
+    *(*_CODEGEN, *_LIMITS, "AdaptiveSparkPlan", "ResultQueryStage", "ColumnarToRow"),
+    *("AQEShuffleRead", "ShuffleQueryStage", "Exchange"),
+)
+_CARTESIAN: Final = "CartesianProduct"
+_NESTED: Final = "BroadcastNestedLoopJoin"
+_MERGE: Final = "SortMergeJoin"
+_EQUAL_JOINS: Final = (_MERGE, "BroadcastHashJoin", "ShuffledHashJoin")
+#: Nodes whose text is not a part of what a shuffle computes: columns that are left out.
+_SHAPE: Final = ("Filter", *_EQUAL_JOINS, "Generate", "Expand", "Window", "Union", "Range")
+_PYTHON: Final = ("BatchEvalPython", "ArrowEvalPython")
+#: Type of a join → sides that a broadcast can take (``canBuildBroadcastLeft`` and
+#: ``…Right`` of Spark).
+_BUILDS: Final[Mapping[str, tuple[int, ...]]] = {
+    **dict.fromkeys(("Inner", "Cross"), (0, 1)),
+    **dict.fromkeys(("LeftOuter", "LeftSemi", "LeftAnti", "ExistenceJoin"), (1,)),
+    "RightOuter": (0,),
+}
+_TYPE: Final = re.compile(rf"\], ({'|'.join(_BUILDS)})")
+_LIMIT: Final = re.compile(r"(?:GlobalLimit|LocalLimit|CollectLimit) (\d+)")
 _FIXED: Final = re.compile(r"artitioning\(.*?(\d+)\), REPARTITION_BY_NUM")
+_ATTRIBUTE: Final = re.compile(r"[\w.`]+#\d+")
+_NUMBER: Final = re.compile(r", \[plan_id=\d+\]|, \d+(?=\))|, [A-Z_]+$")
+#: The last number of ``ArrowEvalPython``: a function of rows, whose rows travel in batches.
+_ON_ROWS: Final = re.compile(r", 10[01]$")
+_COLLECTING: Final = re.compile(r"\.(?:collect\w*|toLocalIterator|toArrow)\(")
 _MOST_QUERIES: Final = 500
-#: Joins of one execution; adaptive execution shows each up to some dozen times.
-_MOST_JOINS: Final = 500
-_LONGEST_ERROR: Final = 300
+_MOST_SHUFFLES: Final = 10_000
 _MOST_RDDS: Final = 10_000
+_LONGEST_ERROR: Final = 300
+_TEXT: Final = 120
 #: Fewer rows are no work.
 _LEAST_REPEATED: Final = 100_000
 _LEAST_LOCAL: Final = 10_000
-_MOST_SHUFFLES: Final = 10_000
-_COLLECTING: Final = re.compile(r"\.(?:collect\w*|toLocalIterator|toArrow)\(")
-#: Metrics of nodes whose values are needed when an execution ends.
-_NEEDED: Final = frozenset(
-    {
-        ROWS,
-        SHUFFLED_ROWS,
-        BYTES,
-        "number of partitions read",
-        "time to run Python workers",
-        "time to execute Python code",
-    }
-)
-_TEXT: Final = 120
+
+#: What a node says: kind → number.
+Facts = dict[str, int | None]
 
 
 class Plans:
@@ -270,21 +118,17 @@ class Plans:
 
     def __init__(self) -> None:
         self._open: dict[int, Query] = {}
-        #: Execution → (kind, text of the node) → ids of accumulators.
-        self._counted: dict[int, dict[tuple[str, str], set[int]]] = {}
-        #: Execution → its joins; adaptive execution may show one again, with other accumulators.
-        self._joins: dict[int, dict[PairJoin | MergeJoin, None]] = {}
-        self._fixed: dict[int, set[int]] = {}
+        #: Execution → its first and its last plan: adaptive execution may replace a join.
+        self._roots: dict[int, tuple[PlanNode, PlanNode]] = {}
+        self._collecting: set[int] = set()
+        #: Accumulator → its value, the number of tasks of its stage, and how long these
+        #: waited for what is no work of the JVM.
         self._values: dict[int, int] = {}
-        #: Accumulator → the number of tasks of its stage, and how long these waited for
-        #: what is no work of the JVM.
         self._tasks: dict[int, int] = {}
         self._waits: dict[int, int] = {}
-        #: Execution → its accumulators, and its last plan.
+        #: Execution → its accumulators.
         self._ids: dict[int, set[int]] = {}
         self._needed: set[int] = set()
-        self._roots: dict[int, PlanNode] = {}
-        self._collecting: set[int] = set()
         #: What a shuffle computes → the executions that did, with the rows.
         self._shuffles: dict[str, dict[int, tuple[int, int]]] = {}
         self._done: list[Query] = []
@@ -305,6 +149,14 @@ class Plans:
         """Take the plan that adaptive execution changed."""
         if event.execution in self._open:
             self._note(event.execution, event.plan)
+
+    def _note(self, execution: int, root: PlanNode) -> None:
+        self._roots[execution] = self._roots.get(execution, (root,))[0], root
+        ids = {
+            metric.id for node in _nodes(root) for metric in node.metrics if metric.name in _NEEDED
+        }
+        self._ids.setdefault(execution, set()).update(ids)
+        self._needed |= ids
 
     def accumulate(
         self, values: Iterable[tuple[int, Any]], tasks: int = 0, waited_ms: int = 0
@@ -348,146 +200,189 @@ class Plans:
 
     def _close(self, execution: int) -> None:
         query = self._open.pop(execution)
-        self._collecting.discard(execution)
-        for (kind, text), ids in self._counted.pop(execution, {}).items():
-            values = [self._values[number] for number in ids if number in self._values]
-            query.nodes.append((kind, text, max(values) if values else None))
-        query.nodes += [
-            (FIXED_PARTITIONS, "Exchange", number)
-            for number in sorted(self._fixed.pop(execution, ()))
+        facts = PlanFacts(self._values, self._tasks, self._waits, execution in self._collecting)
+        #: (text, kinds) → the facts with the largest number.
+        largest: dict[tuple[str, ...], Facts] = {}
+        first, last = self._roots.pop(execution)
+        for root in (first, last) if first is not last else (last,):
+            for text, found in facts.nodes(root):
+                key = (text, *found)
+                if key not in largest or _most(found) >= _most(largest[key]):
+                    largest[key] = found
+        query.nodes = [
+            (kind, text, value)
+            for (text, *_), found in largest.items()
+            for kind, value in found.items()
         ]
-        query.nodes += self._join_nodes(self._joins.pop(execution, {}))
-        if (root := self._roots.pop(execution, None)) is not None:
-            facts = PlanFacts(root, self._values, self._waits)
-            query.nodes += facts.nodes()
-            for text, number, rows in facts.shuffles():
-                if text in self._shuffles or len(self._shuffles) < _MOST_SHUFFLES:
-                    self._shuffles.setdefault(text, {})[number] = (execution, rows)
-        side_names = self._ids.pop(execution, set())
-        self._needed -= side_names
-        for number in side_names:
+        for text, number, rows in facts.shuffles(last):
+            if text in self._shuffles or len(self._shuffles) < _MOST_SHUFFLES:
+                self._shuffles.setdefault(text, {})[number] = (execution, rows)
+        self._collecting.discard(execution)
+        ids = self._ids.pop(execution)
+        self._needed -= ids
+        for number in ids:
             for counted in (self._values, self._tasks, self._waits):
                 counted.pop(number, None)
         if (query.nodes or query.error) and len(self._done) < _MOST_QUERIES:
             self._done.append(query)
 
-    def _join_nodes(self, joins: Iterable[PairJoin | MergeJoin]) -> Iterator[tuple[str, str, int]]:
-        """Yield the facts of joins; of several with one text those with the largest number."""
-        largest: dict[str, dict[str, int]] = {}
-        for join in joins:
-            facts, text = dict(join.facts(self._values, self._tasks)), join.text[:_TEXT]
-            if facts and max(facts.values()) >= max(largest.get(text, {"": 0}).values()):
-                largest[text] = facts
-        for text, facts in largest.items():
-            yield from ((kind, text, value) for kind, value in facts.items())
 
-    def _note(self, execution: int, root: PlanNode) -> None:
-        counted = self._counted.setdefault(execution, {})
-        joins = self._joins.setdefault(execution, {})
-        side_names = self._ids.setdefault(execution, set())
-        self._roots[execution] = root
-        is_collected = execution in self._collecting
-        for kind, node, ids in _interesting_nodes(root, is_collected=is_collected):
-            counted.setdefault((kind, node.text[:_TEXT]), set()).update(ids)
-            side_names.update(ids)
-        for node in _nodes(root):
-            side_names.update(metric.id for metric in node.metrics if metric.name in _NEEDED)
-            if (match := _FIXED.search(node.text)) is not None:
-                self._fixed.setdefault(execution, set()).add(int(match[1]))
-            if (join := find_join(node)) is not None and len(joins) < _MOST_JOINS:
-                joins[join] = None
-                side_names.update(join.ids())
-        self._needed |= side_names
-
-
-def _nodes(root: PlanNode) -> Iterator[PlanNode]:
-    queue = [root]
-    while queue:
-        node = queue.pop()
-        yield node
-        queue += node.children
-
-
-def _interesting_nodes(
-    root: PlanNode, *, is_collected: bool
-) -> Iterator[tuple[str, PlanNode, list[int]]]:
-    """(kind, node, ids of accumulators) of a plan."""
-    # The nodes above that only pass rows on: for a sort they show what becomes of its rows.
-    queue: list[tuple[PlanNode, tuple[str, ...] | None]] = [(root, ())]
-    while queue:
-        node, above = queue.pop()
-        for metric in node.metrics:
-            if metric.name in _METRICS:
-                yield _METRICS[metric.name], node, [metric.id]
-        if node.name == "Sort" and ", true," in node.text and above is not None:
-            if any(name in _LIMITS for name in above):
-                yield SORT_LIMITED, node, _ids_below(node, SHUFFLED_ROWS)
-            elif is_collected:
-                yield SORT_COLLECTED, node, _ids_below(node, SHUFFLED_ROWS)
-        is_passing = above is not None and node.name.startswith(_PASSING)
-        queue += [
-            (child, (*above, node.name) if is_passing and above is not None else None)
-            for child in node.children
-        ]
-
-
-_ATTRIBUTE: Final = re.compile(r"[\w.`]+#\d+")
-_NUMBER: Final = re.compile(r", \[plan_id=\d+\]|, \d+(?=\))|, [A-Z_]+$")
-_PYTHON: Final = ("BatchEvalPython", "ArrowEvalPython")
-#: The last number of ``ArrowEvalPython``: a function of rows, whose rows travel in batches.
-_ON_ROWS: Final = re.compile(r", 10[01]$")
-_EQUAL_JOINS: Final = ("SortMergeJoin", "BroadcastHashJoin", "ShuffledHashJoin")
-#: Nodes whose text is not a part of what a shuffle computes: columns that are left out.
-_SHAPE: Final = ("Filter", *_EQUAL_JOINS, "Generate", "Expand", "Window", "Union", "Range")
+def _most(facts: Facts) -> int:
+    return max((value for value in facts.values() if value is not None), default=-1)
 
 
 class PlanFacts:
     """What the nodes of a plan that was run say about each other, by the values of their
-    accumulators.
+    accumulators. ``is_collected``: its rows go to the driver.
     """
 
     def __init__(
-        self, root: PlanNode, values: Mapping[int, int], waits: Mapping[int, int]
+        self,
+        values: Mapping[int, int],
+        tasks: Mapping[int, int],
+        waits: Mapping[int, int],
+        is_collected: bool = False,
     ) -> None:
-        self._root, self._values, self._waits = root, values, waits
+        self._values, self._tasks, self._waits = values, tasks, waits
+        self._is_collected = is_collected
 
-    def nodes(self) -> Iterator[tuple[str, str, int | None]]:
-        """Yield (kind, text, number) for ``Query.nodes``."""
-        for node, above in _with_above(self._root):
+    def nodes(self, root: PlanNode) -> Iterator[tuple[str, Facts]]:
+        """Yield (text, facts) of the nodes that may cost too much."""
+        for node, above in _with_above(root):
             text = node.text[:_TEXT]
-            if node.name == "Window" and (rows := self._rows_of_all(node)) is not None:
-                yield WINDOW_ROWS, text, rows
-            elif node.name.startswith("Scan JDBCRelation") and "numPartitions=1]" in node.name:
-                yield JDBC_ROWS, text, self._value(node, ROWS)
-            elif node.name == "LocalTableScan":
-                if (rows := self._value(node, ROWS) or 0) >= _LEAST_LOCAL:
-                    yield LOCAL_ROWS, text, rows
-            elif node.name == "BroadcastExchange":
-                if (size := self._value(node, BYTES) or 0) >= 1 << 20:
-                    yield BROADCAST_BYTES, text, size
-            elif node.name in _PYTHON and (
-                node.name == "BatchEvalPython" or _ON_ROWS.search(node.text)
-            ):
-                if (self._value(node, ROWS) or 0) >= _LEAST_REPEATED:
-                    yield PYTHON_MS, text, self._python_ms(node)
-            elif node.name.startswith(_EQUAL_JOINS) and len(node.children) == 2:
-                result = self._value(node, ROWS)
-                counts = [find_row_count(child) for child in node.children]
-                sides = [
-                    count.value(self._values) if count is not None else None for count in counts
-                ]
-                if result is not None and None not in sides:
-                    larger = max(side or 0 for side in sides)
-                    if result > 2 * larger:
-                        yield JOINED_ROWS, text, result
-                        yield SIDE_ROWS, text, larger
-            elif node.name == "Filter":
-                yield from self._late_filter(node, text)
-            elif node.name.startswith("Scan ") and node.metadata.get("PartitionFilters") == "[]":
-                yield from self._full_scan(node, above, text)
+            if (match := _FIXED.search(node.text)) is not None:
+                yield text, {FIXED_PARTITIONS: int(match[1])}
+            files: Facts = {
+                kind: self._value(node, name)
+                for name, kind in _METRICS.items()
+                if metric_ids(node, name)
+            }
+            for kinds in _OF_FILES:
+                if part := {kind: files[kind] for kind in kinds if kind in files}:
+                    yield text, part
+            if facts := self._facts(node, above):
+                yield text, facts
+
+    def _facts(self, node: PlanNode, above: Sequence[PlanNode]) -> Facts:
+        """Return what a node says by its name."""
+        rows = self._value(node, ROWS)
+        if node.name == "Sort" and ", true," in node.text:
+            return self._sort(node, [entry.name for entry in above])
+        if node.name == "Window" and (sorted_rows := self._rows_of_all(node)) is not None:
+            return {WINDOW_ROWS: sorted_rows}
+        if node.name.startswith("Scan JDBCRelation") and "numPartitions=1]" in node.name:
+            return {JDBC_ROWS: rows}
+        if node.name == "LocalTableScan" and (rows or 0) >= _LEAST_LOCAL:
+            return {LOCAL_ROWS: rows}
+        if node.name == "BroadcastExchange":
+            size = self._value(node, BYTES) or 0
+            return {BROADCAST_BYTES: size} if size >= 1 << 20 else {}
+        if node.name in _PYTHON and (node.name == _PYTHON[0] or _ON_ROWS.search(node.text)):
+            return {PYTHON_MS: self._python_ms(node)} if (rows or 0) >= _LEAST_REPEATED else {}
+        if node.name in (_CARTESIAN, _NESTED) and len(node.children) == 2:
+            return self._pairs(node, rows)
+        if node.name.startswith(_EQUAL_JOINS) and len(node.children) == 2:
+            return self._join(node, rows)
+        if node.name == "Filter":
+            return self._late_filter(node)
+        if node.name.startswith("Scan ") and node.metadata.get("PartitionFilters") == "[]":
+            return self._full_scan(node, above)
+        return {}
 
     def _value(self, node: PlanNode, name: str) -> int | None:
         return next((self._values.get(number) for number in metric_ids(node, name)), None)
+
+    def _rows_given(self, node: PlanNode) -> tuple[int, bool] | None:
+        """Return how many rows a node gives, and whether they are counted once, as those
+        of a shuffle or a broadcast are, however often they are read. None if nothing
+        counts them.
+        """
+        limit: int | None = None
+        while True:
+            if ids := metric_ids(node, SHUFFLED_ROWS if node.name == "Exchange" else ROWS):
+                if any(number not in self._values for number in ids):
+                    return None
+                rows = sum(self._values[number] for number in ids)
+                is_once = node.name in ("Exchange", "BroadcastExchange")
+                break
+            if node.name == "Union":
+                parts = [self._rows_given(child) for child in node.children]
+                counted = [part for part in parts if part is not None]
+                if not counted or len(counted) < len(parts):
+                    return None
+                rows = sum(part[0] for part in counted)
+                is_once = all(part[1] for part in counted)
+                break
+            if (match := _LIMIT.match(node.text)) is not None:
+                limit = min(int(match[1]), limit if limit is not None else int(match[1]))
+            elif not node.name.startswith(_PASSING):
+                return None
+            if len(node.children) != 1:
+                return None
+            node = node.children[0]
+        return rows if limit is None else min(rows, limit), is_once
+
+    def _pairs(self, node: PlanNode, result: int | None) -> Facts:
+        """Return how many rows a join compared in pairs."""
+        sides = [side for child in node.children if (side := self._rows_given(child)) is not None]
+        is_product = node.name == _CARTESIAN
+        if len(sides) < 2 or (is_product and result is None):
+            # What it gave is the least that it compared.
+            return {} if result is None else {PAIRS: result}
+        smaller, larger = sorted(rows for rows, _ in sides)
+        # A product computes a partition anew for each one of the other side: its rows
+        # are counted too often then.
+        repeats = 1
+        if is_product and not all(is_once for _, is_once in sides):
+            ids = metric_ids(node, ROWS)
+            repeats = max(1, self._tasks.get(ids[0], 1)) if ids else 1
+        pairs = max(smaller * larger // repeats, result or 0)
+        return {PAIRS: pairs, SMALLER_ROWS: max(1, smaller // repeats) if smaller else 0}
+
+    def _join(self, node: PlanNode, result: int | None) -> Facts:
+        """Return the bytes of a sort-merge join of which one side could be broadcast, and
+        the rows of a join that gives many more than it gets.
+        """
+        facts: Facts = {}
+        builds: tuple[int, ...] = ()
+        if node.name.startswith(_MERGE) and (match := _TYPE.search(node.text)) is not None:
+            builds = _BUILDS[match[1]]
+        sizes = [self._shuffled_bytes(child) for child in node.children]
+        known = [size for size in sizes if size is not None]
+        if builds and len(known) == 2:
+            small = min(builds, key=lambda side: known[side])
+            facts |= {SMALL_SIDE: known[small], LARGE_SIDE: known[1 - small]}
+        sides = [self._rows_given(child) for child in node.children]
+        if result is not None and None not in sides:
+            larger = max(side[0] for side in sides if side is not None)
+            if result > 2 * larger:
+                facts |= {JOINED_ROWS: result, SIDE_ROWS: larger}
+        return facts
+
+    def _shuffled_bytes(self, node: PlanNode) -> int | None:
+        """Return the bytes of a shuffle just below a node; None where there is none."""
+        while node.name != "Exchange":
+            if len(node.children) != 1 or not node.name.startswith(_PASSING):
+                return None
+            node = node.children[0]
+        return self._value(node, BYTES)
+
+    def _sort(self, node: PlanNode, above: Sequence[str]) -> Facts:
+        """Return the rows of a sort of all rows of which few are kept, or which go to the
+        driver: by the nodes above, which only pass rows on.
+        """
+        if not all(name.startswith(_KEEP_ORDER) for name in above):
+            return {}
+        is_limited = any(name in _LIMITS for name in above)
+        if not is_limited and not self._is_collected:
+            return {}
+        rows, below = None, node
+        while below.children:
+            below = below.children[0]
+            if metric_ids(below, SHUFFLED_ROWS):
+                rows = self._value(below, SHUFFLED_ROWS)
+                break
+        return {SORT_LIMITED if is_limited else SORT_COLLECTED: rows}
 
     def _rows_of_all(self, node: PlanNode) -> int | None:
         """Return the rows that a window takes from all partitions into one."""
@@ -496,7 +391,7 @@ class PlanFacts:
             if node.name == "Exchange":
                 rows = self._value(node, SHUFFLED_ROWS)
                 return rows if "SinglePartition" in node.text else None
-            if not node.name.startswith((*PASSING, "WindowGroupLimit")):
+            if not node.name.startswith((*_PASSING, "WindowGroupLimit")):
                 return None
         return None
 
@@ -504,22 +399,22 @@ class PlanFacts:
         """Return the time of Python; of Spark 3.5, which does not count it, what tasks
         waited for.
         """
-        for name in ("time to execute Python code", "time to run Python workers"):
+        for name in _PYTHON_TIMES:
             if (value := self._value(node, name)) is not None:
                 return value
         return next((self._waits.get(number) for number in metric_ids(node, ROWS)), None)
 
-    def _late_filter(self, node: PlanNode, text: str) -> Iterator[tuple[str, str, int]]:
-        """Yield the rows of a filter above a join that needs columns of one side only."""
+    def _late_filter(self, node: PlanNode) -> Facts:
+        """Return the rows of a filter above a join that needs columns of one side only."""
         attributes, below = set(_ATTRIBUTE.findall(node.text)), node
         while len(below.children) == 1:
             below = below.children[0]
             if below.name in _PYTHON:
                 attributes = _resolved(attributes, below)
-            elif not below.name.startswith(("Project", "WholeStageCodegen", "InputAdapter")):
+            elif not below.name.startswith(_CODEGEN):
                 break
         if not below.name.startswith(_EQUAL_JOINS) or len(below.children) != 2:
-            return
+            return {}
         # An outer join gives rows that its other side has not.
         sides = [
             side
@@ -528,7 +423,7 @@ class PlanFacts:
         ]
         rows, remaining_rows = self._value(below, ROWS), self._value(node, ROWS)
         if "FullOuter" in below.text or rows is None or remaining_rows is None:
-            return
+            return {}
         side_names = [
             {name for inner in _nodes(child) for name in _ATTRIBUTE.findall(inner.text)}
             for child in below.children
@@ -537,17 +432,15 @@ class PlanFacts:
             attributes <= side_names[side] and not attributes & side_names[1 - side]
             for side in sides
         ):
-            yield UNFILTERED_ROWS, text, rows
-            yield FILTERED_ROWS, text, remaining_rows
+            return {UNFILTERED_ROWS: rows, FILTERED_ROWS: remaining_rows}
+        return {}
 
-    def _full_scan(
-        self, node: PlanNode, above: Sequence[PlanNode], text: str
-    ) -> Iterator[tuple[str, str, int]]:
-        """Yield the rows of a scan of all partitions above which a filter asks for some."""
+    def _full_scan(self, node: PlanNode, above: Sequence[PlanNode]) -> Facts:
+        """Return the rows of a scan of all partitions above which a filter asks for some."""
         schema = str(node.metadata.get("ReadSchema", ""))
-        rows, partitions = self._value(node, ROWS), self._value(node, "number of partitions read")
+        rows, partitions = self._value(node, ROWS), self._value(node, _PARTITIONS_READ)
         if rows is None or not partitions or partitions < 2:
-            return
+            return {}
         columns = _ATTRIBUTE.findall(node.text.partition(" Batched:")[0])
         divided = {
             name
@@ -563,13 +456,12 @@ class PlanFacts:
                     attributes = _resolved(attributes, lower)
             remaining_rows = self._value(filter_, ROWS)
             if attributes & divided and remaining_rows is not None:
-                yield SCANNED_ROWS, text, rows
-                yield CHOSEN_ROWS, text, remaining_rows
-                return
+                return {SCANNED_ROWS: rows, CHOSEN_ROWS: remaining_rows}
+        return {}
 
-    def shuffles(self) -> Iterator[tuple[str, int, int]]:
+    def shuffles(self, root: PlanNode) -> Iterator[tuple[str, int, int]]:
         """Yield (what it computes, its accumulator, rows) of shuffles of many rows."""
-        queue = [self._root]
+        queue = [root]
         while queue:
             node = queue.pop()
             rows = self._value(node, SHUFFLED_ROWS) or 0
@@ -581,6 +473,19 @@ class PlanFacts:
                 yield _shape(node), metric_ids(node, SHUFFLED_ROWS)[0], rows
             # What is cached below was computed once.
             queue += () if node.name == "InMemoryTableScan" else node.children
+
+
+def metric_ids(node: PlanNode, name: str) -> list[int]:
+    """Return the accumulators of a metric of a node."""
+    return [metric.id for metric in node.metrics if metric.name == name]
+
+
+def _nodes(root: PlanNode) -> Iterator[PlanNode]:
+    queue = [root]
+    while queue:
+        node = queue.pop()
+        yield node
+        queue += node.children
 
 
 def _with_above(root: PlanNode) -> Iterator[tuple[PlanNode, Sequence[PlanNode]]]:
@@ -615,15 +520,6 @@ def _shape(node: PlanNode) -> str:
             parts.append(f"{current.name}{current.metadata.get('Location', current.text)}")
         queue += current.children
     return " < ".join(parts)
-
-
-def _ids_below(node: PlanNode, name: str) -> list[int]:
-    """Return the ids of a metric, of the nearest node below that has it."""
-    while node.children:
-        node = node.children[0]
-        if ids := metric_ids(node, name):
-            return ids
-    return []
 
 
 def _as_int(value: Any) -> int:

@@ -48,8 +48,11 @@ class RestPoller:
         began = time.monotonic()
         if began < self._next:
             return
-        if self._base is None:
-            self._base = self._find()
+        for port in sorted(listening(self._pid) & set(self._ports)) if not self._base else ():
+            with suppress(ConnectionLost, ValueError, KeyError, TypeError, IndexError):
+                base = f"http://127.0.0.1:{port}/api/v1/applications"
+                self._base = f"{base}/{fetch_json(base, _TIMEOUT_S)[0]['id']}"
+                break
         if self._base is not None:
             with suppress(ConnectionLost, ValueError, KeyError, TypeError):
                 rows = fetch_json(f"{self._base}/allexecutors", _TIMEOUT_S)
@@ -69,25 +72,43 @@ class RestPoller:
         now = time.monotonic()
         self._next = now + max(_LEAST_S, (now - began) / _SHARE)
 
-    def _find(self) -> str | None:
-        for port in sorted(listening(self._pid) & set(self._ports)):
-            with suppress(ConnectionLost, ValueError, KeyError, TypeError, IndexError):
-                base = f"http://127.0.0.1:{port}/api/v1/applications"
-                return f"{base}/{fetch_json(base, _TIMEOUT_S)[0]['id']}"
-        return None
+
+#: Field of the sums over tasks → its name in a row of ``allexecutors``, and of ``stages``.
+_OF_EXECUTOR: Final = {
+    "tasks": "totalTasks",
+    "failed_tasks": "failedTasks",
+    "task_ms": "totalDuration",
+    "gc_ms": "totalGCTime",
+    "input_bytes": "totalInputBytes",
+    "shuffle_read_bytes": "totalShuffleRead",
+    "shuffle_write_bytes": "totalShuffleWrite",
+}
+_OF_STAGE: Final = {
+    "failed_tasks": "numFailedTasks",
+    "killed_tasks": "numKilledTasks",
+    "run_ms": "executorRunTime",
+    "gc_ms": "jvmGcTime",
+    "deserialize_ms": "executorDeserializeTime",
+    "result_serialize_ms": "resultSerializationTime",
+    "fetch_wait_ms": "shuffleFetchWaitTime",
+    "result_bytes": "resultSize",
+    "input_bytes": "inputBytes",
+    "input_records": "inputRecords",
+    "output_bytes": "outputBytes",
+    "output_records": "outputRecords",
+    "shuffle_read_bytes": "shuffleReadBytes",
+    "shuffle_read_records": "shuffleReadRecords",
+    "shuffle_write_bytes": "shuffleWriteBytes",
+    "shuffle_write_records": "shuffleWriteRecords",
+    "memory_spilled_bytes": "memoryBytesSpilled",
+    "disk_spilled_bytes": "diskBytesSpilled",
+    "peak_execution_bytes": "peakExecutionMemory",
+}
 
 
 def executor(row: Mapping[str, Any]) -> ExecutorEntry:
     """Return a row of ``allexecutors``."""
-    totals = TaskTotals(
-        tasks=row.get("totalTasks", 0),
-        failed_tasks=row.get("failedTasks", 0),
-        task_ms=row.get("totalDuration", 0),
-        gc_ms=row.get("totalGCTime", 0),
-        input_bytes=row.get("totalInputBytes", 0),
-        shuffle_read_bytes=row.get("totalShuffleRead", 0),
-        shuffle_write_bytes=row.get("totalShuffleWrite", 0),
-    )
+    totals = TaskTotals(**{name: row.get(rest, 0) for name, rest in _OF_EXECUTOR.items()})
     host = str(row.get("hostPort", "")).rpartition(":")[0]
     entry = ExecutorEntry(str(row["id"]), host, int(row.get("totalCores", 0)), totals=totals)
     entry.reason = row.get("removeReason")
@@ -97,31 +118,13 @@ def executor(row: Mapping[str, Any]) -> ExecutorEntry:
 
 def stage(row: Mapping[str, Any]) -> StageEntry:
     """Return a row of ``stages``, with the spreads of its tasks where the answer has them."""
-    totals = TaskTotals(
-        tasks=sum(int(row.get(f"num{kind}Tasks", 0)) for kind in ("Complete", "Failed", "Killed")),
-        failed_tasks=row.get("numFailedTasks", 0),
-        killed_tasks=row.get("numKilledTasks", 0),
-        task_ms=row.get("executorRunTime", 0) + row.get("executorDeserializeTime", 0),
-        run_ms=row.get("executorRunTime", 0),
-        cpu_ms=row.get("executorCpuTime", 0) // 1_000_000,
-        gc_ms=row.get("jvmGcTime", 0),
-        deserialize_ms=row.get("executorDeserializeTime", 0),
-        result_serialize_ms=row.get("resultSerializationTime", 0),
-        fetch_wait_ms=row.get("shuffleFetchWaitTime", 0),
-        shuffle_write_ms=row.get("shuffleWriteTime", 0) // 1_000_000,
-        result_bytes=row.get("resultSize", 0),
-        input_bytes=row.get("inputBytes", 0),
-        input_records=row.get("inputRecords", 0),
-        output_bytes=row.get("outputBytes", 0),
-        output_records=row.get("outputRecords", 0),
-        shuffle_read_bytes=row.get("shuffleReadBytes", 0),
-        shuffle_read_records=row.get("shuffleReadRecords", 0),
-        shuffle_write_bytes=row.get("shuffleWriteBytes", 0),
-        shuffle_write_records=row.get("shuffleWriteRecords", 0),
-        memory_spilled_bytes=row.get("memoryBytesSpilled", 0),
-        disk_spilled_bytes=row.get("diskBytesSpilled", 0),
-        peak_execution_bytes=row.get("peakExecutionMemory", 0),
+    totals = TaskTotals(**{name: row.get(rest, 0) for name, rest in _OF_STAGE.items()})
+    totals.tasks = sum(
+        int(row.get(f"num{kind}Tasks", 0)) for kind in ("Complete", "Failed", "Killed")
     )
+    totals.task_ms = totals.run_ms + totals.deserialize_ms
+    totals.cpu_ms = row.get("executorCpuTime", 0) // 1_000_000
+    totals.shuffle_write_ms = row.get("shuffleWriteTime", 0) // 1_000_000
     entry = StageEntry(
         int(row["stageId"]), int(row.get("attemptId", 0)), str(row.get("name", ""))[:200]
     )

@@ -30,28 +30,15 @@ from cmsspark.store.run_metrics import MOST_SAMPLES, Sample
 #: that became daemons, and its measured runs are recognised: ``RUN/NUMBER/``.
 STEP_VARIABLE: Final = "CMSSPARK_PERF_STEP"
 JAVA_DRIVER, JAVA_EXECUTOR, JAVA = "java_driver", "java_executor", "java"
-PYTHON_DRIVER, PYTHON_DAEMON, PYTHON_WORKER, PYTHON = (
-    "python_driver",
-    "python_daemon",
-    "python_worker",
-    "python",
-)
+PYTHON_DRIVER, PYTHON_DAEMON = "python_driver", "python_daemon"
+PYTHON_WORKER, PYTHON = "python_worker", "python"
 YARN_LAUNCHER, YARN_NODE_MANAGER = "yarn_launcher", "yarn_nodemanager"
 OTHER = "other"
-#: Role → what it is, in the order of reports. What is before the underscore is its
-#: kind: Java, Python or YARN.
-ROLES: Final = {
-    JAVA_DRIVER: "JVM of the driver",
-    JAVA_EXECUTOR: "JVM of an executor",
-    PYTHON_DRIVER: "Python of the driver; in a run by processes the one that leads",
-    PYTHON_DAEMON: "Python process that forks the workers of an executor",
-    PYTHON_WORKER: "Python worker of a task",
-    YARN_LAUNCHER: "what starts others: scripts of containers, Spark's launcher, YARN's client and master",
-    YARN_NODE_MANAGER: "YARN's NodeManager",
-    JAVA: "another JVM",
-    PYTHON: "another Python process",
-    OTHER: "anything else",
-}
+#: In the order of reports. What is before the underscore is its kind: Java, Python or YARN.
+ROLES: Final = (
+    *(JAVA_DRIVER, JAVA_EXECUTOR, PYTHON_DRIVER, PYTHON_DAEMON, PYTHON_WORKER),
+    *(YARN_LAUNCHER, YARN_NODE_MANAGER, JAVA, PYTHON, OTHER),
+)
 _CONTAINER: Final = re.compile(r"container_(?:e\d+_)?\d{10,}_\d{4,}_\d{2,}_\d{6,}")
 #: Main class → role.
 _CLASSES: Final = (

@@ -197,7 +197,8 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
         root_pid=root,
         suite=options.suite,
     )
-    row.user = _user()
+    with suppress(Exception):
+        row.user = getpass.getuser()
     flush = _FLUSH if options.interval is None else min(_FLUSH, 10 * options.interval)
     with open_processes(options.state_dir) if options.is_stored else nullcontext() as database:
         if database is not None:
@@ -227,9 +228,7 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
         if database is None:
             return
         row.end_ms = dates.now_ms()
-        row.exit_code = _exit_code(channel)
-        if row.exit_code is None:
-            row.exit_code = _recorded_code(options.state_dir, root, row.start_ms)
+        row.exit_code = _exit_code(channel, options.state_dir, row)
         row.status = ENDED if row.exit_code is None else DONE if row.exit_code == 0 else FAILED
         text = f"the monitor used {time.thread_time():.2f} s of CPU, the processes {cpu:.2f} s"
         database.add(waiting, [LogEntry(run, row.end_ms, "info", text, row.host)])
@@ -255,26 +254,18 @@ def _ends_within(handle: int, seconds: float) -> bool:
     return bool(poll.poll(max(0, int(seconds * 1000))))
 
 
-def _exit_code(channel: int | None) -> int | None:
-    """Return the code that the parent of the run writes; None where there is no parent,
-    or it was killed.
+def _exit_code(channel: int | None, state_dir: Path, row: WatchedRun) -> int | None:
+    """Return the code that the parent of the run writes, else that in the run history of
+    a job without a parent of ours; None if neither is there.
     """
-    if channel is None or not _ends_within(channel, _PATIENCE):
-        return None
-    with suppress(OSError, ValueError):
-        return int(os.read(channel, 32))
-    return None
-
-
-def _recorded_code(state_dir: Path, root: int, start_ms: int) -> int | None:
-    """Return the exit code in the run history of a job that process ``root`` ran
-    without a parent of ours.
-    """
+    if channel is not None and _ends_within(channel, _PATIENCE):
+        with suppress(OSError, ValueError):
+            return int(os.read(channel, 32))
     from cmsspark.store.run_history import State, read_history
 
     with suppress(Exception), read_history(state_dir) as history:
         for run in history.runs(limit=50) if history else []:
-            if run.process.get("pid") == root and run.began_ms >= start_ms - 60_000:
+            if run.process.get("pid") == row.root_pid and run.began_ms >= row.start_ms - 60_000:
                 return 0 if run.state is State.DONE else run.exit_code
     return None
 
@@ -285,9 +276,3 @@ def _log_failure(run: str, state_dir: Path, error: BaseException) -> None:
         database.add(
             [], [LogEntry(run, dates.now_ms(), "error", text[:500], socket.gethostname())]
         )
-
-
-def _user() -> str | None:
-    with suppress(Exception):
-        return getpass.getuser()
-    return None

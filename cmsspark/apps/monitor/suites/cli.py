@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark import __version__
-from cmsspark.apps.monitor.options import run_options
 from cmsspark.base import dates
 from cmsspark.base.errors import DataError, Exit, InputMissing, OutputError, UsageError
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import NOTHING, Coloured, echo_table, pluralize, volume
-from cmsspark.cli.options import CommandGroup, FiniteRange
+from cmsspark.cli.options import CommandGroup, FiniteRange, run_options
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.process_samples import ProcessDatabase, read_processes
 

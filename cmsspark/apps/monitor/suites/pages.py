@@ -81,7 +81,7 @@ def results_page(
         ),
         section(
             "CPU by role",
-            _lines(cpu, "CPU by role", _percent, bands=bands),
+            _lines(cpu, "CPU by role", lambda value: f"{round(value, 1):g} %", bands=bands),
             about="Percent of one core.",
         ),
         section("Largest processes", top, about="The processes with the most resident memory."),
@@ -233,10 +233,6 @@ def _by_size(results: Sequence[SuiteResult]) -> Markup:
     chart = _lines(series, "Resident memory by size", volume, x)
     heads = ("step", "input size", "resident", "seconds")
     return section("By input size", table(heads, sorted(rows), (0,)), chart)
-
-
-def _percent(value: float) -> str:
-    return f"{round(value, 1):g} %"
 
 
 def _by_role(

@@ -13,7 +13,7 @@ from typing import Final
 
 from cmsspark.apps.monitor.processes.collector import with_one_clock
 from cmsspark.apps.monitor.processes.sampler import ROLES
-from cmsspark.apps.monitor.suites.suite import ALL, Limit, size_text
+from cmsspark.apps.monitor.suites.suite import ALL, MEASURES, Limit, size_text
 from cmsspark.base.config_files import nearest
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.readable import readable
@@ -26,8 +26,6 @@ from cmsspark.store.process_samples import (
     WatchedRun,
 )
 
-#: Measures of a step and role → (heading, is it of memory).
-MEASURES: Final = {"cpu_percent": "CPU %", "virtual_bytes": "virtual", "rss_bytes": "resident"}
 _MARK: Final = re.compile(r"(begin|end) ([\w.\-]+)(?: exit (-?\d+))?")
 
 

@@ -5,6 +5,7 @@ and limits to keep.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
@@ -23,22 +24,13 @@ _Seconds = Annotated[float, msgspec.Meta(gt=0, le=315_360_000)]
 #: No run breaks a limit that is no number.
 _Most = Annotated[float, msgspec.Meta(ge=0)]
 #: What commands may contain; each is replaced by its value.
-PLACEHOLDERS: Final = {
-    "{size}": "the input size of this run",
-    "{run}": "the id of this run",
-    "{folder}": "a new folder for the run, deleted afterwards",
-    "{suite_folder}": "the folder of the suite's file",
-    "{python}": "the Python that runs cmsspark",
-}
+PLACEHOLDERS: Final = ("{size}", "{run}", "{folder}", "{suite_folder}", "{python}")
 #: What the command that starts a node's monitor may contain in addition.
-NODE_PLACEHOLDERS: Final = {
-    "{host}": "the node",
-    "{collector}": "the address of the collector",
-    "{ttl}": "seconds",
-}
+NODE_PLACEHOLDERS: Final = ("{host}", "{collector}", "{ttl}")
 #: All roles together.
 ALL: Final = "all"
-_MEASURES: Final = ("rss_bytes", "virtual_bytes", "cpu_percent", "seconds")
+#: Measures of a step and role.
+MEASURES: Final = ("cpu_percent", "virtual_bytes", "rss_bytes")
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,7 +121,7 @@ def read_suite(path: Path) -> Suite:
             if host in suite.nodes.hosts[:number]:
                 raise file.error("each host is named once", *key, found=host)
         _check_words(
-            file, suite.nodes.start, {**PLACEHOLDERS, **NODE_PLACEHOLDERS}, "nodes", "start"
+            file, suite.nodes.start, (*PLACEHOLDERS, *NODE_PLACEHOLDERS), "nodes", "start"
         )
     return suite
 
@@ -179,12 +171,13 @@ def _check_limits(file: ConfigFile, suite: Suite) -> None:
             raise file.error(
                 "a limit names a role", *key, "role", found=limit.role, next_step=hint
             )
-        if all(getattr(limit, name) is None for name in _MEASURES):
-            raise file.error(f"a limit has one of {', '.join(_MEASURES)}", *key)
+        measures = ("seconds", *MEASURES)
+        if all(getattr(limit, name) is None for name in measures):
+            raise file.error(f"a limit has one of {', '.join(measures)}", *key)
 
 
 def _check_words(
-    file: ConfigFile, words: list[str], placeholders: dict[str, str], *key: str
+    file: ConfigFile, words: list[str], placeholders: Collection[str], *key: str
 ) -> None:
     if not words[0]:
         raise file.error("a command begins with a program", *key, "0", found=words[0])
@@ -192,7 +185,7 @@ def _check_words(
         _check_word(file, word, placeholders, *key, str(number))
 
 
-def _check_word(file: ConfigFile, word: str, placeholders: dict[str, str], *key: str) -> None:
+def _check_word(file: ConfigFile, word: str, placeholders: Collection[str], *key: str) -> None:
     if "\0" in word or not _is_text(word):
         rule = "a word of a command and a value of the environment have no NUL and no half of a character"
         raise file.error(rule, *key, found=word)

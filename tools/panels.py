@@ -2,7 +2,7 @@
 Grafana and OpenSearch alike.
 
 ``etc/dashboards/`` has the dashboards as those programs import them;
-:mod:`cmsspark.publish.dashboard_files` writes them from this description. Distinct
+:mod:`tools.dashboard_files` writes them from this description. Distinct
 users of rows and days must not be added: panels show the largest of a row. Bytes of
 replicas must not be added over days, as they are the same replicas.
 """

@@ -1,17 +1,13 @@
 """The files in ``etc/dashboards/``: the index template of our documents, and dashboards
 for Grafana and OpenSearch.
 
-They are generated: the template from the JSON Schemas of the documents, the dashboards from
-:mod:`cmsspark.publish.panels`. ``python -m cmsspark.publish.dashboard_files --write``
-     writes them anew; without ``--write`` it names the files that are stale and exits
-     with 1. The dashboard of Spark's live metrics is no product of others: it is edited
-     as it is.
+The template is generated from the JSON Schemas of the documents, the dashboards from
+:mod:`tools.panels`. The dashboard of Spark's live metrics is edited as it is.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,9 +16,8 @@ from cmsspark.publish.document_schemas import (
     COMPLETENESS,
     document_schema,
     published_tables,
-    write_stale,
 )
-from cmsspark.publish.panels import (
+from tools.panels import (
     DASHBOARDS,
     PLACEMENTS,
     DocumentDashboard,
@@ -570,7 +565,3 @@ def generated_dashboards() -> dict[str, str]:
 
 def _json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-
-
-if __name__ == "__main__":
-    sys.exit(write_stale("etc/dashboards", generated_dashboards(), sys.argv[1:]))
