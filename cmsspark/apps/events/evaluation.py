@@ -443,15 +443,15 @@ def write_histograms(folder: Path, output: Path, histograms: Mapping[str, Any]) 
             for name, counts in histograms.items():
                 for class_name in layout.class_names:
                     file[f"{name}/{class_name}"] = counts[class_name, :]
-            known = {
+            totals = {
                 name: total
                 for name, total in zip(layout.class_names, layout.weight_sums, strict=False)
                 if total is not None
             }
-            if known:
+            if totals:
                 # What histograms are divided by, for a cross section.
-                sums = hist.Hist(hist.axis.StrCategory([*known], name="class"), storage="double")
-                sums[:] = np.array([*known.values()])
+                sums = hist.Hist(hist.axis.StrCategory([*totals], name="class"), storage="double")
+                sums[:] = np.array([*totals.values()])
                 file[WEIGHT_SUMS] = sums
         paths = [output / HISTOGRAMS_FILE]
         for name, counts in histograms.items():

@@ -180,8 +180,8 @@ class Share:
 
     def _forget_old(self, newest: Path) -> None:
         """Remove the arrays of samples that were not used for long."""
-        others = [path for path in newest.parent.iterdir() if path != newest]
-        for path in sorted(others, key=os.path.getmtime)[: -(_KEPT_ARRAYS - 1)]:
+        old_folders = [path for path in newest.parent.iterdir() if path != newest]
+        for path in sorted(old_folders, key=os.path.getmtime)[: -(_KEPT_ARRAYS - 1)]:
             shutil.rmtree(path, ignore_errors=True)
 
     def _load(self, folder: Path) -> Columns:
@@ -216,9 +216,9 @@ class Share:
         with open(folder / _INDEX_FILE, "wb") as stream:
             np.savez(stream, **joined)
 
-    def _read(self, place: tuple[str, int]) -> tuple[dict[str, Array], Array]:
+    def _read(self, group: tuple[str, int]) -> tuple[dict[str, Array], Array]:
         """Return the events of a row group, and their particles."""
-        part, number = place
+        part, number = group
         names = ["hlf", "label", "event_hash"]
         names += ["weight"] if self.scalers.mean_weights is not None else []
         names += ["low_level"] if needs_low_level(self.kind) else []
@@ -232,8 +232,9 @@ class Share:
         if len(label) and not (
             label.min() >= 0 and label.max() < (classes := len(self.layout.classes))
         ):
-            found = f"{set(label.tolist())}"
-            raise DataError(f"labels are 0 to {classes - 1}", where=part, found=found)
+            raise DataError(
+                f"labels are 0 to {classes - 1}", where=part, found=f"{set(label.tolist())}"
+            )
         hlf = to_matrix(table.column("hlf"), self.layout.hlf_count)[chosen]
         if not np.isfinite(hlf).all():
             raise DataError(
@@ -279,8 +280,8 @@ class Share:
         """Return the events to learn from, and those of the hundredths from ``first`` to
         ``last``, which judge.
         """
-        own = (self.columns.lengths, self.columns.hundredths)
-        everyone = self.everyone or [own]
+        own_events = (self.columns.lengths, self.columns.hundredths)
+        everyone = self.everyone or [own_events]
         chosen = [(first <= of_rank) & (of_rank < last) for _, of_rank in everyone]
         lengths = [
             (of_rank[~judges], of_rank[judges])

@@ -481,7 +481,7 @@ class _Loop:
         while progress.round < last and progress.waited < patience:
             progress, line = self._round(progress, part)
             if is_first and folders:
-                line |= _validation_of(folders, progress.round)
+                line |= _mean_validation(folders, progress.round)
             if checkpoints is not None:
                 output.mkdir(parents=True, exist_ok=True)
                 # First: of a round that has a checkpoint the log has the line.
@@ -580,8 +580,8 @@ class _Loop:
         positions = np.stack([positions for positions, _ in batches])
         length = max(length for _, length in batches)
         if self._stored is not None:
-            taken: Rows = self._take(*self._stored, positions.astype(np.int32)[None], length)
-            return taken
+            rows_there: Rows = self._take(*self._stored, positions.astype(np.int32)[None], length)
+            return rows_there
         rows = self._share.rows(positions.reshape(-1), length)
         return [
             jax.device_put(column.reshape(1, *positions.shape, *column.shape[1:]), self._device)
@@ -739,7 +739,7 @@ def _has_validation(part: Split) -> bool:
     return any(len(validated) for _, validated in part.lengths)
 
 
-def _validation_of(folders: Sequence[Path], number: int) -> dict[str, float]:
+def _mean_validation(folders: Sequence[Path], number: int) -> dict[str, float]:
     """Return the mean validation of a round over the folds that reached it."""
     logs = [(folder / LOG_FILE).read_text(encoding="utf-8").splitlines() for folder in folders]
     lines = [json.loads(log[number - 1]) for log in logs if len(log) >= number]
