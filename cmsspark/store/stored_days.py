@@ -109,7 +109,7 @@ class StoredDays:
     def key_id(self) -> str | None:
         """Return the id of the key that all its pseudonyms were made with.
 
-        Raises DataError (65) where there are several: one person would count as two.
+        Raises DataError (65) if there are several: one person would count as two.
         """
         keys: dict[str, list[date]] = {}
         for day, table in self.partials.items():
@@ -122,7 +122,7 @@ class StoredDays:
         return next(iter(keys), None)
 
     def check_users(self, users: Sequence[Any]) -> None:
-        """Raise DataError (65) where the pseudonyms themselves name several keys,
+        """Raise DataError (65) if the pseudonyms themselves name several keys,
         whatever the manifests say.
         """
         keys = sorted({str(user).partition(":")[0] for user in users if user is not None})
@@ -132,7 +132,7 @@ class StoredDays:
     def batches(self, columns: Sequence[str]) -> Iterator[list[tuple[date, pa.Table]]]:
         """Yield the partials' rows, some days at a time.
 
-        Raises DataError (65) where a day's are damaged or not all there.
+        Raises DataError (65) if a day's are damaged or not all there.
         """
         with ProgressLine(f"reading {self.period}", len(self.partials), "days") as line:
             for batch in self._batched():
@@ -161,7 +161,7 @@ class StoredDays:
         """Yield the partials' rows as :meth:`batches`; of a day of more than
         :data:`BATCH_ROWS` a row group at a time.
 
-        Raises DataError (65) where a day's are damaged or not all there.
+        Raises DataError (65) if a day's are damaged or not all there.
         """
         with ProgressLine(f"reading {self.period}", len(self.partials), "days") as line:
             for batch in self._batched():
@@ -221,7 +221,7 @@ class StoredDays:
 
 
 def _check_count(day: date, table: CurrentTable, count: int) -> None:
-    """Raises DataError (65) where a day has not as many rows as its manifest says."""
+    """Raises DataError (65) if a day has not as many rows as its manifest says."""
     expected = table.manifest.tables[TABLE].rows
     if count != expected:
         raise DataError(
@@ -233,7 +233,7 @@ def _check_count(day: date, table: CurrentTable, count: int) -> None:
 
 
 def find_days(files: Files, fout: str, period: Period) -> StoredDays:
-    """Return the stored days of the period. Raises DataError (65) where a day's result is damaged."""
+    """Return the stored days of the period. Raises DataError (65) if a day's result is damaged."""
     stored: dict[date, CurrentTable] = {}
     missing = []
     for day in period.days:
@@ -267,7 +267,7 @@ class JobDays(StoredDays):
         return f"run_spark {self.job} --date {min(self.missing)} --fout {self.fout}"
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple[date, pa.Table]]:
-        """Yield the rows of a table of each day. Raises DataError (65) where they are
+        """Yield the rows of a table of each day. Raises DataError (65) if they are
         damaged, or of days that were stored with other columns.
         """
         schema = stored_table(table)
