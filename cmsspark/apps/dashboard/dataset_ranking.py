@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -23,6 +24,7 @@ from cmsspark.apps.dashboard.use import (
     partial_steps,
     with_zeros,
 )
+from cmsspark.counting.packing import find_starts
 
 if TYPE_CHECKING:
     pass
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 #: Sums by dataset: the values, and whether there are any; values of 64 bits, or
 #: Python's where sums may be larger.
 Sums = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]
+#: Flags of all people for all datasets take some 50 MB.
+_ONE_AT_A_TIME: Final = threading.Lock()
 #: The share of all datasets from which on all are counted: choosing takes longer.
 _MANY: Final = 0.25
 #: The tier of a site in SQL.
@@ -177,12 +181,12 @@ def _sums_of_datasets(
     values: list[object] = []
     if subset is not None and len(subset) > _MANY * len(snapshot.datasets.names):
         subset = None
-    whole = "dataset_sums" if chosen.filters else "dataset_totals"
-    for table, segments in ((whole, inside), ("detail", cut)):
+    sums_table = "dataset_sums" if chosen.filters else "dataset_totals"
+    for table, segments in ((sums_table, inside), ("detail", cut)):
         if segments:
-            is_whole = table == whole
+            is_whole = table == sums_table
             where, parameters = chosen.where(
-                SUM_TABLES[whole][1:] if is_whole else filters, days_too=not is_whole
+                SUM_TABLES[sums_table][1:] if is_whole else filters, days_too=not is_whole
             )
             parts.append(
                 f"SELECT dataset, {', '.join(columns)} "
@@ -230,8 +234,8 @@ def users_of_datasets(
             return [None] * len(names)
         datasets = snapshot.datasets
         codes = np.array([datasets.positions[name] for name in names], np.int64)
-        counts = _count_users(snapshot, chosen.only("stream", "site_tier"), codes)
-        return [int(count) for count in counts[codes]]
+        with _ONE_AT_A_TIME:
+            return list(_count_users(snapshot, chosen.only("stream", "site_tier"), codes))
 
     return snapshot.cached(("users_of_datasets", chosen, tuple(names)), make)
 
@@ -256,52 +260,59 @@ def _users_of_all(snapshot: Snapshot, chosen: Selection) -> Sums:
     return counts, is_there
 
 
-def _count_users(
-    snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Return the distinct users of each dataset by code, those of the given ones at least:
-    the sets of whole segments, and those of the days of cut ones.
+def _count_users(snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.int64]) -> list[int]:
+    """Return the distinct users of each of some datasets: the union of the sets of whole
+    segments, and of the people on the days of cut ones.
     """
     inside, cut = snapshot.split(chosen.first, chosen.last)
-    width = max(snapshot.widths, default=1)
-    # Streams of accesses are all that some tables have.
-    streams = chosen.values("stream")
+    datasets, width = snapshot.datasets, max(snapshot.widths, default=0)
+    positions = np.full(len(datasets.codes), -1, np.int64)
+    positions[datasets.numbers[codes]] = np.arange(len(codes))
+    # Most pages count those of the few datasets that they show.
+    is_few = len(codes) <= _MANY * len(datasets.names)
+    numbers = [datasets.numbers[codes].tolist()] if is_few else []
+    only = " AND dataset IN (SELECT unnest(?::INTEGER[]))" if is_few else ""
+
+    def read(cells: str, table: str, number: int, condition: tuple[str, list[object]]) -> Any:
+        source = snapshot.rows(table, segments=[number])
+        where, parameters = condition
+        return snapshot.arrow(
+            f"SELECT dataset, {cells} FROM {source} WHERE {where}{only}", [*parameters, *numbers]
+        )
+
+    # NumPy joins sets that lie apart in a fifth of the time of ``bit_or``.
+    sets = np.zeros((len(codes), width // 64), np.uint64)
     columns = {name for name, _ in chosen.filters}
-    whole = next(
+    sets_table = next(
         name for name, keys in SET_TABLES.items() if keys[0] == "dataset" and columns <= {*keys}
     )
-    parts: list[str] = []
-    values: list[object] = []
-    if inside:
-        where, parameters = (
-            chosen.where_users(("site_tier",), days_too=False)
-            if streams
-            else chosen.where(SET_TABLES[whole][1:], days_too=False)
+    if chosen.values("stream"):
+        of_sets = chosen.where_users(("site_tier",), days_too=False)
+    else:
+        # The table has the streams of accesses alone.
+        of_sets = chosen.where(SET_TABLES[sets_table][1:], days_too=False)
+    for number in inside:
+        rows = read("users::BLOB AS users", sets_table, number, of_sets)
+        at = positions[rows["dataset"].to_numpy()]
+        content = rows["users"].combine_chunks().buffers()[2] if len(at) else b""
+        words = np.frombuffer(content, np.uint64, len(at) * sets.shape[1]).reshape(
+            len(at), sets.shape[1]
         )
-        rows = snapshot.rows(whole, segments=inside)
-        parts.append(f"SELECT dataset, users FROM {rows} WHERE {where}")
-        values += parameters
+        order = np.argsort(at, kind="stable")
+        order = order[np.searchsorted(at[order], 0) :]
+        if len(order):
+            starts = np.flatnonzero(find_starts(at[order]))
+            union = np.bitwise_or.reduceat(words[order], starts, axis=0)
+            sets[at[order][starts]] |= union
     if cut:
-        where, parameters = chosen.where_users(("site_tier",))
-        rows = snapshot.rows("people", segments=cut)
-        parts.append(
-            f"SELECT dataset, bitstring_agg(person, 0, {width - 1}) AS users "
-            f"FROM {rows} WHERE {where} GROUP BY 1"
-        )
-        values += parameters
-    chosen_only = ""
-    # Most pages count those of the few datasets that they show.
-    if len(codes) <= _MANY * len(snapshot.datasets.names):
-        chosen_only = "WHERE dataset IN (SELECT unnest(?::INTEGER[]))"
-        values.append(snapshot.datasets.numbers[codes].tolist())
-    counts = np.zeros(len(snapshot.datasets.names), np.int64)
-    if parts:
-        rows = snapshot.arrow(
-            "SELECT dataset, bit_count(bit_or(users)) AS users "
-            f"FROM ({' UNION ALL '.join(parts)}) {chosen_only} GROUP BY 1",
-            values,
-        )
-        counts[snapshot.datasets.codes[rows["dataset"].to_numpy()]] = rows["users"].to_numpy()
+        flags = np.zeros((len(codes), width), np.bool_)
+        for number in cut:
+            rows = read("person", "people", number, chosen.where_users(("site_tier",)))
+            at = positions[rows["dataset"].to_numpy()]
+            is_asked = at >= 0
+            flags[at[is_asked], rows["person"].to_numpy()[is_asked]] = True
+        sets |= np.packbits(flags, axis=1).view(np.uint64)
+    counts: list[int] = np.bitwise_count(sets).sum(axis=1, dtype=np.int64).tolist()
     return counts
 
 

@@ -252,7 +252,7 @@ class Rollups:
                 raise
             return self._segment(name, readable, faults)
         self._verified.add(path.name)
-        return _segment_of(path, days)
+        return _to_segment(path, days)
 
     def _build_twice(self, days: list[StoredInterval], name: str) -> Path:
         """Build a segment, a second time if somebody ended the process that builds it."""
@@ -287,7 +287,7 @@ class Rollups:
         for path in sorted(self.folder.glob(f"{self._stem(name, days)}.*{_SUFFIX}")):
             try:
                 if self._is_intact(path):
-                    return _segment_of(path, days)
+                    return _to_segment(path, days)
             except OSError as error:
                 if exhausted := find_exhaustion(error):
                     raise exhausted from error
@@ -304,7 +304,7 @@ class Rollups:
         return is_same
 
 
-def _segment_of(path: Path, days: Sequence[StoredInterval]) -> Segment:
+def _to_segment(path: Path, days: Sequence[StoredInterval]) -> Segment:
     return Segment(path, {entry.first_day: entry.run for entry in days})
 
 

@@ -263,14 +263,14 @@ def _write_rows(con: duckdb.DuckDBPyConnection, collected: Days) -> None:
         of_day = pa.array(np.full(len(rows["user"]), day, np.int32)).cast(pa.date32())
         _insert(con, begin, {"day": of_day, **coded, "person": rows["user"]})
         begin = "INSERT INTO at_sites"
-    derived = {
+    derived_columns = {
         name: pa.DictionaryArray.from_arrays(
             names.derived_codes(name), pa.array(names.texts(name), pa.string())
         )
         for name in ("data_tier", "campaign")
     }
     numbers = np.arange(len(names.texts("dataset_name")), dtype=np.int32)
-    _insert(con, "CREATE TEMP TABLE datasets AS", {"dataset": numbers, **derived})
+    _insert(con, "CREATE TEMP TABLE datasets AS", {"dataset": numbers, **derived_columns})
 
 
 def _numbers(values: Any, is_null: Any, is_wide: bool) -> pa.Array:

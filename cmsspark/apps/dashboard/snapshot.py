@@ -183,7 +183,7 @@ class Snapshot:
             parts = [
                 part
                 if self.widths[number] == width
-                else f"SELECT * REPLACE (users || repeat('0', {width - self.widths[number]})::BIT AS users) {part}"
+                else f"SELECT * REPLACE (rpad(users::VARCHAR, {width}, '0')::BIT AS users) {part}"
                 for part, number in zip(parts, segments, strict=True)
             ]
         return f"({' UNION ALL '.join(parts) or f'FROM s0.{table} LIMIT 0'})"
