@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base import dates
 from cmsspark.base.access import JOB_BINS
@@ -42,12 +42,14 @@ from cmsspark.run.scan_summary import (
     list_records,
     quarantine,
 )
-from cmsspark.run.spark import SparkResult
 from cmsspark.sources.dumps import Dump, dump_at
 from cmsspark.sources.folders import DayInput
 from cmsspark.sources.registry import DUMPS, JOB_TABLES, STREAMS_BY_NAME, STREAMS_OF_JOBS
 from cmsspark.store import results, staged_runs
 from cmsspark.store.stored_columns import table_rows
+
+if TYPE_CHECKING:
+    from cmsspark.run.spark import SparkResult
 
 
 @dataclass
@@ -84,6 +86,12 @@ def build_outcome(
     noted = {damage["file"] for damage in summary.damaged}
     left_out = leave_out_damaged(records, summary.bins, inputs.accepted)
     summary.damaged += [damage for damage in left_out if damage["file"] not in noted]
+    for stream, counts in summary.bins.items():
+        of_sites = summary.unmatched_sites.get(stream, Counter()).total()
+        if of_sites != sum(counts.unmatched.values()):
+            raise RuntimeError(
+                f"{stream}: {of_sites} unmatched records have a site, of {counts.as_dict()}"
+            )
     manifest = {
         "damaged": sorted(summary.damaged, key=lambda damage: str(damage["file"])),
         "files_read": {
@@ -94,6 +102,10 @@ def build_outcome(
         "quarantine": quarantine_file,
         **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),
         "unmatched_prefixes": summary.unmatched_prefixes(),
+        "unmatched_sites": {
+            stream: dict(sorted(counts.items()))
+            for stream, counts in summary.unmatched_sites.items()
+        },
         "set_aside": {
             stream: {name: counts[name] for name in ("nacc", "read_bytes")}
             for stream, counts in summary.set_aside.items()
@@ -403,6 +415,8 @@ def restore_outcome(source: results.CurrentTable, streams: tuple[str, ...]) -> D
     }
     entries["set_aside"] = _of(manifest.set_aside, streams)
     entries["jobs_once"] = _of(manifest.jobs_once, streams)
+    if manifest.unmatched_sites is not None:
+        entries["unmatched_sites"] = _of(manifest.unmatched_sites, streams)
     if earlier := _of(manifest.document.get("earlier_jobs") or {}, streams):
         entries["earlier_jobs"] = earlier
     entries |= {

@@ -185,7 +185,7 @@ def index_files(settings: Settings) -> int:
         return int(value)
     except ValueError:
         raise SettingsError(
-            f"{INDEX_FILES_KEY} is a number of files",
+            f"{INDEX_FILES_KEY} is not a number of files",
             where=settings.where("spark", INDEX_FILES_KEY),
             found=repr(value),
             next_step=f"write a whole number, such as {INDEX_FILES}",
@@ -244,7 +244,7 @@ def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozens
         ]
         if len(fits) != 1:
             raise UsageError(
-                f"--accept-damaged must name one file of the day's logs, not {name!r}",
+                f"--accept-damaged {name!r} does not name one file of the day's logs",
                 where=", ".join(source.folder for source in streams),
                 found=f"{pluralize(len(fits), 'file')} of that name: {', '.join(fits[:3])}"
                 if fits

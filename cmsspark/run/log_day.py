@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,14 +17,10 @@ from cmsspark.base.memory import trim
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting import reconciliation
 from cmsspark.counting.catalogue_build import MapParts, Part
-from cmsspark.dumps.rucio_replicas import collect_disk_replicas
-from cmsspark.dumps.rucio_scan import RucioScan, read_rses
-from cmsspark.dumps.spark_transport import SparkTransport
 from cmsspark.engines.job_work import HtcondorMergeSpec
 from cmsspark.engines.names import PROCESSES
 from cmsspark.engines.session import log_page, unwrap_cause
 from cmsspark.engines.tasks import StreamFiles, TaskContext
-from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run import catalogue_snapshots, day_result, engine_choice, local, scan_summary
 from cmsspark.run.inputs import resolve, uses_index
@@ -33,14 +28,16 @@ from cmsspark.run.job_run import JobRun, begin
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.run.run_context import RunContext
 from cmsspark.run.scan_summary import build_reader
-from cmsspark.run.spark import SparkRunner
 from cmsspark.settings import pseudonyms
+from cmsspark.sources.reader import Reader
 from cmsspark.sources.rses import Rses, load_storage_sites
 from cmsspark.store import results
 from cmsspark.store.staged_runs import StagedRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from cmsspark.run.spark import SparkRunner
 
 #: Parts of the dumps that the driver of a Spark day fetches and reads at once.
 FETCHES: Final = 4
@@ -63,8 +60,11 @@ def run(request: DayRequest, log: Callable[[str], None] | None = None) -> result
 
 def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
     run_context = job_run.run_context
+    inputs = resolve(request, job_run.layout, LocalFiles())
+    for source in inputs.streams:
+        # What readers load from files is loaded once, before the processes are forked.
+        Reader(source.stream, source.format_name, request.day)
     with local.worker_pool() as pool:
-        inputs = resolve(request, job_run.layout, LocalFiles())
         earlier = day_result.find(request, inputs)
         if earlier is not None:
             run_context.log(
@@ -83,6 +83,12 @@ def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTa
 
 
 def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
+    # Processes need none of these modules.
+    from concurrent.futures import ThreadPoolExecutor
+
+    from cmsspark.filesystems.opening import files_for
+    from cmsspark.run.spark import SparkRunner
+
     layout, run_context = job_run.layout, job_run.run_context
     # Missing local input is an error before a session starts.
     inputs = resolve(request, layout, LocalFiles()) if job_run.is_local else None
@@ -116,13 +122,15 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
     sites = load_storage_sites(request.settings.sites)
     paths = [path for day in inputs.earlier for path in day.id_paths(inputs.files)]
     runner = SparkRunner(spark, inputs.dumps, of_driver, request.feed, rses, sites, paths)
-    return day_run.count(runner)
+    return day_run.count(runner, reads_ids=not paths)
 
 
 def _read_rses(request: DayRequest, inputs: Inputs) -> Rses | None:
-    """Return the storage elements of a dump of Rucio; None where another source has the replicas."""
+    """Return the storage elements of a dump of Rucio; None if another source has the replicas."""
     if inputs.replicas is None or inputs.replicas.kind != "rucio":
         return None
+    from cmsspark.dumps.rucio_scan import read_rses
+
     opener = partial(catalogue_snapshots.opened, inputs.files)
     rses, _ = read_rses(inputs.replicas, request.settings.rses, opener)
     return rses
@@ -134,6 +142,10 @@ def _disk_replicas(
     """Return replicas of blocks on disk by Rucio. Its rows of files are too many for
     one host: Spark reads them.
     """
+    from cmsspark.dumps.rucio_replicas import collect_disk_replicas
+    from cmsspark.dumps.rucio_scan import RucioScan
+    from cmsspark.dumps.spark_transport import SparkTransport
+
     del spill
     rses = _read_rses(request, inputs)
     assert rses is not None and inputs.replicas is not None
@@ -143,7 +155,7 @@ def _disk_replicas(
 
 @dataclass
 class LogDayRun:
-    """A run with its resolved inputs. ``opened`` is None where Spark's shuffle join
+    """A run with its resolved inputs. ``opened`` is None if Spark's shuffle join
     attaches the datasets.
     """
 
@@ -152,12 +164,13 @@ class LogDayRun:
     opened: catalogue_snapshots.Snapshots | None
     run_context: RunContext
 
-    def count(self, runner: local.LocalRunner | SparkRunner) -> results.CurrentTable:
-        """Count, check and store."""
+    def count(
+        self, runner: local.LocalRunner | SparkRunner, *, reads_ids: bool = True
+    ) -> results.CurrentTable:
+        """Count, check and store. ``reads_ids``: the tasks get the stored ids of the day before."""
 
         def count_and_store(run_now: StagedRun) -> results.CurrentTable:
-            has_ids = isinstance(runner, SparkRunner) and bool(runner.earlier_ids)
-            context = self.context(reads_ids=not has_ids)
+            context = self.context(reads_ids=reads_ids)
             counted = runner.run(stream_files(self.inputs), context)
             report = self.opened.report.__dict__ if self.opened and self.opened.report else None
             outcome = day_result.build_outcome(self.request, self.inputs, counted, report)

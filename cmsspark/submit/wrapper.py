@@ -28,23 +28,12 @@ from cmsspark.run.job_modules import job_in_file
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.own_jobs import JOBS, Job, find_job
-from cmsspark.submit import (
-    cluster_checks,
-    cmsspark_lines,
-    latest_date,
-    script_lines,
-    several_days,
-    watching,
-    yarn,
-)
+from cmsspark.submit import cmsspark_lines, latest_date, script_lines, several_days
 from cmsspark.submit.arguments import Request, Signature, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.explanation import counted_by_spark, explanation, uncompiled
 from cmsspark.submit.host import Host, check_java, declares_avro, find_java, find_spark, this_host
 from cmsspark.submit.job_help import help_text, job_help, job_list, load_command
-from cmsspark.submit.kubernetes import check_kubernetes
-from cmsspark.submit.package import ship, ship_own
-from cmsspark.submit.run_command import run
 from cmsspark.submit.spark_options import cluster_defaults
 
 USAGE = "run_spark JOB [wrapper options] [job options]"
@@ -202,19 +191,22 @@ def _with_day(words: Sequence[str], day: str) -> list[str]:
 
 def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int:
     """Build the command, and show or run it."""
+    # Not at import: lists and help must answer at once.
+    from cmsspark.submit import watching
+    from cmsspark.submit.run_command import run
+
     if job is not None:
         request = latest_date.resolved(request, job, environ, functools.partial(job_options, job))
     options = {} if job is None else job_options(job, request.arguments)
     settings = load_settings(options.get("settings_file") or request.last("--settings"), environ)
     host = this_host(environ)
-    java = find_java(environ)
     events = watching.events_folder(request, settings, environ)
     spark = build(request, settings, host, install_paths(host, settings, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
     if command.mode != "python":
-        from cmsspark.submit import engine_choice
+        from cmsspark.submit import cluster_checks
 
-        spark = command = engine_choice.with_index(command, job, options, settings, environ)
+        spark = command = cluster_checks.with_index(command, job, options, settings, environ)
     if request.has("--explain"):
         first = [
             *uncompiled(job, host.package, unavailable_reason()),
@@ -234,6 +226,11 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if request.has("--explain") or request.has("--dry-run"):
         return 0
     if command.mode != "python":
+        # Processes of this host need none of these modules.
+        from cmsspark.submit import cluster_checks, yarn
+        from cmsspark.submit.kubernetes import check_kubernetes
+
+        java = find_java(environ)
         if java is None:
             cluster_checks.check_root(options, settings, job)
         check_java(java, find_spark(environ), environ)
@@ -272,7 +269,6 @@ def with_engine(
     """
     if spark.mode == "python":
         return spark, ""
-    # Not at import: `--help` must answer at once.
     from cmsspark.engines.names import SPARK
     from cmsspark.submit import engine_choice
 
@@ -360,6 +356,8 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
 
 def install_paths(host: Host, settings: Settings, events: str | None) -> InstallPaths:
     """Return the files of this installation."""
+    from cmsspark.submit.package import ship, ship_own
+
     return InstallPaths(
         launcher=str(host.package / "submit" / "launch.py"),
         log4j=str(resource("etc/log4j2.properties")),

@@ -92,14 +92,20 @@ cdef class Memo:
     cdef int64_t _find(self, Bytes at, Py_ssize_t size, uint64_t hash) except -1
 
 
+cdef class GroupRows(Memo):
+    pass
+
+
 cdef class Keys:
     cdef readonly int texts
     cdef list memos
     cdef Memo groups
-    cdef int64_t no_lfn
+    cdef GroupRows rows
+    cdef dict unnamed_counts  # accesses without a name, by their group
     # The texts of the accesses that have no group yet, by their place in the group.
     cdef Text waiting[TEXTS * TOGETHER]
     cdef int waiting_count
     cdef Py_ssize_t write(self, Text* texts, Columns columns, Bytes* name) except -1
     cdef int settle(self, Columns columns) except -1
-    cdef int64_t unnamed(self) noexcept
+    cdef int count_unnamed(self, Text* texts) except -1
+    cdef dict unnamed(self)

@@ -90,6 +90,7 @@ def _check(
     tables: dict[str, list[dict[str, Any]]], manifest: dict[str, Any], wanted: JobCount
 ) -> None:
     assert manifest["reconciliation"] == {"condor": wanted.reconciliation()}
+    assert manifest["unmatched_sites"] == {"condor": wanted.unmatched_sites()}
     assert manifest["out_of_day_by_day"] == {"condor": dict(wanted.other_days)}
     report = next(iter(tables.values()))
     _same_rows(report, report_rows(_streams(wanted), DAY), REPORT_KEY)
@@ -166,6 +167,7 @@ def test_rule_31_ids_kept_from_the_day_before_serve_instead_of_its_logs(
         before["run"],
     )
     assert manifest["reconciliation"] == {"condor": wanted.reconciliation()}
+    assert manifest["unmatched_sites"] == {"condor": wanted.unmatched_sites()}
 
 
 def test_rule_31_many_ids_are_read_and_written_by_tasks_with_the_same_cells(
