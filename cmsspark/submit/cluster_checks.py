@@ -455,10 +455,10 @@ def with_index(
     if is_chosen and most is not None and container > most:
         reason = f"{about}: {volume(container)} in all, and a container of YARN has {volume(most)} at most"
         return _with_shuffle_join(command, count, reason)
-    given = command.options.chosen.get(_OVERHEAD)
-    if given is not None:
-        is_enough = (sizes.size(given.value, "m") or 0) >= times * index_bytes
-        note = f"{about}; {_OVERHEAD} from {given.origin} has {given.value}"
+    overhead = command.options.chosen.get(_OVERHEAD)
+    if overhead is not None:
+        is_enough = (sizes.size(overhead.value, "m") or 0) >= times * index_bytes
+        note = f"{about}; {_OVERHEAD} from {overhead.origin} has {overhead.value}"
         return command if is_enough else _noted(command, note)
     if times * index_bytes < _LEAST_INDEX_BYTES:
         return command
