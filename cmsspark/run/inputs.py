@@ -132,7 +132,7 @@ def dbs_tables(request: DayRequest) -> tuple[str, ...]:
 def uses_index(request: DayRequest, dbs: Dump, files: Files) -> bool:
     """Return whether files find their dataset in the index: as ``--join`` says, or
     where FILES is small enough for an index on each host. Raises SettingsError (78)
-    where the limit is no number, and what ``files`` raises.
+    if the limit is no number, and what ``files`` raises.
     """
     if request.join != "auto":
         return request.join == "index"

@@ -34,7 +34,6 @@ from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.explanation import counted_by_spark, explanation, uncompiled
 from cmsspark.submit.host import Host, check_java, declares_avro, find_java, find_spark, this_host
 from cmsspark.submit.job_help import help_text, job_help, job_list, load_command
-from cmsspark.submit.spark_options import cluster_defaults
 
 USAGE = "run_spark JOB [wrapper options] [job options]"
 
@@ -229,6 +228,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
         # Processes of this host need none of these modules.
         from cmsspark.submit import cluster_checks, yarn
         from cmsspark.submit.kubernetes import check_kubernetes
+        from cmsspark.submit.spark_options import cluster_defaults
 
         java = find_java(environ)
         if java is None:
