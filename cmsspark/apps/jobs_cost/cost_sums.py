@@ -57,7 +57,7 @@ class FeedAggregator(StreamAggregator):
         """Return the records as a blob for each partition that has any, and forget them."""
 
     def rows(
-        self, groups: list[Any], replicas: Any, pseudonym: Callable[[str], str]
+        self, groups: Any, replicas: Any, pseudonym: Callable[[str], str]
     ) -> dict[str, Any]:
         """Return the records that have not left the task."""
         blobs = self.blobs(groups)
@@ -70,7 +70,7 @@ class FeedAggregator(StreamAggregator):
         return rows
 
     def drain(
-        self, groups: list[Any], replicas: Any, pseudonym: Callable[[str], str]
+        self, groups: Any, replicas: Any, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
         """Return the records, once they are many, else quarantined records, once they are many."""
         return (
@@ -113,7 +113,7 @@ class EarlierIds(FeedAggregator):
         return {}
 
     def rows(
-        self, groups: list[Any], replicas: Any, pseudonym: Callable[[str], str]
+        self, groups: Any, replicas: Any, pseudonym: Callable[[str], str]
     ) -> dict[str, Any]:
         """Return the ids that have not left the task."""
         ids = np.unique(np.concatenate([np.zeros(0, np.int64), *self._ids])).tolist()
